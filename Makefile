@@ -1,0 +1,73 @@
+# Every target sets itself up: a compiler, make and Python 3.10+ are enough.
+PYTHON ?= python3
+PY := .venv/bin/python
+SOURCES := $(shell find src native -not -name '*.pyc' -not -name __pycache__ 2>/dev/null)
+# Two builds in one build folder would spoil each other.
+LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
+PIP_INSTALL := $(PY) -m pip install --quiet -c constraints.txt
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: help build demo test test-fast test-all check stubs bench bench-peers format clean
+.DEFAULT_GOAL := help
+
+help:  ## print this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.venv/.ready: constraints.txt pyproject.toml tools/venv.sh
+	@echo "== creating .venv with the pinned tools"
+	PYTHON=$(PYTHON) bash tools/venv.sh
+	touch $@
+
+build/.installed: .venv/.ready CMakeLists.txt $(SOURCES)
+	@echo "== building the package and installing it into .venv"
+	@mkdir -p build
+	$(LOCK) $(PIP_INSTALL) --no-build-isolation -C cmake.define.MONOLITH_WERROR=ON '.[dev]'
+	@touch $@
+
+build: build/.installed  ## create .venv, build the C++ core, install the package
+	@echo "== the package is installed in .venv"
+
+demo: build  ## run a small training job end to end
+	@echo "== running the demo"
+	$(PY) examples/demo.py
+
+test: build  ## run every test but the slow ones (under ten minutes)
+	@echo "== running the tests, without those marked slow"
+	$(PY) -m pytest -m "not slow"
+
+test-fast: build  ## run the tests of one process (under one minute)
+	@echo "== running the fast tests"
+	$(PY) -m pytest -q -m "not slow and not dist"
+
+test-all: build  ## run every test, and the C++ tests under the sanitizers
+	@echo "== running all tests"
+	$(PY) -m pytest
+	@echo "== running the C++ tests under the address and thread sanitizers"
+	bash tools/sanitize.sh
+
+check: build  ## check format, lint, types, sizes, stubs and the changelog
+	@echo "== checking format, lint, types, sizes, stubs and the changelog"
+	bash tools/check.sh
+
+stubs: build  ## rewrite src/monolith/_native.pyi from the built module
+	@echo "== writing src/monolith/_native.pyi"
+	$(PY) tools/stubs.py --write
+
+bench: build  ## measure speed and memory
+	@echo "== running the benchmarks"
+	$(PY) benchmarks/run.py
+
+bench-peers: build  ## install the peer libraries aside and measure against them
+	@echo "== running the benchmarks beside the peers"
+	bash benchmarks/peers/install.sh
+	$(PY) benchmarks/run.py --peers
+
+format: build  ## rewrite Python and C++ files in the project's format
+	@echo "== formatting"
+	$(PY) -m ruff check --fix --exit-zero
+	$(PY) -m ruff format
+	find native -name '*.h' -o -name '*.cpp' | xargs -r clang-format -i
+
+clean:  ## remove .venv and everything built
+	@echo "== removing .venv and build"
+	rm -rf .venv build dist
