@@ -1,0 +1,146 @@
+"""Checks of the arguments of table verbs: one place, so every table refuses with the same text."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from monolith.embedding.config import NUM_PARTITIONS, TableConfig, column_sizes, segments_of
+from monolith.embedding.initializers import MAX_FLOAT32
+from monolith.embedding.rows import Rows
+
+__all__ = [
+    "MAX_BATCH",
+    "MAX_TIME",
+    "check_key",
+    "check_keys",
+    "check_matrix",
+    "check_rates",
+    "check_rows",
+    "hash_ranges",
+]
+
+MAX_BATCH = (1 << 31) - 1
+"""Most keys of one call."""
+
+MAX_TIME = (1 << 32) - 1
+"""Largest update time in seconds that a row can hold."""
+
+
+def _check_tensor(
+    where: tuple[str, str], name: str, value: object, dtype: torch.dtype, ndim: int
+) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{where[0]} expected {name} as a torch.Tensor, got {type(value).__name__} {where[1]}"
+        )
+    if value.dtype != dtype:
+        expected, got = str(dtype).removeprefix("torch."), str(value.dtype).removeprefix("torch.")
+        raise TypeError(
+            f"{where[0]} expected {name} of dtype {expected}, got {got} {where[1]}; "
+            f"cast with .to(torch.{expected})"
+        )
+    if value.device.type != "cpu":
+        raise ValueError(
+            f"{where[0]} expected {name} on device cpu, got {value.device} {where[1]}; "
+            "move with .cpu()"
+        )
+    if value.dim() != ndim:
+        raise ValueError(
+            f"{where[0]} expected {name} with {ndim} dimension(s), got shape "
+            f"{tuple(value.shape)} {where[1]}"
+        )
+    if not value.is_contiguous():
+        raise ValueError(
+            f"{where[0]} expected contiguous {name}, got strides {value.stride()} {where[1]}; "
+            "call .contiguous()"
+        )
+
+
+def _where(config: TableConfig, verb: str) -> tuple[str, str]:
+    return f"[Table.{verb}]", f"(table {config.name!r})"
+
+
+def check_keys(config: TableConfig, verb: str, keys: torch.Tensor) -> None:
+    """Refuse keys that are not a contiguous 1-D int64 CPU tensor of at most `MAX_BATCH`."""
+    where = _where(config, verb)
+    _check_tensor(where, "keys", keys, torch.int64, 1)
+    if len(keys) > MAX_BATCH:
+        raise ValueError(
+            f"{where[0]} expected at most {MAX_BATCH} keys, got {len(keys)} {where[1]}; "
+            "split the batch"
+        )
+
+
+def check_key(config: TableConfig, verb: str, name: str, key: int) -> None:
+    """Refuse one key that is not an int64."""
+    if not -(1 << 63) <= key < 1 << 63:
+        where = _where(config, verb)
+        raise ValueError(f"{where[0]} expected {name} as an int64 key, got {key} {where[1]}")
+
+
+def check_matrix(
+    config: TableConfig, verb: str, name: str, values: torch.Tensor, shape: tuple[int, int]
+) -> None:
+    """Refuse values that are not a contiguous float32 CPU matrix of `shape`."""
+    where = _where(config, verb)
+    _check_tensor(where, name, values, torch.float32, 2)
+    if tuple(values.shape) != shape:
+        raise ValueError(
+            f"{where[0]} expected {name} of shape {shape}, got {tuple(values.shape)} {where[1]}"
+        )
+
+
+def check_rates(config: TableConfig, rates: Sequence[float]) -> list[float]:
+    """Refuse learning rates that are not one finite number >= 0 per segment."""
+    where = _where(config, "apply_gradients")
+    expected = len(segments_of(config))
+    if len(rates) != expected:
+        raise ValueError(
+            f"{where[0]} expected {expected} learning rate(s), one per segment, "
+            f"got {len(rates)} {where[1]}"
+        )
+    for rate in rates:
+        if not 0 <= rate <= MAX_FLOAT32:
+            raise ValueError(
+                f"{where[0]} expected learning rates in [0, {MAX_FLOAT32:g}], got {rate} {where[1]}"
+            )
+    return [float(rate) for rate in rates]
+
+
+def check_rows(config: TableConfig, rows: Rows) -> None:
+    """Refuse a chunk whose columns are not exactly those of the table, or with bad times."""
+    where = _where(config, "import_rows")
+    check_keys(config, "import_rows", rows.keys)
+    _check_tensor(where, "times", rows.times, torch.int64, 1)
+    sizes = column_sizes(config)
+    if set(rows.columns) != set(sizes):
+        raise ValueError(
+            f"{where[0]} expected columns {sorted(sizes)}, got {sorted(rows.columns)} {where[1]}"
+        )
+    for name, size in sizes.items():
+        check_matrix(config, "import_rows", name, rows.columns[name], (len(rows), size))
+    if len(rows) and not (int(rows.times.min()) >= 0 and int(rows.times.max()) <= MAX_TIME):
+        raise ValueError(
+            f"{where[0]} expected times in [0, {MAX_TIME}], got "
+            f"[{int(rows.times.min())}, {int(rows.times.max())}] {where[1]}"
+        )
+
+
+def hash_ranges(config: TableConfig, partitions: Iterable[int] | None) -> list[tuple[int, int]]:
+    """Ascending (first hash, last hash) ranges that cover the partitions; all of them if None."""
+    if partitions is None:
+        return [(0, (1 << 64) - 1)]
+    ranges: list[tuple[int, int]] = []
+    for partition in sorted(set(partitions)):
+        if not 0 <= partition < NUM_PARTITIONS:
+            where = _where(config, "export")
+            raise ValueError(
+                f"{where[0]} expected partitions in [0, {NUM_PARTITIONS}), "
+                f"got {partition} {where[1]}"
+            )
+        first, last = partition << 52, ((partition + 1) << 52) - 1
+        if ranges and ranges[-1][1] + 1 == first:
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
+    return ranges

@@ -1,0 +1,140 @@
+"""What a table is: its name, its segments and its rules. Plain data, shared by every table."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from monolith.embedding.initializers import MAX_FLOAT32, Initializer, Uniform
+from monolith.embedding.optimizers import SGD, Optimizer, StateColumn
+
+__all__ = ["NUM_PARTITIONS", "Segment", "TableConfig"]
+
+NUM_PARTITIONS = 4096
+"""Partitions of the key space: the top 12 bits of a key's hash."""
+
+_MAX_DIM = 1 << 16
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of columns of a row that share initializer and optimizer.
+
+    Args:
+        dim: number of weights.
+        optimizer: how gradients change them.
+        initializer: their values in a new row.
+        name: name in exports and files; the segment's index if None.
+
+    Example:
+        >>> Segment(16).dim
+        16
+    """
+
+    dim: int
+    optimizer: Optimizer = field(default_factory=SGD)
+    initializer: Initializer = field(default_factory=Uniform)
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.dim <= _MAX_DIM:
+            raise ValueError(f"[Segment] expected 1 <= dim <= {_MAX_DIM}, got {self.dim}")
+        if self.name is not None and (not self.name or "/" in self.name):
+            raise ValueError(
+                f"[Segment] expected a name without '/', got {self.name!r}; it names columns"
+            )
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """Everything that decides a table's content, apart from the calls made on it.
+
+    Args:
+        name: name of the table; decides the default seed.
+        segments: one segment, or several in column order.
+        seed: 64-bit seed of initial values; from the name if None.
+        non_finite: what a gradient with NaN or Inf does: "refuse" the whole call before any
+            change, "skip" that occurrence, or "clip" (NaN -> 0, Inf -> `clip_value`).
+        clip_value: replaces infinities under "clip".
+
+    Example:
+        >>> TableConfig("user", Segment(16)).dim
+        16
+    """
+
+    name: str
+    segments: Sequence[Segment] | Segment
+    seed: int | None = None
+    non_finite: str = "refuse"
+    clip_value: float | None = None
+
+    def __post_init__(self) -> None:
+        segments = (self.segments,) if isinstance(self.segments, Segment) else tuple(self.segments)
+        object.__setattr__(self, "segments", segments)
+        seed = name_seed(self.name) if self.seed is None else self.seed
+        object.__setattr__(self, "seed", seed)
+        if not segments:
+            raise ValueError(f"[TableConfig] expected at least one segment (table {self.name!r})")
+        names = [segment_name(self, i) for i in range(len(segments))]
+        if len(set(names)) != len(names):
+            raise ValueError(f"[TableConfig] expected distinct segment names, got {names}")
+        if not 0 <= seed < 1 << 64:
+            raise ValueError(f"[TableConfig] expected 0 <= seed < 2**64, got {seed}")
+        self._check_non_finite()
+
+    def _check_non_finite(self) -> None:
+        if self.non_finite not in ("refuse", "skip", "clip"):
+            raise ValueError(
+                f"[TableConfig] expected non_finite 'refuse', 'skip' or 'clip', "
+                f"got {self.non_finite!r}"
+            )
+        is_clip = self.non_finite == "clip"
+        if is_clip != (self.clip_value is not None):
+            raise ValueError(
+                f"[TableConfig] expected clip_value exactly with non_finite='clip', "
+                f"got clip_value={self.clip_value} with {self.non_finite!r}"
+            )
+        if self.clip_value is not None and not 0 < self.clip_value <= MAX_FLOAT32:
+            raise ValueError(
+                f"[TableConfig] expected clip_value in (0, {MAX_FLOAT32:g}], got {self.clip_value}"
+            )
+
+    @property
+    def dim(self) -> int:
+        """Number of weights of a row."""
+        return sum(segment.dim for segment in segments_of(self))
+
+
+def segments_of(config: TableConfig) -> tuple[Segment, ...]:
+    """The segments as the tuple that the constructor made of them."""
+    assert isinstance(config.segments, tuple)
+    return config.segments
+
+
+def segment_name(config: TableConfig, index: int) -> str:
+    """Name of a segment in exports and files."""
+    return segments_of(config)[index].name or str(index)
+
+
+def state_columns(config: TableConfig) -> list[tuple[str, StateColumn]]:
+    """(column name, column) of all optimizer state, in row order."""
+    return [
+        (f"state/{segment_name(config, i)}/{column.name}", column)
+        for i, segment in enumerate(segments_of(config))
+        for column in segment.optimizer.state(segment.dim)
+    ]
+
+
+def column_sizes(config: TableConfig) -> dict[str, int]:
+    """Width of every column of an export, in file order: weights, then state."""
+    sizes = {
+        f"weight/{segment_name(config, i)}": segment.dim
+        for i, segment in enumerate(segments_of(config))
+    }
+    sizes.update({name: column.size for name, column in state_columns(config)})
+    return sizes
+
+
+def name_seed(name: str) -> int:
+    """Default seed: the low 64 bits of md5(name), the digest read as one big-endian number."""
+    digest = hashlib.md5(name.encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[8:], "big")

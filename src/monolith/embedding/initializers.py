@@ -1,0 +1,74 @@
+"""Initial values of the weights of a new row.
+
+A value is a pure function of (table seed, key, column), so a row starts equal on every thread,
+shard and machine (`counter_random.py`).
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["MAX_FLOAT32", "Constant", "Initializer", "Uniform", "Zeros"]
+
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+"""Largest finite float32: tables compute in float32, so every option must fit."""
+
+
+def _check_fits(where: str, limit: float, **values: float) -> None:
+    for name, value in values.items():
+        if not abs(value) <= limit:
+            raise ValueError(f"[{where}] expected |{name}| <= {limit:g}, got {value}")
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """Every weight starts at 0.
+
+    Example:
+        >>> Zeros()
+        Zeros()
+    """
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every weight starts at `value`.
+
+    Args:
+        value: the initial weight.
+
+    Example:
+        >>> Constant(0.5)
+        Constant(value=0.5)
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _check_fits("Constant", MAX_FLOAT32, value=self.value)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Weights start uniformly distributed in [minval, maxval).
+
+    Args:
+        minval: smallest value.
+        maxval: upper bound.
+
+    Example:
+        >>> Uniform(-0.1, 0.1)
+        Uniform(minval=-0.1, maxval=0.1)
+    """
+
+    minval: float = -0.05
+    maxval: float = 0.05
+
+    def __post_init__(self) -> None:
+        # Half the range each, so that maxval - minval fits too.
+        _check_fits("Uniform", MAX_FLOAT32 / 2, minval=self.minval, maxval=self.maxval)
+        if self.minval > self.maxval:
+            raise ValueError(
+                f"[Uniform] expected minval <= maxval, got {self.minval} > {self.maxval}"
+            )
+
+
+Initializer = Zeros | Constant | Uniform

@@ -1,0 +1,247 @@
+"""A table in plain Python: short, slow, and the definition of what every verb does.
+
+Rows are immutable values in a dict; a write puts new ones. All changes pass through `_put` and
+`_remove`, all questions about missing keys through `_read`.
+"""
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from monolith.embedding import counter_random
+from monolith.embedding.config import (
+    TableConfig,
+    column_sizes,
+    segment_name,
+    segments_of,
+    state_columns,
+)
+from monolith.embedding.reference_batch import (
+    Matrix,
+    distinct_keys,
+    finite_gradients,
+    initial_weights,
+    occurrence_sums,
+)
+from monolith.embedding.reference_optimizers import optimizer_step
+from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
+
+__all__ = ["ReferenceTable"]
+
+
+class _Row(NamedTuple):
+    time: int
+    values: Matrix  # (width,): weights of all segments, then state
+
+
+class ReferenceTable(TableVerbs):
+    """The table that defines the meaning of the verbs; see `TableVerbs` for each of them.
+
+    Args:
+        config: what the table is.
+        clock: gives the time of a call that has no `now`.
+
+    Example:
+        >>> from monolith.embedding import Segment, TableConfig, Zeros
+        >>> table = ReferenceTable(TableConfig("user", Segment(2, initializer=Zeros())))
+        >>> table.assign(torch.tensor([7]), torch.tensor([[1.0, 2.0]]), now=100)
+        >>> table.lookup(torch.tensor([7, 8])).tolist()
+        [[1.0, 2.0], [0.0, 0.0]]
+    """
+
+    def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
+        super().__init__(config, clock=clock)
+        self._lock = threading.Lock()
+        self._rows: dict[int, _Row] = {}
+        self._columns = _slices(config)
+        self._width = sum(column_sizes(config).values())
+        self._num_inserted = 0
+        self._num_erased = 0
+        self._num_skipped = 0
+        self._num_clamped_times = 0
+
+    # Reading
+
+    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
+        with self._lock:
+            return torch.from_numpy(self._read(keys.tolist(), initial)[:, : self.dim].copy())
+
+    def _contains(self, keys: torch.Tensor) -> torch.Tensor:
+        with self._lock:
+            return torch.tensor([key in self._rows for key in keys.tolist()], dtype=torch.bool)
+
+    def _lookup_entry(self, keys: torch.Tensor) -> Entries:
+        with self._lock:
+            present = torch.tensor([key in self._rows for key in keys.tolist()], dtype=torch.bool)
+            return Entries(present, self._as_rows(keys.tolist()))
+
+    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        with self._lock:
+            keys = np.fromiter(self._rows, np.int64, len(self._rows))
+            hashes = counter_random.key_hashes(keys)
+            inside = np.flatnonzero((hashes >= np.uint64(first)) & (hashes <= np.uint64(last)))
+            order = inside[np.argsort(hashes[inside])][:limit]
+            return self._as_rows(keys[order].tolist())
+
+    # Writing
+
+    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
+        with self._lock:
+            missing = [key for key in dict.fromkeys(keys.tolist()) if key not in self._rows]
+            self._put(missing, self._fresh(missing), [now] * len(missing))
+            return torch.from_numpy(self._read(keys.tolist())[:, : self.dim].copy())
+
+    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
+        with self._lock:
+            distinct, place = distinct_keys(keys.tolist())
+            rows = self._read(distinct)
+            for i, value in zip(place, values.detach().numpy(), strict=True):
+                rows[i, : self.dim] = value
+            self._put(distinct, rows, self._later(distinct, now))
+
+    def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
+        with self._lock, np.errstate(all="ignore"):
+            distinct, place = distinct_keys(keys.tolist())
+            rows = self._read(distinct)
+            rows[:, : self.dim] += occurrence_sums(place, values.detach().numpy())
+            self._put(distinct, rows, self._later(distinct, now))
+
+    def _apply_gradients(
+        self, keys: torch.Tensor, grads: torch.Tensor, rates: list[float], now: int, threads: int
+    ) -> Applied:
+        kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
+        num_skipped = len(keys) - len(kept)
+        with self._lock, np.errstate(all="ignore"):
+            distinct, place = distinct_keys(kept)
+            rows = self._read(distinct)
+            self._step(rows, occurrence_sums(place, finite), rates)
+            num_inserted = self._put(distinct, rows, self._later(distinct, now))
+            self._num_skipped += num_skipped
+        return Applied(len(distinct), num_inserted, 0, num_skipped)
+
+    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
+        with self._lock:
+            existed = [key in self._rows for key in keys.tolist()]
+            distinct, _ = distinct_keys(keys.tolist())
+            self._put(distinct, self._fresh(distinct), [now] * len(distinct))
+            return torch.tensor(existed, dtype=torch.int32)
+
+    def _erase(self, keys: torch.Tensor) -> torch.Tensor:
+        with self._lock:
+            existed = [key in self._rows for key in keys.tolist()]
+            self._remove([key for key in dict.fromkeys(keys.tolist()) if key in self._rows])
+            return torch.tensor(existed, dtype=torch.bool)
+
+    def _import_rows(self, rows: Rows) -> None:
+        with self._lock:
+            columns = [rows.columns[name].detach().numpy() for name in self._columns]
+            self._put(rows.keys.tolist(), np.concatenate(columns, axis=1), rows.times.tolist())
+
+    def _clear(self) -> None:
+        with self._lock:
+            self._remove(list(self._rows))
+
+    # Facts
+
+    def _num_rows(self) -> int:
+        return len(self._rows)
+
+    def _memory_report(self) -> dict[str, int]:
+        with self._lock:
+            row_bytes = len(self._rows) * (8 + 8 + 4 * self._width)  # key, time, values
+            index_bytes = sys.getsizeof(self._rows)
+        total_bytes = row_bytes + index_bytes
+        return {"row_bytes": row_bytes, "index_bytes": index_bytes, "total_bytes": total_bytes}
+
+    def _stats(self) -> dict[str, int]:
+        with self._lock:
+            return {
+                "num_rows": len(self._rows),
+                "num_inserted": self._num_inserted,
+                "num_erased": self._num_erased,
+                "num_refused": 0,
+                "num_skipped": self._num_skipped,
+                "num_clamped_times": self._num_clamped_times,
+            }
+
+    def _count_clamped(self) -> None:
+        with self._lock:
+            self._num_clamped_times += 1
+
+    def _close(self) -> None:
+        with self._lock:
+            self._rows.clear()
+
+    # Rows. The caller holds the lock.
+
+    def _read(self, keys: Sequence[int], initial: bool = True) -> Matrix:
+        """Copies of the rows, (n, width); a missing one is fresh, or zeros."""
+        rows = np.zeros((len(keys), self._width), np.float32)
+        missing = [i for i, key in enumerate(keys) if key not in self._rows]
+        if initial:
+            rows[missing] = self._fresh([keys[i] for i in missing])
+        for i, key in enumerate(keys):
+            if key in self._rows:
+                rows[i] = self._rows[key].values
+        return rows
+
+    def _fresh(self, keys: Sequence[int]) -> Matrix:
+        """The rows that missing keys would get, (n, width)."""
+        rows = np.empty((len(keys), self._width), np.float32)
+        for i, segment in enumerate(segments_of(self.config)):
+            weights = self._columns[f"weight/{segment_name(self.config, i)}"]
+            rows[:, weights] = initial_weights(self.config, segment.initializer, keys, weights)
+        for name, column in state_columns(self.config):
+            rows[:, self._columns[name]] = np.float32(column.initial)
+        return rows
+
+    def _step(self, rows: Matrix, grads: Matrix, rates: list[float]) -> None:
+        """Every segment's optimizer on all rows; a learning rate of 0 leaves its segment alone."""
+        for i, segment in enumerate(segments_of(self.config)):
+            name, rate = segment_name(self.config, i), np.float32(rates[i])
+            weights = self._columns[f"weight/{name}"]
+            state = {
+                column.name: rows[:, self._columns[f"state/{name}/{column.name}"]]
+                for column in segment.optimizer.state(segment.dim)
+            }
+            if rate != 0:
+                optimizer_step(segment.optimizer, rows[:, weights], state, grads[:, weights], rate)
+
+    def _later(self, keys: Sequence[int], now: int) -> list[int]:
+        return [max(self._rows[key].time, now) if key in self._rows else now for key in keys]
+
+    def _put(self, keys: Sequence[int], rows: Matrix, times: Sequence[int]) -> int:
+        """Insert or replace rows; of equal keys the last wins. Returns how many were new."""
+        num_before = len(self._rows)
+        self._rows.update(zip(keys, map(_Row, times, rows.copy()), strict=True))
+        num_inserted = len(self._rows) - num_before
+        self._num_inserted += num_inserted
+        return num_inserted
+
+    def _remove(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            del self._rows[key]
+        self._num_erased += len(keys)
+
+    def _as_rows(self, keys: Sequence[int]) -> Rows:
+        values = self._read(keys, initial=False)
+        times = [self._rows[key].time if key in self._rows else 0 for key in keys]
+        return Rows(
+            torch.tensor(keys, dtype=torch.int64),
+            torch.tensor(times, dtype=torch.int64),
+            {name: torch.from_numpy(values[:, at].copy()) for name, at in self._columns.items()},
+        )
+
+
+def _slices(config: TableConfig) -> dict[str, slice]:
+    """Where each column of an export lies in a row's values."""
+    slices, start = {}, 0
+    for name, size in column_sizes(config).items():
+        slices[name] = slice(start, start + size)
+        start += size
+    return slices

@@ -1,0 +1,66 @@
+"""What the reference table does with a batch before it touches rows, in numpy float32."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.embedding import counter_random
+from monolith.embedding.config import TableConfig
+from monolith.embedding.initializers import Constant, Initializer, Uniform
+
+__all__ = ["Matrix", "distinct_keys", "finite_gradients", "initial_weights", "occurrence_sums"]
+
+Matrix = NDArray[np.float32]
+
+
+def distinct_keys(keys: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Distinct keys by first occurrence, and for each occurrence its place among them.
+
+    Example:
+        >>> distinct_keys([7, 5, 7])
+        ([7, 5], [0, 1, 0])
+    """
+    place = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return list(place), [place[key] for key in keys]
+
+
+def occurrence_sums(place: Sequence[int], values: Matrix) -> Matrix:
+    """Sum of the values at each place, in occurrence order, from the first value on."""
+    sums: dict[int, Matrix] = {}
+    for i, value in zip(place, values, strict=True):
+        sums[i] = sums[i] + value if i in sums else value
+    return np.stack(list(sums.values())) if sums else np.empty_like(values)
+
+
+def finite_gradients(
+    config: TableConfig, keys: list[int], grads: Matrix
+) -> tuple[list[int], Matrix]:
+    """Keys and gradients that remain under the table's rule for NaN and Inf."""
+    bad = ~np.isfinite(grads)
+    if config.non_finite == "refuse" and bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"[Table.apply_gradients] expected finite gradients, got {grads[row, column]} at row "
+            f"{row}, column {column} (table {config.name!r}); see TableConfig.non_finite"
+        )
+    if config.clip_value is not None:
+        clip = config.clip_value
+        return keys, np.nan_to_num(grads, nan=0.0, posinf=clip, neginf=-clip)
+    keep = np.flatnonzero(~bad.any(axis=1))
+    return [keys[i] for i in keep], grads[keep]
+
+
+def initial_weights(
+    config: TableConfig, initializer: Initializer, keys: Sequence[int], columns: slice
+) -> Matrix:
+    """Weights of new rows in some columns of the row: (n, number of columns)."""
+    if isinstance(initializer, Uniform):
+        assert config.seed is not None  # set by the config's constructor
+        low, high = np.float32(initializer.minval), np.float32(initializer.maxval)
+        at = np.arange(columns.start, columns.stop)
+        u = counter_random.uniform(config.seed, np.array(keys, np.int64), at)
+        weights: Matrix = low + u * (high - low)
+        return weights
+    value = initializer.value if isinstance(initializer, Constant) else 0.0
+    return np.full((len(keys), columns.stop - columns.start), value, np.float32)

@@ -1,0 +1,72 @@
+"""Values that tables take and return: row chunks, entries, counts of an update."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["Applied", "Entries", "Rows"]
+
+
+class Applied(NamedTuple):
+    """What `apply_gradients` did.
+
+    Attributes:
+        num_applied: distinct keys that got an optimizer step.
+        num_inserted: of these, keys that were new.
+        num_refused: distinct keys that admission refused.
+        num_skipped: occurrences dropped for NaN or Inf.
+    """
+
+    num_applied: int
+    num_inserted: int
+    num_refused: int
+    num_skipped: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A chunk of whole rows, by column.
+
+    ```
+    keys   times   columns["weight/0"]  columns["state/0/norm"]
+    [ 7 ]  [100]   [[0.1, 0.2]]         [[0.3, 0.4]]
+    ```
+
+    Args:
+        keys: int64 (n,), distinct in an export.
+        times: int64 (n,), last update in seconds.
+        columns: `weight/<segment>` and `state/<segment>/<name>`, each (n, size).
+
+    Example:
+        >>> import torch
+        >>> one = torch.tensor([1])
+        >>> len(Rows(one, one, {"weight/0": torch.zeros(1, 4)}))
+        1
+    """
+
+    keys: torch.Tensor
+    times: torch.Tensor
+    columns: dict[str, torch.Tensor]
+
+    def __post_init__(self) -> None:
+        n = len(self.keys)
+        for name, column in (("times", self.times), *self.columns.items()):
+            if len(column) != n:
+                raise ValueError(f"[Rows] expected {n} rows in {name!r}, got {len(column)}")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Rows of the keys of a call, in call order; absent ones are marked and read as zeros.
+
+    Args:
+        present: bool (n,).
+        rows: one row per key of the call.
+    """
+
+    present: torch.Tensor
+    rows: Rows

@@ -1,0 +1,394 @@
+"""The verbs of a table: their meaning, their checks, their clock. Every table derives from here.
+
+A subclass stores rows; it implements the methods with a leading underscore and may trust their
+arguments. `reference.py` is the shortest one and defines what each verb does.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from typing_extensions import Self
+
+from monolith.embedding import checks
+from monolith.embedding.config import TableConfig, segments_of
+from monolith.embedding.counter_random import key_hash
+from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.errors import FailedPreconditionError
+
+__all__ = ["Clock", "TableVerbs", "wall_clock"]
+
+Clock = Callable[[], int]
+"""Seconds since 1970."""
+
+_FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contract 1)
+_ONE_THREAD_BELOW = 4096  # keys; a smaller call is faster on the calling thread
+
+
+def wall_clock() -> int:
+    """The machine's time in whole seconds."""
+    return int(time.time())
+
+
+class TableVerbs(ABC):
+    """A table: any int64 key -> a trainable row. Duplicate keys are legal in every verb.
+
+    Any two verbs may run at once from any two threads. A call is all or nothing: it is checked
+    completely before the first change. A lookup is atomic per row, not per call.
+
+    Args:
+        config: what the table is.
+        clock: gives the time of a call that has no `now`.
+    """
+
+    def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
+        self.config = config
+        self.dim = config.dim
+        self.name = config.name
+        self._clock = clock
+        self._is_closed = False
+
+    # Reading
+
+    def lookup(
+        self, keys: torch.Tensor, *, missing: str = "initial", num_threads: int | None = None
+    ) -> torch.Tensor:
+        """Weights of the keys. Stores nothing. Safe with every verb; readers take no lock.
+
+        Args:
+            keys: int64 (n,).
+            missing: what a missing key reads as: "initial", the row it would get, or "zeros".
+            num_threads: most threads to use; torch.get_num_threads() if None.
+
+        Returns:
+            float32 (n, dim).
+        """
+        self._check_keys("lookup", keys)
+        if missing not in ("initial", "zeros"):
+            raise ValueError(
+                f"[Table.lookup] expected missing 'initial' or 'zeros', got {missing!r} "
+                f"(table {self.name!r})"
+            )
+        threads = self._threads("lookup", num_threads, len(keys))
+        return self._lookup(keys, missing == "initial", threads)
+
+    def contains(self, keys: torch.Tensor) -> torch.Tensor:
+        """Whether each key has a row. Safe with every verb.
+
+        Returns:
+            bool (n,).
+        """
+        self._check_keys("contains", keys)
+        return self._contains(keys)
+
+    def lookup_entry(self, keys: torch.Tensor) -> Entries:
+        """Whole rows of the keys: weights, optimizer state, time. Safe with every verb.
+
+        Returns:
+            One entry per key; absent ones are marked absent.
+        """
+        self._check_keys("lookup_entry", keys)
+        return self._lookup_entry(keys)
+
+    def export(
+        self,
+        partitions: Iterable[int] | None = None,
+        chunk_rows: int = 65536,
+        after: int | None = None,
+    ) -> Iterator[Rows]:
+        """All rows in ascending order of their hash, in chunks. Safe with every verb.
+
+        A row that is changed meanwhile is exported as it was at one moment.
+
+        Args:
+            partitions: only these partitions.
+            chunk_rows: most rows of a chunk.
+            after: resume behind this key, the last one of an earlier chunk.
+        """
+        self._check_open("export")
+        if chunk_rows < 1:
+            raise ValueError(
+                f"[Table.export] expected chunk_rows >= 1, got {chunk_rows} (table {self.name!r})"
+            )
+        ranges = checks.hash_ranges(self.config, partitions)
+        if after is not None:
+            checks.check_key(self.config, "export", "after", after)
+            start = key_hash(after) + 1
+            ranges = [(max(first, start), last) for first, last in ranges if last >= start]
+        return self._export_ranges(ranges, chunk_rows)
+
+    def _export_ranges(self, ranges: list[tuple[int, int]], chunk_rows: int) -> Iterator[Rows]:
+        for first, last in ranges:
+            start = first
+            while start <= last:
+                self._check_open("export")
+                rows = self._export_chunk(start, last, chunk_rows)
+                if len(rows):
+                    yield rows
+                if len(rows) < chunk_rows:
+                    break
+                start = key_hash(int(rows.keys[-1])) + 1
+
+    # Writing
+
+    def lookup_or_insert(
+        self, keys: torch.Tensor, *, now: int | None = None, num_threads: int | None = None
+    ) -> torch.Tensor:
+        """Weights of the keys; missing ones are inserted with initial values. Safe with every verb.
+
+        Args:
+            keys: int64 (n,).
+            now: time of the new rows in seconds; the table's clock if None.
+            num_threads: most threads to use.
+
+        Returns:
+            float32 (n, dim).
+        """
+        self._check_keys("lookup_or_insert", keys)
+        threads = self._threads("lookup_or_insert", num_threads, len(keys))
+        return self._lookup_or_insert(keys, self._now("lookup_or_insert", now), threads)
+
+    def assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        now: int | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Set the weights of the keys; of equal keys the last wins. Safe with every verb.
+
+        A missing key is inserted with fresh optimizer state; an existing one keeps its state.
+
+        Args:
+            keys: int64 (n,).
+            values: float32 (n, dim).
+            now: time of the update in seconds.
+            num_threads: most threads to use.
+        """
+        threads = self._check_values("assign", keys, "values", values, num_threads)
+        self._assign(keys, values, self._now("assign", now), threads)
+
+    def assign_add(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        now: int | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Add to the weights; values of equal keys are summed first. Safe with every verb.
+
+        A missing key is inserted, starting from its initial value.
+
+        Args:
+            keys: int64 (n,).
+            values: float32 (n, dim).
+            now: time of the update in seconds.
+            num_threads: most threads to use.
+        """
+        threads = self._check_values("assign_add", keys, "values", values, num_threads)
+        self._assign_add(keys, values, self._now("assign_add", now), threads)
+
+    def apply_gradients(
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        *,
+        step: int = 0,
+        learning_rates: Sequence[float] | None = None,
+        now: int | None = None,
+        num_threads: int | None = None,
+    ) -> Applied:
+        """One optimizer step per distinct key, on the sum of its gradients. Safe with every verb.
+
+        Args:
+            keys: int64 (n,).
+            grads: float32 (n, dim).
+            step: training step, for learning-rate schedules.
+            learning_rates: one per segment, for this call; each segment's own if None.
+            now: time of the update in seconds.
+            num_threads: most threads to use.
+
+        Returns:
+            Counts of keys applied, inserted, refused and skipped.
+        """
+        threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
+        rates = self._rates(step, learning_rates)
+        time_now = self._now("apply_gradients", now)
+        return self._apply_gradients(keys, grads, rates, time_now, threads)
+
+    def reinitialize(self, keys: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
+        """Give the keys fresh rows, creating missing ones. Safe with every verb.
+
+        Returns:
+            int32 (n,): 1 where the key existed before the call, 0 where it was created.
+        """
+        self._check_keys("reinitialize", keys)
+        return self._reinitialize(keys, self._now("reinitialize", now))
+
+    def erase(self, keys: torch.Tensor) -> torch.Tensor:
+        """Remove the keys; a missing one is left alone. Safe with every verb.
+
+        Returns:
+            bool (n,): whether the key existed before the call.
+        """
+        self._check_keys("erase", keys)
+        return self._erase(keys)
+
+    def import_rows(self, rows: Rows) -> None:
+        """Insert whole rows, replacing existing ones; of equal keys the last wins.
+
+        Safe with every verb. Times come from the rows.
+        """
+        self._check_open("import_rows")
+        checks.check_rows(self.config, rows)
+        self._import_rows(rows)
+
+    def clear(self) -> None:
+        """Remove every row. Safe with every verb."""
+        self._check_open("clear")
+        self._clear()
+
+    # Facts
+
+    def __len__(self) -> int:
+        self._check_open("len")
+        return self._num_rows()
+
+    def memory_report(self) -> dict[str, int]:
+        """Bytes held, by use: `row_bytes`, `index_bytes`, `total_bytes`. Safe with every verb."""
+        self._check_open("memory_report")
+        return self._memory_report()
+
+    def stats(self) -> dict[str, int]:
+        """Counters since construction (names: docs/tables.md). Safe with every verb."""
+        self._check_open("stats")
+        return self._stats()
+
+    def close(self) -> None:
+        """Free the table; running calls finish, later ones raise. Closing twice is fine."""
+        self._is_closed = True
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # Checks
+
+    def _check_open(self, verb: str) -> None:
+        if self._is_closed:
+            raise FailedPreconditionError(
+                f"[Table.{verb}] expected an open table, got a closed one (table {self.name!r})"
+            )
+
+    def _check_keys(self, verb: str, keys: torch.Tensor) -> None:
+        self._check_open(verb)
+        checks.check_keys(self.config, verb, keys)
+
+    def _check_values(
+        self,
+        verb: str,
+        keys: torch.Tensor,
+        name: str,
+        values: torch.Tensor,
+        num_threads: int | None,
+    ) -> int:
+        self._check_keys(verb, keys)
+        checks.check_matrix(self.config, verb, name, values, (len(keys), self.dim))
+        return self._threads(verb, num_threads, len(keys))
+
+    def _threads(self, verb: str, num_threads: int | None, n: int) -> int:
+        if num_threads is None:
+            return torch.get_num_threads() if n >= _ONE_THREAD_BELOW else 1
+        if num_threads < 1:
+            raise ValueError(
+                f"[Table.{verb}] expected num_threads >= 1, got {num_threads} (table {self.name!r})"
+            )
+        return num_threads
+
+    def _now(self, verb: str, now: int | None) -> int:
+        clock_now = self._clock()
+        time_now = clock_now if now is None else now
+        if time_now > clock_now + _FUTURE_SECONDS:
+            time_now = clock_now + _FUTURE_SECONDS
+            self._count_clamped()
+        if not 0 <= time_now <= checks.MAX_TIME:
+            raise ValueError(
+                f"[Table.{verb}] expected now in [0, {checks.MAX_TIME}] seconds, got {time_now} "
+                f"(table {self.name!r})"
+            )
+        return int(time_now)
+
+    def _rates(self, step: int, learning_rates: Sequence[float] | None) -> list[float]:
+        if learning_rates is None:
+            own = (segment.optimizer.learning_rate for segment in segments_of(self.config))
+            learning_rates = [rate(step) if callable(rate) else rate for rate in own]
+        return checks.check_rates(self.config, learning_rates)
+
+    # What a table implements. Arguments are checked; times are resolved.
+
+    @abstractmethod
+    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _contains(self, keys: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _lookup_entry(self, keys: torch.Tensor) -> Entries: ...
+
+    @abstractmethod
+    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        """The first `limit` rows whose hash is in [first, last], ascending."""
+
+    @abstractmethod
+    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None: ...
+
+    @abstractmethod
+    def _assign_add(
+        self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int
+    ) -> None: ...
+
+    @abstractmethod
+    def _apply_gradients(
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        rates: list[float],
+        now: int,
+        threads: int,
+    ) -> Applied: ...
+
+    @abstractmethod
+    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _erase(self, keys: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _import_rows(self, rows: Rows) -> None: ...
+
+    @abstractmethod
+    def _clear(self) -> None: ...
+
+    @abstractmethod
+    def _num_rows(self) -> int: ...
+
+    @abstractmethod
+    def _memory_report(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    def _stats(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    def _count_clamped(self) -> None: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
