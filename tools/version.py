@@ -1,0 +1,28 @@
+"""Checks that the newest release in CHANGELOG.md is the version of the package."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def problems(changelog: str, package: str) -> list[str]:
+    """What is wrong with the headings of a changelog, given the text of `__init__.py`."""
+    headings = re.findall(r"^## \[(.+?)\]", changelog, re.M)
+    versions = re.findall(r'^__version__ = "(.+)"$', package, re.M)
+    if len(versions) != 1:
+        return [f'expected one line __version__ = "..." in the package, got {len(versions)}']
+    if headings[:1] != ["Unreleased"]:
+        return [f"expected the first heading to be [Unreleased], got {headings[:1]}"]
+    if headings[1:] and headings[1] != versions[0]:
+        return [f"expected the newest release to be {versions[0]}, got {headings[1]}"]
+    return []
+
+
+if __name__ == "__main__":
+    found = problems(
+        (ROOT / "CHANGELOG.md").read_text(), (ROOT / "src/monolith/__init__.py").read_text()
+    )
+    print("\n".join(f"[version] {problem}" for problem in found) or "version and changelog agree")
+    sys.exit(bool(found))
