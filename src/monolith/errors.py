@@ -1,0 +1,74 @@
+"""The exception tree.
+
+    MonolithError
+    └── OpError                      also RuntimeError
+        ├── AbortedError
+        ├── CancelledError
+        ├── DataLossError
+        ├── DeadlineExceededError
+        ├── FailedPreconditionError
+        ├── InvalidArgumentError     also ValueError
+        ├── NotFoundError            also FileNotFoundError
+        ├── OutOfRangeError
+        └── UnavailableError
+
+Mistakes of a caller raise `ValueError` or `TypeError`; failures of RPC stay `grpc.RpcError`.
+"""
+
+__all__ = [
+    "AbortedError",
+    "CancelledError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "InvalidArgumentError",
+    "MonolithError",
+    "NotFoundError",
+    "OpError",
+    "OutOfRangeError",
+    "UnavailableError",
+]
+
+
+class MonolithError(Exception):
+    """Base of every exception class that this package defines."""
+
+
+class OpError(MonolithError, RuntimeError):
+    """An operation on a table, queue, checkpoint or cluster failed while running."""
+
+
+class AbortedError(OpError):
+    """The operation was given up, typically because of a conflict or a restarted peer."""
+
+
+class CancelledError(OpError):
+    """The operation was cancelled by its caller or by a closing queue."""
+
+
+class DataLossError(OpError):
+    """Stored data is truncated, corrupt or lost and cannot be recovered here."""
+
+
+class DeadlineExceededError(OpError):
+    """The time limit passed before the operation completed."""
+
+
+class FailedPreconditionError(OpError):
+    """The system is not in the state that the operation needs, for example not initialised."""
+
+
+class InvalidArgumentError(OpError, ValueError):
+    """An argument can never be valid, whatever the state of the system."""
+
+
+class NotFoundError(OpError, FileNotFoundError):
+    """A file, a checkpoint or a named resource does not exist."""
+
+
+class OutOfRangeError(OpError):
+    """The input ended: a normal end of a training run."""
+
+
+class UnavailableError(OpError):
+    """A peer cannot be reached at the moment; trying again may help."""
