@@ -1,0 +1,1 @@
+"""Import paths of the reference system: thin adapters onto the package's own modules."""

@@ -1,0 +1,10 @@
+"""Import path of the reference system: every public name of the compiled core.
+
+Importing this module loads the core and has no fallback; see `monolith.ops.native`.
+"""
+
+from monolith.ops.native import load_native
+
+load_native()
+
+from monolith._native import *  # noqa: E402, F403 - only after a load with a clear error

@@ -1,0 +1,1 @@
+"""Pure functions on tensors, and the door to the compiled core."""
