@@ -1,0 +1,64 @@
+"""Which module imports which layer, and whether it may."""
+
+import ast
+
+from tests.meta.tree import ADAPTERS, SRC, modules
+
+# Top to bottom; a layer imports only layers on a later line.
+LAYERS = (
+    ("cli",),
+    ("serve", "train"),
+    ("cluster",),
+    ("checkpoint", "control"),
+    ("nn", "optim", "data"),
+    ("embedding",),
+    ("ops",),
+    ("_native",),
+)
+# Everybody may import these; they import only `errors`.
+LEAVES = ("config", "errors", "observe", "util")
+
+RANK = {layer: rank for rank, line in enumerate(LAYERS) for layer in line}
+
+
+def wrong_imports(src=SRC):
+    """One line for each import that does not go downwards, or that imports an adapter."""
+    return [
+        f"{name} imports {target}"
+        for name, path, tree in modules(src)
+        for target in imported(tree, name, is_package=path.name == "__init__.py")
+        if not may_import(layer_of(name), layer_of(target))
+    ]
+
+
+def imported(tree, name, *, is_package):
+    """Yields the full names of our own modules that a module imports, at import or later."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = name.split(".") if is_package else name.split(".")[:-1]
+                kept = package[: len(package) - node.level + 1]
+                base = ".".join([*kept, *filter(None, [node.module])])
+            targets = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (target for target in targets if target.split(".")[0] == "monolith")
+
+
+def layer_of(name):
+    """`ops` for monolith.ops.ragged; empty for the package itself."""
+    return [*name.split("."), ""][1]
+
+
+def may_import(layer, target):
+    if target in ADAPTERS:
+        return layer == target == "native_training"
+    known = target in RANK or target in LEAVES
+    if not known or layer == target or layer == "" or layer in ADAPTERS:
+        return known or target.startswith("__") or target == ""
+    if layer in LEAVES:
+        return target == "errors" and layer != "errors"
+    return target in LEAVES or RANK[layer] < RANK[target]

@@ -1,0 +1,62 @@
+import json
+
+import pytest
+
+from tests.meta.tree import ROOT
+
+HEADER = "import pytest\nreq = pytest.mark.req\n"
+
+
+@pytest.fixture
+def outcomes_of(pytester, monkeypatch):
+    """Runs a test file in a fresh project and returns what the plugin wrote."""
+
+    def run(source, *options):
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        pytester.makeini("[pytest]\nmarkers =\n    req(*ids): acceptance ids")
+        pytester.makeconftest('pytest_plugins = ["tests.acceptance"]')
+        pytester.makepyfile(HEADER + source)
+        pytester.runpytest_subprocess(*options)
+        return json.loads((pytester.path / "build" / "acceptance.json").read_text())
+
+    return run
+
+
+def test_an_id_passes_when_its_test_passes(outcomes_of):
+    assert outcomes_of("@req('A')\ndef test_a(): pass") == {"A": "passed"}
+
+
+def test_one_failed_test_fails_the_id(outcomes_of):
+    source = "@req('A')\ndef test_a(): assert 0\n@req('A')\ndef test_b(): pass"
+    assert outcomes_of(source) == {"A": "failed"}
+
+
+def test_a_passed_test_outweighs_a_skipped_one(outcomes_of):
+    source = "@req('A')\ndef test_a(): pass\n@req('A')\ndef test_b(): pytest.skip('x')"
+    assert outcomes_of(source) == {"A": "passed"}
+
+
+def test_an_id_of_skipped_tests_only_is_skipped(outcomes_of):
+    assert outcomes_of("@req('A')\n@pytest.mark.skip\ndef test_a(): pass") == {"A": "skipped"}
+
+
+def test_a_failing_fixture_fails_the_id(outcomes_of):
+    source = "@pytest.fixture\ndef bad(): assert 0\n@req('A')\ndef test_a(bad): pass"
+    assert outcomes_of(source) == {"A": "failed"}
+
+
+def test_a_failing_tear_down_fails_the_id(outcomes_of):
+    source = (
+        "@pytest.fixture\ndef bad():\n    yield\n    assert 0\n@req('A')\ndef test_a(bad): pass"
+    )
+    assert outcomes_of(source) == {"A": "failed"}
+
+
+def test_a_mark_lists_several_ids_and_a_class_mark_reaches_its_tests(outcomes_of):
+    source = "@req('A')\nclass TestX:\n    @req('B', 'C')\n    def test_a(self): pass"
+    assert outcomes_of(source) == {"A": "passed", "B": "passed", "C": "passed"}
+
+
+def test_a_run_on_two_workers_records_the_same(outcomes_of):
+    source = "@req('A')\ndef test_a(): assert 0\n@req('B')\ndef test_b(): pass"
+    assert outcomes_of(source, "-n2") == {"A": "failed", "B": "passed"}

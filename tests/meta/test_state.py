@@ -1,0 +1,84 @@
+import ast
+
+import pytest
+
+from tests.meta.state import mutable_state, optional_imports, required_packages
+from tests.meta.tree import modules
+
+# (module, name) -> why this state belongs to the process and not to an object.
+ALLOWED: dict[tuple[str, str], str] = {}
+
+
+@pytest.mark.req("G-T2")
+def test_modules_hold_no_mutable_state_but_the_allowed():
+    found = {(name, state) for name, _, tree in modules() for state in mutable_state(tree)}
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.req("G-T2")
+def test_modules_import_optional_packages_only_on_use():
+    required = required_packages()
+    found = {name: list(optional_imports(tree, required)) for name, _, tree in modules()}
+    assert {name: packages for name, packages in found.items() if packages} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = []",
+        "x: dict[str, int] = {}",
+        "x = {n: 1 for n in names}",
+        "x = threading.Lock()",
+        "x = dict[str, int]()",
+        "x = torch.zeros(3)",
+        "if flag:\n    x = set()",
+        "try:\n    x = []\nexcept OSError:\n    pass",
+        "@functools.lru_cache(maxsize=None)\ndef x(): ...",
+        "@cache\ndef x(): ...",
+        "def f():\n    global x\n    x = 1",
+    ],
+)
+def test_mutable_state_is_found(source):
+    assert list(mutable_state(ast.parse(source))) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "__all__ = ['a']",
+        "x = (1, 2)",
+        "x = frozenset({1})",
+        "x = MappingProxyType({1: 2})",
+        "x: int",
+        "def f():\n    x = []",
+        "class A:\n    def f(self):\n        x = []",
+    ],
+)
+def test_constants_and_locals_are_no_state(source):
+    assert list(mutable_state(ast.parse(source))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import zmq.asyncio", "from zmq import Context", "try:\n    import zmq\nexcept E: ..."],
+)
+def test_an_optional_import_is_found(source):
+    assert list(optional_imports(ast.parse(source), {"os"})) == ["zmq"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os.path",
+        "from . import x",
+        "def f():\n    import zmq",
+        "if TYPE_CHECKING:\n    import zmq",
+    ],
+)
+def test_an_import_on_use_or_for_types_is_allowed(source):
+    assert list(optional_imports(ast.parse(source), {"os"})) == []
+
+
+def test_the_required_packages_come_from_the_installed_metadata():
+    assert {"os", "torch", "numpy", "monolith"} <= required_packages()
+    assert "pytest" not in required_packages()

@@ -1,0 +1,27 @@
+import pytest
+
+from tools.version import problems
+
+PACKAGE = '__version__ = "1.2.0"\n'
+
+
+@pytest.mark.parametrize("changelog", ["## [Unreleased]\n", "## [Unreleased]\n## [1.2.0] - day\n"])
+def test_a_changelog_that_agrees_has_no_problem(changelog):
+    assert problems(changelog, PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("changelog", "package", "problem"),
+    [
+        ("## [1.2.0]\n", PACKAGE, "expected the first heading to be [Unreleased], got ['1.2.0']"),
+        ("", PACKAGE, "expected the first heading to be [Unreleased], got []"),
+        (
+            "## [Unreleased]\n## [1.1.0]\n## [1.0.0]\n",
+            PACKAGE,
+            "expected the newest release to be 1.2.0, got 1.1.0",
+        ),
+        ("## [Unreleased]\n", "", 'expected one line __version__ = "..." in the package, got 0'),
+    ],
+)
+def test_a_difference_is_told(changelog, package, problem):
+    assert problems(changelog, package) == [problem]
