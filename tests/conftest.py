@@ -1,1 +1,10 @@
+import hypothesis
+import pytest
+
 pytest_plugins = ["pytester", "tests.acceptance"]
+
+pytest.register_assert_rewrite("tests.suites")
+
+# The same examples in every run, and no failures because a machine was busy.
+hypothesis.settings.register_profile("project", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("project")

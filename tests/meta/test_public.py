@@ -1,4 +1,5 @@
 import ast
+import doctest
 import importlib
 
 import pytest
@@ -26,6 +27,13 @@ def test_every_public_name_is_listed_in_a_sorted_all():
 def test_every_listed_name_exists_in_the_installed_module(module):
     installed = importlib.import_module(module)
     assert [name for name in installed.__all__ if not hasattr(installed, name)] == []
+
+
+@pytest.mark.parametrize(
+    "module", [module for module, tree in PUBLIC_MODULES if ">>>" in ast.unparse(tree)]
+)
+def test_the_examples_in_docstrings_run(module):
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 
 @pytest.mark.parametrize(

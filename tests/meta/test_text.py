@@ -7,7 +7,7 @@ from tests.meta.tree import ROOT
 
 # Spelled so that this file does not find itself.
 FORBIDDEN = {
-    "unfinished": re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b"),
+    "unfinished": re.compile(r"\b(?:TOD[O]|FIXM[E]|XX[X])\b"),
     "machine path": re.compile(r"(?<![\w./*-])/(?:home|root|Users|work|opt)/\w"),
 }
 
@@ -18,7 +18,9 @@ def findings(text):
 
 def project_files():
     """Tracked files, and new ones that git does not ignore."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    # A checkout may belong to another user, in a container for example.
+    git = ["git", "-c", "safe.directory=*"]
+    command = [*git, "ls-files", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return [ROOT / name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
 
@@ -32,7 +34,7 @@ def test_no_file_holds_unfinished_work_or_paths_of_one_machine():
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [("# TODO later", "unfinished"), ("cd /home/someone", "machine path")],
+    [("# " + "TO" + "DO later", "unfinished"), ("cd /" + "home/someone", "machine path")],
 )
 def test_forbidden_text_is_found(text, kind):
     assert findings(text) == [kind]
