@@ -2,6 +2,7 @@
 # Builds the C++ core and its tests under each sanitizer and runs every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+mkdir -p build
 
 for sanitizer in address thread; do
   build=build/$sanitizer-sanitizer

@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# Creates .venv with the pinned build tools. Needs Python 3.10+ only; installs the venv module on Debian.
+# Creates .venv with the pinned build tools. Needs Python 3.10+; on Debian installs its venv and headers.
 set -euo pipefail
 python=${PYTHON:-python3}
 
-if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+has_venv_and_headers() {
+  "$python" - <<'EOF' 2>/dev/null
+import ensurepip, os, sysconfig, venv
+os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))
+EOF
+}
+
+if ! has_venv_and_headers; then
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "[tools/venv.sh] $python has no venv module; install it (Debian: apt-get install python3-venv)" >&2
+    echo "[tools/venv.sh] expected the venv module and the headers of $python, got neither or one;" \
+      "install them (Debian: apt-get install python3-venv python3-dev)" >&2
     exit 1
   fi
   apt-get update -qq
