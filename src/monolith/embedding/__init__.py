@@ -7,28 +7,29 @@ from monolith.embedding.initializers import Constant, Uniform, Zeros
 from monolith.embedding.optimizers import SGD, Adagrad
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.ops.native import load_native
 
 try:
+    load_native()  # its error names the file, the loader's reason and what to do
     from monolith.embedding.table import Table
 except ImportError as error:
     warnings.warn(
-        f"[monolith.embedding] expected the native extension, got {type(error).__name__}: {error}; "
-        "Table is the slow ReferenceTable until the package is built: "
-        "pip install --force-reinstall monolith-torch",
+        "[monolith.embedding] Table is the slow ReferenceTable, without the compiled core: "
+        f"{error}",
         RuntimeWarning,
         stacklevel=2,
     )
     Table = ReferenceTable  # type: ignore[assignment, misc]
 
 __all__ = [
-    "NUM_PARTITIONS",
-    "SGD",
     "Adagrad",
     "Applied",
     "Constant",
     "Entries",
+    "NUM_PARTITIONS",
     "ReferenceTable",
     "Rows",
+    "SGD",
     "Segment",
     "Table",
     "TableConfig",

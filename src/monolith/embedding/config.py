@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from monolith.embedding.initializers import MAX_FLOAT32, Initializer, Uniform
 from monolith.embedding.optimizers import SGD, Optimizer, StateColumn
 
-__all__ = ["NUM_PARTITIONS", "Segment", "TableConfig"]
+__all__ = [
+    "NUM_PARTITIONS",
+    "Segment",
+    "TableConfig",
+    "column_sizes",
+    "name_seed",
+    "segment_name",
+    "segments_of",
+    "state_columns",
+]
 
 NUM_PARTITIONS = 4096
 """Partitions of the key space: the top 12 bits of a key's hash."""

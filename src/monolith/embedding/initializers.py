@@ -6,7 +6,7 @@ shard and machine (`counter_random.py`).
 
 from dataclasses import dataclass
 
-__all__ = ["MAX_FLOAT32", "Constant", "Initializer", "Uniform", "Zeros"]
+__all__ = ["Constant", "Initializer", "MAX_FLOAT32", "Uniform", "Zeros"]
 
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 """Largest finite float32: tables compute in float32, so every option must fit."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from monolith.embedding.initializers import MAX_FLOAT32
 
-__all__ = ["SGD", "Adagrad", "LearningRate", "Optimizer", "StateColumn"]
+__all__ = ["Adagrad", "LearningRate", "Optimizer", "SGD", "StateColumn"]
 
 LearningRate = float | Callable[[int], float]
 """A number, or a schedule: step -> number."""

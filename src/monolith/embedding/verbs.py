@@ -7,15 +7,18 @@ arguments. `reference.py` is the shortest one and defines what each verb does.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from typing_extensions import Self
 
 from monolith.embedding import checks
 from monolith.embedding.config import TableConfig, segments_of
 from monolith.embedding.counter_random import key_hash
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Clock", "TableVerbs", "wall_clock"]
 
@@ -272,7 +275,7 @@ class TableVerbs(ABC):
         self._is_closed = True
         self._close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         return self
 
     def __exit__(self, *error: object) -> None:

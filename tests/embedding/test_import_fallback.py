@@ -1,0 +1,52 @@
+import json
+import subprocess
+import sys
+
+import monolith.embedding
+from monolith.embedding import ReferenceTable
+
+IMPORT = """
+import json, sys, warnings
+{prepare}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import monolith.embedding
+    import monolith.embedding.rows
+    from monolith.embedding import Segment, Table, TableConfig
+import torch
+row = Table(TableConfig("user", Segment(2))).lookup(torch.tensor([1]))
+ours = [w for w in caught if "monolith.embedding" in str(w.message)]
+messages = [(w.category.__name__, str(w.message)) for w in ours]
+print(json.dumps({{"class": Table.__name__, "messages": messages, "dim": row.shape[1]}}))
+"""
+
+
+def import_after(prepare):
+    """What a fresh interpreter says of the import, after some preparation."""
+    command = [sys.executable, "-c", IMPORT.format(prepare=prepare)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    return json.loads(result.stdout)
+
+
+def test_without_the_extension_table_is_the_reference_and_says_so_once():
+    said = import_after("sys.modules['monolith._native'] = None")
+    assert said["class"] == "ReferenceTable"
+    assert said["dim"] == 2
+    ((category, message),) = said["messages"]
+    assert category == "RuntimeWarning"
+    start = "[monolith.embedding] Table is the slow ReferenceTable, without the compiled core: "
+    assert message.startswith(start)
+    assert "None in sys.modules" in message
+    assert message.endswith("reinstall monolith-torch, or run `make build` in a checkout")
+
+
+def test_with_the_extension_table_is_native_and_nothing_is_said():
+    said = import_after("")
+    assert said == {"class": "Table", "messages": [], "dim": 2}
+    assert monolith.embedding.Table is not ReferenceTable
+
+
+def test_all_is_sorted_and_complete():
+    names = monolith.embedding.__all__
+    assert names == sorted(names)
+    assert all(hasattr(monolith.embedding, name) for name in names)

@@ -1,0 +1,44 @@
+"""The table contract as tests. An implementation joins in three lines:
+
+```
+class TestReference(TableSuite):
+    make = staticmethod(ReferenceTable)
+```
+"""
+
+from tests.suites.table_bad_input import BadExport, BadImport, BadInput
+from tests.suites.table_concurrency import Concurrency
+from tests.suites.table_export import Exports, Imports
+from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
+from tests.suites.table_reads import InitialValues, Reads
+from tests.suites.table_scale import Scale
+from tests.suites.table_time import Facts, Life, Times
+from tests.suites.table_vectors import Vectors
+from tests.suites.table_writes import Assigns, Inserts, Removals
+
+__all__ = ["TableSuite"]
+
+
+class TableSuite(
+    Reads,
+    InitialValues,
+    Inserts,
+    Assigns,
+    Removals,
+    Gradients,
+    Rates,
+    Segments,
+    NonFinite,
+    Exports,
+    Imports,
+    Times,
+    Facts,
+    Life,
+    BadInput,
+    BadExport,
+    BadImport,
+    Vectors,
+    Concurrency,
+    Scale,
+):
+    """Every section."""
