@@ -45,4 +45,4 @@ def _adagrad(
     grads = grads + np.float32(optimizer.weight_decay_factor) * weights
     norm += grads * grads
     change = rate * grads / np.sqrt(norm)
-    weights -= np.where(norm == 0, np.float32(0), change)
+    weights -= np.where(norm > 0, change, np.float32(0))
