@@ -1,0 +1,10 @@
+// The Python module `monolith._native`. One init function per native folder.
+#include <nanobind/nanobind.h>
+
+void init_table(nanobind::module_& module);
+
+NB_MODULE(_native, module) {
+  module.doc() =
+      "Compiled core of monolith. Tensors come as addresses of checked, contiguous memory.";
+  init_table(module);
+}

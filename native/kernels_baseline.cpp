@@ -1,0 +1,3 @@
+#define MONOLITH_ISA baseline
+#define MONOLITH_ISA_NAME "baseline"
+#include "optimizer/kernels_body.h"

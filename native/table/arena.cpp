@@ -1,0 +1,146 @@
+#include "table/arena.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+namespace monolith {
+namespace {
+
+constexpr uint32_t kNone = UINT32_MAX;
+constexpr size_t kMaxChunkBytes = size_t{256} << 20;
+
+uint32_t rows_in(size_t bytes, size_t row_bytes) {
+  const size_t rows = std::max<size_t>(1, bytes / (row_bytes + sizeof(Meta)));
+  return static_cast<uint32_t>(std::min<size_t>(std::bit_floor(rows), 1u << Arena::kIndexBits));
+}
+
+}  // namespace
+
+Arena::Arena(Memory& memory, Epochs& epochs, size_t row_bytes)
+    : memory_(memory),
+      epochs_(epochs),
+      row_bytes_(row_bytes),
+      first_rows_(rows_in(kPageBytes, row_bytes)),
+      max_rows_(rows_in(kMaxChunkBytes, row_bytes)) {
+  grow_directory();
+}
+
+Arena::~Arena() {
+  epochs_.reclaim();
+  Chunk* chunks = chunks_.load();
+  for (uint32_t i = 0; i < num_chunks_; ++i) {
+    memory_.release(chunks[i].rows, capacity(i) * row_bytes_);
+    memory_.release(chunks[i].meta, capacity(i) * sizeof(Meta));
+  }
+  memory_.release(chunks, max_chunks_ * sizeof(Chunk));
+}
+
+uint32_t Arena::capacity(uint32_t chunk_number) const noexcept {
+  if (chunk_number >= kIndexBits) return max_rows_;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(max_rows_, uint64_t{first_rows_} << chunk_number));
+}
+
+void Arena::free_block(void* owner, void* block, size_t bytes) {
+  static_cast<Memory*>(owner)->release(block, bytes);
+}
+
+// Readers may be using the old array, so it is replaced and retired.
+void Arena::grow_directory() {
+  const uint32_t wider = std::max(8u, 2 * max_chunks_);
+  if (wider > kMaxChunks) throw OutOfMemory(row_bytes_, memory_.held_bytes());
+  auto* fresh = static_cast<Chunk*>(memory_.allocate(wider * sizeof(Chunk)));
+  Chunk* old = chunks_.load(std::memory_order_relaxed);
+  if (old != nullptr) {
+    try {
+      epochs_.reserve(1);
+    } catch (...) {
+      memory_.release(fresh, wider * sizeof(Chunk));
+      throw;
+    }
+  }
+  for (uint32_t i = 0; i < wider; ++i) {
+    new (fresh + i) Chunk;
+    if (i >= max_chunks_) continue;
+    fresh[i].rows.store(old[i].rows.load());
+    fresh[i].meta.store(old[i].meta.load());
+  }
+  chunks_.store(fresh, std::memory_order_release);
+  if (old != nullptr) epochs_.retire(free_block, &memory_, old, max_chunks_ * sizeof(Chunk));
+  max_chunks_ = wider;
+}
+
+void Arena::add_chunk() {
+  if (num_chunks_ == max_chunks_) grow_directory();
+  const size_t rows = capacity(num_chunks_);
+  auto* block = static_cast<char*>(memory_.allocate(rows * row_bytes_));
+  Meta* meta = nullptr;
+  try {
+    meta = static_cast<Meta*>(memory_.allocate(rows * sizeof(Meta)));
+  } catch (...) {
+    memory_.release(block, rows * row_bytes_);
+    throw;
+  }
+  Chunk& chunk = chunks_.load(std::memory_order_relaxed)[num_chunks_];
+  chunk.meta.store(meta, std::memory_order_relaxed);
+  chunk.rows.store(block, std::memory_order_release);
+  ++num_chunks_;
+  num_used_ = 0;
+}
+
+size_t Arena::bytes() noexcept {
+  const std::lock_guard lock(mutex_);
+  return num_rows_ * (row_bytes_ + sizeof(Meta));
+}
+
+size_t Arena::take(uint32_t* numbers, size_t n) {
+  const std::lock_guard lock(mutex_);
+  size_t taken = 0;
+  for (; taken < n && free_ != kNone; ++taken) {
+    numbers[taken] = free_;
+    free_ = meta(free_)->time;
+  }
+  if (taken == n) return taken;
+  if (num_chunks_ == 0 || num_used_ == capacity(num_chunks_ - 1)) {
+    if (taken > 0) return taken;
+    add_chunk();
+  }
+  const uint32_t room = capacity(num_chunks_ - 1) - num_used_;
+  const uint32_t first = ((num_chunks_ - 1) << kIndexBits) | num_used_;
+  const auto fresh = static_cast<uint32_t>(std::min<size_t>(room, n - taken));
+  for (uint32_t i = 0; i < fresh; ++i) numbers[taken + i] = first + i;
+  num_used_ += fresh;
+  num_rows_ += fresh;
+  return taken + fresh;
+}
+
+void Arena::give(const uint32_t* numbers, size_t n) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = n; i-- > 0;) {
+    __atomic_store_n(&meta(numbers[i])->time, free_, __ATOMIC_RELAXED);  // a reader may be looking
+    free_ = numbers[i];
+  }
+}
+
+void Arena::reserve_clear() {
+  const std::lock_guard lock(mutex_);
+  epochs_.reserve(size_t{2} * num_chunks_);
+}
+
+void Arena::clear() noexcept {
+  const std::lock_guard lock(mutex_);
+  Chunk* chunks = chunks_.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < num_chunks_; ++i) {
+    epochs_.retire(free_block, &memory_, chunks[i].rows.exchange(nullptr),
+                   capacity(i) * row_bytes_);
+    epochs_.retire(free_block, &memory_, chunks[i].meta.exchange(nullptr),
+                   capacity(i) * sizeof(Meta));
+  }
+  num_rows_ = 0;
+  num_chunks_ = 0;
+  num_used_ = 0;
+  free_ = kNone;
+}
+
+}  // namespace monolith

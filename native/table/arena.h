@@ -1,0 +1,88 @@
+// Rows of a table: in chunks that never move, with a free list for erased ones.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "table/epochs.h"
+#include "table/memory.h"
+
+namespace monolith {
+
+// What a row carries beside weights and state. Kept apart from them, so that a lookup of 16 weights
+// touches one cache line. Written and read under the bin's lock or between two reads of the
+// version.
+struct Meta {
+  uint32_t time;                         // last update in seconds; of a free row: next free row
+  uint32_t marks;                        // kFresh
+  static constexpr uint32_t kFresh = 1;  // inserted, but not written by any call yet
+};
+
+// A row number is (chunk << 18) | index. Chunks start at one page and double, up to 256 Ki rows or
+// 256 MiB. Row addresses stay valid until clear(); after that they read as null, or as another row.
+class Arena {
+ public:
+  static constexpr uint32_t kIndexBits = 18;
+
+  // row_bytes is a multiple of 8.
+  Arena(Memory& memory, Epochs& epochs, size_t row_bytes);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  char* row(uint32_t number) const noexcept {
+    char* rows = chunk(number).rows.load(std::memory_order_acquire);
+    return rows == nullptr ? nullptr : rows + size_t{number & kIndexMask} * row_bytes_;
+  }
+  // Null after clear(), like row(); never null under the lock of the row's bin.
+  Meta* meta(uint32_t number) const noexcept {
+    Meta* meta = chunk(number).meta.load(std::memory_order_acquire);
+    return meta == nullptr ? nullptr : meta + (number & kIndexMask);
+  }
+
+  size_t row_bytes() const noexcept { return row_bytes_; }
+  // Bytes of all rows ever handed out, now free or not.
+  size_t bytes() noexcept;
+
+  // Takes up to n rows (at least one), freed ones first. Throws OutOfMemory and takes none.
+  size_t take(uint32_t* numbers, size_t n);
+  void give(const uint32_t* numbers, size_t n) noexcept;
+
+  // Frees every chunk when no reader is left. The caller keeps writers out, and has called
+  // reserve_clear(), which may throw.
+  void reserve_clear();
+  void clear() noexcept;
+
+ private:
+  static constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1;
+  static constexpr uint32_t kMaxChunks = 1u << (32 - kIndexBits);
+
+  struct Chunk {
+    std::atomic<char*> rows{nullptr};
+    std::atomic<Meta*> meta{nullptr};
+  };
+  const Chunk& chunk(uint32_t number) const noexcept {
+    return chunks_.load(std::memory_order_acquire)[number >> kIndexBits];
+  }
+  uint32_t capacity(uint32_t chunk_number) const noexcept;
+  void add_chunk();
+  void grow_directory();
+  static void free_block(void* owner, void* block, size_t bytes);
+
+  Memory& memory_;
+  Epochs& epochs_;
+  const size_t row_bytes_;
+  const uint32_t first_rows_;
+  const uint32_t max_rows_;
+  std::atomic<Chunk*> chunks_{nullptr};
+
+  std::mutex mutex_;
+  size_t num_rows_ = 0;      // ever handed out, of all chunks
+  uint32_t max_chunks_ = 0;  // length of chunks_
+  uint32_t num_chunks_ = 0;  // allocated
+  uint32_t num_used_ = 0;    // rows of the last chunk ever handed out
+  uint32_t free_ = UINT32_MAX;
+};
+
+}  // namespace monolith

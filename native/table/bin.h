@@ -1,0 +1,109 @@
+// A bin of the index: all keys whose hashes share a prefix, in an open-addressed array of lines.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "table/line.h"
+
+namespace monolith {
+
+inline void pause_cpu() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Four bytes; spins shortly, then sleeps.
+class Lock {
+ public:
+  void lock() noexcept {
+    for (int spin = 0; spin < 200; ++spin) {
+      uint32_t free = 0;
+      if (state_.load(std::memory_order_relaxed) == 0 &&
+          state_.compare_exchange_weak(free, 1, std::memory_order_acquire)) {
+        return;
+      }
+      pause_cpu();
+    }
+    while (state_.exchange(2, std::memory_order_acquire) != 0) state_.wait(2);
+  }
+  void unlock() noexcept {
+    if (state_.exchange(0, std::memory_order_release) == 2) state_.notify_one();
+  }
+
+ private:
+  std::atomic<uint32_t> state_{0};  // 0 free, 1 held, 2 held and waited for
+};
+
+// Header of the array; the lines follow it in memory. Writers hold `lock` and then check
+// `is_retired`.
+struct alignas(64) Bin {
+  Lock lock;
+  uint32_t num_lines;
+  uint32_t num_keys = 0;
+  uint32_t max_keys;
+  uint32_t generation;  // number of rebuilds, so that each draws its own slack
+  uint8_t depth;        // length of the prefix in bits
+  bool is_retired = false;
+  uint64_t prefix;  // smallest hash of the bin
+
+  Line* lines() noexcept { return reinterpret_cast<Line*>(this + 1); }
+  size_t bytes() const noexcept { return (size_t{num_lines} + 1) * sizeof(Line); }
+  uint64_t last_hash() const noexcept {
+    return depth == 0 ? UINT64_MAX : prefix + ((uint64_t{1} << (64 - depth)) - 1);
+  }
+
+  // Under the lock: f(key, row) for every key.
+  template <typename F>
+  void for_each(F f) {
+    for (Line* line = lines(); line != lines() + num_lines; ++line) {
+      for (uint32_t s = 0; s < Line::kSlots; ++s) {
+        const uint32_t row = line->rows[s].load(std::memory_order_relaxed);
+        if (row != kNoRow) f(line->keys[s].load(std::memory_order_relaxed), row);
+      }
+    }
+  }
+
+  struct Place {
+    Line* line = nullptr;
+    uint32_t slot = 0;
+  };
+  // Under the lock: where the key is (line is null if it is not).
+  Place find(int64_t key, uint64_t hash) noexcept;
+  // Under the lock: the slot that the absent key would get. One must be free.
+  Place find_free(uint64_t hash) noexcept;
+  // Under the lock: puts an absent key into the slot that find_free gave.
+  void insert(int64_t key, uint64_t hash, uint32_t row, Place place) noexcept;
+  // Under the lock: empties the slot.
+  void remove(Place place) noexcept;
+};
+static_assert(sizeof(Bin) == 64);
+
+// What readers load from the directory: the bin's lines and their number in one word.
+class BinRef {
+ public:
+  static constexpr uint32_t kMaxLines = (1u << 20) - 1;
+
+  explicit BinRef(uint64_t bits = 0) noexcept : bits_(bits) {}
+  explicit BinRef(Bin* bin) noexcept
+      : bits_((reinterpret_cast<uint64_t>(bin) >> 6) | (uint64_t{bin->num_lines} << 44)) {}
+
+  uint64_t bits() const noexcept { return bits_; }
+  Bin* bin() const noexcept {
+    return reinterpret_cast<Bin*>((bits_ & ((uint64_t{1} << 44) - 1)) << 6);
+  }
+  uint32_t num_lines() const noexcept { return static_cast<uint32_t>(bits_ >> 44); }
+  Line* lines() const noexcept { return bin()->lines(); }
+  // The directory took the hash's top bits; the low 32 choose the line.
+  Line* home(uint64_t hash) const noexcept {
+    return lines() + (((hash & UINT32_MAX) * num_lines()) >> 32);
+  }
+
+ private:
+  uint64_t bits_;
+};
+
+}  // namespace monolith

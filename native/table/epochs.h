@@ -1,0 +1,74 @@
+// Memory that readers may still be looking at is freed when every call that began before has ended.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace monolith {
+
+// Thread-safe. A call holds a Guard while it uses pointers that a writer may retire. Owners of
+// retired blocks call reclaim() in their destructors, when no guard is left.
+class Epochs {
+  struct Slot;
+
+ public:
+  Epochs() = default;
+  ~Epochs();
+  Epochs(const Epochs&) = delete;
+  Epochs& operator=(const Epochs&) = delete;
+
+  class Guard {
+   public:
+    explicit Guard(Epochs& epochs) : epochs_(epochs), slot_(epochs.enter()) {}
+    ~Guard() { slot_->epoch.store(0, std::memory_order_release); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+    // Lets go of every pointer held so far.
+    void refresh() noexcept;
+
+   private:
+    Epochs& epochs_;
+    Slot* slot_;
+  };
+
+  using Free = void (*)(void* owner, void* block, size_t bytes);
+
+  // After reserve(n), the next n calls of retire() cannot fail.
+  void reserve(size_t n);
+  // Frees the block by free(owner, block, bytes) once no guard is left that may hold it.
+  void retire(Free free, void* owner, void* block, size_t bytes) noexcept;
+  // Frees what can be freed now.
+  void reclaim() noexcept;
+
+ private:
+  static constexpr int kSlots = 8;
+  struct alignas(64) Slot {
+    std::atomic<uint64_t> epoch{0};  // 0: free
+  };
+  struct Block {
+    Slot slots[kSlots];
+    std::atomic<Block*> next{nullptr};
+  };
+  struct Retired {
+    Free free;
+    void* owner;
+    void* block;
+    size_t bytes;
+    uint64_t epoch;
+  };
+
+  Slot* enter();
+  uint64_t oldest() noexcept;
+
+  Block first_;
+  std::atomic<uint64_t> epoch_{1};
+  std::atomic<size_t> num_retired_{0};
+  std::mutex mutex_;
+  size_t reserved_ = 0;
+  std::vector<Retired> retired_;
+};
+
+}  // namespace monolith

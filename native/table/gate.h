@@ -1,0 +1,59 @@
+// Lets many writing calls in at once, or one call that needs the table for itself.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+namespace monolith {
+
+// Whoever asks for the table alone goes before later writers, so it cannot starve.
+class Gate {
+ public:
+  class Shared {
+   public:
+    explicit Shared(Gate& gate) : gate_(gate) {
+      std::unique_lock lock(gate.mutex_);
+      gate.changed_.wait(lock, [&] { return gate.num_alone_ == 0; });
+      ++gate.num_shared_;
+    }
+    ~Shared() {
+      const std::lock_guard lock(gate_.mutex_);
+      if (--gate_.num_shared_ == 0 && gate_.num_alone_ > 0) gate_.changed_.notify_all();
+    }
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
+
+   private:
+    Gate& gate_;
+  };
+
+  class Alone {
+   public:
+    explicit Alone(Gate& gate) : gate_(gate) {
+      std::unique_lock lock(gate.mutex_);
+      ++gate.num_alone_;
+      gate.changed_.wait(lock, [&] { return gate.num_shared_ == 0 && !gate.is_taken_; });
+      gate.is_taken_ = true;
+    }
+    ~Alone() {
+      const std::lock_guard lock(gate_.mutex_);
+      gate_.is_taken_ = false;
+      --gate_.num_alone_;
+      gate_.changed_.notify_all();
+    }
+    Alone(const Alone&) = delete;
+    Alone& operator=(const Alone&) = delete;
+
+   private:
+    Gate& gate_;
+  };
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_shared_ = 0;
+  int num_alone_ = 0;  // waiting or inside
+  bool is_taken_ = false;
+};
+
+}  // namespace monolith

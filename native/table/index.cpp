@@ -1,0 +1,332 @@
+#include "table/index.h"
+
+#include <algorithm>
+#include <new>
+
+namespace monolith {
+namespace {
+
+constexpr double kMaxLoad = 0.85;
+constexpr uint32_t kMaxDepth = 28;
+
+// A number in [0, 1) that depends on the bin alone. Bins of equal slack would all be full at the
+// same moment, and the batch that meets it would pay for rebuilding the whole table.
+double draw(uint64_t prefix, uint32_t depth, uint32_t salt) {
+  const uint64_t mixed = key_hash(static_cast<int64_t>(prefix ^ (uint64_t{depth} << 8) ^ salt));
+  return static_cast<double>(mixed >> 11) * 0x1p-53;
+}
+
+uint32_t split_from(const Bin& bin) {
+  return static_cast<uint32_t>(2048 * (1 + draw(bin.prefix, bin.depth, 0)));
+}
+
+uint32_t lines_for(uint32_t num_keys, double slack) {
+  const double slots = num_keys * slack / kMaxLoad;
+  auto lines = static_cast<size_t>(slots / Line::kSlots) + 1;
+  const size_t bytes = (lines + 1) * sizeof(Line);
+  if (bytes > kPageBytes / 2) {  // whole pages, used in full
+    lines = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes / sizeof(Line) - 1;
+  }
+  return static_cast<uint32_t>(std::min<size_t>(lines, BinRef::kMaxLines));
+}
+
+Line* next(Bin& bin, Line* line) {
+  return line + 1 == bin.lines() + bin.num_lines ? bin.lines() : line + 1;
+}
+
+// While the array is private: no versions to keep.
+void insert_private(Bin& bin, int64_t key, uint32_t row) {
+  Line* line = BinRef(&bin).home(key_hash(key));
+  uint32_t slot = line->find_free();
+  while (slot == Line::kSlots) {
+    const uint32_t version = line->version.load(std::memory_order_relaxed);
+    line->version.store(version | Line::kOverflowed, std::memory_order_relaxed);
+    line = next(bin, line);
+    slot = line->find_free();
+  }
+  line->keys[slot].store(key, std::memory_order_relaxed);
+  line->rows[slot].store(row, std::memory_order_relaxed);
+  ++bin.num_keys;
+}
+
+}  // namespace
+
+Bin::Place Bin::find(int64_t key, uint64_t hash) noexcept {
+  Line* const home = BinRef(this).home(hash);
+  Line* line = home;
+  do {
+    const uint32_t slot = line->find(key);
+    if (slot != Line::kSlots) return {line, slot};
+    if (!(line->version.load(std::memory_order_relaxed) & Line::kOverflowed)) break;
+    line = next(*this, line);
+  } while (line != home);
+  return {};
+}
+
+Bin::Place Bin::find_free(uint64_t hash) noexcept {
+  Line* line = BinRef(this).home(hash);
+  uint32_t slot = line->find_free();
+  for (; slot == Line::kSlots; slot = line->find_free()) line = next(*this, line);
+  return {line, slot};
+}
+
+void Bin::insert(int64_t key, uint64_t hash, uint32_t row, Place place) noexcept {
+  for (Line* line = BinRef(this).home(hash); line != place.line; line = next(*this, line)) {
+    if (line->version.load(std::memory_order_relaxed) & Line::kOverflowed) continue;
+    line->begin_write();
+    line->end_write(Line::kOverflowed);
+  }
+  place.line->begin_write();
+  place.line->keys[place.slot].store(key, std::memory_order_relaxed);
+  place.line->rows[place.slot].store(row, std::memory_order_relaxed);
+  place.line->end_write();
+  ++num_keys;
+}
+
+void Bin::remove(Place place) noexcept {
+  place.line->begin_write();
+  place.line->rows[place.slot].store(kNoRow, std::memory_order_relaxed);
+  place.line->end_write();
+  --num_keys;
+}
+
+Index::Index(Memory& memory, Epochs& epochs, uint32_t first_version)
+    : heap_(memory), epochs_(epochs), first_version_(first_version) {
+  Directory* directory = allocate_directory(0);
+  try {
+    Bin* bin = allocate_bin(1, 0, 0, 0);
+    directory->entries()[0].store(BinRef(bin).bits(), std::memory_order_relaxed);
+  } catch (...) {
+    heap_.release(directory, directory->bytes());
+    throw;
+  }
+  num_bins_ = 1;
+  directory_.store(directory, std::memory_order_release);
+}
+
+Index::~Index() {
+  epochs_.reclaim();
+  Directory* directory = directory_.load();
+  Bin* last = nullptr;
+  for (size_t i = 0; i < size_t{1} << directory->depth; ++i) {
+    Bin* bin = BinRef(directory->entries()[i].load()).bin();
+    if (bin != last) free_bin(bin);
+    last = bin;
+  }
+  heap_.release(directory, directory->bytes());
+}
+
+Bin* Index::allocate_bin(uint32_t num_keys, uint64_t prefix, uint8_t depth, uint32_t generation) {
+  const double slack = 1.08 + 0.40 * draw(prefix, depth, generation + 1);
+  const uint32_t num_lines = lines_for(num_keys, slack);
+  const size_t bytes = (size_t{num_lines} + 1) * sizeof(Line);
+  Bin* bin = new (heap_.allocate(bytes)) Bin;
+  bin->num_lines = num_lines;
+  bin->max_keys = std::max(1u, static_cast<uint32_t>(num_lines * Line::kSlots * kMaxLoad));
+  bin->generation = generation;
+  bin->depth = depth;
+  bin->prefix = prefix;
+  for (uint32_t i = 0; i < num_lines; ++i) (new (bin->lines() + i) Line)->reset(first_version_);
+  bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  return bin;
+}
+
+void Index::free_bin(Bin* bin) noexcept {
+  bytes_.fetch_sub(bin->bytes(), std::memory_order_relaxed);
+  heap_.release(bin, bin->bytes());
+}
+
+Index::Directory* Index::allocate_directory(uint32_t depth) {
+  const size_t bytes = sizeof(Directory) + (size_t{8} << depth);
+  auto* directory = new (heap_.allocate(bytes)) Directory{depth, 63 - depth};
+  for (size_t i = 0; i < size_t{1} << depth; ++i)
+    new (directory->entries() + i) std::atomic<uint64_t>(0);
+  return directory;
+}
+
+void Index::free_retired(void* owner, void* block, size_t bytes) {
+  static_cast<Index*>(owner)->heap_.release(block, bytes);
+}
+
+uint32_t Index::find(int64_t key, uint64_t hash) const noexcept {
+  for (;;) {
+    const BinRef ref = bin_of(hash);
+    Line* const home = ref.home(hash);
+    Line* line = home;
+    for (;;) {
+      const uint32_t version = line->version.load(std::memory_order_acquire);
+      if (version & (Line::kWriting | Line::kRetired)) break;
+      const uint32_t slot = line->find(key);
+      const uint32_t row =
+          slot == Line::kSlots ? kNoRow : line->rows[slot].load(std::memory_order_relaxed);
+      fence_acquire();
+      if (line->version.load(std::memory_order_relaxed) != version) break;
+      if (row != kNoRow || !(version & Line::kOverflowed)) return row;
+      line = line + 1 == ref.lines() + ref.num_lines() ? ref.lines() : line + 1;
+      if (line == home) return kNoRow;
+    }
+    pause_cpu();
+  }
+}
+
+Bin* Index::lock_bin(uint64_t hash) noexcept {
+  for (;;) {
+    Bin* bin = bin_of(hash).bin();
+    bin->lock.lock();
+    if (!bin->is_retired) return bin;
+    bin->lock.unlock();
+  }
+}
+
+Bin* Index::make_room(Bin* bin, uint64_t hash) {
+  if (bin->num_keys < bin->max_keys) return bin;
+  const bool is_full = bin->num_lines == BinRef::kMaxLines;
+  if (bin->num_keys >= split_from(*bin) || is_full) {
+    // Uneven children may be full at once: their arrays are made for the keys they have.
+    if (Bin* child = try_split(bin, hash)) return make_room(child, hash);
+  }
+  if (is_full) throw OutOfMemory(bin->bytes(), bytes());
+  return rebuild(bin, bin->num_keys + 1);
+}
+
+Bin* Index::renew(Bin* bin) noexcept {
+  try {
+    return rebuild(bin, bin->num_keys + 1);
+  } catch (const std::bad_alloc&) {
+    return bin;
+  }
+}
+
+Bin* Index::shrink(Bin* bin) noexcept {
+  const bool is_sparse = bin->num_lines > 8 && bin->num_keys < bin->max_keys / 3;
+  return is_sparse ? renew(bin) : bin;
+}
+
+Bin* Index::rebuild(Bin* bin, uint32_t room_for) {
+  Bin* fresh = allocate_bin(room_for, bin->prefix, bin->depth, bin->generation + 1);
+  try {
+    epochs_.reserve(1);
+  } catch (...) {
+    free_bin(fresh);
+    throw;
+  }
+  bin->for_each([&](int64_t key, uint32_t row) { insert_private(*fresh, key, row); });
+  fresh->lock.lock();
+  {
+    const std::lock_guard lock(directory_mutex_);
+    publish(fresh);
+  }
+  retire(bin);
+  counters_.rebuilds.fetch_add(1, std::memory_order_relaxed);
+  return fresh;
+}
+
+Bin* Index::try_split(Bin* bin, uint64_t hash) {
+  const auto depth = static_cast<uint8_t>(bin->depth + 1);
+  if (!reserve_depth(depth, bin->num_lines == BinRef::kMaxLines)) return nullptr;
+  const uint64_t middle = bin->prefix | (uint64_t{1} << (64 - depth));
+  uint32_t num_upper = 0;
+  bin->for_each([&](int64_t key, uint32_t) { num_upper += key_hash(key) >= middle; });
+  const uint32_t num_lower = bin->num_keys - num_upper;
+  Bin* lower = allocate_bin(num_lower + 1, bin->prefix, depth, 0);
+  Bin* upper = nullptr;
+  try {
+    upper = allocate_bin(num_upper + 1, middle, depth, 0);
+    epochs_.reserve(1);
+  } catch (...) {
+    free_bin(lower);
+    if (upper != nullptr) free_bin(upper);
+    throw;
+  }
+  bin->for_each([&](int64_t key, uint32_t row) {
+    insert_private(key_hash(key) >= middle ? *upper : *lower, key, row);
+  });
+  lower->lock.lock();  // no row may change through new lines before the old ones are retired
+  upper->lock.lock();
+  {
+    const std::lock_guard lock(directory_mutex_);
+    publish(lower);
+    publish(upper);
+    ++num_bins_;
+  }
+  retire(bin);
+  counters_.splits.fetch_add(1, std::memory_order_relaxed);
+  Bin* other = hash >= middle ? lower : upper;
+  other->lock.unlock();
+  return hash >= middle ? upper : lower;
+}
+
+// Keys whose hashes share a long prefix are rare unless somebody made them so. For them a larger
+// array is cheaper than a directory that doubles for one bin.
+bool Index::reserve_depth(uint8_t depth, bool is_forced) {
+  if (depth > kMaxDepth) return false;
+  const std::lock_guard lock(directory_mutex_);
+  Directory* old = directory_.load(std::memory_order_relaxed);
+  if (depth <= old->depth) return true;
+  if (!is_forced && (size_t{1} << depth) > 64 + 16 * num_bins_) return false;
+  Directory* wide = allocate_directory(old->depth + 1);
+  try {
+    epochs_.reserve(1);
+  } catch (...) {
+    heap_.release(wide, wide->bytes());
+    throw;
+  }
+  for (size_t i = 0; i < size_t{2} << old->depth; ++i) {
+    wide->entries()[i].store(old->entries()[i / 2].load(), std::memory_order_relaxed);
+  }
+  directory_.store(wide, std::memory_order_release);
+  epochs_.retire(free_retired, this, old, old->bytes());
+  return true;
+}
+
+// Under directory_mutex_, so that a doubling does not copy an old entry.
+void Index::publish(Bin* bin) noexcept {
+  Directory* directory = directory_.load(std::memory_order_relaxed);
+  const size_t first = bin->prefix >> 1 >> directory->shift;
+  const size_t count = size_t{1} << (directory->depth - bin->depth);
+  for (size_t i = first; i < first + count; ++i) {
+    directory->entries()[i].store(BinRef(bin).bits(), std::memory_order_release);
+  }
+}
+
+// Readers that still hold the old lines must not trust them once writers change rows through new
+// ones.
+void Index::retire(Bin* bin) noexcept {
+  for (Line* line = bin->lines(); line != bin->lines() + bin->num_lines; ++line) {
+    line->version.fetch_or(Line::kRetired, std::memory_order_release);
+  }
+  bin->is_retired = true;
+  bin->lock.unlock();
+  bytes_.fetch_sub(bin->bytes(), std::memory_order_relaxed);
+  epochs_.retire(free_retired, this, bin, bin->bytes());
+}
+
+void Index::clear() {
+  Directory* old = directory_.load(std::memory_order_relaxed);
+  std::vector<Bin*> bins;
+  for (size_t i = 0; i < size_t{1} << old->depth; ++i) {
+    Bin* bin = BinRef(old->entries()[i].load()).bin();
+    if (bins.empty() || bins.back() != bin) bins.push_back(bin);
+  }
+  Directory* directory = allocate_directory(0);
+  Bin* empty = nullptr;
+  try {
+    empty = allocate_bin(1, 0, 0, 0);
+    epochs_.reserve(bins.size() + 1);
+  } catch (...) {
+    if (empty != nullptr) free_bin(empty);
+    heap_.release(directory, directory->bytes());
+    throw;
+  }
+  directory->entries()[0].store(BinRef(empty).bits(), std::memory_order_relaxed);
+  const std::lock_guard lock(directory_mutex_);
+  directory_.store(directory, std::memory_order_release);
+  num_bins_ = 1;
+  for (Bin* bin : bins) {
+    bin->lock.lock();
+    retire(bin);
+  }
+  epochs_.retire(free_retired, this, old, old->bytes());
+}
+
+}  // namespace monolith

@@ -1,0 +1,91 @@
+// key -> row number: an extendible directory of bins. Readers take no lock; writers lock one bin.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "table/bin.h"
+#include "table/epochs.h"
+#include "table/hash.h"
+#include "table/page_heap.h"
+
+namespace monolith {
+
+struct IndexCounters {
+  std::atomic<uint64_t> rebuilds{0};
+  std::atomic<uint64_t> splits{0};
+};
+
+// Grows bin by bin: an insert pays at most for one bin of a few thousand keys, or for doubling the
+// directory (8 bytes per bin). Every method that takes or returns bins needs an Epochs::Guard.
+class Index {
+ public:
+  // first_version: version of fresh lines; tests start near the end of the sequence.
+  Index(Memory& memory, Epochs& epochs, uint32_t first_version = 0);
+  ~Index();
+  Index(const Index&) = delete;
+  Index& operator=(const Index&) = delete;
+
+  BinRef bin_of(uint64_t hash) const noexcept {
+    const Directory* directory = directory_.load(std::memory_order_acquire);
+    // A shift by 64 is undefined, so depth 0 shifts twice.
+    return BinRef(
+        directory->entries()[hash >> 1 >> directory->shift].load(std::memory_order_acquire));
+  }
+
+  // Lock-free. Row number of the key at some moment of the call, or kNoRow.
+  uint32_t find(int64_t key, uint64_t hash) const noexcept;
+
+  // The locked bin that covers the hash. The caller unlocks it.
+  Bin* lock_bin(uint64_t hash) noexcept;
+
+  // Makes room for one more key in the locked bin. Returns the locked bin that now covers the hash.
+  // Throws OutOfMemory and leaves the bin as it was, locked.
+  Bin* make_room(Bin* bin, uint64_t hash);
+  // Same size, fresh versions. A failure leaves the bin as it was.
+  Bin* renew(Bin* bin) noexcept;
+  // After removals: gives memory back where much is free. Never fails; returns the locked bin.
+  Bin* shrink(Bin* bin) noexcept;
+
+  // Removes every key. The caller keeps writers out.
+  void clear();
+
+  size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+  const IndexCounters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Directory {
+    uint32_t depth;
+    uint32_t shift;  // 63 - depth
+    std::atomic<uint64_t>* entries() { return reinterpret_cast<std::atomic<uint64_t>*>(this + 1); }
+    const std::atomic<uint64_t>* entries() const {
+      return reinterpret_cast<const std::atomic<uint64_t>*>(this + 1);
+    }
+    size_t bytes() const { return sizeof(Directory) + (size_t{8} << depth); }
+  };
+
+  Bin* allocate_bin(uint32_t num_keys, uint64_t prefix, uint8_t depth, uint32_t generation);
+  void free_bin(Bin* bin) noexcept;
+  Directory* allocate_directory(uint32_t depth);
+  static void free_retired(void* owner, void* block, size_t bytes);
+
+  Bin* rebuild(Bin* bin, uint32_t room_for);
+  Bin* try_split(Bin* bin, uint64_t hash);
+  bool reserve_depth(uint8_t depth, bool is_forced);
+  void publish(Bin* bin) noexcept;
+  void retire(Bin* bin) noexcept;
+
+  PageHeap heap_;
+  Epochs& epochs_;
+  const uint32_t first_version_;
+  std::atomic<Directory*> directory_{nullptr};
+  std::mutex directory_mutex_;  // taken after a bin's lock
+  size_t num_bins_ = 0;         // under directory_mutex_
+  std::atomic<size_t> bytes_{0};
+  IndexCounters counters_;
+};
+
+}  // namespace monolith

@@ -1,0 +1,71 @@
+// One cache line of the index: five keys, their row numbers, and the version that guards both.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "table/tsan.h"
+
+namespace monolith {
+
+inline constexpr uint32_t kNoRow = UINT32_MAX;  // marks a free slot, so that no key is reserved
+
+// The version also guards the rows that the line points to: a reader copies a row between two reads
+// of it, which costs no further cache line. It is odd while a writer (who holds the bin's lock)
+// changes the line or one of its rows, and its sequence grows with each change.
+struct alignas(64) Line {
+  static constexpr uint32_t kSlots = 5;
+  static constexpr uint32_t kWriting = 1;
+  static constexpr uint32_t kRetired = 2;     // the bin was rebuilt; look it up again
+  static constexpr uint32_t kOverflowed = 4;  // a key that belongs here was put into a later line
+  static constexpr uint32_t kSequence = 8;    // unit of the sequence
+
+  std::atomic<uint32_t> version;
+  std::atomic<uint32_t> rows[kSlots];
+  std::atomic<int64_t> keys[kSlots];
+
+  void reset(uint32_t first_version) noexcept {
+    version.store(first_version, std::memory_order_relaxed);
+    for (auto& row : rows) row.store(kNoRow, std::memory_order_relaxed);
+    for (auto& key : keys) key.store(0, std::memory_order_relaxed);
+  }
+
+  // Slot of the key, or kSlots.
+  uint32_t find(int64_t key) const noexcept {
+    uint32_t match = 0;
+    for (uint32_t s = 0; s < kSlots; ++s) {
+      match |= static_cast<uint32_t>(keys[s].load(std::memory_order_relaxed) == key) << s;
+    }
+    for (; match != 0; match &= match - 1) {  // a free slot may hold the key's ghost
+      const auto s = static_cast<uint32_t>(__builtin_ctz(match));
+      if (rows[s].load(std::memory_order_relaxed) != kNoRow) return s;
+    }
+    return kSlots;
+  }
+
+  // First free slot, or kSlots.
+  uint32_t find_free() const noexcept {
+    for (uint32_t s = 0; s < kSlots; ++s) {
+      if (rows[s].load(std::memory_order_relaxed) == kNoRow) return s;
+    }
+    return kSlots;
+  }
+
+  // Writers only, under the bin's lock.
+  void begin_write() noexcept {
+    version.store(version.load(std::memory_order_relaxed) | kWriting, std::memory_order_relaxed);
+    fence_release();
+  }
+  void end_write(uint32_t set_flags = 0) noexcept {
+    const uint32_t v = version.load(std::memory_order_relaxed);
+    version.store(((v & ~kWriting) + kSequence) | set_flags, std::memory_order_release);
+  }
+  // Few changes are left before the sequence would repeat; the bin must be rebuilt first, or a
+  // reader that slept through a full turn would take a torn row for a whole one.
+  bool is_worn() const noexcept {
+    return version.load(std::memory_order_relaxed) >= UINT32_MAX - 4 * kSequence;
+  }
+};
+static_assert(sizeof(Line) == 64);
+
+}  // namespace monolith

@@ -1,0 +1,46 @@
+// Memory of one table: counted, limited, on huge pages where that pays.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+
+namespace monolith {
+
+inline constexpr size_t kPageBytes = 4096;
+inline constexpr size_t kHugeBytes = size_t{2} << 20;
+
+// Says how much was asked for and held; reaches Python as MemoryError.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  OutOfMemory(size_t asked_bytes, size_t held_bytes);
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
+// Thread-safe. Blocks are aligned to 64 bytes; from 2 MiB on they are mapped on their own, aligned
+// to 2 MiB and asked to be huge pages.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  // Contents are undefined below 2 MiB. Throws OutOfMemory.
+  void* allocate(size_t bytes);
+  void release(void* block, size_t bytes) noexcept;
+
+  size_t held_bytes() const noexcept { return held_bytes_.load(std::memory_order_relaxed); }
+  // Allocations that would pass the limit fail. Held memory stays.
+  void set_limit(size_t bytes) noexcept { limit_bytes_.store(bytes, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<size_t> held_bytes_{0};
+  std::atomic<size_t> limit_bytes_{SIZE_MAX};
+};
+
+}  // namespace monolith

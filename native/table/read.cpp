@@ -1,0 +1,235 @@
+// Reading verbs: a pipeline of prefetches over the batch, with no lock.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "table/table.h"
+#include "table/team.h"
+
+namespace monolith {
+namespace {
+
+constexpr size_t kAhead = 16;         // keys between two stages: enough to hide a memory access
+constexpr size_t kWindow = 64;        // ring of keys in flight, at least 2 * kAhead + 1
+constexpr size_t kPiece = 2048;       // keys that a thread claims at once
+constexpr size_t kMaxPrefetch = 512;  // bytes of a row; the hardware fetches the rest
+
+constexpr uint32_t kMissing = UINT32_MAX;     // no such key
+constexpr uint32_t kUnsure = UINT32_MAX - 1;  // a writer was there: look again
+
+void prefetch(const char* address, size_t bytes) noexcept {
+  for (size_t at = 0; at < std::min(bytes, kMaxPrefetch); at += 64)
+    __builtin_prefetch(address + at);
+}
+
+struct Pending {
+  const Line* line;
+  const char* row;
+  uint32_t version;
+  uint32_t number;
+};
+
+// Finds the key in its line or those it overflowed into. Leaves the line and version to check
+// later.
+void match(int64_t key, BinRef ref, Pending& p) noexcept {
+  for (uint32_t walked = 0; walked < ref.num_lines(); ++walked) {
+    p.version = p.line->version.load(std::memory_order_acquire);
+    p.number = kUnsure;
+    if (p.version & (Line::kWriting | Line::kRetired)) return;
+    const uint32_t slot = p.line->find(key);
+    if (slot != Line::kSlots) {
+      const uint32_t row = p.line->rows[slot].load(std::memory_order_relaxed);
+      if (row != kNoRow) p.number = row;
+      return;
+    }
+    fence_acquire();
+    if (p.line->version.load(std::memory_order_relaxed) != p.version) return;
+    p.number = kMissing;
+    if (!(p.version & Line::kOverflowed)) return;
+    ++p.line;
+    if (p.line == ref.lines() + ref.num_lines()) p.line = ref.lines();
+  }
+}
+
+bool is_unchanged(const Pending& p) noexcept {
+  fence_acquire();
+  return p.line->version.load(std::memory_order_relaxed) == p.version;
+}
+
+}  // namespace
+
+void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
+  if (!(version & Line::kWriting)) {  // retired, or changed while we looked: the next try will do
+    counters_.reader_retries.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  while (line.version.load(std::memory_order_relaxed) & Line::kWriting) pause_cpu();
+  const auto waited = std::chrono::steady_clock::now() - start;
+  const auto ns = static_cast<uint64_t>(waited / std::chrono::nanoseconds(1));
+  counters_.reader_waits.fetch_add(1, std::memory_order_relaxed);
+  uint64_t longest = counters_.reader_wait_max_ns.load(std::memory_order_relaxed);
+  while (longest < ns && !counters_.reader_wait_max_ns.compare_exchange_weak(longest, ns)) {
+  }
+}
+
+// Calls hit(row, number) until a whole row was seen; hit may be called again. False: missing.
+template <typename Hit>
+bool Table::read_one(int64_t key, const Hit& hit) const {
+  const uint64_t hash = key_hash(key);
+  for (;;) {
+    const BinRef ref = index_.bin_of(hash);
+    Pending p{ref.home(hash), nullptr, 0, 0};
+    match(key, ref, p);
+    if (p.number == kMissing) return false;
+    if (p.number != kUnsure) {
+      const char* row = arena_.row(p.number);
+      if (row != nullptr) {
+        hit(row, p.number);
+        if (is_unchanged(p)) return true;
+      }
+    }
+    wait_for_writer(*p.line, p.line->version.load(std::memory_order_relaxed));
+  }
+}
+
+// Stage 1 fetches the key's index line, stage 2 finds the row and fetches it, stage 3 uses it.
+template <typename Hit, typename Miss>
+void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
+                 const Miss& miss) const {
+  Pending window[kWindow];
+  BinRef refs[kWindow];
+  const size_t row_bytes = size_t{layout_.dim()} * 4;
+  for (size_t i = first; i < last + 2 * kAhead; ++i) {
+    if (i < last) {
+      const uint64_t hash = key_hash(keys[i]);
+      const BinRef ref = index_.bin_of(hash);
+      refs[i % kWindow] = ref;
+      window[i % kWindow].line = ref.home(hash);
+      __builtin_prefetch(window[i % kWindow].line);
+    }
+    const size_t second = i - kAhead;
+    if (i >= first + kAhead && second < last) {
+      Pending& p = window[second % kWindow];
+      match(keys[second], refs[second % kWindow], p);
+      if (with_row && p.number < kUnsure) {
+        p.row = arena_.row(p.number);
+        if (p.row == nullptr) p.number = kUnsure;
+        prefetch(p.row, row_bytes);
+      }
+    }
+    const size_t third = i - 2 * kAhead;
+    if (i < first + 2 * kAhead) continue;
+    const Pending& p = window[third % kWindow];
+    if (p.number == kMissing) {
+      miss(third);
+      continue;
+    }
+    if (p.number != kUnsure) {
+      hit(third, p.row, p.number);
+      if (is_unchanged(p)) continue;
+    }
+    const auto hit_again = [&](const char* row, uint32_t number) { hit(third, row, number); };
+    if (!read_one(keys[third], hit_again)) miss(third);
+  }
+}
+
+void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial,
+                   unsigned threads) const {
+  const size_t dim = layout_.dim();
+  const auto hit = [&](size_t i, const char* row, uint32_t) {
+    racy_load(out + i * dim, row, dim * 4);
+  };
+  const auto miss = [&](size_t i) {
+    if (initial) {
+      layout_.initial_weights(out + i * dim, keys[i]);
+    } else {
+      std::memset(out + i * dim, 0, dim * 4);
+    }
+  };
+  std::atomic<size_t> next{0};
+  Team::run(std::max(1u, threads), [&](Team& team, unsigned) {
+    team.attempt([&] {
+      const Epochs::Guard guard(epochs_);
+      for (size_t at; (at = next.fetch_add(kPiece)) < n;) {
+        read(keys, at, std::min(at + kPiece, n), true, hit, miss);
+      }
+    });
+  });
+}
+
+void Table::contains(const int64_t* keys, size_t n, bool* out) const {
+  const Epochs::Guard guard(epochs_);
+  const auto hit = [&](size_t i, const char*, uint32_t) { out[i] = true; };
+  const auto miss = [&](size_t i) { out[i] = false; };
+  read(keys, 0, n, false, hit, miss);
+}
+
+void Table::read_entry(uint32_t number, size_t i, const Columns& columns, float* scratch) const {
+  const char* row = arena_.row(number);
+  const Meta* meta = arena_.meta(number);
+  if (row == nullptr || meta == nullptr) return;  // cleared; the version has changed too
+  racy_load(scratch, row, size_t{layout_.num_floats()} * 4);
+  uint32_t time;
+  racy_load(&time, &meta->time, sizeof(time));
+  columns.times[i] = time;
+  for (size_t c = 0; c < columns.data.size(); ++c) {
+    std::copy_n(scratch, columns.sizes[c], columns.data[c] + i * columns.sizes[c]);
+    scratch += columns.sizes[c];
+  }
+}
+
+void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns& columns) const {
+  const Epochs::Guard guard(epochs_);
+  std::vector<float> scratch(layout_.num_floats());
+  const auto hit = [&](size_t i, const char*, uint32_t number) {
+    present[i] = true;
+    read_entry(number, i, columns, scratch.data());
+  };
+  const auto miss = [&](size_t i) {
+    present[i] = false;
+    columns.times[i] = 0;
+    for (size_t c = 0; c < columns.data.size(); ++c) {
+      std::fill_n(columns.data[c] + i * columns.sizes[c], columns.sizes[c], 0.0f);
+    }
+  };
+  read(keys, 0, n, true, hit, miss);
+}
+
+// Bin by bin. Within a bin the keys are collected under its lock and then read like any others, so
+// a writer waits for a few thousand keys at most; a key erased in between is left out.
+size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
+                          const Columns& columns) {
+  Epochs::Guard guard(epochs_);
+  std::vector<float> scratch(layout_.num_floats());
+  std::vector<std::pair<uint64_t, int64_t>> found;  // (hash, key)
+  size_t n = 0;
+  for (uint64_t start = first;;) {
+    Bin* bin = index_.lock_bin(start);
+    const uint64_t bin_last = bin->last_hash();
+    try {
+      found.clear();
+      bin->for_each([&](int64_t key, uint32_t) {
+        const uint64_t hash = key_hash(key);
+        if (hash >= start && hash <= last) found.emplace_back(hash, key);
+      });
+    } catch (...) {
+      bin->lock.unlock();
+      throw;
+    }
+    bin->lock.unlock();
+    std::sort(found.begin(), found.end());
+    for (const auto& [hash, key] : found) {
+      if (n == limit) return n;
+      keys[n] = key;
+      n += read_one(key, [&](const char*, uint32_t number) {
+        read_entry(number, n, columns, scratch.data());
+      });
+    }
+    if (bin_last >= last) return n;
+    start = bin_last + 1;
+    guard.refresh();
+  }
+}
+
+}  // namespace monolith

@@ -1,0 +1,64 @@
+// Fences and row copies of the optimistic reader, in a form that the thread sanitizer understands.
+//
+// A reader copies a row that a writer may be changing and throws the copy away if the line's
+// version moved. The language calls that a race unless every access is atomic, and the sanitizer
+// does not know fences; so its build copies word by word with relaxed atomics and writes rows
+// through a scratch copy.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__SANITIZE_THREAD__)
+#define MONOLITH_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MONOLITH_TSAN 1
+#endif
+#endif
+#ifndef MONOLITH_TSAN
+#define MONOLITH_TSAN 0
+#endif
+
+namespace monolith {
+
+inline void fence_acquire() noexcept {
+#if !MONOLITH_TSAN
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+}
+
+inline void fence_release() noexcept {
+#if !MONOLITH_TSAN
+  std::atomic_thread_fence(std::memory_order_release);
+#endif
+}
+
+// Copies bytes (a multiple of 4) that a writer may be changing. Both pointers are 4-byte aligned.
+inline void racy_load(void* to, const void* from, size_t bytes) noexcept {
+#if MONOLITH_TSAN
+  auto* out = static_cast<uint32_t*>(to);
+  auto* in = static_cast<const uint32_t*>(from);
+  for (size_t i = 0; i < bytes / 4; ++i) out[i] = __atomic_load_n(in + i, __ATOMIC_RELAXED);
+#else
+  auto* out = static_cast<char*>(to);
+  auto* in = static_cast<const char*>(from);
+  for (; bytes >= 32; bytes -= 32, out += 32, in += 32) std::memcpy(out, in, 32);
+  for (; bytes >= 4; bytes -= 4, out += 4, in += 4) std::memcpy(out, in, 4);
+#endif
+}
+
+// Writes bytes (a multiple of 4) that readers may be copying.
+inline void racy_store(void* to, const void* from, size_t bytes) noexcept {
+#if MONOLITH_TSAN
+  auto* out = static_cast<uint32_t*>(to);
+  auto* in = static_cast<const uint32_t*>(from);
+  for (size_t i = 0; i < bytes / 4; ++i) __atomic_store_n(out + i, in[i], __ATOMIC_RELAXED);
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+}  // namespace monolith
