@@ -9,6 +9,7 @@ import torch
 from monolith.embedding import SGD, Adagrad, Segment, TableConfig
 from monolith.errors import FailedPreconditionError
 from tests.suites.table_base import (
+    NOW,
     TableCase,
     assert_same_bits,
     assert_same_rows,
@@ -151,7 +152,8 @@ class Concurrency(TableCase):
         stats = table.stats()
         assert stats["num_inserted"] - stats["num_erased"] == len(table)
 
-    def test_export_beside_writers_gives_whole_rows_once(self):
+    @pytest.mark.parametrize("chunk_rows", [100, 65_536])
+    def test_export_beside_writers_gives_whole_rows_once(self, chunk_rows):
         table = self.table(16)
         kept, churned = random_keys(3000).split(1500)
         table.assign(kept, torch.ones(1500, 16))
@@ -163,8 +165,8 @@ class Concurrency(TableCase):
                 table.erase(churned)
 
         def export():
-            for _ in range(5):
-                rows = exported(table, chunk_rows=100)
+            for _ in range(20):
+                rows = exported(table, chunk_rows=chunk_rows)
                 weights = rows.columns["weight/0"]
                 assert (weights == weights[:, :1]).all()
                 assert len(set(rows.keys.tolist())) == len(rows)
@@ -172,6 +174,16 @@ class Concurrency(TableCase):
             stop.set()
 
         run_together(churn, export)
+
+    def test_clamped_times_of_many_threads_are_all_counted(self):
+        table = self.table()
+
+        def job():
+            for _ in range(300):
+                table.reinitialize(keys(1), now=NOW + 5000)
+
+        run_together(*[job] * 8)
+        assert table.stats()["num_clamped_times"] == 8 * 300
 
     def test_close_beside_calls_ends_them_or_refuses_them(self):
         table = self.table(8)

@@ -100,6 +100,32 @@ class Reads(TableCase):
         assert entry.rows.columns["weight/0"].tolist() == [[0], [3], [0]]
         assert entry.rows.columns["state/0/norm"][0].item() == 0
 
+    def test_lookup_entry_keeps_a_copy_of_the_keys(self):
+        numbers = keys(7)
+        entry = self.table().lookup_entry(numbers)
+        numbers.fill_(8)
+        assert entry.rows.keys.tolist() == [7]
+
+    def test_results_do_not_depend_on_the_default_device(self):
+        table, numbers = self.table(2, optimizer=Adagrad()), keys(1)
+        with torch.device("meta"):
+            table.reinitialize(numbers)
+            rows, entry = table.lookup_or_insert(numbers), table.lookup_entry(numbers)
+            (chunk,) = table.export()
+            flags = table.contains(numbers), table.erase(numbers)
+        results = (rows, entry.present, entry.rows.times, chunk.keys, *chunk.columns.values())
+        assert {result.device.type for result in (*results, *flags)} == {"cpu"}
+
+    def test_results_do_not_depend_on_the_default_dtype(self):
+        table = self.table(2)
+        torch.set_default_dtype(torch.float64)
+        try:
+            result = table.lookup_or_insert(keys(1))
+            (chunk,) = table.export()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert result.dtype == chunk.columns["weight/0"].dtype == torch.float32
+
     def test_lookup_entry_of_no_keys_has_every_column(self):
         entry = self.table(2, optimizer=Adagrad()).lookup_entry(keys())
         assert entry.present.shape == (0,)

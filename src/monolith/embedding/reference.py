@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from monolith.embedding import counter_random
 from monolith.embedding.config import (
@@ -73,12 +74,11 @@ class ReferenceTable(TableVerbs):
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._lock:
-            return torch.tensor([key in self._rows for key in keys.tolist()], dtype=torch.bool)
+            return torch.from_numpy(self._is_present(keys))
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         with self._lock:
-            present = torch.tensor([key in self._rows for key in keys.tolist()], dtype=torch.bool)
-            return Entries(present, self._as_rows(keys.tolist()))
+            return Entries(torch.from_numpy(self._is_present(keys)), self._as_rows(keys.tolist()))
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         with self._lock:
@@ -126,16 +126,16 @@ class ReferenceTable(TableVerbs):
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         with self._lock:
-            existed = [key in self._rows for key in keys.tolist()]
+            existed = self._is_present(keys)
             distinct, _ = distinct_keys(keys.tolist())
             self._put(distinct, self._fresh(distinct), [now] * len(distinct))
-            return torch.tensor(existed, dtype=torch.int32)
+            return torch.from_numpy(existed.astype(np.int32))
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
         with self._lock:
-            existed = [key in self._rows for key in keys.tolist()]
+            existed = self._is_present(keys)
             self._remove([key for key in dict.fromkeys(keys.tolist()) if key in self._rows])
-            return torch.tensor(existed, dtype=torch.bool)
+            return torch.from_numpy(existed)
 
     def _import_rows(self, rows: Rows) -> None:
         with self._lock:
@@ -178,6 +178,9 @@ class ReferenceTable(TableVerbs):
             self._rows.clear()
 
     # Rows. The caller holds the lock.
+
+    def _is_present(self, keys: torch.Tensor) -> NDArray[np.bool_]:
+        return np.array([key in self._rows for key in keys.tolist()], np.bool_)
 
     def _read(self, keys: Sequence[int], initial: bool = True) -> Matrix:
         """Copies of the rows, (n, width); a missing one is fresh, or zeros."""
@@ -232,8 +235,8 @@ class ReferenceTable(TableVerbs):
         values = self._read(keys, initial=False)
         times = [self._rows[key].time if key in self._rows else 0 for key in keys]
         return Rows(
-            torch.tensor(keys, dtype=torch.int64),
-            torch.tensor(times, dtype=torch.int64),
+            torch.from_numpy(np.array(keys, np.int64)),
+            torch.from_numpy(np.array(times, np.int64)),
             {name: torch.from_numpy(values[:, at].copy()) for name, at in self._columns.items()},
         )
 

@@ -127,10 +127,9 @@ class TableVerbs(ABC):
             while start <= last:
                 self._check_open("export")
                 rows = self._export_chunk(start, last, chunk_rows)
-                if len(rows):
-                    yield rows
-                if len(rows) < chunk_rows:
+                if not len(rows):
                     break
+                yield rows
                 start = key_hash(int(rows.keys[-1])) + 1
 
     # Writing
@@ -346,7 +345,7 @@ class TableVerbs(ABC):
 
     @abstractmethod
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        """The first `limit` rows whose hash is in [first, last], ascending."""
+        """The first rows with a hash in [first, last], ascending: at most `limit`, none at the end."""
 
     @abstractmethod
     def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor: ...
