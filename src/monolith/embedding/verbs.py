@@ -345,7 +345,7 @@ class TableVerbs(ABC):
 
     @abstractmethod
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        """The first rows with a hash in [first, last], ascending: at most `limit`, none at the end."""
+        """At most `limit` rows, the first whose hash is in [first, last], ascending; or none."""
 
     @abstractmethod
     def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor: ...
