@@ -1,0 +1,77 @@
+"""Insert of new keys: a table grows from 1,000 keys to its size, on memory that was touched before.
+
+The baseline is torch writing initial values to as many fresh rows: no index, no growth. Every run
+has a process of its own.
+"""
+
+import contextlib
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from benchmarks.harness import Measurement, Rules, Sample, emit, interleave, ratios, say
+from benchmarks.processes import WorkerProcess
+from benchmarks.stage import Case, matrix, parse_options, sizes_of, table_bytes
+
+PEERS = [(2, 16, "tfra"), (2, 64, "tfra"), (20, 16, "tfra"), (10, 64, "tfra")]
+_NUM_PAUSE_RUNS = 3
+_MAX_DISCARDS = 4  # a run takes seconds, not fractions of one
+
+
+def batch_seconds(replies: list[dict[str, Any]]) -> list[float]:
+    """Per batch, the minimum over the three quietest runs: what the table itself takes."""
+    quiet = sorted(replies, key=lambda reply: float(reply["others_cores"]))[:_NUM_PAUSE_RUNS]
+    return [min(times) for times in zip(*(r["batch_seconds"] for r in quiet), strict=True)]
+
+
+def _contender(system: str, case: Case, replies: list[dict[str, Any]]) -> Callable[[], Sample]:
+    peak_bytes = int(1.5 * table_bytes(system, case.workload, with_state=False))
+
+    def take() -> Sample:
+        with contextlib.closing(WorkerProcess(system)) as worker:
+            reply = worker.call("insert", peak_bytes=peak_bytes, **asdict(case.workload))
+        replies.append(reply)
+        return Sample(reply["value"], reply["others_cores"])
+
+    return take
+
+
+def run_case(case: Case, rules: Rules) -> None:
+    """Measure a case and print its lines."""
+    sizes = f"{case.workload.rows:,} rows, dim {case.workload.dim}"
+    say(f"[insert] {sizes}: {', '.join(case.systems)}")
+    replies: dict[str, list[dict[str, Any]]] = {system: [] for system in case.systems}
+    series = interleave({s: _contender(s, case, replies[s]) for s in case.systems}, rules)
+    ours, *others = case.systems
+    for system in case.systems:
+        times = batch_seconds(replies[system])
+        median = statistics.median(times)
+        measurement = Measurement(
+            name="insert",
+            system=system,
+            unit="M keys/s",
+            series=series[system],
+            sizes=sizes_of(case.workload),
+            versions=replies[system][0]["versions"],
+            ratios=ratios(series, ours, others) if system == ours else {},
+            notes={
+                "batch_seconds_median": round(median, 6),
+                "batch_seconds_max": round(max(times), 6),
+                "batch_max_over_median": round(max(times) / median, 2),
+                "warm_memory": True,
+            },
+        )
+        emit(measurement, rules)
+
+
+def main() -> None:
+    """Print one line per size and system."""
+    options = parse_options(__doc__)
+    rules = replace(options.rules, max_discards=min(options.rules.max_discards, _MAX_DISCARDS))
+    for case in matrix(options, PEERS):
+        run_case(case, rules)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Lookup of present keys, beside `nn.EmbeddingBag`'s forward pass and the peers'."""
+
+from benchmarks.stage import Comparison, matrix, parse_options
+
+PEERS = [
+    (2, 16, "tfra"),
+    (2, 16, "fbgemm"),
+    (2, 64, "tfra"),
+    (2, 64, "fbgemm"),
+    (20, 16, "tfra"),
+    (20, 16, "fbgemm"),
+    (20, 64, "fbgemm"),
+    (10, 64, "tfra"),  # 20 M rows of TFRA would not fit beside the others
+]
+
+
+def main() -> None:
+    """Print one line per size, distribution and system."""
+    options = parse_options(__doc__)
+    for case in matrix(options, PEERS):
+        Comparison("lookup", case, options.rules).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Memory per key, dim 16: RSS minus RSS before the table existed, at 20 sizes of a growing table.
+
+A fresh process for each optimizer; the baseline is the payload, the floats themselves.
+"""
+
+import contextlib
+
+from benchmarks.harness import Measurement, Rules, Series, emit, say
+from benchmarks.processes import WorkerProcess
+from benchmarks.stage import QUICK_ROWS, parse_options
+
+_DIM = 16
+_NUM_SIZES = 20
+_BATCH = 65_536
+
+
+def measure(optimizer: str, sizes: list[int], rules: Rules) -> None:
+    """Grow a table through the sizes and print one line."""
+    say(f"[memory] {optimizer}: {sizes[0]:,} to {sizes[-1]:,} keys")
+    with_state = optimizer == "adagrad"
+    with contextlib.closing(WorkerProcess("monolith")) as worker:
+        reply = worker.call("grow", sizes=sizes, dim=_DIM, batch=_BATCH, with_state=with_state)
+    per_key = [taken / size for taken, size in zip(reply["resident_bytes"], sizes, strict=True)]
+    payload = 4 * _DIM * (2 if with_state else 1)
+    measurement = Measurement(
+        name="memory",
+        system="monolith",
+        unit="B/key",
+        series=Series(values=per_key),
+        sizes={"rows": sizes, "dim": _DIM, "batch": _BATCH},
+        versions=reply["versions"],
+        ratios={"payload": max(per_key) / payload},
+        notes={"optimizer": optimizer, "per_key": [round(value, 1) for value in per_key]},
+    )
+    emit(measurement, rules)
+
+
+def main() -> None:
+    """Print one line per optimizer; the target is for the maximum."""
+    options = parse_options(__doc__)
+    step = QUICK_ROWS // _NUM_SIZES if options.is_quick else 1_000_000
+    sizes = [step * number for number in range(1, _NUM_SIZES + 1)]
+    for optimizer in ("sgd", "adagrad"):
+        measure(optimizer, sizes, options.rules)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The targets of the first step, and whether the JSON lines of a run meet them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Line = Mapping[str, Any]
+
+_LONG_ROWS = 20_000_000  # pauses are judged on tables that grow at least to this size
+_INTERRUPT_NS = 10_000  # a row update that a timer interrupts takes longer than its arithmetic
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on one number of the lines that it selects; the worst of them counts.
+
+    Args:
+        what: the target in words.
+        name: the measurement.
+        bound: least value, or greatest if `is_maximum`.
+        value: the number of a line; None where the line does not have it.
+        where: fields that a line must have.
+        is_maximum: whether the bound is the greatest value allowed.
+    """
+
+    what: str
+    name: str
+    bound: float
+    value: Callable[[Line], float | None]
+    where: tuple[tuple[str, Any], ...] = ()
+    is_maximum: bool = False
+
+    def measured(self, lines: Sequence[Line]) -> float | None:
+        """The worst value among the lines, or None if none was measured."""
+        values = [
+            value
+            for line in lines
+            if line["name"] == self.name
+            and line["system"] == "monolith"
+            and all(line.get(key) == wanted for key, wanted in self.where)
+            and (value := self.value(line)) is not None
+        ]
+        return (max(values) if self.is_maximum else min(values)) if values else None
+
+    def is_met(self, value: float) -> bool:
+        """Whether a measured value keeps the bound."""
+        return value <= self.bound if self.is_maximum else value >= self.bound
+
+
+def _ratio(baseline: str) -> Callable[[Line], float | None]:
+    return lambda line: line["ratios"].get(baseline)
+
+
+def _field(name: str) -> Callable[[Line], float | None]:
+    return lambda line: line.get(name)
+
+
+def _pause(line: Line) -> float | None:
+    return float(line["batch_max_over_median"]) if line["rows"] >= _LONG_ROWS else None
+
+
+def _maximum(line: Line) -> float | None:
+    return float(line["spread"][1])
+
+
+def _excess_wait(line: Line) -> float | None:
+    """The longest wait in row updates; below the length of an interrupt it counts as one."""
+    wait = float(line["calm_wait_max_ns"])
+    return 1.0 if wait <= _INTERRUPT_NS else wait / float(line["row_update_ns"])
+
+
+_UNIFORM, _ZIPF = ("distribution", "uniform"), ("distribution", "zipf")
+_DIM_16, _DIM_64 = ("dim", 16), ("dim", 64)
+
+TARGETS = (
+    Target("lookup, dim 16, uniform: x TFRA", "lookup", 7, _ratio("tfra"), (_DIM_16, _UNIFORM)),
+    Target("lookup, dim 16, Zipf: x TFRA", "lookup", 5, _ratio("tfra"), (_DIM_16, _ZIPF)),
+    Target("lookup, dim 64: x TFRA", "lookup", 4, _ratio("tfra"), (_DIM_64,)),
+    Target("lookup: x FBGEMM's static TBE forward", "lookup", 1, _ratio("fbgemm")),
+    Target("lookup: x nn.EmbeddingBag forward", "lookup", 0.35, _ratio("torch")),
+    Target("insert, mean rate: x TFRA", "insert", 5, _ratio("tfra")),
+    Target("insert, slowest batch / median", "insert", 3, _pause, is_maximum=True),
+    Target("update, dim 16, uniform: x TFRA", "update", 8, _ratio("tfra"), (_DIM_16, _UNIFORM)),
+    Target("update, dim 16, Zipf: x TFRA", "update", 6, _ratio("tfra"), (_DIM_16, _ZIPF)),
+    Target("update, dim 16: x FBGEMM", "update", 3, _ratio("fbgemm"), (_DIM_16,)),
+    Target("update, dim 64: x FBGEMM", "update", 2, _ratio("fbgemm"), (_DIM_64,)),
+    Target("memory per key, dim 16 [B]", "memory", 97, _maximum, (("optimizer", "sgd"),), True),
+    Target(
+        "memory per key with Adagrad [B]",
+        "memory",
+        162,
+        _maximum,
+        (("optimizer", "adagrad"),),
+        True,
+    ),
+    Target("readers 1 to 2: x scaling of a gather", "scaling", 0.95, _ratio("gather")),
+    Target(
+        "longest wait of a reader [row updates]", "scaling_writer", 1, _excess_wait, is_maximum=True
+    ),
+    Target("empty table [B]", "empty_table", 4096, _field("median"), is_maximum=True),
+    Target("1,000 tables of 10 rows [MiB]", "thousand_tables", 16, _field("median"), (), True),
+    Target("creating 1,000 tables [ms]", "create_tables", 50, _field("median"), is_maximum=True),
+)
+
+
+def table(lines: Sequence[Line]) -> str:
+    """A readable table: target, measured, met or missed."""
+    rows = [("what", "target", "measured", "")]
+    for target in TARGETS:
+        sign = "<=" if target.is_maximum else ">="
+        value = target.measured(lines)
+        if value is None:
+            measured, verdict = "-", "not measured"
+        else:
+            measured, verdict = f"{value:.4g}", "met" if target.is_met(value) else "MISSED"
+        rows.append((target.what, f"{sign} {target.bound:g}", measured, verdict))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
