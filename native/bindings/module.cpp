@@ -4,6 +4,7 @@
 void init_table(nanobind::module_& module);
 
 NB_MODULE(_native, module) {
+  nanobind::set_leak_warnings(false);  // tables alive at exit are no leak
   module.doc() =
       "Compiled core of monolith. Tensors come as addresses of checked, contiguous memory.";
   init_table(module);

@@ -1,5 +1,6 @@
 """The native table: the verbs of `verbs.py` on the C++ core (native/table/)."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,13 +18,19 @@ __all__ = ["Table"]
 
 def _bounds(initializer: Initializer) -> tuple[float, float]:
     if isinstance(initializer, Uniform):
-        return initializer.minval, initializer.maxval
+        # Adding 0.0 makes -0.0 to 0.0, as the generator's formula does where both bounds are equal.
+        return initializer.minval + 0.0, initializer.maxval + 0.0
     value = initializer.value if isinstance(initializer, Constant) else 0.0
     return value, value
 
 
 def _options(optimizer: Optimizer) -> list[tuple[str, float]]:
     return [(k, float(v)) for k, v in vars(optimizer).items() if k != "learning_rate"]
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Memory for the core to fill, whatever torch's default dtype and device are."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 class Table(TableVerbs):
@@ -48,82 +55,86 @@ class Table(TableVerbs):
     def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
         super().__init__(config, clock=clock)
         segments = [
-            (s.dim, type(s.optimizer).__name__.lower(), _options(s.optimizer), *_bounds(s.initializer))
+            (
+                s.dim,
+                type(s.optimizer).__name__.lower(),
+                _options(s.optimizer),
+                *_bounds(s.initializer),
+            )
             for s in segments_of(config)
         ]
         clip_value = config.clip_value or 0.0
         assert config.seed is not None
-        self._native = _native.Table(
+        self._core: _native.Table | None = _native.Table(
             config.name, segments, config.seed, config.non_finite, clip_value
         )
         self._sizes = column_sizes(config)
         self._num_clamped = 0
+        self._clamped_lock = threading.Lock()
 
     @contextmanager
-    def _memory_errors(self, verb: str) -> Iterator[None]:
+    def _open(self, verb: str) -> Iterator[_native.Table]:
+        """The core for one call; it lives until the call ends, also if the table is closed."""
+        core = self._core
+        if core is None:
+            raise self._closed_error(verb)
         try:
-            yield
+            yield core
         except MemoryError as error:
             raise MemoryError(f"[Table.{verb}] {error} (table {self.name!r})") from error
 
     def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
-        out = torch.empty(len(keys), self.dim)
-        self._native.lookup(keys.data_ptr(), len(keys), out.data_ptr(), initial, threads)
+        out = _empty(len(keys), self.dim)
+        with self._open("lookup") as core:
+            core.lookup(keys.data_ptr(), len(keys), out.data_ptr(), initial, threads)
         return out
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
-        out = torch.empty(len(keys), dtype=torch.bool)
-        self._native.contains(keys.data_ptr(), len(keys), out.data_ptr())
+        out = _empty(len(keys), dtype=torch.bool)
+        with self._open("contains") as core:
+            core.contains(keys.data_ptr(), len(keys), out.data_ptr())
         return out
 
-    def _empty_rows(self, keys: torch.Tensor) -> tuple[Rows, list[int]]:
+    def _empty_rows(self, keys: torch.Tensor) -> Rows:
         n = len(keys)
-        columns = {name: torch.empty(n, size) for name, size in self._sizes.items()}
-        rows = Rows(keys, torch.empty(n, dtype=torch.int64), columns)
-        return rows, [column.data_ptr() for column in columns.values()]
+        columns = {name: _empty(n, size) for name, size in self._sizes.items()}
+        return Rows(keys, _empty(n, dtype=torch.int64), columns)
+
+    def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
+        """Address of the times; addresses and widths of the columns, in the order of a row."""
+        addresses = [rows.columns[name].data_ptr() for name in self._sizes]
+        return rows.times.data_ptr(), addresses, list(self._sizes.values())
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
-        rows, addresses = self._empty_rows(keys)
-        present = torch.empty(len(keys), dtype=torch.bool)
-        self._native.entries(
-            keys.data_ptr(),
-            len(keys),
-            present.data_ptr(),
-            rows.times.data_ptr(),
-            addresses,
-            list(self._sizes.values()),
-        )
+        rows = self._empty_rows(keys.clone())
+        present = _empty(len(keys), dtype=torch.bool)
+        with self._open("lookup_entry") as core:
+            core.entries(
+                keys.data_ptr(), len(keys), present.data_ptr(), *self._column_buffers(rows)
+            )
         return Entries(present, rows)
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        limit = min(limit, max(1, len(self._native)))
-        rows, addresses = self._empty_rows(torch.empty(limit, dtype=torch.int64))
-        n = self._native.export_rows(
-            first,
-            last,
-            limit,
-            rows.keys.data_ptr(),
-            rows.times.data_ptr(),
-            addresses,
-            list(self._sizes.values()),
-        )
+        with self._open("export") as core:
+            rows = self._empty_rows(_empty(min(limit, len(core) + 1), dtype=torch.int64))
+            n = core.export_rows(
+                first, last, len(rows), rows.keys.data_ptr(), *self._column_buffers(rows)
+            )
         return Rows(rows.keys[:n], rows.times[:n], {k: v[:n] for k, v in rows.columns.items()})
 
     def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
-        out = torch.empty(len(keys), self.dim)
-        with self._memory_errors("lookup_or_insert"):
-            self._native.lookup_or_insert(
-                keys.data_ptr(), len(keys), out.data_ptr(), now, threads
-            )
+        out = _empty(len(keys), self.dim)
+        with self._open("lookup_or_insert") as core:
+            core.lookup_or_insert(keys.data_ptr(), len(keys), out.data_ptr(), now, threads)
         return out
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
-        with self._memory_errors("assign"):
-            self._native.assign(keys.data_ptr(), len(keys), values.data_ptr(), now, threads)
+        with self._open("assign") as core:
+            core.assign(keys.data_ptr(), len(keys), values.data_ptr(), now, threads)
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
-        with self._memory_errors("assign_add"):
-            self._native.assign_add(keys.data_ptr(), len(keys), values.data_ptr(), now, threads)
+        with self._open("assign_add") as core:
+            core.assign_add(keys.data_ptr(), len(keys), values.data_ptr(), now, threads)
 
     def _apply_gradients(
         self,
@@ -133,50 +144,47 @@ class Table(TableVerbs):
         now: int,
         threads: int,
     ) -> Applied:
-        with self._memory_errors("apply_gradients"):
-            counts = self._native.apply_gradients(
+        with self._open("apply_gradients") as core:
+            counts = core.apply_gradients(
                 keys.data_ptr(), len(keys), grads.data_ptr(), rates, now, threads
             )
         return Applied(*counts)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
-        existed = torch.empty(len(keys), dtype=torch.int32)
-        with self._memory_errors("reinitialize"):
-            self._native.reinitialize(keys.data_ptr(), len(keys), existed.data_ptr(), now)
+        existed = _empty(len(keys), dtype=torch.int32)
+        with self._open("reinitialize") as core:
+            core.reinitialize(keys.data_ptr(), len(keys), existed.data_ptr(), now)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
-        existed = torch.empty(len(keys), dtype=torch.bool)
-        with self._memory_errors("erase"):
-            self._native.erase(keys.data_ptr(), len(keys), existed.data_ptr())
+        existed = _empty(len(keys), dtype=torch.bool)
+        with self._open("erase") as core:
+            core.erase(keys.data_ptr(), len(keys), existed.data_ptr())
         return existed
 
     def _import_rows(self, rows: Rows) -> None:
-        addresses = [rows.columns[name].data_ptr() for name in self._sizes]
-        with self._memory_errors("import_rows"):
-            self._native.import_rows(
-                rows.keys.data_ptr(),
-                len(rows),
-                rows.times.data_ptr(),
-                addresses,
-                list(self._sizes.values()),
-            )
+        with self._open("import_rows") as core:
+            core.import_rows(rows.keys.data_ptr(), len(rows), *self._column_buffers(rows))
 
     def _clear(self) -> None:
-        with self._memory_errors("clear"):
-            self._native.clear()
+        with self._open("clear") as core:
+            core.clear()
 
     def _num_rows(self) -> int:
-        return len(self._native)
+        with self._open("len") as core:
+            return len(core)
 
     def _memory_report(self) -> dict[str, int]:
-        return self._native.memory_report()
+        with self._open("memory_report") as core:
+            return core.memory_report()
 
     def _stats(self) -> dict[str, int]:
-        return {**self._native.stats(), "num_clamped_times": self._num_clamped}
+        with self._open("stats") as core:
+            return {**core.stats(), "num_clamped_times": self._num_clamped}
 
     def _count_clamped(self) -> None:
-        self._num_clamped += 1
+        with self._clamped_lock:
+            self._num_clamped += 1
 
     def _close(self) -> None:
-        self._native = _native.Table(self.name, [], 0, "refuse", 0.0)
+        self._core = None

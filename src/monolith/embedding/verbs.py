@@ -284,9 +284,12 @@ class TableVerbs(ABC):
 
     def _check_open(self, verb: str) -> None:
         if self._is_closed:
-            raise FailedPreconditionError(
-                f"[Table.{verb}] expected an open table, got a closed one (table {self.name!r})"
-            )
+            raise self._closed_error(verb)
+
+    def _closed_error(self, verb: str) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"[Table.{verb}] expected an open table, got a closed one (table {self.name!r})"
+        )
 
     def _check_keys(self, verb: str, keys: torch.Tensor) -> None:
         self._check_open(verb)
