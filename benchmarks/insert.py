@@ -6,13 +6,14 @@ has a process of its own.
 
 import contextlib
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 from benchmarks.harness import Measurement, Rules, Sample, emit, interleave, ratios, say
 from benchmarks.processes import WorkerProcess
-from benchmarks.stage import Case, matrix, parse_options, sizes_of, table_bytes
+from benchmarks.stage import Case, Options, matrix, run_stage, sizes_of, table_bytes
 
 PEERS = [(2, 16, "tfra"), (2, 64, "tfra"), (20, 16, "tfra"), (10, 64, "tfra")]
 _NUM_PAUSE_RUNS = 3
@@ -65,13 +66,17 @@ def run_case(case: Case, rules: Rules) -> None:
         emit(measurement, rules)
 
 
-def main() -> None:
+def run(options: Options) -> None:
     """Print one line per size and system."""
-    options = parse_options(__doc__)
-    rules = replace(options.rules, max_discards=min(options.rules.max_discards, _MAX_DISCARDS))
+    rules = options.rules
+    rules = replace(
+        rules,
+        num_runs=_NUM_PAUSE_RUNS if options.is_quick else rules.num_runs,
+        max_discards=min(rules.max_discards, _MAX_DISCARDS),
+    )
     for case in matrix(options, PEERS):
         run_case(case, rules)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_stage(__doc__, run))

@@ -1,6 +1,8 @@
 """Lookup of present keys, beside `nn.EmbeddingBag`'s forward pass and the peers'."""
 
-from benchmarks.stage import Comparison, matrix, parse_options
+import sys
+
+from benchmarks.stage import Comparison, Options, matrix, run_stage
 
 PEERS = [
     (2, 16, "tfra"),
@@ -14,12 +16,11 @@ PEERS = [
 ]
 
 
-def main() -> None:
+def run(options: Options) -> None:
     """Print one line per size, distribution and system."""
-    options = parse_options(__doc__)
     for case in matrix(options, PEERS):
         Comparison("lookup", case, options.rules).run()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_stage(__doc__, run))

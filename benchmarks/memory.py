@@ -4,10 +4,11 @@ A fresh process for each optimizer; the baseline is the payload, the floats them
 """
 
 import contextlib
+import sys
 
 from benchmarks.harness import Measurement, Rules, Series, emit, say
 from benchmarks.processes import WorkerProcess
-from benchmarks.stage import QUICK_ROWS, parse_options
+from benchmarks.stage import QUICK_ROWS, Options, run_stage
 
 _DIM = 16
 _NUM_SIZES = 20
@@ -35,9 +36,8 @@ def measure(optimizer: str, sizes: list[int], rules: Rules) -> None:
     emit(measurement, rules)
 
 
-def main() -> None:
+def run(options: Options) -> None:
     """Print one line per optimizer; the target is for the maximum."""
-    options = parse_options(__doc__)
     step = QUICK_ROWS // _NUM_SIZES if options.is_quick else 1_000_000
     sizes = [step * number for number in range(1, _NUM_SIZES + 1)]
     for optimizer in ("sgd", "adagrad"):
@@ -45,4 +45,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_stage(__doc__, run))

@@ -1,5 +1,7 @@
 """The system that all of this is about: `monolith.embedding.Table`, through its Python calls."""
 
+import sys
+
 import torch
 
 import monolith
@@ -12,7 +14,7 @@ from benchmarks.workload import (
     Workload,
     keys_of,
 )
-from monolith.embedding import SGD, Adagrad, Segment, Table, TableConfig, Uniform
+from monolith.embedding import SGD, Adagrad, ReferenceTable, Segment, Table, TableConfig, Uniform
 
 
 def table_config(dim: int, *, with_state: bool, name: str = "bench") -> TableConfig:
@@ -43,6 +45,10 @@ class Monolith(System):
     def assign(self, batch: torch.Tensor, values: torch.Tensor) -> None:
         self._table.assign(batch, values)
 
+    def reset(self, batch: torch.Tensor, values: torch.Tensor) -> None:
+        self._table.reinitialize(batch)  # `assign` keeps the state of a row that exists
+        self._table.assign(batch, values)
+
     def lookup(self, batch: torch.Tensor) -> torch.Tensor:
         return self._table.lookup(batch)
 
@@ -61,4 +67,6 @@ class Monolith(System):
 
 
 if __name__ == "__main__":
+    if issubclass(Table, ReferenceTable):
+        sys.exit("error: the native extension is missing, only the slow table is there: make build")
     serve(Monolith())

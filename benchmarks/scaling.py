@@ -2,6 +2,7 @@
 
 import functools
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from benchmarks.harness import (
     say,
 )
 from benchmarks.readers import NUM_READERS, Bench, Call, Loop, rate, run_threads
-from benchmarks.stage import QUICK_ROWS, parse_options, sizes_of
+from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 
 _DIM = 16
@@ -129,9 +130,8 @@ def _summary(windows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def run(options: Options) -> None:
     """Print the scaling at each size, then the waits."""
-    options = parse_options(__doc__)
     for rows in [QUICK_ROWS] if options.is_quick else [2_000_000, 20_000_000]:
         say(f"[scaling] {rows:,} rows, dim {_DIM}: 1 and {NUM_READERS} readers, beside a gather")
         bench = Bench(Workload(rows, _DIM, threads=1), "uniform")
@@ -143,4 +143,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_stage(__doc__, run))

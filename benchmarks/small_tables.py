@@ -5,6 +5,7 @@ The baseline of the time is the creation of a thousand `nn.EmbeddingBag(10, 16)`
 
 import functools
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ from benchmarks.harness import (
     timed,
 )
 from benchmarks.ours import table_config
-from benchmarks.stage import parse_options
+from benchmarks.stage import Options, run_stage
 from benchmarks.worker import check
 from monolith.embedding import Table
 
@@ -113,13 +114,12 @@ def _emit(
     emit(measurement, rules)
 
 
-def main() -> None:
+def run(options: Options) -> None:
     """Print one line for each of the three."""
-    options = parse_options(__doc__)
     say(f"[small_tables] {_NUM_TABLES:,} tables: memory, then creation")
     measure_memory(options.rules)
     measure_creation(options.rules)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_stage(__doc__, run))

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.harness import (
     QUICK,
+    BenchmarkError,
     Measurement,
     Rules,
     Sample,
@@ -41,13 +42,18 @@ class Options:
         return QUICK if self.is_quick else Rules()
 
 
-def parse_options(description: str | None) -> Options:
-    """Options of a stage that runs alone: `python -m benchmarks.lookup --quick`."""
+def run_stage(description: str | None, run: Callable[[Options], None]) -> int:
+    """The command line of a stage that runs alone: `python -m benchmarks.lookup --quick`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="small sizes, short samples")
     parser.add_argument("--peers", action="store_true", help="also measure the peers")
     arguments = parser.parse_args()
-    return Options(arguments.quick, arguments.peers)
+    try:
+        run(Options(arguments.quick, arguments.peers))
+    except BenchmarkError as error:
+        say(f"error: {error}")
+        return 1
+    return 0
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 Beside `nn.EmbeddingBag(sparse=True)` with torch's Adagrad, and the peers.
 """
 
-from benchmarks.stage import Comparison, matrix, parse_options
+import sys
+
+from benchmarks.stage import Comparison, Options, matrix, run_stage
 
 PEERS = [
     (2, 16, "tfra"),
@@ -17,12 +19,11 @@ PEERS = [
 ]
 
 
-def main() -> None:
+def run(options: Options) -> None:
     """Print one line per size, distribution and system."""
-    options = parse_options(__doc__)
     for case in matrix(options, PEERS):
         Comparison("update", case, options.rules).run()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_stage(__doc__, run))

@@ -46,7 +46,7 @@ class System(ABC):
 
     @abstractmethod
     def assign(self, batch: Any, values: Any) -> None:
-        """Store rows, with fresh optimizer state."""
+        """Store rows; new ones get fresh optimizer state."""
 
     @abstractmethod
     def lookup(self, batch: Any) -> Any:
@@ -67,6 +67,10 @@ class System(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the table."""
+
+    def reset(self, batch: Any, values: Any) -> None:
+        """Store rows with fresh optimizer state, whether they are new or not."""
+        self.assign(batch, values)
 
     def to_numpy(self, output: Any) -> Floats:
         """An output of `lookup` as an array."""
@@ -206,7 +210,7 @@ class Worker:
     def _check_update(self, indices: Int64s, batch: Any, gradient: Floats) -> None:
         """Two equal steps on rows that are set anew, against Adagrad in float64."""
         values = self._system.tensor(work.values_of(indices, self._workload.dim))
-        self._system.assign(batch, values)
+        self._system.reset(batch, values)
         for _ in range(2):
             self._system.update(batch, self._system.tensor(gradient))
         output = self._system.to_numpy(self._system.lookup(batch))
