@@ -18,11 +18,11 @@ constexpr OptimizerKernel describe() {
 }
 constexpr std::array kOptimizers{describe<Sgd>(), describe<Adagrad>()};
 
-constexpr uint32_t kLanes = 16;  // Philox blocks computed side by side
-
-// words[w][l]: word w of block (counter0, counter1, first_block + l, 0).
-void philox(uint32_t words[4][kLanes], int64_t key, uint32_t first_block, uint64_t seed) {
-  for (uint32_t l = 0; l < kLanes; ++l) {
+// Words of the Philox4x32-10 blocks (key, first_block + l, 0), block after block.
+template <uint32_t kBlocks>
+void philox(uint32_t* out, int64_t key, uint32_t first_block, uint64_t seed) {
+  uint32_t words[4][kBlocks];
+  for (uint32_t l = 0; l < kBlocks; ++l) {
     words[0][l] = static_cast<uint32_t>(key);
     words[1][l] = static_cast<uint32_t>(static_cast<uint64_t>(key) >> 32);
     words[2][l] = first_block + l;
@@ -31,7 +31,7 @@ void philox(uint32_t words[4][kLanes], int64_t key, uint32_t first_block, uint64
   auto key0 = static_cast<uint32_t>(seed);
   auto key1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round, key0 += 0x9E3779B9u, key1 += 0xBB67AE85u) {
-    for (uint32_t l = 0; l < kLanes; ++l) {
+    for (uint32_t l = 0; l < kBlocks; ++l) {
       const uint64_t a = uint64_t{0xD2511F53u} * words[0][l];
       const uint64_t b = uint64_t{0xCD9E8D57u} * words[2][l];
       words[0][l] = static_cast<uint32_t>(b >> 32) ^ words[1][l] ^ key0;
@@ -40,22 +40,28 @@ void philox(uint32_t words[4][kLanes], int64_t key, uint32_t first_block, uint64
       words[3][l] = static_cast<uint32_t>(a);
     }
   }
+  for (uint32_t l = 0; l < kBlocks; ++l) {
+    for (uint32_t w = 0; w < 4; ++w) out[4 * l + w] = words[w][l];
+  }
 }
 
-void uniform(float* out, uint32_t first, uint32_t n, uint64_t seed, int64_t key, float minval,
-             float maxval) {
+void uniform(float* __restrict out, uint32_t first, uint32_t n, uint64_t seed, int64_t key,
+             float minval, float maxval) {
+  constexpr uint32_t kMany = 16;  // blocks computed side by side
+  constexpr uint32_t kFew = 4;
   const float range = maxval - minval;
-  uint32_t words[4][kLanes];
+  uint32_t words[4 * kMany];
   for (uint32_t done = 0; done < n;) {
     const uint32_t block = (first + done) / 4;
-    philox(words, key, block, seed);
-    const uint32_t covered = (block + kLanes) * 4 - (first + done);
-    const uint32_t end = done + (covered < n - done ? covered : n - done);
-    for (; done < end; ++done) {
-      const uint32_t column = first + done;
-      const uint32_t x = words[column % 4][column / 4 - block];
-      out[done] = minval + static_cast<float>(x >> 8) * 0x1p-24f * range;
+    const uint32_t offset = (first + done) % 4;
+    const bool is_short = offset + (n - done) <= 4 * kFew;
+    is_short ? philox<kFew>(words, key, block, seed) : philox<kMany>(words, key, block, seed);
+    const uint32_t covered = 4 * kMany - offset;
+    const uint32_t count = covered < n - done ? covered : n - done;
+    for (uint32_t i = 0; i < count; ++i) {
+      out[done + i] = minval + static_cast<float>(words[offset + i] >> 8) * 0x1p-24f * range;
     }
+    done += count;
   }
 }
 

@@ -10,6 +10,14 @@
 
 namespace monolith {
 
+// Fetches the start of a row; the hardware follows by itself where a row is long.
+inline void prefetch_bytes(const void* address, size_t bytes) noexcept {
+  constexpr size_t kMost = 512;
+  for (size_t at = 0; at < (bytes < kMost ? bytes : kMost); at += 64) {
+    __builtin_prefetch(static_cast<const char*>(address) + at);
+  }
+}
+
 // What a row carries beside weights and state. Kept apart from them, so that a lookup of 16 weights
 // touches one cache line. Written and read under the bin's lock or between two reads of the
 // version.

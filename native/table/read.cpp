@@ -9,18 +9,12 @@
 namespace monolith {
 namespace {
 
-constexpr size_t kAhead = 16;         // keys between two stages: enough to hide a memory access
-constexpr size_t kWindow = 64;        // ring of keys in flight, at least 2 * kAhead + 1
-constexpr size_t kPiece = 2048;       // keys that a thread claims at once
-constexpr size_t kMaxPrefetch = 512;  // bytes of a row; the hardware fetches the rest
+constexpr size_t kAhead = 16;    // keys between two stages: enough to hide a memory access
+constexpr size_t kWindow = 64;   // ring of keys in flight, at least 2 * kAhead + 1
+constexpr size_t kPiece = 2048;  // keys that a thread claims at once
 
 constexpr uint32_t kMissing = UINT32_MAX;     // no such key
 constexpr uint32_t kUnsure = UINT32_MAX - 1;  // a writer was there: look again
-
-void prefetch(const char* address, size_t bytes) noexcept {
-  for (size_t at = 0; at < std::min(bytes, kMaxPrefetch); at += 64)
-    __builtin_prefetch(address + at);
-}
 
 struct Pending {
   const Line* line;
@@ -115,7 +109,7 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
       if (with_row && p.number < kUnsure) {
         p.row = arena_.row(p.number);
         if (p.row == nullptr) p.number = kUnsure;
-        prefetch(p.row, row_bytes);
+        prefetch_bytes(p.row, row_bytes);
       }
     }
     const size_t third = i - 2 * kAhead;

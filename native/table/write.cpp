@@ -54,10 +54,7 @@ void Table::prefetch_row(int64_t key) const noexcept {
   if (slot == Line::kSlots) return;
   const uint32_t number = line->rows[slot].load(std::memory_order_relaxed);
   if (number == kNoRow) return;
-  const char* row = arena_.row(number);
-  for (size_t at = 0; at < std::min(arena_.row_bytes(), size_t{512}); at += 64) {
-    __builtin_prefetch(row + at, 1);
-  }
+  prefetch_bytes(arena_.row(number), arena_.row_bytes());
   __builtin_prefetch(arena_.meta(number), 1);
 }
 
@@ -158,7 +155,7 @@ bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& ed
 void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, uint32_t now,
                              unsigned threads) {
   const Gate::Shared gate(gate_);
-  Writer(*this, keys, n, nullptr, now, threads).run(true, [](uint32_t, RowCache&) {});
+  Writer(*this, keys, n, nullptr, now, threads).insert();
   lookup(keys, n, out, true, threads);
 }
 
@@ -167,7 +164,7 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
   Writer writer(*this, keys, n, nullptr, now, threads);
-  writer.run(true, [&](uint32_t i, RowCache& rows) {
+  writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
     const float* last = values + writer.batch().occurrences(i).back() * dim;
     update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
       std::copy_n(last, dim, row);
@@ -181,7 +178,7 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
   Writer writer(*this, keys, n, nullptr, now, threads);
-  writer.run(true, [&](uint32_t i, RowCache& rows) {
+  writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
     const float* sum =
         sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
     update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
@@ -223,7 +220,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
   }
   const Gate::Shared gate(gate_);
   Writer writer(*this, keys, n, skipped.get(), now, threads);
-  writer.run(true, [&](uint32_t i, RowCache& rows) {
+  writer.run(true, {grads, dim}, [&](uint32_t i, RowCache& rows) {
     const float* sum =
         sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
     update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
@@ -240,7 +237,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
 void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now) {
   const Gate::Shared gate(gate_);
   Writer writer(*this, keys, n, nullptr, now, 1);
-  writer.run(true, [&](uint32_t i, RowCache& rows) {
+  writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const int64_t key = writer.batch().key(i);
     update_row(key, now, rows, [&](float* row, uint32_t) {
       layout_.initial_row(row, key);
@@ -256,7 +253,7 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed) {
   const Gate::Shared gate(gate_);
   std::atomic<uint64_t> erased{0};
   Writer writer(*this, keys, n, nullptr, 0, 1);
-  writer.run(false, [&](uint32_t i, RowCache&) {
+  writer.run(false, {}, [&](uint32_t i, RowCache&) {
     const bool is_removed = remove_row(writer.batch().key(i), false);
     erased += is_removed;
     for (const uint32_t at : writer.batch().occurrences(i)) existed[at] = is_removed;
@@ -268,7 +265,7 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed) {
 void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns) {
   const Gate::Shared gate(gate_);
   Writer writer(*this, keys, n, nullptr, 0, 1);
-  writer.run(true, [&](uint32_t i, RowCache& rows) {
+  writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const size_t last = writer.batch().occurrences(i).back();
     update_row(writer.batch().key(i), 0, rows, [&](float* row, uint32_t) {
       for (size_t c = 0; c < columns.data.size(); ++c) {

@@ -42,6 +42,13 @@ struct Table::RowCache {
   uint32_t numbers[kRun];
 };
 
+// Where the call's values are, to fetch them ahead.
+struct Values {
+  const float* data = nullptr;
+  size_t dim = 0;
+  void prefetch(uint32_t i) const noexcept { prefetch_bytes(data + i * dim, dim * 4); }
+};
+
 class Table::Writer {
  public:
   Writer(Table& table, const int64_t* keys, size_t n, const uint8_t* skipped, uint32_t now,
@@ -55,28 +62,16 @@ class Table::Writer {
   uint64_t num_inserted() const noexcept { return num_inserted_.load(); }
   uint64_t num_distinct() const noexcept { return num_distinct_.load(); }
 
+  // Inserts the missing keys.
+  void insert() {
+    pass(true, [](Hands&) {});
+  }
+
   // Inserts the missing keys and notes 1 for them; then visit(position, rows), which must not
-  // throw, for each distinct key.
+  // throw, for each distinct key. values: what visit will read of each occurrence.
   template <typename Visit>
-  void run(bool inserts, const Visit& visit) {
-    Team::run(threads_, [&](Team& team, unsigned member) {
-      batch_.count(member, team.size());
-      team.meet();
-      batch_.place(member, team.size());
-      team.meet();
-      std::optional<Hands> hands;  // what visiting needs is allocated before anything changes
-      team.attempt([&] {
-        hands.emplace(table_);
-        prepare(team, *hands, inserts);
-      });
-      team.meet();
-      if (!team.has_failed()) {
-        visit_all(*hands, visit);
-      } else if (hands) {
-        roll_back();
-      }
-    });
-    table_.epochs_.reclaim();
+  void run(bool inserts, Values values, const Visit& visit) {
+    pass(inserts, [&](Hands& hands) { visit_all(hands, values, visit); });
   }
 
  private:
@@ -89,6 +84,29 @@ class Table::Writer {
     RowCache rows;
     Batch::Scratch scratch;
   };
+
+  // All that can fail; then finish(hands) on each thread.
+  template <typename Finish>
+  void pass(bool inserts, const Finish& finish) {
+    Team::run(threads_, [&](Team& team, unsigned member) {
+      batch_.count(member, team.size());
+      team.meet();
+      batch_.place(member, team.size());
+      team.meet();
+      std::optional<Hands> hands;  // what finishing needs is allocated before anything changes
+      team.attempt([&] {
+        hands.emplace(table_);
+        prepare(team, *hands, inserts);
+      });
+      team.meet();
+      if (!team.has_failed()) {
+        finish(*hands);
+      } else if (hands) {
+        roll_back();
+      }
+    });
+    table_.epochs_.reclaim();
+  }
 
   void prepare(Team& team, Hands& hands, bool inserts) {
     uint64_t inserted = 0, distinct = 0;
@@ -132,12 +150,15 @@ class Table::Writer {
   }
 
   template <typename Visit>
-  void visit_all(Hands& hands, const Visit& visit) {
+  void visit_all(Hands& hands, Values values, const Visit& visit) {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const auto [first, last] = batch_.distinct(p);
       for (uint32_t i = first; i < last + 2 * kAhead; ++i) {
         if (i < last) __builtin_prefetch(home(batch_.key(i)));
-        if (i >= first + kAhead && i - kAhead < last) table_.prefetch_row(batch_.key(i - kAhead));
+        if (i >= first + kAhead && i - kAhead < last) {
+          table_.prefetch_row(batch_.key(i - kAhead));
+          values.prefetch(batch_.occurrences(i - kAhead).back());
+        }
         if (i >= first + 2 * kAhead) visit(i - 2 * kAhead, hands.rows);
       }
       hands.guard.refresh();

@@ -1,0 +1,77 @@
+// Every instruction set gives the same bits.
+#include "optimizer/kernels.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "check.h"
+
+using namespace monolith;
+
+namespace {
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+void test_steps_agree(const Kernels& kernels, const Kernels& baseline) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const float options[8] = {0.1f, 0.01f, 0.9f, 0.5f, 0.2f, 0.3f, 0.4f, 0.6f};
+  for (size_t o = 0; o < baseline.optimizers.size(); ++o) {
+    for (const uint32_t dim : {1u, 3u, 7u, 8u, 15u, 16u, 17u, 64u, 100u}) {
+      const OptimizerKernel& expected = baseline.optimizers[o];
+      const OptimizerKernel& got = kernels.optimizers[o];
+      std::vector<float> w(dim, 0.5f), s(expected.state_size(dim) + 1), g(dim);
+      expected.initialize(s.data(), dim, options);
+      std::vector<float> w2 = w, s2 = s;
+      for (int step = 0; step < 20; ++step) {
+        for (float& x : g) x = normal(random);
+        expected.step(w.data(), s.data(), g.data(), dim, options, 0.1f);
+        got.step(w2.data(), s2.data(), g.data(), dim, options, 0.1f);
+      }
+      CHECK(same_bits(w, w2) && same_bits(s, s2));
+    }
+  }
+}
+
+void test_initial_values_agree(const Kernels& kernels, const Kernels& baseline) {
+  for (uint32_t first = 0; first < 9; ++first) {
+    for (const uint32_t n : {1u, 4u, 15u, 16u, 17u, 63u, 64u, 65u, 200u}) {
+      std::vector<float> a(n), b(n), one(1);
+      baseline.uniform(a.data(), first, n, 0x123456789abcdef0u, -77, -0.05f, 0.05f);
+      kernels.uniform(b.data(), first, n, 0x123456789abcdef0u, -77, -0.05f, 0.05f);
+      CHECK(same_bits(a, b));
+      baseline.uniform(one.data(), first + n - 1, 1, 0x123456789abcdef0u, -77, -0.05f, 0.05f);
+      CHECK(one[0] == a[n - 1]);
+    }
+  }
+}
+
+void test_finds_every_non_finite(const Kernels& kernels) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> values(3000, std::numeric_limits<float>::max());
+  CHECK(kernels.find_non_finite(values.data(), values.size()) == values.size());
+  for (const size_t at : {size_t{0}, size_t{1}, size_t{1023}, size_t{1024}, size_t{2999}}) {
+    for (const float bad : {inf, -inf, std::nanf("")}) {
+      values[at] = bad;
+      CHECK(kernels.find_non_finite(values.data(), values.size()) == at);
+      values[at] = 0.0f;
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  const Kernels& baseline = *all_kernels().front();
+  for (const Kernels* kernels : all_kernels()) {
+    test_steps_agree(*kernels, baseline);
+    test_initial_values_agree(*kernels, baseline);
+    test_finds_every_non_finite(*kernels);
+    std::printf("kernels: %s ok\n", kernels->name);
+  }
+}
