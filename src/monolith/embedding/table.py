@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from monolith import _native
+import monolith._native as _native
 from monolith.embedding.config import TableConfig, column_sizes, segments_of
 from monolith.embedding.initializers import Constant, Initializer, Uniform
 from monolith.embedding.optimizers import Optimizer
