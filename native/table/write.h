@@ -172,7 +172,9 @@ class Table::Writer {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const auto [first, last] = batch_.distinct(p);
       for (uint32_t i = first; i < last; ++i) {
-        if (batch_.is_new(i) && table_.remove_row(batch_.key(i), true)) --table_.num_rows_;
+        if (!batch_.is_new(i) || !table_.remove_row(batch_.key(i), true)) continue;
+        --table_.num_rows_;
+        --table_.counters_.inserted;
       }
     }
   }
