@@ -2,11 +2,15 @@
 
 import warnings
 
+from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
+from monolith.embedding.budget import Budget
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
+from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Uniform, Zeros
 from monolith.embedding.optimizers import SGD, Adagrad
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.sweep import BackgroundSweep
 from monolith.ops.native import load_native
 
 try:
@@ -24,13 +28,19 @@ except ImportError as error:
 __all__ = [
     "Adagrad",
     "Applied",
+    "BackgroundSweep",
+    "Budget",
     "Constant",
     "Entries",
+    "Expiry",
+    "MinCount",
     "NUM_PARTITIONS",
+    "Probabilistic",
     "ReferenceTable",
     "Rows",
     "SGD",
     "Segment",
+    "SlidingFilter",
     "Table",
     "TableConfig",
     "Uniform",

@@ -14,8 +14,11 @@ __all__ = [
     "check_key",
     "check_keys",
     "check_matrix",
+    "check_partitions",
     "check_rates",
     "check_rows",
+    "check_tensor",
+    "check_time",
     "hash_ranges",
 ]
 
@@ -26,9 +29,18 @@ MAX_TIME = (1 << 32) - 1
 """Largest update time in seconds that a row can hold."""
 
 
-def _check_tensor(
+def check_tensor(
     where: tuple[str, str], name: str, value: object, dtype: torch.dtype, ndim: int
 ) -> None:
+    """Refuse what is no contiguous CPU tensor of `dtype` with `ndim` dimensions.
+
+    Args:
+        where: start and end of the message.
+        name: what the value is called in the message.
+        value: what was given.
+        dtype: what it must be.
+        ndim: number of its dimensions.
+    """
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{where[0]} expected {name} as a torch.Tensor, got {type(value).__name__} {where[1]}"
@@ -63,7 +75,7 @@ def _where(config: TableConfig, verb: str) -> tuple[str, str]:
 def check_keys(config: TableConfig, verb: str, keys: torch.Tensor) -> None:
     """Refuse keys that are not a contiguous 1-D int64 CPU tensor of at most `MAX_BATCH`."""
     where = _where(config, verb)
-    _check_tensor(where, "keys", keys, torch.int64, 1)
+    check_tensor(where, "keys", keys, torch.int64, 1)
     if keys.numel() > MAX_BATCH:
         raise ValueError(
             f"{where[0]} expected at most {MAX_BATCH} keys, got {keys.numel()} {where[1]}; "
@@ -83,7 +95,7 @@ def check_matrix(
 ) -> None:
     """Refuse values that are not a contiguous float32 CPU matrix of `shape`."""
     where = _where(config, verb)
-    _check_tensor(where, name, values, torch.float32, 2)
+    check_tensor(where, name, values, torch.float32, 2)
     if tuple(values.shape) != shape:
         raise ValueError(
             f"{where[0]} expected {name} of shape {shape}, got {tuple(values.shape)} {where[1]}"
@@ -111,7 +123,7 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
     """Refuse a chunk whose columns are not exactly those of the table, or with bad times."""
     where = _where(config, "import_rows")
     check_keys(config, "import_rows", rows.keys)
-    _check_tensor(where, "times", rows.times, torch.int64, 1)
+    check_tensor(where, "times", rows.times, torch.int64, 1)
     sizes = column_sizes(config)
     if set(rows.columns) != set(sizes):
         raise ValueError(
@@ -126,18 +138,36 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
         )
 
 
+def check_time(config: TableConfig, verb: str, now: int) -> None:
+    """Refuse a time that a row cannot have."""
+    if not 0 <= now <= MAX_TIME:
+        where = _where(config, verb)
+        raise ValueError(
+            f"{where[0]} expected now in [0, {MAX_TIME}] seconds, got {now} {where[1]}"
+        )
+
+
+def check_partitions(config: TableConfig, verb: str, partitions: Iterable[int] | None) -> list[int]:
+    """The partitions in ascending order, all of them if None; refuses numbers that are none."""
+    if partitions is None:
+        return list(range(NUM_PARTITIONS))
+    numbers = sorted(set(partitions))
+    for partition in numbers:
+        if not 0 <= partition < NUM_PARTITIONS:
+            where = _where(config, verb)
+            raise ValueError(
+                f"{where[0]} expected partitions in [0, {NUM_PARTITIONS}), "
+                f"got {partition} {where[1]}"
+            )
+    return numbers
+
+
 def hash_ranges(config: TableConfig, partitions: Iterable[int] | None) -> list[tuple[int, int]]:
     """Ascending (first hash, last hash) ranges that cover the partitions; all of them if None."""
     if partitions is None:
         return [(0, (1 << 64) - 1)]
     ranges: list[tuple[int, int]] = []
-    for partition in sorted(set(partitions)):
-        if not 0 <= partition < NUM_PARTITIONS:
-            where = _where(config, "export")
-            raise ValueError(
-                f"{where[0]} expected partitions in [0, {NUM_PARTITIONS}), "
-                f"got {partition} {where[1]}"
-            )
+    for partition in check_partitions(config, "export", partitions):
         first, last = partition << 52, ((partition + 1) << 52) - 1
         if ranges and ranges[-1][1] + 1 == first:
             ranges[-1] = (ranges[-1][0], last)

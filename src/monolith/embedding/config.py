@@ -4,6 +4,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from monolith.embedding.admission import Admission, MinCount, Probabilistic, SlidingFilter
+from monolith.embedding.budget import EMPTY_TABLE_BYTES, Budget
+from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import MAX_FLOAT32, Initializer, Uniform
 from monolith.embedding.optimizers import SGD, Optimizer, StateColumn
 
@@ -64,6 +67,9 @@ class TableConfig:
         non_finite: what a gradient with NaN or Inf does: "refuse" the whole call before any
             change, "skip" that occurrence, or "clip" (NaN -> 0, Inf -> `clip_value`).
         clip_value: replaces infinities under "clip".
+        admission: which missing keys get a row; all of them if None.
+        expiry: how long rows live; for ever if None.
+        budget: bound on the table's memory; none if None.
 
     Example:
         >>> TableConfig("user", Segment(16)).dim
@@ -75,6 +81,9 @@ class TableConfig:
     seed: int | None = None
     non_finite: str = "refuse"
     clip_value: float | None = None
+    admission: Admission | None = None
+    expiry: Expiry | None = None
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         segments = (self.segments,) if isinstance(self.segments, Segment) else tuple(self.segments)
@@ -89,6 +98,7 @@ class TableConfig:
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"[TableConfig] expected 0 <= seed < 2**64, got {seed}")
         self._check_non_finite()
+        self._check_retention()
 
     def _check_non_finite(self) -> None:
         if self.non_finite not in ("refuse", "skip", "clip"):
@@ -105,6 +115,25 @@ class TableConfig:
         if self.clip_value is not None and not 0 < self.clip_value <= MAX_FLOAT32:
             raise ValueError(
                 f"[TableConfig] expected clip_value in (0, {MAX_FLOAT32:g}], got {self.clip_value}"
+            )
+
+    def _check_retention(self) -> None:
+        kinds = {
+            "admission": (MinCount, SlidingFilter, Probabilistic),
+            "expiry": (Expiry,),
+            "budget": (Budget,),
+        }
+        for name, classes in kinds.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, classes):
+                expected = " or ".join(kind.__name__ for kind in classes)
+                raise TypeError(f"[TableConfig] expected {name} as {expected}, got {value!r}")
+        # A native row: its values, a time, marks and its share of an index line.
+        least = EMPTY_TABLE_BYTES + 4 * sum(column_sizes(self).values()) + 64
+        if self.budget is not None and self.budget.max_bytes < least:
+            raise ValueError(
+                f"[TableConfig] expected a budget of at least {least} bytes, a table of one row, "
+                f"got {self.budget.max_bytes} (table {self.name!r})"
             )
 
     @property

@@ -1,13 +1,11 @@
 """A table in plain Python: short, slow, and the definition of what every verb does.
 
-Rows are immutable values in a dict; a write puts new ones. All changes pass through `_put` and
-`_remove`, all questions about missing keys through `_read`.
+Rows are immutable values in a dict; a write puts new ones. All changes and all questions whether a
+key gets a row pass through `ReferenceRows`, all reads through `_read`.
 """
 
-import sys
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,15 +27,12 @@ from monolith.embedding.reference_batch import (
     occurrence_sums,
 )
 from monolith.embedding.reference_optimizers import optimizer_step
+from monolith.embedding.reference_retention import ReferenceRows
+from monolith.embedding.retention_checks import candidate_columns
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 
 __all__ = ["ReferenceTable"]
-
-
-class _Row(NamedTuple):
-    time: int
-    values: Matrix  # (width,): weights of all segments, then state
 
 
 class ReferenceTable(TableVerbs):
@@ -58,19 +53,16 @@ class ReferenceTable(TableVerbs):
     def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
         super().__init__(config, clock=clock)
         self._lock = threading.Lock()
-        self._rows: dict[int, _Row] = {}
+        self._store = ReferenceRows(config)
+        self._rows = self._store.rows
         self._columns = _slices(config)
         self._width = sum(column_sizes(config).values())
-        self._num_inserted = 0
-        self._num_erased = 0
-        self._num_skipped = 0
-        self._num_clamped_times = 0
 
     # Reading
 
     def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
         with self._lock:
-            return torch.from_numpy(self._read(keys.tolist(), initial)[:, : self.dim].copy())
+            return self._weights(keys, initial)
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._lock:
@@ -92,24 +84,26 @@ class ReferenceTable(TableVerbs):
 
     def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
         with self._lock:
-            missing = [key for key in dict.fromkeys(keys.tolist()) if key not in self._rows]
-            self._put(missing, self._fresh(missing), [now] * len(missing))
-            return torch.from_numpy(self._read(keys.tolist())[:, : self.dim].copy())
+            distinct, _ = distinct_keys(keys.tolist())
+            refused = self._store.make_room(distinct)
+            new = [key for key in distinct if key not in self._rows and key not in refused]
+            self._store.put(new, self._fresh(new), [now] * len(new), uses=0)
+            return self._weights(keys, initial=True)
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._lock:
-            distinct, place = distinct_keys(keys.tolist())
+            distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
             rows = self._read(distinct)
-            for i, value in zip(place, values.detach().numpy(), strict=True):
+            for i, value in zip(place, admitted, strict=True):
                 rows[i, : self.dim] = value
-            self._put(distinct, rows, self._later(distinct, now))
+            self._store.put(distinct, rows, self._later(distinct, now))
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._lock, np.errstate(all="ignore"):
-            distinct, place = distinct_keys(keys.tolist())
+            distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
             rows = self._read(distinct)
-            rows[:, : self.dim] += occurrence_sums(place, values.detach().numpy())
-            self._put(distinct, rows, self._later(distinct, now))
+            rows[:, : self.dim] += occurrence_sums(place, admitted)
+            self._store.put(distinct, rows, self._later(distinct, now))
 
     def _apply_gradients(
         self, keys: torch.Tensor, grads: torch.Tensor, rates: list[float], now: int, threads: int
@@ -117,34 +111,57 @@ class ReferenceTable(TableVerbs):
         kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
         num_skipped = len(keys) - len(kept)
         with self._lock, np.errstate(all="ignore"):
-            distinct, place = distinct_keys(kept)
+            distinct, place, admitted = self._admit(kept, finite, now)
             rows = self._read(distinct)
-            self._step(rows, occurrence_sums(place, finite), rates)
-            num_inserted = self._put(distinct, rows, self._later(distinct, now))
-            self._num_skipped += num_skipped
-        return Applied(len(distinct), num_inserted, 0, num_skipped)
+            self._step(rows, occurrence_sums(place, admitted), rates)
+            num_inserted = self._store.put(distinct, rows, self._later(distinct, now))
+            self._store.counters["skipped"] += num_skipped
+        num_refused = len(set(kept)) - len(distinct)
+        return Applied(len(distinct), num_inserted, num_refused, num_skipped)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         with self._lock:
             existed = self._is_present(keys)
             distinct, _ = distinct_keys(keys.tolist())
-            self._put(distinct, self._fresh(distinct), [now] * len(distinct))
+            refused = self._store.make_room(distinct)
+            distinct = [key for key in distinct if key not in refused]
+            self._store.put(distinct, self._fresh(distinct), [now] * len(distinct))
             return torch.from_numpy(existed.astype(np.int32))
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
         with self._lock:
             existed = self._is_present(keys)
-            self._remove([key for key in dict.fromkeys(keys.tolist()) if key in self._rows])
+            present = [key for key in dict.fromkeys(keys.tolist()) if key in self._rows]
+            self._store.remove(present, "erased")
             return torch.from_numpy(existed)
 
     def _import_rows(self, rows: Rows) -> None:
         with self._lock:
             columns = [rows.columns[name].detach().numpy() for name in self._columns]
-            self._put(rows.keys.tolist(), np.concatenate(columns, axis=1), rows.times.tolist())
+            last = {key: i for i, key in enumerate(rows.keys.tolist())}
+            refused = self._store.make_room(last)
+            kept = {key: i for key, i in last.items() if key not in refused}
+            values = np.concatenate(columns, axis=1)[list(kept.values())]
+            self._store.put(list(kept), values, rows.times[list(kept.values())].tolist())
 
     def _clear(self) -> None:
         with self._lock:
-            self._remove(list(self._rows))
+            self._store.clear()
+
+    # Retention
+
+    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
+        with self._lock:
+            return self._store.evict(reference), None
+
+    def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        with self._lock:
+            return self._store.export_candidates(partitions)
+
+    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
+        with self._lock:
+            names = candidate_columns(self.config)
+            self._store.admission.load({name: columns[name].numpy() for name in names})
 
     # Facts
 
@@ -153,25 +170,15 @@ class ReferenceTable(TableVerbs):
 
     def _memory_report(self) -> dict[str, int]:
         with self._lock:
-            row_bytes = len(self._rows) * (8 + 8 + 4 * self._width)  # key, time, values
-            index_bytes = sys.getsizeof(self._rows)
-        total_bytes = row_bytes + index_bytes
-        return {"row_bytes": row_bytes, "index_bytes": index_bytes, "total_bytes": total_bytes}
+            return self._store.memory_report()
 
     def _stats(self) -> dict[str, int]:
         with self._lock:
-            return {
-                "num_rows": len(self._rows),
-                "num_inserted": self._num_inserted,
-                "num_erased": self._num_erased,
-                "num_refused": 0,
-                "num_skipped": self._num_skipped,
-                "num_clamped_times": self._num_clamped_times,
-            }
+            return self._store.stats()
 
     def _count_clamped(self) -> None:
         with self._lock:
-            self._num_clamped_times += 1
+            self._store.counters["clamped_times"] += 1
 
     def _close(self) -> None:
         with self._lock:
@@ -181,6 +188,21 @@ class ReferenceTable(TableVerbs):
 
     def _is_present(self, keys: torch.Tensor) -> NDArray[np.bool_]:
         return np.array([key in self._rows for key in keys.tolist()], np.bool_)
+
+    def _admit(
+        self, keys: list[int], values: Matrix, now: int
+    ) -> tuple[list[int], list[int], Matrix]:
+        """Distinct keys that have a row or get one, the places and the values of occurrences."""
+        kept = self._store.admit(keys, now)
+        return *distinct_keys([keys[i] for i in kept]), values[kept]
+
+    def _weights(self, keys: torch.Tensor, initial: bool) -> torch.Tensor:
+        """What a lookup reads: a missing key is fresh, or zeros where it would have to ask."""
+        weights = self._read(keys.tolist(), initial)[:, : self.dim].copy()
+        for i, key in enumerate(keys.tolist()):
+            if key not in self._rows and self._store.admission.has_rule(key):
+                weights[i] = 0
+        return torch.from_numpy(weights)
 
     def _read(self, keys: Sequence[int], initial: bool = True) -> Matrix:
         """Copies of the rows, (n, width); a missing one is fresh, or zeros."""
@@ -217,19 +239,6 @@ class ReferenceTable(TableVerbs):
 
     def _later(self, keys: Sequence[int], now: int) -> list[int]:
         return [max(self._rows[key].time, now) if key in self._rows else now for key in keys]
-
-    def _put(self, keys: Sequence[int], rows: Matrix, times: Sequence[int]) -> int:
-        """Insert or replace rows; of equal keys the last wins. Returns how many were new."""
-        num_before = len(self._rows)
-        self._rows.update(zip(keys, map(_Row, times, rows.copy()), strict=True))
-        num_inserted = len(self._rows) - num_before
-        self._num_inserted += num_inserted
-        return num_inserted
-
-    def _remove(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            del self._rows[key]
-        self._num_erased += len(keys)
 
     def _as_rows(self, keys: Sequence[int]) -> Rows:
         values = self._read(keys, initial=False)

@@ -1,11 +1,10 @@
 """The verbs of a table: their meaning, their checks, their clock. Every table derives from here.
 
-A subclass stores rows; it implements the methods with a leading underscore and may trust their
-arguments. `reference.py` is the shortest one and defines what each verb does.
+A subclass stores rows; it implements `TableStorage` and may trust its arguments. `reference.py` is
+the shortest one and defines what each verb does.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,9 @@ import torch
 from monolith.embedding import checks
 from monolith.embedding.config import TableConfig, segments_of
 from monolith.embedding.counter_random import key_hash
+from monolith.embedding.retention import RetentionVerbs
 from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.storage import TableStorage
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def wall_clock() -> int:
     return int(time.time())
 
 
-class TableVerbs(ABC):
+class TableVerbs(RetentionVerbs, TableStorage):
     """A table: any int64 key -> a trainable row. Duplicate keys are legal in every verb.
 
     Any two verbs may run at once from any two threads. A call is all or nothing: it is checked
@@ -46,9 +47,8 @@ class TableVerbs(ABC):
     """
 
     def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
-        self.config = config
+        super().__init__(config)
         self.dim = config.dim
-        self.name = config.name
         self._clock = clock
         self._is_closed = False
 
@@ -61,7 +61,8 @@ class TableVerbs(ABC):
 
         Args:
             keys: int64 (n,).
-            missing: what a missing key reads as: "initial", the row it would get, or "zeros".
+            missing: what a missing key reads as: "initial", the row it would get, or "zeros". One
+                that has to ask admission reads as zeros.
             num_threads: most threads to use; torch.get_num_threads() if None.
 
         Returns:
@@ -149,7 +150,10 @@ class TableVerbs(ABC):
         """
         self._check_keys("lookup_or_insert", keys)
         threads = self._threads("lookup_or_insert", num_threads, keys.numel())
-        return self._lookup_or_insert(keys, self._now("lookup_or_insert", now), threads)
+        time_now = self._now("lookup_or_insert", now)
+        weights = self._lookup_or_insert(keys, time_now, threads)
+        self._saw(time_now)
+        return weights
 
     def assign(
         self,
@@ -170,7 +174,9 @@ class TableVerbs(ABC):
             num_threads: most threads to use.
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
-        self._assign(keys, values, self._now("assign", now), threads)
+        time_now = self._now("assign", now)
+        self._assign(keys, values, time_now, threads)
+        self._saw(time_now)
 
     def assign_add(
         self,
@@ -191,7 +197,9 @@ class TableVerbs(ABC):
             num_threads: most threads to use.
         """
         threads = self._check_values("assign_add", keys, "values", values, num_threads)
-        self._assign_add(keys, values, self._now("assign_add", now), threads)
+        time_now = self._now("assign_add", now)
+        self._assign_add(keys, values, time_now, threads)
+        self._saw(time_now)
 
     def apply_gradients(
         self,
@@ -219,7 +227,9 @@ class TableVerbs(ABC):
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
         rates = self._rates(step, learning_rates)
         time_now = self._now("apply_gradients", now)
-        return self._apply_gradients(keys, grads, rates, time_now, threads)
+        applied = self._apply_gradients(keys, grads, rates, time_now, threads)
+        self._saw(time_now)
+        return applied
 
     def reinitialize(self, keys: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
         """Give the keys fresh rows, creating missing ones. Safe with every verb.
@@ -228,7 +238,10 @@ class TableVerbs(ABC):
             int32 (n,): 1 where the key existed before the call, 0 where it was created.
         """
         self._check_keys("reinitialize", keys)
-        return self._reinitialize(keys, self._now("reinitialize", now))
+        time_now = self._now("reinitialize", now)
+        existed = self._reinitialize(keys, time_now)
+        self._saw(time_now)
+        return existed
 
     def erase(self, keys: torch.Tensor) -> torch.Tensor:
         """Remove the keys; a missing one is left alone. Safe with every verb.
@@ -247,11 +260,14 @@ class TableVerbs(ABC):
         self._check_open("import_rows")
         checks.check_rows(self.config, rows)
         self._import_rows(rows)
+        if len(rows):
+            self._saw(int(rows.times.max()))
 
     def clear(self) -> None:
-        """Remove every row. Safe with every verb."""
+        """Remove every row, candidate and filter count. Safe with every verb."""
         self._check_open("clear")
         self._clear()
+        self._forget_times()
 
     # Facts
 
@@ -260,7 +276,7 @@ class TableVerbs(ABC):
         return self._num_rows()
 
     def memory_report(self) -> dict[str, int]:
-        """Bytes held, by use: `row_bytes`, `index_bytes`, `total_bytes`. Safe with every verb."""
+        """Bytes held: of rows, index and candidates, and `total_bytes`. Safe with every verb."""
         self._check_open("memory_report")
         return self._memory_report()
 
@@ -322,11 +338,7 @@ class TableVerbs(ABC):
         if time_now > clock_now + _FUTURE_SECONDS:
             time_now = clock_now + _FUTURE_SECONDS
             self._count_clamped()
-        if not 0 <= time_now <= checks.MAX_TIME:
-            raise ValueError(
-                f"[Table.{verb}] expected now in [0, {checks.MAX_TIME}] seconds, got {time_now} "
-                f"(table {self.name!r})"
-            )
+        checks.check_time(self.config, verb, time_now)
         return int(time_now)
 
     def _rates(self, step: int, learning_rates: Sequence[float] | None) -> list[float]:
@@ -334,66 +346,3 @@ class TableVerbs(ABC):
             own = (segment.optimizer.learning_rate for segment in segments_of(self.config))
             learning_rates = [rate(step) if callable(rate) else rate for rate in own]
         return checks.check_rates(self.config, learning_rates)
-
-    # What a table implements. Arguments are checked; times are resolved.
-
-    @abstractmethod
-    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _contains(self, keys: torch.Tensor) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _lookup_entry(self, keys: torch.Tensor) -> Entries: ...
-
-    @abstractmethod
-    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        """At most `limit` rows, the first whose hash is in [first, last], ascending; or none."""
-
-    @abstractmethod
-    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None: ...
-
-    @abstractmethod
-    def _assign_add(
-        self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int
-    ) -> None: ...
-
-    @abstractmethod
-    def _apply_gradients(
-        self,
-        keys: torch.Tensor,
-        grads: torch.Tensor,
-        rates: list[float],
-        now: int,
-        threads: int,
-    ) -> Applied: ...
-
-    @abstractmethod
-    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _erase(self, keys: torch.Tensor) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _import_rows(self, rows: Rows) -> None: ...
-
-    @abstractmethod
-    def _clear(self) -> None: ...
-
-    @abstractmethod
-    def _num_rows(self) -> int: ...
-
-    @abstractmethod
-    def _memory_report(self) -> dict[str, int]: ...
-
-    @abstractmethod
-    def _stats(self) -> dict[str, int]: ...
-
-    @abstractmethod
-    def _count_clamped(self) -> None: ...
-
-    @abstractmethod
-    def _close(self) -> None: ...

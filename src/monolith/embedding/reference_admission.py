@@ -1,0 +1,227 @@
+"""Who gets a row, in plain Python: the exact map, the sliding filter and the dice.
+
+Each class answers `ask(key, count, now)` for one missing key of a call that `begin` announced, and
+gives its memory as columns. The caller holds the table's lock.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.embedding.admission import Admission, MinCount, Probabilistic, SlidingFilter
+from monolith.embedding.config import NUM_PARTITIONS
+from monolith.embedding.counter_random import key_hash, philox
+from monolith.embedding.reference_filter import FilterRing
+
+__all__ = ["AdmitAll", "make_admission"]
+
+Columns = dict[str, NDArray[np.int64]]
+
+_STREAM = 2  # of the generator; 0 is initial values, 1 is rounding
+_CANDIDATE_BYTES = 16
+_MAX_COUNT = (1 << 32) - 1
+
+
+class AdmitAll:
+    """No rule: every key gets a row. Base of the others.
+
+    Args:
+        rule: with the thresholds, if there is one.
+    """
+
+    num_dropped = 0
+    num_overflows = 0
+    num_candidates = 0
+    num_bytes = 0
+
+    def __init__(self, rule: Admission | None = None) -> None:
+        self._thresholds = rule
+
+    def has_rule(self, key: int) -> bool:
+        """Whether the key has to ask."""
+        return self._thresholds is not None and self._thresholds.threshold_of(key) > 0
+
+    def begin(self) -> None:
+        """A call that may ask begins."""
+
+    def ask(self, key: int, count: int, now: int, may_grow: bool = True) -> bool:
+        """Whether a missing key with `count` occurrences gets a row.
+
+        One that has to wait is forgotten where the memory may not grow.
+        """
+        return True
+
+    def columns(self, partitions: Sequence[int]) -> Columns:
+        """What is remembered of some partitions."""
+        return {}
+
+    def load(self, columns: Columns) -> None:
+        """Take over checked columns."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+
+class _Candidate(NamedTuple):
+    num_seen: int
+    time: int
+
+
+class _CandidateMap(AdmitAll):
+    """`MinCount`: partition -> key -> candidate, the least recently seen first."""
+
+    def __init__(self, rule: MinCount) -> None:
+        super().__init__(rule)
+        self._rule = rule
+        self._max_candidates = max(1, rule.max_bytes // _CANDIDATE_BYTES // NUM_PARTITIONS)
+        self._partitions: dict[int, dict[int, _Candidate]] = {}
+        self.num_dropped = 0
+
+    @property
+    def num_candidates(self) -> int:  # type: ignore[override]
+        """Keys that wait."""
+        return sum(map(len, self._partitions.values()))
+
+    @property
+    def num_bytes(self) -> int:  # type: ignore[override]
+        """Bytes of the candidates."""
+        return _CANDIDATE_BYTES * self.num_candidates
+
+    def ask(self, key: int, count: int, now: int, may_grow: bool = True) -> bool:
+        candidates = self._partitions.setdefault(key_hash(key) >> 52, {})
+        old = candidates.pop(key, None)
+        seen, time = old or (0, now)
+        ttl = self._rule.ttl_seconds
+        if ttl is not None and now - time >= ttl:
+            seen = 0
+        if seen >= self._rule.threshold_of(key):
+            return True
+        if old or may_grow:
+            self._put(key, min(seen + count, _MAX_COUNT), max(time, now))
+        return False
+
+    def _put(self, key: int, count: int, time: int) -> None:
+        candidates = self._partitions.setdefault(key_hash(key) >> 52, {})
+        candidates.pop(key, None)
+        candidates[key] = _Candidate(count, time)
+        if len(candidates) > self._max_candidates:
+            del candidates[next(iter(candidates))]
+            self.num_dropped += 1
+
+    def columns(self, partitions: Sequence[int]) -> Columns:
+        rows = [
+            (key, *candidate)
+            for partition in partitions
+            for key, candidate in self._partitions.get(partition, {}).items()
+        ]
+        return _as_columns(("key", "count", "time"), rows)
+
+    def load(self, columns: Columns) -> None:
+        for key, count, time in zip(*(columns[n].tolist() for n in columns), strict=True):
+            self._put(key, count, time)
+
+    def clear(self) -> None:
+        self._partitions.clear()
+
+
+class _FilterRings(AdmitAll):
+    """`SlidingFilter`: partition -> ring of filters."""
+
+    def __init__(self, rule: SlidingFilter) -> None:
+        super().__init__(rule)
+        self._rule = rule
+        self._rings: dict[int, FilterRing] = {}
+
+    def _ring(self, partition: int) -> FilterRing:
+        if partition not in self._rings:
+            capacity = self._rule.capacity // NUM_PARTITIONS
+            self._rings[partition] = FilterRing(capacity, self._rule.split_num)
+        return self._rings[partition]
+
+    @property
+    def num_dropped(self) -> int:  # type: ignore[override]
+        """Counts that were forgotten when a filter was used again."""
+        return sum(ring.num_dropped for ring in self._rings.values())
+
+    @property
+    def num_overflows(self) -> int:  # type: ignore[override]
+        """Keys that came in because no counter was free."""
+        return sum(ring.num_overflows for ring in self._rings.values())
+
+    @property
+    def num_candidates(self) -> int:  # type: ignore[override]
+        """Counters in use."""
+        return sum(sum(ring.num_elements) for ring in self._rings.values())
+
+    @property
+    def num_bytes(self) -> int:  # type: ignore[override]
+        """Bytes of the filters."""
+        return sum(ring.num_bytes for ring in self._rings.values())
+
+    def ask(self, key: int, count: int, now: int, may_grow: bool = True) -> bool:
+        hash_of_key = key_hash(key)
+        if not may_grow and hash_of_key >> 52 not in self._rings:
+            return False
+        seen = self._ring(hash_of_key >> 52).add(hash_of_key, count)
+        return seen is None or seen >= self._rule.threshold_of(key)
+
+    def columns(self, partitions: Sequence[int]) -> Columns:
+        rows = [
+            (partition, *row)
+            for partition in partitions
+            if partition in self._rings
+            for row in self._rings[partition].rows()
+        ]
+        return _as_columns(("partition", "split", "cell", "value"), rows)
+
+    def load(self, columns: Columns) -> None:
+        for partition, *row in zip(*(columns[n].tolist() for n in columns), strict=True):
+            self._ring(partition).load(*row)
+
+    def clear(self) -> None:
+        for ring in self._rings.values():
+            ring.clear()
+
+
+class _Dice(AdmitAll):
+    """`Probabilistic`: one random word per (seed, key, number of the call)."""
+
+    def __init__(self, rule: Probabilistic, seed: int) -> None:
+        super().__init__(rule)
+        self._rule, self._seed = rule, seed
+        self._next_number = 0
+
+    def begin(self) -> None:
+        self._next_number += 1
+
+    def ask(self, key: int, count: int, now: int, may_grow: bool = True) -> bool:
+        threshold = self._rule.threshold_of(key)
+        counter = [key, key >> 32, self._next_number - 1, _STREAM]
+        words = np.array([word & 0xFFFFFFFF for word in counter], np.uint64)
+        word = int(philox(words, (self._seed & 0xFFFFFFFF, self._seed >> 32))[0])
+        if self._rule.equal_probability:
+            return word * 2.0**-32 >= math.pow(0.05, count / threshold)
+        return word * threshold < 0xFFFFFFFF * count
+
+    def columns(self, partitions: Sequence[int]) -> Columns:
+        return _as_columns(("call_number",), [(self._next_number,)])
+
+    def load(self, columns: Columns) -> None:
+        self._next_number = int(columns["call_number"][0])
+
+
+def _as_columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> Columns:
+    values = np.array(rows, np.int64).reshape(-1, len(names))
+    return {name: values[:, i].copy() for i, name in enumerate(names)}
+
+
+def make_admission(rule: Admission | None, seed: int) -> AdmitAll:
+    """What answers the questions of a rule."""
+    if isinstance(rule, MinCount):
+        return _CandidateMap(rule)
+    if isinstance(rule, SlidingFilter):
+        return _FilterRings(rule)
+    return AdmitAll() if rule is None else _Dice(rule, seed)

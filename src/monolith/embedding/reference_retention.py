@@ -1,0 +1,159 @@
+"""Which rows the reference table takes in and lets go: admission, budget, expiry."""
+
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from monolith.embedding.budget import EMPTY_TABLE_BYTES
+from monolith.embedding.config import TableConfig, column_sizes
+from monolith.embedding.reference_admission import make_admission
+from monolith.embedding.reference_batch import Matrix
+
+__all__ = ["ReferenceRow", "ReferenceRows"]
+
+_INDEX_BYTES = 48  # of a row, nominally; a row of the native table takes no more
+_CANDIDATE_BYTES = 16
+_NUM_SAMPLED = 16
+_MAX_USES = 255
+
+
+class ReferenceRow(NamedTuple):
+    """One row."""
+
+    time: int
+    values: Matrix  # (width,): weights of all segments, then state
+    uses: int = 0  # writing calls, aged by sampling
+
+
+class ReferenceRows:
+    """key -> row, under the table's rules. The caller holds the table's lock.
+
+    Args:
+        config: what the table is.
+    """
+
+    def __init__(self, config: TableConfig) -> None:
+        assert config.seed is not None  # set by the config's constructor
+        self._config = config
+        self._row_bytes = 8 + 8 + 4 * sum(column_sizes(config).values())  # key, time, values
+        self._random = random.Random(config.seed)
+        self.rows: dict[int, ReferenceRow] = {}
+        self.admission = make_admission(config.admission, config.seed)
+        self.counters: Counter[str] = Counter()
+
+    def put(self, keys: Sequence[int], values: Matrix, times: Sequence[int], uses: int = 1) -> int:
+        """Insert or replace rows; of equal keys the last wins. Returns how many were new."""
+        num_before = len(self.rows)
+        for key, row, time in zip(keys, values.copy(), times, strict=True):
+            used = self.rows[key].uses + uses if key in self.rows else uses
+            self.rows[key] = ReferenceRow(time, row, min(used, _MAX_USES))
+        num_inserted = len(self.rows) - num_before
+        self.counters["inserted"] += num_inserted
+        return num_inserted
+
+    def remove(self, keys: Collection[int], counter: str) -> None:
+        """Remove rows that exist."""
+        for key in keys:
+            del self.rows[key]
+        self.counters[counter] += len(keys)
+
+    def admit(self, keys: Sequence[int], now: int) -> list[int]:
+        """Positions of the occurrences whose keys have a row or get one; the others are counted."""
+        self.admission.begin()
+        occurrences = Counter(keys)
+        asked = [
+            key for key in occurrences if key not in self.rows and self.admission.has_rule(key)
+        ]
+        refused = {
+            key
+            for key in asked
+            if not self.admission.ask(key, occurrences[key], now, self._fits(_CANDIDATE_BYTES))
+        }
+        self.counters["refused"] += len(refused)
+        refused |= self.make_room([key for key in occurrences if key not in refused])
+        return [i for i, key in enumerate(keys) if key not in refused]
+
+    def make_room(self, keys: Iterable[int]) -> set[int]:
+        """Room for those of the distinct keys that are new; returns those that get none, counted.
+
+        Rows of the call itself make no room.
+        """
+        budget, held = self._config.budget, set(keys)
+        refused: set[int] = set()
+        if budget is None:
+            return refused
+        num_new = 0
+        for key in [key for key in keys if key not in self.rows]:
+            num_new += 1
+            if self._fits(num_new * (self._row_bytes + _INDEX_BYTES)):
+                continue
+            others = [other for other in self.rows if other not in held]
+            if budget.policy == "refuse" or not others:
+                refused.add(key)
+                num_new -= 1
+            else:
+                self.remove([self._victim(others, budget.policy)], "evicted_for_budget")
+        self.counters["refused"] += len(refused)
+        return refused
+
+    def _victim(self, keys: Sequence[int], policy: str) -> int:
+        sampled = self._random.sample(keys, min(_NUM_SAMPLED, len(keys)))
+        if policy == "evict_oldest":
+            return min(sampled, key=lambda key: self.rows[key].time)
+        victim = min(sampled, key=lambda key: (self.rows[key].uses, self.rows[key].time))
+        for key in sampled:
+            self.rows[key] = self.rows[key]._replace(uses=self.rows[key].uses // 2)
+        return victim
+
+    def evict(self, reference: int) -> int:
+        """Remove expired rows."""
+        expiry = self._config.expiry
+        assert expiry is not None
+        expired = [
+            key for key, row in self.rows.items() if reference - row.time >= expiry.seconds_of(key)
+        ]
+        self.remove(expired, "evicted")
+        return len(expired)
+
+    def export_candidates(self, partitions: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Columns of `Table.export_candidates`."""
+        columns = self.admission.columns(partitions)
+        return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+    def clear(self) -> None:
+        """Remove rows and candidates."""
+        self.remove(list(self.rows), "erased")
+        self.admission.clear()
+
+    # Facts
+
+    def memory_report(self) -> dict[str, int]:
+        """Nominal bytes by use."""
+        report = {
+            "row_bytes": len(self.rows) * self._row_bytes,
+            "index_bytes": len(self.rows) * _INDEX_BYTES,
+            "candidate_bytes": self.admission.num_bytes,
+        }
+        return {**report, "total_bytes": sum(report.values())}
+
+    def _fits(self, num_bytes: int) -> bool:
+        budget = self._config.budget
+        if budget is None:
+            return True
+        room = budget.max_bytes - EMPTY_TABLE_BYTES
+        return self.memory_report()["total_bytes"] + num_bytes <= room
+
+    def stats(self) -> dict[str, int]:
+        """Counters since construction."""
+        counted = ("inserted", "erased", "evicted", "evicted_for_budget", "refused", "skipped")
+        return {
+            "num_rows": len(self.rows),
+            **{f"num_{name}": self.counters[name] for name in counted},
+            "num_clamped_times": self.counters["clamped_times"],
+            "num_candidates": self.admission.num_candidates,
+            "num_dropped_candidates": self.admission.num_dropped,
+            "num_filter_overflows": self.admission.num_overflows,
+        }

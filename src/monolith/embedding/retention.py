@@ -1,0 +1,105 @@
+"""Verbs about which rows stay: eviction of expired ones, and what admission remembers."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+
+from monolith.embedding import checks
+from monolith.embedding.config import TableConfig
+from monolith.embedding.retention_checks import check_candidates
+
+__all__ = ["RetentionVerbs"]
+
+
+class RetentionVerbs(ABC):
+    """The part of a table that forgets; see `TableVerbs` for the rest.
+
+    Args:
+        config: what the table is.
+    """
+
+    def __init__(self, config: TableConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self._latest_time = 0
+        self._latest_lock = threading.Lock()
+
+    @property
+    def latest_time(self) -> int:
+        """Largest update time that a writing call or imported row had; 0 after `clear`."""
+        return self._latest_time
+
+    def evict(self, now: int | None = None) -> int:
+        """Remove expired rows: reference - time >= days * 86400 (`Expiry`). Safe with every verb.
+
+        Args:
+            now: the reference in seconds; `latest_time` if None, never the wall clock.
+
+        Returns:
+            Number of rows removed; their space is used again.
+        """
+        return sum(self.evict_in_slices(now))
+
+    def evict_in_slices(self, now: int | None = None) -> Iterator[int]:
+        """`evict` in short steps, one per item; each gives the number of rows it removed."""
+        self._check_open("evict")
+        reference = self.latest_time if now is None else now
+        checks.check_time(self.config, "evict", reference)
+        return self._evict_ranges(reference)
+
+    def _evict_ranges(self, reference: int) -> Iterator[int]:
+        first: int | None = 0 if self.config.expiry else None
+        while first is not None:
+            self._check_open("evict")
+            num_evicted, first = self._evict_slice(first, reference)
+            yield num_evicted
+
+    def export_candidates(self, partitions: Iterable[int] | None = None) -> dict[str, torch.Tensor]:
+        """What admission remembers, as int64 columns of equal length. Safe with every verb.
+
+        Args:
+            partitions: only these partitions of the key space.
+
+        Returns:
+            `MinCount`: key, count, time; by partition, the least recently seen first.
+            `SlidingFilter`: partition, split, cell, value of the cells in use, and for each
+            partition (split -1) its head and how often that moved. `Probabilistic`: call_number.
+            Nothing without admission.
+        """
+        self._check_open("export_candidates")
+        numbers = checks.check_partitions(self.config, "export_candidates", partitions)
+        return self._export_candidates(numbers)
+
+    def import_candidates(self, columns: Mapping[str, torch.Tensor]) -> None:
+        """Take over columns of `export_candidates`. Safe with every verb.
+
+        A candidate replaces the table's own of the same key, and counts as seen in this order.
+        """
+        self._check_open("import_candidates")
+        check_candidates(self.config, columns)
+        self._import_candidates(dict(columns))
+
+    def _saw(self, time: int) -> None:
+        """A call with this update time succeeded."""
+        if time > self._latest_time:
+            with self._latest_lock:
+                self._latest_time = max(self._latest_time, time)
+
+    def _forget_times(self) -> None:
+        with self._latest_lock:
+            self._latest_time = 0
+
+    @abstractmethod
+    def _check_open(self, verb: str) -> None: ...
+
+    @abstractmethod
+    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
+        """Evict from the hash `first` on; the number of rows, and where to go on (None: done)."""
+
+    @abstractmethod
+    def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]: ...
+
+    @abstractmethod
+    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None: ...

@@ -1,0 +1,72 @@
+"""Checks of what `import_candidates` takes: names, lengths, and the range of every number."""
+
+from collections.abc import Mapping
+
+import torch
+
+from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
+from monolith.embedding.checks import MAX_TIME, check_tensor
+from monolith.embedding.config import NUM_PARTITIONS, TableConfig
+from monolith.embedding.reference_filter import ring_shape
+
+__all__ = ["candidate_columns", "check_candidates"]
+
+_MAX_INT64 = (1 << 63) - 1
+_MAX_UINT32 = (1 << 32) - 1
+
+
+def candidate_columns(config: TableConfig) -> tuple[str, ...]:
+    """Names of the columns of `export_candidates`."""
+    if isinstance(config.admission, MinCount):
+        return ("key", "count", "time")
+    if isinstance(config.admission, SlidingFilter):
+        return ("partition", "split", "cell", "value")
+    return ("call_number",) if isinstance(config.admission, Probabilistic) else ()
+
+
+def check_candidates(config: TableConfig, columns: Mapping[str, torch.Tensor]) -> None:
+    """Refuse columns that are not exactly those of the table's admission, or numbers off range."""
+    names = candidate_columns(config)
+    if set(columns) != set(names):
+        raise _error(config, f"columns {sorted(names)}", str(sorted(columns)))
+    where = ("[Table.import_candidates]", f"(table {config.name!r})")
+    for name in names:
+        check_tensor(where, name, columns[name], torch.int64, 1)
+    lengths = {name: len(columns[name]) for name in names}
+    if len(set(lengths.values())) > 1:
+        raise _error(config, "columns of equal length", str(lengths))
+    if isinstance(config.admission, MinCount):
+        _check_range(config, "count", columns["count"], 1, _MAX_UINT32)
+        _check_range(config, "time", columns["time"], 0, MAX_TIME)
+    elif isinstance(config.admission, SlidingFilter):
+        _check_filter(config, config.admission, columns)
+    elif isinstance(config.admission, Probabilistic):
+        if lengths["call_number"] != 1:
+            raise _error(config, "1 call_number", str(lengths["call_number"]))
+        _check_range(config, "call_number", columns["call_number"], 0, _MAX_INT64)
+
+
+def _check_filter(
+    config: TableConfig, rule: SlidingFilter, columns: Mapping[str, torch.Tensor]
+) -> None:
+    size, _, num_cells = ring_shape(rule.capacity // NUM_PARTITIONS, rule.split_num)
+    _check_range(config, "partition", columns["partition"], 0, NUM_PARTITIONS - 1)
+    _check_range(config, "split", columns["split"], -1, size - 1)
+    is_head = columns["split"] < 0
+    cell, value = columns["cell"], columns["value"]
+    _check_range(config, "cell of split -1", cell[is_head], 0, size - 1)
+    _check_range(config, "value of split -1", value[is_head], 0, _MAX_INT64)
+    _check_range(config, "cell", cell[~is_head], 0, num_cells - 1)
+    _check_range(config, "value", value[~is_head], 1, _MAX_UINT32)
+
+
+def _check_range(config: TableConfig, name: str, values: torch.Tensor, low: int, high: int) -> None:
+    if len(values) and not (int(values.min()) >= low and int(values.max()) <= high):
+        got = f"[{int(values.min())}, {int(values.max())}]"
+        raise _error(config, f"{name} in [{low}, {high}]", got)
+
+
+def _error(config: TableConfig, expected: str, got: str) -> ValueError:
+    return ValueError(
+        f"[Table.import_candidates] expected {expected}, got {got} (table {config.name!r})"
+    )
