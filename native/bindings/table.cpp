@@ -11,8 +11,12 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using monolith::AdmissionKind;
+using monolith::AdmissionSpec;
+using monolith::BudgetPolicy;
 using monolith::NonFinite;
 using monolith::SegmentSpec;
+using monolith::SlotValues;
 using monolith::Table;
 using monolith::TableSpec;
 
@@ -36,14 +40,39 @@ Table::Columns columns_at(Address times, const std::vector<Address>& columns,
 using Segments = std::vector<
     std::tuple<uint32_t, std::string, std::vector<std::pair<std::string, float>>, float, float>>;
 
+// (kind, threshold, slots, max_bytes, ttl_seconds, capacity, split_num, is_equal)
+using AdmissionTuple =
+    std::tuple<std::string, uint32_t, SlotValues, uint64_t, uint32_t, uint64_t, uint32_t, bool>;
+
+AdmissionSpec admission_spec(const AdmissionTuple& tuple) {
+  const auto& [name, threshold, slots, max_bytes, ttl, capacity, split_num, is_equal] = tuple;
+  const AdmissionKind kind = name == "MinCount"        ? AdmissionKind::kMinCount
+                             : name == "SlidingFilter" ? AdmissionKind::kSlidingFilter
+                             : name == "Probabilistic" ? AdmissionKind::kProbabilistic
+                                                       : AdmissionKind::kNone;
+  return {kind, threshold, slots, max_bytes, ttl, capacity, split_num, is_equal};
+}
+
 void construct(Table* self, std::string name, const Segments& segments, uint64_t seed,
-               const std::string& non_finite, float clip_value) {
-  TableSpec spec{std::move(name), {}, seed, NonFinite::kRefuse, clip_value};
+               const std::string& non_finite, float clip_value, const AdmissionTuple& admission,
+               const std::pair<uint32_t, SlotValues>& expiry,
+               const std::pair<uint64_t, std::string>& budget) {
+  TableSpec spec;
+  spec.name = std::move(name);
+  spec.seed = seed;
+  spec.clip_value = clip_value;
   for (const auto& [dim, optimizer, options, minval, maxval] : segments) {
     spec.segments.push_back(SegmentSpec{dim, optimizer, options, minval, maxval});
   }
   if (non_finite == "skip") spec.non_finite = NonFinite::kSkip;
   if (non_finite == "clip") spec.non_finite = NonFinite::kClip;
+  spec.admission = admission_spec(admission);
+  std::tie(spec.expiry_days, spec.expiry_slots) = expiry;
+  spec.budget_bytes = budget.first;
+  if (budget.second == "evict_oldest") spec.budget_policy = BudgetPolicy::kEvictOldest;
+  if (budget.second == "evict_least_frequent") {
+    spec.budget_policy = BudgetPolicy::kEvictLeastFrequent;
+  }
   new (self) Table(spec);
 }
 
@@ -55,10 +84,18 @@ Numbers stats(Table& table) {
   result["num_rows"] = table.num_rows();
   result["num_inserted"] = c.inserted.load();
   result["num_erased"] = c.erased.load();
-  result["num_refused"] = 0;
+  result["num_evicted"] = c.evicted.load();
+  result["num_evicted_for_budget"] = c.evicted_for_budget.load();
+  result["num_refused"] = c.refused.load();
   result["num_skipped"] = c.skipped.load();
+  const auto* admission = table.admission();
+  result["num_candidates"] = admission ? admission->counters().candidates.load() : 0;
+  result["num_dropped_candidates"] = admission ? admission->counters().dropped.load() : 0;
+  result["num_filter_overflows"] = admission ? admission->counters().overflows.load() : 0;
   result["num_rebuilds"] = table.index_counters().rebuilds.load();
   result["num_splits"] = table.index_counters().splits.load();
+  result["lock_waits"] = table.index_counters().lock_waits.load();
+  result["lock_wait_max_ns"] = table.index_counters().lock_wait_max_ns.load();
   result["reader_retries"] = c.reader_retries.load();
   result["reader_waits"] = c.reader_waits.load();
   result["reader_wait_max_ns"] = c.reader_wait_max_ns.load();
@@ -69,7 +106,9 @@ Numbers memory_report(Table& table) {
   Numbers result;
   result["row_bytes"] = table.row_bytes();
   result["index_bytes"] = table.index_bytes();
-  result["total_bytes"] = table.row_bytes() + table.index_bytes() + sizeof(Table);
+  result["candidate_bytes"] = table.candidate_bytes();
+  result["total_bytes"] =
+      table.row_bytes() + table.index_bytes() + table.candidate_bytes() + sizeof(Table);
   return result;
 }
 
@@ -157,13 +196,39 @@ void bind_writes(nb::class_<Table>& table) {
   table.def("set_memory_limit", &Table::set_memory_limit, "limit_bytes"_a);
 }
 
+void bind_retention(nb::class_<Table>& table) {
+  table.def(
+      "evict",
+      [](Table& self, uint64_t first, uint32_t reference) {
+        const auto [count, next] = self.evict(first, reference);
+        return std::make_pair(count, next);
+      },
+      ReleaseGil(), "first"_a, "reference"_a);
+  table.def(
+      "export_candidates",
+      [](Table& self, const std::vector<uint32_t>& partitions) {
+        std::vector<int64_t> values;
+        {
+          const nb::gil_scoped_release release;
+          values = self.export_candidates(partitions);
+        }
+        return nb::bytes(values.data(), values.size() * sizeof(int64_t));
+      },
+      "partitions"_a);
+  table.def(
+      "import_candidates",
+      [](Table& self, Address values, size_t n) { self.import_candidates(at<int64_t>(values), n); },
+      ReleaseGil(), "values"_a, "n"_a);
+}
+
 }  // namespace
 
 void init_table(nb::module_& module) {
   nb::class_<Table> table(module, "Table");
-  table.def("__init__", construct, "name"_a, "segments"_a, "seed"_a, "non_finite"_a,
-            "clip_value"_a);
+  table.def("__init__", construct, "name"_a, "segments"_a, "seed"_a, "non_finite"_a, "clip_value"_a,
+            "admission"_a, "expiry"_a, "budget"_a);
   bind_reads(table);
   bind_writes(table);
+  bind_retention(table);
   module.def("kernels_name", [] { return monolith::kernels().name; });
 }

@@ -28,7 +28,7 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, unsigned n
   firsts_ = std::make_unique_for_overwrite<uint32_t[]>(n);
   counts_ = std::make_unique_for_overwrite<uint32_t[]>(n);
   rows_ = std::make_unique_for_overwrite<uint32_t[]>(n);
-  is_new_ = std::make_unique<bool[]>(n);
+  states_ = std::make_unique<State[]>(n);
 }
 
 uint32_t Batch::partition_of(int64_t key) const noexcept {

@@ -42,9 +42,10 @@ class Batch {
   std::span<const uint32_t> occurrences(uint32_t position) const noexcept {
     return {order_.get() + firsts_[position], counts_[position]};
   }
-  // For the caller to fill in per distinct key; is_new is false at first.
+  // For the caller to fill in per distinct key; the state is kOld at first.
+  enum State : uint8_t { kOld, kNew, kRefused };
   uint32_t& row(uint32_t position) noexcept { return rows_[position]; }
-  bool& is_new(uint32_t position) noexcept { return is_new_[position]; }
+  State& state(uint32_t position) noexcept { return states_[position]; }
   uint32_t num_occurrences() const noexcept { return starts_.back(); }
 
  private:
@@ -63,7 +64,7 @@ class Batch {
   std::unique_ptr<uint32_t[]> firsts_;  // of each distinct key, into order_
   std::unique_ptr<uint32_t[]> counts_;
   std::unique_ptr<uint32_t[]> rows_;
-  std::unique_ptr<bool[]> is_new_;
+  std::unique_ptr<State[]> states_;
 };
 
 }  // namespace monolith

@@ -102,13 +102,20 @@ size_t Arena::take(uint32_t* numbers, size_t n) {
     free_ = meta(free_)->time;
   }
   if (taken == n) return taken;
-  if (num_chunks_ == 0 || num_used_ == capacity(num_chunks_ - 1)) {
-    if (taken > 0) return taken;
-    add_chunk();
+  const bool is_full = num_chunks_ == 0 || num_used_ == capacity(num_chunks_ - 1);
+  if (is_full && taken > 0) return taken;
+  const size_t bytes = row_bytes_ + sizeof(Meta);
+  if (!memory_.try_use(bytes)) return taken;  // the first fresh row
+  try {
+    if (is_full) add_chunk();
+  } catch (...) {
+    memory_.unuse(bytes);
+    throw;
   }
   const uint32_t room = capacity(num_chunks_ - 1) - num_used_;
   const uint32_t first = ((num_chunks_ - 1) << kIndexBits) | num_used_;
-  const auto fresh = static_cast<uint32_t>(std::min<size_t>(room, n - taken));
+  auto fresh = static_cast<uint32_t>(std::min<size_t>(room, n - taken));
+  if (!memory_.try_use((fresh - 1) * bytes)) fresh = 1;
   for (uint32_t i = 0; i < fresh; ++i) numbers[taken + i] = first + i;
   num_used_ += fresh;
   num_rows_ += fresh;
@@ -137,6 +144,7 @@ void Arena::clear() noexcept {
     epochs_.retire(free_block, &memory_, chunks[i].meta.exchange(nullptr),
                    capacity(i) * sizeof(Meta));
   }
+  memory_.unuse(num_rows_ * (row_bytes_ + sizeof(Meta)));
   num_rows_ = 0;
   num_chunks_ = 0;
   num_used_ = 0;

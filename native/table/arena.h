@@ -22,9 +22,19 @@ inline void prefetch_bytes(const void* address, size_t bytes) noexcept {
 // touches one cache line. Written and read under the bin's lock or between two reads of the
 // version.
 struct Meta {
-  uint32_t time;                         // last update in seconds; of a free row: next free row
-  uint32_t marks;                        // kFresh
+  uint32_t time;   // last update in seconds; of a free row: next free row
+  uint32_t marks;  // kFresh, kHeld, use count; the upper 16 bits are free
+
   static constexpr uint32_t kFresh = 1;  // inserted, but not written by any call yet
+  static constexpr uint32_t kUse = 2;    // unit of the use count: writing calls, aged
+  static constexpr uint32_t kUses = 0xFF * kUse;
+  static constexpr uint32_t kHeld = 1u << 9;  // a running call will write it: no victim
+
+  // Marks after a writing call.
+  static constexpr uint32_t used(uint32_t marks) noexcept {
+    marks &= ~(kFresh | kHeld);
+    return (marks & kUses) == kUses ? marks : marks + kUse;
+  }
 };
 
 // A row number is (chunk << 18) | index. Chunks start at one page and double, up to 256 Ki rows or
@@ -53,7 +63,8 @@ class Arena {
   // Bytes of all rows ever handed out, now free or not.
   size_t bytes() noexcept;
 
-  // Takes up to n rows (at least one), freed ones first. Throws OutOfMemory and takes none.
+  // Takes up to n rows, freed ones first; none if the budget allows none. Throws OutOfMemory and
+  // takes none.
   size_t take(uint32_t* numbers, size_t n);
   void give(const uint32_t* numbers, size_t n) noexcept;
 

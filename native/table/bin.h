@@ -19,13 +19,14 @@ inline void pause_cpu() noexcept {
 // Four bytes; spins shortly, then sleeps.
 class Lock {
  public:
+  bool try_lock() noexcept {
+    uint32_t free = 0;
+    return state_.load(std::memory_order_relaxed) == 0 &&
+           state_.compare_exchange_strong(free, 1, std::memory_order_acquire);
+  }
   void lock() noexcept {
     for (int spin = 0; spin < 200; ++spin) {
-      uint32_t free = 0;
-      if (state_.load(std::memory_order_relaxed) == 0 &&
-          state_.compare_exchange_weak(free, 1, std::memory_order_acquire)) {
-        return;
-      }
+      if (try_lock()) return;
       pause_cpu();
     }
     while (state_.exchange(2, std::memory_order_acquire) != 0) state_.wait(2);

@@ -1,6 +1,7 @@
 #include "table/index.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 
 namespace monolith {
@@ -20,7 +21,9 @@ uint32_t split_from(const Bin& bin) {
   return static_cast<uint32_t>(2048 * (1 + draw(bin.prefix, bin.depth, 0)));
 }
 
-uint32_t lines_for(uint32_t num_keys, double slack) {
+// Lines of a bin for so many keys; each bin and rebuild draws its own slack.
+uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth, uint32_t generation) {
+  const double slack = 1.08 + 0.40 * draw(prefix, depth, generation + 1);
   const double slots = num_keys * slack / kMaxLoad;
   auto lines = static_cast<size_t>(slots / Line::kSlots) + 1;
   const size_t bytes = (lines + 1) * sizeof(Line);
@@ -91,10 +94,12 @@ void Bin::remove(Place place) noexcept {
 }
 
 Index::Index(Memory& memory, Epochs& epochs, uint32_t first_version)
-    : heap_(memory), epochs_(epochs), first_version_(first_version) {
+    : memory_(memory), heap_(memory), epochs_(epochs), first_version_(first_version) {
   Directory* directory = allocate_directory(0);
   try {
-    Bin* bin = allocate_bin(1, 0, 0, 0);
+    const uint32_t num_lines = lines_for(1, 0, 0, 0);
+    count_bytes((size_t{num_lines} + 1) * sizeof(Line), 0);
+    Bin* bin = allocate_bin(num_lines, 0, 0, 0);
     directory->entries()[0].store(BinRef(bin).bits(), std::memory_order_relaxed);
   } catch (...) {
     heap_.release(directory, directory->bytes());
@@ -116,24 +121,33 @@ Index::~Index() {
   heap_.release(directory, directory->bytes());
 }
 
-Bin* Index::allocate_bin(uint32_t num_keys, uint64_t prefix, uint8_t depth, uint32_t generation) {
-  const double slack = 1.08 + 0.40 * draw(prefix, depth, generation + 1);
-  const uint32_t num_lines = lines_for(num_keys, slack);
-  const size_t bytes = (size_t{num_lines} + 1) * sizeof(Line);
-  Bin* bin = new (heap_.allocate(bytes)) Bin;
+Bin* Index::allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation) {
+  Bin* bin = new (heap_.allocate((size_t{num_lines} + 1) * sizeof(Line))) Bin;
   bin->num_lines = num_lines;
   bin->max_keys = std::max(1u, static_cast<uint32_t>(num_lines * Line::kSlots * kMaxLoad));
   bin->generation = generation;
   bin->depth = depth;
   bin->prefix = prefix;
   for (uint32_t i = 0; i < num_lines; ++i) (new (bin->lines() + i) Line)->reset(first_version_);
-  bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return bin;
 }
 
-void Index::free_bin(Bin* bin) noexcept {
-  bytes_.fetch_sub(bin->bytes(), std::memory_order_relaxed);
-  heap_.release(bin, bin->bytes());
+// A bin that is replaced no longer counts: what is in use is what readers can reach.
+void Index::count_bytes(size_t added, size_t removed) {
+  if (added > removed && !memory_.try_use(added - removed)) throw OverBudget();
+  if (added < removed) memory_.unuse(removed - added);
+  bytes_.fetch_add(added - removed, std::memory_order_relaxed);
+}
+
+// All that can fail before new bins take the place of an old one.
+void Index::replace(const Bin* old, size_t new_bytes) {
+  count_bytes(new_bytes, old->bytes());
+  try {
+    epochs_.reserve(1);
+  } catch (...) {
+    count_bytes(old->bytes(), new_bytes);
+    throw;
+  }
 }
 
 Index::Directory* Index::allocate_directory(uint32_t depth) {
@@ -169,12 +183,14 @@ uint32_t Index::find(int64_t key, uint64_t hash) const noexcept {
   }
 }
 
-Bin* Index::lock_bin(uint64_t hash) noexcept {
-  for (;;) {
-    Bin* bin = bin_of(hash).bin();
-    bin->lock.lock();
-    if (!bin->is_retired) return bin;
-    bin->lock.unlock();
+void Index::wait_for(Bin& bin) noexcept {
+  const auto start = std::chrono::steady_clock::now();
+  bin.lock.lock();
+  const auto waited = std::chrono::steady_clock::now() - start;
+  const auto ns = static_cast<uint64_t>(waited / std::chrono::nanoseconds(1));
+  counters_.lock_waits.fetch_add(1, std::memory_order_relaxed);
+  uint64_t longest = counters_.lock_wait_max_ns.load(std::memory_order_relaxed);
+  while (longest < ns && !counters_.lock_wait_max_ns.compare_exchange_weak(longest, ns)) {
   }
 }
 
@@ -186,12 +202,12 @@ Bin* Index::make_room(Bin* bin, uint64_t hash) {
     if (Bin* child = try_split(bin, hash)) return make_room(child, hash);
   }
   if (is_full) throw OutOfMemory(bin->bytes(), bytes());
-  return rebuild(bin, bin->num_keys + 1);
+  return rebuild(bin, lines_for(bin->num_keys + 1, bin->prefix, bin->depth, bin->generation + 1));
 }
 
 Bin* Index::renew(Bin* bin) noexcept {
   try {
-    return rebuild(bin, bin->num_keys + 1);
+    return rebuild(bin, bin->num_lines);
   } catch (const std::bad_alloc&) {
     return bin;
   }
@@ -199,13 +215,19 @@ Bin* Index::renew(Bin* bin) noexcept {
 
 Bin* Index::shrink(Bin* bin) noexcept {
   const bool is_sparse = bin->num_lines > 8 && bin->num_keys < bin->max_keys / 3;
-  return is_sparse ? renew(bin) : bin;
+  if (!is_sparse) return bin;
+  const uint32_t wanted = bin->num_keys + 1;
+  try {
+    return rebuild(bin, lines_for(wanted, bin->prefix, bin->depth, bin->generation + 1));
+  } catch (const std::bad_alloc&) {
+    return bin;
+  }
 }
 
-Bin* Index::rebuild(Bin* bin, uint32_t room_for) {
-  Bin* fresh = allocate_bin(room_for, bin->prefix, bin->depth, bin->generation + 1);
+Bin* Index::rebuild(Bin* bin, uint32_t num_lines) {
+  Bin* fresh = allocate_bin(num_lines, bin->prefix, bin->depth, bin->generation + 1);
   try {
-    epochs_.reserve(1);
+    replace(bin, fresh->bytes());
   } catch (...) {
     free_bin(fresh);
     throw;
@@ -228,11 +250,12 @@ Bin* Index::try_split(Bin* bin, uint64_t hash) {
   uint32_t num_upper = 0;
   bin->for_each([&](int64_t key, uint32_t) { num_upper += key_hash(key) >= middle; });
   const uint32_t num_lower = bin->num_keys - num_upper;
-  Bin* lower = allocate_bin(num_lower + 1, bin->prefix, depth, 0);
+  const uint32_t lower_lines = lines_for(num_lower + 1, bin->prefix, depth, 0);
+  Bin* lower = allocate_bin(lower_lines, bin->prefix, depth, 0);
   Bin* upper = nullptr;
   try {
-    upper = allocate_bin(num_upper + 1, middle, depth, 0);
-    epochs_.reserve(1);
+    upper = allocate_bin(lines_for(num_upper + 1, middle, depth, 0), middle, depth, 0);
+    replace(bin, lower->bytes() + upper->bytes());
   } catch (...) {
     free_bin(lower);
     if (upper != nullptr) free_bin(upper);
@@ -297,7 +320,6 @@ void Index::retire(Bin* bin) noexcept {
   }
   bin->is_retired = true;
   bin->lock.unlock();
-  bytes_.fetch_sub(bin->bytes(), std::memory_order_relaxed);
   epochs_.retire(free_retired, this, bin, bin->bytes());
 }
 
@@ -311,7 +333,7 @@ void Index::clear() {
   Directory* directory = allocate_directory(0);
   Bin* empty = nullptr;
   try {
-    empty = allocate_bin(1, 0, 0, 0);
+    empty = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
     epochs_.reserve(bins.size() + 1);
   } catch (...) {
     if (empty != nullptr) free_bin(empty);
@@ -319,6 +341,7 @@ void Index::clear() {
     throw;
   }
   directory->entries()[0].store(BinRef(empty).bits(), std::memory_order_relaxed);
+  count_bytes(empty->bytes(), bytes());  // no more than before: cannot fail
   const std::lock_guard lock(directory_mutex_);
   directory_.store(directory, std::memory_order_release);
   num_bins_ = 1;

@@ -17,6 +17,8 @@ namespace monolith {
 struct IndexCounters {
   std::atomic<uint64_t> rebuilds{0};
   std::atomic<uint64_t> splits{0};
+  std::atomic<uint64_t> lock_waits{0};  // a writer met a bin that another one held
+  std::atomic<uint64_t> lock_wait_max_ns{0};
 };
 
 // Grows bin by bin: an insert pays at most for one bin of a few thousand keys, or for doubling the
@@ -40,10 +42,17 @@ class Index {
   uint32_t find(int64_t key, uint64_t hash) const noexcept;
 
   // The locked bin that covers the hash. The caller unlocks it.
-  Bin* lock_bin(uint64_t hash) noexcept;
+  Bin* lock_bin(uint64_t hash) noexcept {
+    for (;;) {
+      Bin* bin = bin_of(hash).bin();
+      if (!bin->lock.try_lock()) wait_for(*bin);
+      if (!bin->is_retired) return bin;
+      bin->lock.unlock();
+    }
+  }
 
   // Makes room for one more key in the locked bin. Returns the locked bin that now covers the hash.
-  // Throws OutOfMemory and leaves the bin as it was, locked.
+  // Throws OutOfMemory or OverBudget and leaves the bin as it was, locked.
   Bin* make_room(Bin* bin, uint64_t hash);
   // Same size, fresh versions. A failure leaves the bin as it was.
   Bin* renew(Bin* bin) noexcept;
@@ -67,17 +76,21 @@ class Index {
     size_t bytes() const { return sizeof(Directory) + (size_t{8} << depth); }
   };
 
-  Bin* allocate_bin(uint32_t num_keys, uint64_t prefix, uint8_t depth, uint32_t generation);
-  void free_bin(Bin* bin) noexcept;
+  Bin* allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation);
+  void free_bin(Bin* bin) noexcept { heap_.release(bin, bin->bytes()); }
+  void count_bytes(size_t added, size_t removed);
+  void replace(const Bin* old, size_t new_bytes);
   Directory* allocate_directory(uint32_t depth);
   static void free_retired(void* owner, void* block, size_t bytes);
 
-  Bin* rebuild(Bin* bin, uint32_t room_for);
+  Bin* rebuild(Bin* bin, uint32_t num_lines);
   Bin* try_split(Bin* bin, uint64_t hash);
   bool reserve_depth(uint8_t depth, bool is_forced);
   void publish(Bin* bin) noexcept;
+  void wait_for(Bin& bin) noexcept;
   void retire(Bin* bin) noexcept;
 
+  Memory& memory_;
   PageHeap heap_;
   Epochs& epochs_;
   const uint32_t first_version_;

@@ -84,7 +84,7 @@ struct alignas(64) Line {
   // Few changes are left before the sequence would repeat; the bin must be rebuilt first, or a
   // reader that slept through a full turn would take a torn row for a whole one.
   bool is_worn() const noexcept {
-    return version.load(std::memory_order_relaxed) >= UINT32_MAX - 4 * kSequence;
+    return version.load(std::memory_order_relaxed) >= UINT32_MAX - 16 * kSequence;
   }
 };
 static_assert(sizeof(Line) == 64);

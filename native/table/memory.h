@@ -22,11 +22,15 @@ class OutOfMemory : public std::bad_alloc {
   std::string text_;
 };
 
+// The table's budget allows no more, though the machine has memory.
+class OverBudget : public std::bad_alloc {};
+
 // Thread-safe. Blocks are aligned to 64 bytes; from 2 MiB on they are mapped on their own, aligned
 // to 2 MiB and asked to be huge pages.
 class Memory {
  public:
-  Memory() = default;
+  explicit Memory(size_t budget_bytes = SIZE_MAX, size_t used_bytes = 0)
+      : used_bytes_(used_bytes), budget_bytes_(budget_bytes) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
@@ -38,9 +42,33 @@ class Memory {
   // Allocations that would pass the limit fail. Held memory stays.
   void set_limit(size_t bytes) noexcept { limit_bytes_.store(bytes, std::memory_order_relaxed); }
 
+  // What the table uses of it, as its memory report says; bounded by the table's budget. False: it
+  // would pass the budget, and nothing changed.
+  bool try_use(size_t bytes) noexcept;
+  void unuse(size_t bytes) noexcept { used_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+
  private:
   std::atomic<size_t> held_bytes_{0};
   std::atomic<size_t> limit_bytes_{SIZE_MAX};
+  std::atomic<size_t> used_bytes_;
+  const size_t budget_bytes_;
+};
+
+// The blocks of one user of the memory, all of them in use. Thread-safe.
+class Account {
+ public:
+  explicit Account(Memory& memory) : memory_(memory) {}
+  Account(const Account&) = delete;
+  Account& operator=(const Account&) = delete;
+
+  // Contents are undefined. Null: over budget. Throws OutOfMemory.
+  void* take(size_t bytes);
+  void give(void* block, size_t bytes) noexcept;
+  size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  Memory& memory_;
+  std::atomic<size_t> bytes_{0};
 };
 
 }  // namespace monolith

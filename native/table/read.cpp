@@ -152,7 +152,7 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial,
     racy_load(out + i * dim, row, dim * 4);
   };
   const auto miss = [=, this](size_t i) {
-    if (initial) {
+    if (initial && !(admission_ && admission_->has_rule(keys[i]))) {
       layout_.initial_weights(out + i * dim, keys[i]);
     } else {
       std::memset(out + i * dim, 0, dim * 4);

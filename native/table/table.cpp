@@ -7,7 +7,14 @@ Table::Table(const TableSpec& spec)
       layout_(spec.segments, spec.seed),
       non_finite_(spec.non_finite),
       clip_value_(spec.clip_value),
+      expiry_days_(spec.expiry_days, spec.expiry_slots),
+      budget_policy_(spec.budget_policy),
+      memory_(spec.budget_bytes, sizeof(Table)),
       arena_(memory_, epochs_, layout_.row_bytes()),
-      index_(memory_, epochs_, spec.first_version) {}
+      index_(memory_, epochs_, spec.first_version) {
+  if (spec.admission.kind == AdmissionKind::kNone) return;
+  if (!memory_.try_use(sizeof(Admission))) throw OverBudget();
+  admission_ = std::make_unique<Admission>(memory_, spec.admission, spec.seed);
+}
 
 }  // namespace monolith

@@ -7,18 +7,22 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "ops/batch.h"
+#include "table/admission.h"
 #include "table/arena.h"
 #include "table/gate.h"
 #include "table/index.h"
 #include "table/layout.h"
 #include "table/memory.h"
+#include "table/slots.h"
 
 namespace monolith {
 
 enum class NonFinite { kRefuse, kSkip, kClip };
+enum class BudgetPolicy { kRefuse, kEvictOldest, kEvictLeastFrequent };
 
 struct TableSpec {
   std::string name;  // for messages
@@ -26,6 +30,11 @@ struct TableSpec {
   uint64_t seed = 0;
   NonFinite non_finite = NonFinite::kRefuse;
   float clip_value = 0;
+  AdmissionSpec admission;
+  uint32_t expiry_days = 0;
+  SlotValues expiry_slots;
+  size_t budget_bytes = SIZE_MAX;  // above the size of an empty table
+  BudgetPolicy budget_policy = BudgetPolicy::kRefuse;
   uint32_t first_version = 0;  // of index lines; tests force the wrap-around with it
 };
 
@@ -35,7 +44,8 @@ struct AppliedCounts {
 
 // Counters since construction.
 struct TableCounters {
-  std::atomic<uint64_t> inserted{0}, erased{0}, skipped{0};
+  std::atomic<uint64_t> inserted{0}, erased{0}, skipped{0}, refused{0};
+  std::atomic<uint64_t> evicted{0}, evicted_for_budget{0};
   mutable std::atomic<uint64_t> reader_retries{0};  // a writer changed the row while it was copied
   mutable std::atomic<uint64_t> reader_waits{0};    // a reader met a row being written
   mutable std::atomic<uint64_t> reader_wait_max_ns{0};
@@ -49,8 +59,10 @@ class Table {
   uint64_t num_rows() const noexcept { return num_rows_.load(std::memory_order_relaxed); }
   size_t row_bytes() noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
+  size_t candidate_bytes() const noexcept { return admission_ ? admission_->bytes() : 0; }
   size_t held_bytes() const noexcept { return memory_.held_bytes(); }
   const TableCounters& counters() const noexcept { return counters_; }
+  const Admission* admission() const noexcept { return admission_.get(); }
   const IndexCounters& index_counters() const noexcept { return index_.counters(); }
   // Allocations beyond the limit fail as if the machine had no more memory.
   void set_memory_limit(size_t bytes) noexcept { memory_.set_limit(bytes); }
@@ -79,7 +91,19 @@ class Table {
   void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now);
   void erase(const int64_t* keys, size_t n, bool* existed);
   void import_rows(const int64_t* keys, size_t n, const Columns& columns);
+  // Removes every row, candidate and filter count.
   void clear();
+
+  // Removes expired rows of some bins, from the one that covers the hash `first` on.
+  struct Evicted {
+    uint64_t count;
+    uint64_t next;  // where to go on; 0: done
+  };
+  Evicted evict(uint64_t first, uint32_t reference);
+
+  // What admission remembers, row by row (Admission::num_columns).
+  std::vector<int64_t> export_candidates(std::span<const uint32_t> partitions);
+  void import_candidates(const int64_t* values, size_t n);
 
  private:
   class Writer;
@@ -93,10 +117,16 @@ class Table {
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
   void read_entry(uint32_t number, size_t i, const Columns& columns, float* scratch) const;
 
-  bool insert_row(int64_t key, uint32_t now, RowCache& rows);
+  enum class Insertion { kInserted, kFound, kRefused };
+  Insertion insert_row(int64_t key, uint32_t now, RowCache& rows);
+  bool insert_again(int64_t key, uint32_t now, RowCache& rows) noexcept;
+  bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
+  bool evict_for_budget(Bin& bin, uint32_t& number) noexcept;
+  uint32_t evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noexcept;
   bool remove_row(int64_t key, bool only_fresh) noexcept;
   template <typename Edit>
-  bool update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit) noexcept;
+  bool update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit,
+                  bool is_use = true) noexcept;
   void prefetch_row(uint32_t number) const noexcept;
   std::string refusal(size_t row, size_t column, float value) const;
 
@@ -104,12 +134,16 @@ class Table {
   const Layout layout_;
   const NonFinite non_finite_;
   const float clip_value_;
+  const SlotRule expiry_days_;
+  const BudgetPolicy budget_policy_;
   Memory memory_;
   mutable Epochs epochs_;  // outlives arena_ and index_
   Arena arena_;
   Index index_;
+  std::unique_ptr<Admission> admission_;  // null: every key gets a row
   Gate gate_;
   std::atomic<uint64_t> num_rows_{0};
+  std::atomic<uint64_t> num_samplings_{0};
   TableCounters counters_;
 };
 

@@ -53,9 +53,17 @@ void Table::prefetch_row(uint32_t number) const noexcept {
   __builtin_prefetch(arena_.meta(number), 1);
 }
 
-// False: the key was there. The row is complete before the index shows it.
-bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
+// The row is complete before the index shows it.
+Table::Insertion Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
   const uint64_t hash = key_hash(key);
+  if (rows.peek() == kNoRow) {
+    uint32_t victim;
+    Bin* bin = index_.lock_bin(hash);
+    const bool is_free = evict_for_budget(*bin, victim);
+    bin->lock.unlock();
+    if (!is_free) return Insertion::kRefused;
+    rows.put(victim);
+  }
   const uint32_t number = rows.peek();
   char* row = arena_.row(number);
 #if MONOLITH_TSAN
@@ -69,10 +77,17 @@ bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
   Bin* bin = index_.lock_bin(hash);
   if (bin->find(key, hash).line != nullptr) {
     bin->lock.unlock();
-    return false;
+    return Insertion::kFound;
   }
   try {
     bin = index_.make_room(bin, hash);
+  } catch (const OverBudget&) {  // then a key of the same bin makes room there
+    uint32_t victim;
+    if (!evict_for_budget(*bin, victim)) {
+      bin->lock.unlock();
+      return Insertion::kRefused;
+    }
+    arena_.give(&victim, 1);
   } catch (...) {
     bin->lock.unlock();
     throw;
@@ -86,7 +101,31 @@ bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
   bin->lock.unlock();
   rows.pop();
   counters_.inserted.fetch_add(1, std::memory_order_relaxed);
-  return true;
+  return Insertion::kInserted;
+}
+
+// For a row that another call removed since this one saw or made it: the key is missing like any
+// other, and asks again. False: it stays missing, by admission, budget or lack of memory.
+bool Table::insert_again(int64_t key, uint32_t now, RowCache& rows) noexcept {
+  const uint64_t hash = key_hash(key);
+  try {
+    const bool asks = rows.count > 0 && admission_->has_rule(key);
+    const auto turn = asks ? admission_->turn(hash) : Admission::no_turn();
+    if (asks) {
+      if (index_.find(key, hash) != kNoRow) return true;
+      rows.asked.clear();
+      if (!admission_->ask(turn, {key, hash, rows.count, now, rows.call}, rows.asked)) {
+        ++rows.num_refused;
+        return false;
+      }
+    }
+    const Insertion insertion = insert_row(key, now, rows);
+    num_rows_ += insertion == Insertion::kInserted;
+    rows.num_refused += insertion == Insertion::kRefused;
+    return insertion != Insertion::kRefused;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 bool Table::remove_row(int64_t key, bool only_fresh) noexcept {
@@ -108,20 +147,17 @@ bool Table::remove_row(int64_t key, bool only_fresh) noexcept {
 }
 
 // Changes the key's row by edit(row, old time) -> new time. A key that another call erased since
-// this one inserted or saw it is inserted again, as if the erasure had come first; where memory
-// does not allow that, the erasure comes last.
+// this one inserted or saw it is inserted again, as if the erasure had come first; where that is
+// not possible, the erasure comes last.
 template <typename Edit>
-bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit) noexcept {
+bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit,
+                       bool is_use) noexcept {
   const uint64_t hash = key_hash(key);
   Bin* bin = index_.lock_bin(hash);
   Bin::Place place = bin->find(key, hash);
   while (place.line == nullptr) {
     bin->lock.unlock();
-    try {
-      if (insert_row(key, now, rows)) ++num_rows_;
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
+    if (!insert_again(key, now, rows)) return false;
     bin = index_.lock_bin(hash);
     place = bin->find(key, hash);
   }
@@ -132,14 +168,17 @@ bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& ed
   const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
   char* row = arena_.row(number);
   Meta* meta = arena_.meta(number);
+  uint32_t old_marks;
+  racy_load(&old_marks, &meta->marks, sizeof(old_marks));  // a call may be taking hold of the row
+  const uint32_t marks = is_use ? Meta::used(old_marks) : old_marks & ~(Meta::kFresh | Meta::kHeld);
 #if MONOLITH_TSAN
   racy_load(rows.scratch.data(), row, rows.scratch.size() * 4);
-  const Meta changed{edit(rows.scratch.data(), meta->time), meta->marks & ~Meta::kFresh};
+  const Meta changed{edit(rows.scratch.data(), meta->time), marks};
   place.line->begin_write();
   racy_store(row, rows.scratch.data(), rows.scratch.size() * 4);
 #else
   place.line->begin_write();
-  const Meta changed{edit(reinterpret_cast<float*>(row), meta->time), meta->marks & ~Meta::kFresh};
+  const Meta changed{edit(reinterpret_cast<float*>(row), meta->time), marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
   place.line->end_write();
@@ -150,7 +189,15 @@ bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& ed
 void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, uint32_t now,
                              unsigned threads) {
   const Gate::Shared gate(gate_);
-  Writer(*this, keys, n, nullptr, now, threads).insert();
+  Writer writer(*this, keys, n, nullptr, now, threads, Writer::kFree);
+  if (evicts_for_budget()) {  // a row that nobody will write must not stay fresh or held
+    writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
+      update_row(
+          writer.batch().key(i), now, rows, [](float*, uint32_t time) { return time; }, false);
+    });
+  } else {
+    writer.insert();
+  }
   lookup(keys, n, out, true, threads);
 }
 
@@ -158,7 +205,7 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
                    unsigned threads) {
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
-  Writer writer(*this, keys, n, nullptr, now, threads);
+  Writer writer(*this, keys, n, nullptr, now, threads, Writer::kAsks);
   writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
     const float* last = values + writer.batch().occurrences(i).back() * dim;
     update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
@@ -172,7 +219,7 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
                        unsigned threads) {
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
-  Writer writer(*this, keys, n, nullptr, now, threads);
+  Writer writer(*this, keys, n, nullptr, now, threads, Writer::kAsks);
   writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
     const float* sum =
         sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
@@ -214,7 +261,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     grads = clipped.get();
   }
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, skipped.get(), now, threads);
+  Writer writer(*this, keys, n, skipped.get(), now, threads, Writer::kAsks);
   writer.run(true, {grads, dim}, [&](uint32_t i, RowCache& rows) {
     const float* sum =
         sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
@@ -224,14 +271,16 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     });
   });
   counters_.skipped += counts.skipped;
-  counts.applied = writer.num_distinct();
+  counts.applied = writer.num_applied();
   counts.inserted = writer.num_inserted();
+  counts.refused = writer.num_refused();
   return counts;
 }
 
 void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now) {
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, nullptr, now, 1);
+  std::fill_n(existed, n, 0);  // a key that the budget refuses is not visited
+  Writer writer(*this, keys, n, nullptr, now, 1, Writer::kFree);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const int64_t key = writer.batch().key(i);
     update_row(key, now, rows, [&](float* row, uint32_t) {
@@ -239,7 +288,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
       return now;
     });
     for (const uint32_t at : writer.batch().occurrences(i)) {
-      existed[at] = !writer.batch().is_new(i);
+      existed[at] = writer.batch().state(i) == Batch::kOld;
     }
   });
 }
@@ -247,7 +296,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
 void Table::erase(const int64_t* keys, size_t n, bool* existed) {
   const Gate::Shared gate(gate_);
   std::atomic<uint64_t> erased{0};
-  Writer writer(*this, keys, n, nullptr, 0, 1);
+  Writer writer(*this, keys, n, nullptr, 0, 1, Writer::kFree);
   writer.run(false, {}, [&](uint32_t i, RowCache&) {
     const bool is_removed = remove_row(writer.batch().key(i), false);
     erased += is_removed;
@@ -259,7 +308,7 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed) {
 
 void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns) {
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, nullptr, 0, 1);
+  Writer writer(*this, keys, n, nullptr, 0, 1, Writer::kFree);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const size_t last = writer.batch().occurrences(i).back();
     update_row(writer.batch().key(i), 0, rows, [&](float* row, uint32_t) {
@@ -277,6 +326,7 @@ void Table::clear() {
   arena_.reserve_clear();
   index_.clear();
   arena_.clear();
+  if (admission_) admission_->clear();
   counters_.erased += num_rows_.exchange(0);
   epochs_.reclaim();
 }

@@ -15,8 +15,12 @@ from monolith.embedding import (
     SGD,
     Adagrad,
     Constant,
+    Expiry,
+    MinCount,
+    Probabilistic,
     ReferenceTable,
     Segment,
+    SlidingFilter,
     TableConfig,
     Uniform,
     Zeros,
@@ -42,6 +46,21 @@ CONFIGS = {
     "negative-zeros-clip": TableConfig(
         "user", Segment(8, Adagrad(1.0), Constant(-0.0)), non_finite="clip", clip_value=4.0
     ),
+    "min-count": TableConfig(
+        "user",
+        Segment(2, SGD(0.5)),
+        non_finite="skip",
+        admission=MinCount(2, {0: 3, 32767: 0}, max_bytes=2 * 16 * 4096, ttl_seconds=500_000),
+        expiry=Expiry(5, {0: 3, 16384: 0}),
+    ),
+    "min-count-roomy": TableConfig(
+        "user", Segment(1), admission=MinCount(1), expiry=Expiry(6, {32767: 2})
+    ),
+    "sliding-filter": TableConfig(
+        "user", Segment(1), admission=SlidingFilter(2, {0: 1}, 1, 150), expiry=Expiry(9)
+    ),
+    "probabilistic": TableConfig("user", Segment(1), admission=Probabilistic(3, {0: 2})),
+    "equal-probability": TableConfig("user", Segment(1), admission=Probabilistic(3, {}, True)),
 }
 
 SPECIAL = np.array([0.0, -0.0, -0.0, 1e-45, -1e-30, 1.0, -1.0, 1e15, 2.0**24, 3.4e-38], np.float32)
@@ -162,6 +181,23 @@ class TableMachine(RuleBasedStateMachine):
             self.both("erase", rows.keys[::2].contiguous())
             self.both("import_rows", rows)
 
+    @rule(now=st.none() | st.integers(0, 2 * NOW))
+    def evict(self, now):
+        first, second = self.both("evict", now)
+        assert first == second
+
+    @rule()
+    def import_candidates_again(self):
+        _, columns = self.both("export_candidates")
+        self.both("import_candidates", columns)
+
+    @rule(start=st.integers(0, 4095))
+    def export_candidates(self, start):
+        first, second = self.both("export_candidates", range(start, min(start + 512, 4096)))
+        assert first.keys() == second.keys()
+        for name in first:
+            assert_same_bits(first[name], second[name])
+
     @rule()
     def clear(self):
         self.both("clear")
@@ -175,8 +211,10 @@ class TableMachine(RuleBasedStateMachine):
     def counters_are_equal(self):
         stats, expected = self.both("stats")
         assert {name: stats[name] for name in expected} == expected
+        assert self.tables[0].latest_time == self.tables[1].latest_time
 
     def teardown(self):
+        self.export_candidates(0)
         assert_same_rows(*self.tables)
         for table in self.tables:
             table.close()

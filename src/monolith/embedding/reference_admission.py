@@ -134,6 +134,7 @@ class _FilterRings(AdmitAll):
         super().__init__(rule)
         self._rule = rule
         self._rings: dict[int, FilterRing] = {}
+        self._cleared = (0, 0)  # drops and overflows of rings before they were cleared
 
     def _ring(self, partition: int) -> FilterRing:
         if partition not in self._rings:
@@ -144,12 +145,12 @@ class _FilterRings(AdmitAll):
     @property
     def num_dropped(self) -> int:  # type: ignore[override]
         """Counts that were forgotten when a filter was used again."""
-        return sum(ring.num_dropped for ring in self._rings.values())
+        return self._cleared[0] + sum(ring.num_dropped for ring in self._rings.values())
 
     @property
     def num_overflows(self) -> int:  # type: ignore[override]
         """Keys that came in because no counter was free."""
-        return sum(ring.num_overflows for ring in self._rings.values())
+        return self._cleared[1] + sum(ring.num_overflows for ring in self._rings.values())
 
     @property
     def num_candidates(self) -> int:  # type: ignore[override]
@@ -182,8 +183,8 @@ class _FilterRings(AdmitAll):
             self._ring(partition).load(*row)
 
     def clear(self) -> None:
-        for ring in self._rings.values():
-            ring.clear()
+        self._cleared = (self.num_dropped, self.num_overflows)
+        self._rings.clear()
 
 
 class _Dice(AdmitAll):

@@ -111,12 +111,6 @@ class FilterRing:
         else:
             self._splits[split][cell] = value
 
-    def clear(self) -> None:
-        """Forget all counts."""
-        self.head = self.head_increment = 0
-        for cells in self._splits:
-            cells.clear()
-
 
 def _signature(key_hash: int) -> int:
     return (key_hash >> 32) & 0xFFF

@@ -8,8 +8,10 @@ import torch
 
 import monolith._native as _native
 from monolith.embedding.config import TableConfig, column_sizes, segments_of
+from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Initializer, Uniform
 from monolith.embedding.optimizers import Optimizer
+from monolith.embedding.retention_checks import candidate_columns
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 
@@ -26,6 +28,28 @@ def _bounds(initializer: Initializer) -> tuple[float, float]:
 
 def _options(optimizer: Optimizer) -> list[tuple[str, float]]:
     return [(k, float(v)) for k, v in vars(optimizer).items() if k != "learning_rate"]
+
+
+_Slots = list[tuple[int, int]]
+
+
+def _retention_arguments(
+    config: TableConfig,
+) -> tuple[tuple[str, int, _Slots, int, int, int, int, bool], tuple[int, _Slots], tuple[int, str]]:
+    """Admission, expiry and budget as the core takes them; what a rule does not have is 0."""
+    rule, expiry, budget = config.admission, config.expiry or Expiry(), config.budget
+    admission = (
+        type(rule).__name__,
+        rule.threshold if rule else 0,
+        list(rule.slots.items()) if rule else [],
+        getattr(rule, "max_bytes", 0),
+        getattr(rule, "ttl_seconds", None) or 0,
+        getattr(rule, "capacity", 0),
+        getattr(rule, "split_num", 0),
+        getattr(rule, "equal_probability", False),
+    )
+    bound = (budget.max_bytes, budget.policy) if budget else ((1 << 64) - 1, "refuse")
+    return admission, (expiry.days, list(expiry.slots.items())), bound
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -66,7 +90,12 @@ class Table(TableVerbs):
         clip_value = config.clip_value or 0.0
         assert config.seed is not None
         self._core: _native.Table | None = _native.Table(
-            config.name, segments, config.seed, config.non_finite, clip_value
+            config.name,
+            segments,
+            config.seed,
+            config.non_finite,
+            clip_value,
+            *_retention_arguments(config),
         )
         self._sizes = column_sizes(config)
         self._num_clamped = 0
@@ -169,6 +198,26 @@ class Table(TableVerbs):
     def _clear(self) -> None:
         with self._open("clear") as core:
             core.clear()
+
+    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
+        with self._open("evict") as core:
+            num_evicted, following = core.evict(first, reference)
+        return num_evicted, following or None
+
+    def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        names = candidate_columns(self.config)
+        with self._open("export_candidates") as core:
+            data = bytearray(core.export_candidates(partitions))
+        values = torch.frombuffer(data, dtype=torch.int64) if data else torch.empty(0).long()
+        rows = values.reshape(-1, max(1, len(names)))
+        return {name: rows[:, i].contiguous() for i, name in enumerate(names)}
+
+    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
+        names = candidate_columns(self.config)
+        if names:
+            values = torch.stack([columns[name] for name in names], dim=1)
+            with self._open("import_candidates") as core:
+                core.import_candidates(values.data_ptr(), len(values))
 
     def _num_rows(self) -> int:
         with self._open("len") as core:

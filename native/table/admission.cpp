@@ -1,0 +1,173 @@
+#include "table/admission.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "table/hash.h"
+
+namespace monolith {
+namespace {
+
+constexpr uint64_t kCandidateBytes = 16;  // nominal, for the cap
+constexpr uint32_t kStream = 2;           // of the generator; 0 is initial values, 1 is rounding
+
+uint32_t candidates_per_partition(const AdmissionSpec& spec) {
+  const uint64_t share = spec.max_bytes / kCandidateBytes / Admission::kPartitions;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(share, 1, UINT32_MAX / 4));
+}
+
+// The first word of a block of Philox4x32-10 (Salmon et al., 2011).
+uint32_t philox_word(uint64_t key, uint64_t number, uint64_t seed) {
+  auto c0 = static_cast<uint32_t>(key), c1 = static_cast<uint32_t>(key >> 32);
+  auto c2 = static_cast<uint32_t>(number), c3 = kStream;
+  auto k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    c1 = static_cast<uint32_t>(b);
+    c3 = static_cast<uint32_t>(a);
+  }
+  return c0;
+}
+
+}  // namespace
+
+Admission::Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed)
+    : kind_(spec.kind),
+      thresholds_(spec.threshold, spec.slots),
+      limits_{candidates_per_partition(spec), spec.ttl_seconds},
+      shape_(spec.capacity / kPartitions, spec.split_num),
+      is_equal_(spec.is_equal),
+      seed_(seed),
+      memory_(memory) {}
+
+Admission::~Admission() { clear(); }
+
+Admission::Partition* Admission::find_partition(uint32_t number) const noexcept {
+  Group* group = groups_[number >> kGroupBits].load(std::memory_order_acquire);
+  return group == nullptr ? nullptr : group->partitions + (number & ((1u << kGroupBits) - 1));
+}
+
+Admission::Partition* Admission::make_partition(uint32_t number) {
+  if (Partition* found = find_partition(number)) return found;
+  const std::lock_guard lock(mutex_);
+  std::atomic<Group*>& group = groups_[number >> kGroupBits];
+  if (group.load(std::memory_order_relaxed) == nullptr) {
+    void* block = memory_.take(sizeof(Group));
+    if (block == nullptr) return nullptr;
+    group.store(new (block) Group, std::memory_order_release);
+  }
+  return find_partition(number);
+}
+
+Admission::Turn Admission::turn(uint64_t hash) {
+  return Turn(kind_ == AdmissionKind::kProbabilistic ? nullptr
+                                                     : make_partition(partition_of(hash)));
+}
+
+void Admission::prefetch(uint64_t hash) const noexcept {
+  if (kind_ != AdmissionKind::kMinCount) return;
+  if (const Partition* partition = find_partition(partition_of(hash))) {
+    partition->candidates.prefetch(hash);
+  }
+}
+
+bool Admission::ask(const Turn& turn, const Question& q, AdmissionLog& log) {
+  if (kind_ == AdmissionKind::kProbabilistic) return roll(q);
+  Partition* partition = turn.partition_;
+  if (partition == nullptr) return false;  // over budget: not counted
+  const uint32_t threshold = thresholds_.of(q.key);
+  if (kind_ == AdmissionKind::kMinCount) {
+    return partition->candidates.ask(q.key, q.hash, q.count, q.now, threshold, limits_, memory_,
+                                     counters_, log);
+  }
+  bool is_over = false;
+  const auto before =
+      partition->ring.add(q.key, q.hash, q.count, shape_, memory_, counters_, log, is_over);
+  return !is_over && (!before || *before >= threshold);
+}
+
+bool Admission::roll(const Question& q) const noexcept {
+  const uint64_t word = philox_word(static_cast<uint64_t>(q.key), q.call, seed_);
+  const uint32_t threshold = thresholds_.of(q.key);
+  if (!is_equal_) return word * threshold < uint64_t{UINT32_MAX} * q.count;
+  const double exponent = static_cast<double>(q.count) / threshold;
+  return static_cast<double>(word) * 0x1p-32 >= std::pow(0.05, exponent);
+}
+
+void Admission::undo(const AdmissionLog& log) noexcept {
+  for (auto step = log.rbegin(); step != log.rend(); ++step) {
+    const uint64_t hash = key_hash(step->key);
+    Partition* partition = find_partition(partition_of(hash));
+    const Turn turn(partition);
+    if (step->kind == AdmissionStep::kCell) {
+      partition->ring.undo(*step, shape_, counters_);
+    } else {
+      partition->candidates.undo(*step, hash, counters_);
+    }
+  }
+}
+
+uint32_t Admission::num_columns() const noexcept {
+  return kind_ == AdmissionKind::kMinCount ? 3 : kind_ == AdmissionKind::kSlidingFilter ? 4 : 1;
+}
+
+std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions) {
+  if (kind_ == AdmissionKind::kProbabilistic) return {static_cast<int64_t>(next_call_.load())};
+  std::vector<int64_t> values;
+  std::vector<CandidateRow> candidates;
+  std::vector<FilterRow> cells;
+  for (const uint32_t number : partitions) {
+    Partition* partition = find_partition(number);
+    if (partition == nullptr) continue;
+    candidates.clear();
+    cells.clear();
+    {
+      const std::lock_guard lock(partition->lock);
+      partition->candidates.append_to(candidates);
+      partition->ring.append_to(cells, shape_);
+    }
+    for (const auto& [key, count, time] : candidates)
+      values.insert(values.end(), {key, count, time});
+    for (const auto& [split, cell, value] : cells) {
+      values.insert(values.end(), {number, split, cell, value});
+    }
+  }
+  return values;
+}
+
+void Admission::import_rows(const int64_t* values, size_t n) {
+  if (kind_ == AdmissionKind::kProbabilistic) next_call_ = static_cast<uint64_t>(values[0]);
+  if (kind_ == AdmissionKind::kProbabilistic) return;
+  for (size_t i = 0; i < n; ++i, values += num_columns()) {
+    const uint64_t hash = key_hash(values[0]);
+    const bool is_candidate = kind_ == AdmissionKind::kMinCount;
+    Partition* partition =
+        make_partition(is_candidate ? partition_of(hash) : static_cast<uint32_t>(values[0]));
+    if (partition == nullptr) continue;
+    const std::lock_guard lock(partition->lock);
+    if (is_candidate) {
+      const CandidateRow row{values[0], static_cast<uint32_t>(values[1]),
+                             static_cast<uint32_t>(values[2])};
+      partition->candidates.put(row, hash, limits_, memory_, counters_);
+    } else {
+      partition->ring.put({values[1], values[2], values[3]}, shape_, memory_, counters_);
+    }
+  }
+}
+
+void Admission::clear() noexcept {
+  for (auto& entry : groups_) {
+    Group* group = entry.exchange(nullptr);
+    if (group == nullptr) continue;
+    for (Partition& partition : group->partitions) {
+      partition.candidates.release(memory_, counters_);
+      partition.ring.release(shape_, memory_, counters_);
+    }
+    memory_.give(group, sizeof(Group));
+  }
+}
+
+}  // namespace monolith

@@ -1,0 +1,129 @@
+// Admission: whether a missing key gets a row. The definition of each rule is
+// src/monolith/embedding/reference_admission.py.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "table/bin.h"
+#include "table/candidates.h"
+#include "table/filter_ring.h"
+#include "table/memory.h"
+#include "table/slots.h"
+
+namespace monolith {
+
+enum class AdmissionKind { kNone, kMinCount, kSlidingFilter, kProbabilistic };
+
+struct AdmissionSpec {
+  AdmissionKind kind = AdmissionKind::kNone;
+  uint32_t threshold = 0;
+  SlotValues slots;
+  uint64_t max_bytes = 0;    // kMinCount
+  uint32_t ttl_seconds = 0;  // kMinCount; 0: none
+  uint64_t capacity = 0;     // kSlidingFilter, of all partitions
+  uint32_t split_num = 0;    // kSlidingFilter
+  bool is_equal = false;     // kProbabilistic
+};
+
+// Thread-safe. What is remembered is kept per partition of the key space (the top 12 bits of the
+// hash), each with its own lock; partitions are allocated 64 at a time when they are first asked.
+class Admission {
+  struct Partition;
+
+ public:
+  static constexpr uint32_t kPartitions = 4096;
+
+  Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed);
+  ~Admission();
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  // Whether the key has to ask.
+  bool has_rule(int64_t key) const noexcept { return thresholds_.of(key) > 0; }
+  // A number for the calls that ask: random answers depend on it.
+  uint64_t begin_call() noexcept { return next_call_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Fetches what ask() will read.
+  void prefetch(uint64_t hash) const noexcept;
+
+  // Keeps other questions about the key's partition out, so that the answer and what follows from
+  // it (a row) are one step for them.
+  class Turn {
+   public:
+    ~Turn() {
+      if (partition_ != nullptr) partition_->lock.unlock();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    friend Admission;
+    explicit Turn(Partition* partition) noexcept : partition_(partition) {
+      if (partition_ != nullptr) partition_->lock.lock();
+    }
+    Partition* const partition_;  // null: nothing is remembered
+  };
+  // Throws OutOfMemory.
+  Turn turn(uint64_t hash);
+  static Turn no_turn() noexcept { return Turn(nullptr); }
+
+  struct Question {
+    int64_t key;
+    uint64_t hash;
+    uint32_t count;  // occurrences in the call
+    uint32_t now;
+    uint64_t call;
+  };
+  // Only keys that have a rule. Throws OutOfMemory before any change.
+  bool ask(const Turn& turn, const Question& question, AdmissionLog& log);
+  // Takes the steps of a failed call back, the last one first.
+  void undo(const AdmissionLog& log) noexcept;
+
+  // Columns of an export, row by row: the number of columns is num_columns().
+  uint32_t num_columns() const noexcept;
+  std::vector<int64_t> export_rows(std::span<const uint32_t> partitions);
+  // Throws OutOfMemory, with the rows before that one taken over.
+  void import_rows(const int64_t* values, size_t n);
+  // Forgets everything; the caller keeps questions out.
+  void clear() noexcept;
+
+  size_t bytes() const noexcept { return sizeof(*this) + memory_.bytes(); }
+  const Candidates::Counters& counters() const noexcept { return counters_; }
+
+ private:
+  static constexpr uint32_t kGroupBits = 6;
+
+  struct Partition {
+    Lock lock;
+    Candidates candidates;
+    FilterRing ring;
+  };
+  struct Group {
+    Partition partitions[1u << kGroupBits];
+  };
+
+  static uint32_t partition_of(uint64_t hash) noexcept { return static_cast<uint32_t>(hash >> 52); }
+  // Null if nothing is remembered of the partition.
+  Partition* find_partition(uint32_t number) const noexcept;
+  // Null: over budget. Throws OutOfMemory.
+  Partition* make_partition(uint32_t number);
+  bool roll(const Question& question) const noexcept;
+
+  const AdmissionKind kind_;
+  const SlotRule thresholds_;
+  const Candidates::Limits limits_;
+  const FilterRing::Shape shape_;
+  const bool is_equal_;
+  const uint64_t seed_;
+  Account memory_;
+  std::atomic<uint64_t> next_call_{0};
+  Candidates::Counters counters_;
+  std::mutex mutex_;  // of allocating groups
+  std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};
+};
+
+}  // namespace monolith

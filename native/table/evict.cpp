@@ -1,0 +1,128 @@
+// What makes rows go by itself: expiry and the budget. Also export and import of candidates.
+#include <algorithm>
+
+#include "table/table.h"
+
+namespace monolith {
+namespace {
+
+constexpr int kBinsPerCall = 64;     // bins of one evict() call: some milliseconds
+constexpr uint32_t kLinesAhead = 8;  // whose rows' metadata is fetched
+constexpr int64_t kSecondsPerDay = 86400;
+constexpr uint32_t kSampled = 16;
+
+}  // namespace
+
+Table::Evicted Table::evict(uint64_t first, uint32_t reference) {
+  const Gate::Shared gate(gate_);
+  Evicted result{0, first};
+  {
+    Epochs::Guard guard(epochs_);
+    for (int i = 0; i < kBinsPerCall; ++i) {
+      uint64_t last;
+      result.count += evict_bin(result.next, reference, last);
+      result.next = last + 1;
+      if (result.next == 0) break;
+      guard.refresh();
+    }
+  }
+  num_rows_ -= result.count;
+  counters_.evicted += result.count;
+  epochs_.reclaim();
+  return result;
+}
+
+// The bin's lock is held while its metadata is read: a few thousand rows, some ten microseconds.
+uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noexcept {
+  constexpr uint32_t kRun = 64;
+  uint32_t numbers[kRun];
+  uint32_t num_found = 0, num_evicted = 0;
+  bool is_worn = false;
+  Bin* bin = index_.lock_bin(hash);
+  last = bin->last_hash();
+  Line* const lines = bin->lines();
+  const auto fetch = [&](const Line& line) {
+    for (const auto& row : line.rows) {
+      const uint32_t number = row.load(std::memory_order_relaxed);
+      if (number != kNoRow) __builtin_prefetch(arena_.meta(number));
+    }
+  };
+  for (uint32_t l = 0; l < bin->num_lines + kLinesAhead; ++l) {
+    if (l < bin->num_lines) fetch(lines[l]);
+    if (l < kLinesAhead) continue;
+    Line& line = lines[l - kLinesAhead];
+    for (uint32_t slot = 0; slot < Line::kSlots; ++slot) {
+      const uint32_t number = line.rows[slot].load(std::memory_order_relaxed);
+      if (number == kNoRow) continue;
+      const int64_t key = line.keys[slot].load(std::memory_order_relaxed);
+      const int64_t age = int64_t{reference} - int64_t{arena_.meta(number)->time};
+      if (age < int64_t{expiry_days_.of(key)} * kSecondsPerDay) continue;
+      is_worn |= line.is_worn();
+      bin->remove({&line, slot});
+      numbers[num_found++] = number;
+      if (num_found < kRun) continue;
+      arena_.give(numbers, num_found);
+      num_evicted += num_found;
+      num_found = 0;
+    }
+  }
+  arena_.give(numbers, num_found);
+  num_evicted += num_found;
+  if (is_worn) bin = index_.renew(bin);
+  if (num_evicted > 0) bin = index_.shrink(bin);
+  bin->lock.unlock();
+  return num_evicted;
+}
+
+// Removes one row of the locked bin: of the first 16 that may go, from a place drawn at random, the
+// oldest or the least used one. Neighbours in a bin have nothing in common but their hashes. False:
+// every row belongs to a running call, or the policy is to refuse.
+bool Table::evict_for_budget(Bin& bin, uint32_t& number) noexcept {
+  if (!evicts_for_budget()) return false;
+  struct Candidate {
+    Bin::Place place;
+    Meta* meta;
+    uint64_t rank;  // the smallest goes
+  };
+  Candidate sampled[kSampled];
+  uint32_t n = 0;
+  const uint64_t drawn = key_hash(static_cast<int64_t>(num_samplings_.fetch_add(1)));
+  const uint32_t start = static_cast<uint32_t>(((drawn & UINT32_MAX) * bin.num_lines) >> 32);
+  for (uint32_t l = 0; l < bin.num_lines && n < kSampled; ++l) {
+    Line& line = bin.lines()[(start + l) % bin.num_lines];
+    for (uint32_t slot = 0; slot < Line::kSlots && n < kSampled; ++slot) {
+      const uint32_t row = line.rows[slot].load(std::memory_order_relaxed);
+      if (row == kNoRow) continue;
+      Meta* meta = arena_.meta(row);
+      uint32_t marks;
+      racy_load(&marks, &meta->marks, sizeof(marks));
+      if (marks & (Meta::kFresh | Meta::kHeld)) continue;
+      const bool is_by_use = budget_policy_ == BudgetPolicy::kEvictLeastFrequent;
+      const uint64_t uses = is_by_use ? marks & Meta::kUses : 0;
+      sampled[n++] = {{&line, slot}, meta, uses << 32 | meta->time};
+      if (!is_by_use) continue;
+      const uint32_t aged = (marks & ~Meta::kUses) | ((marks & Meta::kUses) / 2 & Meta::kUses);
+      racy_store(&meta->marks, &aged, sizeof(aged));
+    }
+  }
+  if (n == 0) return false;
+  const Candidate& victim = *std::min_element(
+      sampled, sampled + n, [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  number = victim.place.line->rows[victim.place.slot].load(std::memory_order_relaxed);
+  bin.remove(victim.place);
+  --num_rows_;
+  counters_.evicted_for_budget.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+std::vector<int64_t> Table::export_candidates(std::span<const uint32_t> partitions) {
+  const Gate::Shared gate(gate_);
+  return admission_ ? admission_->export_rows(partitions) : std::vector<int64_t>();
+}
+
+void Table::import_candidates(const int64_t* values, size_t n) {
+  const Gate::Shared gate(gate_);
+  if (admission_) admission_->import_rows(values, n);
+}
+
+}  // namespace monolith

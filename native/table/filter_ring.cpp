@@ -1,0 +1,159 @@
+#include "table/filter_ring.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace monolith {
+namespace {
+
+constexpr uint64_t kLeastCapacity = 300;
+constexpr uint32_t kLeastSplits = 5;
+constexpr uint64_t kProbes = 16;
+constexpr uint64_t kSlack = 64;  // cells behind the last start, so that probing does not wrap
+constexpr uint32_t kCountBits = 20;
+constexpr uint32_t kMaxCount = (1u << kCountBits) - 1;
+
+uint32_t signature(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) & 0xFFF; }
+
+}  // namespace
+
+FilterRing::Shape::Shape(uint64_t capacity, uint32_t split_num)
+    : num_splits(std::max(split_num, kLeastSplits)),
+      split_capacity(std::max(capacity, kLeastCapacity) / (num_splits - 1)),
+      num_cells(split_capacity * 6 / 5 + kSlack) {}
+
+bool FilterRing::make_ring(const Shape& shape, Account& memory) {
+  if (splits_ != nullptr) return true;
+  splits_ = static_cast<Split*>(memory.take(shape.num_splits * sizeof(Split)));
+  if (splits_ == nullptr) return false;
+  for (uint32_t i = 0; i < shape.num_splits; ++i) new (splits_ + i) Split;
+  return true;
+}
+
+bool FilterRing::make(Split& split, const Shape& shape, Account& memory) {
+  if (split.cells != nullptr) return true;
+  const size_t bytes = shape.num_cells * sizeof(uint32_t);
+  split.cells = static_cast<uint32_t*>(memory.take(bytes));
+  if (split.cells != nullptr) std::memset(split.cells, 0, bytes);
+  return split.cells != nullptr;
+}
+
+// The cell that is the key's or could be, or kFull. A filter without cells is empty.
+uint64_t FilterRing::probe(const Split& split, uint64_t hash, const Shape& shape) const noexcept {
+  const uint64_t start = ((hash & UINT32_MAX) * (shape.num_cells - kSlack)) >> 32;
+  if (split.cells == nullptr) return start;
+  for (uint64_t cell = start; cell < start + kProbes; ++cell) {
+    const uint32_t value = split.cells[cell];
+    if (value == 0 || value >> kCountBits == signature(hash)) return cell;
+  }
+  return kFull;
+}
+
+std::optional<uint32_t> FilterRing::add(int64_t key, uint64_t hash, uint32_t count,
+                                        const Shape& shape, Account& memory,
+                                        Candidates::Counters& counters, AdmissionLog& log,
+                                        bool& is_over) {
+  is_over = !make_ring(shape, memory);
+  if (is_over) return 0;
+  uint32_t at = head_;
+  uint64_t cell = probe(splits_[at], hash, shape);
+  if (cell == kFull) {
+    at = (head_ + 1) % shape.num_splits;
+    cell = probe(splits_[at], hash, shape);
+  }
+  if (cell == kFull) {
+    counters.overflows.fetch_add(1, std::memory_order_relaxed);
+    return std::nullopt;
+  }
+  Split& split = splits_[at];
+  is_over = !make(split, shape, memory);
+  if (is_over) return 0;
+  const uint32_t old = split.cells[cell];
+  log.push_back({key, old, at, static_cast<uint32_t>(cell), count,
+                 static_cast<uint32_t>(head_increment_), AdmissionStep::kCell});
+  const uint32_t before = old != 0 ? old & kMaxCount : count_before(hash, shape);
+  const uint32_t after = count > kMaxCount - before ? kMaxCount : before + count;
+  split.cells[cell] = signature(hash) << kCountBits | after;
+  if (old != 0) return before;
+  ++split.num_elements;
+  counters.candidates.fetch_add(1, std::memory_order_relaxed);
+  if (splits_[head_].num_elements + 1 >= shape.split_capacity) advance(shape, counters);
+  return before;
+}
+
+// Count in the nearest earlier filter that knows the key.
+uint32_t FilterRing::count_before(uint64_t hash, const Shape& shape) const noexcept {
+  const uint64_t most = std::min<uint64_t>(head_increment_, shape.num_splits - 2);
+  for (uint32_t back = 1; back <= most; ++back) {
+    const Split& split = splits_[(head_ + shape.num_splits - back) % shape.num_splits];
+    const uint64_t cell = probe(split, hash, shape);
+    if (split.cells == nullptr || cell == kFull) continue;
+    if (split.cells[cell] != 0) return split.cells[cell] & kMaxCount;
+  }
+  return 0;
+}
+
+void FilterRing::advance(const Shape& shape, Candidates::Counters& counters) noexcept {
+  head_ = (head_ + 1) % shape.num_splits;
+  ++head_increment_;
+  Split& oldest = splits_[(head_ + 1) % shape.num_splits];
+  counters.dropped.fetch_add(oldest.num_elements, std::memory_order_relaxed);
+  counters.candidates.fetch_sub(oldest.num_elements, std::memory_order_relaxed);
+  oldest.num_elements = 0;
+  if (oldest.cells != nullptr) std::memset(oldest.cells, 0, shape.num_cells * sizeof(uint32_t));
+}
+
+void FilterRing::undo(const AdmissionStep& step, const Shape& shape,
+                      Candidates::Counters& counters) noexcept {
+  const uint32_t moved = static_cast<uint32_t>(head_increment_) - step.turn;
+  if (moved + 1 >= shape.num_splits) return;  // forgotten
+  Split& split = splits_[step.time];
+  split.cells[step.stamp] = step.count;
+  if (step.count != 0) return;
+  --split.num_elements;
+  counters.candidates.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void FilterRing::append_to(std::vector<FilterRow>& rows, const Shape& shape) const {
+  if (splits_ == nullptr) return;
+  rows.push_back({-1, head_, static_cast<int64_t>(head_increment_)});
+  for (uint32_t i = 0; i < shape.num_splits; ++i) {
+    if (splits_[i].num_elements == 0) continue;
+    for (uint64_t cell = 0; cell < shape.num_cells; ++cell) {
+      const uint32_t value = splits_[i].cells[cell];
+      if (value != 0) rows.push_back({i, static_cast<int64_t>(cell), value});
+    }
+  }
+}
+
+void FilterRing::put(const FilterRow& row, const Shape& shape, Account& memory,
+                     Candidates::Counters& counters) {
+  if (!make_ring(shape, memory)) return;
+  if (row.split < 0) {
+    head_ = static_cast<uint32_t>(row.cell);
+    head_increment_ = static_cast<uint64_t>(row.value);
+    return;
+  }
+  Split& split = splits_[row.split];
+  if (!make(split, shape, memory)) return;
+  const bool is_new = split.cells[row.cell] == 0;
+  split.num_elements += is_new;
+  counters.candidates.fetch_add(is_new, std::memory_order_relaxed);
+  split.cells[row.cell] = static_cast<uint32_t>(row.value);
+}
+
+void FilterRing::release(const Shape& shape, Account& memory,
+                         Candidates::Counters& counters) noexcept {
+  if (splits_ == nullptr) return;
+  for (uint32_t i = 0; i < shape.num_splits; ++i) {
+    counters.candidates.fetch_sub(splits_[i].num_elements, std::memory_order_relaxed);
+    memory.give(splits_[i].cells, shape.num_cells * sizeof(uint32_t));
+  }
+  memory.give(splits_, shape.num_splits * sizeof(Split));
+  splits_ = nullptr;
+  head_ = 0;
+  head_increment_ = 0;
+}
+
+}  // namespace monolith

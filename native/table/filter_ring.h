@@ -1,0 +1,63 @@
+// The approximate counts of one partition: a ring of counting filters that forgets the oldest.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "table/candidates.h"
+#include "table/memory.h"
+
+namespace monolith {
+
+struct FilterRow {
+  int64_t split;  // -1: the cell is the head, the value how often it moved
+  int64_t cell;
+  int64_t value;
+};
+
+// The definition is src/monolith/embedding/reference_filter.py. A cell holds a 12-bit signature and
+// a 20-bit count, 0 is empty. Filters are allocated when they are first written. The caller locks
+// the partition; prefetch() needs that too.
+class FilterRing {
+ public:
+  struct Shape {
+    Shape(uint64_t capacity, uint32_t split_num);
+    uint32_t num_splits;
+    uint64_t split_capacity;
+    uint64_t num_cells;
+  };
+
+  // Counts the key; its count before, or nothing if there is no cell for it. is_over: the budget
+  // allows no filter, and nothing was counted. Throws OutOfMemory before any change.
+  std::optional<uint32_t> add(int64_t key, uint64_t hash, uint32_t count, const Shape& shape,
+                              Account& memory, Candidates::Counters& counters, AdmissionLog& log,
+                              bool& is_over);
+  // Takes the step back, unless its filter was forgotten since.
+  void undo(const AdmissionStep& step, const Shape& shape, Candidates::Counters& counters) noexcept;
+
+  void append_to(std::vector<FilterRow>& rows, const Shape& shape) const;
+  // Sets what append_to gave.
+  void put(const FilterRow& row, const Shape& shape, Account& memory,
+           Candidates::Counters& counters);
+  void release(const Shape& shape, Account& memory, Candidates::Counters& counters) noexcept;
+
+ private:
+  struct Split {
+    uint32_t* cells = nullptr;
+    uint64_t num_elements = 0;
+  };
+  static constexpr uint64_t kFull = UINT64_MAX;
+
+  bool make(Split& split, const Shape& shape, Account& memory);
+  bool make_ring(const Shape& shape, Account& memory);
+  uint64_t probe(const Split& split, uint64_t hash, const Shape& shape) const noexcept;
+  uint32_t count_before(uint64_t hash, const Shape& shape) const noexcept;
+  void advance(const Shape& shape, Candidates::Counters& counters) noexcept;
+
+  Split* splits_ = nullptr;
+  uint32_t head_ = 0;
+  uint64_t head_increment_ = 0;
+};
+
+}  // namespace monolith
