@@ -88,10 +88,10 @@ Numbers stats(Table& table) {
   result["num_evicted_for_budget"] = c.evicted_for_budget.load();
   result["num_refused"] = c.refused.load();
   result["num_skipped"] = c.skipped.load();
-  const auto* admission = table.admission();
-  result["num_candidates"] = admission ? admission->counters().candidates.load() : 0;
-  result["num_dropped_candidates"] = admission ? admission->counters().dropped.load() : 0;
-  result["num_filter_overflows"] = admission ? admission->counters().overflows.load() : 0;
+  const auto facts = table.admission_facts();
+  result["num_candidates"] = facts.candidates;
+  result["num_dropped_candidates"] = facts.dropped;
+  result["num_filter_overflows"] = facts.overflows;
   result["num_rebuilds"] = table.index_counters().rebuilds.load();
   result["num_splits"] = table.index_counters().splits.load();
   result["lock_waits"] = table.index_counters().lock_waits.load();

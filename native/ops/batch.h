@@ -18,6 +18,8 @@ class Batch {
   Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, unsigned num_threads);
 
   uint32_t num_partitions() const noexcept { return uint32_t{1} << bits_; }
+  // Length of the hash prefix that the keys of a partition share; at most 12.
+  uint32_t bits() const noexcept { return bits_; }
 
   // Scratch of one thread.
   struct Scratch {
@@ -43,7 +45,7 @@ class Batch {
     return {order_.get() + firsts_[position], counts_[position]};
   }
   // For the caller to fill in per distinct key; the state is kOld at first.
-  enum State : uint8_t { kOld, kNew, kRefused };
+  enum State : uint8_t { kOld, kHeld, kNew, kRefused };  // kHeld: old, and marked
   uint32_t& row(uint32_t position) noexcept { return rows_[position]; }
   State& state(uint32_t position) noexcept { return states_[position]; }
   uint32_t num_occurrences() const noexcept { return starts_.back(); }

@@ -62,9 +62,25 @@ Admission::Partition* Admission::make_partition(uint32_t number) {
   return find_partition(number);
 }
 
-Admission::Turn Admission::turn(uint64_t hash) {
-  return Turn(kind_ == AdmissionKind::kProbabilistic ? nullptr
-                                                     : make_partition(partition_of(hash)));
+void Admission::Turn::cover(uint64_t hash, uint32_t bits) {
+  if (admission_.kind_ == AdmissionKind::kProbabilistic) return;
+  const uint32_t number = partition_of(hash);
+  if (number - first_number_ < count_) return;
+  end();
+  const uint32_t count = bits + kGroupBits >= 12 ? 1u << (12 - bits) : 1;
+  const uint32_t first = number & ~(count - 1);
+  first_ = admission_.make_partition(first);
+  first_number_ = first;
+  // Ascending, so that two calls cannot wait for each other.
+  for (count_ = 0; count_ < count; ++count_) {
+    if (first_ != nullptr) first_[count_].lock.lock();
+  }
+}
+
+void Admission::Turn::end() noexcept {
+  for (; count_ > 0; --count_) {
+    if (first_ != nullptr) first_[count_ - 1].lock.unlock();
+  }
 }
 
 void Admission::prefetch(uint64_t hash) const noexcept {
@@ -74,18 +90,18 @@ void Admission::prefetch(uint64_t hash) const noexcept {
   }
 }
 
-bool Admission::ask(const Turn& turn, const Question& q, AdmissionLog& log) {
+bool Admission::ask(Turn& turn, const Question& q, AdmissionLog& log) {
   if (kind_ == AdmissionKind::kProbabilistic) return roll(q);
-  Partition* partition = turn.partition_;
-  if (partition == nullptr) return false;  // over budget: not counted
+  if (turn.first_ == nullptr) return false;  // over budget: not counted
+  Partition* partition = turn.first_ + (partition_of(q.hash) - turn.first_number_);
   const uint32_t threshold = thresholds_.of(q.key);
   if (kind_ == AdmissionKind::kMinCount) {
     return partition->candidates.ask(q.key, q.hash, q.count, q.now, threshold, limits_, memory_,
-                                     counters_, log);
+                                     partition->counters, log);
   }
   bool is_over = false;
-  const auto before =
-      partition->ring.add(q.key, q.hash, q.count, shape_, memory_, counters_, log, is_over);
+  const auto before = partition->ring.add(q.key, q.hash, q.count, shape_, memory_,
+                                          partition->counters, log, is_over);
   return !is_over && (!before || *before >= threshold);
 }
 
@@ -101,11 +117,11 @@ void Admission::undo(const AdmissionLog& log) noexcept {
   for (auto step = log.rbegin(); step != log.rend(); ++step) {
     const uint64_t hash = key_hash(step->key);
     Partition* partition = find_partition(partition_of(hash));
-    const Turn turn(partition);
+    const std::lock_guard lock(partition->lock);
     if (step->kind == AdmissionStep::kCell) {
-      partition->ring.undo(*step, shape_, counters_);
+      partition->ring.undo(*step, shape_);
     } else {
-      partition->candidates.undo(*step, hash, counters_);
+      partition->candidates.undo(*step, hash, partition->counters);
     }
   }
 }
@@ -151,11 +167,24 @@ void Admission::import_rows(const int64_t* values, size_t n) {
     if (is_candidate) {
       const CandidateRow row{values[0], static_cast<uint32_t>(values[1]),
                              static_cast<uint32_t>(values[2])};
-      partition->candidates.put(row, hash, limits_, memory_, counters_);
+      partition->candidates.put(row, hash, limits_, memory_, partition->counters);
     } else {
-      partition->ring.put({values[1], values[2], values[3]}, shape_, memory_, counters_);
+      partition->ring.put({values[1], values[2], values[3]}, shape_, memory_);
     }
   }
+}
+
+Admission::Facts Admission::facts() const noexcept {
+  Facts facts{0, cleared_.dropped, cleared_.overflows};
+  for (uint32_t number = 0; number < kPartitions; ++number) {
+    Partition* partition = find_partition(number);
+    if (partition == nullptr) continue;
+    const std::lock_guard lock(partition->lock);
+    facts.candidates += partition->candidates.size() + partition->ring.size(shape_);
+    facts.dropped += partition->counters.dropped;
+    facts.overflows += partition->counters.overflows;
+  }
+  return facts;
 }
 
 void Admission::clear() noexcept {
@@ -163,8 +192,10 @@ void Admission::clear() noexcept {
     Group* group = entry.exchange(nullptr);
     if (group == nullptr) continue;
     for (Partition& partition : group->partitions) {
-      partition.candidates.release(memory_, counters_);
-      partition.ring.release(shape_, memory_, counters_);
+      partition.candidates.release(memory_);
+      partition.ring.release(shape_, memory_);
+      cleared_.dropped += partition.counters.dropped;
+      cleared_.overflows += partition.counters.overflows;
     }
     memory_.give(group, sizeof(Group));
   }

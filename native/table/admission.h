@@ -8,10 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "table/account.h"
 #include "table/bin.h"
 #include "table/candidates.h"
 #include "table/filter_ring.h"
-#include "table/memory.h"
 #include "table/slots.h"
 
 namespace monolith {
@@ -50,26 +50,27 @@ class Admission {
   // Fetches what ask() will read.
   void prefetch(uint64_t hash) const noexcept;
 
-  // Keeps other questions about the key's partition out, so that the answer and what follows from
-  // it (a row) are one step for them.
+  // The right to ask about some partitions, for one thread: other questions about them wait, so
+  // that an answer and what follows from it (a row) are one step for them.
   class Turn {
    public:
-    ~Turn() {
-      if (partition_ != nullptr) partition_->lock.unlock();
-    }
+    explicit Turn(Admission& admission) noexcept : admission_(admission) {}
+    ~Turn() { end(); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
+    // Covers the hash, and what shares its first `bits` bits where that is not much: then a batch
+    // that is grouped by these bits locks once for many keys. Throws OutOfMemory.
+    void cover(uint64_t hash, uint32_t bits);
+    void end() noexcept;
+
    private:
     friend Admission;
-    explicit Turn(Partition* partition) noexcept : partition_(partition) {
-      if (partition_ != nullptr) partition_->lock.lock();
-    }
-    Partition* const partition_;  // null: nothing is remembered
+    Admission& admission_;
+    Partition* first_ = nullptr;  // null: nothing is remembered
+    uint32_t count_ = 0;
+    uint32_t first_number_ = 0;
   };
-  // Throws OutOfMemory.
-  Turn turn(uint64_t hash);
-  static Turn no_turn() noexcept { return Turn(nullptr); }
 
   struct Question {
     int64_t key;
@@ -78,8 +79,8 @@ class Admission {
     uint32_t now;
     uint64_t call;
   };
-  // Only keys that have a rule. Throws OutOfMemory before any change.
-  bool ask(const Turn& turn, const Question& question, AdmissionLog& log);
+  // Only keys that have a rule, and that the turn covers. Throws OutOfMemory before any change.
+  bool ask(Turn& turn, const Question& question, AdmissionLog& log);
   // Takes the steps of a failed call back, the last one first.
   void undo(const AdmissionLog& log) noexcept;
 
@@ -92,7 +93,11 @@ class Admission {
   void clear() noexcept;
 
   size_t bytes() const noexcept { return sizeof(*this) + memory_.bytes(); }
-  const Candidates::Counters& counters() const noexcept { return counters_; }
+  // Keys that wait (or counters in use), candidates dropped, and filters that had no counter.
+  struct Facts {
+    uint64_t candidates = 0, dropped = 0, overflows = 0;
+  };
+  Facts facts() const noexcept;
 
  private:
   static constexpr uint32_t kGroupBits = 6;
@@ -101,6 +106,7 @@ class Admission {
     Lock lock;
     Candidates candidates;
     FilterRing ring;
+    Candidates::Counters counters;
   };
   struct Group {
     Partition partitions[1u << kGroupBits];
@@ -121,8 +127,8 @@ class Admission {
   const uint64_t seed_;
   Account memory_;
   std::atomic<uint64_t> next_call_{0};
-  Candidates::Counters counters_;
-  std::mutex mutex_;  // of allocating groups
+  Candidates::Counters cleared_;  // of partitions that clear() freed
+  std::mutex mutex_;              // of allocating groups
   std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};
 };
 

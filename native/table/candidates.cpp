@@ -14,72 +14,62 @@ uint32_t add_saturated(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UIN
 
 }  // namespace
 
-int64_t Candidates::Candidate::key() const noexcept {
-  int64_t key;
-  std::memcpy(&key, key_words, sizeof(key));
-  return key;
-}
-
-void Candidates::Candidate::set_key(int64_t key) noexcept {
-  std::memcpy(key_words, &key, sizeof(key));
-}
-
+// Slots for half as many again, more where that fills whole pages.
 size_t Candidates::bytes_for(uint32_t capacity) noexcept {
-  return size_t{slots_for(capacity)} * sizeof(Candidate) + size_t{2} * capacity * sizeof(uint32_t);
+  const size_t log_bytes = size_t{2} * capacity * sizeof(uint32_t);
+  const size_t bytes = log_bytes + (size_t{capacity} / 2 + 1) * sizeof(Line);
+  return bytes < kPageBytes / 2 ? bytes : (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-uint32_t& Candidates::log(uint32_t place) const noexcept {
-  auto* log = reinterpret_cast<uint32_t*>(slots() + num_slots());
-  return log[place & (2 * capacity_.load(std::memory_order_relaxed) - 1)];
+uint32_t Candidates::lines_in(size_t bytes, uint32_t capacity) noexcept {
+  const size_t log_bytes = size_t{2} * capacity * sizeof(uint32_t);
+  return static_cast<uint32_t>((bytes - log_bytes) / sizeof(Line));
 }
 
 void Candidates::prefetch(uint64_t hash) const noexcept {
-  const Candidate* slots = slots_.load(std::memory_order_relaxed);
   // Pointer and size may be of two arrays: a fetch from elsewhere does no harm.
-  if (slots != nullptr) __builtin_prefetch(slots + home(home_bits(hash)), 1);
+  if (lines() != nullptr) __builtin_prefetch(home(home_bits(hash)).line, 1);
 }
 
-uint32_t Candidates::find(int64_t key, uint32_t bits) const noexcept {
-  if (size_ == 0) return kNone;
-  for (uint32_t slot = home(bits); slots()[slot].count != 0; slot = after(slot)) {
-    if (slots()[slot].key() == key) return slot;
+Candidates::Slot Candidates::find(int64_t key, uint32_t bits) const noexcept {
+  if (size_ == 0) return {nullptr, 0};
+  for (Slot slot = home(bits); slot.count() != 0; slot = after(slot)) {
+    if (slot.key() == key) return slot;
   }
-  return kNone;
+  return {nullptr, 0};
 }
 
-uint32_t Candidates::find_stamp(uint32_t stamp, uint32_t bits) const noexcept {
-  for (uint32_t slot = home(bits); slots()[slot].count != 0; slot = after(slot)) {
-    if (slots()[slot].stamp == stamp) return slot;
+Candidates::Slot Candidates::find_stamp(uint32_t stamp, uint32_t bits) const noexcept {
+  for (Slot slot = home(bits); slot.count() != 0; slot = after(slot)) {
+    if (slot.stamp() == stamp) return slot;
   }
-  return kNone;
+  return {nullptr, 0};
 }
 
 bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
-                     const Limits& limits, Account& memory, Counters& counters, AdmissionLog& log) {
+                     const Limits& limits, Account& memory, Counters& counters,
+                     AdmissionLog& steps) {
   const uint32_t bits = home_bits(hash);
-  uint32_t slot = find(key, bits);
-  if (log.capacity() < log.size() + 2) log.reserve(2 * log.size() + 64);
-  if (slot == kNone) {
-    if (!make_room(limits, memory, counters, &log)) return false;  // over budget: not counted
-    slot = insert(key, bits, count, now);
-    log.push_back({key, 0, 0, 0, count, turn_, AdmissionStep::kNew});
-    counters.candidates.fetch_add(1, std::memory_order_relaxed);
+  const Slot slot = find(key, bits);
+  if (steps.capacity() < steps.size() + 2) steps.reserve(4 * steps.size() + 256);
+  if (slot.is_none()) {
+    if (!make_room(limits, memory, counters, &steps)) return false;  // over budget: not counted
+    insert(key, bits, count, now);
+    steps.push_back({key, 0, 0, 0, count, turn_, AdmissionStep::kNew});
     return false;
   }
-  Candidate& candidate = slots()[slot];
   const bool is_stale =
-      limits.ttl_seconds != 0 && now > candidate.time && now - candidate.time >= limits.ttl_seconds;
-  const uint32_t seen = is_stale ? 0 : candidate.count;
+      limits.ttl_seconds != 0 && now > slot.time() && now - slot.time() >= limits.ttl_seconds;
+  const uint32_t seen = is_stale ? 0 : slot.count();
   const bool is_admitted = seen >= threshold;
-  log.push_back({key, candidate.count, candidate.time, candidate.stamp, count, turn_,
-                 is_admitted ? AdmissionStep::kAdmitted : AdmissionStep::kSeen});
+  steps.push_back({key, slot.count(), slot.time(), slot.stamp(), count, turn_,
+                   is_admitted ? AdmissionStep::kAdmitted : AdmissionStep::kSeen});
   if (is_admitted) {
     remove(slot);
-    counters.candidates.fetch_sub(1, std::memory_order_relaxed);
     return true;
   }
-  candidate.count = add_saturated(seen, count);
-  candidate.time = std::max(candidate.time, now);
+  slot.count() = add_saturated(seen, count);
+  slot.time() = std::max(slot.time(), now);
   see(slot, bits);
   return false;
 }
@@ -87,77 +77,73 @@ bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, u
 void Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
                      Counters& counters) {
   const uint32_t bits = home_bits(hash);
-  const uint32_t slot = find(row.key, bits);
-  if (slot != kNone) {
-    slots()[slot].count = row.count;
-    slots()[slot].time = row.time;
+  const Slot slot = find(row.key, bits);
+  if (!slot.is_none()) {
+    slot.count() = row.count;
+    slot.time() = row.time;
     see(slot, bits);
   } else if (make_room(limits, memory, counters, nullptr)) {
     insert(row.key, bits, row.count, row.time);
-    counters.candidates.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
 // Room for one more. False: the budget allows none.
 bool Candidates::make_room(const Limits& limits, Account& memory, Counters& counters,
-                           AdmissionLog* log) {
-  const uint32_t capacity = capacity_.load(std::memory_order_relaxed);
+                           AdmissionLog* steps) {
   bool is_full = size_ >= limits.max_candidates;
-  if (!is_full && size_ == capacity) is_full = !grow(memory);
+  if (!is_full && size_ == capacity_) is_full = !grow(memory);
   if (!is_full) return true;
   if (size_ == 0) return false;
-  drop_oldest(log);
-  counters.dropped.fetch_add(1, std::memory_order_relaxed);
-  counters.candidates.fetch_sub(1, std::memory_order_relaxed);
+  drop_oldest(steps);
+  ++counters.dropped;
   return true;
 }
 
 // False: over budget.
 bool Candidates::grow(Account& memory) {
-  const uint32_t old_capacity = capacity_.load(std::memory_order_relaxed);
-  const uint32_t capacity = std::max(kFirstCapacity, 2 * old_capacity);
+  const uint32_t capacity = std::max(kFirstCapacity, 2 * capacity_);
   const size_t bytes = bytes_for(capacity);
-  auto* fresh = static_cast<Candidate*>(memory.take(bytes));
+  auto* fresh = static_cast<Line*>(memory.take(bytes));
   if (fresh == nullptr) return false;
-  Candidates old;
-  old.slots_.store(slots(), std::memory_order_relaxed);
-  old.capacity_.store(old_capacity, std::memory_order_relaxed);
   std::memset(static_cast<void*>(fresh), 0, bytes);
-  slots_.store(fresh, std::memory_order_relaxed);
-  capacity_.store(capacity, std::memory_order_relaxed);
+  Candidates old;
+  old.lines_.store(lines(), std::memory_order_relaxed);
+  old.num_lines_.store(num_lines(), std::memory_order_relaxed);
+  old.capacity_ = capacity_;
+  num_lines_.store(lines_in(bytes, capacity), std::memory_order_relaxed);
+  lines_.store(fresh, std::memory_order_relaxed);
+  capacity_ = capacity;
   const uint32_t first = front_, last = back_;
   size_ = front_ = back_ = 0;
   ++turn_;
   for (uint32_t place = first; place != last; ++place) {
     const uint32_t bits = old.log(place);
-    const uint32_t slot = old.find_stamp(place, bits);
-    if (slot == kNone) continue;
-    const Candidate& candidate = old.slots()[slot];
-    insert(candidate.key(), bits, candidate.count, candidate.time);
+    const Slot slot = old.find_stamp(place, bits);
+    if (!slot.is_none()) insert(slot.key(), bits, slot.count(), slot.time());
   }
-  memory.give(old.slots(), bytes_for(old_capacity));
+  if (old.capacity_ != 0) memory.give(old.lines(), bytes_for(old.capacity_));
   return true;
 }
 
 // An absent key; there is a free slot.
-uint32_t Candidates::insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept {
-  uint32_t slot = home(bits);
-  while (slots()[slot].count != 0) slot = after(slot);
-  Candidate& candidate = slots()[slot];
-  candidate.set_key(key);
-  candidate.count = count;
-  candidate.time = time;
+Candidates::Slot Candidates::insert(int64_t key, uint32_t bits, uint32_t count,
+                                    uint32_t time) noexcept {
+  Slot slot = home(bits);
+  while (slot.count() != 0) slot = after(slot);
+  slot.key() = key;
+  slot.count() = count;
+  slot.time() = time;
   ++size_;
   see(slot, bits);
   return slot;
 }
 
-void Candidates::see(uint32_t slot, uint32_t bits) noexcept {
-  if (back_ - front_ == 2 * capacity_.load(std::memory_order_relaxed)) {
-    slots()[slot].stamp = front_ - 1;  // void: the place that it is about to leave
+void Candidates::see(Slot slot, uint32_t bits) noexcept {
+  if (back_ - front_ == 2 * capacity_) {
+    slot.stamp() = front_ - 1;  // void: the place that it is about to leave
     squeeze();
   }
-  slots()[slot].stamp = back_;
+  slot.stamp() = back_;
   log(back_++) = bits;
 }
 
@@ -165,11 +151,11 @@ void Candidates::squeeze() noexcept {
   constexpr uint32_t kAhead = 8;
   uint32_t kept = front_;
   for (uint32_t place = front_; place != back_; ++place) {
-    if (back_ - place > kAhead) __builtin_prefetch(slots() + home(log(place + kAhead)));
+    if (back_ - place > kAhead) __builtin_prefetch(home(log(place + kAhead)).line, 1);
     const uint32_t bits = log(place);
-    const uint32_t slot = find_stamp(place, bits);
-    if (slot == kNone) continue;
-    slots()[slot].stamp = kept;
+    const Slot slot = find_stamp(place, bits);
+    if (slot.is_none()) continue;
+    slot.stamp() = kept;
     log(kept++) = bits;
   }
   back_ = kept;
@@ -177,89 +163,85 @@ void Candidates::squeeze() noexcept {
 }
 
 // Later candidates of the same run move up, so that no search ends too early.
-void Candidates::remove(uint32_t slot) noexcept {
-  const auto distance = [n = num_slots()](uint32_t from, uint32_t to) {
-    return to >= from ? to - from : to + n - from;
+void Candidates::remove(Slot slot) noexcept {
+  const auto distance = [this](Slot from, Slot to) {
+    const uint32_t a = number(from), b = number(to);
+    return b >= a ? b - a : b + num_lines() * kSlots - a;
   };
-  uint32_t hole = slot;
-  for (uint32_t next = after(hole); slots()[next].count != 0; next = after(next)) {
-    const uint32_t start = home(home_bits(key_hash(slots()[next].key())));
+  Slot hole = slot;
+  for (Slot next = after(hole); next.count() != 0; next = after(next)) {
+    const Slot start = home(home_bits(key_hash(next.key())));
     if (distance(start, next) < distance(hole, next)) continue;  // it would pass its home
-    slots()[hole] = slots()[next];
+    hole.key() = next.key();
+    hole.count() = next.count();
+    hole.time() = next.time();
+    hole.stamp() = next.stamp();
     hole = next;
   }
-  slots()[hole].count = 0;
+  hole.count() = 0;
   --size_;
 }
 
 void Candidates::drop_oldest(AdmissionLog* steps) noexcept {
-  uint32_t slot;
+  Slot slot{nullptr, 0};
   do {
     slot = find_stamp(front_, log(front_));
     ++front_;
-  } while (slot == kNone);
-  const Candidate& oldest = slots()[slot];
+  } while (slot.is_none());
   if (steps != nullptr) {
     steps->push_back(
-        {oldest.key(), oldest.count, oldest.time, oldest.stamp, 0, turn_, AdmissionStep::kDropped});
+        {slot.key(), slot.count(), slot.time(), slot.stamp(), 0, turn_, AdmissionStep::kDropped});
   }
   remove(slot);
-  __builtin_prefetch(slots() + home(log(front_)));  // the next to go
+  __builtin_prefetch(home(log(front_)).line, 1);  // the next to go
 }
 
 // The candidate's last sighting did not happen.
-void Candidates::unsee(uint32_t slot, uint32_t bits, const AdmissionStep& step) noexcept {
-  if (step.turn != turn_ || slots()[slot].stamp != back_ - 1) return;
+void Candidates::unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noexcept {
+  if (step.turn != turn_ || slot.stamp() != back_ - 1) return;
   --back_;
-  slots()[slot].stamp = step.stamp;
+  slot.stamp() = step.stamp;
   log(step.stamp) = bits;
   if (static_cast<int32_t>(step.stamp - front_) < 0) front_ = step.stamp;
 }
 
 void Candidates::undo(const AdmissionStep& step, uint64_t hash, Counters& counters) noexcept {
   const uint32_t bits = home_bits(hash);
-  const uint32_t slot = find(step.key, bits);
+  const Slot slot = find(step.key, bits);
   if (step.kind == AdmissionStep::kAdmitted || step.kind == AdmissionStep::kDropped) {
-    if (slot != kNone || size_ == capacity_.load(std::memory_order_relaxed)) return;
+    if (!slot.is_none() || size_ == capacity_) return;
     unsee(insert(step.key, bits, step.count, step.time), bits, step);
-    counters.candidates.fetch_add(1, std::memory_order_relaxed);
-    counters.dropped.fetch_sub(step.kind == AdmissionStep::kDropped, std::memory_order_relaxed);
+    counters.dropped -= step.kind == AdmissionStep::kDropped;
     return;
   }
-  if (slot == kNone) return;
-  Candidate& candidate = slots()[slot];
-  if (step.kind == AdmissionStep::kNew && candidate.count == step.added) {
-    back_ -= candidate.stamp == back_ - 1;
+  if (slot.is_none()) return;
+  if (step.kind == AdmissionStep::kNew && slot.count() == step.added) {
+    back_ -= slot.stamp() == back_ - 1;
     remove(slot);
-    counters.candidates.fetch_sub(1, std::memory_order_relaxed);
   } else if (step.kind == AdmissionStep::kSeen &&
-             (candidate.count == step.added ||
-              candidate.count == add_saturated(step.count, step.added))) {
-    candidate.count = step.count;
-    candidate.time = step.time;
+             (slot.count() == step.added ||
+              slot.count() == add_saturated(step.count, step.added))) {
+    slot.count() = step.count;
+    slot.time() = step.time;
     unsee(slot, bits, step);
   } else {  // other calls counted it too
-    candidate.count -= std::min(step.added, candidate.count - 1);
+    slot.count() -= std::min(step.added, slot.count() - 1);
   }
 }
 
 void Candidates::append_to(std::vector<CandidateRow>& rows) const {
   for (uint32_t place = front_; place != back_; ++place) {
-    const uint32_t slot = find_stamp(place, log(place));
-    if (slot == kNone) continue;
-    const Candidate& candidate = slots()[slot];
-    rows.push_back({candidate.key(), candidate.count, candidate.time});
+    const Slot slot = find_stamp(place, log(place));
+    if (!slot.is_none()) rows.push_back({slot.key(), slot.count(), slot.time()});
   }
 }
 
-void Candidates::release(Account& memory, Counters& counters) noexcept {
-  const uint32_t capacity = capacity_.load(std::memory_order_relaxed);
-  if (capacity == 0) return;
-  memory.give(slots(), bytes_for(capacity));
-  counters.candidates.fetch_sub(size_, std::memory_order_relaxed);
-  slots_.store(nullptr, std::memory_order_relaxed);
-  capacity_.store(0, std::memory_order_relaxed);
-  size_ = front_ = back_ = 0;
+void Candidates::release(Account& memory) noexcept {
+  if (capacity_ == 0) return;
+  memory.give(lines(), bytes_for(capacity_));
+  lines_.store(nullptr, std::memory_order_relaxed);
+  num_lines_.store(0, std::memory_order_relaxed);
+  capacity_ = size_ = front_ = back_ = 0;
   ++turn_;
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "table/memory.h"
+#include "table/account.h"
 
 namespace monolith {
 
@@ -30,8 +30,10 @@ struct CandidateRow {
 // alone, where a linked list would touch its neighbours too. The log is a ring; when it is full the
 // void places are squeezed out.
 //
-// The caller locks the partition; prefetch() needs no lock. Memory is borrowed by the owner's
-// `Memory` at each call; release() gives it back.
+//   block   | lines of three slots: key, count, time, stamp | log: hash bits of the key |
+//
+// The caller locks the partition; prefetch() needs no lock. The block is taken from the account
+// that each call names; release() gives it back.
 class Candidates {
  public:
   struct Limits {
@@ -39,13 +41,13 @@ class Candidates {
     uint32_t ttl_seconds;  // 0: none
   };
   struct Counters {
-    std::atomic<uint64_t> dropped{0}, candidates{0}, overflows{0};
+    uint64_t dropped = 0, overflows = 0;
   };
 
   // Whether the key was seen threshold times before, in which case it leaves; else it is counted.
   // Throws OutOfMemory before any change.
   bool ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
-           const Limits& limits, Account& memory, Counters& counters, AdmissionLog& log);
+           const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps);
   // Takes the step back; steps are taken back in reverse order. Exact, unless other calls came
   // between: then what this one had added is subtracted. The order is kept unless the log was
   // squeezed or grew since.
@@ -57,45 +59,62 @@ class Candidates {
   // Least recently seen first.
   void append_to(std::vector<CandidateRow>& rows) const;
   void prefetch(uint64_t hash) const noexcept;
-  void release(Account& memory, Counters& counters) noexcept;
+  void release(Account& memory) noexcept;
+  uint32_t size() const noexcept { return size_; }
 
  private:
-  // 20 bytes: alignment to 8 would waste 4.
-  struct Candidate {
-    uint32_t key_words[2];
-    uint32_t count;  // 0: free
-    uint32_t time;
-    uint32_t stamp;  // place in the log, modulo 2^32
-    int64_t key() const noexcept;
-    void set_key(int64_t key) noexcept;
+  static constexpr uint32_t kSlots = 3;
+  struct alignas(64) Line {
+    int64_t keys[kSlots];
+    uint32_t counts[kSlots];  // 0: free
+    uint32_t times[kSlots];
+    uint32_t stamps[kSlots];  // place of the last sighting in the log, modulo 2^32
+  };
+  static_assert(sizeof(Line) == 64);
+  struct Slot {
+    Line* line;
+    uint32_t at;
+    bool is_none() const noexcept { return line == nullptr; }
+    int64_t& key() const noexcept { return line->keys[at]; }
+    uint32_t& count() const noexcept { return line->counts[at]; }
+    uint32_t& time() const noexcept { return line->times[at]; }
+    uint32_t& stamp() const noexcept { return line->stamps[at]; }
   };
 
-  static constexpr uint32_t kNone = UINT32_MAX;
   static uint32_t home_bits(uint64_t hash) noexcept { return static_cast<uint32_t>(hash >> 20); }
   static size_t bytes_for(uint32_t capacity) noexcept;
+  static uint32_t lines_in(size_t bytes, uint32_t capacity) noexcept;
 
-  uint32_t num_slots() const noexcept { return slots_for(capacity_); }
-  static uint32_t slots_for(uint32_t capacity) noexcept { return capacity + capacity / 4 + 1; }
-  uint32_t home(uint32_t bits) const noexcept {
-    return static_cast<uint32_t>((uint64_t{bits} * num_slots()) >> 32);
+  Line* lines() const noexcept { return lines_.load(std::memory_order_relaxed); }
+  uint32_t num_lines() const noexcept { return num_lines_.load(std::memory_order_relaxed); }
+  uint32_t& log(uint32_t place) const noexcept {
+    return reinterpret_cast<uint32_t*>(lines() + num_lines())[place & (2 * capacity_ - 1)];
   }
-  uint32_t after(uint32_t slot) const noexcept { return slot + 1 == num_slots() ? 0 : slot + 1; }
-  Candidate* slots() const noexcept { return slots_.load(std::memory_order_relaxed); }
-  uint32_t& log(uint32_t place) const noexcept;
+  Slot home(uint32_t bits) const noexcept {
+    return {lines() + ((uint64_t{bits} * num_lines()) >> 32), 0};
+  }
+  Slot after(Slot slot) const noexcept {
+    if (slot.at + 1 < kSlots) return {slot.line, slot.at + 1};
+    return {slot.line + 1 == lines() + num_lines() ? lines() : slot.line + 1, 0};
+  }
+  uint32_t number(Slot slot) const noexcept {
+    return static_cast<uint32_t>(slot.line - lines()) * kSlots + slot.at;
+  }
 
-  uint32_t find(int64_t key, uint32_t bits) const noexcept;
-  uint32_t find_stamp(uint32_t stamp, uint32_t bits) const noexcept;
-  bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog* log);
+  Slot find(int64_t key, uint32_t bits) const noexcept;
+  Slot find_stamp(uint32_t stamp, uint32_t bits) const noexcept;
+  bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog* steps);
   bool grow(Account& memory);
-  uint32_t insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
-  void see(uint32_t slot, uint32_t bits) noexcept;
-  void unsee(uint32_t slot, uint32_t bits, const AdmissionStep& step) noexcept;
+  Slot insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
+  void see(Slot slot, uint32_t bits) noexcept;
+  void unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noexcept;
   void squeeze() noexcept;
-  void remove(uint32_t slot) noexcept;
-  void drop_oldest(AdmissionLog* log) noexcept;
+  void remove(Slot slot) noexcept;
+  void drop_oldest(AdmissionLog* steps) noexcept;
 
-  std::atomic<Candidate*> slots_{nullptr};  // the log follows the slots in memory
-  std::atomic<uint32_t> capacity_{0};       // a power of two; the log has twice as many places
+  std::atomic<Line*> lines_{nullptr};
+  std::atomic<uint32_t> num_lines_{0};
+  uint32_t capacity_ = 0;  // candidates, a power of two; the log has twice as many places
   uint32_t size_ = 0;
   uint32_t front_ = 0, back_ = 0;  // places of the log in use: [front_, back_), modulo 2^32
   uint32_t turn_ = 0;              // number of squeezes

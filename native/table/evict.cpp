@@ -10,6 +10,7 @@ constexpr int kBinsPerCall = 64;     // bins of one evict() call: some milliseco
 constexpr uint32_t kLinesAhead = 8;  // whose rows' metadata is fetched
 constexpr int64_t kSecondsPerDay = 86400;
 constexpr uint32_t kSampled = 16;
+constexpr uint64_t kAgeingPeriod = 8;  // samplings; every so many, use counts are halved
 
 }  // namespace
 
@@ -86,7 +87,10 @@ bool Table::evict_for_budget(Bin& bin, uint32_t& number) noexcept {
   };
   Candidate sampled[kSampled];
   uint32_t n = 0;
-  const uint64_t drawn = key_hash(static_cast<int64_t>(num_samplings_.fetch_add(1)));
+  const uint64_t number_of_sampling = num_samplings_.fetch_add(1, std::memory_order_relaxed);
+  const bool is_by_use = budget_policy_ == BudgetPolicy::kEvictLeastFrequent;
+  const bool ages = is_by_use && number_of_sampling % kAgeingPeriod == 0;
+  const uint64_t drawn = key_hash(static_cast<int64_t>(number_of_sampling));
   const uint32_t start = static_cast<uint32_t>(((drawn & UINT32_MAX) * bin.num_lines) >> 32);
   for (uint32_t l = 0; l < bin.num_lines && n < kSampled; ++l) {
     Line& line = bin.lines()[(start + l) % bin.num_lines];
@@ -97,10 +101,9 @@ bool Table::evict_for_budget(Bin& bin, uint32_t& number) noexcept {
       uint32_t marks;
       racy_load(&marks, &meta->marks, sizeof(marks));
       if (marks & (Meta::kFresh | Meta::kHeld)) continue;
-      const bool is_by_use = budget_policy_ == BudgetPolicy::kEvictLeastFrequent;
       const uint64_t uses = is_by_use ? marks & Meta::kUses : 0;
       sampled[n++] = {{&line, slot}, meta, uses << 32 | meta->time};
-      if (!is_by_use) continue;
+      if (!ages) continue;
       const uint32_t aged = (marks & ~Meta::kUses) | ((marks & Meta::kUses) / 2 & Meta::kUses);
       racy_store(&meta->marks, &aged, sizeof(aged));
     }
@@ -123,6 +126,11 @@ std::vector<int64_t> Table::export_candidates(std::span<const uint32_t> partitio
 void Table::import_candidates(const int64_t* values, size_t n) {
   const Gate::Shared gate(gate_);
   if (admission_) admission_->import_rows(values, n);
+}
+
+Admission::Facts Table::admission_facts() {
+  const Gate::Shared gate(gate_);
+  return admission_ ? admission_->facts() : Admission::Facts();
 }
 
 }  // namespace monolith

@@ -63,7 +63,7 @@ std::optional<uint32_t> FilterRing::add(int64_t key, uint64_t hash, uint32_t cou
     cell = probe(splits_[at], hash, shape);
   }
   if (cell == kFull) {
-    counters.overflows.fetch_add(1, std::memory_order_relaxed);
+    ++counters.overflows;
     return std::nullopt;
   }
   Split& split = splits_[at];
@@ -77,9 +77,19 @@ std::optional<uint32_t> FilterRing::add(int64_t key, uint64_t hash, uint32_t cou
   split.cells[cell] = signature(hash) << kCountBits | after;
   if (old != 0) return before;
   ++split.num_elements;
-  counters.candidates.fetch_add(1, std::memory_order_relaxed);
   if (splits_[head_].num_elements + 1 >= shape.split_capacity) advance(shape, counters);
   return before;
+}
+
+uint32_t FilterRing::get(uint64_t hash, const Shape& shape) const noexcept {
+  if (splits_ == nullptr) return 0;
+  for (const uint32_t at : {head_, (head_ + 1) % shape.num_splits}) {
+    const uint64_t cell = probe(splits_[at], hash, shape);
+    if (cell == kFull) continue;
+    const uint32_t value = splits_[at].cells == nullptr ? 0 : splits_[at].cells[cell];
+    return value != 0 ? value & kMaxCount : count_before(hash, shape);
+  }
+  return kMaxCount;
 }
 
 // Count in the nearest earlier filter that knows the key.
@@ -98,21 +108,17 @@ void FilterRing::advance(const Shape& shape, Candidates::Counters& counters) noe
   head_ = (head_ + 1) % shape.num_splits;
   ++head_increment_;
   Split& oldest = splits_[(head_ + 1) % shape.num_splits];
-  counters.dropped.fetch_add(oldest.num_elements, std::memory_order_relaxed);
-  counters.candidates.fetch_sub(oldest.num_elements, std::memory_order_relaxed);
+  counters.dropped += oldest.num_elements;
   oldest.num_elements = 0;
   if (oldest.cells != nullptr) std::memset(oldest.cells, 0, shape.num_cells * sizeof(uint32_t));
 }
 
-void FilterRing::undo(const AdmissionStep& step, const Shape& shape,
-                      Candidates::Counters& counters) noexcept {
+void FilterRing::undo(const AdmissionStep& step, const Shape& shape) noexcept {
   const uint32_t moved = static_cast<uint32_t>(head_increment_) - step.turn;
   if (moved + 1 >= shape.num_splits) return;  // forgotten
   Split& split = splits_[step.time];
   split.cells[step.stamp] = step.count;
-  if (step.count != 0) return;
-  --split.num_elements;
-  counters.candidates.fetch_sub(1, std::memory_order_relaxed);
+  split.num_elements -= step.count == 0;
 }
 
 void FilterRing::append_to(std::vector<FilterRow>& rows, const Shape& shape) const {
@@ -127,8 +133,7 @@ void FilterRing::append_to(std::vector<FilterRow>& rows, const Shape& shape) con
   }
 }
 
-void FilterRing::put(const FilterRow& row, const Shape& shape, Account& memory,
-                     Candidates::Counters& counters) {
+void FilterRing::put(const FilterRow& row, const Shape& shape, Account& memory) {
   if (!make_ring(shape, memory)) return;
   if (row.split < 0) {
     head_ = static_cast<uint32_t>(row.cell);
@@ -137,17 +142,21 @@ void FilterRing::put(const FilterRow& row, const Shape& shape, Account& memory,
   }
   Split& split = splits_[row.split];
   if (!make(split, shape, memory)) return;
-  const bool is_new = split.cells[row.cell] == 0;
-  split.num_elements += is_new;
-  counters.candidates.fetch_add(is_new, std::memory_order_relaxed);
+  split.num_elements += split.cells[row.cell] == 0;
   split.cells[row.cell] = static_cast<uint32_t>(row.value);
 }
 
-void FilterRing::release(const Shape& shape, Account& memory,
-                         Candidates::Counters& counters) noexcept {
+uint64_t FilterRing::size(const Shape& shape) const noexcept {
+  uint64_t size = 0;
+  for (uint32_t i = 0; splits_ != nullptr && i < shape.num_splits; ++i) {
+    size += splits_[i].num_elements;
+  }
+  return size;
+}
+
+void FilterRing::release(const Shape& shape, Account& memory) noexcept {
   if (splits_ == nullptr) return;
   for (uint32_t i = 0; i < shape.num_splits; ++i) {
-    counters.candidates.fetch_sub(splits_[i].num_elements, std::memory_order_relaxed);
     memory.give(splits_[i].cells, shape.num_cells * sizeof(uint32_t));
   }
   memory.give(splits_, shape.num_splits * sizeof(Split));

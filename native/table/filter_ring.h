@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "table/account.h"
 #include "table/candidates.h"
-#include "table/memory.h"
 
 namespace monolith {
 
@@ -33,14 +33,16 @@ class FilterRing {
   std::optional<uint32_t> add(int64_t key, uint64_t hash, uint32_t count, const Shape& shape,
                               Account& memory, Candidates::Counters& counters, AdmissionLog& log,
                               bool& is_over);
+  // Count of the key, without counting it.
+  uint32_t get(uint64_t hash, const Shape& shape) const noexcept;
   // Takes the step back, unless its filter was forgotten since.
-  void undo(const AdmissionStep& step, const Shape& shape, Candidates::Counters& counters) noexcept;
+  void undo(const AdmissionStep& step, const Shape& shape) noexcept;
 
   void append_to(std::vector<FilterRow>& rows, const Shape& shape) const;
   // Sets what append_to gave.
-  void put(const FilterRow& row, const Shape& shape, Account& memory,
-           Candidates::Counters& counters);
-  void release(const Shape& shape, Account& memory, Candidates::Counters& counters) noexcept;
+  void put(const FilterRow& row, const Shape& shape, Account& memory);
+  void release(const Shape& shape, Account& memory) noexcept;
+  uint64_t size(const Shape& shape) const noexcept;
 
  private:
   struct Split {

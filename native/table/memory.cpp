@@ -64,23 +64,4 @@ bool Memory::try_use(size_t bytes) noexcept {
   return true;
 }
 
-void* Account::take(size_t bytes) {
-  if (!memory_.try_use(bytes)) return nullptr;
-  try {
-    void* block = memory_.allocate(bytes);
-    bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    return block;
-  } catch (...) {
-    memory_.unuse(bytes);
-    throw;
-  }
-}
-
-void Account::give(void* block, size_t bytes) noexcept {
-  if (block == nullptr) return;
-  memory_.release(block, bytes);
-  memory_.unuse(bytes);
-  bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-}
-
 }  // namespace monolith

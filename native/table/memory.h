@@ -54,21 +54,4 @@ class Memory {
   const size_t budget_bytes_;
 };
 
-// The blocks of one user of the memory, all of them in use. Thread-safe.
-class Account {
- public:
-  explicit Account(Memory& memory) : memory_(memory) {}
-  Account(const Account&) = delete;
-  Account& operator=(const Account&) = delete;
-
-  // Contents are undefined. Null: over budget. Throws OutOfMemory.
-  void* take(size_t bytes);
-  void give(void* block, size_t bytes) noexcept;
-  size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
-
- private:
-  Memory& memory_;
-  std::atomic<size_t> bytes_{0};
-};
-
 }  // namespace monolith

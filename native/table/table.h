@@ -62,7 +62,9 @@ class Table {
   size_t candidate_bytes() const noexcept { return admission_ ? admission_->bytes() : 0; }
   size_t held_bytes() const noexcept { return memory_.held_bytes(); }
   const TableCounters& counters() const noexcept { return counters_; }
-  const Admission* admission() const noexcept { return admission_.get(); }
+  uint32_t num_candidate_columns() const noexcept {
+    return admission_ ? admission_->num_columns() : 0;
+  }
   const IndexCounters& index_counters() const noexcept { return index_.counters(); }
   // Allocations beyond the limit fail as if the machine had no more memory.
   void set_memory_limit(size_t bytes) noexcept { memory_.set_limit(bytes); }
@@ -101,9 +103,10 @@ class Table {
   };
   Evicted evict(uint64_t first, uint32_t reference);
 
-  // What admission remembers, row by row (Admission::num_columns).
+  // What admission remembers, row by row (num_candidate_columns() of them).
   std::vector<int64_t> export_candidates(std::span<const uint32_t> partitions);
   void import_candidates(const int64_t* values, size_t n);
+  Admission::Facts admission_facts();
 
  private:
   class Writer;

@@ -109,12 +109,12 @@ Table::Insertion Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
 bool Table::insert_again(int64_t key, uint32_t now, RowCache& rows) noexcept {
   const uint64_t hash = key_hash(key);
   try {
-    const bool asks = rows.count > 0 && admission_->has_rule(key);
-    const auto turn = asks ? admission_->turn(hash) : Admission::no_turn();
-    if (asks) {
+    std::optional<Admission::Turn> turn;
+    if (rows.count > 0 && admission_->has_rule(key)) {
+      turn.emplace(*admission_).cover(hash, 12);
       if (index_.find(key, hash) != kNoRow) return true;
       rows.asked.clear();
-      if (!admission_->ask(turn, {key, hash, rows.count, now, rows.call}, rows.asked)) {
+      if (!admission_->ask(*turn, {key, hash, rows.count, now, rows.call}, rows.asked)) {
         ++rows.num_refused;
         return false;
       }
@@ -288,7 +288,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
       return now;
     });
     for (const uint32_t at : writer.batch().occurrences(i)) {
-      existed[at] = writer.batch().state(i) == Batch::kOld;
+      existed[at] = writer.batch().state(i) != Batch::kNew;
     }
   });
 }

@@ -162,6 +162,8 @@ class Table::Writer {
   // what admission remembers of it is fetched meanwhile.
   void find_rows(uint32_t first, uint32_t last, bool inserts, RowCache& rows, Counts& counts) {
     const bool holds = inserts && table_.evicts_for_budget();
+    std::optional<Admission::Turn> turn;
+    if (admission_ != nullptr) turn.emplace(*admission_);
     const uint32_t delay = kAhead + (admission_ != nullptr ? kAhead : 0);
     for (uint32_t i = first; i < last + delay; ++i) {
       if (i < last) __builtin_prefetch(home(batch_.key(i)));
@@ -171,24 +173,25 @@ class Table::Writer {
         const uint64_t hash = key_hash(key);
         batch_.row(at) = table_.index_.find(key, hash);
         if (batch_.row(at) == kNoRow && admission_ != nullptr) admission_->prefetch(hash);
-        if (batch_.row(at) != kNoRow && holds) hold(batch_.row(at));
+        if (batch_.row(at) != kNoRow && holds) hold(at);
       }
       if (i < first + delay || !inserts) continue;
       const uint32_t at = i - delay;
       rows.wanted = last - at;
-      if (batch_.row(at) == kNoRow) insert_missing(at, rows, counts);
+      if (batch_.row(at) == kNoRow) insert_missing(at, turn, rows, counts);
     }
   }
 
-  void insert_missing(uint32_t at, RowCache& rows, Counts& counts) {
+  void insert_missing(uint32_t at, std::optional<Admission::Turn>& turn, RowCache& rows,
+                      Counts& counts) {
     const int64_t key = batch_.key(at);
-    if (admission_ == nullptr || !admission_->has_rule(key)) return insert(at, rows, counts);
+    if (!turn || !admission_->has_rule(key)) return insert(at, rows, counts);
     const uint64_t hash = key_hash(key);
-    const auto turn = admission_->turn(hash);
+    turn->cover(hash, batch_.bits());
     batch_.row(at) = table_.index_.find(key, hash);  // another call's question may have come first
     if (batch_.row(at) != kNoRow) return;
     const auto count = static_cast<uint32_t>(batch_.occurrences(at).size());
-    if (admission_->ask(turn, {key, hash, count, now_, call_}, rows.asked)) {
+    if (admission_->ask(*turn, {key, hash, count, now_, call_}, rows.asked)) {
       insert(at, rows, counts);
     } else {
       refuse(at, counts);
@@ -215,10 +218,15 @@ class Table::Writer {
   }
 
   // A row of this call is no victim until the call has written it.
-  void hold(uint32_t number) noexcept {
-    if (Meta* meta = table_.arena_.meta(number)) {
-      __atomic_fetch_or(&meta->marks, Meta::kHeld, __ATOMIC_RELAXED);
-    }
+  void hold(uint32_t at) noexcept {
+    Meta* meta = table_.arena_.meta(batch_.row(at));
+    if (meta == nullptr) return;
+    __atomic_fetch_or(&meta->marks, Meta::kHeld, __ATOMIC_RELAXED);
+    batch_.state(at) = Batch::kHeld;
+  }
+  void release(uint32_t at) noexcept {
+    Meta* meta = table_.arena_.meta(batch_.row(at));
+    if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
   const Line* home(int64_t key) const noexcept {
@@ -231,7 +239,7 @@ class Table::Writer {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const auto [first, last] = batch_.distinct(p);
       for (uint32_t i = first; i < last + kAhead; ++i) {
-        if (i < last) {
+        if (i < last && batch_.state(i) != Batch::kRefused) {
           __builtin_prefetch(home(batch_.key(i)));
           table_.prefetch_row(batch_.row(i));
           values.prefetch(batch_.occurrences(i).back());
@@ -251,17 +259,12 @@ class Table::Writer {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const auto [first, last] = batch_.distinct(p);
       for (uint32_t i = first; i < last; ++i) {
-        if (batch_.state(i) == Batch::kOld) release(batch_.row(i));
+        if (batch_.state(i) == Batch::kHeld) release(i);
         if (batch_.state(i) != Batch::kNew || !table_.remove_row(batch_.key(i), true)) continue;
         --table_.num_rows_;
         --table_.counters_.inserted;
       }
     }
-  }
-
-  void release(uint32_t number) noexcept {
-    Meta* meta = number == kNoRow ? nullptr : table_.arena_.meta(number);
-    if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
   Table& table_;

@@ -1,4 +1,6 @@
 // A call that runs out of memory changes nothing, wherever that happens; and memory is given back.
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 
@@ -45,6 +47,82 @@ void test_failed_apply_changes_nothing() {
     CHECK(table.num_rows() == 30500);
   }
   CHECK(failures >= 3);
+}
+
+std::vector<uint32_t> all_partitions() {
+  std::vector<uint32_t> partitions(Admission::kPartitions);
+  for (uint32_t i = 0; i < partitions.size(); ++i) partitions[i] = i;
+  return partitions;
+}
+
+// Candidates as (key, count, time), in order of their keys.
+std::vector<std::array<int64_t, 3>> candidates_of(Table& table) {
+  const auto values = table.export_candidates(all_partitions());
+  std::vector<std::array<int64_t, 3>> rows(values.size() / 3);
+  std::memcpy(rows.data(), values.data(), values.size() * sizeof(int64_t));
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+// The same, where some keys are admitted, some are counted and some are new candidates.
+void test_failed_apply_takes_its_questions_back() {
+  TableSpec spec = adagrad_table(4);
+  spec.admission = {AdmissionKind::kMinCount, 2, {}, 4096 * 16 * 4, 50, 0, 0, false};
+  const auto keys = keys_from(0, 30000);
+  const std::vector<float> grads(2 * keys.size() * 4, 1.0f);
+  const float rate = 0.1f;
+  int failures = 0;
+  for (size_t extra = 0;; extra += 100000) {
+    Table table(spec);
+    for (const uint32_t n : {9000u, 6000u}) {
+      table.apply_gradients(keys.data(), n, grads.data(), &rate, 1, 1);
+    }
+    const auto before = candidates_of(table);
+    CHECK(before.size() > 8000);
+    const uint64_t dropped = table.admission_facts().dropped;
+    table.set_memory_limit(table.held_bytes() + extra);
+    bool has_failed = false;
+    try {
+      table.apply_gradients(keys.data(), keys.size(), grads.data(), &rate, 20, 2);
+    } catch (const std::bad_alloc&) {
+      has_failed = true;
+    }
+    if (!has_failed) break;
+    ++failures;
+    CHECK(table.num_rows() == 0 && table.counters().refused.load() == 15000);
+    CHECK(candidates_of(table) == before);
+    CHECK(table.admission_facts().dropped == dropped);
+    table.set_memory_limit(SIZE_MAX);
+    const auto counts = table.apply_gradients(keys.data(), keys.size(), grads.data(), &rate, 20, 2);
+    CHECK(counts.inserted + counts.refused == 30000 && counts.inserted > 4000);
+  }
+  CHECK(failures >= 3);
+}
+
+void test_evicted_rows_and_candidates_are_given_back() {
+  TableSpec spec = adagrad_table(4);
+  spec.admission = {AdmissionKind::kMinCount, 1, {}, size_t{1} << 28, 0, 0, 0, false};
+  spec.expiry_days = 1;
+  Table table(spec);
+  const size_t empty = table.held_bytes();
+  const auto keys = keys_from(0, 100000);
+  const std::vector<float> values(keys.size() * 4, 1.0f);
+  for (int round = 0; round < 2; ++round) {
+    table.assign(keys.data(), keys.size(), values.data(), 100, 1);
+  }
+  CHECK(table.num_rows() == 100000 && table.admission_facts().candidates == 0);
+  const size_t full = table.index_bytes();
+  uint64_t evicted = 0, next = 0;
+  do {
+    const auto slice = table.evict(next, 100 + 86400);
+    evicted += slice.count;
+    next = slice.next;
+  } while (next != 0);
+  CHECK(evicted == 100000 && table.num_rows() == 0);
+  CHECK(table.index_bytes() < full / 4);
+  table.clear();
+  table.clear();
+  CHECK(table.held_bytes() <= empty + 4096);
 }
 
 void test_clear_gives_memory_back() {
@@ -120,6 +198,8 @@ void test_retired_memory_waits_for_its_readers() {
 
 int main() {
   test_failed_apply_changes_nothing();
+  test_failed_apply_takes_its_questions_back();
+  test_evicted_rows_and_candidates_are_given_back();
   test_clear_gives_memory_back();
   test_erase_gives_index_back();
   test_erased_rows_are_reused();

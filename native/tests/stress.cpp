@@ -24,6 +24,16 @@ TableSpec constant_table() {
   return spec;
 }
 
+// With a rule for admission, expiry by the times that write() uses, and too small a budget.
+TableSpec forgetful_table(AdmissionKind kind, BudgetPolicy policy, size_t budget_bytes) {
+  TableSpec spec = constant_table();
+  spec.admission = {kind, 2, {{5, 0}}, size_t{16} * 4096, 2, 1, 50, false};
+  spec.expiry_days = 1;
+  spec.budget_bytes = budget_bytes;
+  spec.budget_policy = policy;
+  return spec;
+}
+
 std::vector<int64_t> some_keys(std::mt19937_64& random) {
   std::vector<int64_t> keys(kBatch);
   for (int64_t& key : keys) key = static_cast<int64_t>(random() % kKeys) - 7;
@@ -62,7 +72,8 @@ void write(Table& table, std::mt19937_64& random) {
   const auto threads = static_cast<unsigned>(1 + random() % 2);
   bool existed[kBatch];
   std::vector<int32_t> status(kBatch);
-  switch (random() % 7) {
+  const auto partitions = std::vector<uint32_t>{7, 8, static_cast<uint32_t>(random() % 4096)};
+  switch (random() % 9) {
     case 0:
       return table.assign(keys.data(), kBatch, values.data(), 5, threads);
     case 1:
@@ -73,6 +84,16 @@ void write(Table& table, std::mt19937_64& random) {
       return table.reinitialize(keys.data(), kBatch, status.data(), 7);
     case 4:
       return table.lookup_or_insert(keys.data(), kBatch, values.data(), 8, threads);
+    case 7: {
+      const auto [count, next] = table.evict(random(), 86400 + static_cast<uint32_t>(random() % 9));
+      CHECK(next != 1 || count == 0);
+      return;
+    }
+    case 8: {
+      const auto rows = table.export_candidates(partitions);
+      const size_t width = std::max(1u, table.num_candidate_columns());
+      return table.import_candidates(rows.data(), rows.size() / width);
+    }
     case 5:
       if (random() % 8 == 0) return table.clear();
       [[fallthrough]];
@@ -81,23 +102,35 @@ void write(Table& table, std::mt19937_64& random) {
   }
 }
 
-}  // namespace
-
-int main() {
-  Table table(constant_table());
+void run(const TableSpec& spec) {
+  Table table(spec);
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 6; ++t) {
-    threads.emplace_back([&table, t] {
+    threads.emplace_back([&table, &spec, t] {
       std::mt19937_64 random(t);
-      for (int round = 0; round < kRounds; ++round)
+      for (int round = 0; round < kRounds; ++round) {
         t < 3 ? read(table, random) : write(table, random);
+        const size_t used = table.row_bytes() + table.index_bytes() + table.candidate_bytes();
+        CHECK(used + sizeof(Table) <= spec.budget_bytes);
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  const auto& counters = table.counters();
-  CHECK(table.num_rows() == counters.inserted.load() - counters.erased.load());
-  std::printf("stress: %llu rows, %llu retries, %llu waits\n",
+  const auto& c = table.counters();
+  CHECK(table.num_rows() == c.inserted - c.erased - c.evicted - c.evicted_for_budget);
+  std::printf("stress: %llu rows, %llu retries, %llu refused, %llu evicted, %llu for the budget\n",
               static_cast<unsigned long long>(table.num_rows()),
-              static_cast<unsigned long long>(counters.reader_retries.load()),
-              static_cast<unsigned long long>(counters.reader_waits.load()));
+              static_cast<unsigned long long>(c.reader_retries.load()),
+              static_cast<unsigned long long>(c.refused.load()),
+              static_cast<unsigned long long>(c.evicted.load()),
+              static_cast<unsigned long long>(c.evicted_for_budget.load()));
+}
+
+}  // namespace
+
+int main() {
+  run(constant_table());
+  run(forgetful_table(AdmissionKind::kMinCount, BudgetPolicy::kEvictOldest, 800'000));
+  run(forgetful_table(AdmissionKind::kSlidingFilter, BudgetPolicy::kRefuse, 3'000'000));
+  run(forgetful_table(AdmissionKind::kProbabilistic, BudgetPolicy::kEvictLeastFrequent, 300'000));
 }

@@ -186,17 +186,17 @@ class TableMachine(RuleBasedStateMachine):
         first, second = self.both("evict", now)
         assert first == second
 
-    @rule()
-    def import_candidates_again(self):
-        _, columns = self.both("export_candidates")
+    @rule(start=st.integers(0, 4095))
+    def move_candidates(self, start):
+        columns = self.check_candidates(range(start, min(start + 512, 4096)))
         self.both("import_candidates", columns)
 
-    @rule(start=st.integers(0, 4095))
-    def export_candidates(self, start):
-        first, second = self.both("export_candidates", range(start, min(start + 512, 4096)))
+    def check_candidates(self, partitions=None):
+        first, second = self.both("export_candidates", partitions)
         assert first.keys() == second.keys()
         for name in first:
             assert_same_bits(first[name], second[name])
+        return first
 
     @rule()
     def clear(self):
@@ -214,7 +214,7 @@ class TableMachine(RuleBasedStateMachine):
         assert self.tables[0].latest_time == self.tables[1].latest_time
 
     def teardown(self):
-        self.export_candidates(0)
+        self.check_candidates()
         assert_same_rows(*self.tables)
         for table in self.tables:
             table.close()

@@ -20,8 +20,8 @@ class Budget:
         max_bytes: the bound; at least one row and 4,096 bytes for the table itself.
         policy: what a new key meets at the bound. "refuse": it gets no row, counted as refused.
             "evict_oldest": 16 rows are sampled and the one with the smallest update time makes
-            room. "evict_least_frequent": of the 16, the one with the fewest uses does; a use is a
-            writing call, at most 255 count, and each sampling halves the uses of those that stay.
+            room. "evict_least_frequent": of the 16, the one with the fewest uses does. A use is a
+            writing call, at most 255 count, and every 8th sampling halves the uses of its 16.
 
     Example:
         >>> Budget(1 << 30, "evict_oldest").policy

@@ -18,6 +18,7 @@ _INDEX_BYTES = 48  # of a row, nominally; a row of the native table takes no mor
 _CANDIDATE_BYTES = 16
 _NUM_SAMPLED = 16
 _MAX_USES = 255
+_AGEING_PERIOD = 8  # samplings; every so many, use counts are halved
 
 
 class ReferenceRow(NamedTuple):
@@ -104,8 +105,9 @@ class ReferenceRows:
         if policy == "evict_oldest":
             return min(sampled, key=lambda key: self.rows[key].time)
         victim = min(sampled, key=lambda key: (self.rows[key].uses, self.rows[key].time))
-        for key in sampled:
-            self.rows[key] = self.rows[key]._replace(uses=self.rows[key].uses // 2)
+        if self.counters["evicted_for_budget"] % _AGEING_PERIOD == 0:
+            for key in sampled:
+                self.rows[key] = self.rows[key]._replace(uses=self.rows[key].uses // 2)
         return victim
 
     def evict(self, reference: int) -> int:

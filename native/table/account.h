@@ -1,0 +1,44 @@
+// Memory of a part of the table that counts in its budget.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+#include "table/page_heap.h"
+
+namespace monolith {
+
+// Thread-safe. Blocks of whole pages lie on huge pages once there are many.
+class Account {
+ public:
+  explicit Account(Memory& memory) : memory_(memory), heap_(memory) {}
+  Account(const Account&) = delete;
+  Account& operator=(const Account&) = delete;
+
+  // 64-byte aligned, contents undefined. Null: over budget. Throws OutOfMemory.
+  void* take(size_t bytes) {
+    if (!memory_.try_use(bytes)) return nullptr;
+    try {
+      void* block = heap_.allocate(bytes);
+      bytes_.fetch_add(bytes, std::memory_order_relaxed);
+      return block;
+    } catch (...) {
+      memory_.unuse(bytes);
+      throw;
+    }
+  }
+  void give(void* block, size_t bytes) noexcept {
+    if (block == nullptr) return;
+    heap_.release(block, bytes);
+    memory_.unuse(bytes);
+    bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+  size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  Memory& memory_;
+  PageHeap heap_;
+  std::atomic<size_t> bytes_{0};
+};
+
+}  // namespace monolith
