@@ -277,7 +277,7 @@ class AdmissionFilters(TableCase):
         table.assign(first, column(1))
         assert table.contains(first).tolist() == [is_remembered]
 
-    @pytest.mark.parametrize(("split_num", "num_kept"), [(5, 260), (150, 148)])
+    @pytest.mark.parametrize(("split_num", "num_kept"), [(5, 300), (150, 148)])
     def test_number_of_splits_decides_how_much_is_forgotten_at_once(self, split_num, num_kept):
         table = self.table(admission=SlidingFilter(1, capacity=1, split_num=split_num))
         table.assign(in_partition(1, 600), torch.zeros(600, 1))
