@@ -126,12 +126,12 @@ void bind_writes(nb::class_<Table>& table) {
   table.def(
       "apply_gradients",
       [](Table& self, Address keys, size_t n, Address grads, const std::vector<float>& rates,
-         uint32_t now, unsigned threads) {
+         int64_t step, uint32_t now, unsigned threads) {
         const auto counts = self.apply_gradients(at<int64_t>(keys), n, at<float>(grads),
-                                                 rates.data(), now, threads);
+                                                 rates.data(), step, now, threads);
         return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "now"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "step"_a, "now"_a, "threads"_a);
   table.def(
       "reinitialize",
       [](Table& self, Address keys, size_t n, Address existed, uint32_t now) {

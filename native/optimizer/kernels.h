@@ -9,16 +9,16 @@
 
 namespace monolith {
 
-// One sparse optimizer, as its header describes it.
+// One sparse optimizer, as its header in rules/ describes it; CMake lists the headers.
 struct OptimizerKernel {
   const char* name;
   std::span<const char* const> options;
-  // Floats of state of a segment of dim weights.
+  // State of a segment of dim weights, in floats; an int64 takes the place of two.
   uint32_t (*state_size)(uint32_t dim);
   void (*initialize)(float* state, uint32_t dim, const float* options);
-  // One step of one segment; grads may not overlap the row.
+  // One step of one segment; grads may not overlap the row. rate is above 0.
   void (*step)(float* weights, float* state, const float* grads, uint32_t dim, const float* options,
-               float rate);
+               float rate, int64_t global_step);
 };
 
 struct Kernels {

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "optimizer/adagrad.h"
+#include "optimizer/arithmetic.h"
 #include "optimizer/kernels.h"
-#include "optimizer/sgd.h"
+#include "optimizer_rules.h"  // every header in optimizer/rules/, and MONOLITH_RULES: their structs
 
 namespace monolith::MONOLITH_ISA {
 namespace {
@@ -16,7 +16,11 @@ template <typename T>
 constexpr OptimizerKernel describe() {
   return {T::kName, T::kOptions, T::state_size, T::initialize, T::step};
 }
-constexpr std::array kOptimizers{describe<Sgd>(), describe<Adagrad>()};
+template <typename... Rules>
+constexpr std::array<OptimizerKernel, sizeof...(Rules)> describe_all() {
+  return {describe<Rules>()...};
+}
+constexpr auto kOptimizers = describe_all<MONOLITH_RULES>();
 
 // Words of the Philox4x32-10 blocks (key, first_block + l, 0), block after block.
 template <uint32_t kBlocks>

@@ -67,12 +67,12 @@ void Layout::initial_row(float* row, int64_t key) const noexcept {
   }
 }
 
-void Layout::step(float* row, const float* grads, const float* rates) const noexcept {
+void Layout::step(float* row, const float* grads, const float* rates, int64_t step) const noexcept {
   for (size_t i = 0; i < segments_.size(); ++i) {
     if (rates[i] == 0.0f) continue;
     const Segment& s = segments_[i];
     s.optimizer->step(row + s.first_column, row + s.state_offset, grads + s.first_column, s.dim,
-                      s.options.data(), rates[i]);
+                      s.options.data(), rates[i], step);
   }
 }
 

@@ -44,7 +44,7 @@ class Layout {
   void initial_weights(float* weights, int64_t key) const noexcept;
   void initial_row(float* row, int64_t key) const noexcept;
   // One optimizer step with one rate per segment; a rate of 0 leaves its segment alone.
-  void step(float* row, const float* grads, const float* rates) const noexcept;
+  void step(float* row, const float* grads, const float* rates, int64_t step) const noexcept;
 
  private:
   std::vector<Segment> segments_;

@@ -75,7 +75,7 @@ class Table {
                   unsigned threads);
   // Throws std::invalid_argument under NonFinite::kRefuse.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                const float* rates, uint32_t now, unsigned threads);
+                                const float* rates, int64_t step, uint32_t now, unsigned threads);
   void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now);
   void erase(const int64_t* keys, size_t n, bool* existed);
   void import_rows(const int64_t* keys, size_t n, const Columns& columns);

@@ -196,7 +196,8 @@ std::string Table::refusal(size_t row, size_t column, float value) const {
 }
 
 AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                     const float* rates, uint32_t now, unsigned threads) {
+                                     const float* rates, int64_t step, uint32_t now,
+                                     unsigned threads) {
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
@@ -224,7 +225,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     const float* sum =
         sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
     update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
-      layout_.step(row, sum, rates);
+      layout_.step(row, sum, rates, step);
       return std::max(time, now);
     });
   });

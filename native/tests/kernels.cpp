@@ -30,8 +30,8 @@ void test_steps_agree(const Kernels& kernels, const Kernels& baseline) {
       std::vector<float> w2 = w, s2 = s;
       for (int step = 0; step < 20; ++step) {
         for (float& x : g) x = normal(random);
-        expected.step(w.data(), s.data(), g.data(), dim, options, 0.1f);
-        got.step(w2.data(), s2.data(), g.data(), dim, options, 0.1f);
+        expected.step(w.data(), s.data(), g.data(), dim, options, 0.1f, step);
+        got.step(w2.data(), s2.data(), g.data(), dim, options, 0.1f, step);
       }
       CHECK(same_bits(w, w2) && same_bits(s, s2));
     }

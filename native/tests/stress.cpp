@@ -77,7 +77,7 @@ void write(Table& table, std::mt19937_64& random) {
       if (random() % 8 == 0) return table.clear();
       [[fallthrough]];
     default:
-      table.apply_gradients(keys.data(), kBatch, values.data(), &rate, 9, threads);
+      table.apply_gradients(keys.data(), kBatch, values.data(), &rate, 0, 9, threads);
   }
 }
 

@@ -14,8 +14,8 @@ int main() {
   const std::vector<float> grads(200, 1.0f);
   const float rate = 0.1f;
   for (int round = 0; round < 300; ++round) {
-    table.apply_gradients(keys.data(), 100, grads.data(), &rate, 1, 1);
-    plain.apply_gradients(keys.data(), 100, grads.data(), &rate, 1, 1);
+    table.apply_gradients(keys.data(), 100, grads.data(), &rate, 0, 1, 1);
+    plain.apply_gradients(keys.data(), 100, grads.data(), &rate, 0, 1, 1);
   }
   // 300 changes of each row, at most some 64 per life of a line.
   CHECK(table.index_counters().rebuilds.load() >= plain.index_counters().rebuilds.load() + 5);

@@ -4,9 +4,26 @@ import warnings
 
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
 from monolith.embedding.initializers import Constant, Uniform, Zeros
-from monolith.embedding.optimizers import SGD, Adagrad
+from monolith.embedding.optimizers import (
+    FTRL,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AMSGrad,
+    BatchSoftmax,
+    DynamicWdAdagrad,
+    GroupAdagrad,
+    GroupFTRL,
+    Momentum,
+    MovingAverage,
+    RMSprop,
+    RMSpropV2,
+    RowWiseAdagrad,
+)
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.schedules import PolynomialDecay
 from monolith.ops.native import load_native
 
 try:
@@ -22,12 +39,26 @@ except ImportError as error:
     Table = ReferenceTable  # type: ignore[assignment, misc]
 
 __all__ = [
+    "AMSGrad",
+    "Adadelta",
     "Adagrad",
+    "Adam",
     "Applied",
+    "BatchSoftmax",
     "Constant",
+    "DynamicWdAdagrad",
     "Entries",
+    "FTRL",
+    "GroupAdagrad",
+    "GroupFTRL",
+    "Momentum",
+    "MovingAverage",
     "NUM_PARTITIONS",
+    "PolynomialDecay",
+    "RMSprop",
+    "RMSpropV2",
     "ReferenceTable",
+    "RowWiseAdagrad",
     "Rows",
     "SGD",
     "Segment",

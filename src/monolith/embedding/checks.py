@@ -4,7 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from monolith.embedding.config import NUM_PARTITIONS, TableConfig, column_sizes, segments_of
+from monolith.embedding.config import (
+    NUM_PARTITIONS,
+    TableConfig,
+    column_dtypes,
+    column_sizes,
+    segments_of,
+)
 from monolith.embedding.initializers import MAX_FLOAT32
 from monolith.embedding.rows import Rows
 
@@ -16,6 +22,7 @@ __all__ = [
     "check_matrix",
     "check_rates",
     "check_rows",
+    "check_step",
     "hash_ranges",
 ]
 
@@ -82,16 +89,34 @@ def check_matrix(
     config: TableConfig, verb: str, name: str, values: torch.Tensor, shape: tuple[int, int]
 ) -> None:
     """Refuse values that are not a contiguous float32 CPU matrix of `shape`."""
-    where = _where(config, verb)
-    _check_tensor(where, name, values, torch.float32, 2)
+    _check_matrix(_where(config, verb), name, values, torch.float32, shape)
+
+
+def _check_matrix(
+    where: tuple[str, str],
+    name: str,
+    values: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, int],
+) -> None:
+    _check_tensor(where, name, values, dtype, 2)
     if tuple(values.shape) != shape:
         raise ValueError(
             f"{where[0]} expected {name} of shape {shape}, got {tuple(values.shape)} {where[1]}"
         )
 
 
-def check_rates(config: TableConfig, rates: Sequence[float]) -> list[float]:
-    """Refuse learning rates that are not one finite number >= 0 per segment."""
+def check_step(config: TableConfig, step: int) -> None:
+    """Refuse a step that is negative or no int64."""
+    if not 0 <= step < 1 << 63:
+        where = _where(config, "apply_gradients")
+        raise ValueError(f"{where[0]} expected step in [0, 2**63), got {step} {where[1]}")
+
+
+def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -> list[float]:
+    """The rates of a call, or each segment's own at `step`; one finite number >= 0 per segment."""
+    if rates is None:
+        rates = [segment.optimizer.rate(step) for segment in segments_of(config)]
     where = _where(config, "apply_gradients")
     expected = len(segments_of(config))
     if len(rates) != expected:
@@ -117,8 +142,9 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
         raise ValueError(
             f"{where[0]} expected columns {sorted(sizes)}, got {sorted(rows.columns)} {where[1]}"
         )
-    for name, size in sizes.items():
-        check_matrix(config, "import_rows", name, rows.columns[name], (len(rows), size))
+    for name, dtype in column_dtypes(config).items():
+        shape = (len(rows), sizes[name])
+        _check_matrix(where, name, rows.columns[name], getattr(torch, dtype), shape)
     if len(rows) and not (int(rows.times.min()) >= 0 and int(rows.times.max()) <= MAX_TIME):
         raise ValueError(
             f"{where[0]} expected times in [0, {MAX_TIME}], got "

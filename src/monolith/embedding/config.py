@@ -11,6 +11,7 @@ __all__ = [
     "NUM_PARTITIONS",
     "Segment",
     "TableConfig",
+    "column_dtypes",
     "column_sizes",
     "name_seed",
     "segment_name",
@@ -47,6 +48,9 @@ class Segment:
     def __post_init__(self) -> None:
         if not 1 <= self.dim <= _MAX_DIM:
             raise ValueError(f"[Segment] expected 1 <= dim <= {_MAX_DIM}, got {self.dim}")
+        if not isinstance(self.optimizer, Optimizer):
+            raise TypeError(f"[Segment] expected a sparse optimizer, got {self.optimizer!r}")
+        self.optimizer.state(self.dim)  # refuses a dim that the optimizer cannot do
         if self.name is not None and (not self.name or "/" in self.name):
             raise ValueError(
                 f"[Segment] expected a name without '/', got {self.name!r}; it names columns"
@@ -141,6 +145,13 @@ def column_sizes(config: TableConfig) -> dict[str, int]:
     }
     sizes.update({name: column.size for name, column in state_columns(config)})
     return sizes
+
+
+def column_dtypes(config: TableConfig) -> dict[str, str]:
+    """Dtype of every column of an export: "float32" or "int64"."""
+    dtypes = dict.fromkeys(column_sizes(config), "float32")
+    dtypes.update({name: column.dtype for name, column in state_columns(config)})
+    return dtypes
 
 
 def name_seed(name: str) -> int:

@@ -7,7 +7,7 @@ Rows are immutable values in a dict; a write puts new ones. All changes pass thr
 import sys
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from monolith.embedding import counter_random
 from monolith.embedding.config import (
     TableConfig,
+    column_dtypes,
     column_sizes,
     segment_name,
     segments_of,
@@ -28,7 +29,7 @@ from monolith.embedding.reference_batch import (
     initial_weights,
     occurrence_sums,
 )
-from monolith.embedding.reference_optimizers import optimizer_step
+from monolith.embedding.reference_optimizers import Call, optimizer_step
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 
@@ -37,7 +38,7 @@ __all__ = ["ReferenceTable"]
 
 class _Row(NamedTuple):
     time: int
-    values: Matrix  # (width,): weights of all segments, then state
+    values: Matrix  # (width,): weights of all segments, then state; an int64 takes two words
 
 
 class ReferenceTable(TableVerbs):
@@ -60,7 +61,8 @@ class ReferenceTable(TableVerbs):
         self._lock = threading.Lock()
         self._rows: dict[int, _Row] = {}
         self._columns = _slices(config)
-        self._width = sum(column_sizes(config).values())
+        self._dtypes = column_dtypes(config)
+        self._width = max(at.stop for at in self._columns.values())
         self._num_inserted = 0
         self._num_erased = 0
         self._num_skipped = 0
@@ -112,14 +114,20 @@ class ReferenceTable(TableVerbs):
             self._put(distinct, rows, self._later(distinct, now))
 
     def _apply_gradients(
-        self, keys: torch.Tensor, grads: torch.Tensor, rates: list[float], now: int, threads: int
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
     ) -> Applied:
         kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
         num_skipped = len(keys) - len(kept)
         with self._lock, np.errstate(all="ignore"):
             distinct, place = distinct_keys(kept)
             rows = self._read(distinct)
-            self._step(rows, occurrence_sums(place, finite), rates)
+            self._step(rows, occurrence_sums(place, finite), rates, step)
             num_inserted = self._put(distinct, rows, self._later(distinct, now))
             self._num_skipped += num_skipped
         return Applied(len(distinct), num_inserted, 0, num_skipped)
@@ -139,7 +147,9 @@ class ReferenceTable(TableVerbs):
 
     def _import_rows(self, rows: Rows) -> None:
         with self._lock:
-            columns = [rows.columns[name].detach().numpy() for name in self._columns]
+            columns = [
+                rows.columns[name].detach().numpy().view(np.float32) for name in self._columns
+            ]
             self._put(rows.keys.tolist(), np.concatenate(columns, axis=1), rows.times.tolist())
 
     def _clear(self) -> None:
@@ -200,20 +210,25 @@ class ReferenceTable(TableVerbs):
             weights = self._columns[f"weight/{segment_name(self.config, i)}"]
             rows[:, weights] = initial_weights(self.config, segment.initializer, keys, weights)
         for name, column in state_columns(self.config):
-            rows[:, self._columns[name]] = np.float32(column.initial)
+            self._column(rows, name)[:] = column.initial
         return rows
 
-    def _step(self, rows: Matrix, grads: Matrix, rates: list[float]) -> None:
+    def _column(self, rows: Matrix, name: str) -> NDArray[Any]:
+        """A column of rows as a view of its own dtype, (n, size)."""
+        return rows[:, self._columns[name]].view(self._dtypes[name])
+
+    def _step(self, rows: Matrix, grads: Matrix, rates: list[float], step: int) -> None:
         """Every segment's optimizer on all rows; a learning rate of 0 leaves its segment alone."""
         for i, segment in enumerate(segments_of(self.config)):
             name, rate = segment_name(self.config, i), np.float32(rates[i])
             weights = self._columns[f"weight/{name}"]
             state = {
-                column.name: rows[:, self._columns[f"state/{name}/{column.name}"]]
+                column.name: self._column(rows, f"state/{name}/{column.name}")
                 for column in segment.optimizer.state(segment.dim)
             }
             if rate != 0:
-                optimizer_step(segment.optimizer, rows[:, weights], state, grads[:, weights], rate)
+                call = Call(grads[:, weights], rate, step)
+                optimizer_step(segment.optimizer, rows[:, weights], state, call)
 
     def _later(self, keys: Sequence[int], now: int) -> list[int]:
         return [max(self._rows[key].time, now) if key in self._rows else now for key in keys]
@@ -237,14 +252,16 @@ class ReferenceTable(TableVerbs):
         return Rows(
             torch.from_numpy(np.array(keys, np.int64)),
             torch.from_numpy(np.array(times, np.int64)),
-            {name: torch.from_numpy(values[:, at].copy()) for name, at in self._columns.items()},
+            {name: torch.from_numpy(self._column(values, name).copy()) for name in self._columns},
         )
 
 
 def _slices(config: TableConfig) -> dict[str, slice]:
-    """Where each column of an export lies in a row's values."""
+    """Where each column of an export lies in a row's 4-byte words."""
     slices, start = {}, 0
+    dtypes = column_dtypes(config)
     for name, size in column_sizes(config).items():
-        slices[name] = slice(start, start + size)
-        start += size
+        words = size * np.dtype(dtypes[name]).itemsize // 4
+        slices[name] = slice(start, start + words)
+        start += words
     return slices

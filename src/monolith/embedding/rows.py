@@ -36,7 +36,8 @@ class Rows:
     Args:
         keys: int64 (n,), distinct in an export.
         times: int64 (n,), last update in seconds.
-        columns: `weight/<segment>` and `state/<segment>/<name>`, each (n, size).
+        columns: `weight/<segment>` and `state/<segment>/<name>`, each (n, size); float32,
+            or int64 for state that counts steps.
 
     Example:
         >>> import torch

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 import torch
 
 from monolith import _native
-from monolith.embedding.config import TableConfig, column_sizes, segments_of
+from monolith.embedding.config import TableConfig, column_dtypes, column_sizes, segments_of
 from monolith.embedding.initializers import Constant, Initializer, Uniform
-from monolith.embedding.optimizers import Optimizer
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 
@@ -22,10 +21,6 @@ def _bounds(initializer: Initializer) -> tuple[float, float]:
         return initializer.minval + 0.0, initializer.maxval + 0.0
     value = initializer.value if isinstance(initializer, Constant) else 0.0
     return value, value
-
-
-def _options(optimizer: Optimizer) -> list[tuple[str, float]]:
-    return [(k, float(v)) for k, v in vars(optimizer).items() if k != "learning_rate"]
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -58,7 +53,7 @@ class Table(TableVerbs):
             (
                 s.dim,
                 type(s.optimizer).__name__.lower(),
-                _options(s.optimizer),
+                list(s.optimizer.rule_options().items()),
                 *_bounds(s.initializer),
             )
             for s in segments_of(config)
@@ -69,6 +64,7 @@ class Table(TableVerbs):
             config.name, segments, config.seed, config.non_finite, clip_value
         )
         self._sizes = column_sizes(config)
+        self._dtypes = {name: getattr(torch, d) for name, d in column_dtypes(config).items()}
         self._num_clamped = 0
         self._clamped_lock = threading.Lock()
 
@@ -97,13 +93,16 @@ class Table(TableVerbs):
 
     def _empty_rows(self, keys: torch.Tensor) -> Rows:
         n = len(keys)
-        columns = {name: _empty(n, size) for name, size in self._sizes.items()}
+        columns = {
+            name: _empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
+        }
         return Rows(keys, _empty(n, dtype=torch.int64), columns)
 
     def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
-        """Address of the times; addresses and widths of the columns, in the order of a row."""
-        addresses = [rows.columns[name].data_ptr() for name in self._sizes]
-        return rows.times.data_ptr(), addresses, list(self._sizes.values())
+        """Address of the times; addresses and 4-byte words of the columns, in row order."""
+        columns = [rows.columns[name] for name in self._sizes]
+        words = [column.shape[1] * column.element_size() // 4 for column in columns]
+        return rows.times.data_ptr(), [column.data_ptr() for column in columns], words
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         rows = self._empty_rows(keys.clone())
@@ -141,12 +140,13 @@ class Table(TableVerbs):
         keys: torch.Tensor,
         grads: torch.Tensor,
         rates: list[float],
+        step: int,
         now: int,
         threads: int,
     ) -> Applied:
         with self._open("apply_gradients") as core:
             counts = core.apply_gradients(
-                keys.data_ptr(), len(keys), grads.data_ptr(), rates, now, threads
+                keys.data_ptr(), len(keys), grads.data_ptr(), rates, step, now, threads
             )
         return Applied(*counts)
 

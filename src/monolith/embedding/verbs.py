@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.embedding import checks
-from monolith.embedding.config import TableConfig, segments_of
+from monolith.embedding.config import TableConfig
 from monolith.embedding.counter_random import key_hash
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.errors import FailedPreconditionError
@@ -208,7 +208,7 @@ class TableVerbs(ABC):
         Args:
             keys: int64 (n,).
             grads: float32 (n, dim).
-            step: training step, for learning-rate schedules.
+            step: training step, for schedules and for optimizers that count steps.
             learning_rates: one per segment, for this call; each segment's own if None.
             now: time of the update in seconds.
             num_threads: most threads to use.
@@ -217,9 +217,10 @@ class TableVerbs(ABC):
             Counts of keys applied, inserted, refused and skipped.
         """
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
-        rates = self._rates(step, learning_rates)
+        checks.check_step(self.config, step)
+        rates = checks.check_rates(self.config, step, learning_rates)
         time_now = self._now("apply_gradients", now)
-        return self._apply_gradients(keys, grads, rates, time_now, threads)
+        return self._apply_gradients(keys, grads, rates, step, time_now, threads)
 
     def reinitialize(self, keys: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
         """Give the keys fresh rows, creating missing ones. Safe with every verb.
@@ -329,12 +330,6 @@ class TableVerbs(ABC):
             )
         return int(time_now)
 
-    def _rates(self, step: int, learning_rates: Sequence[float] | None) -> list[float]:
-        if learning_rates is None:
-            own = (segment.optimizer.learning_rate for segment in segments_of(self.config))
-            learning_rates = [rate(step) if callable(rate) else rate for rate in own]
-        return checks.check_rates(self.config, learning_rates)
-
     # What a table implements. Arguments are checked; times are resolved.
 
     @abstractmethod
@@ -367,6 +362,7 @@ class TableVerbs(ABC):
         keys: torch.Tensor,
         grads: torch.Tensor,
         rates: list[float],
+        step: int,
         now: int,
         threads: int,
     ) -> Applied: ...
