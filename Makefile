@@ -32,6 +32,8 @@ demo: build  ## run a small training job end to end
 	$(PY) examples/demo.py
 
 test: build  ## run every test but the slow ones (under ten minutes)
+	@echo "== building and running the C++ tests"
+	bash tools/native_tests.sh plain
 	@echo "== running the tests, without those marked slow"
 	$(PY) -m pytest -m "not slow"
 
@@ -40,10 +42,10 @@ test-fast: build  ## run the tests of one process (under one minute)
 	$(PY) -m pytest -q -m "not slow and not dist"
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
+	@echo "== building and running the C++ tests, plain and under both sanitizers"
+	bash tools/native_tests.sh plain address thread
 	@echo "== running all tests"
 	$(PY) -m pytest
-	@echo "== running the C++ tests under the address and thread sanitizers"
-	bash tools/sanitize.sh
 
 check: build  ## check format, lint, types, sizes, stubs and the changelog
 	@echo "== checking format, lint, types, sizes, stubs and the changelog"

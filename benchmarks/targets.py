@@ -104,18 +104,17 @@ TARGETS = (
 
 
 def table(lines: Sequence[Line]) -> str:
-    """A readable table: target, measured, met or missed."""
+    """A readable table: target, measured, met or missed; the worst size of each target counts."""
     rows = [("what", "target", "measured", "")]
     for target in TARGETS:
-        sign = "<=" if target.is_maximum else ">="
-        value = target.measured(lines)
-        if value is None:
-            measured, verdict = "-", "not measured"
-        else:
-            measured, verdict = f"{value:.4g}", "met" if target.is_met(value) else "MISSED"
-        rows.append((target.what, f"{sign} {target.bound:g}", measured, verdict))
+        if (value := target.measured(lines)) is not None:
+            bound = f"{'<=' if target.is_maximum else '>='} {target.bound:g}"
+            verdict = "met" if target.is_met(value) else "MISSED"
+            rows.append((target.what, bound, f"{value:.4g}", verdict))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
+    text = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
-    )
+    ]
+    missing = len(TARGETS) - (len(rows) - 1)
+    return "\n".join([*text, *([f"{missing} targets were not measured"] if missing else [])])

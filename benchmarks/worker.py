@@ -173,8 +173,8 @@ class Worker:
         """Memory of a table at each size, above that of the process before the table existed."""
         workload, system = Workload(sizes[-1], dim, batch), self._system
         system.create(workload, with_state=with_state, presized=False)
-        # One full batch of few keys: buffers of a call are warm, and the table stays tiny.
-        system.insert(system.batch(np.arange(batch) % _FIRST_KEYS))
+        for _ in range(_WARM_UP_CALLS):  # full batches of few keys: warm buffers, a tiny table
+            system.insert(system.batch(np.arange(batch) % _FIRST_KEYS))
         system.close()
         before = resident_bytes()
         system.create(workload, with_state=with_state, presized=False)

@@ -47,9 +47,11 @@ void construct(Table* self, std::string name, const Segments& segments, uint64_t
   new (self) Table(spec);
 }
 
-nb::dict stats(Table& table) {
+using Numbers = nb::typed<nb::dict, nb::str, nb::int_>;
+
+Numbers stats(Table& table) {
   const auto& c = table.counters();
-  nb::dict result;
+  Numbers result;
   result["num_rows"] = table.num_rows();
   result["num_inserted"] = c.inserted.load();
   result["num_erased"] = c.erased.load();
@@ -63,8 +65,8 @@ nb::dict stats(Table& table) {
   return result;
 }
 
-nb::dict memory_report(Table& table) {
-  nb::dict result;
+Numbers memory_report(Table& table) {
+  Numbers result;
   result["row_bytes"] = table.row_bytes();
   result["index_bytes"] = table.index_bytes();
   result["total_bytes"] = table.row_bytes() + table.index_bytes() + sizeof(Table);

@@ -27,7 +27,8 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, unsigned n
   order_ = std::make_unique_for_overwrite<uint32_t[]>(n);
   firsts_ = std::make_unique_for_overwrite<uint32_t[]>(n);
   counts_ = std::make_unique_for_overwrite<uint32_t[]>(n);
-  notes_ = std::make_unique<uint8_t[]>(n);
+  rows_ = std::make_unique_for_overwrite<uint32_t[]>(n);
+  is_new_ = std::make_unique<bool[]>(n);
 }
 
 uint32_t Batch::partition_of(int64_t key) const noexcept {

@@ -42,8 +42,9 @@ class Batch {
   std::span<const uint32_t> occurrences(uint32_t position) const noexcept {
     return {order_.get() + firsts_[position], counts_[position]};
   }
-  // Free for the caller: one byte per distinct key, zero at first.
-  uint8_t& note(uint32_t position) noexcept { return notes_[position]; }
+  // For the caller to fill in per distinct key; is_new is false at first.
+  uint32_t& row(uint32_t position) noexcept { return rows_[position]; }
+  bool& is_new(uint32_t position) noexcept { return is_new_[position]; }
   uint32_t num_occurrences() const noexcept { return starts_.back(); }
 
  private:
@@ -61,7 +62,8 @@ class Batch {
   std::unique_ptr<uint32_t[]> order_;   // occurrences, by partition, then by key
   std::unique_ptr<uint32_t[]> firsts_;  // of each distinct key, into order_
   std::unique_ptr<uint32_t[]> counts_;
-  std::unique_ptr<uint8_t[]> notes_;
+  std::unique_ptr<uint32_t[]> rows_;
+  std::unique_ptr<bool[]> is_new_;
 };
 
 }  // namespace monolith

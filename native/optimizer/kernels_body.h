@@ -7,6 +7,7 @@
 
 #include "optimizer/arithmetic.h"
 #include "optimizer/kernels.h"
+#include "optimizer/philox.h"
 #include "optimizer_rules.h"  // every header in optimizer/rules/, and MONOLITH_RULES: their structs
 
 namespace monolith::MONOLITH_ISA {
@@ -22,50 +23,28 @@ constexpr std::array<OptimizerKernel, sizeof...(Rules)> describe_all() {
 }
 constexpr auto kOptimizers = describe_all<MONOLITH_RULES>();
 
-// Words of the Philox4x32-10 blocks (key, first_block + l, 0), block after block.
-template <uint32_t kBlocks>
-void philox(uint32_t* out, int64_t key, uint32_t first_block, uint64_t seed) {
-  uint32_t words[4][kBlocks];
-  for (uint32_t l = 0; l < kBlocks; ++l) {
-    words[0][l] = static_cast<uint32_t>(key);
-    words[1][l] = static_cast<uint32_t>(static_cast<uint64_t>(key) >> 32);
-    words[2][l] = first_block + l;
-    words[3][l] = 0;
-  }
-  auto key0 = static_cast<uint32_t>(seed);
-  auto key1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round, key0 += 0x9E3779B9u, key1 += 0xBB67AE85u) {
-    for (uint32_t l = 0; l < kBlocks; ++l) {
-      const uint64_t a = uint64_t{0xD2511F53u} * words[0][l];
-      const uint64_t b = uint64_t{0xCD9E8D57u} * words[2][l];
-      words[0][l] = static_cast<uint32_t>(b >> 32) ^ words[1][l] ^ key0;
-      words[2][l] = static_cast<uint32_t>(a >> 32) ^ words[3][l] ^ key1;
-      words[1][l] = static_cast<uint32_t>(b);
-      words[3][l] = static_cast<uint32_t>(a);
-    }
-  }
-  for (uint32_t l = 0; l < kBlocks; ++l) {
-    for (uint32_t w = 0; w < 4; ++w) out[4 * l + w] = words[w][l];
-  }
-}
-
 void uniform(float* __restrict out, uint32_t first, uint32_t n, uint64_t seed, int64_t key,
              float minval, float maxval) {
-  constexpr uint32_t kMany = 16;  // blocks computed side by side
-  constexpr uint32_t kFew = 4;
+  const auto low = static_cast<uint32_t>(key);
+  const auto high = static_cast<uint32_t>(static_cast<uint64_t>(key) >> 32);
   const float range = maxval - minval;
-  uint32_t words[4 * kMany];
-  for (uint32_t done = 0; done < n;) {
-    const uint32_t block = (first + done) / 4;
-    const uint32_t offset = (first + done) % 4;
-    const bool is_short = offset + (n - done) <= 4 * kFew;
-    is_short ? philox<kFew>(words, key, block, seed) : philox<kMany>(words, key, block, seed);
-    const uint32_t covered = 4 * kMany - offset;
-    const uint32_t count = covered < n - done ? covered : n - done;
-    for (uint32_t i = 0; i < count; ++i) {
-      out[done + i] = minval + static_cast<float>(words[offset + i] >> 8) * 0x1p-24f * range;
+  const uint32_t skipped = first % 4;  // columns of the first block before `first`
+  uint32_t words[16];
+  float values[16];
+  for (uint32_t done = 0; done < n + skipped; done += 16) {
+    philox(words, low, high, first / 4 + done / 4, 0, seed);
+    for (int i = 0; i < 16; ++i) {  // below 2^24, so the signed conversion is exact
+      values[i] =
+          minval + static_cast<float>(static_cast<int32_t>(words[i] >> 8)) * 0x1p-24f * range;
     }
-    done += count;
+    if (skipped == 0 && done + 16 <= n) {
+      __builtin_memcpy(out + done, values, sizeof(values));
+      continue;
+    }
+    for (uint32_t i = 0; i < 16; ++i) {
+      const uint32_t at = done + i - skipped;  // wraps below 0, which is not below n
+      if (at < n) out[at] = values[i];
+    }
   }
 }
 

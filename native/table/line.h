@@ -6,6 +6,10 @@
 
 #include "table/tsan.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace monolith {
 
 inline constexpr uint32_t kNoRow = UINT32_MAX;  // marks a free slot, so that no key is reserved
@@ -30,12 +34,29 @@ struct alignas(64) Line {
     for (auto& key : keys) key.store(0, std::memory_order_relaxed);
   }
 
-  // Slot of the key, or kSlots.
-  uint32_t find(int64_t key) const noexcept {
+  // Bit s: slot s holds the key, or did before it was freed.
+  uint32_t match_keys(int64_t key) const noexcept {
     uint32_t match = 0;
+#if defined(__SSE2__) && !MONOLITH_TSAN
+    const auto* pairs = reinterpret_cast<const __m128i*>(keys);
+    const __m128i wanted = _mm_set1_epi64x(key);
+    for (int pair = 0; pair < 2; ++pair) {
+      const __m128i halves = _mm_cmpeq_epi32(_mm_loadu_si128(pairs + pair), wanted);
+      const __m128i both = _mm_and_si128(halves, _mm_shuffle_epi32(halves, 0xB1));
+      match |= static_cast<uint32_t>(_mm_movemask_pd(_mm_castsi128_pd(both))) << (2 * pair);
+    }
+    match |= static_cast<uint32_t>(keys[4].load(std::memory_order_relaxed) == key) << 4;
+#else
     for (uint32_t s = 0; s < kSlots; ++s) {
       match |= static_cast<uint32_t>(keys[s].load(std::memory_order_relaxed) == key) << s;
     }
+#endif
+    return match;
+  }
+
+  // Slot of the key, or kSlots.
+  uint32_t find(int64_t key) const noexcept {
+    uint32_t match = match_keys(key);
     for (; match != 0; match &= match - 1) {  // a free slot may hold the key's ghost
       const auto s = static_cast<uint32_t>(__builtin_ctz(match));
       if (rows[s].load(std::memory_order_relaxed) != kNoRow) return s;

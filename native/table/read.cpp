@@ -23,23 +23,28 @@ struct Pending {
   uint32_t number;
 };
 
+// Finds the key in one line. False: go on with the next line.
+bool match_line(int64_t key, Pending& p) noexcept {
+  p.version = p.line->version.load(std::memory_order_acquire);
+  const uint32_t slot = p.line->find(key);
+  const bool is_stable = !(p.version & (Line::kWriting | Line::kRetired));
+  if (slot != Line::kSlots) {
+    // A slot that is freed at this moment reads as kNoRow, which is kMissing: the version tells.
+    p.number = is_stable ? p.line->rows[slot].load(std::memory_order_relaxed) : kUnsure;
+    if (p.number == kMissing) p.number = kUnsure;
+    return true;
+  }
+  fence_acquire();
+  const bool is_same = p.line->version.load(std::memory_order_relaxed) == p.version;
+  p.number = is_stable && is_same ? kMissing : kUnsure;
+  return p.number == kUnsure || !(p.version & Line::kOverflowed);
+}
+
 // Finds the key in its line or those it overflowed into. Leaves the line and version to check
 // later.
 void match(int64_t key, BinRef ref, Pending& p) noexcept {
   for (uint32_t walked = 0; walked < ref.num_lines(); ++walked) {
-    p.version = p.line->version.load(std::memory_order_acquire);
-    p.number = kUnsure;
-    if (p.version & (Line::kWriting | Line::kRetired)) return;
-    const uint32_t slot = p.line->find(key);
-    if (slot != Line::kSlots) {
-      const uint32_t row = p.line->rows[slot].load(std::memory_order_relaxed);
-      if (row != kNoRow) p.number = row;
-      return;
-    }
-    fence_acquire();
-    if (p.line->version.load(std::memory_order_relaxed) != p.version) return;
-    p.number = kMissing;
-    if (!(p.version & Line::kOverflowed)) return;
+    if (match_line(key, p)) return;
     ++p.line;
     if (p.line == ref.lines() + ref.num_lines()) p.line = ref.lines();
   }
@@ -87,54 +92,66 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
   }
 }
 
-// Stage 1 fetches the key's index line, stage 2 finds the row and fetches it, stage 3 uses it.
+// Stage 1 fetches the key's index line, stage 2 finds the row and fetches it, stage 3 uses it. The
+// stages of different keys run side by side, so that memory and processor are both busy.
 template <typename Hit, typename Miss>
 void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
                  const Miss& miss) const {
   Pending window[kWindow];
-  BinRef refs[kWindow];
   const size_t row_bytes = size_t{layout_.dim()} * 4;
-  for (size_t i = first; i < last + 2 * kAhead; ++i) {
-    if (i < last) {
+  const auto fetch_line = [&](size_t i) {
+    const uint64_t hash = key_hash(keys[i]);
+    Pending& p = window[i % kWindow];
+    p.line = index_.bin_of(hash).home(hash);
+    __builtin_prefetch(p.line);
+  };
+  const auto fetch_row = [&](size_t i) {
+    Pending& p = window[i % kWindow];
+    if (!match_line(keys[i], p)) {
       const uint64_t hash = key_hash(keys[i]);
-      const BinRef ref = index_.bin_of(hash);
-      refs[i % kWindow] = ref;
-      window[i % kWindow].line = ref.home(hash);
-      __builtin_prefetch(window[i % kWindow].line);
+      const BinRef ref = index_.bin_of(hash);  // a rebuilt bin starts over, at its own home line
+      p.line = ref.home(hash);
+      match(keys[i], ref, p);
     }
-    const size_t second = i - kAhead;
-    if (i >= first + kAhead && second < last) {
-      Pending& p = window[second % kWindow];
-      match(keys[second], refs[second % kWindow], p);
-      if (with_row && p.number < kUnsure) {
-        p.row = arena_.row(p.number);
-        if (p.row == nullptr) p.number = kUnsure;
-        prefetch_bytes(p.row, row_bytes);
-      }
+    if (!with_row || p.number >= kUnsure) return;
+    p.row = arena_.row(p.number);
+    if (p.row == nullptr) p.number = kUnsure;
+    prefetch_bytes(p.row, row_bytes);
+  };
+  const auto use_row = [&](size_t i) {
+    const Pending& p = window[i % kWindow];
+    if (p.number < kUnsure) [[likely]] {
+      hit(i, p.row, p.number);
+      if (is_unchanged(p)) [[likely]]
+        return;
+    } else if (p.number == kMissing) {
+      return miss(i);
     }
-    const size_t third = i - 2 * kAhead;
-    if (i < first + 2 * kAhead) continue;
-    const Pending& p = window[third % kWindow];
-    if (p.number == kMissing) {
-      miss(third);
-      continue;
-    }
-    if (p.number != kUnsure) {
-      hit(third, p.row, p.number);
-      if (is_unchanged(p)) continue;
-    }
-    const auto hit_again = [&](const char* row, uint32_t number) { hit(third, row, number); };
-    if (!read_one(keys[third], hit_again)) miss(third);
+    const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
+    if (!read_one(keys[i], again)) miss(i);
+  };
+  const size_t n = last - first;
+  for (size_t i = 0; i < std::min(n, 2 * kAhead); ++i) {
+    fetch_line(first + i);
+    if (i >= kAhead) fetch_row(first + i - kAhead);
   }
+  for (size_t i = first + 2 * kAhead; i < last; ++i) {
+    fetch_line(i);
+    fetch_row(i - kAhead);
+    use_row(i - 2 * kAhead);
+  }
+  const size_t num_used = n > 2 * kAhead ? n - 2 * kAhead : 0;
+  for (size_t i = n > kAhead ? n - kAhead : 0; i < n; ++i) fetch_row(first + i);
+  for (size_t i = num_used; i < n; ++i) use_row(first + i);
 }
 
 void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial,
                    unsigned threads) const {
   const size_t dim = layout_.dim();
-  const auto hit = [&](size_t i, const char* row, uint32_t) {
+  const auto hit = [=](size_t i, const char* row, uint32_t) {
     racy_load(out + i * dim, row, dim * 4);
   };
-  const auto miss = [&](size_t i) {
+  const auto miss = [=, this](size_t i) {
     if (initial) {
       layout_.initial_weights(out + i * dim, keys[i]);
     } else {

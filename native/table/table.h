@@ -97,7 +97,7 @@ class Table {
   bool remove_row(int64_t key, bool only_fresh) noexcept;
   template <typename Edit>
   bool update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit) noexcept;
-  void prefetch_row(int64_t key) const noexcept;
+  void prefetch_row(uint32_t number) const noexcept;
   std::string refusal(size_t row, size_t column, float value) const;
 
   const std::string name_;

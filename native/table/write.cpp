@@ -47,12 +47,7 @@ const float* sum_rows(const float* values, size_t dim, std::span<const uint32_t>
 
 }  // namespace
 
-void Table::prefetch_row(int64_t key) const noexcept {
-  const uint64_t hash = key_hash(key);
-  const Line* line = index_.bin_of(hash).home(hash);
-  const uint32_t slot = line->find(key);
-  if (slot == Line::kSlots) return;
-  const uint32_t number = line->rows[slot].load(std::memory_order_relaxed);
+void Table::prefetch_row(uint32_t number) const noexcept {
   if (number == kNoRow) return;
   prefetch_bytes(arena_.row(number), arena_.row_bytes());
   __builtin_prefetch(arena_.meta(number), 1);
@@ -245,7 +240,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
       return now;
     });
     for (const uint32_t at : writer.batch().occurrences(i)) {
-      existed[at] = writer.batch().note(i) == 0;
+      existed[at] = !writer.batch().is_new(i);
     }
   });
 }

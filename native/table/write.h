@@ -67,8 +67,8 @@ class Table::Writer {
     pass(true, [](Hands&) {});
   }
 
-  // Inserts the missing keys and notes 1 for them; then visit(position, rows), which must not
-  // throw, for each distinct key. values: what visit will read of each occurrence.
+  // Inserts the missing keys, which are new in the batch then; then visit(position, rows), which
+  // must not throw, for each distinct key. values: what visit will read of each occurrence.
   template <typename Visit>
   void run(bool inserts, Values values, const Visit& visit) {
     pass(inserts, [&](Hands& hands) { visit_all(hands, values, visit); });
@@ -120,7 +120,7 @@ class Table::Writer {
         batch_.group(p, hands.scratch);
         const auto [first, last] = batch_.distinct(p);
         distinct += last - first;
-        if (inserts) insert_missing(first, last, hands.rows, inserted);
+        find_rows(first, last, inserts, hands.rows, inserted);
         hands.guard.refresh();
       }
     } catch (...) {
@@ -130,16 +130,19 @@ class Table::Writer {
     finish();
   }
 
-  // Counts as it goes, so that a failure leaves the right number.
-  void insert_missing(uint32_t first, uint32_t last, RowCache& rows, uint64_t& inserted) {
+  // Notes the row of each key. Counts as it goes, so that a failure leaves the right number.
+  void find_rows(uint32_t first, uint32_t last, bool inserts, RowCache& rows, uint64_t& inserted) {
     for (uint32_t i = first; i < last + kAhead; ++i) {
       if (i < last) __builtin_prefetch(home(batch_.key(i)));
       if (i < first + kAhead) continue;
-      const int64_t key = batch_.key(i - kAhead);
-      if (table_.index_.find(key, key_hash(key)) != kNoRow) continue;
-      rows.wanted = last - (i - kAhead);
+      const uint32_t at = i - kAhead;
+      const int64_t key = batch_.key(at);
+      batch_.row(at) = table_.index_.find(key, key_hash(key));
+      if (batch_.row(at) != kNoRow || !inserts) continue;
+      rows.wanted = last - at;
+      batch_.row(at) = rows.peek();
       if (!table_.insert_row(key, now_, rows)) continue;
-      batch_.note(i - kAhead) = 1;
+      batch_.is_new(at) = true;
       ++inserted;
     }
   }
@@ -153,13 +156,13 @@ class Table::Writer {
   void visit_all(Hands& hands, Values values, const Visit& visit) {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const auto [first, last] = batch_.distinct(p);
-      for (uint32_t i = first; i < last + 2 * kAhead; ++i) {
-        if (i < last) __builtin_prefetch(home(batch_.key(i)));
-        if (i >= first + kAhead && i - kAhead < last) {
-          table_.prefetch_row(batch_.key(i - kAhead));
-          values.prefetch(batch_.occurrences(i - kAhead).back());
+      for (uint32_t i = first; i < last + kAhead; ++i) {
+        if (i < last) {
+          __builtin_prefetch(home(batch_.key(i)));
+          table_.prefetch_row(batch_.row(i));
+          values.prefetch(batch_.occurrences(i).back());
         }
-        if (i >= first + 2 * kAhead) visit(i - 2 * kAhead, hands.rows);
+        if (i >= first + kAhead) visit(i - kAhead, hands.rows);
       }
       hands.guard.refresh();
     }
@@ -169,7 +172,9 @@ class Table::Writer {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const auto [first, last] = batch_.distinct(p);
       for (uint32_t i = first; i < last; ++i) {
-        if (batch_.note(i) == 1 && table_.remove_row(batch_.key(i), true)) --table_.num_rows_;
+        if (!batch_.is_new(i) || !table_.remove_row(batch_.key(i), true)) continue;
+        --table_.num_rows_;
+        --table_.counters_.inserted;
       }
     }
   }

@@ -38,6 +38,7 @@ void test_failed_apply_changes_nothing() {
       ++failures;
     }
     CHECK(table.num_rows() == old_keys.size());
+    CHECK(table.counters().inserted.load() == old_keys.size());
     CHECK(read_all(table, new_keys) == before);
     table.set_memory_limit(SIZE_MAX);
     table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), &rate, 0, 2, 2);

@@ -241,6 +241,8 @@ def test_the_table_of_targets_names_what_was_missed() -> None:
         line_of("create_tables", median=12.0),
     ]
     text = targets.table(lines)
-    assert "memory per key, dim 16 [B]              <= 97    98        MISSED" in text
-    assert "creating 1,000 tables [ms]              <= 50    12        met" in text
-    assert text.count("not measured") == len(targets.TARGETS) - 2
+    assert text.splitlines()[1:] == [
+        "memory per key, dim 16 [B]  <= 97   98        MISSED",
+        "creating 1,000 tables [ms]  <= 50   12        met",
+        "16 targets were not measured",
+    ]

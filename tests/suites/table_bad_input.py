@@ -68,6 +68,18 @@ class BadInput(TableCase):
         with refuses(table, ValueError, text):
             call(table, verb, keys(1, 2, 3, 4))
 
+    def test_two_to_the_31_keys_are_refused_before_any_is_read(self, tmp_path):
+        # A file of holes: neither disk nor memory is touched.
+        huge = torch.from_file(str(tmp_path / "keys"), True, 1 << 31, dtype=torch.int64)
+        table = self.table_of_two()
+        for verb in KEY_VERBS:
+            text = (
+                f"[Table.{verb}] expected at most {(1 << 31) - 1} keys, got {1 << 31} "
+                "(table 'user'); split the batch"
+            )
+            with refuses(table, ValueError, text):
+                call(table, verb, huge, torch.zeros(0, 2))
+
     @pytest.mark.parametrize("verb", MATRIX_VERBS)
     def test_matrix_of_another_dtype(self, verb):
         table, name = self.table_of_two(), MATRIX_VERBS[verb]

@@ -1,5 +1,6 @@
 """What every section of the table suite uses: construction, tensors, comparison, chosen keys."""
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from monolith.embedding import SGD, Rows, Segment, TableConfig, Zeros
+from monolith.embedding.verbs import TableVerbs
 
 NOW = 1_000_000
 """Time of the suite's clock."""
@@ -20,7 +22,7 @@ _MULTIPLIERS = (0x94D049BB133111EB, 0xBF58476D1CE4E5B9)
 class TableCase:
     """Base of every section. An implementation sets `make`: (config, clock=) -> table."""
 
-    make: ClassVar
+    make: ClassVar[Callable[..., TableVerbs]]
 
     @pytest.fixture(autouse=True)
     def _close_tables(self):

@@ -44,7 +44,7 @@ CONFIGS = {
     ),
 }
 
-SPECIAL = np.float32([0.0, -0.0, -0.0, 1e-45, -1e-30, 1.0, -1.0, 1e15, 2.0**24, 3.4e-38])
+SPECIAL = np.array([0.0, -0.0, -0.0, 1e-45, -1e-30, 1.0, -1.0, 1e15, 2.0**24, 3.4e-38], np.float32)
 
 _NEAR = [(0xABC << 52) | i for i in range(4)] + [(i << 40) | 0x1234567890 for i in range(4)]
 POOL = [*EDGE_KEYS, *keys_of_hashes(_NEAR).tolist(), *range(2, 10)]

@@ -71,9 +71,9 @@ def check_keys(config: TableConfig, verb: str, keys: torch.Tensor) -> None:
     """Refuse keys that are not a contiguous 1-D int64 CPU tensor of at most `MAX_BATCH`."""
     where = _where(config, verb)
     _check_tensor(where, "keys", keys, torch.int64, 1)
-    if len(keys) > MAX_BATCH:
+    if keys.numel() > MAX_BATCH:
         raise ValueError(
-            f"{where[0]} expected at most {MAX_BATCH} keys, got {len(keys)} {where[1]}; "
+            f"{where[0]} expected at most {MAX_BATCH} keys, got {keys.numel()} {where[1]}; "
             "split the batch"
         )
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from monolith import _native
+import monolith._native as _native
 from monolith.embedding.config import TableConfig, column_dtypes, column_sizes, segments_of
 from monolith.embedding.initializers import Constant, Initializer, Uniform
 from monolith.embedding.rows import Applied, Entries, Rows
@@ -80,19 +80,19 @@ class Table(TableVerbs):
             raise MemoryError(f"[Table.{verb}] {error} (table {self.name!r})") from error
 
     def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
-        out = _empty(len(keys), self.dim)
+        out = _empty(keys.numel(), self.dim)
         with self._open("lookup") as core:
-            core.lookup(keys.data_ptr(), len(keys), out.data_ptr(), initial, threads)
+            core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, threads)
         return out
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
-        out = _empty(len(keys), dtype=torch.bool)
+        out = _empty(keys.numel(), dtype=torch.bool)
         with self._open("contains") as core:
-            core.contains(keys.data_ptr(), len(keys), out.data_ptr())
+            core.contains(keys.data_ptr(), keys.numel(), out.data_ptr())
         return out
 
     def _empty_rows(self, keys: torch.Tensor) -> Rows:
-        n = len(keys)
+        n = keys.numel()
         columns = {
             name: _empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
         }
@@ -106,10 +106,10 @@ class Table(TableVerbs):
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         rows = self._empty_rows(keys.clone())
-        present = _empty(len(keys), dtype=torch.bool)
+        present = _empty(keys.numel(), dtype=torch.bool)
         with self._open("lookup_entry") as core:
             core.entries(
-                keys.data_ptr(), len(keys), present.data_ptr(), *self._column_buffers(rows)
+                keys.data_ptr(), keys.numel(), present.data_ptr(), *self._column_buffers(rows)
             )
         return Entries(present, rows)
 
@@ -122,18 +122,18 @@ class Table(TableVerbs):
         return Rows(rows.keys[:n], rows.times[:n], {k: v[:n] for k, v in rows.columns.items()})
 
     def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
-        out = _empty(len(keys), self.dim)
+        out = _empty(keys.numel(), self.dim)
         with self._open("lookup_or_insert") as core:
-            core.lookup_or_insert(keys.data_ptr(), len(keys), out.data_ptr(), now, threads)
+            core.lookup_or_insert(keys.data_ptr(), keys.numel(), out.data_ptr(), now, threads)
         return out
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._open("assign") as core:
-            core.assign(keys.data_ptr(), len(keys), values.data_ptr(), now, threads)
+            core.assign(keys.data_ptr(), keys.numel(), values.data_ptr(), now, threads)
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._open("assign_add") as core:
-            core.assign_add(keys.data_ptr(), len(keys), values.data_ptr(), now, threads)
+            core.assign_add(keys.data_ptr(), keys.numel(), values.data_ptr(), now, threads)
 
     def _apply_gradients(
         self,
@@ -146,20 +146,20 @@ class Table(TableVerbs):
     ) -> Applied:
         with self._open("apply_gradients") as core:
             counts = core.apply_gradients(
-                keys.data_ptr(), len(keys), grads.data_ptr(), rates, step, now, threads
+                keys.data_ptr(), keys.numel(), grads.data_ptr(), rates, step, now, threads
             )
         return Applied(*counts)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
-        existed = _empty(len(keys), dtype=torch.int32)
+        existed = _empty(keys.numel(), dtype=torch.int32)
         with self._open("reinitialize") as core:
-            core.reinitialize(keys.data_ptr(), len(keys), existed.data_ptr(), now)
+            core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
-        existed = _empty(len(keys), dtype=torch.bool)
+        existed = _empty(keys.numel(), dtype=torch.bool)
         with self._open("erase") as core:
-            core.erase(keys.data_ptr(), len(keys), existed.data_ptr())
+            core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr())
         return existed
 
     def _import_rows(self, rows: Rows) -> None:

@@ -73,7 +73,7 @@ class TableVerbs(ABC):
                 f"[Table.lookup] expected missing 'initial' or 'zeros', got {missing!r} "
                 f"(table {self.name!r})"
             )
-        threads = self._threads("lookup", num_threads, len(keys))
+        threads = self._threads("lookup", num_threads, keys.numel())
         return self._lookup(keys, missing == "initial", threads)
 
     def contains(self, keys: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ class TableVerbs(ABC):
             float32 (n, dim).
         """
         self._check_keys("lookup_or_insert", keys)
-        threads = self._threads("lookup_or_insert", num_threads, len(keys))
+        threads = self._threads("lookup_or_insert", num_threads, keys.numel())
         return self._lookup_or_insert(keys, self._now("lookup_or_insert", now), threads)
 
     def assign(
@@ -305,8 +305,8 @@ class TableVerbs(ABC):
         num_threads: int | None,
     ) -> int:
         self._check_keys(verb, keys)
-        checks.check_matrix(self.config, verb, name, values, (len(keys), self.dim))
-        return self._threads(verb, num_threads, len(keys))
+        checks.check_matrix(self.config, verb, name, values, (keys.numel(), self.dim))
+        return self._threads(verb, num_threads, keys.numel())
 
     def _threads(self, verb: str, num_threads: int | None, n: int) -> int:
         if num_threads is None:

@@ -1,17 +1,27 @@
 import ast
 import importlib
-import inspect
 
 import pytest
+import torch
 
 from monolith.ops.native import load_native
 from tests.meta.tree import SRC, python_files
 
 GEN_OPS = "monolith.native_training.runtime.ops.gen_monolith_ops"
 
-# One call for each family of native ops; a family joins with one line.
+
+def call_table(ops):
+    """Row of a missing key of a table with one SGD segment, initial values 0.5."""
+    table = ops.Table("user", [(2, "sgd", [], 0.5, 0.5)], seed=1, non_finite="refuse", clip_value=0)
+    keys, out = torch.tensor([7]), torch.empty(1, 2)
+    table.lookup(keys.data_ptr(), 1, out.data_ptr(), True, 1)
+    return out.tolist()
+
+
+# (one call, what it may return) for each family of native ops.
 FAMILY_CALLS = {
-    "table": lambda ops: inspect.isclass(ops.Table),
+    "kernels": (lambda ops: ops.kernels_name(), ("baseline", "avx2", "avx512")),
+    "table": (call_table, ([[0.5, 0.5]],)),
 }
 
 
@@ -48,7 +58,8 @@ def test_every_public_callable_of_the_core_is_an_op(name):
 @pytest.mark.req("NT-GENOPS-T1")
 @pytest.mark.parametrize("family", FAMILY_CALLS)
 def test_one_op_of_each_family_can_be_called(family):
-    assert FAMILY_CALLS[family](importlib.import_module(GEN_OPS))
+    call, possible = FAMILY_CALLS[family]
+    assert call(importlib.import_module(GEN_OPS)) in possible
 
 
 def test_an_absent_op_is_named_in_the_error():
