@@ -29,19 +29,23 @@ T* at(Address address) {
 Table::Columns columns_at(Address times, const std::vector<Address>& columns,
                           const std::vector<uint32_t>& sizes) {
   Table::Columns result{at<int64_t>(times), {}, sizes};
-  for (const Address column : columns) result.data.push_back(at<float>(column));
+  for (const Address column : columns) result.data.push_back(at<char>(column));
   return result;
 }
 
-using Segments = std::vector<
-    std::tuple<uint32_t, std::string, std::vector<std::pair<std::string, float>>, float, float>>;
+using Named = std::pair<std::string, float>;  // a codec or view and its parameter
 
-void construct(Table* self, std::string name, const Segments& segments, uint64_t seed,
-               const std::string& non_finite, float clip_value) {
-  TableSpec spec{std::move(name), {}, seed, NonFinite::kRefuse, clip_value};
-  for (const auto& [dim, optimizer, options, minval, maxval] : segments) {
-    spec.segments.push_back(SegmentSpec{dim, optimizer, options, minval, maxval});
-  }
+void construct_segment(SegmentSpec* self, uint32_t dim, std::string optimizer,
+                       std::vector<Named> options, std::pair<float, float> initial, bool is_normal,
+                       Named codec, Named view) {
+  new (self) SegmentSpec{
+      dim,       std::move(optimizer), std::move(options), initial.first, initial.second,
+      is_normal, codec.first,          codec.second,       view.first,    view.second};
+}
+
+void construct(Table* self, std::string name, const std::vector<SegmentSpec>& segments,
+               uint64_t seed, bool is_serving, const std::string& non_finite, float clip_value) {
+  TableSpec spec{std::move(name), segments, seed, is_serving, NonFinite::kRefuse, clip_value};
   if (non_finite == "skip") spec.non_finite = NonFinite::kSkip;
   if (non_finite == "clip") spec.non_finite = NonFinite::kClip;
   new (self) Table(spec);
@@ -76,10 +80,11 @@ Numbers memory_report(Table& table) {
 void bind_reads(nb::class_<Table>& table) {
   table.def(
       "lookup",
-      [](const Table& self, Address keys, size_t n, Address out, bool initial, unsigned threads) {
-        self.lookup(at<int64_t>(keys), n, at<float>(out), initial, threads);
+      [](const Table& self, Address keys, size_t n, Address out, bool initial,
+         const std::vector<float>& scales, unsigned threads) {
+        self.lookup(at<int64_t>(keys), n, at<float>(out), initial, scales.data(), threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "initial"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "initial"_a, "scales"_a, "threads"_a);
   table.def(
       "contains",
       [](const Table& self, Address keys, size_t n, Address out) {
@@ -109,10 +114,11 @@ void bind_reads(nb::class_<Table>& table) {
 void bind_writes(nb::class_<Table>& table) {
   table.def(
       "lookup_or_insert",
-      [](Table& self, Address keys, size_t n, Address out, uint32_t now, unsigned threads) {
-        self.lookup_or_insert(at<int64_t>(keys), n, at<float>(out), now, threads);
+      [](Table& self, Address keys, size_t n, Address out, const std::vector<float>& scales,
+         uint32_t now, unsigned threads) {
+        self.lookup_or_insert(at<int64_t>(keys), n, at<float>(out), scales.data(), now, threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "now"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "scales"_a, "now"_a, "threads"_a);
   table.def(
       "assign",
       [](Table& self, Address keys, size_t n, Address values, uint32_t now, unsigned threads) {
@@ -128,12 +134,13 @@ void bind_writes(nb::class_<Table>& table) {
   table.def(
       "apply_gradients",
       [](Table& self, Address keys, size_t n, Address grads, const std::vector<float>& rates,
-         int64_t step, uint32_t now, unsigned threads) {
+         const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads) {
         const auto counts = self.apply_gradients(at<int64_t>(keys), n, at<float>(grads),
-                                                 rates.data(), step, now, threads);
+                                                 {rates.data(), scales.data(), step}, now, threads);
         return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "step"_a, "now"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "scales"_a, "step"_a, "now"_a,
+      "threads"_a);
   table.def(
       "reinitialize",
       [](Table& self, Address keys, size_t n, Address existed, uint32_t now) {
@@ -154,14 +161,18 @@ void bind_writes(nb::class_<Table>& table) {
       },
       ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a);
   table.def("clear", &Table::clear, ReleaseGil());
+  table.def_prop_rw("num_update_calls", &Table::num_update_calls, &Table::set_num_update_calls);
   table.def("set_memory_limit", &Table::set_memory_limit, "limit_bytes"_a);
 }
 
 }  // namespace
 
 void init_table(nb::module_& module) {
+  nb::class_<SegmentSpec>(module, "SegmentSpec")
+      .def("__init__", construct_segment, "dim"_a, "optimizer"_a, "options"_a, "initial"_a,
+           "is_normal"_a, "codec"_a, "view"_a);
   nb::class_<Table> table(module, "Table");
-  table.def("__init__", construct, "name"_a, "segments"_a, "seed"_a, "non_finite"_a,
+  table.def("__init__", construct, "name"_a, "segments"_a, "seed"_a, "is_serving"_a, "non_finite"_a,
             "clip_value"_a);
   bind_reads(table);
   bind_writes(table);

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "table/table.h"
+#include "table/columns.h"
 #include "table/team.h"
 
 namespace monolith {
@@ -93,12 +93,13 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
 }
 
 // Stage 1 fetches the key's index line, stage 2 finds the row and fetches it, stage 3 uses it. The
-// stages of different keys run side by side, so that memory and processor are both busy.
-template <typename Hit, typename Miss>
+// stages of different keys run side by side, so that memory and processor are both busy. hit copies
+// the row and may be called again; done follows once, when the copy is known to be whole.
+template <typename Hit, typename Done, typename Miss>
 void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
-                 const Miss& miss) const {
+                 const Done& done, const Miss& miss) const {
   Pending window[kWindow];
-  const size_t row_bytes = size_t{layout_.dim()} * 4;
+  const size_t row_bytes = layout_.weight_bytes();
   const auto fetch_line = [&](size_t i) {
     const uint64_t hash = key_hash(keys[i]);
     Pending& p = window[i % kWindow];
@@ -123,12 +124,12 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     if (p.number < kUnsure) [[likely]] {
       hit(i, p.row, p.number);
       if (is_unchanged(p)) [[likely]]
-        return;
+        return done(i);
     } else if (p.number == kMissing) {
       return miss(i);
     }
     const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
-    if (!read_one(keys[i], again)) miss(i);
+    read_one(keys[i], again) ? done(i) : miss(i);
   };
   const size_t n = last - first;
   for (size_t i = 0; i < std::min(n, 2 * kAhead); ++i) {
@@ -145,8 +146,8 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
   for (size_t i = num_used; i < n; ++i) use_row(first + i);
 }
 
-void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial,
-                   unsigned threads) const {
+void Table::read_plain(const int64_t* keys, size_t first, size_t last, float* out,
+                       bool initial) const {
   const size_t dim = layout_.dim();
   const auto hit = [=](size_t i, const char* row, uint32_t) {
     racy_load(out + i * dim, row, dim * 4);
@@ -158,12 +159,38 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial,
       std::memset(out + i * dim, 0, dim * 4);
     }
   };
+  read(keys, first, last, true, hit, [](size_t) {}, miss);
+}
+
+// Rows that are not plain, or are seen through views.
+void Table::read_coded(const int64_t* keys, size_t first, size_t last, float* out, bool initial,
+                       const float* scales) const {
+  const size_t dim = layout_.dim(), bytes = layout_.weight_bytes();
+  std::vector<char> codes(bytes);
+  const auto hit = [&](size_t, const char* row, uint32_t) { racy_load(codes.data(), row, bytes); };
+  const auto done = [&](size_t i) {
+    layout_.decode(out + i * dim, codes.data());
+    if (layout_.has_views()) layout_.see(out + i * dim, scales);
+  };
+  const auto miss = [&](size_t i) {
+    if (!initial) return static_cast<void>(std::memset(out + i * dim, 0, dim * 4));
+    layout_.initial_weights(out + i * dim, keys[i]);
+    if (layout_.has_views()) layout_.see(out + i * dim, scales);
+  };
+  read(keys, first, last, true, hit, done, miss);
+}
+
+void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
+                   unsigned threads) const {
+  const bool is_plain = layout_.is_plain() && !layout_.has_views();
   std::atomic<size_t> next{0};
   Team::run(std::max(1u, threads), [&](Team& team, unsigned) {
     team.attempt([&] {
       const Epochs::Guard guard(epochs_);
       for (size_t at; (at = next.fetch_add(kPiece)) < n;) {
-        read(keys, at, std::min(at + kPiece, n), true, hit, miss);
+        const size_t end = std::min(at + kPiece, n);
+        is_plain ? read_plain(keys, at, end, out, initial)
+                 : read_coded(keys, at, end, out, initial, scales);
       }
     });
   });
@@ -173,26 +200,25 @@ void Table::contains(const int64_t* keys, size_t n, bool* out) const {
   const Epochs::Guard guard(epochs_);
   const auto hit = [&](size_t i, const char*, uint32_t) { out[i] = true; };
   const auto miss = [&](size_t i) { out[i] = false; };
-  read(keys, 0, n, false, hit, miss);
+  read(keys, 0, n, false, hit, [](size_t) {}, miss);
 }
 
-void Table::read_entry(uint32_t number, size_t i, const Columns& columns, float* scratch) const {
+void Table::read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const {
   const char* row = arena_.row(number);
   const Meta* meta = arena_.meta(number);
   if (row == nullptr || meta == nullptr) return;  // cleared; the version has changed too
-  racy_load(scratch, row, size_t{layout_.num_floats()} * 4);
+  racy_load(scratch, row, size_t{layout_.num_words()} * 4);
   uint32_t time;
   racy_load(&time, &meta->time, sizeof(time));
   columns.times[i] = time;
-  for (size_t c = 0; c < columns.data.size(); ++c) {
-    std::copy_n(scratch, columns.sizes[c], columns.data[c] + i * columns.sizes[c]);
-    scratch += columns.sizes[c];
-  }
+  for_each_column(layout_, columns, i, [&](size_t offset, char* column, size_t bytes) {
+    std::memcpy(column, scratch + offset, bytes);
+  });
 }
 
 void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns& columns) const {
   const Epochs::Guard guard(epochs_);
-  std::vector<float> scratch(layout_.num_floats());
+  std::vector<char> scratch(size_t{layout_.num_words()} * 4);
   const auto hit = [&](size_t i, const char*, uint32_t number) {
     present[i] = true;
     read_entry(number, i, columns, scratch.data());
@@ -201,10 +227,10 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
     present[i] = false;
     columns.times[i] = 0;
     for (size_t c = 0; c < columns.data.size(); ++c) {
-      std::fill_n(columns.data[c] + i * columns.sizes[c], columns.sizes[c], 0.0f);
+      std::memset(columns.data[c] + i * columns.sizes[c], 0, columns.sizes[c]);
     }
   };
-  read(keys, 0, n, true, hit, miss);
+  read(keys, 0, n, true, hit, [](size_t) {}, miss);
 }
 
 // Bin by bin. Within a bin the keys are collected under its lock and then read like any others, so
@@ -212,7 +238,7 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
 size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
                           const Columns& columns) {
   Epochs::Guard guard(epochs_);
-  std::vector<float> scratch(layout_.num_floats());
+  std::vector<char> scratch(size_t{layout_.num_words()} * 4);
   std::vector<std::pair<uint64_t, int64_t>> found;  // (hash, key)
   size_t n = 0;
   for (uint64_t start = first;;) {

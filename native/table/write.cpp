@@ -6,6 +6,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "table/columns.h"
+
 namespace monolith {
 namespace {
 
@@ -59,10 +61,10 @@ bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
   const uint32_t number = rows.peek();
   char* row = arena_.row(number);
 #if MONOLITH_TSAN
-  layout_.initial_row(rows.scratch.data(), key);
-  racy_store(row, rows.scratch.data(), rows.scratch.size() * 4);
+  layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
+  racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
-  layout_.initial_row(reinterpret_cast<float*>(row), key);
+  layout_.initial_row(row, rows.weights.data(), key);
 #endif
   const Meta fresh{now, Meta::kFresh};
   racy_store(arena_.meta(number), &fresh, sizeof(Meta));
@@ -107,7 +109,7 @@ bool Table::remove_row(int64_t key, bool only_fresh) noexcept {
   return is_removed;
 }
 
-// Changes the key's row by edit(row, old time) -> new time. A key that another call erased since
+// Changes the key's row by edit(row, old meta) -> new time. A key that another call erased since
 // this one inserted or saw it is inserted again, as if the erasure had come first; where memory
 // does not allow that, the erasure comes last.
 template <typename Edit>
@@ -133,13 +135,13 @@ bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& ed
   char* row = arena_.row(number);
   Meta* meta = arena_.meta(number);
 #if MONOLITH_TSAN
-  racy_load(rows.scratch.data(), row, rows.scratch.size() * 4);
-  const Meta changed{edit(rows.scratch.data(), meta->time), meta->marks & ~Meta::kFresh};
+  racy_load(rows.scratch.data(), row, rows.scratch.size());
+  const Meta changed{edit(rows.scratch.data(), *meta), meta->marks & ~Meta::kFresh};
   place.line->begin_write();
-  racy_store(row, rows.scratch.data(), rows.scratch.size() * 4);
+  racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
   place.line->begin_write();
-  const Meta changed{edit(reinterpret_cast<float*>(row), meta->time), meta->marks & ~Meta::kFresh};
+  const Meta changed{edit(row, *meta), meta->marks & ~Meta::kFresh};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
   place.line->end_write();
@@ -147,23 +149,58 @@ bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& ed
   return true;
 }
 
-void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, uint32_t now,
-                             unsigned threads) {
+// edit(weights) changes the weights of a row: in place where they are floats, else decoded and then
+// encoded for the call. A serving row starts from zeros, whatever its code of zeros reads as.
+template <typename Edit>
+void Table::edit_weights(char* row, bool is_fresh, int64_t key, uint64_t call, RowCache& rows,
+                         const Edit& edit) const noexcept {
+  if (layout_.is_plain()) return edit(reinterpret_cast<float*>(row));
+  float* weights = rows.weights.data();
+  if (is_serving_ && is_fresh) {
+    std::fill_n(weights, layout_.dim(), 0.0f);
+  } else {
+    layout_.decode(weights, row);
+  }
+  edit(weights);
+  layout_.encode(row, weights, key, call);
+}
+
+// update(number of the call). A call that throws gives its number back, unless a later one runs.
+template <typename Update>
+void Table::numbered(const Update& update) {
+  uint64_t number = ++num_update_calls_;
+  try {
+    update(number);
+  } catch (...) {
+    num_update_calls_.compare_exchange_strong(number, number - 1);
+    throw;
+  }
+}
+
+void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
+                             uint32_t now, unsigned threads) {
   const Gate::Shared gate(gate_);
   Writer(*this, keys, n, nullptr, now, threads).insert();
-  lookup(keys, n, out, true, threads);
+  lookup(keys, n, out, true, scales, threads);
 }
 
 void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t now,
                    unsigned threads) {
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
-  Writer writer(*this, keys, n, nullptr, now, threads);
-  writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
-    const float* last = values + writer.batch().occurrences(i).back() * dim;
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
-      std::copy_n(last, dim, row);
-      return std::max(time, now);
+  numbered([&](uint64_t call) {
+    Writer writer(*this, keys, n, nullptr, now, threads);
+    writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
+      const float* last = values + writer.batch().occurrences(i).back() * dim;
+      const int64_t key = writer.batch().key(i);
+      update_row(key, now, rows, [&](char* row, const Meta& meta) {
+        if (layout_.is_plain()) {
+          std::memcpy(row, last, dim * 4);
+        } else {
+          layout_.encode(row, last, key, call);
+        }
+        return std::max(meta.time, now);
+      });
     });
   });
 }
@@ -172,13 +209,17 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
                        unsigned threads) {
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
-  Writer writer(*this, keys, n, nullptr, now, threads);
-  writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
-    const float* sum =
-        sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
-      layout_.kernels().add(row, sum, dim);
-      return std::max(time, now);
+  numbered([&](uint64_t call) {
+    Writer writer(*this, keys, n, nullptr, now, threads);
+    writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
+      const float* sum =
+          sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
+      const int64_t key = writer.batch().key(i);
+      update_row(key, now, rows, [&](char* row, const Meta& meta) {
+        edit_weights(row, meta.marks & Meta::kFresh, key, call, rows,
+                     [&](float* weights) { layout_.kernels().add(weights, sum, dim); });
+        return std::max(meta.time, now);
+      });
     });
   });
 }
@@ -191,8 +232,7 @@ std::string Table::refusal(size_t row, size_t column, float value) const {
 }
 
 AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                     const float* rates, int64_t step, uint32_t now,
-                                     unsigned threads) {
+                                     const StepOptions& options, uint32_t now, unsigned threads) {
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
@@ -215,18 +255,29 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     grads = clipped.get();
   }
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, skipped.get(), now, threads);
-  writer.run(true, {grads, dim}, [&](uint32_t i, RowCache& rows) {
-    const float* sum =
-        sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
-      layout_.step(row, sum, rates, step);
-      return std::max(time, now);
+  numbered([&](uint64_t call) {
+    Writer writer(*this, keys, n, skipped.get(), now, threads);
+    writer.run(true, {grads, dim}, [&](uint32_t i, RowCache& rows) {
+      const float* sum =
+          sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
+      if (layout_.changes_gradients() && sum != rows.sum.data()) {
+        sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
+      }
+      const int64_t key = writer.batch().key(i);
+      update_row(key, now, rows, [&](char* row, const Meta& meta) {
+        edit_weights(row, meta.marks & Meta::kFresh, key, call, rows, [&](float* weights) {
+          if (layout_.changes_gradients()) {
+            layout_.see_gradients(rows.sum.data(), weights, options.scales);
+          }
+          layout_.step(weights, row, sum, options.rates, options.step);
+        });
+        return std::max(meta.time, now);
+      });
     });
+    counts.applied = writer.num_distinct();
+    counts.inserted = writer.num_inserted();
   });
   counters_.skipped += counts.skipped;
-  counts.applied = writer.num_distinct();
-  counts.inserted = writer.num_inserted();
   return counts;
 }
 
@@ -235,8 +286,8 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   Writer writer(*this, keys, n, nullptr, now, 1);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const int64_t key = writer.batch().key(i);
-    update_row(key, now, rows, [&](float* row, uint32_t) {
-      layout_.initial_row(row, key);
+    update_row(key, now, rows, [&](char* row, const Meta&) {
+      layout_.initial_row(row, rows.weights.data(), key);
       return now;
     });
     for (const uint32_t at : writer.batch().occurrences(i)) {
@@ -263,11 +314,10 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns) {
   Writer writer(*this, keys, n, nullptr, 0, 1);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const size_t last = writer.batch().occurrences(i).back();
-    update_row(writer.batch().key(i), 0, rows, [&](float* row, uint32_t) {
-      for (size_t c = 0; c < columns.data.size(); ++c) {
-        std::copy_n(columns.data[c] + last * columns.sizes[c], columns.sizes[c], row);
-        row += columns.sizes[c];
-      }
+    update_row(writer.batch().key(i), 0, rows, [&](char* row, const Meta&) {
+      for_each_column(layout_, columns, last, [&](size_t offset, const char* column, size_t bytes) {
+        std::memcpy(row + offset, column, bytes);
+      });
       return static_cast<uint32_t>(columns.times[last]);
     });
   });

@@ -19,7 +19,10 @@ namespace monolith {
 // Rows taken from the arena in small runs, so that threads seldom meet there.
 struct Table::RowCache {
   explicit RowCache(Table& table)
-      : table(table), scratch(table.layout_.num_floats()), sum(table.layout_.dim()) {}
+      : table(table),
+        scratch(size_t{table.layout_.num_words()} * 4),
+        sum(table.layout_.dim()),
+        weights(table.layout_.dim()) {}
   ~RowCache() { table.arena_.give(numbers + next, end - next); }
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
@@ -35,8 +38,9 @@ struct Table::RowCache {
 
   static constexpr size_t kRun = 64;
   Table& table;
-  std::vector<float> scratch;  // one row
-  std::vector<float> sum;      // weights of one row
+  std::vector<char> scratch;   // one row
+  std::vector<float> sum;      // values of one key
+  std::vector<float> weights;  // of one row, decoded
   size_t wanted = 1;           // rows that may still be needed
   size_t next = 0, end = 0;
   uint32_t numbers[kRun];

@@ -30,6 +30,8 @@ std::vector<int64_t> some_keys(std::mt19937_64& random) {
   return keys;
 }
 
+char* bytes(std::vector<float>& values) { return reinterpret_cast<char*>(values.data()); }
+
 void check_whole(const std::vector<float>& rows) {
   for (size_t i = 0; i < rows.size(); i += kDim) {
     for (size_t c = 1; c < kDim; ++c) CHECK(rows[i + c] == rows[i]);
@@ -40,9 +42,9 @@ void read(Table& table, std::mt19937_64& random) {
   std::vector<float> out(kBatch * kDim), norm(kBatch * kDim);
   std::vector<int64_t> times(kBatch);
   bool flags[kBatch];
-  const Table::Columns columns{times.data(), {out.data(), norm.data()}, {kDim, kDim}};
+  const Table::Columns columns{times.data(), {bytes(out), bytes(norm)}, {4 * kDim, 4 * kDim}};
   const auto keys = some_keys(random);
-  table.lookup(keys.data(), kBatch, out.data(), random() % 2, 1 + random() % 2);
+  table.lookup(keys.data(), kBatch, out.data(), random() % 2, nullptr, 1 + random() % 2);
   check_whole(out);
   table.entries(keys.data(), kBatch, flags, columns);
   check_whole(out);
@@ -72,12 +74,12 @@ void write(Table& table, std::mt19937_64& random) {
     case 3:
       return table.reinitialize(keys.data(), kBatch, status.data(), 7);
     case 4:
-      return table.lookup_or_insert(keys.data(), kBatch, values.data(), 8, threads);
+      return table.lookup_or_insert(keys.data(), kBatch, values.data(), nullptr, 8, threads);
     case 5:
       if (random() % 8 == 0) return table.clear();
       [[fallthrough]];
     default:
-      table.apply_gradients(keys.data(), kBatch, values.data(), &rate, 0, 9, threads);
+      table.apply_gradients(keys.data(), kBatch, values.data(), {&rate, nullptr, 0}, 9, threads);
   }
 }
 

@@ -15,6 +15,8 @@ from monolith.embedding import (
     SGD,
     Adagrad,
     Constant,
+    FixedR8,
+    OneBit,
     ReferenceTable,
     Segment,
     TableConfig,
@@ -42,6 +44,24 @@ CONFIGS = {
     "negative-zeros-clip": TableConfig(
         "user", Segment(8, Adagrad(1.0), Constant(-0.0)), non_finite="clip", clip_value=4.0
     ),
+    "fp16": TableConfig("user", Segment(19, Adagrad(0.3), precision="fp16")),
+    "bf16-beside-fp32": TableConfig(
+        "user",
+        [
+            Segment(3, SGD(0.5), precision="bf16"),
+            Segment(33, Adagrad(0.1), Uniform(-1, 1), precision="bf16"),
+            Segment(2, SGD(0.5)),
+            Segment(5, Adagrad(0.2), precision="fp16"),
+        ],
+    ),
+    "views": TableConfig(
+        "user",
+        [
+            Segment(5, SGD(0.5), view=FixedR8(0.5)),
+            Segment(9, Adagrad(0.5), Uniform(-3, 3), view=OneBit(10)),
+            Segment(7, Adagrad(0.5), Uniform(-3, 3), precision="fp16", view=OneBit(1, 2.0)),
+        ],
+    ),
 }
 
 SPECIAL = np.array([0.0, -0.0, -0.0, 1e-45, -1e-30, 1.0, -1.0, 1e15, 2.0**24, 3.4e-38], np.float32)
@@ -53,6 +73,7 @@ batches = st.lists(st.sampled_from(POOL), max_size=12)
 seeds = st.integers(0, 2**32 - 1)
 nows = st.none() | st.integers(0, NOW + 4000)
 threads = st.sampled_from([None, 1, 2, 3])
+steps = st.sampled_from([0, 9, 10, 2500])
 
 
 def make_floats(seed, shape, with_bad=False):
@@ -80,9 +101,14 @@ class TableMachine(RuleBasedStateMachine):
     def floats(self, seed, n, with_bad=False):
         return make_floats(seed, (n, self.config.dim), with_bad)
 
-    @rule(batch=batches, missing=st.sampled_from(["initial", "zeros"]), num_threads=threads)
-    def lookup(self, batch, missing, num_threads):
-        options = {"missing": missing, "num_threads": num_threads}
+    @rule(
+        batch=batches,
+        missing=st.sampled_from(["initial", "zeros"]),
+        step=steps,
+        num_threads=threads,
+    )
+    def lookup(self, batch, missing, step, num_threads):
+        options = {"missing": missing, "step": step, "num_threads": num_threads}
         assert_same_bits(*self.both("lookup", torch.tensor(batch, dtype=torch.int64), **options))
 
     @rule(batch=batches)
@@ -93,10 +119,10 @@ class TableMachine(RuleBasedStateMachine):
         assert_same_bits(first.present, second.present)
         assert_equal_rows(first.rows, second.rows)
 
-    @rule(batch=batches, now=nows, num_threads=threads)
-    def lookup_or_insert(self, batch, now, num_threads):
+    @rule(batch=batches, step=steps, now=nows, num_threads=threads)
+    def lookup_or_insert(self, batch, step, now, num_threads):
         numbers = torch.tensor(batch, dtype=torch.int64)
-        options = {"now": now, "num_threads": num_threads}
+        options = {"step": step, "now": now, "num_threads": num_threads}
         assert_same_bits(*self.both("lookup_or_insert", numbers, **options))
 
     @rule(
@@ -114,11 +140,12 @@ class TableMachine(RuleBasedStateMachine):
     @rule(
         batch=batches,
         seed=seeds,
+        step=steps,
         now=nows,
         rate=st.none() | st.sampled_from([0.0, 0.5, 1e-50]),
         num_threads=threads,
     )
-    def apply_gradients(self, batch, seed, now, rate, num_threads):
+    def apply_gradients(self, batch, seed, step, now, rate, num_threads):
         with_bad = self.config.non_finite != "refuse"
         grads = self.floats(seed, len(batch), with_bad)
         rates = None if rate is None else [rate] * len(self.config.segments)
@@ -126,6 +153,7 @@ class TableMachine(RuleBasedStateMachine):
             "apply_gradients",
             torch.tensor(batch, dtype=torch.int64),
             grads,
+            step=step,
             learning_rates=rates,
             now=now,
             num_threads=num_threads,
@@ -175,6 +203,8 @@ class TableMachine(RuleBasedStateMachine):
     def counters_are_equal(self):
         stats, expected = self.both("stats")
         assert {name: stats[name] for name in expected} == expected
+        first, second = self.tables
+        assert first.num_update_calls == second.num_update_calls
 
     def teardown(self):
         assert_same_rows(*self.tables)

@@ -2,8 +2,9 @@
 
 import warnings
 
+from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
-from monolith.embedding.initializers import Constant, Uniform, Zeros
+from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
 from monolith.embedding.optimizers import (
     FTRL,
     SGD,
@@ -24,6 +25,7 @@ from monolith.embedding.optimizers import (
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.schedules import PolynomialDecay
+from monolith.embedding.views import FixedR8, OneBit
 from monolith.ops.native import load_native
 
 try:
@@ -49,11 +51,14 @@ __all__ = [
     "DynamicWdAdagrad",
     "Entries",
     "FTRL",
+    "FixedR8",
     "GroupAdagrad",
     "GroupFTRL",
     "Momentum",
     "MovingAverage",
     "NUM_PARTITIONS",
+    "Normal",
+    "OneBit",
     "PolynomialDecay",
     "RMSprop",
     "RMSpropV2",
@@ -66,4 +71,6 @@ __all__ = [
     "TableConfig",
     "Uniform",
     "Zeros",
+    "decode",
+    "encode",
 ]

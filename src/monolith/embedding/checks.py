@@ -13,6 +13,7 @@ from monolith.embedding.config import (
 )
 from monolith.embedding.initializers import MAX_FLOAT32
 from monolith.embedding.rows import Rows
+from monolith.errors import FailedPreconditionError
 
 __all__ = [
     "MAX_BATCH",
@@ -23,6 +24,7 @@ __all__ = [
     "check_rates",
     "check_rows",
     "check_step",
+    "check_training",
     "hash_ranges",
 ]
 
@@ -106,10 +108,19 @@ def _check_matrix(
         )
 
 
-def check_step(config: TableConfig, step: int) -> None:
+def check_training(config: TableConfig, verb: str) -> None:
+    """Refuse a verb that makes or trains rows on a serving table."""
+    if config.kind != "training":
+        where = _where(config, verb)
+        raise FailedPreconditionError(
+            f"{where[0]} expected a training table, got a {config.kind} one {where[1]}"
+        )
+
+
+def check_step(config: TableConfig, verb: str, step: int) -> None:
     """Refuse a step that is negative or no int64."""
     if not 0 <= step < 1 << 63:
-        where = _where(config, "apply_gradients")
+        where = _where(config, verb)
         raise ValueError(f"{where[0]} expected step in [0, 2**63), got {step} {where[1]}")
 
 

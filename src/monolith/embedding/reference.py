@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from monolith.embedding import counter_random
+from monolith.embedding import counter_random, reference_codecs
 from monolith.embedding.config import (
     TableConfig,
-    column_dtypes,
-    column_sizes,
     segment_name,
     segments_of,
     state_columns,
+    storage_of,
 )
 from monolith.embedding.reference_batch import (
     Matrix,
@@ -38,7 +37,7 @@ __all__ = ["ReferenceTable"]
 
 class _Row(NamedTuple):
     time: int
-    values: Matrix  # (width,): weights of all segments, then state; an int64 takes two words
+    values: Matrix  # (width,): decoded weights of all segments, then state; an int64 is two words
 
 
 class ReferenceTable(TableVerbs):
@@ -61,8 +60,13 @@ class ReferenceTable(TableVerbs):
         self._lock = threading.Lock()
         self._rows: dict[int, _Row] = {}
         self._columns = _slices(config)
-        self._dtypes = column_dtypes(config)
+        self._dtypes = {name: column.dtype for name, column in state_columns(config)}
+        self._storages = {
+            f"weight/{segment_name(config, i)}": storage_of(config, i)
+            for i in range(len(segments_of(config)))
+        }
         self._width = max(at.stop for at in self._columns.values())
+        self._num_update_calls = 0
         self._num_inserted = 0
         self._num_erased = 0
         self._num_skipped = 0
@@ -70,9 +74,11 @@ class ReferenceTable(TableVerbs):
 
     # Reading
 
-    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
+    def _lookup(
+        self, keys: torch.Tensor, initial: bool, step: int, threads: int
+    ) -> torch.Tensor:
         with self._lock:
-            return torch.from_numpy(self._read(keys.tolist(), initial)[:, : self.dim].copy())
+            return self._seen(self._read(keys.tolist(), initial), step)
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._lock:
@@ -92,11 +98,13 @@ class ReferenceTable(TableVerbs):
 
     # Writing
 
-    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor:
         with self._lock:
             missing = [key for key in dict.fromkeys(keys.tolist()) if key not in self._rows]
             self._put(missing, self._fresh(missing), [now] * len(missing))
-            return torch.from_numpy(self._read(keys.tolist())[:, : self.dim].copy())
+            return self._seen(self._read(keys.tolist()), step)
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._lock:
@@ -104,14 +112,14 @@ class ReferenceTable(TableVerbs):
             rows = self._read(distinct)
             for i, value in zip(place, values.detach().numpy(), strict=True):
                 rows[i, : self.dim] = value
-            self._put(distinct, rows, self._later(distinct, now))
+            self._put(distinct, self._stored(distinct, rows), self._later(distinct, now))
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._lock, np.errstate(all="ignore"):
             distinct, place = distinct_keys(keys.tolist())
             rows = self._read(distinct)
             rows[:, : self.dim] += occurrence_sums(place, values.detach().numpy())
-            self._put(distinct, rows, self._later(distinct, now))
+            self._put(distinct, self._stored(distinct, rows), self._later(distinct, now))
 
     def _apply_gradients(
         self,
@@ -128,6 +136,7 @@ class ReferenceTable(TableVerbs):
             distinct, place = distinct_keys(kept)
             rows = self._read(distinct)
             self._step(rows, occurrence_sums(place, finite), rates, step)
+            rows = self._stored(distinct, rows)
             num_inserted = self._put(distinct, rows, self._later(distinct, now))
             self._num_skipped += num_skipped
         return Applied(len(distinct), num_inserted, 0, num_skipped)
@@ -147,10 +156,11 @@ class ReferenceTable(TableVerbs):
 
     def _import_rows(self, rows: Rows) -> None:
         with self._lock:
-            columns = [
-                rows.columns[name].detach().numpy().view(np.float32) for name in self._columns
-            ]
-            self._put(rows.keys.tolist(), np.concatenate(columns, axis=1), rows.times.tolist())
+            values = np.empty((len(rows), self._width), np.float32)
+            for name in self._columns:
+                column = rows.columns[name].detach()
+                self._column(values, name)[:] = self._decoded(name, column)
+            self._put(rows.keys.tolist(), values, rows.times.tolist())
 
     def _clear(self) -> None:
         with self._lock:
@@ -179,6 +189,13 @@ class ReferenceTable(TableVerbs):
                 "num_clamped_times": self._num_clamped_times,
             }
 
+    def _update_calls(self) -> int:
+        return self._num_update_calls
+
+    def _set_update_calls(self, number: int) -> None:
+        with self._lock:
+            self._num_update_calls = number
+
     def _count_clamped(self) -> None:
         with self._lock:
             self._num_clamped_times += 1
@@ -204,18 +221,47 @@ class ReferenceTable(TableVerbs):
         return rows
 
     def _fresh(self, keys: Sequence[int]) -> Matrix:
-        """The rows that missing keys would get, (n, width)."""
-        rows = np.empty((len(keys), self._width), np.float32)
+        """The rows that missing keys would get, (n, width); of a serving table, zeros."""
+        rows = np.zeros((len(keys), self._width), np.float32)
+        if self._is_serving:
+            return rows
         for i, segment in enumerate(segments_of(self.config)):
             weights = self._columns[f"weight/{segment_name(self.config, i)}"]
             rows[:, weights] = initial_weights(self.config, segment.initializer, keys, weights)
+        initial = rows[:, : self.dim]
+        initial[:] = reference_codecs.stored(self.config, keys, initial, call=0)
         for name, column in state_columns(self.config):
             self._column(rows, name)[:] = column.initial
         return rows
 
+    def _stored(self, keys: Sequence[int], rows: Matrix) -> Matrix:
+        """The rows of one more updating call, with its weights rounded."""
+        self._num_update_calls += 1
+        weights, call = rows[:, : self.dim], self._num_update_calls
+        weights[:] = reference_codecs.stored(self.config, keys, weights, call)
+        return rows
+
+    def _seen(self, rows: Matrix, step: int) -> torch.Tensor:
+        """What a lookup returns for rows."""
+        return torch.from_numpy(reference_codecs.seen(self.config, rows[:, : self.dim], step))
+
+    def _encoded(self, name: str, values: NDArray[Any]) -> torch.Tensor:
+        """A column as exports have it."""
+        if name in self._storages:
+            return reference_codecs.encode(values, self._storages[name])
+        return torch.from_numpy(values.copy())
+
+    def _decoded(self, name: str, column: torch.Tensor) -> NDArray[Any]:
+        """The values of a column of an export."""
+        if name in self._storages:
+            dim = self._columns[name].stop - self._columns[name].start
+            return reference_codecs.decode(column, self._storages[name], dim)
+        values: NDArray[Any] = column.numpy()
+        return values
+
     def _column(self, rows: Matrix, name: str) -> NDArray[Any]:
         """A column of rows as a view of its own dtype, (n, size)."""
-        return rows[:, self._columns[name]].view(self._dtypes[name])
+        return rows[:, self._columns[name]].view(self._dtypes.get(name, "float32"))
 
     def _step(self, rows: Matrix, grads: Matrix, rates: list[float], step: int) -> None:
         """Every segment's optimizer on all rows; a learning rate of 0 leaves its segment alone."""
@@ -227,8 +273,9 @@ class ReferenceTable(TableVerbs):
                 for column in segment.optimizer.state(segment.dim)
             }
             if rate != 0:
-                call = Call(grads[:, weights], rate, step)
-                optimizer_step(segment.optimizer, rows[:, weights], state, call)
+                w = rows[:, weights]
+                g = reference_codecs.seen_gradient(segment.view, w, grads[:, weights], step)
+                optimizer_step(segment.optimizer, w, state, Call(g, rate, step))
 
     def _later(self, keys: Sequence[int], now: int) -> list[int]:
         return [max(self._rows[key].time, now) if key in self._rows else now for key in keys]
@@ -252,16 +299,13 @@ class ReferenceTable(TableVerbs):
         return Rows(
             torch.from_numpy(np.array(keys, np.int64)),
             torch.from_numpy(np.array(times, np.int64)),
-            {name: torch.from_numpy(self._column(values, name).copy()) for name in self._columns},
+            {name: self._encoded(name, self._column(values, name)) for name in self._columns},
         )
 
 
 def _slices(config: TableConfig) -> dict[str, slice]:
-    """Where each column of an export lies in a row's 4-byte words."""
-    slices, start = {}, 0
-    dtypes = column_dtypes(config)
-    for name, size in column_sizes(config).items():
-        words = size * np.dtype(dtypes[name]).itemsize // 4
-        slices[name] = slice(start, start + words)
-        start += words
-    return slices
+    """Where each column of an export lies in a row's 4-byte words, its weights decoded."""
+    words = {f"weight/{segment_name(config, i)}": s.dim for i, s in enumerate(segments_of(config))}
+    words.update({name: column.num_bytes // 4 for name, column in state_columns(config)})
+    ends = np.cumsum(list(words.values())).tolist()
+    return {name: slice(end - words[name], end) for name, end in zip(words, ends, strict=True)}

@@ -7,20 +7,46 @@ from contextlib import contextmanager
 import torch
 
 import monolith._native as _native
-from monolith.embedding.config import TableConfig, column_dtypes, column_sizes, segments_of
-from monolith.embedding.initializers import Constant, Initializer, Uniform
+from monolith.embedding.config import (
+    TableConfig,
+    column_dtypes,
+    column_sizes,
+    segments_of,
+    storage_of,
+)
+from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
+from monolith.embedding.views import OneBit, codec_of
 
 __all__ = ["Table"]
 
 
 def _bounds(initializer: Initializer) -> tuple[float, float]:
+    """Bounds of uniform values; mean and deviation of normal ones."""
+    if isinstance(initializer, Normal):
+        return initializer.mean, initializer.stddev
     if isinstance(initializer, Uniform):
         # Adding 0.0 makes -0.0 to 0.0, as the generator's formula does where both bounds are equal.
         return initializer.minval + 0.0, initializer.maxval + 0.0
     value = initializer.value if isinstance(initializer, Constant) else 0.0
     return value, value
+
+
+def _segment_spec(config: TableConfig, index: int) -> _native.SegmentSpec:
+    segment = segments_of(config)[index]
+    codec = codec_of(storage_of(config, index))
+    if config.kind == "serving":  # no state, and rows that start from zeros
+        return _native.SegmentSpec(segment.dim, "sgd", [], (0.0, 0.0), False, codec, ("", 0.0))
+    return _native.SegmentSpec(
+        segment.dim,
+        type(segment.optimizer).__name__.lower(),
+        list(segment.optimizer.rule_options().items()),
+        _bounds(segment.initializer),
+        isinstance(segment.initializer, Normal),
+        codec,
+        ("", 0.0) if segment.view is None else codec_of(segment.view),
+    )
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -49,20 +75,16 @@ class Table(TableVerbs):
 
     def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
         super().__init__(config, clock=clock)
-        segments = [
-            (
-                s.dim,
-                type(s.optimizer).__name__.lower(),
-                list(s.optimizer.rule_options().items()),
-                *_bounds(s.initializer),
-            )
-            for s in segments_of(config)
-        ]
-        clip_value = config.clip_value or 0.0
         assert config.seed is not None
         self._core: _native.Table | None = _native.Table(
-            config.name, segments, config.seed, config.non_finite, clip_value
+            config.name,
+            [_segment_spec(config, i) for i in range(len(segments_of(config)))],
+            config.seed,
+            config.kind == "serving",
+            config.non_finite,
+            config.clip_value or 0.0,
         )
+        self._has_views = any(segment.view is not None for segment in segments_of(config))
         self._sizes = column_sizes(config)
         self._dtypes = {name: getattr(torch, d) for name, d in column_dtypes(config).items()}
         self._num_clamped = 0
@@ -79,10 +101,19 @@ class Table(TableVerbs):
         except MemoryError as error:
             raise MemoryError(f"[Table.{verb}] {error} (table {self.name!r})") from error
 
-    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
-        out = _empty(keys.numel(), self.dim)
+    def _scales(self, step: int) -> list[float]:
+        """Scales of the segments' views, where there are any."""
+        if not self._has_views:
+            return []
+        views = (segment.view for segment in segments_of(self.config))
+        return [view.scale(step) if isinstance(view, OneBit) else 1.0 for view in views]
+
+    def _lookup(
+        self, keys: torch.Tensor, initial: bool, step: int, threads: int
+    ) -> torch.Tensor:
+        out, scales = _empty(keys.numel(), self.dim), self._scales(step)
         with self._open("lookup") as core:
-            core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, threads)
+            core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, scales, threads)
         return out
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
@@ -99,10 +130,10 @@ class Table(TableVerbs):
         return Rows(keys, _empty(n, dtype=torch.int64), columns)
 
     def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
-        """Address of the times; addresses and 4-byte words of the columns, in row order."""
+        """Address of the times; addresses of the columns, and bytes of a row, in row order."""
         columns = [rows.columns[name] for name in self._sizes]
-        words = [column.shape[1] * column.element_size() // 4 for column in columns]
-        return rows.times.data_ptr(), [column.data_ptr() for column in columns], words
+        sizes = [column.shape[1] * column.element_size() for column in columns]
+        return rows.times.data_ptr(), [column.data_ptr() for column in columns], sizes
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         rows = self._empty_rows(keys.clone())
@@ -121,10 +152,14 @@ class Table(TableVerbs):
             )
         return Rows(rows.keys[:n], rows.times[:n], {k: v[:n] for k, v in rows.columns.items()})
 
-    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
-        out = _empty(keys.numel(), self.dim)
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor:
+        out, scales = _empty(keys.numel(), self.dim), self._scales(step)
         with self._open("lookup_or_insert") as core:
-            core.lookup_or_insert(keys.data_ptr(), keys.numel(), out.data_ptr(), now, threads)
+            core.lookup_or_insert(
+                keys.data_ptr(), keys.numel(), out.data_ptr(), scales, now, threads
+            )
         return out
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
@@ -144,9 +179,10 @@ class Table(TableVerbs):
         now: int,
         threads: int,
     ) -> Applied:
+        scales = self._scales(step)
         with self._open("apply_gradients") as core:
             counts = core.apply_gradients(
-                keys.data_ptr(), keys.numel(), grads.data_ptr(), rates, step, now, threads
+                keys.data_ptr(), keys.numel(), grads.data_ptr(), rates, scales, step, now, threads
             )
         return Applied(*counts)
 
@@ -181,6 +217,14 @@ class Table(TableVerbs):
     def _stats(self) -> dict[str, int]:
         with self._open("stats") as core:
             return {**core.stats(), "num_clamped_times": self._num_clamped}
+
+    def _update_calls(self) -> int:
+        with self._open("num_update_calls") as core:
+            return core.num_update_calls
+
+    def _set_update_calls(self, number: int) -> None:
+        with self._open("num_update_calls") as core:
+            core.num_update_calls = number
 
     def _count_clamped(self) -> None:
         with self._clamped_lock:

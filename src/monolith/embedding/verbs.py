@@ -1,20 +1,20 @@
 """The verbs of a table: their meaning, their checks, their clock. Every table derives from here.
 
-A subclass stores rows; it implements the methods with a leading underscore and may trust their
-arguments. `reference.py` is the shortest one and defines what each verb does.
+A subclass stores rows; it implements `TableStorage` and may trust its arguments. `reference.py` is
+the shortest one and defines what each verb does.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.embedding import checks
+from monolith.embedding import checks, serving
 from monolith.embedding.config import TableConfig
 from monolith.embedding.counter_random import key_hash
 from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.storage import TableStorage
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def wall_clock() -> int:
     return int(time.time())
 
 
-class TableVerbs(ABC):
+class TableVerbs(TableStorage):
     """A table: any int64 key -> a trainable row. Duplicate keys are legal in every verb.
 
     Any two verbs may run at once from any two threads. A call is all or nothing: it is checked
@@ -49,19 +49,27 @@ class TableVerbs(ABC):
         self.config = config
         self.dim = config.dim
         self.name = config.name
+        self._is_serving = config.kind == "serving"
         self._clock = clock
         self._is_closed = False
 
     # Reading
 
     def lookup(
-        self, keys: torch.Tensor, *, missing: str = "initial", num_threads: int | None = None
+        self,
+        keys: torch.Tensor,
+        *,
+        missing: str = "initial",
+        step: int = 0,
+        num_threads: int | None = None,
     ) -> torch.Tensor:
         """Weights of the keys. Stores nothing. Safe with every verb; readers take no lock.
 
         Args:
             keys: int64 (n,).
-            missing: what a missing key reads as: "initial", the row it would get, or "zeros".
+            missing: what a missing key reads as: "initial", the row it would get, or "zeros". A
+                serving table reads zeros always.
+            step: training step, for a `OneBit` view.
             num_threads: most threads to use; torch.get_num_threads() if None.
 
         Returns:
@@ -73,8 +81,10 @@ class TableVerbs(ABC):
                 f"[Table.lookup] expected missing 'initial' or 'zeros', got {missing!r} "
                 f"(table {self.name!r})"
             )
+        checks.check_step(self.config, "lookup", step)
         threads = self._threads("lookup", num_threads, keys.numel())
-        return self._lookup(keys, missing == "initial", threads)
+        initial = missing == "initial" and not self._is_serving
+        return self._lookup(keys, initial, step, threads)
 
     def contains(self, keys: torch.Tensor) -> torch.Tensor:
         """Whether each key has a row. Safe with every verb.
@@ -135,12 +145,18 @@ class TableVerbs(ABC):
     # Writing
 
     def lookup_or_insert(
-        self, keys: torch.Tensor, *, now: int | None = None, num_threads: int | None = None
+        self,
+        keys: torch.Tensor,
+        *,
+        step: int = 0,
+        now: int | None = None,
+        num_threads: int | None = None,
     ) -> torch.Tensor:
         """Weights of the keys; missing ones are inserted with initial values. Safe with every verb.
 
         Args:
             keys: int64 (n,).
+            step: training step, for a `OneBit` view.
             now: time of the new rows in seconds; the table's clock if None.
             num_threads: most threads to use.
 
@@ -148,8 +164,10 @@ class TableVerbs(ABC):
             float32 (n, dim).
         """
         self._check_keys("lookup_or_insert", keys)
+        checks.check_training(self.config, "lookup_or_insert")
+        checks.check_step(self.config, "lookup_or_insert", step)
         threads = self._threads("lookup_or_insert", num_threads, keys.numel())
-        return self._lookup_or_insert(keys, self._now("lookup_or_insert", now), threads)
+        return self._lookup_or_insert(keys, step, self._now("lookup_or_insert", now), threads)
 
     def assign(
         self,
@@ -170,7 +188,12 @@ class TableVerbs(ABC):
             num_threads: most threads to use.
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
-        self._assign(keys, values, self._now("assign", now), threads)
+        time_now = self._now("assign", now)
+        if not self.config.skip_zero:
+            return self._assign(keys, values, time_now, threads)
+        kept, zero = serving.split_zero(keys, (values == 0).all(dim=1))
+        self._assign(keys[kept], values[kept], time_now, threads)
+        self._erase(zero)
 
     def assign_add(
         self,
@@ -217,7 +240,8 @@ class TableVerbs(ABC):
             Counts of keys applied, inserted, refused and skipped.
         """
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
-        checks.check_step(self.config, step)
+        checks.check_training(self.config, "apply_gradients")
+        checks.check_step(self.config, "apply_gradients", step)
         rates = checks.check_rates(self.config, step, learning_rates)
         time_now = self._now("apply_gradients", now)
         return self._apply_gradients(keys, grads, rates, step, time_now, threads)
@@ -229,6 +253,7 @@ class TableVerbs(ABC):
             int32 (n,): 1 where the key existed before the call, 0 where it was created.
         """
         self._check_keys("reinitialize", keys)
+        checks.check_training(self.config, "reinitialize")
         return self._reinitialize(keys, self._now("reinitialize", now))
 
     def erase(self, keys: torch.Tensor) -> torch.Tensor:
@@ -243,11 +268,19 @@ class TableVerbs(ABC):
     def import_rows(self, rows: Rows) -> None:
         """Insert whole rows, replacing existing ones; of equal keys the last wins.
 
-        Safe with every verb. Times come from the rows.
+        Safe with every verb. Times come from the rows. A serving table also takes weights as
+        float32, float16 or bfloat16, from a training table's export (`Rows.weights_only`).
         """
         self._check_open("import_rows")
+        given = rows
+        if self._is_serving:
+            rows = serving.encoded(self.config, given)
         checks.check_rows(self.config, rows)
-        self._import_rows(rows)
+        if not self.config.skip_zero:
+            return self._import_rows(rows)
+        kept, zero = serving.split_zero(rows.keys, serving.is_zero(self.config, given))
+        self._import_rows(serving.take(rows, kept))
+        self._erase(zero)
 
     def clear(self) -> None:
         """Remove every row. Safe with every verb."""
@@ -264,6 +297,25 @@ class TableVerbs(ABC):
         """Bytes held, by use: `row_bytes`, `index_bytes`, `total_bytes`. Safe with every verb."""
         self._check_open("memory_report")
         return self._memory_report()
+
+    @property
+    def num_update_calls(self) -> int:
+        """Calls of assign, assign_add and apply_gradients so far: the seed of their rounding.
+
+        The apply-call number of files and replay records; a restore sets it.
+        """
+        self._check_open("num_update_calls")
+        return self._update_calls()
+
+    @num_update_calls.setter
+    def num_update_calls(self, number: int) -> None:
+        self._check_open("num_update_calls")
+        if not 0 <= number < 1 << 63:
+            raise ValueError(
+                f"[Table.num_update_calls] expected a number in [0, 2**63), got {number} "
+                f"(table {self.name!r})"
+            )
+        self._set_update_calls(number)
 
     def stats(self) -> dict[str, int]:
         """Counters since construction (names: docs/tables.md). Safe with every verb."""
@@ -329,67 +381,3 @@ class TableVerbs(ABC):
                 f"(table {self.name!r})"
             )
         return int(time_now)
-
-    # What a table implements. Arguments are checked; times are resolved.
-
-    @abstractmethod
-    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _contains(self, keys: torch.Tensor) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _lookup_entry(self, keys: torch.Tensor) -> Entries: ...
-
-    @abstractmethod
-    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        """At most `limit` rows, the first whose hash is in [first, last], ascending; or none."""
-
-    @abstractmethod
-    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None: ...
-
-    @abstractmethod
-    def _assign_add(
-        self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int
-    ) -> None: ...
-
-    @abstractmethod
-    def _apply_gradients(
-        self,
-        keys: torch.Tensor,
-        grads: torch.Tensor,
-        rates: list[float],
-        step: int,
-        now: int,
-        threads: int,
-    ) -> Applied: ...
-
-    @abstractmethod
-    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _erase(self, keys: torch.Tensor) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _import_rows(self, rows: Rows) -> None: ...
-
-    @abstractmethod
-    def _clear(self) -> None: ...
-
-    @abstractmethod
-    def _num_rows(self) -> int: ...
-
-    @abstractmethod
-    def _memory_report(self) -> dict[str, int]: ...
-
-    @abstractmethod
-    def _stats(self) -> dict[str, int]: ...
-
-    @abstractmethod
-    def _count_clamped(self) -> None: ...
-
-    @abstractmethod
-    def _close(self) -> None: ...
