@@ -51,6 +51,57 @@ void test_initial_values_agree(const Kernels& kernels, const Kernels& baseline) 
   }
 }
 
+// Ordinary, tiny, huge and special numbers of both signs.
+std::vector<float> many_weights(size_t n) {
+  std::mt19937 random(2);
+  std::vector<float> weights(n);
+  for (float& x : weights) {
+    const auto bits = static_cast<uint32_t>(random());
+    std::memcpy(&x, &bits, 4);
+    if (random() % 2 == 0 || std::isnan(x)) x = std::ldexp(static_cast<float>(bits), -32);
+  }
+  return weights;
+}
+
+void test_codecs_agree(const Kernels& kernels, const Kernels& baseline) {
+  for (size_t c = 0; c < baseline.codecs.size(); ++c) {
+    const CodecKernel& expected = baseline.codecs[c];
+    const CodecKernel& got = kernels.codecs[c];
+    for (const uint32_t n : {1u, 5u, 8u, 16u, 23u, 64u, 1000u}) {
+      const std::vector<float> weights = many_weights(n);
+      std::vector<char> a(expected.bytes(n)), b = a;
+      std::vector<float> from_a(n), from_b(n);
+      const auto same = [&] {
+        expected.decode(from_a.data(), a.data(), n, 0.01f);
+        got.decode(from_b.data(), b.data(), n, 0.01f);
+        return a == b && same_bits(from_a, from_b);
+      };
+      expected.encode(a.data(), weights.data(), n, 0.01f);
+      got.encode(b.data(), weights.data(), n, 0.01f);
+      CHECK(same());
+      for (uint32_t first = 0; expected.round != nullptr && first < 6; ++first) {
+        const Rounding rounding{0x123456789abcdef0u, -77, 0x1234, first};
+        expected.round(a.data(), weights.data(), n, rounding);
+        got.round(b.data(), weights.data(), n, rounding);
+        CHECK(same());
+      }
+    }
+  }
+}
+
+void test_views_agree(const Kernels& kernels, const Kernels& baseline) {
+  for (size_t v = 0; v < baseline.views.size(); ++v) {
+    const std::vector<float> weights = many_weights(1001);
+    std::vector<float> a = weights, b = weights;
+    baseline.views[v].forward(a.data(), a.size(), 0.01f, 3.0f);
+    kernels.views[v].forward(b.data(), b.size(), 0.01f, 3.0f);
+    CHECK(same_bits(a, b));
+    baseline.views[v].backward(a.data(), weights.data(), a.size(), 0.01f, 3.0f);
+    kernels.views[v].backward(b.data(), weights.data(), b.size(), 0.01f, 3.0f);
+    CHECK(same_bits(a, b));
+  }
+}
+
 void test_finds_every_non_finite(const Kernels& kernels) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> values(3000, std::numeric_limits<float>::max());
@@ -71,6 +122,8 @@ int main() {
   for (const Kernels* kernels : all_kernels()) {
     test_steps_agree(*kernels, baseline);
     test_initial_values_agree(*kernels, baseline);
+    test_codecs_agree(*kernels, baseline);
+    test_views_agree(*kernels, baseline);
     test_finds_every_non_finite(*kernels);
     std::printf("kernels: %s ok\n", kernels->name);
   }

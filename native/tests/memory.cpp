@@ -30,7 +30,8 @@ void test_failed_apply_changes_nothing() {
     const auto before = read_all(table, new_keys);
     table.set_memory_limit(table.held_bytes() + extra);
     try {
-      table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), {&rate, nullptr, 0}, 2, 2);
+      table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), {&rate, nullptr, 0}, 2,
+                            2);
       CHECK(table.num_rows() == 30500);
       break;
     } catch (const std::bad_alloc& error) {
@@ -41,7 +42,8 @@ void test_failed_apply_changes_nothing() {
     CHECK(table.counters().inserted.load() == old_keys.size());
     CHECK(read_all(table, new_keys) == before);
     table.set_memory_limit(SIZE_MAX);
-    table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), {&rate, nullptr, 0}, 2, 2);
+    table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), {&rate, nullptr, 0}, 2,
+                          2);
     CHECK(table.num_rows() == 30500);
   }
   CHECK(failures >= 3);

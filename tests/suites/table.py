@@ -10,10 +10,13 @@ from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_concurrency import Concurrency
 from tests.suites.table_export import Exports, Imports
 from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
+from tests.suites.table_precision import Precision, RoundedInitialValues, UpdateCalls
 from tests.suites.table_reads import InitialValues, Reads
 from tests.suites.table_scale import Scale
+from tests.suites.table_serving import Serving, SkipZero
 from tests.suites.table_time import Facts, Life, Times
 from tests.suites.table_vectors import Vectors
+from tests.suites.table_views import Views
 from tests.suites.table_writes import Assigns, Inserts, Removals
 
 __all__ = ["TableSuite"]
@@ -38,6 +41,12 @@ class TableSuite(
     BadExport,
     BadImport,
     Vectors,
+    Precision,
+    RoundedInitialValues,
+    UpdateCalls,
+    Views,
+    Serving,
+    SkipZero,
     Concurrency,
     Scale,
 ):

@@ -74,9 +74,7 @@ class ReferenceTable(TableVerbs):
 
     # Reading
 
-    def _lookup(
-        self, keys: torch.Tensor, initial: bool, step: int, threads: int
-    ) -> torch.Tensor:
+    def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
         with self._lock:
             return self._seen(self._read(keys.tolist(), initial), step)
 

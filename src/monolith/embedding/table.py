@@ -108,9 +108,7 @@ class Table(TableVerbs):
         views = (segment.view for segment in segments_of(self.config))
         return [view.scale(step) if isinstance(view, OneBit) else 1.0 for view in views]
 
-    def _lookup(
-        self, keys: torch.Tensor, initial: bool, step: int, threads: int
-    ) -> torch.Tensor:
+    def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
         out, scales = _empty(keys.numel(), self.dim), self._scales(step)
         with self._open("lookup") as core:
             core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, scales, threads)
