@@ -10,9 +10,12 @@ from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_concurrency import Concurrency
 from tests.suites.table_export import Exports, Imports
 from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
+from tests.suites.table_optimizer_runs import OptimizerExtremes, OptimizerRuns
+from tests.suites.table_optimizers import BatchSoftmaxVectors, OptimizerVectors
 from tests.suites.table_reads import InitialValues, Reads
 from tests.suites.table_scale import Scale
 from tests.suites.table_time import Facts, Life, Times
+from tests.suites.table_torch import TorchOptimizers
 from tests.suites.table_vectors import Vectors
 from tests.suites.table_writes import Assigns, Inserts, Removals
 
@@ -38,6 +41,11 @@ class TableSuite(
     BadExport,
     BadImport,
     Vectors,
+    OptimizerVectors,
+    BatchSoftmaxVectors,
+    OptimizerRuns,
+    OptimizerExtremes,
+    TorchOptimizers,
     Concurrency,
     Scale,
 ):

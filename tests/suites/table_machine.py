@@ -14,6 +14,8 @@ from hypothesis.stateful import (
 from monolith.embedding import (
     SGD,
     Adagrad,
+    Adam,
+    BatchSoftmax,
     Constant,
     ReferenceTable,
     Segment,
@@ -38,6 +40,7 @@ CONFIGS = {
         "user", [Segment(3, SGD(0.5), Constant(0.25)), Segment(5, Adagrad(0.1), Uniform(-1, 1))]
     ),
     "weight-decay": TableConfig("user", Segment(16, Adagrad(0.3, 0.0, 0.01))),
+    "integer-state": TableConfig("user", [Segment(1, BatchSoftmax()), Segment(4, Adam(0.1))]),
     "zeros-skip": TableConfig("user", Segment(33, SGD(1.0), Zeros()), non_finite="skip"),
     "negative-zeros-clip": TableConfig(
         "user", Segment(8, Adagrad(1.0), Constant(-0.0)), non_finite="clip", clip_value=4.0
