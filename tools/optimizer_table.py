@@ -1,10 +1,8 @@
-"""Writes the table in docs/optimizers.md from the optimizer classes; --check only compares."""
+"""Writes the table in docs/optimizers.md from the optimizer classes."""
 
-import argparse
 import dataclasses
 import inspect
 import re
-import sys
 from pathlib import Path
 
 from monolith.embedding import optimizers
@@ -62,22 +60,10 @@ def page(text: str) -> str:
     return f"{before}{BEGIN}{table()}{END}{rest.split(END)[1]}"
 
 
-def main() -> int:
-    """Returns the exit status: 1 if --check finds a difference."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare only")
-    is_check = parser.parse_args().check
-    text = PAGE.read_text()
-    if page(text) == text:
-        return 0
-    if not is_check:
-        PAGE.write_text(page(text))
-        return 0
-    print(
-        "[optimizer_table] docs/optimizers.md is out of date; run python tools/optimizer_table.py"
-    )
-    return 1
+def main() -> None:
+    """Rewrites the page."""
+    PAGE.write_text(page(PAGE.read_text()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

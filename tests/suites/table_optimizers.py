@@ -1,5 +1,7 @@
 """Published test vectors of every sparse optimizer; weights start at 0 unless said."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -27,7 +29,7 @@ from tests.suites.table_base import TableCase, column, exported, floats, keys, r
 
 TEN_ONE = [(10, 1), (10, 1)]
 ADAM = [(-0.00990099, -0.00909091), (-0.01983060, -0.01842895)]
-GROUP = {"beta": 1.0, "initial_accumulator_value": 0.0}
+GROUP: dict[str, Any] = {"beta": 1.0, "initial_accumulator_value": 0.0}
 
 # name: optimizer, gradients of each step, weights after each step
 WEIGHTS = {
