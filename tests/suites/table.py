@@ -10,7 +10,7 @@ from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_concurrency import Concurrency
 from tests.suites.table_export import Exports, Imports
 from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
-from tests.suites.table_optimizer_runs import OptimizerExtremes, OptimizerRuns
+from tests.suites.table_optimizer_runs import OptimizerRuns
 from tests.suites.table_optimizers import BatchSoftmaxVectors, OptimizerVectors
 from tests.suites.table_reads import InitialValues, Reads
 from tests.suites.table_scale import Scale
@@ -44,7 +44,6 @@ class TableSuite(
     OptimizerVectors,
     BatchSoftmaxVectors,
     OptimizerRuns,
-    OptimizerExtremes,
     TorchOptimizers,
     Concurrency,
     Scale,
