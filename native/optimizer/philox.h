@@ -23,7 +23,6 @@ struct Lanes {
   static Lanes all(uint32_t x) { return {_mm256_set1_epi64x(x)}; }
   static Lanes from(uint32_t x) { return {_mm256_set_epi64x(x + 3, x + 2, x + 1, x)}; }
   friend Lanes multiply(Lanes a, Lanes b) { return {_mm256_mul_epu32(a.v, b.v)}; }
-  friend Lanes add(Lanes a, Lanes b) { return {_mm256_add_epi64(a.v, b.v)}; }
   friend Lanes high_xor(Lanes product, Lanes a, Lanes b) {
     const __m256i high = _mm256_srli_epi64(product.v, 32);
     return {_mm256_xor_si256(_mm256_xor_si256(high, a.v), b.v)};
@@ -47,7 +46,6 @@ struct Lanes {
   static Lanes all(uint32_t x) { return {_mm_set1_epi64x(x)}; }
   static Lanes from(uint32_t x) { return {_mm_set_epi64x(x + 1, x)}; }
   friend Lanes multiply(Lanes a, Lanes b) { return {_mm_mul_epu32(a.v, b.v)}; }
-  friend Lanes add(Lanes a, Lanes b) { return {_mm_add_epi64(a.v, b.v)}; }
   friend Lanes high_xor(Lanes product, Lanes a, Lanes b) {
     return {_mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(product.v, 32), a.v), b.v)};
   }
@@ -72,7 +70,6 @@ struct Lanes {
   friend Lanes multiply(Lanes a, Lanes b) {
     return {uint64_t{static_cast<uint32_t>(a.v)} * static_cast<uint32_t>(b.v)};
   }
-  friend Lanes add(Lanes a, Lanes b) { return {a.v + b.v}; }
   friend Lanes high_xor(Lanes product, Lanes a, Lanes b) { return {(product.v >> 32) ^ a.v ^ b.v}; }
   static void store(uint32_t* out, Lanes w0, Lanes w1, Lanes w2, Lanes w3) {
     const Lanes words[4] = {w0, w1, w2, w3};
@@ -88,17 +85,15 @@ inline void philox(uint32_t out[16], uint32_t c0, uint32_t c1, uint32_t first, u
   for (uint32_t l = 0; l < 4; l += Lanes::kCount) {
     Lanes w0 = Lanes::all(c0), w1 = Lanes::all(c1);
     Lanes w2 = Lanes::from(first + l), w3 = Lanes::all(c3);
-    Lanes key0 = Lanes::all(static_cast<uint32_t>(seed));
-    Lanes key1 = Lanes::all(static_cast<uint32_t>(seed >> 32));
-    for (int round = 0; round < 10; ++round) {
+    auto key0 = static_cast<uint32_t>(seed);
+    auto key1 = static_cast<uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round, key0 += kWeyl0, key1 += kWeyl1) {
       const Lanes a = multiply(w0, Lanes::all(kPhilox0));
       const Lanes b = multiply(w2, Lanes::all(kPhilox1));
-      w0 = high_xor(b, w1, key0);
-      w2 = high_xor(a, w3, key1);
+      w0 = high_xor(b, w1, Lanes::all(key0));
+      w2 = high_xor(a, w3, Lanes::all(key1));
       w1 = b;
       w3 = a;
-      key0 = add(key0, Lanes::all(kWeyl0));
-      key1 = add(key1, Lanes::all(kWeyl1));
     }
     Lanes::store(out + 4 * l, w0, w1, w2, w3);
   }
