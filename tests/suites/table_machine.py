@@ -185,12 +185,12 @@ class TableMachine(RuleBasedStateMachine):
             table.close()
 
 
-def check_random_verbs(make, config, max_examples=40, phases=tuple(Phase)):
+def check_random_verbs(make, config, max_examples=None, phases=tuple(Phase)):
     """Fails with the shortest sequence of verbs that makes the tables differ."""
     run_state_machine_as_test(
         lambda: TableMachine(make, config),
         settings=settings(
-            max_examples=max_examples,
+            max_examples=max_examples or settings().max_examples // 2,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,
