@@ -6,7 +6,7 @@
 namespace monolith {
 namespace {
 
-constexpr double kMaxLoad = 0.85;
+constexpr double kMaxLoad = 0.87;
 constexpr uint32_t kMaxDepth = 28;
 
 // A number in [0, 1) that depends on the bin alone. Bins of equal slack would all be full at the
@@ -117,7 +117,7 @@ Index::~Index() {
 }
 
 Bin* Index::allocate_bin(uint32_t num_keys, uint64_t prefix, uint8_t depth, uint32_t generation) {
-  const double slack = 1.08 + 0.40 * draw(prefix, depth, generation + 1);
+  const double slack = 1.06 + 0.34 * draw(prefix, depth, generation + 1);
   const uint32_t num_lines = lines_for(num_keys, slack);
   const size_t bytes = (size_t{num_lines} + 1) * sizeof(Line);
   Bin* bin = new (heap_.allocate(bytes)) Bin;

@@ -18,7 +18,7 @@ inline constexpr uint32_t kNoRow = UINT32_MAX;  // marks a free slot, so that no
 // of it, which costs no further cache line. It is odd while a writer (who holds the bin's lock)
 // changes the line or one of its rows, and its sequence grows with each change.
 struct alignas(64) Line {
-  static constexpr uint32_t kSlots = 5;
+  static constexpr uint32_t kSlots = 5;  // the vector code below counts on it
   static constexpr uint32_t kWriting = 1;
   static constexpr uint32_t kRetired = 2;     // the bin was rebuilt; look it up again
   static constexpr uint32_t kOverflowed = 4;  // a key that belongs here was put into a later line
@@ -66,10 +66,17 @@ struct alignas(64) Line {
 
   // First free slot, or kSlots.
   uint32_t find_free() const noexcept {
-    for (uint32_t s = 0; s < kSlots; ++s) {
-      if (rows[s].load(std::memory_order_relaxed) == kNoRow) return s;
-    }
-    return kSlots;
+#if defined(__SSE2__) && !MONOLITH_TSAN
+    const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows));
+    const __m128i is_free = _mm_cmpeq_epi32(four, _mm_set1_epi32(-1));
+    auto free = static_cast<uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(is_free)));
+    free |= static_cast<uint32_t>(rows[4].load(std::memory_order_relaxed) == kNoRow) << 4;
+    return static_cast<uint32_t>(__builtin_ctz(free | 1u << kSlots));
+#else
+    uint32_t s = 0;
+    while (s < kSlots && rows[s].load(std::memory_order_relaxed) != kNoRow) ++s;
+    return s;
+#endif
   }
 
   // Writers only, under the bin's lock.

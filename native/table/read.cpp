@@ -24,7 +24,7 @@ struct Pending {
 };
 
 // Finds the key in one line. False: go on with the next line.
-bool match_line(int64_t key, Pending& p) noexcept {
+[[gnu::always_inline]] inline bool match_line(int64_t key, Pending& p) noexcept {
   p.version = p.line->version.load(std::memory_order_acquire);
   const uint32_t slot = p.line->find(key);
   const bool is_stable = !(p.version & (Line::kWriting | Line::kRetired));

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -34,8 +33,8 @@ class Team {
           body(team, member);
         });
       }
-    } catch (const std::system_error&) {
-      // The system gives no more threads: go on with those that run.
+    } catch (const std::exception&) {
+      // The system gives no more threads, or no memory for them: go on with those that run.
     }
     team.size_.store(static_cast<unsigned>(helpers.size()) + 1);
     team.size_.notify_all();

@@ -126,6 +126,7 @@ class Table::Writer {
         distinct += last - first;
         find_rows(first, last, inserts, hands.rows, inserted);
         hands.guard.refresh();
+        table_.epochs_.reclaim();  // so that a large batch does not hold all bins that it outgrew
       }
     } catch (...) {
       finish();

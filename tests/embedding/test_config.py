@@ -126,21 +126,6 @@ def test_defaults():
     assert Zeros() == Zeros()
 
 
-@pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf"), 1e39])
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (SGD, "learning_rate"),
-        (Adagrad, "learning_rate"),
-        (Adagrad, "initial_accumulator_value"),
-        (Adagrad, "weight_decay_factor"),
-    ],
-)
-def test_optimizers_refuse_options(make, name, value):
-    text = f"[{make.__name__}] expected {name} in [0, {MAX}], got {value}"
-    assert_refused(text, lambda: make(**{name: value}))
-
-
 def test_rows_refuse_columns_of_unequal_length():
     text = "[Rows] expected 2 rows in 'times', got 1"
     assert_refused(text, lambda: Rows(keys(1, 2), keys(1), {}))

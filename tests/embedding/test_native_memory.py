@@ -83,7 +83,6 @@ def test_a_table_that_ran_out_of_memory_works_again(verb):
     assert_equal_rows(exported(table), exported(untroubled))
 
 
-@pytest.mark.xfail(reason="rows that were rolled back stay in num_inserted")
 @pytest.mark.parametrize("verb", GROWING)
 def test_a_call_without_memory_is_not_counted(verb):
     table = make_table()

@@ -5,9 +5,10 @@ from monolith.embedding import FixedR8, Segment, TableConfig
 from monolith.embedding.table import Table
 from tests.suites.table import TableSuite
 from tests.suites.table_machine import CONFIGS, check_random_verbs
+from tests.suites.table_optimizer_runs import OptimizersEqualReference
 
 
-class TestTable(TableSuite):
+class TestTable(TableSuite, OptimizersEqualReference):
     make = staticmethod(Table)
 
 

@@ -14,6 +14,8 @@ from hypothesis.stateful import (
 from monolith.embedding import (
     SGD,
     Adagrad,
+    Adam,
+    BatchSoftmax,
     Constant,
     FixedR8,
     OneBit,
@@ -40,6 +42,7 @@ CONFIGS = {
         "user", [Segment(3, SGD(0.5), Constant(0.25)), Segment(5, Adagrad(0.1), Uniform(-1, 1))]
     ),
     "weight-decay": TableConfig("user", Segment(16, Adagrad(0.3, 0.0, 0.01))),
+    "integer-state": TableConfig("user", [Segment(1, BatchSoftmax()), Segment(4, Adam(0.1))]),
     "zeros-skip": TableConfig("user", Segment(33, SGD(1.0), Zeros()), non_finite="skip"),
     "negative-zeros-clip": TableConfig(
         "user", Segment(8, Adagrad(1.0), Constant(-0.0)), non_finite="clip", clip_value=4.0
@@ -212,12 +215,12 @@ class TableMachine(RuleBasedStateMachine):
             table.close()
 
 
-def check_random_verbs(make, config, max_examples=40, phases=tuple(Phase)):
+def check_random_verbs(make, config, max_examples=None, phases=tuple(Phase)):
     """Fails with the shortest sequence of verbs that makes the tables differ."""
     run_state_machine_as_test(
         lambda: TableMachine(make, config),
         settings=settings(
-            max_examples=max_examples,
+            max_examples=max_examples or settings().max_examples // 2,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,

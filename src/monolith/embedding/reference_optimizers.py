@@ -70,7 +70,8 @@ def _finite(x: Any) -> Any:
 
 def _decayed(w: Matrix, g: Matrix, factor: float | np.float32) -> Matrix:
     """Gradient with weight decay, small enough to be squared."""
-    return np.clip(g + np.float32(factor) * w, -_ROOT_MAX, _ROOT_MAX)
+    decayed: Matrix = np.clip(g + np.float32(factor) * w, -_ROOT_MAX, _ROOT_MAX)
+    return decayed
 
 
 def _where_positive(divisor: Matrix, quotient: Matrix) -> Matrix:

@@ -189,11 +189,12 @@ class TableVerbs(TableStorage):
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
         time_now = self._now("assign", now)
-        if not self.config.skip_zero:
-            return self._assign(keys, values, time_now, threads)
-        kept, zero = serving.split_zero(keys, (values == 0).all(dim=1))
-        self._assign(keys[kept], values[kept], time_now, threads)
-        self._erase(zero)
+        if self.config.skip_zero:
+            kept, zero = serving.split_zero(keys, (values == 0).all(dim=1))
+            self._assign(keys[kept], values[kept], time_now, threads)
+            self._erase(zero)
+        else:
+            self._assign(keys, values, time_now, threads)
 
     def assign_add(
         self,
@@ -276,11 +277,12 @@ class TableVerbs(TableStorage):
         if self._is_serving:
             rows = serving.encoded(self.config, given)
         checks.check_rows(self.config, rows)
-        if not self.config.skip_zero:
-            return self._import_rows(rows)
-        kept, zero = serving.split_zero(rows.keys, serving.is_zero(self.config, given))
-        self._import_rows(serving.take(rows, kept))
-        self._erase(zero)
+        if self.config.skip_zero:
+            kept, zero = serving.split_zero(rows.keys, serving.is_zero(self.config, given))
+            self._import_rows(serving.take(rows, kept))
+            self._erase(zero)
+        else:
+            self._import_rows(rows)
 
     def clear(self) -> None:
         """Remove every row. Safe with every verb."""

@@ -120,7 +120,8 @@ def codec_of(storage: Storage) -> tuple[str, float]:
         return "one_bit", storage.amplitude
     if storage not in PRECISIONS:
         raise ValueError(
-            f"[encode, decode] expected one of {', '.join(PRECISIONS)}, FixedR8 or OneBit, got {storage!r}"
+            f"[encode, decode] expected one of {', '.join(PRECISIONS)}, FixedR8 or OneBit, "
+            f"got {storage!r}"
         )
     return storage, 0.0
 
