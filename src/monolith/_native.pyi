@@ -5,16 +5,34 @@ Compiled core of monolith. Tensors come as addresses of checked, contiguous memo
 
 from collections.abc import Sequence
 
+def encode(codec: str, weights: int, n: int, dim: int, codes: int, parameter: float) -> None: ...
+def decode(codec: str, codes: int, n: int, dim: int, weights: int, parameter: float) -> None: ...
+
+class SegmentSpec:
+    def __init__(
+        self,
+        dim: int,
+        optimizer: str,
+        options: Sequence[tuple[str, float]],
+        initial: tuple[float, float],
+        is_normal: bool,
+        codec: tuple[str, float],
+        view: tuple[str, float],
+    ) -> None: ...
+
 class Table:
     def __init__(
         self,
         name: str,
-        segments: Sequence[tuple[int, str, Sequence[tuple[str, float]], float, float]],
+        segments: Sequence[SegmentSpec],
         seed: int,
+        is_serving: bool,
         non_finite: str,
         clip_value: float,
     ) -> None: ...
-    def lookup(self, keys: int, n: int, out: int, initial: bool, threads: int) -> None: ...
+    def lookup(
+        self, keys: int, n: int, out: int, initial: bool, scales: Sequence[float], threads: int
+    ) -> None: ...
     def contains(self, keys: int, n: int, out: int) -> None: ...
     def entries(
         self,
@@ -38,7 +56,9 @@ class Table:
     def __len__(self) -> int: ...
     def stats(self) -> dict[str, int]: ...
     def memory_report(self) -> dict[str, int]: ...
-    def lookup_or_insert(self, keys: int, n: int, out: int, now: int, threads: int) -> None: ...
+    def lookup_or_insert(
+        self, keys: int, n: int, out: int, scales: Sequence[float], now: int, threads: int
+    ) -> None: ...
     def assign(self, keys: int, n: int, values: int, now: int, threads: int) -> None: ...
     def assign_add(self, keys: int, n: int, values: int, now: int, threads: int) -> None: ...
     def apply_gradients(
@@ -47,6 +67,7 @@ class Table:
         n: int,
         grads: int,
         rates: Sequence[float],
+        scales: Sequence[float],
         step: int,
         now: int,
         threads: int,
@@ -57,6 +78,10 @@ class Table:
         self, keys: int, n: int, times: int, columns: Sequence[int], sizes: Sequence[int]
     ) -> None: ...
     def clear(self) -> None: ...
+    @property
+    def num_update_calls(self) -> int: ...
+    @num_update_calls.setter
+    def num_update_calls(self, arg: int, /) -> None: ...
     def set_memory_limit(self, limit_bytes: int) -> None: ...
 
 def kernels_name() -> str: ...

@@ -1,6 +1,6 @@
 import pytest
 
-from monolith.embedding import optimizers
+from monolith.embedding import FixedR8, OneBit, optimizers
 from monolith.native_training import entry
 
 NAMES = [
@@ -48,3 +48,9 @@ def test_optimizers_take_the_arguments_of_the_reference_system():
     lasso = entry.AdaGradWithGroupLassoOptimizer(beta=None, l2_regularization=0.5)
     assert lasso == optimizers.GroupAdagrad(l2_regularization=0.5)
     assert entry.FTRLWithGroupSparsityOptimizer().beta == 1.0
+
+
+def test_compressors_take_the_arguments_of_the_reference_system():
+    assert entry.OneBitCompressor(step_size=9, amplitude=0.5) == OneBit(9, 0.5)
+    assert entry.OneBitCompressor() == OneBit(200, 0.05)
+    assert entry.FixedR8Compressor(fixed_range=2.0) == FixedR8(2.0)

@@ -23,6 +23,10 @@ def test_defaults_and_learning_rate():
         assert table.lookup(torch.tensor([7])).tolist() == [[-0.5]]
 
 
-def test_float16_is_refused_by_name():
-    with pytest.raises(ValueError, match="stochastic float16 rounding of segment 0"):
-        generate_test_hash_table_config(use_float16=True)
+@pytest.mark.req("NT-TESTU-T1")
+def test_float16_rounds_weights_to_half_precision():
+    with Table(generate_test_hash_table_config(4, use_float16=True).table("test")) as table:
+        table.apply_gradients(torch.tensor([7]), torch.full((1, 4), 0.1))
+        row = table.lookup(torch.tensor([7]))
+        assert torch.equal(row, row.half().float())
+        assert torch.allclose(row, torch.full((1, 4), -0.1), atol=1e-4)

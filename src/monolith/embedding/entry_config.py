@@ -13,13 +13,14 @@ from monolith.embedding.config import Segment, TableConfig
 from monolith.embedding.entry_parts import (
     Compressor,
     EntryType,
-    Fp32Compressor,
+    Fp16Compressor,
     SlotExpireTimeConfig,
     StochasticRoundingFloat16OptimizerWrapper,
     StorageType,
 )
 from monolith.embedding.initializers import Initializer
 from monolith.embedding.optimizers import LearningRate, MovingAverage, Optimizer
+from monolith.embedding.views import FixedR8, OneBit
 
 __all__ = [
     "CombineAsSegment",
@@ -39,7 +40,7 @@ class EntrySegment:
         dim_size: number of weights.
         init_config: their values in a new row.
         opt_config: how gradients change them.
-        comp_config: how they are stored for serving.
+        comp_config: how they are stored for serving; 8-bit and 1-bit ones are seen in training.
     """
 
     dim_size: int
@@ -58,6 +59,7 @@ def CombineAsSegment(  # noqa: N802 - a name of the reference system
 
     Example:
         >>> from monolith.embedding import SGD, Zeros
+        >>> from monolith.embedding.entry_parts import Fp32Compressor
         >>> CombineAsSegment(4, Zeros(), SGD(), Fp32Compressor()).dim_size
         4
     """
@@ -185,6 +187,7 @@ class HashTableConfigInstance:
 
     Example:
         >>> from monolith.embedding import SGD, Zeros
+        >>> from monolith.embedding.entry_parts import Fp32Compressor
         >>> segment = CombineAsSegment(4, Zeros(), SGD(), Fp32Compressor())
         >>> config = CuckooHashTableConfig().table_config(EntryConfig([segment]))
         >>> HashTableConfigInstance(config, [0.5]).table("user").segments[0].optimizer
@@ -219,35 +222,46 @@ class HashTableConfigInstance:
 
     def table(self, name: str) -> TableConfig:
         """The config of our tables, under a name."""
-        segments = self.table_config.entry_config.segments
-        return TableConfig(name, list(map(_segment, segments, self.learning_rate_fns)))
+        config, entry = self.table_config, self.table_config.entry_config
+        parts = zip(entry.segments, self.learning_rate_fns, strict=True)
+        return TableConfig(
+            name,
+            [_segment(entry.entry_type, segment, rate) for segment, rate in parts],
+            kind=entry.entry_type.name.lower(),
+            skip_zero=config.skip_zero_embedding,
+        )
 
 
 def _capabilities(config: EmbeddingHashTableConfig) -> list[tuple[str, object, tuple[object, ...]]]:
     """(name, value, values that our tables can do) of every part of a config."""
     parts: list[tuple[str, object, tuple[object, ...]]] = [
         ("cuckoo", config.cuckoo, (True,)),
-        ("entry_config.entry_type", config.entry_config.entry_type, (EntryType.TRAINING,)),
+        (
+            "entry_config.entry_type",
+            config.entry_config.entry_type,
+            (EntryType.TRAINING, EntryType.SERVING),
+        ),
         ("entry_type", config.entry_type, (StorageType.PACKED,)),
         ("slot_expire_time_config", config.slot_expire_time_config, (None,)),
         ("enable_feature_eviction", config.enable_feature_eviction, (False,)),
     ]
-    for i, segment in enumerate(config.entry_config.segments):
-        wrapped = isinstance(segment.opt_config, StochasticRoundingFloat16OptimizerWrapper)
-        parts += [
-            (f"stochastic float16 rounding of segment {i}", wrapped, (False,)),
-            (f"comp_config of segment {i}", segment.comp_config, (None, Fp32Compressor())),
-        ]
     return parts
 
 
-def _segment(segment: EntrySegment, rate: LearningRate) -> Segment:
+def _segment(entry_type: EntryType, segment: EntrySegment, rate: LearningRate) -> Segment:
     """Our segment, with a rate in place of the optimizer's own; a moving average has none."""
-    optimizer, initializer = segment.opt_config, segment.init_config
-    assert isinstance(optimizer, Optimizer)  # checked with the rest of the config
+    compressor = segment.comp_config
+    view = compressor if isinstance(compressor, FixedR8 | OneBit) else None
+    if entry_type == EntryType.SERVING:
+        precision = "fp16" if isinstance(compressor, Fp16Compressor) else "fp32"
+        return Segment(segment.dim_size, precision=precision, view=view)
+    optimizer, initializer, precision = segment.opt_config, segment.init_config, "fp32"
+    if isinstance(optimizer, StochasticRoundingFloat16OptimizerWrapper):
+        optimizer, precision = optimizer.optimizer, "fp16"
+    assert optimizer is not None  # checked with the rest of the config
     assert initializer is not None
     if not isinstance(optimizer, MovingAverage):
         names = {option.name for option in dataclasses.fields(optimizer)}
         warmup = {"warmup_steps": 0} if "warmup_steps" in names else {}
         optimizer = dataclasses.replace(optimizer, learning_rate=rate, **warmup)
-    return Segment(segment.dim_size, optimizer, initializer)
+    return Segment(segment.dim_size, optimizer, initializer, precision=precision, view=view)

@@ -4,8 +4,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from monolith.embedding.initializers import MAX_FLOAT32, Constant, Uniform
+from monolith.embedding.initializers import Constant, Uniform
 from monolith.embedding.optimizers import Optimizer
+from monolith.embedding.views import FixedR8, OneBit
 
 __all__ = [
     "BatchSoftmaxInitializer",
@@ -13,10 +14,8 @@ __all__ = [
     "ConstantsInitializer",
     "DcOptimizer",
     "EntryType",
-    "FixedR8Compressor",
     "Fp16Compressor",
     "Fp32Compressor",
-    "OneBitCompressor",
     "RandomUniformInitializer",
     "SlotExpireTime",
     "SlotExpireTimeConfig",
@@ -141,55 +140,15 @@ class Fp32Compressor:
 
 @dataclass(frozen=True)
 class Fp16Compressor:
-    """Weights in IEEE half precision, 2 bytes each."""
+    """Weights of serving rows in IEEE half precision, 2 bytes each; training rows stay float32."""
 
 
-@dataclass(frozen=True)
-class FixedR8Compressor:
-    """Weights in 8 bits, in steps of `fixed_range` / 128.
-
-    Args:
-        fixed_range: largest absolute weight.
-    """
-
-    fixed_range: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fixed_range <= MAX_FLOAT32:
-            raise ValueError(
-                f"[FixedR8Compressor] expected fixed_range in (0, {MAX_FLOAT32:g}], "
-                f"got {self.fixed_range}"
-            )
-
-
-@dataclass(frozen=True)
-class OneBitCompressor:
-    """The sign of a weight, times `amplitude`; in training a tanh that grows steeper.
-
-    Args:
-        step_size: training steps between two changes of the steepness.
-        amplitude: absolute value of every weight.
-    """
-
-    step_size: int = 200
-    amplitude: float = 0.05
-
-    def __post_init__(self) -> None:
-        if self.step_size < 1:
-            raise ValueError(f"[OneBitCompressor] expected step_size >= 1, got {self.step_size}")
-        if not 0 < self.amplitude <= MAX_FLOAT32:
-            raise ValueError(
-                f"[OneBitCompressor] expected amplitude in (0, {MAX_FLOAT32:g}], "
-                f"got {self.amplitude}"
-            )
-
-
-Compressor = Fp32Compressor | Fp16Compressor | FixedR8Compressor | OneBitCompressor
+Compressor = Fp32Compressor | Fp16Compressor | FixedR8 | OneBit
 
 
 @dataclass(frozen=True)
 class StochasticRoundingFloat16OptimizerWrapper:
-    """An optimizer whose weights are kept in half precision, rounded at random.
+    """An optimizer whose weights are stored in half precision, rounded at random.
 
     Args:
         optimizer: what it wraps.

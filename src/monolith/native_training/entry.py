@@ -1,5 +1,7 @@
 """Import path of the reference system; see `monolith.embedding.entry_config`."""
 
+from monolith.embedding import FixedR8 as _FixedR8
+from monolith.embedding import OneBit as _OneBit
 from monolith.embedding import Zeros as _Zeros
 from monolith.embedding import optimizers as _optimizers
 from monolith.embedding.entry_config import *  # noqa: F403
@@ -20,3 +22,5 @@ FtrlOptimizer = _optimizers.FTRL
 FTRLWithGroupSparsityOptimizer = _optimizers.GroupFTRL
 AdaGradWithGroupLassoOptimizer = _optimizers.GroupAdagrad
 DynamicWdAdagradOptimizer = _optimizers.DynamicWdAdagrad
+FixedR8Compressor = _FixedR8
+OneBitCompressor = _OneBit
