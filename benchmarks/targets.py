@@ -93,6 +93,14 @@ TARGETS = (
         (("optimizer", "adagrad"),),
         True,
     ),
+    Target(
+        "bf16 rows, dim 64: x bytes of fp32 rows",
+        "precision_memory",
+        0.6,
+        _ratio("fp32"),
+        (_DIM_64, ("precision", "bf16")),
+        True,
+    ),
     Target("readers 1 to 2: x scaling of a gather", "scaling", 0.95, _ratio("gather")),
     Target(
         "longest wait of a reader [row updates]", "scaling_writer", 1, _excess_wait, is_maximum=True

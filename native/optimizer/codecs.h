@@ -27,7 +27,7 @@ struct HalfParts {
   uint32_t exponent, units;
   float rest;
   // exponent 0 is that of subnormals; a carry into the next exponent is right as it is.
-  uint32_t code(bool is_away) const { return (exponent << 10) + units + is_away; }
+  uint32_t code(uint32_t is_away) const { return (exponent << 10) + units + is_away; }
 };
 
 inline HalfParts half_parts(uint32_t magnitude) {
@@ -50,10 +50,11 @@ struct Fp16 {
     return parts.code(parts.rest > 0.5f || (parts.rest == 0.5f && is_odd));
   }
   // Away from zero is up for a positive weight and down for a negative one.
-  static uint32_t random(uint32_t magnitude, bool is_negative, uint32_t word) {
+  static uint32_t random(uint32_t magnitude, uint32_t sign, uint32_t word) {
     const HalfParts parts = half_parts(magnitude);
     const float u = static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24f;
-    return parts.code(is_negative ? !(u < 1.0f - parts.rest) : u < parts.rest);
+    const float edge = sign ? 1.0f - parts.rest : parts.rest;
+    return parts.code((u < edge ? 1u : 0u) ^ sign);
   }
   static float decode(uint32_t code) {
     const uint32_t magnitude = code & 0x7FFF;
@@ -79,9 +80,8 @@ struct Bf16 {
     return (m + 0x7FFF + ((m >> 16) & 1)) >> 16;
   }
   // u < rest with u = (word >> 8) / 2^24 and rest = low half / 2^16 is word >> 16 < low half.
-  static uint32_t random(uint32_t magnitude, bool is_negative, uint32_t word) {
-    const uint32_t u = word >> 16;
-    return (held(magnitude) + (is_negative ? u : 0xFFFF - u)) >> 16;
+  static uint32_t random(uint32_t magnitude, uint32_t sign, uint32_t word) {
+    return (held(magnitude) + (word >> 16 ^ ((sign - 1) & 0xFFFF))) >> 16;
   }
   static float decode(uint32_t code) { return float_of(code << 16); }
 };
@@ -127,15 +127,28 @@ struct Half {
     const auto high = static_cast<uint32_t>(static_cast<uint64_t>(r.key) >> 32);
     const uint32_t skipped = r.first % 4;  // columns of the first block before `first`
     uint32_t words[16];
+    float block[16] = {};
+    uint16_t rounded[16];
     for (uint32_t done = 0; done < n + skipped; done += 16) {
       philox(words, low, high, (r.call << 16) + (r.first + done) / 4, 1, r.seed);
-      if (skipped == 0 && done + 16 <= n) {
-        for (int i = 0; i < 16; ++i) codes[done + i] = round_one(in[done + i], words[i]);
+      const bool is_whole = skipped == 0 && done + 16 <= n;
+      if (is_whole) {
+        __builtin_memcpy(block, in + done, sizeof(block));
+      } else {
+        for (uint32_t i = 0; i < 16; ++i) {
+          const uint32_t at = done + i - skipped;  // wraps below 0, which is not below n
+          block[i] = at < n ? in[at] : 0.0f;
+        }
+      }
+#pragma GCC unroll 1  // unrolled first, it would not be vectorised
+      for (int i = 0; i < 16; ++i) rounded[i] = round_one(block[i], words[i]);
+      if (is_whole) {
+        __builtin_memcpy(codes + done, rounded, sizeof(rounded));
         continue;
       }
       for (uint32_t i = 0; i < 16; ++i) {
-        const uint32_t at = done + i - skipped;  // wraps below 0, which is not below n
-        if (at < n) codes[at] = round_one(in[at], words[i]);
+        const uint32_t at = done + i - skipped;
+        if (at < n) codes[at] = rounded[i];
       }
     }
   }

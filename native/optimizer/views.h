@@ -44,7 +44,9 @@ struct FixedR8View {
   static constexpr bool kIsStraight = true;
   static void forward(float* values, size_t n, float unit, float) {
     for (size_t i = 0; i < n; ++i) {
-      values[i] = static_cast<float>(fixed_quantum(values[i], unit)) * unit;
+      // Through 8 bits, or the compiler may truncate the float instead, which makes -0.
+      const auto code = static_cast<int8_t>(fixed_quantum(values[i], unit));
+      values[i] = static_cast<float>(code) * unit;
     }
   }
   static void backward(float*, const float*, size_t, float, float) {}

@@ -83,7 +83,7 @@ void Arena::add_chunk() {
     throw;
   }
   Chunk& chunk = chunks_.load(std::memory_order_relaxed)[num_chunks_];
-  chunk.meta.store(meta, std::memory_order_relaxed);
+  chunk.meta.store(meta, std::memory_order_release);  // a reader may have the row of before clear()
   chunk.rows.store(block, std::memory_order_release);
   ++num_chunks_;
   num_used_ = 0;

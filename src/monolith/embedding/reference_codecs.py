@@ -105,12 +105,13 @@ def decode(codes: torch.Tensor, storage: Storage, dim: int) -> Matrix:
 
 
 def _quanta(x: Matrix, code: FixedR8) -> Matrix:
-    """Nearest multiples of the unit, as whole numbers; NaN is 0."""
+    """Nearest multiples of the unit, as whole numbers without -0; NaN is 0."""
     unit = np.float32(code.unit)
     half = unit / np.float32(2)
     with np.errstate(all="ignore"):
         q = np.trunc((x + np.where(x >= 0, half, -half)) / unit)
-    return np.where(np.isnan(q), np.float32(0), np.clip(q, np.float32(-128), np.float32(127)))
+    zero = np.float32(0)
+    return np.where(np.isnan(q), zero, np.clip(q, np.float32(-128), np.float32(127)) + zero)
 
 
 def seen(config: TableConfig, weights: Matrix, step: int) -> Matrix:
