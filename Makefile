@@ -68,7 +68,7 @@ format: build  ## rewrite Python and C++ files in the project's format
 	@echo "== formatting"
 	$(PY) -m ruff check --fix --exit-zero
 	$(PY) -m ruff format
-	find native -name '*.h' -o -name '*.cpp' | xargs -r clang-format -i
+	find native benchmarks -name '*.h' -o -name '*.cpp' | xargs -r clang-format -i
 
 clean:  ## remove .venv and everything built
 	@echo "== removing .venv and build"

@@ -1,4 +1,4 @@
-"""The targets of the first step, and whether the JSON lines of a run meet them."""
+"""The targets, and whether the JSON lines of a run meet them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

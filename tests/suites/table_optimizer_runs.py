@@ -138,7 +138,7 @@ class OptimizersEqualReference(TableCase):
         grads = st.lists(values, min_size=dim, max_size=dim)
         steps = st.lists(st.tuples(grads, st.sampled_from(RATES)), min_size=1, max_size=8)
 
-        @settings(max_examples=10, deadline=None, derandomize=True, database=None)
+        @settings(max_examples=settings().max_examples // 5, database=None)
         @given(steps)
         def check(steps):
             table, reference = self.make(config), ReferenceTable(config)
