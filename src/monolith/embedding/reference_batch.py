@@ -78,4 +78,5 @@ def _normal(
     turn = 2 * np.pi * counter_random.uniform(seed, numbers, pairs + 1).astype(np.float64)
     z = np.sqrt(-2 * np.log(u1)) * np.where(columns % 2 == 0, np.cos(turn), np.sin(turn))
     mean, stddev = np.float32(initializer.mean), np.float32(initializer.stddev)
-    return (np.float64(mean) + np.float64(stddev) * z).astype(np.float32)
+    weights: Matrix = (np.float64(mean) + np.float64(stddev) * z).astype(np.float32)
+    return weights

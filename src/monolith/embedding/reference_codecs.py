@@ -29,16 +29,19 @@ __all__ = [
     "tanh",
 ]
 
-_MAX = {"fp16": np.float32(65504.0), "bf16": np.uint32(0x7F7F0000).view(np.float32)}
+_MAX_FP16 = np.float32(65504.0)
+_MAX_BF16 = np.float32((2 - 2**-7) * 2.0**127)
 
 
 def round_randomly(weights: Matrix, u: Matrix, precision: str) -> Matrix:
     """Weights rounded to a 16-bit precision, as float32."""
     with np.errstate(all="ignore"):
-        v = np.clip(weights, -_MAX[precision], _MAX[precision])
+        most = _MAX_FP16 if precision == "fp16" else _MAX_BF16
+        v = np.clip(weights, -most, most)
         down, up = _neighbours_fp16(v) if precision == "fp16" else _neighbours_bf16(v)
         is_up = u < (v - down) / (up - down)
-    return np.where(down == up, v, np.where(is_up, up, down))
+    result: Matrix = np.where(down == up, v, np.where(is_up, up, down))
+    return result
 
 
 def _neighbours_fp16(v: Matrix) -> tuple[Matrix, Matrix]:
@@ -60,7 +63,8 @@ def _neighbours_bf16(v: Matrix) -> tuple[Matrix, Matrix]:
 
 def stored(config: TableConfig, keys: Sequence[int], weights: Matrix, call: int) -> Matrix:
     """What a call's weights (n, dim) read as once they are in rows of the table."""
-    result, start = weights.copy(), 0
+    result: Matrix = weights.copy()
+    start = 0
     for i, segment in enumerate(segments_of(config)):
         columns = slice(start, start + segment.dim)
         storage = storage_of(config, i)
@@ -83,11 +87,11 @@ def encode(weights: Matrix, storage: Storage) -> torch.Tensor:
     if isinstance(storage, OneBit):
         return torch.from_numpy(np.packbits(weights > 0, axis=1, bitorder="little"))
     if storage == "fp16":
-        limit = _MAX["fp16"]
-        return torch.from_numpy(np.clip(weights, -limit, limit).astype(np.float16))
-    values = torch.from_numpy(weights.copy())
-    limit = float(_MAX["bf16"])
-    return values.clamp(-limit, limit).to(torch.bfloat16) if storage == "bf16" else values
+        return torch.from_numpy(np.clip(weights, -_MAX_FP16, _MAX_FP16).astype(np.float16))
+    if storage == "bf16":
+        values = torch.from_numpy(np.clip(weights, -_MAX_BF16, _MAX_BF16))
+        return values.to(torch.bfloat16)
+    return torch.from_numpy(weights.copy())
 
 
 def decode(codes: torch.Tensor, storage: Storage, dim: int) -> Matrix:
@@ -99,7 +103,8 @@ def decode(codes: torch.Tensor, storage: Storage, dim: int) -> Matrix:
     if isinstance(storage, OneBit):
         bits = np.unpackbits(codes.numpy(), axis=1, count=dim, bitorder="little")
         amplitude = np.float32(storage.amplitude)
-        return np.where(bits == 1, amplitude, -amplitude)
+        weights = np.where(bits == 1, amplitude, -amplitude)
+        return weights
     weights = codes.to(torch.float32).numpy().copy()
     return weights
 
@@ -111,14 +116,17 @@ def _quanta(x: Matrix, code: FixedR8) -> Matrix:
     with np.errstate(all="ignore"):
         q = np.trunc((x + np.where(x >= 0, half, -half)) / unit)
     zero = np.float32(0)
-    return np.where(np.isnan(q), zero, np.clip(q, np.float32(-128), np.float32(127)) + zero)
+    held = np.clip(q, np.float32(-128), np.float32(127)) + zero
+    quanta: Matrix = np.where(np.isnan(q), zero, held)
+    return quanta
 
 
 def seen(config: TableConfig, weights: Matrix, step: int) -> Matrix:
     """What a lookup at a step returns for stored weights (n, dim)."""
     if config.kind == "serving":
         return weights
-    result, start = weights.copy(), 0
+    result: Matrix = weights.copy()
+    start = 0
     for segment in segments_of(config):
         columns = slice(start, start + segment.dim)
         if segment.view is not None:
@@ -128,9 +136,11 @@ def seen(config: TableConfig, weights: Matrix, step: int) -> Matrix:
 
 
 def _view(weights: Matrix, view: View, step: int) -> Matrix:
+    values: Matrix
     if isinstance(view, FixedR8):
-        return _quanta(weights, view) * np.float32(view.unit)
-    values: Matrix = np.float32(view.amplitude) * tanh(np.float32(view.scale(step)) * weights)
+        values = _quanta(weights, view) * np.float32(view.unit)
+    else:
+        values = np.float32(view.amplitude) * tanh(np.float32(view.scale(step)) * weights)
     return values
 
 
@@ -142,7 +152,8 @@ def seen_gradient(view: View | None, weights: Matrix, grads: Matrix, step: int) 
     y = tanh(scale * weights)
     slope = np.float32(view.amplitude) * scale * (one - y * y)
     limit = np.float32(np.finfo(np.float32).max)
-    return np.clip(grads * slope, -limit, limit)
+    result: Matrix = np.clip(grads * slope, -limit, limit)
+    return result
 
 
 def tanh(x: NDArray[Any]) -> Matrix:
@@ -158,7 +169,8 @@ def tanh(x: NDArray[Any]) -> Matrix:
     for c in (2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
         p = p * s + np.float32(c)
     small = p * s * z + z
-    return np.copysign(np.where(z >= np.float32(0.625), large, small), x)
+    result: Matrix = np.copysign(np.where(z >= np.float32(0.625), large, small), x)
+    return result
 
 
 def _exp(x: Matrix) -> Matrix:

@@ -28,8 +28,6 @@ __all__ = [
 PRECISIONS = ("fp32", "fp16", "bf16")
 """Precisions of the weights of training rows."""
 
-_CODE_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-
 
 @dataclass(frozen=True)
 class FixedR8:
@@ -130,7 +128,9 @@ def code_dtype(storage: Storage) -> str:
     """Dtype of the codes, as torch calls it."""
     if isinstance(storage, FixedR8):
         return "int8"
-    return "uint8" if isinstance(storage, OneBit) else _CODE_DTYPES[storage]
+    if isinstance(storage, OneBit):
+        return "uint8"
+    return {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[storage]
 
 
 def code_size(storage: Storage, dim: int) -> int:
