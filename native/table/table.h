@@ -47,7 +47,12 @@ class Table {
   explicit Table(const TableSpec& spec);
 
   const Layout& layout() const noexcept { return layout_; }
-  uint64_t num_rows() const noexcept { return num_rows_.load(std::memory_order_relaxed); }
+  // While calls run, the count may lag behind them.
+  uint64_t num_rows() const noexcept {
+    const uint64_t erased = counters_.erased.load(std::memory_order_relaxed);
+    const uint64_t inserted = counters_.inserted.load(std::memory_order_relaxed);
+    return inserted > erased ? inserted - erased : 0;
+  }
   size_t row_bytes() noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
   size_t held_bytes() const noexcept { return memory_.held_bytes(); }
@@ -63,14 +68,15 @@ class Table {
   // one per segment.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
               unsigned threads) const;
-  void contains(const int64_t* keys, size_t n, bool* out) const;
+  void contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const;
   // Whole rows. columns: one buffer per column of an export, in the order of the row.
   struct Columns {
     int64_t* times;               // (n,)
     std::vector<char*> data;      // (n, sizes[i]) each
     std::vector<uint32_t> sizes;  // bytes of a row
   };
-  void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns) const;
+  void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
+               unsigned threads) const;
   // Up to limit rows with first <= hash <= last, ascending by hash. Returns how many.
   size_t export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
                      const Columns& columns);
@@ -89,9 +95,10 @@ class Table {
   // Throws std::invalid_argument under NonFinite::kRefuse.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const StepOptions& options, uint32_t now, unsigned threads);
-  void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now);
-  void erase(const int64_t* keys, size_t n, bool* existed);
-  void import_rows(const int64_t* keys, size_t n, const Columns& columns);
+  void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
+                    unsigned threads);
+  void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
+  void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads);
   void clear();
 
  private:
@@ -106,15 +113,17 @@ class Table {
                   const float* scales) const;
   template <typename Hit>
   bool read_one(int64_t key, const Hit& hit) const;
+  template <typename Piece>
+  void in_pieces(size_t n, unsigned threads, const Piece& piece) const;
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
   void read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const;
 
-  bool insert_row(int64_t key, uint32_t now, RowCache& rows);
-  bool remove_row(int64_t key, bool only_fresh) noexcept;
+  bool insert_row(int64_t key, RowCache& rows);
+  bool remove_row(int64_t key, bool is_reserved) noexcept;
   template <typename Edit>
-  bool update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit) noexcept;
+  void update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept;
   template <typename Edit>
-  void edit_weights(char* row, bool is_fresh, int64_t key, uint64_t call, RowCache& rows,
+  void edit_weights(char* row, bool is_new, int64_t key, uint64_t call, RowCache& rows,
                     const Edit& edit) const noexcept;
   template <typename Update>
   void numbered(const Update& update);
@@ -131,7 +140,6 @@ class Table {
   Arena arena_;
   Index index_;
   Gate gate_;
-  std::atomic<uint64_t> num_rows_{0};
   std::atomic<uint64_t> num_update_calls_{0};
   TableCounters counters_;
 };

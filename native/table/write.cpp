@@ -51,12 +51,13 @@ const float* sum_rows(const float* values, size_t dim, std::span<const uint32_t>
 
 void Table::prefetch_row(uint32_t number) const noexcept {
   if (number == kNoRow) return;
+  number &= ~kReserved;
   prefetch_bytes(arena_.row(number), arena_.row_bytes());
   __builtin_prefetch(arena_.meta(number), 1);
 }
 
-// False: the key was there. The row is complete before the index shows it.
-bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
+// Reserves a row with initial values for the key. False: the key was there.
+bool Table::insert_row(int64_t key, RowCache& rows) {
   const uint64_t hash = key_hash(key);
   const uint32_t number = rows.peek();
   char* row = arena_.row(number);
@@ -66,7 +67,7 @@ bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
 #else
   layout_.initial_row(row, rows.weights.data(), key);
 #endif
-  const Meta fresh{now, Meta::kFresh};
+  const Meta fresh{0, 0};
   racy_store(arena_.meta(number), &fresh, sizeof(Meta));
   Bin* bin = index_.lock_bin(hash);
   if (bin->find(key, hash).line != nullptr) {
@@ -79,84 +80,81 @@ bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
     bin->lock.unlock();
     throw;
   }
-  Bin::Place place = bin->find_free(hash);
-  if (place.line->is_worn()) {
-    bin = index_.renew(bin);
-    place = bin->find_free(hash);
-  }
-  bin->insert(key, hash, number, place);
+  bin->insert(key, hash, number | kReserved, bin->find_free(hash));
   bin->lock.unlock();
   rows.pop();
-  counters_.inserted.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-bool Table::remove_row(int64_t key, bool only_fresh) noexcept {
+// Removes the key if its row is reserved, or if it is not, as asked. A row that another call has
+// reserved counts as missing, also here.
+bool Table::remove_row(int64_t key, bool is_reserved) noexcept {
   const uint64_t hash = key_hash(key);
   Bin* bin = index_.lock_bin(hash);
   const Bin::Place place = bin->find(key, hash);
   bool is_removed = false;
   if (place.line != nullptr) {
-    const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
-    if (!only_fresh || (arena_.meta(number)->marks & Meta::kFresh)) {
+    const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
+    const uint32_t number = row & ~kReserved;
+    if (is_reserved == (row != number)) {
       bin->remove(place);
       arena_.give(&number, 1);
       is_removed = true;
-      bin = index_.shrink(bin);
+      bin = index_.tidy(bin);
     }
   }
   bin->lock.unlock();
   return is_removed;
 }
 
-// Changes the key's row by edit(row, old meta) -> new time. A key that another call erased since
-// this one inserted or saw it is inserted again, as if the erasure had come first; where memory
-// does not allow that, the erasure comes last.
+// Changes the key's row by edit(row, what it was) -> new time; a reserved row has time 0 and
+// becomes visible. A key that another call erased since this one saw it is inserted again, as if
+// the erasure had come first; where memory does not allow that, the erasure comes last.
 template <typename Edit>
-bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit) noexcept {
+void Table::update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept {
   const uint64_t hash = key_hash(key);
   Bin* bin = index_.lock_bin(hash);
   Bin::Place place = bin->find(key, hash);
   while (place.line == nullptr) {
     bin->lock.unlock();
     try {
-      if (insert_row(key, now, rows)) ++num_rows_;
+      insert_row(key, rows);
     } catch (const std::bad_alloc&) {
-      return false;
+      ++rows.num_dropped;
+      return;
     }
     bin = index_.lock_bin(hash);
     place = bin->find(key, hash);
   }
-  if (place.line->is_worn()) {
-    bin = index_.renew(bin);
-    place = bin->find(key, hash);
-  }
-  const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
+  std::atomic<uint32_t>& slot = place.line->rows[place.slot];
+  const uint32_t number = slot.load(std::memory_order_relaxed) & ~kReserved;
   char* row = arena_.row(number);
   Meta* meta = arena_.meta(number);
+  const Before before{meta->time, slot.load(std::memory_order_relaxed) != number};
+  rows.num_published += before.is_new;
 #if MONOLITH_TSAN
   racy_load(rows.scratch.data(), row, rows.scratch.size());
-  const Meta changed{edit(rows.scratch.data(), *meta), meta->marks & ~Meta::kFresh};
+  const Meta changed{edit(rows.scratch.data(), before), meta->marks};
   place.line->begin_write();
   racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
   place.line->begin_write();
-  const Meta changed{edit(row, *meta), meta->marks & ~Meta::kFresh};
+  const Meta changed{edit(row, before), meta->marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
+  slot.store(number, std::memory_order_relaxed);
   place.line->end_write();
   bin->lock.unlock();
-  return true;
 }
 
 // edit(weights) changes the weights of a row: in place where they are floats, else decoded and then
 // encoded for the call. A serving row starts from zeros, whatever its code of zeros reads as.
 template <typename Edit>
-void Table::edit_weights(char* row, bool is_fresh, int64_t key, uint64_t call, RowCache& rows,
+void Table::edit_weights(char* row, bool is_new, int64_t key, uint64_t call, RowCache& rows,
                          const Edit& edit) const noexcept {
   if (layout_.is_plain()) return edit(reinterpret_cast<float*>(row));
   float* weights = rows.weights.data();
-  if (is_serving_ && is_fresh) {
+  if (is_serving_ && is_new) {
     std::fill_n(weights, layout_.dim(), 0.0f);
   } else {
     layout_.decode(weights, row);
@@ -193,13 +191,13 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
     writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
       const float* last = values + writer.batch().occurrences(i).back() * dim;
       const int64_t key = writer.batch().key(i);
-      update_row(key, now, rows, [&](char* row, const Meta& meta) {
+      update_row(key, rows, [&](char* row, const Before& before) {
         if (layout_.is_plain()) {
           std::memcpy(row, last, dim * 4);
         } else {
           layout_.encode(row, last, key, call);
         }
-        return std::max(meta.time, now);
+        return std::max(before.time, now);
       });
     });
   });
@@ -215,10 +213,10 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
       const float* sum =
           sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
       const int64_t key = writer.batch().key(i);
-      update_row(key, now, rows, [&](char* row, const Meta& meta) {
-        edit_weights(row, meta.marks & Meta::kFresh, key, call, rows,
+      update_row(key, rows, [&](char* row, const Before& before) {
+        edit_weights(row, before.is_new, key, call, rows,
                      [&](float* weights) { layout_.kernels().add(weights, sum, dim); });
-        return std::max(meta.time, now);
+        return std::max(before.time, now);
       });
     });
   });
@@ -264,29 +262,30 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
         sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
       }
       const int64_t key = writer.batch().key(i);
-      update_row(key, now, rows, [&](char* row, const Meta& meta) {
-        edit_weights(row, meta.marks & Meta::kFresh, key, call, rows, [&](float* weights) {
+      update_row(key, rows, [&](char* row, const Before& before) {
+        edit_weights(row, before.is_new, key, call, rows, [&](float* weights) {
           if (layout_.changes_gradients()) {
             layout_.see_gradients(rows.sum.data(), weights, options.scales);
           }
           layout_.step(weights, row, sum, options.rates, options.step);
         });
-        return std::max(meta.time, now);
+        return std::max(before.time, now);
       });
     });
-    counts.applied = writer.num_distinct();
+    counts.applied = writer.num_edited();
     counts.inserted = writer.num_inserted();
   });
   counters_.skipped += counts.skipped;
   return counts;
 }
 
-void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now) {
+void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
+                         unsigned threads) {
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, nullptr, now, 1);
+  Writer writer(*this, keys, n, nullptr, now, threads);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const int64_t key = writer.batch().key(i);
-    update_row(key, now, rows, [&](char* row, const Meta&) {
+    update_row(key, rows, [&](char* row, const Before&) {
       layout_.initial_row(row, rows.weights.data(), key);
       return now;
     });
@@ -296,25 +295,24 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   });
 }
 
-void Table::erase(const int64_t* keys, size_t n, bool* existed) {
+void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads) {
   const Gate::Shared gate(gate_);
   std::atomic<uint64_t> erased{0};
-  Writer writer(*this, keys, n, nullptr, 0, 1);
+  Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.run(false, {}, [&](uint32_t i, RowCache&) {
     const bool is_removed = remove_row(writer.batch().key(i), false);
     erased += is_removed;
     for (const uint32_t at : writer.batch().occurrences(i)) existed[at] = is_removed;
   });
-  num_rows_ -= erased;
   counters_.erased += erased;
 }
 
-void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns) {
+void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads) {
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, nullptr, 0, 1);
+  Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const size_t last = writer.batch().occurrences(i).back();
-    update_row(writer.batch().key(i), 0, rows, [&](char* row, const Meta&) {
+    update_row(writer.batch().key(i), rows, [&](char* row, const Before&) {
       for_each_column(layout_, columns, last, [&](size_t offset, const char* column, size_t bytes) {
         std::memcpy(row + offset, column, bytes);
       });
@@ -328,7 +326,7 @@ void Table::clear() {
   arena_.reserve_clear();
   index_.clear();
   arena_.clear();
-  counters_.erased += num_rows_.exchange(0);
+  counters_.erased.store(counters_.inserted.load());
   epochs_.reclaim();
 }
 

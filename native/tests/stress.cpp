@@ -61,10 +61,10 @@ void read(Table& table, std::mt19937_64& random) {
   table.lookup(keys.data(), kBatch, reinterpret_cast<float*>(out.data()), random() % 2, nullptr,
                1 + random() % 2);
   check_whole(out, kBatch, 4);
-  table.entries(keys.data(), kBatch, flags, columns);
+  table.entries(keys.data(), kBatch, flags, columns, 1 + random() % 2);
   check_whole(out, kBatch, bytes);
   check_whole(norm, kBatch, 4);
-  table.contains(keys.data(), kBatch, flags);
+  table.contains(keys.data(), kBatch, flags, 1 + random() % 2);
   std::vector<int64_t> exported(kBatch);
   const size_t n = table.export_rows(random(), UINT64_MAX, kBatch, exported.data(), columns);
   for (size_t i = 1; i < n; ++i) CHECK(key_hash(exported[i - 1]) < key_hash(exported[i]));
@@ -84,9 +84,9 @@ void write(Table& table, std::mt19937_64& random) {
     case 1:
       return table.assign_add(keys.data(), kBatch, values.data(), 6, threads);
     case 2:
-      return table.erase(keys.data(), kBatch, existed);
+      return table.erase(keys.data(), kBatch, existed, threads);
     case 3:
-      return table.reinitialize(keys.data(), kBatch, status.data(), 7);
+      return table.reinitialize(keys.data(), kBatch, status.data(), 7, threads);
     case 4:
       return table.lookup_or_insert(keys.data(), kBatch, values.data(), nullptr, 8, threads);
     case 5:

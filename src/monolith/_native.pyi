@@ -33,7 +33,7 @@ class Table:
     def lookup(
         self, keys: int, n: int, out: int, initial: bool, scales: Sequence[float], threads: int
     ) -> None: ...
-    def contains(self, keys: int, n: int, out: int) -> None: ...
+    def contains(self, keys: int, n: int, out: int, threads: int) -> None: ...
     def entries(
         self,
         keys: int,
@@ -42,6 +42,7 @@ class Table:
         times: int,
         columns: Sequence[int],
         sizes: Sequence[int],
+        threads: int,
     ) -> None: ...
     def export_rows(
         self,
@@ -72,10 +73,16 @@ class Table:
         now: int,
         threads: int,
     ) -> tuple[int, int, int, int]: ...
-    def reinitialize(self, keys: int, n: int, existed: int, now: int) -> None: ...
-    def erase(self, keys: int, n: int, existed: int) -> None: ...
+    def reinitialize(self, keys: int, n: int, existed: int, now: int, threads: int) -> None: ...
+    def erase(self, keys: int, n: int, existed: int, threads: int) -> None: ...
     def import_rows(
-        self, keys: int, n: int, times: int, columns: Sequence[int], sizes: Sequence[int]
+        self,
+        keys: int,
+        n: int,
+        times: int,
+        columns: Sequence[int],
+        sizes: Sequence[int],
+        threads: int,
     ) -> None: ...
     def clear(self) -> None: ...
     @property

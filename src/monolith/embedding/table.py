@@ -117,7 +117,8 @@ class Table(TableVerbs):
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         out = _empty(keys.numel(), dtype=torch.bool)
         with self._open("contains") as core:
-            core.contains(keys.data_ptr(), keys.numel(), out.data_ptr())
+            threads = self._threads("contains", None, keys.numel())
+            core.contains(keys.data_ptr(), keys.numel(), out.data_ptr(), threads)
         return out
 
     def _empty_rows(self, keys: torch.Tensor) -> Rows:
@@ -137,9 +138,9 @@ class Table(TableVerbs):
         rows = self._empty_rows(keys.clone())
         present = _empty(keys.numel(), dtype=torch.bool)
         with self._open("lookup_entry") as core:
-            core.entries(
-                keys.data_ptr(), keys.numel(), present.data_ptr(), *self._column_buffers(rows)
-            )
+            threads = self._threads("lookup_entry", None, keys.numel())
+            buffers = self._column_buffers(rows)
+            core.entries(keys.data_ptr(), keys.numel(), present.data_ptr(), *buffers, threads)
         return Entries(present, rows)
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
@@ -187,18 +188,22 @@ class Table(TableVerbs):
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         existed = _empty(keys.numel(), dtype=torch.int32)
         with self._open("reinitialize") as core:
-            core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now)
+            threads = self._threads("reinitialize", None, keys.numel())
+            core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now, threads)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
         existed = _empty(keys.numel(), dtype=torch.bool)
         with self._open("erase") as core:
-            core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr())
+            threads = self._threads("erase", None, keys.numel())
+            core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed
 
     def _import_rows(self, rows: Rows) -> None:
         with self._open("import_rows") as core:
-            core.import_rows(rows.keys.data_ptr(), len(rows), *self._column_buffers(rows))
+            threads = self._threads("import_rows", None, len(rows))
+            buffers = self._column_buffers(rows)
+            core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads)
 
     def _clear(self) -> None:
         with self._open("clear") as core:
