@@ -39,13 +39,13 @@ test: build  ## run every test but the slow ones (under ten minutes)
 
 test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
-	$(PY) -m pytest -q -m "not slow and not dist"
+	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist"
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"
 	bash tools/native_tests.sh plain address thread
 	@echo "== running all tests"
-	$(PY) -m pytest
+	$(PY) -m pytest --hypothesis-profile=long
 
 check: build  ## check format, lint, types, sizes, stubs and the changelog
 	@echo "== checking format, lint, types, sizes, stubs and the changelog"
@@ -68,7 +68,7 @@ format: build  ## rewrite Python and C++ files in the project's format
 	@echo "== formatting"
 	$(PY) -m ruff check --fix --exit-zero
 	$(PY) -m ruff format
-	find native -name '*.h' -o -name '*.cpp' | xargs -r clang-format -i
+	find native benchmarks -name '*.h' -o -name '*.cpp' | xargs -r clang-format -i
 
 clean:  ## remove .venv and everything built
 	@echo "== removing .venv and build"

@@ -5,6 +5,7 @@ every result is one JSON line on stdout, talk goes to stderr.
 """
 
 import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -224,6 +225,12 @@ def resident_bytes() -> int:
     with open("/proc/self/smaps_rollup", encoding="ascii") as file:
         fields: Iterable[list[str]] = (line.split() for line in file)
         return next(int(words[1]) * 1024 for words in fields if words[0] == "Rss:")
+
+
+def trimmed_bytes() -> int:
+    """`resident_bytes` after malloc has given back what it keeps of freed call buffers."""
+    ctypes.CDLL(None).malloc_trim(0)
+    return resident_bytes()
 
 
 def touch_and_free(num_bytes: int) -> None:

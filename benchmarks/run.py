@@ -19,7 +19,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import targets
 from benchmarks.harness import ROOT, say
 
-STAGES = ("lookup", "insert", "update", "memory", "scaling", "small_tables")
+STAGES = (
+    "lookup",
+    "insert",
+    "update",
+    "memory",
+    "scaling",
+    "small_tables",
+    "roofline",
+    "precision",
+)
 
 
 def parse() -> argparse.Namespace:

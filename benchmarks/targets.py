@@ -1,4 +1,4 @@
-"""The targets of the first step, and whether the JSON lines of a run meet them."""
+"""The targets, and whether the JSON lines of a run meet them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,6 +91,14 @@ TARGETS = (
         162,
         _maximum,
         (("optimizer", "adagrad"),),
+        True,
+    ),
+    Target(
+        "bf16 rows, dim 64: x bytes of fp32 rows",
+        "precision_memory",
+        0.6,
+        _ratio("fp32"),
+        (_DIM_64, ("precision", "bf16")),
         True,
     ),
     Target("readers 1 to 2: x scaling of a gather", "scaling", 0.95, _ratio("gather")),

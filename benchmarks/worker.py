@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from benchmarks import workload as work
-from benchmarks.harness import BenchmarkError, resident_bytes, timed, touch_and_free
+from benchmarks.harness import BenchmarkError, resident_bytes, timed, touch_and_free, trimmed_bytes
 from benchmarks.workload import Floats, Int64s, Workload
 
 _FIRST_KEYS = 1_000  # an insert run is timed from here on
@@ -176,18 +176,21 @@ class Worker:
         for _ in range(_WARM_UP_CALLS):  # full batches of few keys: warm buffers, a tiny table
             system.insert(system.batch(np.arange(batch) % _FIRST_KEYS))
         system.close()
-        before = resident_bytes()
+        before = trimmed_bytes()
         system.create(workload, with_state=with_state, presized=False)
-        resident, done = [], 0
+        resident: list[int] = []
+        trimmed: list[int] = []
+        done = 0
         for size in sizes:
             for indices in work.index_ranges(size, batch, done):
                 system.insert(system.batch(indices))
             done = size
             resident.append(resident_bytes() - before)
+            trimmed.append(trimmed_bytes() - before)
         if system.num_rows() != sizes[-1]:
             raise BenchmarkError(f"[grow] expected {sizes[-1]} rows, got {system.num_rows()}")
         versions = {"python": sys.version.split()[0], **system.versions()}
-        return {"resident_bytes": resident, "versions": versions}
+        return {"resident_bytes": resident, "trimmed_bytes": trimmed, "versions": versions}
 
     def _lookup_call(self, batches: list[Any]) -> Callable[[int], None]:
         def call(position: int) -> None:

@@ -12,7 +12,7 @@ check() {
 }
 
 cpp_format() {
-  find native -name '*.h' -o -name '*.cpp' | xargs -r clang-format --dry-run -Werror
+  find native benchmarks -name '*.h' -o -name '*.cpp' | xargs -r clang-format --dry-run -Werror
 }
 
 check "Python format" python -m ruff format --check

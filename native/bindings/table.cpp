@@ -33,12 +33,19 @@ T* at(Address address) {
 Table::Columns columns_at(Address times, const std::vector<Address>& columns,
                           const std::vector<uint32_t>& sizes) {
   Table::Columns result{at<int64_t>(times), {}, sizes};
-  for (const Address column : columns) result.data.push_back(at<float>(column));
+  for (const Address column : columns) result.data.push_back(at<char>(column));
   return result;
 }
 
-using Segments = std::vector<
-    std::tuple<uint32_t, std::string, std::vector<std::pair<std::string, float>>, float, float>>;
+using Named = std::pair<std::string, float>;  // a codec or view and its parameter
+
+void construct_segment(SegmentSpec* self, uint32_t dim, std::string optimizer,
+                       std::vector<Named> options, std::pair<float, float> initial, bool is_normal,
+                       Named codec, Named view) {
+  new (self) SegmentSpec{
+      dim,       std::move(optimizer), std::move(options), initial.first, initial.second,
+      is_normal, codec.first,          codec.second,       view.first,    view.second};
+}
 
 // (kind, threshold, slots, max_bytes, ttl_seconds, capacity, split_num, is_equal)
 using AdmissionTuple =
@@ -53,17 +60,16 @@ AdmissionSpec admission_spec(const AdmissionTuple& tuple) {
   return {kind, threshold, slots, max_bytes, ttl, capacity, split_num, is_equal};
 }
 
-void construct(Table* self, std::string name, const Segments& segments, uint64_t seed,
-               const std::string& non_finite, float clip_value, const AdmissionTuple& admission,
-               const std::pair<uint32_t, SlotValues>& expiry,
+void construct(Table* self, std::string name, std::vector<SegmentSpec> segments, uint64_t seed,
+               bool is_serving, const std::string& non_finite, float clip_value,
+               const AdmissionTuple& admission, const std::pair<uint32_t, SlotValues>& expiry,
                const std::pair<uint64_t, std::string>& budget) {
   TableSpec spec;
   spec.name = std::move(name);
+  spec.segments = std::move(segments);
   spec.seed = seed;
+  spec.is_serving = is_serving;
   spec.clip_value = clip_value;
-  for (const auto& [dim, optimizer, options, minval, maxval] : segments) {
-    spec.segments.push_back(SegmentSpec{dim, optimizer, options, minval, maxval});
-  }
   if (non_finite == "skip") spec.non_finite = NonFinite::kSkip;
   if (non_finite == "clip") spec.non_finite = NonFinite::kClip;
   spec.admission = admission_spec(admission);
@@ -115,23 +121,26 @@ Numbers memory_report(Table& table) {
 void bind_reads(nb::class_<Table>& table) {
   table.def(
       "lookup",
-      [](const Table& self, Address keys, size_t n, Address out, bool initial, unsigned threads) {
-        self.lookup(at<int64_t>(keys), n, at<float>(out), initial, threads);
+      [](const Table& self, Address keys, size_t n, Address out, bool initial,
+         const std::vector<float>& scales, unsigned threads) {
+        self.lookup(at<int64_t>(keys), n, at<float>(out), initial, scales.data(), threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "initial"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "initial"_a, "scales"_a, "threads"_a);
   table.def(
       "contains",
-      [](const Table& self, Address keys, size_t n, Address out) {
-        self.contains(at<int64_t>(keys), n, at<bool>(out));
+      [](const Table& self, Address keys, size_t n, Address out, unsigned threads) {
+        self.contains(at<int64_t>(keys), n, at<bool>(out), threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "out"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "threads"_a);
   table.def(
       "entries",
       [](const Table& self, Address keys, size_t n, Address present, Address times,
-         const std::vector<Address>& columns, const std::vector<uint32_t>& sizes) {
-        self.entries(at<int64_t>(keys), n, at<bool>(present), columns_at(times, columns, sizes));
+         const std::vector<Address>& columns, const std::vector<uint32_t>& sizes,
+         unsigned threads) {
+        self.entries(at<int64_t>(keys), n, at<bool>(present), columns_at(times, columns, sizes),
+                     threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "present"_a, "times"_a, "columns"_a, "sizes"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "present"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a);
   table.def(
       "export_rows",
       [](Table& self, uint64_t first, uint64_t last, size_t limit, Address keys, Address times,
@@ -148,10 +157,11 @@ void bind_reads(nb::class_<Table>& table) {
 void bind_writes(nb::class_<Table>& table) {
   table.def(
       "lookup_or_insert",
-      [](Table& self, Address keys, size_t n, Address out, uint32_t now, unsigned threads) {
-        self.lookup_or_insert(at<int64_t>(keys), n, at<float>(out), now, threads);
+      [](Table& self, Address keys, size_t n, Address out, const std::vector<float>& scales,
+         uint32_t now, unsigned threads) {
+        self.lookup_or_insert(at<int64_t>(keys), n, at<float>(out), scales.data(), now, threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "now"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "scales"_a, "now"_a, "threads"_a);
   table.def(
       "assign",
       [](Table& self, Address keys, size_t n, Address values, uint32_t now, unsigned threads) {
@@ -167,32 +177,34 @@ void bind_writes(nb::class_<Table>& table) {
   table.def(
       "apply_gradients",
       [](Table& self, Address keys, size_t n, Address grads, const std::vector<float>& rates,
-         uint32_t now, unsigned threads) {
+         const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads) {
         const auto counts = self.apply_gradients(at<int64_t>(keys), n, at<float>(grads),
-                                                 rates.data(), now, threads);
+                                                 {rates.data(), scales.data(), step}, now, threads);
         return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "now"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "scales"_a, "step"_a, "now"_a,
+      "threads"_a);
   table.def(
       "reinitialize",
-      [](Table& self, Address keys, size_t n, Address existed, uint32_t now) {
-        self.reinitialize(at<int64_t>(keys), n, at<int32_t>(existed), now);
+      [](Table& self, Address keys, size_t n, Address existed, uint32_t now, unsigned threads) {
+        self.reinitialize(at<int64_t>(keys), n, at<int32_t>(existed), now, threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "existed"_a, "now"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "existed"_a, "now"_a, "threads"_a);
   table.def(
       "erase",
-      [](Table& self, Address keys, size_t n, Address existed) {
-        self.erase(at<int64_t>(keys), n, at<bool>(existed));
+      [](Table& self, Address keys, size_t n, Address existed, unsigned threads) {
+        self.erase(at<int64_t>(keys), n, at<bool>(existed), threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "existed"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "existed"_a, "threads"_a);
   table.def(
       "import_rows",
       [](Table& self, Address keys, size_t n, Address times, const std::vector<Address>& columns,
-         const std::vector<uint32_t>& sizes) {
-        self.import_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes));
+         const std::vector<uint32_t>& sizes, unsigned threads) {
+        self.import_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes), threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a);
   table.def("clear", &Table::clear, ReleaseGil());
+  table.def_prop_rw("num_update_calls", &Table::num_update_calls, &Table::set_num_update_calls);
   table.def("set_memory_limit", &Table::set_memory_limit, "limit_bytes"_a);
 }
 
@@ -224,9 +236,12 @@ void bind_retention(nb::class_<Table>& table) {
 }  // namespace
 
 void init_table(nb::module_& module) {
+  nb::class_<SegmentSpec>(module, "SegmentSpec")
+      .def("__init__", construct_segment, "dim"_a, "optimizer"_a, "options"_a, "initial"_a,
+           "is_normal"_a, "codec"_a, "view"_a);
   nb::class_<Table> table(module, "Table");
-  table.def("__init__", construct, "name"_a, "segments"_a, "seed"_a, "non_finite"_a, "clip_value"_a,
-            "admission"_a, "expiry"_a, "budget"_a);
+  table.def("__init__", construct, "name"_a, "segments"_a, "seed"_a, "is_serving"_a, "non_finite"_a,
+            "clip_value"_a, "admission"_a, "expiry"_a, "budget"_a);
   bind_reads(table);
   bind_writes(table);
   bind_retention(table);

@@ -1,6 +1,7 @@
 #include "optimizer/kernels.h"
 
 #include <array>
+#include <stdexcept>
 
 namespace monolith {
 
@@ -12,6 +13,29 @@ extern const Kernels kKernels;
 }
 namespace avx512 {
 extern const Kernels kKernels;
+}
+
+namespace {
+
+template <typename Kernel>
+const Kernel& find(std::span<const Kernel> list, const char* what, const std::string& name) {
+  for (const Kernel& kernel : list) {
+    if (name == kernel.name) return kernel;
+  }
+  throw std::invalid_argument(std::string("[Layout] expected a known ") + what + ", got '" + name +
+                              "'");
+}
+
+}  // namespace
+
+const OptimizerKernel& find_kernel(std::span<const OptimizerKernel> list, const std::string& name) {
+  return find(list, "optimizer", name);
+}
+const CodecKernel& find_kernel(std::span<const CodecKernel> list, const std::string& name) {
+  return find(list, "codec", name);
+}
+const ViewKernel& find_kernel(std::span<const ViewKernel> list, const std::string& name) {
+  return find(list, "view", name);
 }
 
 std::span<const Kernels* const> all_kernels() noexcept {

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "optimizer/adagrad.h"
+#include "optimizer/arithmetic.h"
+#include "optimizer/codecs.h"
 #include "optimizer/kernels.h"
 #include "optimizer/philox.h"
-#include "optimizer/sgd.h"
+#include "optimizer/views.h"
+#include "optimizer_rules.h"  // every header in optimizer/rules/, and MONOLITH_RULES: their structs
 
 namespace monolith::MONOLITH_ISA {
 namespace {
@@ -17,7 +19,29 @@ template <typename T>
 constexpr OptimizerKernel describe() {
   return {T::kName, T::kOptions, T::state_size, T::initialize, T::step};
 }
-constexpr std::array kOptimizers{describe<Sgd>(), describe<Adagrad>()};
+template <typename... Rules>
+constexpr std::array<OptimizerKernel, sizeof...(Rules)> describe_all() {
+  return {describe<Rules>()...};
+}
+constexpr auto kOptimizers = describe_all<MONOLITH_RULES>();
+
+template <typename T>
+constexpr CodecKernel describe_codec() {
+  if constexpr (requires { &T::round; }) {
+    return {T::kName, T::bytes, T::encode, T::decode, T::round};
+  } else {
+    return {T::kName, T::bytes, T::encode, T::decode, nullptr};
+  }
+}
+constexpr std::array kCodecs{describe_codec<Fp32>(), describe_codec<Half<Fp16>>(),
+                             describe_codec<Half<Bf16>>(), describe_codec<FixedR8>(),
+                             describe_codec<OneBit>()};
+
+template <typename T>
+constexpr ViewKernel describe_view() {
+  return {T::kName, T::kIsStraight, T::forward, T::backward};
+}
+constexpr std::array kViews{describe_view<FixedR8View>(), describe_view<OneBitView>()};
 
 void uniform(float* __restrict out, uint32_t first, uint32_t n, uint64_t seed, int64_t key,
              float minval, float maxval) {
@@ -71,6 +95,7 @@ void add(float* __restrict sum, const float* __restrict values, size_t n) {
 }  // namespace
 
 extern const Kernels kKernels;
-const Kernels kKernels{MONOLITH_ISA_NAME, kOptimizers, uniform, find_non_finite, add};
+const Kernels kKernels{MONOLITH_ISA_NAME, kOptimizers,     kCodecs, kViews,
+                       uniform,           find_non_finite, add};
 
 }  // namespace monolith::MONOLITH_ISA

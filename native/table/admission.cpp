@@ -34,13 +34,14 @@ uint32_t philox_word(uint64_t key, uint64_t number, uint64_t seed) {
 
 }  // namespace
 
-Admission::Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed)
+Admission::Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed, uint64_t salt)
     : kind_(spec.kind),
       thresholds_(spec.threshold, spec.slots),
       limits_{candidates_per_partition(spec), spec.ttl_seconds},
       shape_(spec.capacity / kPartitions, spec.split_num),
       is_equal_(spec.is_equal),
       seed_(seed),
+      salt_(salt),
       memory_(memory) {}
 
 Admission::~Admission() { clear(); }
@@ -57,7 +58,9 @@ Admission::Partition* Admission::make_partition(uint32_t number) {
   if (group.load(std::memory_order_relaxed) == nullptr) {
     void* block = memory_.take(sizeof(Group));
     if (block == nullptr) return nullptr;
-    group.store(new (block) Group, std::memory_order_release);
+    auto* fresh = new (block) Group;
+    for (Partition& partition : fresh->partitions) partition.candidates.set_salt(salt_);
+    group.store(fresh, std::memory_order_release);
   }
   return find_partition(number);
 }
@@ -127,11 +130,10 @@ void Admission::undo(const AdmissionLog& log) noexcept {
 }
 
 uint32_t Admission::num_columns() const noexcept {
-  return kind_ == AdmissionKind::kMinCount ? 3 : kind_ == AdmissionKind::kSlidingFilter ? 4 : 1;
+  return kind_ == AdmissionKind::kMinCount ? 3 : kind_ == AdmissionKind::kSlidingFilter ? 4 : 0;
 }
 
 std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions) {
-  if (kind_ == AdmissionKind::kProbabilistic) return {static_cast<int64_t>(next_call_.load())};
   std::vector<int64_t> values;
   std::vector<CandidateRow> candidates;
   std::vector<FilterRow> cells;
@@ -155,8 +157,6 @@ std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions
 }
 
 void Admission::import_rows(const int64_t* values, size_t n) {
-  if (kind_ == AdmissionKind::kProbabilistic) next_call_ = static_cast<uint64_t>(values[0]);
-  if (kind_ == AdmissionKind::kProbabilistic) return;
   for (size_t i = 0; i < n; ++i, values += num_columns()) {
     const uint64_t hash = key_hash(values[0]);
     const bool is_candidate = kind_ == AdmissionKind::kMinCount;

@@ -37,15 +37,13 @@ class Admission {
  public:
   static constexpr uint32_t kPartitions = 4096;
 
-  Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed);
+  Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed, uint64_t salt);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
   // Whether the key has to ask.
   bool has_rule(int64_t key) const noexcept { return thresholds_.of(key) > 0; }
-  // A number for the calls that ask: random answers depend on it.
-  uint64_t begin_call() noexcept { return next_call_.fetch_add(1, std::memory_order_relaxed); }
 
   // Fetches what ask() will read.
   void prefetch(uint64_t hash) const noexcept;
@@ -77,7 +75,7 @@ class Admission {
     uint64_t hash;
     uint32_t count;  // occurrences in the call
     uint32_t now;
-    uint64_t call;
+    uint64_t call;  // number of the call: random answers depend on it
   };
   // Only keys that have a rule, and that the turn covers. Throws OutOfMemory before any change.
   bool ask(Turn& turn, const Question& question, AdmissionLog& log);
@@ -125,8 +123,8 @@ class Admission {
   const FilterRing::Shape shape_;
   const bool is_equal_;
   const uint64_t seed_;
+  const uint64_t salt_;
   Account memory_;
-  std::atomic<uint64_t> next_call_{0};
   Candidates::Counters cleared_;  // of partitions that clear() freed
   std::mutex mutex_;              // of allocating groups
   std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};

@@ -22,18 +22,16 @@ inline void prefetch_bytes(const void* address, size_t bytes) noexcept {
 // touches one cache line. Written and read under the bin's lock or between two reads of the
 // version.
 struct Meta {
-  uint32_t time;   // last update in seconds; of a free row: next free row
-  uint32_t marks;  // kFresh, kHeld, use count; the upper 16 bits are free
+  uint32_t time;       // last update in seconds; of a free row: next free row
+  uint32_t marks = 0;  // use count, kHeld; the upper 16 bits are free
 
-  static constexpr uint32_t kFresh = 1;  // inserted, but not written by any call yet
-  static constexpr uint32_t kUse = 2;    // unit of the use count: writing calls, aged
-  static constexpr uint32_t kUses = 0xFF * kUse;
-  static constexpr uint32_t kHeld = 1u << 9;  // a running call will write it: no victim
+  static constexpr uint32_t kUses = 0xFF;     // writing calls, saturating, aged
+  static constexpr uint32_t kHeld = 1u << 8;  // a running call will write it: no victim
 
   // Marks after a writing call.
   static constexpr uint32_t used(uint32_t marks) noexcept {
-    marks &= ~(kFresh | kHeld);
-    return (marks & kUses) == kUses ? marks : marks + kUse;
+    marks &= ~kHeld;
+    return (marks & kUses) == kUses ? marks : marks + 1;
   }
 };
 
@@ -75,7 +73,8 @@ class Arena {
 
  private:
   static constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1;
-  static constexpr uint32_t kMaxChunks = 1u << (32 - kIndexBits);
+  // The top bit of a row number is kReserved; the last chunk is left out because of kNoRow.
+  static constexpr uint32_t kMaxChunks = (1u << (31 - kIndexBits)) - 1;
 
   struct Chunk {
     std::atomic<char*> rows{nullptr};

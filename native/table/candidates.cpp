@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "table/hash.h"
-
 namespace monolith {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "table/account.h"
+#include "table/hash.h"
 
 namespace monolith {
 
@@ -36,6 +37,9 @@ struct CandidateRow {
 // that each call names; release() gives it back.
 class Candidates {
  public:
+  // Of the table, see place_of; before the first question.
+  void set_salt(uint64_t salt) noexcept { salt_ = salt; }
+
   struct Limits {
     uint32_t max_candidates;
     uint32_t ttl_seconds;  // 0: none
@@ -81,7 +85,7 @@ class Candidates {
     uint32_t& stamp() const noexcept { return line->stamps[at]; }
   };
 
-  static uint32_t home_bits(uint64_t hash) noexcept { return static_cast<uint32_t>(hash >> 20); }
+  uint32_t home_bits(uint64_t hash) const noexcept { return place_of(hash, salt_); }
   static size_t bytes_for(uint32_t capacity) noexcept;
   static uint32_t lines_in(size_t bytes, uint32_t capacity) noexcept;
 
@@ -112,6 +116,7 @@ class Candidates {
   void remove(Slot slot) noexcept;
   void drop_oldest(AdmissionLog* steps) noexcept;
 
+  uint64_t salt_ = 1;
   std::atomic<Line*> lines_{nullptr};
   std::atomic<uint32_t> num_lines_{0};
   uint32_t capacity_ = 0;  // candidates, a power of two; the log has twice as many places

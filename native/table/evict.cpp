@@ -17,19 +17,15 @@ constexpr uint64_t kAgeingPeriod = 8;  // samplings; every so many, use counts a
 Table::Evicted Table::evict(uint64_t first, uint32_t reference) {
   const Gate::Shared gate(gate_);
   Evicted result{0, first};
-  {
-    Epochs::Guard guard(epochs_);
-    for (int i = 0; i < kBinsPerCall; ++i) {
-      uint64_t last;
-      result.count += evict_bin(result.next, reference, last);
-      result.next = last + 1;
-      if (result.next == 0) break;
-      guard.refresh();
-    }
+  Epochs::Guard guard(epochs_);
+  for (int i = 0; i < kBinsPerCall; ++i) {
+    uint64_t last;
+    result.count += evict_bin(result.next, reference, last);
+    result.next = last + 1;
+    if (result.next == 0) break;
+    guard.refresh();
   }
-  num_rows_ -= result.count;
   counters_.evicted += result.count;
-  epochs_.reclaim();
   return result;
 }
 
@@ -38,14 +34,13 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noe
   constexpr uint32_t kRun = 64;
   uint32_t numbers[kRun];
   uint32_t num_found = 0, num_evicted = 0;
-  bool is_worn = false;
   Bin* bin = index_.lock_bin(hash);
   last = bin->last_hash();
   Line* const lines = bin->lines();
   const auto fetch = [&](const Line& line) {
     for (const auto& row : line.rows) {
       const uint32_t number = row.load(std::memory_order_relaxed);
-      if (number != kNoRow) __builtin_prefetch(arena_.meta(number));
+      if (!(number & kReserved)) __builtin_prefetch(arena_.meta(number));
     }
   };
   for (uint32_t l = 0; l < bin->num_lines + kLinesAhead; ++l) {
@@ -54,11 +49,10 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noe
     Line& line = lines[l - kLinesAhead];
     for (uint32_t slot = 0; slot < Line::kSlots; ++slot) {
       const uint32_t number = line.rows[slot].load(std::memory_order_relaxed);
-      if (number == kNoRow) continue;
+      if (number & kReserved) continue;  // free, or not written yet
       const int64_t key = line.keys[slot].load(std::memory_order_relaxed);
       const int64_t age = int64_t{reference} - int64_t{arena_.meta(number)->time};
       if (age < int64_t{expiry_days_.of(key)} * kSecondsPerDay) continue;
-      is_worn |= line.is_worn();
       bin->remove({&line, slot});
       numbers[num_found++] = number;
       if (num_found < kRun) continue;
@@ -69,8 +63,7 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noe
   }
   arena_.give(numbers, num_found);
   num_evicted += num_found;
-  if (is_worn) bin = index_.renew(bin);
-  if (num_evicted > 0) bin = index_.shrink(bin);
+  if (num_evicted > 0) bin = index_.tidy(bin);
   bin->lock.unlock();
   return num_evicted;
 }
@@ -96,15 +89,15 @@ bool Table::evict_for_budget(Bin& bin, uint32_t& number) noexcept {
     Line& line = bin.lines()[(start + l) % bin.num_lines];
     for (uint32_t slot = 0; slot < Line::kSlots && n < kSampled; ++slot) {
       const uint32_t row = line.rows[slot].load(std::memory_order_relaxed);
-      if (row == kNoRow) continue;
+      if (row & kReserved) continue;  // free, or not written yet
       Meta* meta = arena_.meta(row);
       uint32_t marks;
       racy_load(&marks, &meta->marks, sizeof(marks));
-      if (marks & (Meta::kFresh | Meta::kHeld)) continue;
+      if (marks & Meta::kHeld) continue;
       const uint64_t uses = is_by_use ? marks & Meta::kUses : 0;
       sampled[n++] = {{&line, slot}, meta, uses << 32 | meta->time};
       if (!ages) continue;
-      const uint32_t aged = (marks & ~Meta::kUses) | ((marks & Meta::kUses) / 2 & Meta::kUses);
+      const uint32_t aged = (marks & ~Meta::kUses) | ((marks & Meta::kUses) / 2);
       racy_store(&meta->marks, &aged, sizeof(aged));
     }
   }
@@ -113,7 +106,6 @@ bool Table::evict_for_budget(Bin& bin, uint32_t& number) noexcept {
       sampled, sampled + n, [](const auto& a, const auto& b) { return a.rank < b.rank; });
   number = victim.place.line->rows[victim.place.slot].load(std::memory_order_relaxed);
   bin.remove(victim.place);
-  --num_rows_;
   counters_.evicted_for_budget.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

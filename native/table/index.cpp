@@ -7,7 +7,7 @@
 namespace monolith {
 namespace {
 
-constexpr double kMaxLoad = 0.85;
+constexpr double kMaxLoad = 0.87;
 constexpr uint32_t kMaxDepth = 28;
 
 // A number in [0, 1) that depends on the bin alone. Bins of equal slack would all be full at the
@@ -21,9 +21,9 @@ uint32_t split_from(const Bin& bin) {
   return static_cast<uint32_t>(2048 * (1 + draw(bin.prefix, bin.depth, 0)));
 }
 
-// Lines of a bin for so many keys; each bin and rebuild draws its own slack.
+// Each bin and rebuild draws its own slack.
 uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth, uint32_t generation) {
-  const double slack = 1.08 + 0.40 * draw(prefix, depth, generation + 1);
+  const double slack = 1.06 + 0.34 * draw(prefix, depth, generation + 1);
   const double slots = num_keys * slack / kMaxLoad;
   auto lines = static_cast<size_t>(slots / Line::kSlots) + 1;
   const size_t bytes = (lines + 1) * sizeof(Line);
@@ -33,13 +33,15 @@ uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth, uint32_t 
   return static_cast<uint32_t>(std::min<size_t>(lines, BinRef::kMaxLines));
 }
 
+Line* home_of(Bin& bin, uint64_t hash) { return BinRef(&bin).home(place_of(hash, bin.salt)); }
+
 Line* next(Bin& bin, Line* line) {
   return line + 1 == bin.lines() + bin.num_lines ? bin.lines() : line + 1;
 }
 
 // While the array is private: no versions to keep.
 void insert_private(Bin& bin, int64_t key, uint32_t row) {
-  Line* line = BinRef(&bin).home(key_hash(key));
+  Line* line = home_of(bin, key_hash(key));
   uint32_t slot = line->find_free();
   while (slot == Line::kSlots) {
     const uint32_t version = line->version.load(std::memory_order_relaxed);
@@ -55,7 +57,7 @@ void insert_private(Bin& bin, int64_t key, uint32_t row) {
 }  // namespace
 
 Bin::Place Bin::find(int64_t key, uint64_t hash) noexcept {
-  Line* const home = BinRef(this).home(hash);
+  Line* const home = home_of(*this, hash);
   Line* line = home;
   do {
     const uint32_t slot = line->find(key);
@@ -67,14 +69,14 @@ Bin::Place Bin::find(int64_t key, uint64_t hash) noexcept {
 }
 
 Bin::Place Bin::find_free(uint64_t hash) noexcept {
-  Line* line = BinRef(this).home(hash);
+  Line* line = home_of(*this, hash);
   uint32_t slot = line->find_free();
   for (; slot == Line::kSlots; slot = line->find_free()) line = next(*this, line);
   return {line, slot};
 }
 
 void Bin::insert(int64_t key, uint64_t hash, uint32_t row, Place place) noexcept {
-  for (Line* line = BinRef(this).home(hash); line != place.line; line = next(*this, line)) {
+  for (Line* line = home_of(*this, hash); line != place.line; line = next(*this, line)) {
     if (line->version.load(std::memory_order_relaxed) & Line::kOverflowed) continue;
     line->begin_write();
     line->end_write(Line::kOverflowed);
@@ -91,18 +93,18 @@ void Bin::remove(Place place) noexcept {
   place.line->rows[place.slot].store(kNoRow, std::memory_order_relaxed);
   place.line->end_write();
   --num_keys;
+  ++num_removed;
 }
 
-Index::Index(Memory& memory, Epochs& epochs, uint32_t first_version)
-    : memory_(memory), heap_(memory), epochs_(epochs), first_version_(first_version) {
+Index::Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version)
+    : memory_(memory), heap_(memory), epochs_(epochs), salt_(salt), first_version_(first_version) {
   Directory* directory = allocate_directory(0);
   try {
-    const uint32_t num_lines = lines_for(1, 0, 0, 0);
-    count_bytes((size_t{num_lines} + 1) * sizeof(Line), 0);
-    Bin* bin = allocate_bin(num_lines, 0, 0, 0);
+    Bin* bin = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
     directory->entries()[0].store(BinRef(bin).bits(), std::memory_order_relaxed);
+    count_bytes(directory->bytes() + bin->bytes(), 0);
   } catch (...) {
-    heap_.release(directory, directory->bytes());
+    free_directory(directory);
     throw;
   }
   num_bins_ = 1;
@@ -128,24 +130,25 @@ Bin* Index::allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uin
   bin->generation = generation;
   bin->depth = depth;
   bin->prefix = prefix;
+  bin->salt = salt_;
   for (uint32_t i = 0; i < num_lines; ++i) (new (bin->lines() + i) Line)->reset(first_version_);
   return bin;
 }
 
-// A bin that is replaced no longer counts: what is in use is what readers can reach.
+// What is replaced no longer counts: in use is what readers can reach.
 void Index::count_bytes(size_t added, size_t removed) {
   if (added > removed && !memory_.try_use(added - removed)) throw OverBudget();
   if (added < removed) memory_.unuse(removed - added);
   bytes_.fetch_add(added - removed, std::memory_order_relaxed);
 }
 
-// All that can fail before new bins take the place of an old one.
-void Index::replace(const Bin* old, size_t new_bytes) {
-  count_bytes(new_bytes, old->bytes());
+// All that can fail before new bins or a directory take the place of old ones.
+void Index::reserve(size_t num_retired, size_t new_bytes, size_t old_bytes) {
+  count_bytes(new_bytes, old_bytes);
   try {
-    epochs_.reserve(1);
+    epochs_.reserve(num_retired);
   } catch (...) {
-    count_bytes(old->bytes(), new_bytes);
+    if (new_bytes > old_bytes) count_bytes(old_bytes, new_bytes);
     throw;
   }
 }
@@ -162,10 +165,10 @@ void Index::free_retired(void* owner, void* block, size_t bytes) {
   static_cast<Index*>(owner)->heap_.release(block, bytes);
 }
 
-uint32_t Index::find(int64_t key, uint64_t hash) const noexcept {
-  for (;;) {
+Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {
+  for (uint32_t tries = 0;; ++tries) {
     const BinRef ref = bin_of(hash);
-    Line* const home = ref.home(hash);
+    Line* const home = ref.home(place_of(hash, salt_));
     Line* line = home;
     for (;;) {
       const uint32_t version = line->version.load(std::memory_order_acquire);
@@ -175,11 +178,11 @@ uint32_t Index::find(int64_t key, uint64_t hash) const noexcept {
           slot == Line::kSlots ? kNoRow : line->rows[slot].load(std::memory_order_relaxed);
       fence_acquire();
       if (line->version.load(std::memory_order_relaxed) != version) break;
-      if (row != kNoRow || !(version & Line::kOverflowed)) return row;
+      if (row != kNoRow || !(version & Line::kOverflowed)) return {row, version >= Line::kWorn};
       line = line + 1 == ref.lines() + ref.num_lines() ? ref.lines() : line + 1;
-      if (line == home) return kNoRow;
+      if (line == home) return {kNoRow, false};
     }
-    pause_cpu();
+    wait_turn(tries);
   }
 }
 
@@ -195,7 +198,10 @@ void Index::wait_for(Bin& bin) noexcept {
 }
 
 Bin* Index::make_room(Bin* bin, uint64_t hash) {
-  if (bin->num_keys < bin->max_keys) return bin;
+  if (bin->num_keys < bin->max_keys) {
+    const bool is_worn = bin->find_free(hash).line->is_worn();
+    return is_worn ? rebuild(bin, bin->num_lines) : bin;
+  }
   const bool is_full = bin->num_lines == BinRef::kMaxLines;
   if (bin->num_keys >= split_from(*bin) || is_full) {
     // Uneven children may be full at once: their arrays are made for the keys they have.
@@ -205,20 +211,26 @@ Bin* Index::make_room(Bin* bin, uint64_t hash) {
   return rebuild(bin, lines_for(bin->num_keys + 1, bin->prefix, bin->depth, bin->generation + 1));
 }
 
-Bin* Index::renew(Bin* bin) noexcept {
+void Index::renew(uint64_t hash) {
+  Bin* bin = lock_bin(hash);
   try {
-    return rebuild(bin, bin->num_lines);
-  } catch (const std::bad_alloc&) {
-    return bin;
+    bin = rebuild(bin, bin->num_lines);
+  } catch (...) {
+    bin->lock.unlock();
+    throw;
   }
+  bin->lock.unlock();
 }
 
-Bin* Index::shrink(Bin* bin) noexcept {
+// A bin from which many keys went holds more memory than it needs, or more overflow flags, each of
+// which sends a search for a missing key on to the next line.
+Bin* Index::tidy(Bin* bin) noexcept {
   const bool is_sparse = bin->num_lines > 8 && bin->num_keys < bin->max_keys / 3;
-  if (!is_sparse) return bin;
-  const uint32_t wanted = bin->num_keys + 1;
+  const bool is_stale = bin->num_removed > 16 + bin->max_keys / 4;
+  if (!is_sparse && !is_stale) return bin;
+  const uint32_t lines = lines_for(bin->num_keys + 1, bin->prefix, bin->depth, bin->generation + 1);
   try {
-    return rebuild(bin, lines_for(wanted, bin->prefix, bin->depth, bin->generation + 1));
+    return rebuild(bin, std::min(lines, bin->num_lines));  // fits into a full budget too
   } catch (const std::bad_alloc&) {
     return bin;
   }
@@ -227,7 +239,7 @@ Bin* Index::shrink(Bin* bin) noexcept {
 Bin* Index::rebuild(Bin* bin, uint32_t num_lines) {
   Bin* fresh = allocate_bin(num_lines, bin->prefix, bin->depth, bin->generation + 1);
   try {
-    replace(bin, fresh->bytes());
+    reserve(1, fresh->bytes(), bin->bytes());
   } catch (...) {
     free_bin(fresh);
     throw;
@@ -250,12 +262,11 @@ Bin* Index::try_split(Bin* bin, uint64_t hash) {
   uint32_t num_upper = 0;
   bin->for_each([&](int64_t key, uint32_t) { num_upper += key_hash(key) >= middle; });
   const uint32_t num_lower = bin->num_keys - num_upper;
-  const uint32_t lower_lines = lines_for(num_lower + 1, bin->prefix, depth, 0);
-  Bin* lower = allocate_bin(lower_lines, bin->prefix, depth, 0);
+  Bin* lower = allocate_bin(lines_for(num_lower + 1, bin->prefix, depth, 0), bin->prefix, depth, 0);
   Bin* upper = nullptr;
   try {
     upper = allocate_bin(lines_for(num_upper + 1, middle, depth, 0), middle, depth, 0);
-    replace(bin, lower->bytes() + upper->bytes());
+    reserve(1, lower->bytes() + upper->bytes(), bin->bytes());
   } catch (...) {
     free_bin(lower);
     if (upper != nullptr) free_bin(upper);
@@ -289,9 +300,9 @@ bool Index::reserve_depth(uint8_t depth, bool is_forced) {
   if (!is_forced && (size_t{1} << depth) > 64 + 16 * num_bins_) return false;
   Directory* wide = allocate_directory(old->depth + 1);
   try {
-    epochs_.reserve(1);
+    reserve(1, wide->bytes(), old->bytes());
   } catch (...) {
-    heap_.release(wide, wide->bytes());
+    free_directory(wide);
     throw;
   }
   for (size_t i = 0; i < size_t{2} << old->depth; ++i) {
@@ -334,17 +345,18 @@ void Index::clear() {
   Bin* empty = nullptr;
   try {
     empty = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
-    epochs_.reserve(bins.size() + 1);
+    reserve(bins.size() + 1, directory->bytes() + empty->bytes(), bytes());
   } catch (...) {
     if (empty != nullptr) free_bin(empty);
-    heap_.release(directory, directory->bytes());
+    free_directory(directory);
     throw;
   }
   directory->entries()[0].store(BinRef(empty).bits(), std::memory_order_relaxed);
-  count_bytes(empty->bytes(), bytes());  // no more than before: cannot fail
-  const std::lock_guard lock(directory_mutex_);
-  directory_.store(directory, std::memory_order_release);
-  num_bins_ = 1;
+  {
+    const std::lock_guard lock(directory_mutex_);
+    directory_.store(directory, std::memory_order_release);
+    num_bins_ = 1;
+  }
   for (Bin* bin : bins) {
     bin->lock.lock();
     retire(bin);

@@ -13,12 +13,15 @@
 namespace monolith {
 
 inline constexpr uint32_t kNoRow = UINT32_MAX;  // marks a free slot, so that no key is reserved
+// Set in the row number of a key that a running call has inserted but not written yet. Readers take
+// it for missing, so nobody sees a row that no call wrote, nor one that a failed call takes back.
+inline constexpr uint32_t kReserved = 1u << 31;
 
 // The version also guards the rows that the line points to: a reader copies a row between two reads
 // of it, which costs no further cache line. It is odd while a writer (who holds the bin's lock)
 // changes the line or one of its rows, and its sequence grows with each change.
 struct alignas(64) Line {
-  static constexpr uint32_t kSlots = 5;
+  static constexpr uint32_t kSlots = 5;  // the vector code below counts on it
   static constexpr uint32_t kWriting = 1;
   static constexpr uint32_t kRetired = 2;     // the bin was rebuilt; look it up again
   static constexpr uint32_t kOverflowed = 4;  // a key that belongs here was put into a later line
@@ -66,10 +69,17 @@ struct alignas(64) Line {
 
   // First free slot, or kSlots.
   uint32_t find_free() const noexcept {
-    for (uint32_t s = 0; s < kSlots; ++s) {
-      if (rows[s].load(std::memory_order_relaxed) == kNoRow) return s;
-    }
-    return kSlots;
+#if defined(__SSE2__) && !MONOLITH_TSAN
+    const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows));
+    const __m128i is_free = _mm_cmpeq_epi32(four, _mm_set1_epi32(-1));
+    auto free = static_cast<uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(is_free)));
+    free |= static_cast<uint32_t>(rows[4].load(std::memory_order_relaxed) == kNoRow) << 4;
+    return static_cast<uint32_t>(__builtin_ctz(free | 1u << kSlots));
+#else
+    uint32_t s = 0;
+    while (s < kSlots && rows[s].load(std::memory_order_relaxed) != kNoRow) ++s;
+    return s;
+#endif
   }
 
   // Writers only, under the bin's lock.
@@ -81,11 +91,11 @@ struct alignas(64) Line {
     const uint32_t v = version.load(std::memory_order_relaxed);
     version.store(((v & ~kWriting) + kSequence) | set_flags, std::memory_order_release);
   }
-  // Few changes are left before the sequence would repeat; the bin must be rebuilt first, or a
-  // reader that slept through a full turn would take a torn row for a whole one.
-  bool is_worn() const noexcept {
-    return version.load(std::memory_order_relaxed) >= UINT32_MAX - 16 * kSequence;
-  }
+  // The sequence nears its end; the bin must be rebuilt, or a reader that slept through a full turn
+  // would take a torn row for a whole one. Writers ask before their first change, when they can
+  // still fail; the margin is for the changes of calls that asked before.
+  static constexpr uint32_t kWorn = UINT32_MAX - (kSequence << 16);
+  bool is_worn() const noexcept { return version.load(std::memory_order_relaxed) >= kWorn; }
 };
 static_assert(sizeof(Line) == 64);
 

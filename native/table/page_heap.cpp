@@ -50,14 +50,15 @@ void* PageHeap::allocate(size_t bytes) {
 }
 
 void* PageHeap::allocate_in_slab(size_t pages) {
-  for (Slab& slab : slabs_) {
-    if (slab.num_free < pages) continue;
-    const size_t first = slab.find_run(pages);
+  // Oldest first, so that the newest may become empty: the system maps downwards.
+  for (auto slab = slabs_.rbegin(); slab != slabs_.rend(); ++slab) {
+    if (slab->num_free < pages) continue;
+    const size_t first = slab->find_run(pages);
     if (first == kPages) continue;
-    slab.mark(first, pages, true);
-    return slab.base + first * kPageBytes;
+    slab->mark(first, pages, true);
+    return slab->base + first * kPageBytes;
   }
-  slabs_.reserve(slabs_.size() + 1);
+  if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 1);
   Slab slab{static_cast<char*>(memory_.allocate(kHugeBytes))};
   slab.mark(0, pages, true);
   const auto at = std::upper_bound(slabs_.begin(), slabs_.end(), slab.base,

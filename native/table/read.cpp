@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "table/table.h"
+#include "table/columns.h"
 #include "table/team.h"
 
 namespace monolith {
@@ -24,20 +24,20 @@ struct Pending {
 };
 
 // Finds the key in one line. False: go on with the next line.
-bool match_line(int64_t key, Pending& p) noexcept {
+[[gnu::always_inline]] inline bool match_line(int64_t key, Pending& p) noexcept {
   p.version = p.line->version.load(std::memory_order_acquire);
   const uint32_t slot = p.line->find(key);
   const bool is_stable = !(p.version & (Line::kWriting | Line::kRetired));
   if (slot != Line::kSlots) {
-    // A slot that is freed at this moment reads as kNoRow, which is kMissing: the version tells.
-    p.number = is_stable ? p.line->rows[slot].load(std::memory_order_relaxed) : kUnsure;
-    if (p.number == kMissing) p.number = kUnsure;
-    return true;
+    // Acquire: a row of a chunk that the arena has just added needs the arena's new directory.
+    p.number = is_stable ? p.line->rows[slot].load(std::memory_order_acquire) : kUnsure;
+    if (p.number < kReserved) [[likely]]
+      return true;
   }
   fence_acquire();
   const bool is_same = p.line->version.load(std::memory_order_relaxed) == p.version;
   p.number = is_stable && is_same ? kMissing : kUnsure;
-  return p.number == kUnsure || !(p.version & Line::kOverflowed);
+  return p.number == kUnsure || slot != Line::kSlots || !(p.version & Line::kOverflowed);
 }
 
 // Finds the key in its line or those it overflowed into. Leaves the line and version to check
@@ -63,7 +63,9 @@ void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
     return;
   }
   const auto start = std::chrono::steady_clock::now();
-  while (line.version.load(std::memory_order_relaxed) & Line::kWriting) pause_cpu();
+  for (uint32_t tries = 0; line.version.load(std::memory_order_relaxed) & Line::kWriting; ++tries) {
+    wait_turn(tries);
+  }
   const auto waited = std::chrono::steady_clock::now() - start;
   const auto ns = static_cast<uint64_t>(waited / std::chrono::nanoseconds(1));
   counters_.reader_waits.fetch_add(1, std::memory_order_relaxed);
@@ -78,7 +80,7 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
   const uint64_t hash = key_hash(key);
   for (;;) {
     const BinRef ref = index_.bin_of(hash);
-    Pending p{ref.home(hash), nullptr, 0, 0};
+    Pending p{ref.home(place_of(hash, index_.salt())), nullptr, 0, 0};
     match(key, ref, p);
     if (p.number == kMissing) return false;
     if (p.number != kUnsure) {
@@ -93,16 +95,17 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
 }
 
 // Stage 1 fetches the key's index line, stage 2 finds the row and fetches it, stage 3 uses it. The
-// stages of different keys run side by side, so that memory and processor are both busy.
-template <typename Hit, typename Miss>
+// stages of different keys run side by side, so that memory and processor are both busy. hit copies
+// the row and may be called again; done follows once, when the copy is known to be whole.
+template <typename Hit, typename Done, typename Miss>
 void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
-                 const Miss& miss) const {
+                 const Done& done, const Miss& miss) const {
   Pending window[kWindow];
-  const size_t row_bytes = size_t{layout_.dim()} * 4;
+  const size_t row_bytes = layout_.weight_bytes();
   const auto fetch_line = [&](size_t i) {
     const uint64_t hash = key_hash(keys[i]);
     Pending& p = window[i % kWindow];
-    p.line = index_.bin_of(hash).home(hash);
+    p.line = index_.home(hash);
     __builtin_prefetch(p.line);
   };
   const auto fetch_row = [&](size_t i) {
@@ -110,7 +113,7 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     if (!match_line(keys[i], p)) {
       const uint64_t hash = key_hash(keys[i]);
       const BinRef ref = index_.bin_of(hash);  // a rebuilt bin starts over, at its own home line
-      p.line = ref.home(hash);
+      p.line = ref.home(place_of(hash, index_.salt()));
       match(keys[i], ref, p);
     }
     if (!with_row || p.number >= kUnsure) return;
@@ -123,12 +126,12 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     if (p.number < kUnsure) [[likely]] {
       hit(i, p.row, p.number);
       if (is_unchanged(p)) [[likely]]
-        return;
+        return done(i);
     } else if (p.number == kMissing) {
       return miss(i);
     }
     const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
-    if (!read_one(keys[i], again)) miss(i);
+    read_one(keys[i], again) ? done(i) : miss(i);
   };
   const size_t n = last - first;
   for (size_t i = 0; i < std::min(n, 2 * kAhead); ++i) {
@@ -145,66 +148,103 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
   for (size_t i = num_used; i < n; ++i) use_row(first + i);
 }
 
-void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial,
-                   unsigned threads) const {
-  const size_t dim = layout_.dim();
-  const auto hit = [=](size_t i, const char* row, uint32_t) {
-    racy_load(out + i * dim, row, dim * 4);
-  };
-  const auto miss = [=, this](size_t i) {
-    if (initial && !(admission_ && admission_->has_rule(keys[i]))) {
-      layout_.initial_weights(out + i * dim, keys[i]);
-    } else {
-      std::memset(out + i * dim, 0, dim * 4);
-    }
-  };
+// Calls piece(first, last) on several threads until all n keys are done.
+template <typename Piece>
+void Table::in_pieces(size_t n, unsigned threads, const Piece& piece) const {
   std::atomic<size_t> next{0};
-  Team::run(std::max(1u, threads), [&](Team& team, unsigned) {
+  Team::run(threads, [&](Team& team, unsigned) {
     team.attempt([&] {
-      const Epochs::Guard guard(epochs_);
+      Epochs::Guard guard(epochs_);
       for (size_t at; (at = next.fetch_add(kPiece)) < n;) {
-        read(keys, at, std::min(at + kPiece, n), true, hit, miss);
+        piece(at, std::min(at + kPiece, n));
+        guard.refresh();
       }
     });
   });
 }
 
-void Table::contains(const int64_t* keys, size_t n, bool* out) const {
-  const Epochs::Guard guard(epochs_);
-  const auto hit = [&](size_t i, const char*, uint32_t) { out[i] = true; };
-  const auto miss = [&](size_t i) { out[i] = false; };
-  read(keys, 0, n, false, hit, miss);
+void Table::read_plain(const int64_t* keys, size_t first, size_t last, float* out,
+                       bool initial) const {
+  const size_t dim = layout_.dim();
+  const auto hit = [=](size_t i, const char* row, uint32_t) {
+    racy_load(out + i * dim, row, dim * 4);
+  };
+  const auto miss = [=, this](size_t i) {
+    if (initial && !reads_zeros(keys[i])) {
+      layout_.initial_weights(out + i * dim, keys[i]);
+    } else {
+      std::memset(out + i * dim, 0, dim * 4);
+    }
+  };
+  read(keys, first, last, true, hit, [](size_t) {}, miss);
 }
 
-void Table::read_entry(uint32_t number, size_t i, const Columns& columns, float* scratch) const {
+// Rows that are not plain, or are seen through views.
+void Table::read_coded(const int64_t* keys, size_t first, size_t last, float* out, bool initial,
+                       const float* scales) const {
+  const size_t dim = layout_.dim(), bytes = layout_.weight_bytes();
+  std::vector<char> codes(bytes);
+  const auto hit = [&](size_t, const char* row, uint32_t) { racy_load(codes.data(), row, bytes); };
+  const auto done = [&](size_t i) {
+    layout_.decode(out + i * dim, codes.data());
+    if (layout_.has_views()) layout_.see(out + i * dim, scales);
+  };
+  const auto miss = [&](size_t i) {
+    if (!initial || reads_zeros(keys[i]))
+      return static_cast<void>(std::memset(out + i * dim, 0, dim * 4));
+    layout_.initial_weights(out + i * dim, keys[i]);
+    if (layout_.has_views()) layout_.see(out + i * dim, scales);
+  };
+  read(keys, first, last, true, hit, done, miss);
+}
+
+void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
+                   unsigned threads) const {
+  const bool is_plain = layout_.is_plain() && !layout_.has_views();
+  in_pieces(n, threads, [&](size_t first, size_t last) {
+    is_plain ? read_plain(keys, first, last, out, initial)
+             : read_coded(keys, first, last, out, initial, scales);
+  });
+}
+
+void Table::contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const {
+  const auto hit = [=](size_t i, const char*, uint32_t) { out[i] = true; };
+  const auto miss = [=](size_t i) { out[i] = false; };
+  in_pieces(n, threads, [&](size_t first, size_t last) {
+    read(keys, first, last, false, hit, [](size_t) {}, miss);
+  });
+}
+
+void Table::read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const {
   const char* row = arena_.row(number);
   const Meta* meta = arena_.meta(number);
   if (row == nullptr || meta == nullptr) return;  // cleared; the version has changed too
-  racy_load(scratch, row, size_t{layout_.num_floats()} * 4);
+  racy_load(scratch, row, size_t{layout_.num_words()} * 4);
   uint32_t time;
   racy_load(&time, &meta->time, sizeof(time));
   columns.times[i] = time;
-  for (size_t c = 0; c < columns.data.size(); ++c) {
-    std::copy_n(scratch, columns.sizes[c], columns.data[c] + i * columns.sizes[c]);
-    scratch += columns.sizes[c];
-  }
+  for_each_column(layout_, columns, i, [&](size_t offset, char* column, size_t bytes) {
+    std::memcpy(column, scratch + offset, bytes);
+  });
 }
 
-void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns& columns) const {
-  const Epochs::Guard guard(epochs_);
-  std::vector<float> scratch(layout_.num_floats());
-  const auto hit = [&](size_t i, const char*, uint32_t number) {
-    present[i] = true;
-    read_entry(number, i, columns, scratch.data());
-  };
+void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
+                    unsigned threads) const {
   const auto miss = [&](size_t i) {
     present[i] = false;
     columns.times[i] = 0;
     for (size_t c = 0; c < columns.data.size(); ++c) {
-      std::fill_n(columns.data[c] + i * columns.sizes[c], columns.sizes[c], 0.0f);
+      std::memset(columns.data[c] + i * columns.sizes[c], 0, columns.sizes[c]);
     }
   };
-  read(keys, 0, n, true, hit, miss);
+  in_pieces(n, threads, [&](size_t first, size_t last) {
+    std::vector<char> scratch(size_t{layout_.num_words()} * 4);
+    const auto hit = [&](size_t i, const char*, uint32_t number) {
+      present[i] = true;
+      read_entry(number, i, columns, scratch.data());
+    };
+    read(keys, first, last, true, hit, [](size_t) {}, miss);
+  });
 }
 
 // Bin by bin. Within a bin the keys are collected under its lock and then read like any others, so
@@ -212,7 +252,7 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
 size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
                           const Columns& columns) {
   Epochs::Guard guard(epochs_);
-  std::vector<float> scratch(layout_.num_floats());
+  std::vector<char> scratch(size_t{layout_.num_words()} * 4);
   std::vector<std::pair<uint64_t, int64_t>> found;  // (hash, key)
   size_t n = 0;
   for (uint64_t start = first;;) {
@@ -220,9 +260,9 @@ size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* 
     const uint64_t bin_last = bin->last_hash();
     try {
       found.clear();
-      bin->for_each([&](int64_t key, uint32_t) {
+      bin->for_each([&](int64_t key, uint32_t row) {
         const uint64_t hash = key_hash(key);
-        if (hash >= start && hash <= last) found.emplace_back(hash, key);
+        if (hash >= start && hash <= last && row < kReserved) found.emplace_back(hash, key);
       });
     } catch (...) {
       bin->lock.unlock();

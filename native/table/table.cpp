@@ -1,20 +1,31 @@
 #include "table/table.h"
 
+#include <random>
+
 namespace monolith {
+namespace {
+
+uint64_t random_salt() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+}  // namespace
 
 Table::Table(const TableSpec& spec)
     : name_(spec.name),
-      layout_(spec.segments, spec.seed),
+      layout_(spec.segments, spec.seed, !spec.is_serving),
+      is_serving_(spec.is_serving),
       non_finite_(spec.non_finite),
       clip_value_(spec.clip_value),
       expiry_days_(spec.expiry_days, spec.expiry_slots),
       budget_policy_(spec.budget_policy),
       memory_(spec.budget_bytes, sizeof(Table)),
       arena_(memory_, epochs_, layout_.row_bytes()),
-      index_(memory_, epochs_, spec.first_version) {
+      index_(memory_, epochs_, random_salt(), spec.first_version) {
   if (spec.admission.kind == AdmissionKind::kNone) return;
   if (!memory_.try_use(sizeof(Admission))) throw OverBudget();
-  admission_ = std::make_unique<Admission>(memory_, spec.admission, spec.seed);
+  admission_ = std::make_unique<Admission>(memory_, spec.admission, spec.seed, index_.salt());
 }
 
 }  // namespace monolith

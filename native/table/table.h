@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "ops/batch.h"
@@ -28,6 +29,7 @@ struct TableSpec {
   std::string name;  // for messages
   std::vector<SegmentSpec> segments;
   uint64_t seed = 0;
+  bool is_serving = false;  // weights are encoded, not rounded; a new row starts from zeros
   NonFinite non_finite = NonFinite::kRefuse;
   float clip_value = 0;
   AdmissionSpec admission;
@@ -56,43 +58,59 @@ class Table {
   explicit Table(const TableSpec& spec);
 
   const Layout& layout() const noexcept { return layout_; }
-  uint64_t num_rows() const noexcept { return num_rows_.load(std::memory_order_relaxed); }
+  // While calls run, the count may lag behind them.
+  uint64_t num_rows() const noexcept {
+    const uint64_t removed = counters_.erased + counters_.evicted + counters_.evicted_for_budget;
+    const uint64_t inserted = counters_.inserted;
+    return inserted > removed ? inserted - removed : 0;
+  }
   size_t row_bytes() noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
   size_t candidate_bytes() const noexcept { return admission_ ? admission_->bytes() : 0; }
   size_t held_bytes() const noexcept { return memory_.held_bytes(); }
+  // Calls of assign, assign_add and apply_gradients: each seeds its rounding with its number.
+  uint64_t num_update_calls() const noexcept { return num_update_calls_.load(); }
+  void set_num_update_calls(uint64_t number) noexcept { num_update_calls_.store(number); }
   const TableCounters& counters() const noexcept { return counters_; }
-  uint32_t num_candidate_columns() const noexcept {
-    return admission_ ? admission_->num_columns() : 0;
-  }
   const IndexCounters& index_counters() const noexcept { return index_.counters(); }
   // Allocations beyond the limit fail as if the machine had no more memory.
   void set_memory_limit(size_t bytes) noexcept { memory_.set_limit(bytes); }
 
-  // out: (n, dim). A missing key reads as its initial values, or as zeros.
-  void lookup(const int64_t* keys, size_t n, float* out, bool initial, unsigned threads) const;
-  void contains(const int64_t* keys, size_t n, bool* out) const;
+  // out: (n, dim). A missing key reads as its initial values, or as zeros. scales: of the views,
+  // one per segment.
+  void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
+              unsigned threads) const;
+  void contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const;
   // Whole rows. columns: one buffer per column of an export, in the order of the row.
   struct Columns {
-    int64_t* times;            // (n,)
-    std::vector<float*> data;  // (n, sizes[i]) each
-    std::vector<uint32_t> sizes;
+    int64_t* times;               // (n,)
+    std::vector<char*> data;      // (n, sizes[i]) each
+    std::vector<uint32_t> sizes;  // bytes of a row
   };
-  void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns) const;
+  void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
+               unsigned threads) const;
   // Up to limit rows with first <= hash <= last, ascending by hash. Returns how many.
   size_t export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
                      const Columns& columns);
 
-  void lookup_or_insert(const int64_t* keys, size_t n, float* out, uint32_t now, unsigned threads);
+  void lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
+                        uint32_t now, unsigned threads);
   void assign(const int64_t* keys, size_t n, const float* values, uint32_t now, unsigned threads);
   void assign_add(const int64_t* keys, size_t n, const float* values, uint32_t now,
                   unsigned threads);
+  // What apply_gradients is told beside keys and gradients; rates and scales: one per segment.
+  struct StepOptions {
+    const float* rates;
+    const float* scales;
+    int64_t step;
+  };
   // Throws std::invalid_argument under NonFinite::kRefuse.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                const float* rates, uint32_t now, unsigned threads);
-  void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now);
-  void erase(const int64_t* keys, size_t n, bool* existed);
-  void import_rows(const int64_t* keys, size_t n, const Columns& columns);
+                                const StepOptions& options, uint32_t now, unsigned threads);
+  void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
+                    unsigned threads);
+  void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
+  void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads);
   // Removes every row, candidate and filter count.
   void clear();
 
@@ -103,7 +121,10 @@ class Table {
   };
   Evicted evict(uint64_t first, uint32_t reference);
 
-  // What admission remembers, row by row (num_candidate_columns() of them).
+  // What admission remembers, row by row: num_candidate_columns() numbers each.
+  uint32_t num_candidate_columns() const noexcept {
+    return admission_ ? admission_->num_columns() : 0;
+  }
   std::vector<int64_t> export_candidates(std::span<const uint32_t> partitions);
   void import_candidates(const int64_t* values, size_t n);
   Admission::Facts admission_facts();
@@ -112,29 +133,40 @@ class Table {
   class Writer;
   struct RowCache;
 
-  template <typename Hit, typename Miss>
+  template <typename Hit, typename Done, typename Miss>
   void read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
-            const Miss& miss) const;
+            const Done& done, const Miss& miss) const;
+  void read_plain(const int64_t* keys, size_t first, size_t last, float* out, bool initial) const;
+  void read_coded(const int64_t* keys, size_t first, size_t last, float* out, bool initial,
+                  const float* scales) const;
   template <typename Hit>
   bool read_one(int64_t key, const Hit& hit) const;
+  template <typename Piece>
+  void in_pieces(size_t n, unsigned threads, const Piece& piece) const;
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
-  void read_entry(uint32_t number, size_t i, const Columns& columns, float* scratch) const;
+  void read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const;
 
   enum class Insertion { kInserted, kFound, kRefused };
-  Insertion insert_row(int64_t key, uint32_t now, RowCache& rows);
-  bool insert_again(int64_t key, uint32_t now, RowCache& rows) noexcept;
+  Insertion insert_row(int64_t key, RowCache& rows);
+  bool insert_again(int64_t key, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, uint32_t& number) noexcept;
   uint32_t evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noexcept;
-  bool remove_row(int64_t key, bool only_fresh) noexcept;
+  bool reads_zeros(int64_t key) const noexcept { return admission_ && admission_->has_rule(key); }
+  bool remove_row(int64_t key, bool is_reserved) noexcept;
   template <typename Edit>
-  bool update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit,
-                  bool is_use = true) noexcept;
+  void update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept;
+  template <typename Edit>
+  void edit_weights(char* row, bool is_new, int64_t key, uint64_t call, RowCache& rows,
+                    const Edit& edit) const noexcept;
+  template <typename Update>
+  void numbered(const Update& update);
   void prefetch_row(uint32_t number) const noexcept;
   std::string refusal(size_t row, size_t column, float value) const;
 
   const std::string name_;
   const Layout layout_;
+  const bool is_serving_;
   const NonFinite non_finite_;
   const float clip_value_;
   const SlotRule expiry_days_;
@@ -145,8 +177,8 @@ class Table {
   Index index_;
   std::unique_ptr<Admission> admission_;  // null: every key gets a row
   Gate gate_;
-  std::atomic<uint64_t> num_rows_{0};
   std::atomic<uint64_t> num_samplings_{0};
+  std::atomic<uint64_t> num_update_calls_{0};
   TableCounters counters_;
 };
 

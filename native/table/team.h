@@ -5,11 +5,11 @@
 // costs little.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -19,6 +19,8 @@ namespace monolith {
 
 class Team {
  public:
+  static constexpr unsigned kMaxThreads = 256;
+
   // Runs body(team, member) on at most num_threads threads, the calling one among them. The body
   // must not throw (attempt() is for work that may); the first failure is thrown here, after all
   // have ended.
@@ -26,6 +28,7 @@ class Team {
   static void run(unsigned num_threads, Body body) {
     Team team;
     std::vector<std::thread> helpers;
+    num_threads = std::clamp(num_threads, 1u, kMaxThreads);
     try {
       helpers.reserve(num_threads - 1);
       for (unsigned member = 1; member < num_threads; ++member) {
@@ -34,8 +37,8 @@ class Team {
           body(team, member);
         });
       }
-    } catch (const std::system_error&) {
-      // The system gives no more threads: go on with those that run.
+    } catch (const std::exception&) {
+      // The system gives no more threads, or no memory for them: go on with those that run.
     }
     team.size_.store(static_cast<unsigned>(helpers.size()) + 1);
     team.size_.notify_all();

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
+
+#include "table/columns.h"
 
 namespace monolith {
 namespace {
@@ -49,12 +52,13 @@ const float* sum_rows(const float* values, size_t dim, std::span<const uint32_t>
 
 void Table::prefetch_row(uint32_t number) const noexcept {
   if (number == kNoRow) return;
+  number &= ~kReserved;
   prefetch_bytes(arena_.row(number), arena_.row_bytes());
   __builtin_prefetch(arena_.meta(number), 1);
 }
 
-// The row is complete before the index shows it.
-Table::Insertion Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
+// Reserves a row with initial values for the key.
+Table::Insertion Table::insert_row(int64_t key, RowCache& rows) {
   const uint64_t hash = key_hash(key);
   if (rows.peek() == kNoRow) {
     uint32_t victim;
@@ -67,12 +71,12 @@ Table::Insertion Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
   const uint32_t number = rows.peek();
   char* row = arena_.row(number);
 #if MONOLITH_TSAN
-  layout_.initial_row(rows.scratch.data(), key);
-  racy_store(row, rows.scratch.data(), rows.scratch.size() * 4);
+  layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
+  racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
-  layout_.initial_row(reinterpret_cast<float*>(row), key);
+  layout_.initial_row(row, rows.weights.data(), key);
 #endif
-  const Meta fresh{now, Meta::kFresh};
+  const Meta fresh{0, 0};
   racy_store(arena_.meta(number), &fresh, sizeof(Meta));
   Bin* bin = index_.lock_bin(hash);
   if (bin->find(key, hash).line != nullptr) {
@@ -92,125 +96,146 @@ Table::Insertion Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
     bin->lock.unlock();
     throw;
   }
-  Bin::Place place = bin->find_free(hash);
-  if (place.line->is_worn()) {
-    bin = index_.renew(bin);
-    place = bin->find_free(hash);
-  }
-  bin->insert(key, hash, number, place);
+  bin->insert(key, hash, number | kReserved, bin->find_free(hash));
   bin->lock.unlock();
   rows.pop();
-  counters_.inserted.fetch_add(1, std::memory_order_relaxed);
   return Insertion::kInserted;
 }
 
 // For a row that another call removed since this one saw or made it: the key is missing like any
 // other, and asks again. False: it stays missing, by admission, budget or lack of memory.
-bool Table::insert_again(int64_t key, uint32_t now, RowCache& rows) noexcept {
-  const uint64_t hash = key_hash(key);
+bool Table::insert_again(int64_t key, RowCache& rows) noexcept {
   try {
     std::optional<Admission::Turn> turn;
-    if (rows.count > 0 && admission_->has_rule(key)) {
-      turn.emplace(*admission_).cover(hash, 12);
-      if (index_.find(key, hash) != kNoRow) return true;
+    const Admission::Question& question = rows.question;
+    if (question.count > 0 && admission_->has_rule(key)) {
+      turn.emplace(*admission_).cover(question.hash, 12);
+      if (index_.find(key, question.hash).row != kNoRow) return true;
       rows.asked.clear();
-      if (!admission_->ask(*turn, {key, hash, rows.count, now, rows.call}, rows.asked)) {
+      if (!admission_->ask(*turn, question, rows.asked)) {
         ++rows.num_refused;
         return false;
       }
     }
-    const Insertion insertion = insert_row(key, now, rows);
-    num_rows_ += insertion == Insertion::kInserted;
-    rows.num_refused += insertion == Insertion::kRefused;
-    return insertion != Insertion::kRefused;
+    const bool is_refused = insert_row(key, rows) == Insertion::kRefused;
+    rows.num_refused += is_refused;
+    return !is_refused;
   } catch (const std::bad_alloc&) {
+    ++rows.num_dropped;
     return false;
   }
 }
 
-bool Table::remove_row(int64_t key, bool only_fresh) noexcept {
+// Removes the key if its row is reserved, or if it is not, as asked. A row that another call has
+// reserved counts as missing, also here.
+bool Table::remove_row(int64_t key, bool is_reserved) noexcept {
   const uint64_t hash = key_hash(key);
   Bin* bin = index_.lock_bin(hash);
   const Bin::Place place = bin->find(key, hash);
   bool is_removed = false;
   if (place.line != nullptr) {
-    const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
-    if (!only_fresh || (arena_.meta(number)->marks & Meta::kFresh)) {
+    const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
+    const uint32_t number = row & ~kReserved;
+    if (is_reserved == (row != number)) {
       bin->remove(place);
       arena_.give(&number, 1);
       is_removed = true;
-      bin = index_.shrink(bin);
+      bin = index_.tidy(bin);
     }
   }
   bin->lock.unlock();
   return is_removed;
 }
 
-// Changes the key's row by edit(row, old time) -> new time. A key that another call erased since
-// this one inserted or saw it is inserted again, as if the erasure had come first; where that is
-// not possible, the erasure comes last.
+// Changes the key's row by edit(row, what it was) -> new time; a reserved row has time 0 and
+// becomes visible. A key that another call erased since this one saw it is inserted again, as if
+// the erasure had come first; where that is not possible, the erasure comes last.
 template <typename Edit>
-bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit,
-                       bool is_use) noexcept {
+void Table::update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept {
   const uint64_t hash = key_hash(key);
   Bin* bin = index_.lock_bin(hash);
   Bin::Place place = bin->find(key, hash);
   while (place.line == nullptr) {
     bin->lock.unlock();
-    if (!insert_again(key, now, rows)) return false;
+    if (!insert_again(key, rows)) return;
     bin = index_.lock_bin(hash);
     place = bin->find(key, hash);
   }
-  if (place.line->is_worn()) {
-    bin = index_.renew(bin);
-    place = bin->find(key, hash);
-  }
-  const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
+  std::atomic<uint32_t>& slot = place.line->rows[place.slot];
+  const uint32_t number = slot.load(std::memory_order_relaxed) & ~kReserved;
   char* row = arena_.row(number);
   Meta* meta = arena_.meta(number);
-  uint32_t old_marks;
-  racy_load(&old_marks, &meta->marks, sizeof(old_marks));  // a call may be taking hold of the row
-  const uint32_t marks = is_use ? Meta::used(old_marks) : old_marks & ~(Meta::kFresh | Meta::kHeld);
+  const Before before{meta->time, slot.load(std::memory_order_relaxed) != number};
+  rows.num_published += before.is_new;
+  uint32_t marks;
+  racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
 #if MONOLITH_TSAN
-  racy_load(rows.scratch.data(), row, rows.scratch.size() * 4);
-  const Meta changed{edit(rows.scratch.data(), meta->time), marks};
+  racy_load(rows.scratch.data(), row, rows.scratch.size());
+  const Meta changed{edit(rows.scratch.data(), before), Meta::used(marks)};
   place.line->begin_write();
-  racy_store(row, rows.scratch.data(), rows.scratch.size() * 4);
+  racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
   place.line->begin_write();
-  const Meta changed{edit(reinterpret_cast<float*>(row), meta->time), marks};
+  const Meta changed{edit(row, before), Meta::used(marks)};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
+  slot.store(number, std::memory_order_relaxed);
   place.line->end_write();
   bin->lock.unlock();
-  return true;
 }
 
-void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, uint32_t now,
-                             unsigned threads) {
-  const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, nullptr, now, threads, Writer::kFree);
-  if (evicts_for_budget()) {  // a row that nobody will write must not stay fresh or held
-    writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
-      update_row(
-          writer.batch().key(i), now, rows, [](float*, uint32_t time) { return time; }, false);
-    });
+// edit(weights) changes the weights of a row: in place where they are floats, else decoded and then
+// encoded for the call. A serving row starts from zeros, whatever its code of zeros reads as.
+template <typename Edit>
+void Table::edit_weights(char* row, bool is_new, int64_t key, uint64_t call, RowCache& rows,
+                         const Edit& edit) const noexcept {
+  if (layout_.is_plain()) return edit(reinterpret_cast<float*>(row));
+  float* weights = rows.weights.data();
+  if (is_serving_ && is_new) {
+    std::fill_n(weights, layout_.dim(), 0.0f);
   } else {
-    writer.insert();
+    layout_.decode(weights, row);
   }
-  lookup(keys, n, out, true, threads);
+  edit(weights);
+  layout_.encode(row, weights, key, call);
+}
+
+// update(number of the call). A call that throws gives its number back, unless a later one runs.
+template <typename Update>
+void Table::numbered(const Update& update) {
+  uint64_t number = ++num_update_calls_;
+  try {
+    update(number);
+  } catch (...) {
+    num_update_calls_.compare_exchange_strong(number, number - 1);
+    throw;
+  }
+}
+
+void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
+                             uint32_t now, unsigned threads) {
+  const Gate::Shared gate(gate_);
+  Writer(*this, keys, n, nullptr, now, threads).insert();
+  lookup(keys, n, out, true, scales, threads);
 }
 
 void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t now,
                    unsigned threads) {
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
-  Writer writer(*this, keys, n, nullptr, now, threads, Writer::kAsks);
-  writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
-    const float* last = values + writer.batch().occurrences(i).back() * dim;
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
-      std::copy_n(last, dim, row);
-      return std::max(time, now);
+  numbered([&](uint64_t call) {
+    Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
+    writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
+      const float* last = values + writer.batch().occurrences(i).back() * dim;
+      const int64_t key = writer.batch().key(i);
+      update_row(key, rows, [&](char* row, const Before& before) {
+        if (layout_.is_plain()) {
+          std::memcpy(row, last, dim * 4);
+        } else {
+          layout_.encode(row, last, key, call);
+        }
+        return std::max(before.time, now);
+      });
     });
   });
 }
@@ -219,13 +244,17 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
                        unsigned threads) {
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
-  Writer writer(*this, keys, n, nullptr, now, threads, Writer::kAsks);
-  writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
-    const float* sum =
-        sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
-      layout_.kernels().add(row, sum, dim);
-      return std::max(time, now);
+  numbered([&](uint64_t call) {
+    Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
+    writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
+      const float* sum =
+          sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
+      const int64_t key = writer.batch().key(i);
+      update_row(key, rows, [&](char* row, const Before& before) {
+        edit_weights(row, before.is_new, key, call, rows,
+                     [&](float* weights) { layout_.kernels().add(weights, sum, dim); });
+        return std::max(before.time, now);
+      });
     });
   });
 }
@@ -238,7 +267,7 @@ std::string Table::refusal(size_t row, size_t column, float value) const {
 }
 
 AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                     const float* rates, uint32_t now, unsigned threads) {
+                                     const StepOptions& options, uint32_t now, unsigned threads) {
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
@@ -261,30 +290,42 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     grads = clipped.get();
   }
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, skipped.get(), now, threads, Writer::kAsks);
-  writer.run(true, {grads, dim}, [&](uint32_t i, RowCache& rows) {
-    const float* sum =
-        sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
-      layout_.step(row, sum, rates);
-      return std::max(time, now);
+  numbered([&](uint64_t call) {
+    Writer writer(*this, keys, n, skipped.get(), now, threads, {true, call});
+    writer.run(true, {grads, dim}, [&](uint32_t i, RowCache& rows) {
+      const float* sum =
+          sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
+      if (layout_.changes_gradients() && sum != rows.sum.data()) {
+        sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
+      }
+      const int64_t key = writer.batch().key(i);
+      update_row(key, rows, [&](char* row, const Before& before) {
+        edit_weights(row, before.is_new, key, call, rows, [&](float* weights) {
+          if (layout_.changes_gradients()) {
+            layout_.see_gradients(rows.sum.data(), weights, options.scales);
+          }
+          layout_.step(weights, row, sum, options.rates, options.step);
+        });
+        return std::max(before.time, now);
+      });
     });
+    counts.applied = writer.num_edited();
+    counts.inserted = writer.num_inserted();
+    counts.refused = writer.num_refused();
   });
   counters_.skipped += counts.skipped;
-  counts.applied = writer.num_applied();
-  counts.inserted = writer.num_inserted();
-  counts.refused = writer.num_refused();
   return counts;
 }
 
-void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now) {
+void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
+                         unsigned threads) {
   const Gate::Shared gate(gate_);
   std::fill_n(existed, n, 0);  // a key that the budget refuses is not visited
-  Writer writer(*this, keys, n, nullptr, now, 1, Writer::kFree);
+  Writer writer(*this, keys, n, nullptr, now, threads);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const int64_t key = writer.batch().key(i);
-    update_row(key, now, rows, [&](float* row, uint32_t) {
-      layout_.initial_row(row, key);
+    update_row(key, rows, [&](char* row, const Before&) {
+      layout_.initial_row(row, rows.weights.data(), key);
       return now;
     });
     for (const uint32_t at : writer.batch().occurrences(i)) {
@@ -293,29 +334,27 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   });
 }
 
-void Table::erase(const int64_t* keys, size_t n, bool* existed) {
+void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads) {
   const Gate::Shared gate(gate_);
   std::atomic<uint64_t> erased{0};
-  Writer writer(*this, keys, n, nullptr, 0, 1, Writer::kFree);
+  Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.run(false, {}, [&](uint32_t i, RowCache&) {
     const bool is_removed = remove_row(writer.batch().key(i), false);
     erased += is_removed;
     for (const uint32_t at : writer.batch().occurrences(i)) existed[at] = is_removed;
   });
-  num_rows_ -= erased;
   counters_.erased += erased;
 }
 
-void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns) {
+void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads) {
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, nullptr, 0, 1, Writer::kFree);
+  Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const size_t last = writer.batch().occurrences(i).back();
-    update_row(writer.batch().key(i), 0, rows, [&](float* row, uint32_t) {
-      for (size_t c = 0; c < columns.data.size(); ++c) {
-        std::copy_n(columns.data[c] + last * columns.sizes[c], columns.sizes[c], row);
-        row += columns.sizes[c];
-      }
+    update_row(writer.batch().key(i), rows, [&](char* row, const Before&) {
+      for_each_column(layout_, columns, last, [&](size_t offset, const char* column, size_t bytes) {
+        std::memcpy(row + offset, column, bytes);
+      });
       return static_cast<uint32_t>(columns.times[last]);
     });
   });
@@ -327,7 +366,7 @@ void Table::clear() {
   index_.clear();
   arena_.clear();
   if (admission_) admission_->clear();
-  counters_.erased += num_rows_.exchange(0);
+  counters_.erased += num_rows();
   epochs_.reclaim();
 }
 

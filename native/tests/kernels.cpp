@@ -29,9 +29,10 @@ void test_steps_agree(const Kernels& kernels, const Kernels& baseline) {
       expected.initialize(s.data(), dim, options);
       std::vector<float> w2 = w, s2 = s;
       for (int step = 0; step < 20; ++step) {
-        for (float& x : g) x = normal(random);
-        expected.step(w.data(), s.data(), g.data(), dim, options, 0.1f);
-        got.step(w2.data(), s2.data(), g.data(), dim, options, 0.1f);
+        const float scale = step % 4 == 3 ? 1e25f : 1.0f;  // too large to be squared
+        for (float& x : g) x = scale * normal(random);
+        expected.step(w.data(), s.data(), g.data(), dim, options, 0.1f, step);
+        got.step(w2.data(), s2.data(), g.data(), dim, options, 0.1f, step);
       }
       CHECK(same_bits(w, w2) && same_bits(s, s2));
     }
@@ -48,6 +49,57 @@ void test_initial_values_agree(const Kernels& kernels, const Kernels& baseline) 
       baseline.uniform(one.data(), first + n - 1, 1, 0x123456789abcdef0u, -77, -0.05f, 0.05f);
       CHECK(one[0] == a[n - 1]);
     }
+  }
+}
+
+// Ordinary, tiny, huge and special numbers of both signs.
+std::vector<float> many_weights(size_t n) {
+  std::mt19937 random(2);
+  std::vector<float> weights(n);
+  for (float& x : weights) {
+    const auto bits = static_cast<uint32_t>(random());
+    std::memcpy(&x, &bits, 4);
+    if (random() % 2 == 0 || std::isnan(x)) x = std::ldexp(static_cast<float>(bits), -32);
+  }
+  return weights;
+}
+
+void test_codecs_agree(const Kernels& kernels, const Kernels& baseline) {
+  for (size_t c = 0; c < baseline.codecs.size(); ++c) {
+    const CodecKernel& expected = baseline.codecs[c];
+    const CodecKernel& got = kernels.codecs[c];
+    for (const uint32_t n : {1u, 5u, 8u, 16u, 23u, 64u, 1000u}) {
+      const std::vector<float> weights = many_weights(n);
+      std::vector<char> a(expected.bytes(n)), b = a;
+      std::vector<float> from_a(n), from_b(n);
+      const auto same = [&] {
+        expected.decode(from_a.data(), a.data(), n, 0.01f);
+        got.decode(from_b.data(), b.data(), n, 0.01f);
+        return a == b && same_bits(from_a, from_b);
+      };
+      expected.encode(a.data(), weights.data(), n, 0.01f);
+      got.encode(b.data(), weights.data(), n, 0.01f);
+      CHECK(same());
+      for (uint32_t first = 0; expected.round != nullptr && first < 6; ++first) {
+        const Rounding rounding{0x123456789abcdef0u, -77, 0x1234, first};
+        expected.round(a.data(), weights.data(), n, rounding);
+        got.round(b.data(), weights.data(), n, rounding);
+        CHECK(same());
+      }
+    }
+  }
+}
+
+void test_views_agree(const Kernels& kernels, const Kernels& baseline) {
+  for (size_t v = 0; v < baseline.views.size(); ++v) {
+    const std::vector<float> weights = many_weights(1001);
+    std::vector<float> a = weights, b = weights;
+    baseline.views[v].forward(a.data(), a.size(), 0.01f, 3.0f);
+    kernels.views[v].forward(b.data(), b.size(), 0.01f, 3.0f);
+    CHECK(same_bits(a, b));
+    baseline.views[v].backward(a.data(), weights.data(), a.size(), 0.01f, 3.0f);
+    kernels.views[v].backward(b.data(), weights.data(), b.size(), 0.01f, 3.0f);
+    CHECK(same_bits(a, b));
   }
 }
 
@@ -71,6 +123,8 @@ int main() {
   for (const Kernels* kernels : all_kernels()) {
     test_steps_agree(*kernels, baseline);
     test_initial_values_agree(*kernels, baseline);
+    test_codecs_agree(*kernels, baseline);
+    test_views_agree(*kernels, baseline);
     test_finds_every_non_finite(*kernels);
     std::printf("kernels: %s ok\n", kernels->name);
   }

@@ -15,7 +15,7 @@ namespace {
 
 std::vector<float> read_all(const Table& table, const std::vector<int64_t>& keys) {
   std::vector<float> rows(keys.size() * 4);
-  table.lookup(keys.data(), keys.size(), rows.data(), false, 1);
+  table.lookup(keys.data(), keys.size(), rows.data(), false, nullptr, 1);
   return rows;
 }
 
@@ -32,7 +32,8 @@ void test_failed_apply_changes_nothing() {
     const auto before = read_all(table, new_keys);
     table.set_memory_limit(table.held_bytes() + extra);
     try {
-      table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), &rate, 2, 2);
+      table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), {&rate, nullptr, 0}, 2,
+                            2);
       CHECK(table.num_rows() == 30500);
       break;
     } catch (const std::bad_alloc& error) {
@@ -43,7 +44,8 @@ void test_failed_apply_changes_nothing() {
     CHECK(table.counters().inserted.load() == old_keys.size());
     CHECK(read_all(table, new_keys) == before);
     table.set_memory_limit(SIZE_MAX);
-    table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), &rate, 2, 2);
+    table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), {&rate, nullptr, 0}, 2,
+                          2);
     CHECK(table.num_rows() == 30500);
   }
   CHECK(failures >= 3);
@@ -75,7 +77,7 @@ void test_failed_apply_takes_its_questions_back() {
   for (size_t extra = 0;; extra += 100000) {
     Table table(spec);
     for (const uint32_t n : {9000u, 6000u}) {
-      table.apply_gradients(keys.data(), n, grads.data(), &rate, 1, 1);
+      table.apply_gradients(keys.data(), n, grads.data(), {&rate, nullptr, 0}, 1, 1);
     }
     const auto before = candidates_of(table);
     CHECK(before.size() > 8000);
@@ -83,7 +85,7 @@ void test_failed_apply_takes_its_questions_back() {
     table.set_memory_limit(table.held_bytes() + extra);
     bool has_failed = false;
     try {
-      table.apply_gradients(keys.data(), keys.size(), grads.data(), &rate, 20, 2);
+      table.apply_gradients(keys.data(), keys.size(), grads.data(), {&rate, nullptr, 0}, 20, 2);
     } catch (const std::bad_alloc&) {
       has_failed = true;
     }
@@ -93,7 +95,8 @@ void test_failed_apply_takes_its_questions_back() {
     CHECK(candidates_of(table) == before);
     CHECK(table.admission_facts().dropped == dropped);
     table.set_memory_limit(SIZE_MAX);
-    const auto counts = table.apply_gradients(keys.data(), keys.size(), grads.data(), &rate, 20, 2);
+    const auto counts =
+        table.apply_gradients(keys.data(), keys.size(), grads.data(), {&rate, nullptr, 0}, 20, 2);
     CHECK(counts.inserted + counts.refused == 30000 && counts.inserted > 4000);
   }
   CHECK(failures >= 3);
@@ -130,7 +133,7 @@ void test_clear_gives_memory_back() {
   const size_t empty = table.held_bytes();
   const auto keys = keys_from(0, 200000);
   std::vector<float> rows(keys.size() * 4);
-  table.lookup_or_insert(keys.data(), keys.size(), rows.data(), 1, 1);
+  table.lookup_or_insert(keys.data(), keys.size(), rows.data(), nullptr, 1, 1);
   CHECK(table.held_bytes() > 40 * keys.size());
   table.clear();
   table.clear();
@@ -141,10 +144,10 @@ void test_erase_gives_index_back() {
   Table table(adagrad_table(4));
   const auto keys = keys_from(0, 200000);
   std::vector<float> rows(keys.size() * 4);
-  table.lookup_or_insert(keys.data(), keys.size(), rows.data(), 1, 1);
+  table.lookup_or_insert(keys.data(), keys.size(), rows.data(), nullptr, 1, 1);
   const size_t full = table.index_bytes();
   const auto existed = std::make_unique<bool[]>(keys.size());
-  table.erase(keys.data(), keys.size(), existed.get());
+  table.erase(keys.data(), keys.size(), existed.get(), 1);
   CHECK(table.num_rows() == 0);
   CHECK(table.index_bytes() < full / 4);
 }
@@ -155,8 +158,8 @@ void test_erased_rows_are_reused() {
   std::vector<float> rows(keys.size() * 4);
   const auto existed = std::make_unique<bool[]>(keys.size());
   for (int round = 0; round < 5; ++round) {
-    table.lookup_or_insert(keys.data(), keys.size(), rows.data(), 1, 1);
-    table.erase(keys.data(), keys.size(), existed.get());
+    table.lookup_or_insert(keys.data(), keys.size(), rows.data(), nullptr, 1, 1);
+    table.erase(keys.data(), keys.size(), existed.get(), 1);
   }
   CHECK(table.row_bytes() <= 50000 * 40);
 }

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks import targets, workload
 from benchmarks.harness import (
-    BenchmarkError,
     Measurement,
     Rules,
     Sample,
@@ -21,65 +20,9 @@ from benchmarks.harness import (
 )
 from benchmarks.insert import batch_seconds
 from benchmarks.stage import Options, matrix, table_bytes
-from benchmarks.worker import System, Worker
-from benchmarks.workload import Floats, Int64s, Workload
+from benchmarks.workload import Workload
 
 FAST = Rules(num_runs=3, sample_seconds=0.0, max_discards=0)
-
-
-class DictTable(System):
-    """A table of plain Python, right or (by `error`) wrong."""
-
-    name = "dict"
-
-    def __init__(self, error: float = 0.0) -> None:
-        self._error = error
-
-    def versions(self) -> dict[str, str]:
-        return {"dict": "1"}
-
-    def create(self, workload: Workload, *, with_state: bool, presized: bool) -> None:
-        self._rows: dict[int, Floats] = {}
-        self._state: dict[int, Floats] = {}
-        self._dim = workload.dim
-
-    def batch(self, indices: Int64s) -> list[int]:
-        return [int(key) for key in workload.keys_of(indices)]
-
-    def tensor(self, array: Floats) -> Floats:
-        return array
-
-    def assign(self, batch: list[int], values: Floats) -> None:
-        for key, row in zip(batch, values, strict=True):
-            self._rows[key] = row.copy()
-            self._state[key] = np.full(self._dim, workload.INITIAL_ACCUMULATOR, np.float32)
-
-    def lookup(self, batch: list[int]) -> Floats:
-        rows: Floats = np.stack([self._rows[key] for key in batch]) + np.float32(self._error)
-        return rows
-
-    def update(self, batch: list[int], gradient: Floats) -> None:
-        summed: dict[int, Floats] = {}
-        for key, row in zip(batch, gradient, strict=True):
-            summed[key] = summed[key] + row if key in summed else row
-        for key, row in summed.items():
-            self._state[key] += row * row
-            self._rows[key] -= workload.LEARNING_RATE * row / np.sqrt(self._state[key])
-
-    def insert(self, batch: list[int]) -> None:
-        self.assign(batch, np.zeros((len(batch), self._dim), np.float32))
-
-    def num_rows(self) -> int:
-        return len(self._rows)
-
-    def close(self) -> None:
-        self._rows.clear()
-
-
-def built(stage: str, error: float = 0.0) -> Worker:
-    worker = Worker(DictTable(error))
-    worker.build(rows=300, dim=4, batch=100, threads=1, stage=stage)
-    return worker
 
 
 def test_zipf_keys_come_with_their_exact_probabilities() -> None:
@@ -177,31 +120,6 @@ def test_a_window_has_a_length() -> None:
     assert window.others_cores >= 0
 
 
-@pytest.mark.parametrize("stage", ["lookup", "update"])
-def test_a_right_table_is_measured(stage: str) -> None:
-    worker = built(stage)
-    worker.warm_up("zipf", sample_seconds=0.0)
-    assert worker.sample("zipf")["value"] > 0
-
-
-@pytest.mark.parametrize("stage", ["lookup", "update"])
-def test_a_wrong_answer_fails_the_benchmark(stage: str) -> None:
-    with pytest.raises(BenchmarkError, match=rf"\[{stage}\] expected the known answer"):
-        built(stage, error=0.01).warm_up("uniform", sample_seconds=0.0)
-
-
-def test_insert_times_every_full_batch_after_the_first_thousand_keys() -> None:
-    reply = Worker(DictTable()).insert(rows=1_250, dim=2, batch=100, threads=1, peak_bytes=0)
-    assert len(reply["batch_seconds"]) == 2
-    assert reply["value"] > 0
-
-
-def test_lost_rows_fail_the_insert_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DictTable, "num_rows", lambda self: 7)
-    with pytest.raises(BenchmarkError, match="expected 1100 rows, got 7"):
-        Worker(DictTable()).insert(rows=1_100, dim=2, batch=100, threads=1, peak_bytes=0)
-
-
 def test_batch_times_are_minima_over_the_three_quietest_runs() -> None:
     runs: list[tuple[float, list[float]]] = [
         (0.0, [3.0, 1.0]),
@@ -244,5 +162,5 @@ def test_the_table_of_targets_names_what_was_missed() -> None:
     assert text.splitlines()[1:] == [
         "memory per key, dim 16 [B]  <= 97   98        MISSED",
         "creating 1,000 tables [ms]  <= 50   12        met",
-        "16 targets were not measured",
+        "17 targets were not measured",
     ]

@@ -3,7 +3,17 @@ import dataclasses
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, Constant, Rows, Segment, TableConfig, Uniform, Zeros
+from monolith.embedding import (
+    SGD,
+    Adagrad,
+    Constant,
+    Normal,
+    Rows,
+    Segment,
+    TableConfig,
+    Uniform,
+    Zeros,
+)
 from monolith.embedding.config import column_sizes, name_seed
 from tests.suites.table_base import keys
 
@@ -116,24 +126,38 @@ def test_defaults():
     assert Zeros() == Zeros()
 
 
-@pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf"), 1e39])
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (SGD, "learning_rate"),
-        (Adagrad, "learning_rate"),
-        (Adagrad, "initial_accumulator_value"),
-        (Adagrad, "weight_decay_factor"),
-    ],
-)
-def test_optimizers_refuse_options(make, name, value):
-    text = f"[{make.__name__}] expected {name} in [0, {MAX}], got {value}"
-    assert_refused(text, lambda: make(**{name: value}))
-
-
 def test_rows_refuse_columns_of_unequal_length():
     text = "[Rows] expected 2 rows in 'times', got 1"
     assert_refused(text, lambda: Rows(keys(1, 2), keys(1), {}))
     text = "[Rows] expected 2 rows in 'weight/0', got 3"
     columns = {"weight/0": torch.zeros(3, 1)}
     assert_refused(text, lambda: Rows(keys(1, 2), keys(1, 2), columns))
+
+
+def test_segment_refuses_precision_and_view():
+    text = "[Segment] expected precision 'fp32', 'fp16', 'bf16', got 'int8'"
+    assert_refused(text, lambda: Segment(1, precision="int8"))
+    with pytest.raises(TypeError) as caught:
+        Segment(1, view="fixed_r8")
+    text = "[Segment] expected view FixedR8, OneBit or None, got 'fixed_r8'"
+    assert str(caught.value) == text
+
+
+def test_table_refuses_kind_and_skip_zero():
+    text = "[TableConfig] expected kind 'training' or 'serving', got 'other'"
+    assert_refused(text, lambda: TableConfig("user", Segment(1), kind="other"))
+    text = "[TableConfig] expected skip_zero with kind='serving' only, got 'training'"
+    assert_refused(text, lambda: TableConfig("user", Segment(1), skip_zero=True))
+
+
+def test_table_refuses_more_rounded_columns_than_the_counter_has():
+    segments = [Segment(65536, precision="fp16"), *[Segment(65536)] * 3]
+    assert TableConfig("user", segments).dim == 1 << 18
+    text = "[TableConfig] expected dim <= 262144 with a precision other than 'fp32', got 262145"
+    assert_refused(text, lambda: TableConfig("user", [*segments, Segment(1)]))
+
+
+def test_normal_refuses_values_out_of_range():
+    text = "[Normal] expected |mean| <= 2.12676e+37, got 1e+38"
+    assert_refused(text, lambda: Normal(1e38))
+    assert_refused("[Normal] expected stddev >= 0, got -1", lambda: Normal(0, -1))

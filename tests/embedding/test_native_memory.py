@@ -87,11 +87,12 @@ def test_a_table_that_ran_out_of_memory_works_again(verb):
 def test_a_call_without_memory_is_not_counted(verb):
     table = make_table()
     limit_memory(table, EXTRA_BYTES[verb])
-    before = table.stats()
+    before, num_calls = table.stats(), table.num_update_calls
     refusal(table, verb)
     after = table.stats()
     for name in ("num_rows", "num_inserted", "num_erased", "num_skipped"):
         assert after[name] == before[name], name
+    assert table.num_update_calls == num_calls
 
 
 def test_reading_and_erasing_need_no_memory():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import Phase
 
 from monolith.embedding import Constant, ReferenceTable, Segment, TableConfig
-from monolith.embedding.reference_optimizers import optimizer_step
+from monolith.embedding.reference_optimizers import Call, optimizer_step
 from tests.suites.table import TableSuite
 from tests.suites.table_base import TableCase, column, keys
 from tests.suites.table_machine import CONFIGS, check_random_verbs
@@ -49,7 +49,7 @@ def test_machine_finds_a_table_that_sums_from_zero():
 def test_unknown_optimizer_is_refused():
     zeros = np.zeros((1, 1), np.float32)
     with pytest.raises(TypeError, match=r"\[optimizer_step\] expected an optimizer spec, got 'x'"):
-        optimizer_step("x", zeros, {}, zeros, np.float32(1))
+        optimizer_step("x", zeros, {}, Call(zeros, np.float32(1), 0))
 
 
 def test_rows_do_not_share_memory_with_results():

@@ -6,6 +6,8 @@ import pytest
 
 from tests.meta.tree import ROOT
 
+pytestmark = pytest.mark.dist
+
 
 def run_demo(*arguments):
     command = [sys.executable, str(ROOT / "examples" / "demo.py"), *arguments]

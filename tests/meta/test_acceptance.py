@@ -4,6 +4,8 @@ import pytest
 
 from tests.meta.tree import ROOT
 
+pytestmark = pytest.mark.dist  # each test runs pytest in a process of its own
+
 HEADER = "import pytest\nreq = pytest.mark.req\n"
 
 

@@ -18,10 +18,16 @@ from tests.suites.table_concurrency import Concurrency
 from tests.suites.table_expiry import Evictions, Sweeps
 from tests.suites.table_export import Exports, Imports
 from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
+from tests.suites.table_optimizer_runs import OptimizerRuns
+from tests.suites.table_optimizers import BatchSoftmaxVectors, OptimizerVectors
+from tests.suites.table_precision import Precision, RoundedInitialValues, UpdateCalls
 from tests.suites.table_reads import InitialValues, Reads
 from tests.suites.table_scale import Scale
+from tests.suites.table_serving import Serving, SkipZero
 from tests.suites.table_time import Facts, Life, Times
+from tests.suites.table_torch import TorchOptimizers
 from tests.suites.table_vectors import Vectors
+from tests.suites.table_views import Views
 from tests.suites.table_writes import Assigns, Inserts, Removals
 
 __all__ = ["TableSuite"]
@@ -53,6 +59,16 @@ class TableSuite(
     Evictions,
     Sweeps,
     Budgets,
+    Precision,
+    RoundedInitialValues,
+    UpdateCalls,
+    Views,
+    Serving,
+    SkipZero,
+    OptimizerVectors,
+    BatchSoftmaxVectors,
+    OptimizerRuns,
+    TorchOptimizers,
     Concurrency,
     Scale,
 ):

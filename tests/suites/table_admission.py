@@ -227,8 +227,8 @@ class AdmissionColumns(TableCase):
         table, other = (self.table(admission=Probabilistic(3)) for _ in range(2))
         for number in range(5):
             step(table, number)
-        other.import_candidates(table.export_candidates())
-        assert other.export_candidates()["call_number"].tolist() == [5]
+        assert table.export_candidates() == {}
+        other.num_update_calls = table.num_update_calls
         numbers = range(100, 200)
         assert step(table, *numbers) == step(other, *numbers)
         assert table.contains(keys(*numbers)).tolist() == other.contains(keys(*numbers)).tolist()
@@ -237,6 +237,13 @@ class AdmissionColumns(TableCase):
         table = self.table()
         assert table.export_candidates() == {}
         table.import_candidates({})
+
+    @pytest.mark.parametrize("rule", ALL_RULES)
+    def test_serving_table_admits_every_key(self, rule):
+        table = self.table(admission=rule, kind="serving")
+        table.assign(keys(1, 2), column(1, 2))
+        assert read(table, 1, 2) == [1, 2]
+        assert table.export_candidates() == {}
 
 
 class AdmissionFilters(TableCase):
@@ -322,7 +329,9 @@ class BadCandidates(TableCase):
         assert table.stats()["num_candidates"] == 0
 
     def test_columns_of_another_rule(self):
-        self.refuse_columns(MinCount(1), "columns ['count', 'key', 'time'], got ['key']", key=keys(1))
+        self.refuse_columns(
+            MinCount(1), "columns ['count', 'key', 'time'], got ['key']", key=keys(1)
+        )
         self.refuse_columns(None, "columns [], got ['key']", key=keys(1))
 
     def test_columns_of_another_dtype_or_length(self):
@@ -352,12 +361,6 @@ class BadCandidates(TableCase):
         names = ("partition", "split", "cell", "value")
         columns = {name: keys(value) for name, value in zip(names, row, strict=True)}
         self.refuse_columns(SlidingFilter(1, capacity=1), text, **columns)
-
-    def test_call_number_that_is_none(self):
-        rule = Probabilistic(1)
-        self.refuse_columns(rule, "1 call_number, got 2", call_number=keys(1, 2))
-        text = "call_number in [0, 9223372036854775807], got [-1, -1]"
-        self.refuse_columns(rule, text, call_number=keys(-1))
 
     def test_candidates_of_a_partition_outside_its_range(self):
         table = self.table(admission=MinCount(1))

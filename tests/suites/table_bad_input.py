@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monolith.embedding import Rows
+from monolith.embedding import BatchSoftmax, Rows
 from tests.suites.table_base import NOW, TableCase, column, exported, keys, refuses
 from tests.suites.table_verbs import KEY_VERBS, MATRIX_VERBS, THREADED_VERBS, WRITERS, call
 
@@ -164,6 +164,13 @@ class BadInput(TableCase):
         with refuses(table, ValueError, text):
             call(table, "apply_gradients", keys(1, 5), learning_rates=[rate])
 
+    @pytest.mark.parametrize("step", [-1, 1 << 63])
+    def test_step_outside_its_range(self, step):
+        table = self.table_of_two()
+        text = f"[Table.apply_gradients] expected step in [0, 2**63), got {step} (table 'user')"
+        with refuses(table, ValueError, text):
+            call(table, "apply_gradients", keys(1, 5), step=step)
+
 
 class BadExport(TableCase):
     def test_chunk_rows_below_one(self):
@@ -210,6 +217,16 @@ class BadImport(TableCase):
         text = "expected {} of dtype int64, got int32 (table 'user'); cast with .to(torch.int64)"
         self.refuse(TypeError, text.format("keys"), Rows(keys(1).int(), keys(1), columns))
         self.refuse(TypeError, text.format("times"), Rows(keys(1), keys(1).int(), columns))
+
+    def test_integer_state_as_floats(self):
+        table = self.table(optimizer=BatchSoftmax())
+        text = (
+            "[Table.import_rows] expected state/0/global_step of dtype int64, got float32 "
+            "(table 'user'); cast with .to(torch.int64)"
+        )
+        columns = {"weight/0": column(1), "state/0/global_step": column(1)}
+        with refuses(table, TypeError, text):
+            table.import_rows(Rows(keys(1), keys(1), columns))
 
     @pytest.mark.parametrize(("low", "high"), [(-1, 5), (0, MAX_TIME + 1)])
     def test_times_outside_their_range(self, low, high):

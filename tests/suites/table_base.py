@@ -81,8 +81,9 @@ def assert_same_bits(a, b):
     """Equal tensors; floats by their bits, so that -0.0 is not 0.0 and NaN equals itself."""
     assert a.dtype == b.dtype
     assert a.shape == b.shape
-    if a.dtype == torch.float32:
-        a, b = a.view(torch.int32), b.view(torch.int32)
+    if a.is_floating_point():
+        bits = {2: torch.int16, 4: torch.int32}[a.element_size()]
+        a, b = a.view(bits), b.view(bits)
     assert torch.equal(a, b), f"{int((a != b).sum())} of {a.numel()} values differ"
 
 

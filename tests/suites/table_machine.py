@@ -14,9 +14,13 @@ from hypothesis.stateful import (
 from monolith.embedding import (
     SGD,
     Adagrad,
+    Adam,
+    BatchSoftmax,
     Constant,
     Expiry,
+    FixedR8,
     MinCount,
+    OneBit,
     Probabilistic,
     ReferenceTable,
     Segment,
@@ -42,19 +46,38 @@ CONFIGS = {
         "user", [Segment(3, SGD(0.5), Constant(0.25)), Segment(5, Adagrad(0.1), Uniform(-1, 1))]
     ),
     "weight-decay": TableConfig("user", Segment(16, Adagrad(0.3, 0.0, 0.01))),
+    "integer-state": TableConfig("user", [Segment(1, BatchSoftmax()), Segment(4, Adam(0.1))]),
     "zeros-skip": TableConfig("user", Segment(33, SGD(1.0), Zeros()), non_finite="skip"),
     "negative-zeros-clip": TableConfig(
         "user", Segment(8, Adagrad(1.0), Constant(-0.0)), non_finite="clip", clip_value=4.0
     ),
+    "fp16": TableConfig("user", Segment(19, Adagrad(0.3), precision="fp16")),
+    "bf16-beside-fp32": TableConfig(
+        "user",
+        [
+            Segment(3, SGD(0.5), precision="bf16"),
+            Segment(33, Adagrad(0.1), Uniform(-1, 1), precision="bf16"),
+            Segment(2, SGD(0.5)),
+            Segment(5, Adagrad(0.2), precision="fp16"),
+        ],
+    ),
+    "views": TableConfig(
+        "user",
+        [
+            Segment(5, SGD(0.5), view=FixedR8(0.5)),
+            Segment(9, Adagrad(0.5), Uniform(-3, 3), view=OneBit(10)),
+            Segment(7, Adagrad(0.5), Uniform(-3, 3), precision="fp16", view=OneBit(1, 2.0)),
+        ],
+    ),
     "min-count": TableConfig(
         "user",
-        Segment(2, SGD(0.5)),
+        Segment(2, SGD(0.5), precision="bf16"),
         non_finite="skip",
         admission=MinCount(2, {0: 3, 32767: 0}, max_bytes=2 * 16 * 4096, ttl_seconds=500_000),
         expiry=Expiry(5, {0: 3, 16384: 0}),
     ),
     "min-count-roomy": TableConfig(
-        "user", Segment(1), admission=MinCount(1), expiry=Expiry(6, {32767: 2})
+        "user", Segment(1, view=OneBit(10)), admission=MinCount(1), expiry=Expiry(6, {32767: 2})
     ),
     "sliding-filter": TableConfig(
         "user", Segment(1), admission=SlidingFilter(2, {0: 1}, 1, 150), expiry=Expiry(9)
@@ -72,6 +95,7 @@ batches = st.lists(st.sampled_from(POOL), max_size=12)
 seeds = st.integers(0, 2**32 - 1)
 nows = st.none() | st.integers(0, NOW + 4000)
 threads = st.sampled_from([None, 1, 2, 3])
+steps = st.sampled_from([0, 9, 10, 2500])
 
 
 def make_floats(seed, shape, with_bad=False):
@@ -99,9 +123,14 @@ class TableMachine(RuleBasedStateMachine):
     def floats(self, seed, n, with_bad=False):
         return make_floats(seed, (n, self.config.dim), with_bad)
 
-    @rule(batch=batches, missing=st.sampled_from(["initial", "zeros"]), num_threads=threads)
-    def lookup(self, batch, missing, num_threads):
-        options = {"missing": missing, "num_threads": num_threads}
+    @rule(
+        batch=batches,
+        missing=st.sampled_from(["initial", "zeros"]),
+        step=steps,
+        num_threads=threads,
+    )
+    def lookup(self, batch, missing, step, num_threads):
+        options = {"missing": missing, "step": step, "num_threads": num_threads}
         assert_same_bits(*self.both("lookup", torch.tensor(batch, dtype=torch.int64), **options))
 
     @rule(batch=batches)
@@ -112,10 +141,10 @@ class TableMachine(RuleBasedStateMachine):
         assert_same_bits(first.present, second.present)
         assert_equal_rows(first.rows, second.rows)
 
-    @rule(batch=batches, now=nows, num_threads=threads)
-    def lookup_or_insert(self, batch, now, num_threads):
+    @rule(batch=batches, step=steps, now=nows, num_threads=threads)
+    def lookup_or_insert(self, batch, step, now, num_threads):
         numbers = torch.tensor(batch, dtype=torch.int64)
-        options = {"now": now, "num_threads": num_threads}
+        options = {"step": step, "now": now, "num_threads": num_threads}
         assert_same_bits(*self.both("lookup_or_insert", numbers, **options))
 
     @rule(
@@ -133,11 +162,12 @@ class TableMachine(RuleBasedStateMachine):
     @rule(
         batch=batches,
         seed=seeds,
+        step=steps,
         now=nows,
         rate=st.none() | st.sampled_from([0.0, 0.5, 1e-50]),
         num_threads=threads,
     )
-    def apply_gradients(self, batch, seed, now, rate, num_threads):
+    def apply_gradients(self, batch, seed, step, now, rate, num_threads):
         with_bad = self.config.non_finite != "refuse"
         grads = self.floats(seed, len(batch), with_bad)
         rates = None if rate is None else [rate] * len(self.config.segments)
@@ -145,6 +175,7 @@ class TableMachine(RuleBasedStateMachine):
             "apply_gradients",
             torch.tensor(batch, dtype=torch.int64),
             grads,
+            step=step,
             learning_rates=rates,
             now=now,
             num_threads=num_threads,
@@ -212,6 +243,8 @@ class TableMachine(RuleBasedStateMachine):
         stats, expected = self.both("stats")
         assert {name: stats[name] for name in expected} == expected
         assert self.tables[0].latest_time == self.tables[1].latest_time
+        first, second = self.tables
+        assert first.num_update_calls == second.num_update_calls
 
     def teardown(self):
         self.check_candidates()
@@ -220,12 +253,12 @@ class TableMachine(RuleBasedStateMachine):
             table.close()
 
 
-def check_random_verbs(make, config, max_examples=40, phases=tuple(Phase)):
+def check_random_verbs(make, config, max_examples=None, phases=tuple(Phase)):
     """Fails with the shortest sequence of verbs that makes the tables differ."""
     run_state_machine_as_test(
         lambda: TableMachine(make, config),
         settings=settings(
-            max_examples=max_examples,
+            max_examples=max_examples or settings().max_examples // 2,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,

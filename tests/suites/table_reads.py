@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from monolith.embedding import Adagrad, Constant, Segment, TableConfig, Uniform, Zeros
+from monolith.embedding import Adagrad, Constant, Normal, Segment, TableConfig, Uniform, Zeros
 from monolith.embedding.counter_random import uniform
 from tests.suites.table_base import (
     EDGE_KEYS,
@@ -147,6 +147,24 @@ class InitialValues(TableCase):
         u = uniform(3, np.arange(50), np.arange(16))
         expected = low + u * (high - low)
         assert_same_bits(table.lookup(torch.arange(50)), torch.from_numpy(expected))
+
+    def test_normal_values_are_box_muller_of_the_uniform_ones(self):
+        segments = [Segment(3), Segment(6, initializer=Normal(2.0, 0.5))]
+        table = self.build(TableConfig("user", segments, seed=9))
+        numbers = random_keys(100)
+        u = uniform(9, numbers.numpy(), np.arange(10)).astype(np.float64)
+        size = np.sqrt(-2 * np.log(u[:, 0::2] + 2.0**-24))
+        turn = 2 * np.pi * u[:, 1::2]
+        z = np.stack([size * np.cos(turn), size * np.sin(turn)], axis=-1).reshape(100, 10)
+        error = table.lookup(numbers)[:, 3:].numpy() - (2 + 0.5 * z[:, 3:9])
+        assert abs(error).max() < 1e-6
+
+    def test_normal_values_have_their_mean_and_deviation(self):
+        table = self.table(20, initializer=Normal(-1.0, 0.25))
+        values = table.lookup(torch.arange(2000))
+        assert abs(float(values.mean()) + 1) < 4 * 0.25 / 200
+        assert abs(float(values.std()) - 0.25) < 0.005
+        assert_same_bits(table.lookup_or_insert(torch.arange(2000)), values)
 
     def test_default_seed_comes_from_the_table_name(self):
         segment = Segment(8)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad
+from monolith.embedding import SGD, Adagrad, PolynomialDecay
 from tests.suites.table_base import TableCase, column, exported, floats, keys, read, times
 
 
@@ -45,10 +45,7 @@ class Vectors(TableCase):
         torch.testing.assert_close(table.lookup(keys(0, 1)), expected)
 
     def test_learning_rate_schedule(self):
-        def decay(step):
-            return (0.01 - 0.11) * (1 - min(step, 10) / 10) + 0.11
-
-        table = self.table(optimizer=SGD(decay))
+        table = self.table(optimizer=SGD(PolynomialDecay(0.01, 10, 0.11)))
         table.apply_gradients(keys(0, 0, 1), column(-1, -1, -1), step=1)
         assert read(table, 0, 1) == pytest.approx([0.04, 0.02])
 

@@ -4,13 +4,32 @@ import warnings
 
 from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
 from monolith.embedding.budget import Budget
+from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
 from monolith.embedding.expiry import Expiry
-from monolith.embedding.initializers import Constant, Uniform, Zeros
-from monolith.embedding.optimizers import SGD, Adagrad
+from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
+from monolith.embedding.optimizers import (
+    FTRL,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AMSGrad,
+    BatchSoftmax,
+    DynamicWdAdagrad,
+    GroupAdagrad,
+    GroupFTRL,
+    Momentum,
+    MovingAverage,
+    RMSprop,
+    RMSpropV2,
+    RowWiseAdagrad,
+)
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.schedules import PolynomialDecay
 from monolith.embedding.sweep import BackgroundSweep
+from monolith.embedding.views import FixedR8, OneBit
 from monolith.ops.native import load_native
 
 try:
@@ -26,17 +45,34 @@ except ImportError as error:
     Table = ReferenceTable  # type: ignore[assignment, misc]
 
 __all__ = [
+    "AMSGrad",
+    "Adadelta",
     "Adagrad",
+    "Adam",
     "Applied",
     "BackgroundSweep",
+    "BatchSoftmax",
     "Budget",
     "Constant",
+    "DynamicWdAdagrad",
     "Entries",
     "Expiry",
+    "FTRL",
+    "FixedR8",
+    "GroupAdagrad",
+    "GroupFTRL",
     "MinCount",
+    "Momentum",
+    "MovingAverage",
     "NUM_PARTITIONS",
+    "Normal",
+    "OneBit",
+    "PolynomialDecay",
     "Probabilistic",
+    "RMSprop",
+    "RMSpropV2",
     "ReferenceTable",
+    "RowWiseAdagrad",
     "Rows",
     "SGD",
     "Segment",
@@ -45,4 +81,6 @@ __all__ = [
     "TableConfig",
     "Uniform",
     "Zeros",
+    "decode",
+    "encode",
 ]

@@ -4,9 +4,16 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from monolith.embedding.config import NUM_PARTITIONS, TableConfig, column_sizes, segments_of
+from monolith.embedding.config import (
+    NUM_PARTITIONS,
+    TableConfig,
+    column_dtypes,
+    column_sizes,
+    segments_of,
+)
 from monolith.embedding.initializers import MAX_FLOAT32
 from monolith.embedding.rows import Rows
+from monolith.errors import FailedPreconditionError
 
 __all__ = [
     "MAX_BATCH",
@@ -17,8 +24,10 @@ __all__ = [
     "check_partitions",
     "check_rates",
     "check_rows",
+    "check_step",
     "check_tensor",
     "check_time",
+    "check_training",
     "hash_ranges",
 ]
 
@@ -94,16 +103,43 @@ def check_matrix(
     config: TableConfig, verb: str, name: str, values: torch.Tensor, shape: tuple[int, int]
 ) -> None:
     """Refuse values that are not a contiguous float32 CPU matrix of `shape`."""
-    where = _where(config, verb)
-    check_tensor(where, name, values, torch.float32, 2)
+    _check_matrix(_where(config, verb), name, values, torch.float32, shape)
+
+
+def _check_matrix(
+    where: tuple[str, str],
+    name: str,
+    values: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, int],
+) -> None:
+    check_tensor(where, name, values, dtype, 2)
     if tuple(values.shape) != shape:
         raise ValueError(
             f"{where[0]} expected {name} of shape {shape}, got {tuple(values.shape)} {where[1]}"
         )
 
 
-def check_rates(config: TableConfig, rates: Sequence[float]) -> list[float]:
-    """Refuse learning rates that are not one finite number >= 0 per segment."""
+def check_training(config: TableConfig, verb: str) -> None:
+    """Refuse a verb that makes or trains rows on a serving table."""
+    if config.kind != "training":
+        where = _where(config, verb)
+        raise FailedPreconditionError(
+            f"{where[0]} expected a training table, got a {config.kind} one {where[1]}"
+        )
+
+
+def check_step(config: TableConfig, verb: str, step: int) -> None:
+    """Refuse a step that is negative or no int64."""
+    if not 0 <= step < 1 << 63:
+        where = _where(config, verb)
+        raise ValueError(f"{where[0]} expected step in [0, 2**63), got {step} {where[1]}")
+
+
+def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -> list[float]:
+    """The rates of a call, or each segment's own at `step`; one finite number >= 0 per segment."""
+    if rates is None:
+        rates = [segment.optimizer.rate(step) for segment in segments_of(config)]
     where = _where(config, "apply_gradients")
     expected = len(segments_of(config))
     if len(rates) != expected:
@@ -129,8 +165,9 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
         raise ValueError(
             f"{where[0]} expected columns {sorted(sizes)}, got {sorted(rows.columns)} {where[1]}"
         )
-    for name, size in sizes.items():
-        check_matrix(config, "import_rows", name, rows.columns[name], (len(rows), size))
+    for name, dtype in column_dtypes(config).items():
+        shape = (len(rows), sizes[name])
+        _check_matrix(where, name, rows.columns[name], getattr(torch, dtype), shape)
     if len(rows) and not (int(rows.times.min()) >= 0 and int(rows.times.max()) <= MAX_TIME):
         raise ValueError(
             f"{where[0]} expected times in [0, {MAX_TIME}], got "

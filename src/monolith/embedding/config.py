@@ -9,33 +9,42 @@ from monolith.embedding.budget import EMPTY_TABLE_BYTES, Budget
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import MAX_FLOAT32, Initializer, Uniform
 from monolith.embedding.optimizers import SGD, Optimizer, StateColumn
+from monolith.embedding.views import PRECISIONS, Storage, View, code_dtype, code_size
 
 __all__ = [
     "NUM_PARTITIONS",
     "Segment",
     "TableConfig",
+    "column_dtypes",
     "column_sizes",
     "name_seed",
+    "row_bytes",
     "segment_name",
     "segments_of",
     "state_columns",
+    "storage_of",
 ]
 
 NUM_PARTITIONS = 4096
 """Partitions of the key space: the top 12 bits of a key's hash."""
 
 _MAX_DIM = 1 << 16
+_MAX_ROUNDED_DIM = 1 << 18  # column // 4 is half a word of the counter of the rounding
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of columns of a row that share initializer and optimizer.
+    """A run of columns of a row that share initializer, optimizer and storage.
 
     Args:
         dim: number of weights.
         optimizer: how gradients change them.
         initializer: their values in a new row.
         name: name in exports and files; the segment's index if None.
+        precision: storage of the weights of training rows: "fp32", or "fp16" and "bf16" with
+            stochastic rounding. State stays float32.
+        view: what lookups in training make of the weights, `FixedR8` or `OneBit`; in a serving
+            table, how they are stored (by `precision` if None).
 
     Example:
         >>> Segment(16).dim
@@ -46,14 +55,26 @@ class Segment:
     optimizer: Optimizer = field(default_factory=SGD)
     initializer: Initializer = field(default_factory=Uniform)
     name: str | None = None
+    precision: str = "fp32"
+    view: View | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.dim <= _MAX_DIM:
             raise ValueError(f"[Segment] expected 1 <= dim <= {_MAX_DIM}, got {self.dim}")
+        if not isinstance(self.optimizer, Optimizer):
+            raise TypeError(f"[Segment] expected a sparse optimizer, got {self.optimizer!r}")
+        self.optimizer.state(self.dim)  # refuses a dim that the optimizer cannot do
         if self.name is not None and (not self.name or "/" in self.name):
             raise ValueError(
                 f"[Segment] expected a name without '/', got {self.name!r}; it names columns"
             )
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"[Segment] expected precision {', '.join(map(repr, PRECISIONS))}, "
+                f"got {self.precision!r}"
+            )
+        if self.view is not None and not isinstance(self.view, View):
+            raise TypeError(f"[Segment] expected view FixedR8, OneBit or None, got {self.view!r}")
 
 
 @dataclass(frozen=True)
@@ -67,7 +88,11 @@ class TableConfig:
         non_finite: what a gradient with NaN or Inf does: "refuse" the whole call before any
             change, "skip" that occurrence, or "clip" (NaN -> 0, Inf -> `clip_value`).
         clip_value: replaces infinities under "clip".
-        admission: which missing keys get a row; all of them if None.
+        kind: "training", or "serving": rows hold encoded weights only, new ones start from zeros,
+            missing keys read as zeros, and gradients are refused. `dataclasses.replace` makes the
+            serving config of a training config.
+        skip_zero: of a serving table: a row whose weights are all zero is not kept.
+        admission: which missing keys get a row; all of them if None, and in a serving table.
         expiry: how long rows live; for ever if None.
         budget: bound on the table's memory; none if None.
 
@@ -81,6 +106,8 @@ class TableConfig:
     seed: int | None = None
     non_finite: str = "refuse"
     clip_value: float | None = None
+    kind: str = "training"
+    skip_zero: bool = False
     admission: Admission | None = None
     expiry: Expiry | None = None
     budget: Budget | None = None
@@ -98,7 +125,24 @@ class TableConfig:
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"[TableConfig] expected 0 <= seed < 2**64, got {seed}")
         self._check_non_finite()
+        self._check_storage()
         self._check_retention()
+
+    def _check_storage(self) -> None:
+        if self.kind not in ("training", "serving"):
+            raise ValueError(
+                f"[TableConfig] expected kind 'training' or 'serving', got {self.kind!r}"
+            )
+        if self.skip_zero and self.kind != "serving":
+            raise ValueError(
+                f"[TableConfig] expected skip_zero with kind='serving' only, got {self.kind!r}"
+            )
+        is_rounded = any(segment.precision != "fp32" for segment in segments_of(self))
+        if is_rounded and self.dim > _MAX_ROUNDED_DIM:
+            raise ValueError(
+                f"[TableConfig] expected dim <= {_MAX_ROUNDED_DIM} with a precision other than "
+                f"'fp32', got {self.dim}"
+            )
 
     def _check_non_finite(self) -> None:
         if self.non_finite not in ("refuse", "skip", "clip"):
@@ -128,8 +172,7 @@ class TableConfig:
             if value is not None and not isinstance(value, classes):
                 expected = " or ".join(kind.__name__ for kind in classes)
                 raise TypeError(f"[TableConfig] expected {name} as {expected}, got {value!r}")
-        # A native row: its values, a time, marks and its share of an index line.
-        least = EMPTY_TABLE_BYTES + 4 * sum(column_sizes(self).values()) + 64
+        least = EMPTY_TABLE_BYTES + row_bytes(self)
         if self.budget is not None and self.budget.max_bytes < least:
             raise ValueError(
                 f"[TableConfig] expected a budget of at least {least} bytes, a table of one row, "
@@ -153,8 +196,18 @@ def segment_name(config: TableConfig, index: int) -> str:
     return segments_of(config)[index].name or str(index)
 
 
+def storage_of(config: TableConfig, index: int) -> Storage:
+    """How a segment's weights are stored."""
+    segment = segments_of(config)[index]
+    if config.kind == "serving" and segment.view is not None:
+        return segment.view
+    return segment.precision
+
+
 def state_columns(config: TableConfig) -> list[tuple[str, StateColumn]]:
-    """(column name, column) of all optimizer state, in row order."""
+    """(column name, column) of all optimizer state, in row order; serving rows have none."""
+    if config.kind == "serving":
+        return []
     return [
         (f"state/{segment_name(config, i)}/{column.name}", column)
         for i, segment in enumerate(segments_of(config))
@@ -165,11 +218,27 @@ def state_columns(config: TableConfig) -> list[tuple[str, StateColumn]]:
 def column_sizes(config: TableConfig) -> dict[str, int]:
     """Width of every column of an export, in file order: weights, then state."""
     sizes = {
-        f"weight/{segment_name(config, i)}": segment.dim
+        f"weight/{segment_name(config, i)}": code_size(storage_of(config, i), segment.dim)
         for i, segment in enumerate(segments_of(config))
     }
     sizes.update({name: column.size for name, column in state_columns(config)})
     return sizes
+
+
+def column_dtypes(config: TableConfig) -> dict[str, str]:
+    """Dtype of every column of an export, as torch calls it."""
+    dtypes = {
+        f"weight/{segment_name(config, i)}": code_dtype(storage_of(config, i))
+        for i in range(len(segments_of(config)))
+    }
+    dtypes.update({name: column.dtype for name, column in state_columns(config)})
+    return dtypes
+
+
+def row_bytes(config: TableConfig) -> int:
+    """Bytes of a row, with its share of the index: no less than a native row takes."""
+    state = sum(column.num_bytes for _, column in state_columns(config))
+    return 4 * config.dim + state + 64
 
 
 def name_seed(name: str) -> int:

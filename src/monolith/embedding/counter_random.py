@@ -67,7 +67,7 @@ def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint
 
 
 def uniform(
-    seed: int, keys: NDArray[np.int64], columns: NDArray[np.int64], stream: int = 0
+    seed: int, keys: NDArray[np.int64], columns: NDArray[np.int64], stream: int = 0, call: int = 0
 ) -> NDArray[np.float32]:
     """Uniform numbers in [0, 1), multiples of 2**-24, one per key and column of the row.
 
@@ -75,7 +75,8 @@ def uniform(
         seed: 64-bit seed.
         keys: (n,).
         columns: (c,).
-        stream: fourth counter word; 0 is initial values.
+        stream: fourth counter word; 0 is initial values, 1 is rounding.
+        call: its low 16 bits are the high half of the third counter word.
 
     Returns:
         (n, c).
@@ -85,7 +86,7 @@ def uniform(
     words = keys.astype(np.int64).view(np.uint64)[:, None]
     counter[..., 0] = words & _WORD
     counter[..., 1] = words >> _HALF
-    counter[..., 2] = blocks.astype(np.uint64)
+    counter[..., 2] = blocks.astype(np.uint64) | np.uint64((call & 0xFFFF) << 16)
     counter[..., 3] = stream
     bits = philox(counter, (seed & 0xFFFFFFFF, seed >> 32))[:, place.reshape(-1), columns % 4]
     u: NDArray[np.float32] = (bits >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)

@@ -6,7 +6,7 @@ shard and machine (`counter_random.py`).
 
 from dataclasses import dataclass
 
-__all__ = ["Constant", "Initializer", "MAX_FLOAT32", "Uniform", "Zeros"]
+__all__ = ["Constant", "Initializer", "MAX_FLOAT32", "Normal", "Uniform", "Zeros"]
 
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 """Largest finite float32: tables compute in float32, so every option must fit."""
@@ -71,4 +71,29 @@ class Uniform:
             )
 
 
-Initializer = Zeros | Constant | Uniform
+@dataclass(frozen=True)
+class Normal:
+    """Weights start normally distributed (Box-Muller, from two words of the generator).
+
+    Logarithm and sine differ between machines in their last bit, and so may these values.
+
+    Args:
+        mean: centre.
+        stddev: standard deviation.
+
+    Example:
+        >>> Normal(stddev=0.01)
+        Normal(mean=0.0, stddev=0.01)
+    """
+
+    mean: float = 0.0
+    stddev: float = 0.05
+
+    def __post_init__(self) -> None:
+        # A value is at most 5.8 standard deviations from the mean.
+        _check_fits("Normal", MAX_FLOAT32 / 16, mean=self.mean, stddev=self.stddev)
+        if self.stddev < 0:
+            raise ValueError(f"[Normal] expected stddev >= 0, got {self.stddev}")
+
+
+Initializer = Zeros | Constant | Uniform | Normal

@@ -6,18 +6,19 @@ key gets a row pass through `ReferenceRows`, all reads through `_read`.
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from monolith.embedding import counter_random
+from monolith.embedding import counter_random, reference_codecs
 from monolith.embedding.config import (
     TableConfig,
-    column_sizes,
     segment_name,
     segments_of,
     state_columns,
+    storage_of,
 )
 from monolith.embedding.reference_batch import (
     Matrix,
@@ -26,7 +27,7 @@ from monolith.embedding.reference_batch import (
     initial_weights,
     occurrence_sums,
 )
-from monolith.embedding.reference_optimizers import optimizer_step
+from monolith.embedding.reference_optimizers import Call, optimizer_step
 from monolith.embedding.reference_retention import ReferenceRows
 from monolith.embedding.retention_checks import candidate_columns
 from monolith.embedding.rows import Applied, Entries, Rows
@@ -56,13 +57,19 @@ class ReferenceTable(TableVerbs):
         self._store = ReferenceRows(config)
         self._rows = self._store.rows
         self._columns = _slices(config)
-        self._width = sum(column_sizes(config).values())
+        self._dtypes = {name: column.dtype for name, column in state_columns(config)}
+        self._storages = {
+            f"weight/{segment_name(config, i)}": storage_of(config, i)
+            for i in range(len(segments_of(config)))
+        }
+        self._width = max(at.stop for at in self._columns.values())
+        self._num_update_calls = 0
 
     # Reading
 
-    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
+    def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
         with self._lock:
-            return self._weights(keys, initial)
+            return self._seen(keys.tolist(), initial, step)
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._lock:
@@ -82,13 +89,15 @@ class ReferenceTable(TableVerbs):
 
     # Writing
 
-    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor:
         with self._lock:
             distinct, _ = distinct_keys(keys.tolist())
             refused = self._store.make_room(distinct)
             new = [key for key in distinct if key not in self._rows and key not in refused]
-            self._store.put(new, self._fresh(new), [now] * len(new), uses=0)
-            return self._weights(keys, initial=True)
+            self._store.put(new, self._fresh(new), [now] * len(new))
+            return self._seen(keys.tolist(), True, step)
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._lock:
@@ -96,24 +105,31 @@ class ReferenceTable(TableVerbs):
             rows = self._read(distinct)
             for i, value in zip(place, admitted, strict=True):
                 rows[i, : self.dim] = value
-            self._store.put(distinct, rows, self._later(distinct, now))
+            self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._lock, np.errstate(all="ignore"):
             distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
             rows = self._read(distinct)
             rows[:, : self.dim] += occurrence_sums(place, admitted)
-            self._store.put(distinct, rows, self._later(distinct, now))
+            self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
 
     def _apply_gradients(
-        self, keys: torch.Tensor, grads: torch.Tensor, rates: list[float], now: int, threads: int
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
     ) -> Applied:
         kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
         num_skipped = len(keys) - len(kept)
         with self._lock, np.errstate(all="ignore"):
             distinct, place, admitted = self._admit(kept, finite, now)
             rows = self._read(distinct)
-            self._step(rows, occurrence_sums(place, admitted), rates)
+            self._step(rows, occurrence_sums(place, admitted), rates, step)
+            rows = self._stored(distinct, rows)
             num_inserted = self._store.put(distinct, rows, self._later(distinct, now))
             self._store.counters["skipped"] += num_skipped
         num_refused = len(set(kept)) - len(distinct)
@@ -137,12 +153,14 @@ class ReferenceTable(TableVerbs):
 
     def _import_rows(self, rows: Rows) -> None:
         with self._lock:
-            columns = [rows.columns[name].detach().numpy() for name in self._columns]
+            values = np.empty((len(rows), self._width), np.float32)
+            for name in self._columns:
+                column = rows.columns[name].detach()
+                self._column(values, name)[:] = self._decoded(name, column)
             last = {key: i for i, key in enumerate(rows.keys.tolist())}
             refused = self._store.make_room(last)
-            kept = {key: i for key, i in last.items() if key not in refused}
-            values = np.concatenate(columns, axis=1)[list(kept.values())]
-            self._store.put(list(kept), values, rows.times[list(kept.values())].tolist())
+            kept = [i for key, i in last.items() if key not in refused]
+            self._store.put(rows.keys[kept].tolist(), values[kept], rows.times[kept].tolist())
 
     def _clear(self) -> None:
         with self._lock:
@@ -176,6 +194,13 @@ class ReferenceTable(TableVerbs):
         with self._lock:
             return self._store.stats()
 
+    def _update_calls(self) -> int:
+        return self._num_update_calls
+
+    def _set_update_calls(self, number: int) -> None:
+        with self._lock:
+            self._num_update_calls = number
+
     def _count_clamped(self) -> None:
         with self._lock:
             self._store.counters["clamped_times"] += 1
@@ -193,16 +218,8 @@ class ReferenceTable(TableVerbs):
         self, keys: list[int], values: Matrix, now: int
     ) -> tuple[list[int], list[int], Matrix]:
         """Distinct keys that have a row or get one, the places and the values of occurrences."""
-        kept = self._store.admit(keys, now)
+        kept = self._store.admit(keys, now, self._num_update_calls + 1)
         return *distinct_keys([keys[i] for i in kept]), values[kept]
-
-    def _weights(self, keys: torch.Tensor, initial: bool) -> torch.Tensor:
-        """What a lookup reads: a missing key is fresh, or zeros where it would have to ask."""
-        weights = self._read(keys.tolist(), initial)[:, : self.dim].copy()
-        for i, key in enumerate(keys.tolist()):
-            if key not in self._rows and self._store.admission.has_rule(key):
-                weights[i] = 0
-        return torch.from_numpy(weights)
 
     def _read(self, keys: Sequence[int], initial: bool = True) -> Matrix:
         """Copies of the rows, (n, width); a missing one is fresh, or zeros."""
@@ -216,26 +233,66 @@ class ReferenceTable(TableVerbs):
         return rows
 
     def _fresh(self, keys: Sequence[int]) -> Matrix:
-        """The rows that missing keys would get, (n, width)."""
-        rows = np.empty((len(keys), self._width), np.float32)
+        """The rows that missing keys would get, (n, width); of a serving table, zeros."""
+        rows = np.zeros((len(keys), self._width), np.float32)
+        if self._is_serving:
+            return rows
         for i, segment in enumerate(segments_of(self.config)):
             weights = self._columns[f"weight/{segment_name(self.config, i)}"]
             rows[:, weights] = initial_weights(self.config, segment.initializer, keys, weights)
+        initial = rows[:, : self.dim]
+        initial[:] = reference_codecs.stored(self.config, keys, initial, call=0)
         for name, column in state_columns(self.config):
-            rows[:, self._columns[name]] = np.float32(column.initial)
+            self._column(rows, name)[:] = column.initial
         return rows
 
-    def _step(self, rows: Matrix, grads: Matrix, rates: list[float]) -> None:
+    def _stored(self, keys: Sequence[int], rows: Matrix) -> Matrix:
+        """The rows of one more updating call, with its weights rounded."""
+        self._num_update_calls += 1
+        weights, call = rows[:, : self.dim], self._num_update_calls
+        weights[:] = reference_codecs.stored(self.config, keys, weights, call)
+        return rows
+
+    def _seen(self, keys: Sequence[int], initial: bool, step: int) -> torch.Tensor:
+        """What a lookup returns: a missing key that would have to ask for a row reads zeros."""
+        rows = self._read(keys, initial)
+        seen = reference_codecs.seen(self.config, rows[:, : self.dim], step)
+        for i, key in enumerate(keys):
+            if key not in self._rows and self._store.admission.has_rule(key):
+                seen[i] = 0
+        return torch.from_numpy(seen)
+
+    def _encoded(self, name: str, values: NDArray[Any]) -> torch.Tensor:
+        """A column as exports have it."""
+        if name in self._storages:
+            return reference_codecs.encode(values, self._storages[name])
+        return torch.from_numpy(values.copy())
+
+    def _decoded(self, name: str, column: torch.Tensor) -> NDArray[Any]:
+        """The values of a column of an export."""
+        if name in self._storages:
+            dim = self._columns[name].stop - self._columns[name].start
+            return reference_codecs.decode(column, self._storages[name], dim)
+        values: NDArray[Any] = column.numpy()
+        return values
+
+    def _column(self, rows: Matrix, name: str) -> NDArray[Any]:
+        """A column of rows as a view of its own dtype, (n, size)."""
+        return rows[:, self._columns[name]].view(self._dtypes.get(name, "float32"))
+
+    def _step(self, rows: Matrix, grads: Matrix, rates: list[float], step: int) -> None:
         """Every segment's optimizer on all rows; a learning rate of 0 leaves its segment alone."""
         for i, segment in enumerate(segments_of(self.config)):
             name, rate = segment_name(self.config, i), np.float32(rates[i])
             weights = self._columns[f"weight/{name}"]
             state = {
-                column.name: rows[:, self._columns[f"state/{name}/{column.name}"]]
+                column.name: self._column(rows, f"state/{name}/{column.name}")
                 for column in segment.optimizer.state(segment.dim)
             }
             if rate != 0:
-                optimizer_step(segment.optimizer, rows[:, weights], state, grads[:, weights], rate)
+                w = rows[:, weights]
+                g = reference_codecs.seen_gradient(segment.view, w, grads[:, weights], step)
+                optimizer_step(segment.optimizer, w, state, Call(g, rate, step))
 
     def _later(self, keys: Sequence[int], now: int) -> list[int]:
         return [max(self._rows[key].time, now) if key in self._rows else now for key in keys]
@@ -246,14 +303,13 @@ class ReferenceTable(TableVerbs):
         return Rows(
             torch.from_numpy(np.array(keys, np.int64)),
             torch.from_numpy(np.array(times, np.int64)),
-            {name: torch.from_numpy(values[:, at].copy()) for name, at in self._columns.items()},
+            {name: self._encoded(name, self._column(values, name)) for name in self._columns},
         )
 
 
 def _slices(config: TableConfig) -> dict[str, slice]:
-    """Where each column of an export lies in a row's values."""
-    slices, start = {}, 0
-    for name, size in column_sizes(config).items():
-        slices[name] = slice(start, start + size)
-        start += size
-    return slices
+    """Where each column of an export lies in a row's 4-byte words, its weights decoded."""
+    words = {f"weight/{segment_name(config, i)}": s.dim for i, s in enumerate(segments_of(config))}
+    words.update({name: column.num_bytes // 4 for name, column in state_columns(config)})
+    ends = np.cumsum(list(words.values())).tolist()
+    return {name: slice(end - words[name], end) for name, end in zip(words, ends, strict=True)}

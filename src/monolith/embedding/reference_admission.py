@@ -1,7 +1,7 @@
 """Who gets a row, in plain Python: the exact map, the sliding filter and the dice.
 
-Each class answers `ask(key, count, now)` for one missing key of a call that `begin` announced, and
-gives its memory as columns. The caller holds the table's lock.
+Each class answers a question about one missing key of a call, and gives its memory as columns. The
+caller holds the table's lock.
 """
 
 import math
@@ -12,17 +12,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monolith.embedding.admission import Admission, MinCount, Probabilistic, SlidingFilter
-from monolith.embedding.config import NUM_PARTITIONS
+from monolith.embedding.config import NUM_PARTITIONS, TableConfig
 from monolith.embedding.counter_random import key_hash, philox
 from monolith.embedding.reference_filter import FilterRing
 
-__all__ = ["AdmitAll", "make_admission"]
+__all__ = ["AdmitAll", "Question", "make_admission"]
 
 Columns = dict[str, NDArray[np.int64]]
 
 _STREAM = 2  # of the generator; 0 is initial values, 1 is rounding
 _CANDIDATE_BYTES = 16
 _MAX_COUNT = (1 << 32) - 1
+
+
+class Question(NamedTuple):
+    """A missing key of a call.
+
+    Attributes:
+        key: the key.
+        count: its occurrences.
+        now: time of the call.
+        call: number of the call.
+        may_grow: whether a key that has to wait may be remembered.
+    """
+
+    key: int
+    count: int
+    now: int
+    call: int
+    may_grow: bool = True
 
 
 class AdmitAll:
@@ -44,14 +62,8 @@ class AdmitAll:
         """Whether the key has to ask."""
         return self._thresholds is not None and self._thresholds.threshold_of(key) > 0
 
-    def begin(self) -> None:
-        """A call that may ask begins."""
-
-    def ask(self, key: int, count: int, now: int, may_grow: bool = True) -> bool:
-        """Whether a missing key with `count` occurrences gets a row.
-
-        One that has to wait is forgotten where the memory may not grow.
-        """
+    def ask(self, question: Question) -> bool:
+        """Whether the key gets a row."""
         return True
 
     def columns(self, partitions: Sequence[int]) -> Columns:
@@ -90,7 +102,8 @@ class _CandidateMap(AdmitAll):
         """Bytes of the candidates."""
         return _CANDIDATE_BYTES * self.num_candidates
 
-    def ask(self, key: int, count: int, now: int, may_grow: bool = True) -> bool:
+    def ask(self, question: Question) -> bool:
+        key, now = question.key, question.now
         candidates = self._partitions.setdefault(key_hash(key) >> 52, {})
         old = candidates.pop(key, None)
         seen, time = old or (0, now)
@@ -99,8 +112,8 @@ class _CandidateMap(AdmitAll):
             seen = 0
         if seen >= self._rule.threshold_of(key):
             return True
-        if old or may_grow:
-            self._put(key, min(seen + count, _MAX_COUNT), max(time, now))
+        if old or question.may_grow:
+            self._put(key, min(seen + question.count, _MAX_COUNT), max(time, now))
         return False
 
     def _put(self, key: int, count: int, time: int) -> None:
@@ -162,12 +175,12 @@ class _FilterRings(AdmitAll):
         """Bytes of the filters."""
         return sum(ring.num_bytes for ring in self._rings.values())
 
-    def ask(self, key: int, count: int, now: int, may_grow: bool = True) -> bool:
-        hash_of_key = key_hash(key)
-        if not may_grow and hash_of_key >> 52 not in self._rings:
+    def ask(self, question: Question) -> bool:
+        hash_of_key = key_hash(question.key)
+        if not question.may_grow and hash_of_key >> 52 not in self._rings:
             return False
-        seen = self._ring(hash_of_key >> 52).add(hash_of_key, count)
-        return seen is None or seen >= self._rule.threshold_of(key)
+        seen = self._ring(hash_of_key >> 52).add(hash_of_key, question.count)
+        return seen is None or seen >= self._rule.threshold_of(question.key)
 
     def columns(self, partitions: Sequence[int]) -> Columns:
         rows = [
@@ -193,25 +206,16 @@ class _Dice(AdmitAll):
     def __init__(self, rule: Probabilistic, seed: int) -> None:
         super().__init__(rule)
         self._rule, self._seed = rule, seed
-        self._next_number = 0
 
-    def begin(self) -> None:
-        self._next_number += 1
-
-    def ask(self, key: int, count: int, now: int, may_grow: bool = True) -> bool:
+    def ask(self, question: Question) -> bool:
+        key, count = question.key, question.count
         threshold = self._rule.threshold_of(key)
-        counter = [key, key >> 32, self._next_number - 1, _STREAM]
-        words = np.array([word & 0xFFFFFFFF for word in counter], np.uint64)
-        word = int(philox(words, (self._seed & 0xFFFFFFFF, self._seed >> 32))[0])
+        words = [word & 0xFFFFFFFF for word in (key, key >> 32, question.call, _STREAM)]
+        seed = (self._seed & 0xFFFFFFFF, self._seed >> 32)
+        word = int(philox(np.array(words, np.uint64), seed)[0])
         if self._rule.equal_probability:
             return word * 2.0**-32 >= math.pow(0.05, count / threshold)
         return word * threshold < 0xFFFFFFFF * count
-
-    def columns(self, partitions: Sequence[int]) -> Columns:
-        return _as_columns(("call_number",), [(self._next_number,)])
-
-    def load(self, columns: Columns) -> None:
-        self._next_number = int(columns["call_number"][0])
 
 
 def _as_columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> Columns:
@@ -219,10 +223,12 @@ def _as_columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> Column
     return {name: values[:, i].copy() for i, name in enumerate(names)}
 
 
-def make_admission(rule: Admission | None, seed: int) -> AdmitAll:
-    """What answers the questions of a rule."""
+def make_admission(config: TableConfig) -> AdmitAll:
+    """What answers the questions of a table; a serving table admits every key."""
+    rule = None if config.kind == "serving" else config.admission
     if isinstance(rule, MinCount):
         return _CandidateMap(rule)
     if isinstance(rule, SlidingFilter):
         return _FilterRings(rule)
-    return AdmitAll() if rule is None else _Dice(rule, seed)
+    assert config.seed is not None  # set by the config's constructor
+    return AdmitAll() if rule is None else _Dice(rule, config.seed)

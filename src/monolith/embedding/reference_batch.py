@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from monolith.embedding import counter_random
 from monolith.embedding.config import TableConfig
-from monolith.embedding.initializers import Constant, Initializer, Uniform
+from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
 
 __all__ = ["Matrix", "distinct_keys", "finite_gradients", "initial_weights", "occurrence_sums"]
 
@@ -55,12 +55,28 @@ def initial_weights(
     config: TableConfig, initializer: Initializer, keys: Sequence[int], columns: slice
 ) -> Matrix:
     """Weights of new rows in some columns of the row: (n, number of columns)."""
+    assert config.seed is not None  # set by the config's constructor
+    at = np.arange(columns.start, columns.stop)
+    if isinstance(initializer, Normal):
+        return _normal(config.seed, initializer, keys, at)
     if isinstance(initializer, Uniform):
-        assert config.seed is not None  # set by the config's constructor
         low, high = np.float32(initializer.minval), np.float32(initializer.maxval)
-        at = np.arange(columns.start, columns.stop)
         u = counter_random.uniform(config.seed, np.array(keys, np.int64), at)
         weights: Matrix = low + u * (high - low)
         return weights
     value = initializer.value if isinstance(initializer, Constant) else 0.0
     return np.full((len(keys), columns.stop - columns.start), value, np.float32)
+
+
+def _normal(
+    seed: int, initializer: Normal, keys: Sequence[int], columns: NDArray[np.int64]
+) -> Matrix:
+    """Box-Muller: columns 2k and 2k + 1 are the cosine and the sine of one pair of numbers."""
+    pairs = columns // 2 * 2
+    numbers = np.array(keys, np.int64)
+    u1 = counter_random.uniform(seed, numbers, pairs).astype(np.float64) + 2.0**-24  # above 0
+    turn = 2 * np.pi * counter_random.uniform(seed, numbers, pairs + 1).astype(np.float64)
+    z = np.sqrt(-2 * np.log(u1)) * np.where(columns % 2 == 0, np.cos(turn), np.sin(turn))
+    mean, stddev = np.float32(initializer.mean), np.float32(initializer.stddev)
+    weights: Matrix = (np.float64(mean) + np.float64(stddev) * z).astype(np.float32)
+    return weights

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 
 from monolith.embedding.budget import EMPTY_TABLE_BYTES
-from monolith.embedding.config import TableConfig, column_sizes
-from monolith.embedding.reference_admission import make_admission
+from monolith.embedding.config import TableConfig, row_bytes
+from monolith.embedding.reference_admission import Question, make_admission
 from monolith.embedding.reference_batch import Matrix
 
 __all__ = ["ReferenceRow", "ReferenceRows"]
 
-_INDEX_BYTES = 48  # of a row, nominally; a row of the native table takes no more
+_INDEX_BYTES = 48  # of a row, nominally
 _CANDIDATE_BYTES = 16
 _NUM_SAMPLED = 16
 _MAX_USES = 255
@@ -25,7 +25,7 @@ class ReferenceRow(NamedTuple):
     """One row."""
 
     time: int
-    values: Matrix  # (width,): weights of all segments, then state
+    values: Matrix  # (width,): decoded weights of all segments, then state; an int64 is two words
     uses: int = 0  # writing calls, aged by sampling
 
 
@@ -39,18 +39,18 @@ class ReferenceRows:
     def __init__(self, config: TableConfig) -> None:
         assert config.seed is not None  # set by the config's constructor
         self._config = config
-        self._row_bytes = 8 + 8 + 4 * sum(column_sizes(config).values())  # key, time, values
+        self._row_bytes = row_bytes(config) - _INDEX_BYTES
         self._random = random.Random(config.seed)
         self.rows: dict[int, ReferenceRow] = {}
-        self.admission = make_admission(config.admission, config.seed)
+        self.admission = make_admission(config)
         self.counters: Counter[str] = Counter()
 
-    def put(self, keys: Sequence[int], values: Matrix, times: Sequence[int], uses: int = 1) -> int:
-        """Insert or replace rows; of equal keys the last wins. Returns how many were new."""
+    def put(self, keys: Sequence[int], values: Matrix, times: Sequence[int]) -> int:
+        """Insert or replace rows of distinct keys. Returns how many were new."""
         num_before = len(self.rows)
         for key, row, time in zip(keys, values.copy(), times, strict=True):
-            used = self.rows[key].uses + uses if key in self.rows else uses
-            self.rows[key] = ReferenceRow(time, row, min(used, _MAX_USES))
+            uses = self.rows[key].uses + 1 if key in self.rows else 1
+            self.rows[key] = ReferenceRow(time, row, min(uses, _MAX_USES))
         num_inserted = len(self.rows) - num_before
         self.counters["inserted"] += num_inserted
         return num_inserted
@@ -61,18 +61,16 @@ class ReferenceRows:
             del self.rows[key]
         self.counters[counter] += len(keys)
 
-    def admit(self, keys: Sequence[int], now: int) -> list[int]:
+    def admit(self, keys: Sequence[int], now: int, call: int) -> list[int]:
         """Positions of the occurrences whose keys have a row or get one; the others are counted."""
-        self.admission.begin()
         occurrences = Counter(keys)
-        asked = [
-            key for key in occurrences if key not in self.rows and self.admission.has_rule(key)
-        ]
-        refused = {
-            key
-            for key in asked
-            if not self.admission.ask(key, occurrences[key], now, self._fits(_CANDIDATE_BYTES))
-        }
+        refused = set()
+        for key, count in occurrences.items():
+            if key in self.rows or not self.admission.has_rule(key):
+                continue
+            question = Question(key, count, now, call, may_grow=self._fits(_CANDIDATE_BYTES))
+            if not self.admission.ask(question):
+                refused.add(key)
         self.counters["refused"] += len(refused)
         refused |= self.make_room([key for key in occurrences if key not in refused])
         return [i for i, key in enumerate(keys) if key not in refused]

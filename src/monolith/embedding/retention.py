@@ -65,8 +65,8 @@ class RetentionVerbs(ABC):
         Returns:
             `MinCount`: key, count, time; by partition, the least recently seen first.
             `SlidingFilter`: partition, split, cell, value of the cells in use, and for each
-            partition (split -1) its head and how often that moved. `Probabilistic`: call_number.
-            Nothing without admission.
+            partition (split -1) its head and how often that moved. Nothing for `Probabilistic`,
+            without admission, and of a serving table.
         """
         self._check_open("export_candidates")
         numbers = checks.check_partitions(self.config, "export_candidates", partitions)

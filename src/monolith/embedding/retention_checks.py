@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
+from monolith.embedding.admission import MinCount, SlidingFilter
 from monolith.embedding.checks import MAX_TIME, check_tensor
 from monolith.embedding.config import NUM_PARTITIONS, TableConfig
 from monolith.embedding.reference_filter import ring_shape
@@ -17,11 +17,13 @@ _MAX_UINT32 = (1 << 32) - 1
 
 def candidate_columns(config: TableConfig) -> tuple[str, ...]:
     """Names of the columns of `export_candidates`."""
+    if config.kind == "serving":
+        return ()
     if isinstance(config.admission, MinCount):
         return ("key", "count", "time")
     if isinstance(config.admission, SlidingFilter):
         return ("partition", "split", "cell", "value")
-    return ("call_number",) if isinstance(config.admission, Probabilistic) else ()
+    return ()
 
 
 def check_candidates(config: TableConfig, columns: Mapping[str, torch.Tensor]) -> None:
@@ -35,15 +37,11 @@ def check_candidates(config: TableConfig, columns: Mapping[str, torch.Tensor]) -
     lengths = {name: len(columns[name]) for name in names}
     if len(set(lengths.values())) > 1:
         raise _error(config, "columns of equal length", str(lengths))
-    if isinstance(config.admission, MinCount):
+    if "count" in names:
         _check_range(config, "count", columns["count"], 1, _MAX_UINT32)
         _check_range(config, "time", columns["time"], 0, MAX_TIME)
-    elif isinstance(config.admission, SlidingFilter):
+    elif isinstance(config.admission, SlidingFilter) and names:
         _check_filter(config, config.admission, columns)
-    elif isinstance(config.admission, Probabilistic):
-        if lengths["call_number"] != 1:
-            raise _error(config, "1 call_number", str(lengths["call_number"]))
-        _check_range(config, "call_number", columns["call_number"], 0, _MAX_INT64)
 
 
 def _check_filter(

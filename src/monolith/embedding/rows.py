@@ -36,7 +36,8 @@ class Rows:
     Args:
         keys: int64 (n,), distinct in an export.
         times: int64 (n,), last update in seconds.
-        columns: `weight/<segment>` and `state/<segment>/<name>`, each (n, size).
+        columns: `weight/<segment>` and `state/<segment>/<name>`, each (n, size); weights as the
+            table stores them (`views.py`), state float32, or int64 where it counts steps.
 
     Example:
         >>> import torch
@@ -57,6 +58,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def weights_only(self) -> "Rows":
+        """The same rows without optimizer state, as a serving table imports them."""
+        columns = {name: c for name, c in self.columns.items() if name.startswith("weight/")}
+        return Rows(self.keys, self.times, columns)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ class TableStorage(ABC):
     """The methods that store rows; each is the verb of its name, with checked arguments."""
 
     @abstractmethod
-    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor: ...
+    def _lookup(
+        self, keys: torch.Tensor, initial: bool, step: int, threads: int
+    ) -> torch.Tensor: ...
 
     @abstractmethod
     def _contains(self, keys: torch.Tensor) -> torch.Tensor: ...
@@ -26,7 +28,9 @@ class TableStorage(ABC):
         """At most `limit` rows, the first whose hash is in [first, last], ascending; or none."""
 
     @abstractmethod
-    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor: ...
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor: ...
 
     @abstractmethod
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None: ...
@@ -42,6 +46,7 @@ class TableStorage(ABC):
         keys: torch.Tensor,
         grads: torch.Tensor,
         rates: list[float],
+        step: int,
         now: int,
         threads: int,
     ) -> Applied: ...
@@ -72,3 +77,9 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _close(self) -> None: ...
+
+    @abstractmethod
+    def _update_calls(self) -> int: ...
+
+    @abstractmethod
+    def _set_update_calls(self, number: int) -> None: ...

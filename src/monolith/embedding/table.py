@@ -7,18 +7,27 @@ from contextlib import contextmanager
 import torch
 
 import monolith._native as _native
-from monolith.embedding.config import TableConfig, column_sizes, segments_of
+from monolith.embedding.config import (
+    TableConfig,
+    column_dtypes,
+    column_sizes,
+    segments_of,
+    storage_of,
+)
 from monolith.embedding.expiry import Expiry
-from monolith.embedding.initializers import Constant, Initializer, Uniform
-from monolith.embedding.optimizers import Optimizer
+from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
 from monolith.embedding.retention_checks import candidate_columns
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
+from monolith.embedding.views import OneBit, codec_of
 
 __all__ = ["Table"]
 
 
 def _bounds(initializer: Initializer) -> tuple[float, float]:
+    """Bounds of uniform values; mean and deviation of normal ones."""
+    if isinstance(initializer, Normal):
+        return initializer.mean, initializer.stddev
     if isinstance(initializer, Uniform):
         # Adding 0.0 makes -0.0 to 0.0, as the generator's formula does where both bounds are equal.
         return initializer.minval + 0.0, initializer.maxval + 0.0
@@ -26,8 +35,20 @@ def _bounds(initializer: Initializer) -> tuple[float, float]:
     return value, value
 
 
-def _options(optimizer: Optimizer) -> list[tuple[str, float]]:
-    return [(k, float(v)) for k, v in vars(optimizer).items() if k != "learning_rate"]
+def _segment_spec(config: TableConfig, index: int) -> _native.SegmentSpec:
+    segment = segments_of(config)[index]
+    codec = codec_of(storage_of(config, index))
+    if config.kind == "serving":  # no state, and rows that start from zeros
+        return _native.SegmentSpec(segment.dim, "sgd", [], (0.0, 0.0), False, codec, ("", 0.0))
+    return _native.SegmentSpec(
+        segment.dim,
+        type(segment.optimizer).__name__.lower(),
+        list(segment.optimizer.rule_options().items()),
+        _bounds(segment.initializer),
+        isinstance(segment.initializer, Normal),
+        codec,
+        ("", 0.0) if segment.view is None else codec_of(segment.view),
+    )
 
 
 _Slots = list[tuple[int, int]]
@@ -37,7 +58,8 @@ def _retention_arguments(
     config: TableConfig,
 ) -> tuple[tuple[str, int, _Slots, int, int, int, int, bool], tuple[int, _Slots], tuple[int, str]]:
     """Admission, expiry and budget as the core takes them; what a rule does not have is 0."""
-    rule, expiry, budget = config.admission, config.expiry or Expiry(), config.budget
+    rule = None if config.kind == "serving" else config.admission
+    expiry, budget = config.expiry or Expiry(), config.budget
     admission = (
         type(rule).__name__,
         rule.threshold if rule else 0,
@@ -78,26 +100,19 @@ class Table(TableVerbs):
 
     def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
         super().__init__(config, clock=clock)
-        segments = [
-            (
-                s.dim,
-                type(s.optimizer).__name__.lower(),
-                _options(s.optimizer),
-                *_bounds(s.initializer),
-            )
-            for s in segments_of(config)
-        ]
-        clip_value = config.clip_value or 0.0
         assert config.seed is not None
         self._core: _native.Table | None = _native.Table(
             config.name,
-            segments,
+            [_segment_spec(config, i) for i in range(len(segments_of(config)))],
             config.seed,
+            config.kind == "serving",
             config.non_finite,
-            clip_value,
+            config.clip_value or 0.0,
             *_retention_arguments(config),
         )
+        self._has_views = any(segment.view is not None for segment in segments_of(config))
         self._sizes = column_sizes(config)
+        self._dtypes = {name: getattr(torch, d) for name, d in column_dtypes(config).items()}
         self._num_clamped = 0
         self._clamped_lock = threading.Lock()
 
@@ -112,35 +127,46 @@ class Table(TableVerbs):
         except MemoryError as error:
             raise MemoryError(f"[Table.{verb}] {error} (table {self.name!r})") from error
 
-    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
-        out = _empty(keys.numel(), self.dim)
+    def _scales(self, step: int) -> list[float]:
+        """Scales of the segments' views, where there are any."""
+        if not self._has_views:
+            return []
+        views = (segment.view for segment in segments_of(self.config))
+        return [view.scale(step) if isinstance(view, OneBit) else 1.0 for view in views]
+
+    def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
+        out, scales = _empty(keys.numel(), self.dim), self._scales(step)
         with self._open("lookup") as core:
-            core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, threads)
+            core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, scales, threads)
         return out
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         out = _empty(keys.numel(), dtype=torch.bool)
         with self._open("contains") as core:
-            core.contains(keys.data_ptr(), keys.numel(), out.data_ptr())
+            threads = self._threads("contains", None, keys.numel())
+            core.contains(keys.data_ptr(), keys.numel(), out.data_ptr(), threads)
         return out
 
     def _empty_rows(self, keys: torch.Tensor) -> Rows:
         n = keys.numel()
-        columns = {name: _empty(n, size) for name, size in self._sizes.items()}
+        columns = {
+            name: _empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
+        }
         return Rows(keys, _empty(n, dtype=torch.int64), columns)
 
     def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
-        """Address of the times; addresses and widths of the columns, in the order of a row."""
-        addresses = [rows.columns[name].data_ptr() for name in self._sizes]
-        return rows.times.data_ptr(), addresses, list(self._sizes.values())
+        """Address of the times; addresses of the columns, and bytes of a row, in row order."""
+        columns = [rows.columns[name] for name in self._sizes]
+        sizes = [column.shape[1] * column.element_size() for column in columns]
+        return rows.times.data_ptr(), [column.data_ptr() for column in columns], sizes
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         rows = self._empty_rows(keys.clone())
         present = _empty(keys.numel(), dtype=torch.bool)
         with self._open("lookup_entry") as core:
-            core.entries(
-                keys.data_ptr(), keys.numel(), present.data_ptr(), *self._column_buffers(rows)
-            )
+            threads = self._threads("lookup_entry", None, keys.numel())
+            buffers = self._column_buffers(rows)
+            core.entries(keys.data_ptr(), keys.numel(), present.data_ptr(), *buffers, threads)
         return Entries(present, rows)
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
@@ -151,10 +177,14 @@ class Table(TableVerbs):
             )
         return Rows(rows.keys[:n], rows.times[:n], {k: v[:n] for k, v in rows.columns.items()})
 
-    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
-        out = _empty(keys.numel(), self.dim)
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor:
+        out, scales = _empty(keys.numel(), self.dim), self._scales(step)
         with self._open("lookup_or_insert") as core:
-            core.lookup_or_insert(keys.data_ptr(), keys.numel(), out.data_ptr(), now, threads)
+            core.lookup_or_insert(
+                keys.data_ptr(), keys.numel(), out.data_ptr(), scales, now, threads
+            )
         return out
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
@@ -170,30 +200,36 @@ class Table(TableVerbs):
         keys: torch.Tensor,
         grads: torch.Tensor,
         rates: list[float],
+        step: int,
         now: int,
         threads: int,
     ) -> Applied:
+        scales = self._scales(step)
         with self._open("apply_gradients") as core:
             counts = core.apply_gradients(
-                keys.data_ptr(), keys.numel(), grads.data_ptr(), rates, now, threads
+                keys.data_ptr(), keys.numel(), grads.data_ptr(), rates, scales, step, now, threads
             )
         return Applied(*counts)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         existed = _empty(keys.numel(), dtype=torch.int32)
         with self._open("reinitialize") as core:
-            core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now)
+            threads = self._threads("reinitialize", None, keys.numel())
+            core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now, threads)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
         existed = _empty(keys.numel(), dtype=torch.bool)
         with self._open("erase") as core:
-            core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr())
+            threads = self._threads("erase", None, keys.numel())
+            core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed
 
     def _import_rows(self, rows: Rows) -> None:
         with self._open("import_rows") as core:
-            core.import_rows(rows.keys.data_ptr(), len(rows), *self._column_buffers(rows))
+            threads = self._threads("import_rows", None, len(rows))
+            buffers = self._column_buffers(rows)
+            core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads)
 
     def _clear(self) -> None:
         with self._open("clear") as core:
@@ -230,6 +266,14 @@ class Table(TableVerbs):
     def _stats(self) -> dict[str, int]:
         with self._open("stats") as core:
             return {**core.stats(), "num_clamped_times": self._num_clamped}
+
+    def _update_calls(self) -> int:
+        with self._open("num_update_calls") as core:
+            return core.num_update_calls
+
+    def _set_update_calls(self, number: int) -> None:
+        with self._open("num_update_calls") as core:
+            core.num_update_calls = number
 
     def _count_clamped(self) -> None:
         with self._clamped_lock:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.embedding import checks
-from monolith.embedding.config import TableConfig, segments_of
+from monolith.embedding import checks, serving
+from monolith.embedding.config import TableConfig
 from monolith.embedding.counter_random import key_hash
 from monolith.embedding.retention import RetentionVerbs
 from monolith.embedding.rows import Applied, Entries, Rows
@@ -49,20 +49,27 @@ class TableVerbs(RetentionVerbs, TableStorage):
     def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
         super().__init__(config)
         self.dim = config.dim
+        self._is_serving = config.kind == "serving"
         self._clock = clock
         self._is_closed = False
 
     # Reading
 
     def lookup(
-        self, keys: torch.Tensor, *, missing: str = "initial", num_threads: int | None = None
+        self,
+        keys: torch.Tensor,
+        *,
+        missing: str = "initial",
+        step: int = 0,
+        num_threads: int | None = None,
     ) -> torch.Tensor:
         """Weights of the keys. Stores nothing. Safe with every verb; readers take no lock.
 
         Args:
             keys: int64 (n,).
-            missing: what a missing key reads as: "initial", the row it would get, or "zeros". One
-                that has to ask admission reads as zeros.
+            missing: what a missing key reads as: "initial", the row it would get, or "zeros". A
+                serving table reads zeros always, and so does a key that has to ask admission.
+            step: training step, for a `OneBit` view.
             num_threads: most threads to use; torch.get_num_threads() if None.
 
         Returns:
@@ -74,8 +81,10 @@ class TableVerbs(RetentionVerbs, TableStorage):
                 f"[Table.lookup] expected missing 'initial' or 'zeros', got {missing!r} "
                 f"(table {self.name!r})"
             )
+        checks.check_step(self.config, "lookup", step)
         threads = self._threads("lookup", num_threads, keys.numel())
-        return self._lookup(keys, missing == "initial", threads)
+        initial = missing == "initial" and not self._is_serving
+        return self._lookup(keys, initial, step, threads)
 
     def contains(self, keys: torch.Tensor) -> torch.Tensor:
         """Whether each key has a row. Safe with every verb.
@@ -136,12 +145,18 @@ class TableVerbs(RetentionVerbs, TableStorage):
     # Writing
 
     def lookup_or_insert(
-        self, keys: torch.Tensor, *, now: int | None = None, num_threads: int | None = None
+        self,
+        keys: torch.Tensor,
+        *,
+        step: int = 0,
+        now: int | None = None,
+        num_threads: int | None = None,
     ) -> torch.Tensor:
         """Weights of the keys; missing ones are inserted with initial values. Safe with every verb.
 
         Args:
             keys: int64 (n,).
+            step: training step, for a `OneBit` view.
             now: time of the new rows in seconds; the table's clock if None.
             num_threads: most threads to use.
 
@@ -149,9 +164,11 @@ class TableVerbs(RetentionVerbs, TableStorage):
             float32 (n, dim).
         """
         self._check_keys("lookup_or_insert", keys)
+        checks.check_training(self.config, "lookup_or_insert")
+        checks.check_step(self.config, "lookup_or_insert", step)
         threads = self._threads("lookup_or_insert", num_threads, keys.numel())
         time_now = self._now("lookup_or_insert", now)
-        weights = self._lookup_or_insert(keys, time_now, threads)
+        weights = self._lookup_or_insert(keys, step, time_now, threads)
         self._saw(time_now)
         return weights
 
@@ -175,7 +192,12 @@ class TableVerbs(RetentionVerbs, TableStorage):
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
         time_now = self._now("assign", now)
-        self._assign(keys, values, time_now, threads)
+        if self.config.skip_zero:
+            kept, zero = serving.split_zero(keys, (values == 0).all(dim=1))
+            self._assign(keys[kept], values[kept], time_now, threads)
+            self._erase(zero)
+        else:
+            self._assign(keys, values, time_now, threads)
         self._saw(time_now)
 
     def assign_add(
@@ -216,7 +238,7 @@ class TableVerbs(RetentionVerbs, TableStorage):
         Args:
             keys: int64 (n,).
             grads: float32 (n, dim).
-            step: training step, for learning-rate schedules.
+            step: training step, for schedules and for optimizers that count steps.
             learning_rates: one per segment, for this call; each segment's own if None.
             now: time of the update in seconds.
             num_threads: most threads to use.
@@ -225,9 +247,11 @@ class TableVerbs(RetentionVerbs, TableStorage):
             Counts of keys applied, inserted, refused and skipped.
         """
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
-        rates = self._rates(step, learning_rates)
+        checks.check_training(self.config, "apply_gradients")
+        checks.check_step(self.config, "apply_gradients", step)
+        rates = checks.check_rates(self.config, step, learning_rates)
         time_now = self._now("apply_gradients", now)
-        applied = self._apply_gradients(keys, grads, rates, time_now, threads)
+        applied = self._apply_gradients(keys, grads, rates, step, time_now, threads)
         self._saw(time_now)
         return applied
 
@@ -238,6 +262,7 @@ class TableVerbs(RetentionVerbs, TableStorage):
             int32 (n,): 1 where the key existed before the call, 0 where it was created.
         """
         self._check_keys("reinitialize", keys)
+        checks.check_training(self.config, "reinitialize")
         time_now = self._now("reinitialize", now)
         existed = self._reinitialize(keys, time_now)
         self._saw(time_now)
@@ -255,11 +280,20 @@ class TableVerbs(RetentionVerbs, TableStorage):
     def import_rows(self, rows: Rows) -> None:
         """Insert whole rows, replacing existing ones; of equal keys the last wins.
 
-        Safe with every verb. Times come from the rows.
+        Safe with every verb. Times come from the rows. A serving table also takes weights as
+        float32, float16 or bfloat16, from a training table's export (`Rows.weights_only`).
         """
         self._check_open("import_rows")
+        given = rows
+        if self._is_serving:
+            rows = serving.encoded(self.config, given)
         checks.check_rows(self.config, rows)
-        self._import_rows(rows)
+        if self.config.skip_zero:
+            kept, zero = serving.split_zero(rows.keys, serving.is_zero(self.config, given))
+            self._import_rows(serving.take(rows, kept))
+            self._erase(zero)
+        else:
+            self._import_rows(rows)
         if len(rows):
             self._saw(int(rows.times.max()))
 
@@ -279,6 +313,25 @@ class TableVerbs(RetentionVerbs, TableStorage):
         """Bytes held: of rows, index and candidates, and `total_bytes`. Safe with every verb."""
         self._check_open("memory_report")
         return self._memory_report()
+
+    @property
+    def num_update_calls(self) -> int:
+        """Calls of assign, assign_add and apply_gradients so far: the seed of their rounding.
+
+        The apply-call number of files and replay records; a restore sets it.
+        """
+        self._check_open("num_update_calls")
+        return self._update_calls()
+
+    @num_update_calls.setter
+    def num_update_calls(self, number: int) -> None:
+        self._check_open("num_update_calls")
+        if not 0 <= number < 1 << 63:
+            raise ValueError(
+                f"[Table.num_update_calls] expected a number in [0, 2**63), got {number} "
+                f"(table {self.name!r})"
+            )
+        self._set_update_calls(number)
 
     def stats(self) -> dict[str, int]:
         """Counters since construction (names: docs/tables.md). Safe with every verb."""
@@ -340,9 +393,3 @@ class TableVerbs(RetentionVerbs, TableStorage):
             self._count_clamped()
         checks.check_time(self.config, verb, time_now)
         return int(time_now)
-
-    def _rates(self, step: int, learning_rates: Sequence[float] | None) -> list[float]:
-        if learning_rates is None:
-            own = (segment.optimizer.learning_rate for segment in segments_of(self.config))
-            learning_rates = [rate(step) if callable(rate) else rate for rate in own]
-        return checks.check_rates(self.config, learning_rates)

@@ -12,15 +12,24 @@ GEN_OPS = "monolith.native_training.runtime.ops.gen_monolith_ops"
 
 def call_table(ops):
     """Row of a missing key of a table with one SGD segment, initial values 0.5."""
-    table = ops.Table("user", [(2, "sgd", [], 0.5, 0.5)], seed=1, non_finite="refuse", clip_value=0)
+    segment = ops.SegmentSpec(2, "sgd", [], (0.5, 0.5), False, ("fp32", 0), ("", 0))
+    table = ops.Table("user", [segment], 1, is_serving=False, non_finite="refuse", clip_value=0)
     keys, out = torch.tensor([7]), torch.empty(1, 2)
-    table.lookup(keys.data_ptr(), 1, out.data_ptr(), True, 1)
+    table.lookup(keys.data_ptr(), 1, out.data_ptr(), True, [], 1)
     return out.tolist()
+
+
+def call_codec(ops):
+    """Weights 1 and -1 in one bit each."""
+    weights, codes = torch.tensor([[1.0, -1.0]]), torch.zeros(1, 1, dtype=torch.uint8)
+    ops.encode("one_bit", weights.data_ptr(), 1, 2, codes.data_ptr(), 1.0)
+    return codes.tolist()
 
 
 # (one call, what it may return) for each family of native ops.
 FAMILY_CALLS = {
     "kernels": (lambda ops: ops.kernels_name(), ("baseline", "avx2", "avx512")),
+    "codec": (call_codec, ([[1]],)),
     "table": (call_table, ([[0.5, 0.5]],)),
 }
 

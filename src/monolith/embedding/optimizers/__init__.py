@@ -1,0 +1,33 @@
+"""Sparse optimizers: what a segment of a row does with a gradient (docs/optimizers.md)."""
+
+from monolith.embedding.optimizers.adagrad import (
+    Adagrad,
+    DynamicWdAdagrad,
+    GroupAdagrad,
+    RowWiseAdagrad,
+)
+from monolith.embedding.optimizers.base import LearningRate, Optimizer, StateColumn
+from monolith.embedding.optimizers.ftrl import FTRL, GroupFTRL
+from monolith.embedding.optimizers.moments import Adadelta, Adam, AMSGrad, RMSprop, RMSpropV2
+from monolith.embedding.optimizers.plain import SGD, BatchSoftmax, Momentum, MovingAverage
+
+__all__ = [
+    "AMSGrad",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "BatchSoftmax",
+    "DynamicWdAdagrad",
+    "FTRL",
+    "GroupAdagrad",
+    "GroupFTRL",
+    "LearningRate",
+    "Momentum",
+    "MovingAverage",
+    "Optimizer",
+    "RMSprop",
+    "RMSpropV2",
+    "RowWiseAdagrad",
+    "SGD",
+    "StateColumn",
+]

@@ -1,0 +1,22 @@
+"""Import path of the reference system: helpers for tests."""
+
+from monolith.embedding import SGD, Zeros
+from monolith.embedding.entry_config import (
+    CombineAsSegment,
+    CuckooHashTableConfig,
+    EntryConfig,
+    HashTableConfigInstance,
+)
+from monolith.embedding.entry_parts import Fp32Compressor, StochasticRoundingFloat16OptimizerWrapper
+
+__all__ = ["generate_test_hash_table_config"]
+
+
+def generate_test_hash_table_config(
+    dim: int = 2, use_float16: bool = False, learning_rate: float = 1.0
+) -> HashTableConfigInstance:
+    """A table of one segment: zeros, SGD; with `use_float16`, rounded to half precision."""
+    optimizer = StochasticRoundingFloat16OptimizerWrapper(SGD()) if use_float16 else SGD()
+    segment = CombineAsSegment(dim, Zeros(), optimizer, Fp32Compressor())
+    config = CuckooHashTableConfig().table_config(EntryConfig([segment]))
+    return HashTableConfigInstance(config, [learning_rate])

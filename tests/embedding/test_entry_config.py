@@ -1,0 +1,188 @@
+import dataclasses
+
+import pytest
+
+from monolith.embedding import (
+    SGD,
+    Adagrad,
+    FixedR8,
+    MovingAverage,
+    OneBit,
+    PolynomialDecay,
+    Segment,
+    TableConfig,
+    Zeros,
+)
+from monolith.embedding.entry_config import (
+    CombineAsSegment,
+    CuckooHashTableConfig,
+    EmbeddingHashTableConfig,
+    EntryConfig,
+    HashTableConfigInstance,
+)
+from monolith.embedding.entry_parts import (
+    EntryType,
+    Fp16Compressor,
+    Fp32Compressor,
+    SlotExpireTimeConfig,
+    StochasticRoundingFloat16OptimizerWrapper,
+    StorageType,
+)
+
+
+def segment(optimizer=None, dim=2, compressor=None):
+    return CombineAsSegment(dim, Zeros(), optimizer or SGD(), compressor or Fp32Compressor())
+
+
+def table_config(*segments, **options):
+    config = CuckooHashTableConfig().table_config(EntryConfig(segments or [segment()]))
+    return dataclasses.replace(config, **options)
+
+
+def assert_refused(text, make, *args, **options):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+        make(*args, **options)
+    assert str(caught.value) == text
+
+
+def test_defaults():
+    config = EmbeddingHashTableConfig(EntryConfig([segment()]))
+    assert (config.initial_capacity, config.cuckoo, config.entry_type) == (1, False, StorageType(1))
+    assert (config.enable_feature_eviction, config.feature_evict_every_n_hours) == (False, 240)
+    assert (config.skip_zero_embedding, config.slot_expire_time_config) == (False, None)
+    assert config.entry_config.entry_type is EntryType.TRAINING
+    assert EntryConfig.Segment is type(segment())
+
+
+def test_cuckoo_evicts_only_when_hours_are_given():
+    entry = EntryConfig([segment()])
+    assert not CuckooHashTableConfig().table_config(entry).enable_feature_eviction
+    config = CuckooHashTableConfig(7, feature_evict_every_n_hours=3).table_config(entry)
+    assert config.enable_feature_eviction
+    assert (config.initial_capacity, config.feature_evict_every_n_hours) == (7, 3)
+
+
+def test_instance_makes_a_table_config_with_its_learning_rates():
+    decay = PolynomialDecay(0.0, 10, 0.5)
+    segments = [segment(Adagrad(0.3, warmup_steps=5), 3), segment(SGD()), segment(MovingAverage())]
+    instance = HashTableConfigInstance(table_config(*segments), [decay, 0.25, 1.0])
+    assert instance.table("user") == TableConfig(
+        "user",
+        [
+            Segment(3, Adagrad(decay), Zeros()),
+            Segment(2, SGD(0.25), Zeros()),
+            Segment(2, MovingAverage(), Zeros()),
+        ],
+    )
+
+
+def test_compressors_are_views_in_training_and_storage_in_serving():
+    rounded = StochasticRoundingFloat16OptimizerWrapper(SGD())
+    parts = [
+        segment(compressor=FixedR8(0.5)),
+        segment(rounded, compressor=OneBit(7)),
+        segment(compressor=Fp16Compressor()),
+        segment(),
+    ]
+    rates = [0.1] * 4
+    assert HashTableConfigInstance(table_config(*parts), rates).table("user") == TableConfig(
+        "user",
+        [
+            Segment(2, SGD(0.1), Zeros(), view=FixedR8(0.5)),
+            Segment(2, SGD(0.1), Zeros(), precision="fp16", view=OneBit(7)),
+            Segment(2, SGD(0.1), Zeros()),
+            Segment(2, SGD(0.1), Zeros()),
+        ],
+    )
+    entry = EntryConfig(parts, EntryType.SERVING)
+    serving = table_config(entry_config=entry, skip_zero_embedding=True)
+    assert HashTableConfigInstance(serving, rates).table("user") == TableConfig(
+        "user",
+        [
+            Segment(2, view=FixedR8(0.5)),
+            Segment(2, view=OneBit(7)),
+            Segment(2, precision="fp16"),
+            Segment(2),
+        ],
+        kind="serving",
+        skip_zero=True,
+    )
+
+
+def test_instances_are_the_same_iff_their_strings_are():
+    def make(dim=2, rate=0.1, names=None):
+        decay = PolynomialDecay(0.0, 10, rate)
+        return HashTableConfigInstance(table_config(segment(dim=dim)), [decay], names)
+
+    assert make() == make(names=["old"])
+    assert hash(make()) == hash(make())
+    assert make() != make(dim=3)
+    assert make() != make(rate=0.2)
+    assert make() != "another thing"
+    assert str(make()).startswith("TableConfigPB: EmbeddingHashTableConfig(entry_config=")
+    assert str(make()).endswith(f", LearningRateFns: [{PolynomialDecay(0.0, 10, 0.1)}]")
+
+
+def test_number_of_learning_rates():
+    config = table_config()
+    text = "Learning_rate_fns must be not empty."
+    assert_refused(text, HashTableConfigInstance, config, [])
+    text = "Size of learning_rate_fns and size of segments must be equal."
+    assert_refused(text, HashTableConfigInstance, config, [0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (table_config(cuckoo=False), "cuckoo True, got False"),
+        (table_config(entry_type=StorageType.RAW), "entry_type StorageType.PACKED, got S"),
+        (table_config(enable_feature_eviction=True), "enable_feature_eviction False, got True"),
+        (
+            table_config(slot_expire_time_config=SlotExpireTimeConfig()),
+            "slot_expire_time_config None, got SlotExpireTimeConfig(",
+        ),
+        (
+            table_config(entry_config=EntryConfig([segment()], EntryType.UNKNOWN)),
+            "entry_config.entry_type EntryType.TRAINING or EntryType.SERVING, got EntryType.U",
+        ),
+    ],
+)
+def test_what_our_tables_cannot_do_is_refused_by_name(config, text):
+    with pytest.raises(ValueError, match="HashTableConfigInstance") as caught:
+        HashTableConfigInstance(config, [0.1])
+    assert str(caught.value).startswith(f"[HashTableConfigInstance] expected {text}")
+
+
+def test_entry_needs_segments_with_their_parts():
+    assert_refused("[EntryConfig] expected at least one segment", EntryConfig, [])
+    text = "[EntryConfig] expected {} in segment 1 of a {} entry, got None"
+    for name, kind in [
+        ("init_config", EntryType.TRAINING),
+        ("opt_config", EntryType.TRAINING),
+        ("comp_config", EntryType.SERVING),
+    ]:
+        segments = [segment(), dataclasses.replace(segment(), **{name: None})]
+        assert_refused(text.format(name, kind.name), EntryConfig, segments, kind)
+
+
+@pytest.mark.parametrize("name", ["initial_capacity", "feature_evict_every_n_hours"])
+def test_table_refuses_numbers_below_one(name):
+    text = f"[EmbeddingHashTableConfig] expected {name} >= 1, got 0"
+    assert_refused(text, table_config, **{name: 0})
+
+
+def test_table_keeps_zero_rows_when_training():
+    text = (
+        "[EmbeddingHashTableConfig] expected skip_zero_embedding only with a SERVING entry, "
+        "got TRAINING"
+    )
+    assert_refused(text, table_config, skip_zero_embedding=True)
+
+
+@pytest.mark.parametrize(("capacity", "hours"), [(0, 0), (1, -1)])
+def test_cuckoo_refuses_numbers(capacity, hours):
+    text = (
+        "[CuckooHashTableConfig] expected initial_capacity >= 1 and "
+        f"feature_evict_every_n_hours >= 0, got {capacity} and {hours}"
+    )
+    assert_refused(text, CuckooHashTableConfig, capacity, hours)

@@ -1,0 +1,76 @@
+import pytest
+
+from monolith.embedding import Constant, Uniform
+from monolith.embedding.entry_parts import (
+    BatchSoftmaxInitializer,
+    ConstantsInitializer,
+    DcOptimizer,
+    RandomUniformInitializer,
+    SlotExpireTime,
+    SlotExpireTimeConfig,
+    SlotOccurrenceThreshold,
+    SlotOccurrenceThresholdConfig,
+)
+
+MAX_UINT32 = (1 << 32) - 1
+
+REFUSALS = [
+    (
+        lambda: SlotExpireTime(-1, 5),
+        f"[SlotExpireTime] expected slot in [0, {MAX_UINT32}], got -1",
+    ),
+    (
+        lambda: SlotExpireTime(1, 1 << 32),
+        f"[SlotExpireTime] expected expire_time in [0, {MAX_UINT32}], got {1 << 32}",
+    ),
+    (
+        lambda: SlotExpireTimeConfig(default_expire_time=-1),
+        f"[SlotExpireTimeConfig] expected default_expire_time in [0, {MAX_UINT32}], got -1",
+    ),
+    (
+        lambda: SlotExpireTimeConfig([SlotExpireTime(1, 2), SlotExpireTime(1, 3)]),
+        "[SlotExpireTimeConfig] expected each slot once, got [1, 1]",
+    ),
+    (
+        lambda: SlotOccurrenceThreshold(1, -1),
+        f"[SlotOccurrenceThreshold] expected occurrence_threshold in [0, {MAX_UINT32}], got -1",
+    ),
+    (
+        lambda: SlotOccurrenceThresholdConfig((), -1),
+        "[SlotOccurrenceThresholdConfig] expected default_occurrence_threshold in "
+        f"[0, {MAX_UINT32}], got -1",
+    ),
+    (
+        lambda: SlotOccurrenceThresholdConfig([SlotOccurrenceThreshold(4, 2)] * 2),
+        "[SlotOccurrenceThresholdConfig] expected each slot once, got [4, 4]",
+    ),
+    (
+        lambda: BatchSoftmaxInitializer(0.5),
+        "init_step_interval should be >= 1, while got 0.5",
+    ),
+    (
+        lambda: DcOptimizer(0.1),
+        "[DcOptimizer] expected another optimizer, got lambda_=0.1; delay compensation is not "
+        "supported",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "text"), REFUSALS)
+def test_bad_parts_are_refused(make, text):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+        make()
+    assert str(caught.value) == text
+
+
+def test_initializers_are_ours():
+    assert ConstantsInitializer(2.0) == Constant(2.0)
+    assert RandomUniformInitializer() == Uniform(-0.05, 0.05)
+    assert RandomUniformInitializer(maxval=1.0) == Uniform(-0.05, 1.0)
+    assert RandomUniformInitializer(-1.0) == Uniform(-1.0, 0.05)
+    assert BatchSoftmaxInitializer(3) == Constant(3)
+
+
+def test_defaults():
+    assert SlotExpireTimeConfig().default_expire_time == 36500
+    assert SlotOccurrenceThresholdConfig().default_occurrence_threshold == 0
