@@ -28,6 +28,8 @@ STAGES = (
     "small_tables",
     "roofline",
     "precision",
+    "admission",
+    "eviction",
 )
 
 

@@ -105,6 +105,23 @@ TARGETS = (
     Target(
         "longest wait of a reader [row updates]", "scaling_writer", 1, _excess_wait, is_maximum=True
     ),
+    Target(
+        "admission on existing keys: x time without",
+        "admission_existing",
+        1.15,
+        _ratio("no rule"),
+        is_maximum=True,
+    ),
+    Target("refused key [ns]", "admission_refused", 60, _field("median"), is_maximum=True),
+    Target("memory after 50 % churn: x fresh", "eviction_memory", 1.1, _ratio("fresh"), (), True),
+    Target("lookups beside a sweep: x alone", "eviction_sweep", 0.9, _ratio("alone")),
+    Target(
+        "longest wait for a lock beside a sweep [ns]",
+        "eviction_sweep",
+        1e6,
+        _field("lock_wait_max_ns"),
+        is_maximum=True,
+    ),
     Target("empty table [B]", "empty_table", 4096, _field("median"), is_maximum=True),
     Target("1,000 tables of 10 rows [MiB]", "thousand_tables", 16, _field("median"), (), True),
     Target("creating 1,000 tables [ms]", "create_tables", 50, _field("median"), is_maximum=True),

@@ -5,6 +5,7 @@ import pytest
 from monolith.embedding import (
     SGD,
     Adagrad,
+    Expiry,
     FixedR8,
     MovingAverage,
     OneBit,
@@ -24,6 +25,7 @@ from monolith.embedding.entry_parts import (
     EntryType,
     Fp16Compressor,
     Fp32Compressor,
+    SlotExpireTime,
     SlotExpireTimeConfig,
     StochasticRoundingFloat16OptimizerWrapper,
     StorageType,
@@ -109,6 +111,13 @@ def test_compressors_are_views_in_training_and_storage_in_serving():
     )
 
 
+def test_days_of_slots_become_the_expiry():
+    days = SlotExpireTimeConfig([SlotExpireTime(3, 14)], default_expire_time=30)
+    config = table_config(slot_expire_time_config=days)
+    assert HashTableConfigInstance(config, [0.1]).table("user").expiry == Expiry(30, {3: 14})
+    assert HashTableConfigInstance(table_config(), [0.1]).table("user").expiry is None
+
+
 def test_instances_are_the_same_iff_their_strings_are():
     def make(dim=2, rate=0.1, names=None):
         decay = PolynomialDecay(0.0, 10, rate)
@@ -137,10 +146,6 @@ def test_number_of_learning_rates():
         (table_config(cuckoo=False), "cuckoo True, got False"),
         (table_config(entry_type=StorageType.RAW), "entry_type StorageType.PACKED, got S"),
         (table_config(enable_feature_eviction=True), "enable_feature_eviction False, got True"),
-        (
-            table_config(slot_expire_time_config=SlotExpireTimeConfig()),
-            "slot_expire_time_config None, got SlotExpireTimeConfig(",
-        ),
         (
             table_config(entry_config=EntryConfig([segment()], EntryType.UNKNOWN)),
             "entry_config.entry_type EntryType.TRAINING or EntryType.SERVING, got EntryType.U",

@@ -6,17 +6,13 @@ class TestReference(TableSuite):
 ```
 """
 
-from tests.suites.table_admission import (
-    AdmissionByCount,
-    AdmissionColumns,
-    AdmissionFilters,
-    BadCandidates,
-)
+from tests.suites.table_admission import AdmissionByCount
 from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_budget import Budgets
 from tests.suites.table_concurrency import Concurrency
 from tests.suites.table_expiry import Evictions, Sweeps
 from tests.suites.table_export import Exports, Imports
+from tests.suites.table_filters import AdmissionColumns, AdmissionFilters, BadCandidates
 from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
 from tests.suites.table_optimizer_runs import OptimizerRuns
 from tests.suites.table_optimizers import BatchSoftmaxVectors, OptimizerVectors

@@ -18,6 +18,7 @@ from monolith.embedding.entry_parts import (
     StochasticRoundingFloat16OptimizerWrapper,
     StorageType,
 )
+from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Initializer
 from monolith.embedding.optimizers import LearningRate, MovingAverage, Optimizer
 from monolith.embedding.views import FixedR8, OneBit
@@ -229,6 +230,7 @@ class HashTableConfigInstance:
             [_segment(entry.entry_type, segment, rate) for segment, rate in parts],
             kind=entry.entry_type.name.lower(),
             skip_zero=config.skip_zero_embedding,
+            expiry=_expiry(config.slot_expire_time_config),
         )
 
 
@@ -242,10 +244,16 @@ def _capabilities(config: EmbeddingHashTableConfig) -> list[tuple[str, object, t
             (EntryType.TRAINING, EntryType.SERVING),
         ),
         ("entry_type", config.entry_type, (StorageType.PACKED,)),
-        ("slot_expire_time_config", config.slot_expire_time_config, (None,)),
         ("enable_feature_eviction", config.enable_feature_eviction, (False,)),
     ]
     return parts
+
+
+def _expiry(config: SlotExpireTimeConfig | None) -> Expiry | None:
+    if config is None:
+        return None
+    slots = {each.slot: each.expire_time for each in config.slot_expire_times}
+    return Expiry(config.default_expire_time, slots)
 
 
 def _segment(entry_type: EntryType, segment: EntrySegment, rate: LearningRate) -> Segment:

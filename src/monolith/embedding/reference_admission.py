@@ -30,14 +30,14 @@ class Question(NamedTuple):
 
     Attributes:
         key: the key.
-        count: its occurrences.
+        num_occurrences: in the call.
         now: time of the call.
         call: number of the call.
         may_grow: whether a key that has to wait may be remembered.
     """
 
     key: int
-    count: int
+    num_occurrences: int
     now: int
     call: int
     may_grow: bool = True
@@ -113,7 +113,7 @@ class _CandidateMap(AdmitAll):
         if seen >= self._rule.threshold_of(key):
             return True
         if old or question.may_grow:
-            self._put(key, min(seen + question.count, _MAX_COUNT), max(time, now))
+            self._put(key, min(seen + question.num_occurrences, _MAX_COUNT), max(time, now))
         return False
 
     def _put(self, key: int, count: int, time: int) -> None:
@@ -179,7 +179,7 @@ class _FilterRings(AdmitAll):
         hash_of_key = key_hash(question.key)
         if not question.may_grow and hash_of_key >> 52 not in self._rings:
             return False
-        seen = self._ring(hash_of_key >> 52).add(hash_of_key, question.count)
+        seen = self._ring(hash_of_key >> 52).add(hash_of_key, question.num_occurrences)
         return seen is None or seen >= self._rule.threshold_of(question.key)
 
     def columns(self, partitions: Sequence[int]) -> Columns:
@@ -208,7 +208,7 @@ class _Dice(AdmitAll):
         self._rule, self._seed = rule, seed
 
     def ask(self, question: Question) -> bool:
-        key, count = question.key, question.count
+        key, count = question.key, question.num_occurrences
         threshold = self._rule.threshold_of(key)
         words = [word & 0xFFFFFFFF for word in (key, key >> 32, question.call, _STREAM)]
         seed = (self._seed & 0xFFFFFFFF, self._seed >> 32)
