@@ -6,12 +6,14 @@ class TestReference(TableSuite):
 ```
 """
 
+from tests.suites.table_arguments import BadArguments, Numbers
 from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_concurrency import Concurrency
 from tests.suites.table_export import Exports, Imports
 from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
 from tests.suites.table_optimizer_runs import OptimizerRuns
 from tests.suites.table_optimizers import BatchSoftmaxVectors, OptimizerVectors
+from tests.suites.table_races import Races
 from tests.suites.table_reads import InitialValues, Reads
 from tests.suites.table_scale import Scale
 from tests.suites.table_time import Facts, Life, Times
@@ -40,12 +42,15 @@ class TableSuite(
     BadInput,
     BadExport,
     BadImport,
+    BadArguments,
+    Numbers,
     Vectors,
     OptimizerVectors,
     BatchSoftmaxVectors,
     OptimizerRuns,
     TorchOptimizers,
     Concurrency,
+    Races,
     Scale,
 ):
     """Every section."""

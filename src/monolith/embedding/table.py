@@ -1,5 +1,6 @@
 """The native table: the verbs of `verbs.py` on the C++ core (native/table/)."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,11 @@ def _bounds(initializer: Initializer) -> tuple[float, float]:
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Memory for the core to fill, whatever torch's default dtype and device are."""
-    return torch.empty(shape, dtype=dtype, device="cpu")
+    try:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    except RuntimeError as error:  # torch has no class of its own for it on the CPU
+        num_bytes = math.prod(shape) * dtype.itemsize
+        raise MemoryError(f"out of memory: asked for {num_bytes} bytes") from error
 
 
 class Table(TableVerbs):
@@ -80,23 +85,22 @@ class Table(TableVerbs):
             raise MemoryError(f"[Table.{verb}] {error} (table {self.name!r})") from error
 
     def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor:
-        out = _empty(keys.numel(), self.dim)
         with self._open("lookup") as core:
+            out = _empty(keys.numel(), self.dim)
             core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, threads)
         return out
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
-        out = _empty(keys.numel(), dtype=torch.bool)
         with self._open("contains") as core:
+            out = _empty(keys.numel(), dtype=torch.bool)
             core.contains(keys.data_ptr(), keys.numel(), out.data_ptr())
         return out
 
-    def _empty_rows(self, keys: torch.Tensor) -> Rows:
-        n = keys.numel()
+    def _empty_rows(self, n: int) -> Rows:
         columns = {
             name: _empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
         }
-        return Rows(keys, _empty(n, dtype=torch.int64), columns)
+        return Rows(_empty(n, dtype=torch.int64), _empty(n, dtype=torch.int64), columns)
 
     def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
         """Address of the times; addresses and 4-byte words of the columns, in row order."""
@@ -105,9 +109,10 @@ class Table(TableVerbs):
         return rows.times.data_ptr(), [column.data_ptr() for column in columns], words
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
-        rows = self._empty_rows(keys.clone())
-        present = _empty(keys.numel(), dtype=torch.bool)
         with self._open("lookup_entry") as core:
+            rows = self._empty_rows(keys.numel())
+            present = _empty(keys.numel(), dtype=torch.bool)
+            rows.keys.copy_(keys)
             core.entries(
                 keys.data_ptr(), keys.numel(), present.data_ptr(), *self._column_buffers(rows)
             )
@@ -115,15 +120,15 @@ class Table(TableVerbs):
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         with self._open("export") as core:
-            rows = self._empty_rows(_empty(min(limit, len(core) + 1), dtype=torch.int64))
+            rows = self._empty_rows(min(limit, len(core) + 1))
             n = core.export_rows(
                 first, last, len(rows), rows.keys.data_ptr(), *self._column_buffers(rows)
             )
         return Rows(rows.keys[:n], rows.times[:n], {k: v[:n] for k, v in rows.columns.items()})
 
     def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor:
-        out = _empty(keys.numel(), self.dim)
         with self._open("lookup_or_insert") as core:
+            out = _empty(keys.numel(), self.dim)
             core.lookup_or_insert(keys.data_ptr(), keys.numel(), out.data_ptr(), now, threads)
         return out
 
@@ -151,14 +156,14 @@ class Table(TableVerbs):
         return Applied(*counts)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
-        existed = _empty(keys.numel(), dtype=torch.int32)
         with self._open("reinitialize") as core:
+            existed = _empty(keys.numel(), dtype=torch.int32)
             core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
-        existed = _empty(keys.numel(), dtype=torch.bool)
         with self._open("erase") as core:
+            existed = _empty(keys.numel(), dtype=torch.bool)
             core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr())
         return existed
 

@@ -1,12 +1,12 @@
 """The verbs of a table: their meaning, their checks, their clock. Every table derives from here.
 
-A subclass stores rows; it implements the methods with a leading underscore and may trust their
-arguments. `reference.py` is the shortest one and defines what each verb does.
+A subclass stores rows; it implements `TableStorage` and may trust its arguments. `reference.py` is
+the shortest one and defines what each verb does.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +15,7 @@ from monolith.embedding import checks
 from monolith.embedding.config import TableConfig
 from monolith.embedding.counter_random import key_hash
 from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.storage import TableStorage
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ Clock = Callable[[], int]
 """Seconds since 1970."""
 
 _FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contract 1)
-_ONE_THREAD_BELOW = 4096  # keys; a smaller call is faster on the calling thread
 
 
 def wall_clock() -> int:
@@ -34,7 +34,7 @@ def wall_clock() -> int:
     return int(time.time())
 
 
-class TableVerbs(ABC):
+class TableVerbs(TableStorage):
     """A table: any int64 key -> a trainable row. Duplicate keys are legal in every verb.
 
     Any two verbs may run at once from any two threads. A call is all or nothing: it is checked
@@ -46,6 +46,15 @@ class TableVerbs(ABC):
     """
 
     def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
+        if not isinstance(config, TableConfig):
+            raise TypeError(
+                f"[Table] expected config as a TableConfig, got {type(config).__name__}"
+            )
+        if not callable(clock):
+            raise TypeError(
+                f"[Table] expected clock as a function that gives seconds, got {clock!r} "
+                f"(table {config.name!r})"
+            )
         self.config = config
         self.dim = config.dim
         self.name = config.name
@@ -62,7 +71,8 @@ class TableVerbs(ABC):
         Args:
             keys: int64 (n,).
             missing: what a missing key reads as: "initial", the row it would get, or "zeros".
-            num_threads: most threads to use; torch.get_num_threads() if None.
+            num_threads: most threads to use, torch.get_num_threads() if None; a call of few keys
+                takes fewer.
 
         Returns:
             float32 (n, dim).
@@ -73,7 +83,7 @@ class TableVerbs(ABC):
                 f"[Table.lookup] expected missing 'initial' or 'zeros', got {missing!r} "
                 f"(table {self.name!r})"
             )
-        threads = self._threads("lookup", num_threads, keys.numel())
+        threads = checks.check_threads(self.config, "lookup", num_threads, keys.numel())
         return self._lookup(keys, missing == "initial", threads)
 
     def contains(self, keys: torch.Tensor) -> torch.Tensor:
@@ -110,14 +120,14 @@ class TableVerbs(ABC):
             after: resume behind this key, the last one of an earlier chunk.
         """
         self._check_open("export")
+        chunk_rows = checks.check_integer(self.config, "export", "chunk_rows", chunk_rows)
         if chunk_rows < 1:
             raise ValueError(
                 f"[Table.export] expected chunk_rows >= 1, got {chunk_rows} (table {self.name!r})"
             )
         ranges = checks.hash_ranges(self.config, partitions)
         if after is not None:
-            checks.check_key(self.config, "export", "after", after)
-            start = key_hash(after) + 1
+            start = key_hash(checks.check_key(self.config, "export", "after", after)) + 1
             ranges = [(max(first, start), last) for first, last in ranges if last >= start]
         return self._export_ranges(ranges, chunk_rows)
 
@@ -148,8 +158,9 @@ class TableVerbs(ABC):
             float32 (n, dim).
         """
         self._check_keys("lookup_or_insert", keys)
-        threads = self._threads("lookup_or_insert", num_threads, keys.numel())
-        return self._lookup_or_insert(keys, self._now("lookup_or_insert", now), threads)
+        threads = checks.check_threads(self.config, "lookup_or_insert", num_threads, keys.numel())
+        with self._time("lookup_or_insert", now) as time_now:
+            return self._lookup_or_insert(keys, time_now, threads)
 
     def assign(
         self,
@@ -170,7 +181,8 @@ class TableVerbs(ABC):
             num_threads: most threads to use.
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
-        self._assign(keys, values, self._now("assign", now), threads)
+        with self._time("assign", now) as time_now:
+            self._assign(keys, values, time_now, threads)
 
     def assign_add(
         self,
@@ -191,7 +203,8 @@ class TableVerbs(ABC):
             num_threads: most threads to use.
         """
         threads = self._check_values("assign_add", keys, "values", values, num_threads)
-        self._assign_add(keys, values, self._now("assign_add", now), threads)
+        with self._time("assign_add", now) as time_now:
+            self._assign_add(keys, values, time_now, threads)
 
     def apply_gradients(
         self,
@@ -217,10 +230,10 @@ class TableVerbs(ABC):
             Counts of keys applied, inserted, refused and skipped.
         """
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
-        checks.check_step(self.config, step)
+        step = checks.check_step(self.config, step)
         rates = checks.check_rates(self.config, step, learning_rates)
-        time_now = self._now("apply_gradients", now)
-        return self._apply_gradients(keys, grads, rates, step, time_now, threads)
+        with self._time("apply_gradients", now) as time_now:
+            return self._apply_gradients(keys, grads, rates, step, time_now, threads)
 
     def reinitialize(self, keys: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
         """Give the keys fresh rows, creating missing ones. Safe with every verb.
@@ -229,7 +242,8 @@ class TableVerbs(ABC):
             int32 (n,): 1 where the key existed before the call, 0 where it was created.
         """
         self._check_keys("reinitialize", keys)
-        return self._reinitialize(keys, self._now("reinitialize", now))
+        with self._time("reinitialize", now) as time_now:
+            return self._reinitialize(keys, time_now)
 
     def erase(self, keys: torch.Tensor) -> torch.Tensor:
         """Remove the keys; a missing one is left alone. Safe with every verb.
@@ -306,90 +320,20 @@ class TableVerbs(ABC):
     ) -> int:
         self._check_keys(verb, keys)
         checks.check_matrix(self.config, verb, name, values, (keys.numel(), self.dim))
-        return self._threads(verb, num_threads, keys.numel())
+        return checks.check_threads(self.config, verb, num_threads, keys.numel())
 
-    def _threads(self, verb: str, num_threads: int | None, n: int) -> int:
-        if num_threads is None:
-            return torch.get_num_threads() if n >= _ONE_THREAD_BELOW else 1
-        if num_threads < 1:
-            raise ValueError(
-                f"[Table.{verb}] expected num_threads >= 1, got {num_threads} (table {self.name!r})"
-            )
-        return num_threads
-
-    def _now(self, verb: str, now: int | None) -> int:
-        clock_now = self._clock()
-        time_now = clock_now if now is None else now
-        if time_now > clock_now + _FUTURE_SECONDS:
-            time_now = clock_now + _FUTURE_SECONDS
-            self._count_clamped()
+    @contextmanager
+    def _time(self, verb: str, now: int | None) -> Iterator[int]:
+        """The time of a writing call; a clamped one is counted when the call has succeeded."""
+        clock_now = checks.check_integer(self.config, verb, "the clock's time", self._clock())
+        latest = clock_now + _FUTURE_SECONDS
+        now = clock_now if now is None else checks.check_integer(self.config, verb, "now", now)
+        time_now = min(now, latest)
         if not 0 <= time_now <= checks.MAX_TIME:
             raise ValueError(
                 f"[Table.{verb}] expected now in [0, {checks.MAX_TIME}] seconds, got {time_now} "
                 f"(table {self.name!r})"
             )
-        return int(time_now)
-
-    # What a table implements. Arguments are checked; times are resolved.
-
-    @abstractmethod
-    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _contains(self, keys: torch.Tensor) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _lookup_entry(self, keys: torch.Tensor) -> Entries: ...
-
-    @abstractmethod
-    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        """At most `limit` rows, the first whose hash is in [first, last], ascending; or none."""
-
-    @abstractmethod
-    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None: ...
-
-    @abstractmethod
-    def _assign_add(
-        self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int
-    ) -> None: ...
-
-    @abstractmethod
-    def _apply_gradients(
-        self,
-        keys: torch.Tensor,
-        grads: torch.Tensor,
-        rates: list[float],
-        step: int,
-        now: int,
-        threads: int,
-    ) -> Applied: ...
-
-    @abstractmethod
-    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _erase(self, keys: torch.Tensor) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _import_rows(self, rows: Rows) -> None: ...
-
-    @abstractmethod
-    def _clear(self) -> None: ...
-
-    @abstractmethod
-    def _num_rows(self) -> int: ...
-
-    @abstractmethod
-    def _memory_report(self) -> dict[str, int]: ...
-
-    @abstractmethod
-    def _stats(self) -> dict[str, int]: ...
-
-    @abstractmethod
-    def _count_clamped(self) -> None: ...
-
-    @abstractmethod
-    def _close(self) -> None: ...
+        yield time_now
+        if now > latest:
+            self._count_clamped()

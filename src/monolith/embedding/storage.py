@@ -1,0 +1,75 @@
+"""What a table implements. The verbs check the arguments and resolve the times before."""
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from monolith.embedding.rows import Applied, Entries, Rows
+
+__all__ = ["TableStorage"]
+
+
+class TableStorage(ABC):
+    """The methods that store rows; each is the verb of its name, with checked arguments."""
+
+    @abstractmethod
+    def _lookup(self, keys: torch.Tensor, initial: bool, threads: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _contains(self, keys: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _lookup_entry(self, keys: torch.Tensor) -> Entries: ...
+
+    @abstractmethod
+    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        """At most `limit` rows, the first whose hash is in [first, last], ascending; or none."""
+
+    @abstractmethod
+    def _lookup_or_insert(self, keys: torch.Tensor, now: int, threads: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None: ...
+
+    @abstractmethod
+    def _assign_add(
+        self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int
+    ) -> None: ...
+
+    @abstractmethod
+    def _apply_gradients(
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied: ...
+
+    @abstractmethod
+    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _erase(self, keys: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _import_rows(self, rows: Rows) -> None: ...
+
+    @abstractmethod
+    def _clear(self) -> None: ...
+
+    @abstractmethod
+    def _num_rows(self) -> int: ...
+
+    @abstractmethod
+    def _memory_report(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    def _stats(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    def _count_clamped(self) -> None: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
