@@ -1,6 +1,10 @@
 """Constructors refuse arguments of a wrong type by name."""
 
+# mypy: disable-error-code="arg-type, dict-item, list-item"
+
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +34,7 @@ class Mine(Adagrad):
 
 INITIALIZER = "[Segment] expected initializer as Zeros, Constant or Uniform, got "
 
-CASES = {
+CASES: dict[str, Callable[[], Any]] = {
     "[Segment] expected dim as an integer, got '16'": lambda: Segment("16"),
     "[Segment] expected dim as an integer, got 2.5": lambda: Segment(2.5),
     "[Segment] expected a sparse optimizer, got 'adagrad'": lambda: Segment(2, "adagrad"),
