@@ -82,17 +82,19 @@ void bind_reads(nb::class_<Table>& table) {
       ReleaseGil(), "keys"_a, "n"_a, "out"_a, "initial"_a, "threads"_a);
   table.def(
       "contains",
-      [](const Table& self, Address keys, size_t n, Address out) {
-        self.contains(at<int64_t>(keys), n, at<bool>(out));
+      [](const Table& self, Address keys, size_t n, Address out, unsigned threads) {
+        self.contains(at<int64_t>(keys), n, at<bool>(out), threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "out"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "out"_a, "threads"_a);
   table.def(
       "entries",
       [](const Table& self, Address keys, size_t n, Address present, Address times,
-         const std::vector<Address>& columns, const std::vector<uint32_t>& sizes) {
-        self.entries(at<int64_t>(keys), n, at<bool>(present), columns_at(times, columns, sizes));
+         const std::vector<Address>& columns, const std::vector<uint32_t>& sizes,
+         unsigned threads) {
+        self.entries(at<int64_t>(keys), n, at<bool>(present), columns_at(times, columns, sizes),
+                     threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "present"_a, "times"_a, "columns"_a, "sizes"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "present"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a);
   table.def(
       "export_rows",
       [](Table& self, uint64_t first, uint64_t last, size_t limit, Address keys, Address times,
@@ -136,23 +138,23 @@ void bind_writes(nb::class_<Table>& table) {
       ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "step"_a, "now"_a, "threads"_a);
   table.def(
       "reinitialize",
-      [](Table& self, Address keys, size_t n, Address existed, uint32_t now) {
-        self.reinitialize(at<int64_t>(keys), n, at<int32_t>(existed), now);
+      [](Table& self, Address keys, size_t n, Address existed, uint32_t now, unsigned threads) {
+        self.reinitialize(at<int64_t>(keys), n, at<int32_t>(existed), now, threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "existed"_a, "now"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "existed"_a, "now"_a, "threads"_a);
   table.def(
       "erase",
-      [](Table& self, Address keys, size_t n, Address existed) {
-        self.erase(at<int64_t>(keys), n, at<bool>(existed));
+      [](Table& self, Address keys, size_t n, Address existed, unsigned threads) {
+        self.erase(at<int64_t>(keys), n, at<bool>(existed), threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "existed"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "existed"_a, "threads"_a);
   table.def(
       "import_rows",
       [](Table& self, Address keys, size_t n, Address times, const std::vector<Address>& columns,
-         const std::vector<uint32_t>& sizes) {
-        self.import_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes));
+         const std::vector<uint32_t>& sizes, unsigned threads) {
+        self.import_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes), threads);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a);
   table.def("clear", &Table::clear, ReleaseGil());
   table.def("set_memory_limit", &Table::set_memory_limit, "limit_bytes"_a);
 }

@@ -14,8 +14,9 @@ constexpr uint32_t kMaxBits = 12;
 
 }  // namespace
 
-Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, unsigned num_threads)
-    : input_(keys), n_(n), skipped_(skipped) {
+Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt,
+             unsigned num_threads)
+    : input_(keys), n_(n), skipped_(skipped), salt_(salt) {
   if (n >= 4 * kPartitionKeys) {
     bits_ = std::min(kMaxBits, static_cast<uint32_t>(std::bit_width(n / kPartitionKeys)) - 1);
   }
@@ -71,13 +72,13 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   uint32_t* order = order_.get() + first;
   uint32_t* firsts = firsts_.get() + first;
   uint32_t* counts = counts_.get() + first;
-  const uint32_t mask = std::bit_ceil(2 * n + 1) - 1;
-  scratch.slots.assign(size_t{mask} + 1, 0);  // distinct number + 1, by low hash bits
+  const size_t mask = std::bit_ceil(size_t{2} * n + 1) - 1;
+  scratch.slots.assign(mask + 1, 0);  // distinct number + 1
   scratch.groups.resize(n);
   uint32_t num_distinct = 0;
   for (uint32_t i = 0; i < n; ++i) {
     const int64_t key = keys[i];
-    uint32_t slot = static_cast<uint32_t>(key_hash(key)) & mask;
+    size_t slot = place_of(key_hash(key), salt_) & mask;
     while (scratch.slots[slot] != 0 && keys[scratch.slots[slot] - 1] != key) {
       slot = (slot + 1) & mask;
     }

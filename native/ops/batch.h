@@ -15,7 +15,9 @@ namespace monolith {
 class Batch {
  public:
   // skipped: per occurrence, not zero to leave it out; may be null.
-  Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, unsigned num_threads);
+  // salt: of the table, see place_of.
+  Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt,
+        unsigned num_threads);
 
   uint32_t num_partitions() const noexcept { return uint32_t{1} << bits_; }
 
@@ -45,7 +47,6 @@ class Batch {
   // For the caller to fill in per distinct key; is_new is false at first.
   uint32_t& row(uint32_t position) noexcept { return rows_[position]; }
   bool& is_new(uint32_t position) noexcept { return is_new_[position]; }
-  uint32_t num_occurrences() const noexcept { return starts_.back(); }
 
  private:
   uint32_t partition_of(int64_t key) const noexcept;
@@ -53,6 +54,7 @@ class Batch {
   const int64_t* const input_;
   const uint32_t n_;
   const uint8_t* const skipped_;
+  const uint64_t salt_;
   uint32_t bits_ = 0;
   std::vector<uint32_t> sizes_;         // (members, partitions)
   std::vector<uint32_t> cursors_;       // (members, partitions)

@@ -48,8 +48,8 @@ void Arena::free_block(void* owner, void* block, size_t bytes) {
 
 // Readers may be using the old array, so it is replaced and retired.
 void Arena::grow_directory() {
-  const uint32_t wider = std::max(8u, 2 * max_chunks_);
-  if (wider > kMaxChunks) throw OutOfMemory(row_bytes_, memory_.held_bytes());
+  if (max_chunks_ == kMaxChunks) throw OutOfMemory(row_bytes_, memory_.held_bytes());
+  const uint32_t wider = std::min(std::max(8u, 2 * max_chunks_), kMaxChunks);
   auto* fresh = static_cast<Chunk*>(memory_.allocate(wider * sizeof(Chunk)));
   Chunk* old = chunks_.load(std::memory_order_relaxed);
   if (old != nullptr) {

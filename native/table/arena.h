@@ -22,9 +22,8 @@ inline void prefetch_bytes(const void* address, size_t bytes) noexcept {
 // touches one cache line. Written and read under the bin's lock or between two reads of the
 // version.
 struct Meta {
-  uint32_t time;                         // last update in seconds; of a free row: next free row
-  uint32_t marks;                        // kFresh
-  static constexpr uint32_t kFresh = 1;  // inserted, but not written by any call yet
+  uint32_t time;       // last update in seconds; of a free row: next free row
+  uint32_t marks = 0;  // for what later verbs remember of a row
 };
 
 // A row number is (chunk << 18) | index. Chunks start at one page and double, up to 256 Ki rows or
@@ -64,7 +63,8 @@ class Arena {
 
  private:
   static constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1;
-  static constexpr uint32_t kMaxChunks = 1u << (32 - kIndexBits);
+  // The top bit of a row number is kReserved; the last chunk is left out because of kNoRow.
+  static constexpr uint32_t kMaxChunks = (1u << (31 - kIndexBits)) - 1;
 
   struct Chunk {
     std::atomic<char*> rows{nullptr};

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 #include "table/line.h"
 
@@ -14,6 +15,11 @@ inline void pause_cpu() noexcept {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+// Between two looks at what another thread is about to change: spins, then lets it run.
+inline void wait_turn(uint32_t tries) noexcept {
+  tries < 1000 ? pause_cpu() : std::this_thread::yield();
 }
 
 // Four bytes; spins shortly, then sleeps.
@@ -45,10 +51,12 @@ struct alignas(64) Bin {
   uint32_t num_lines;
   uint32_t num_keys = 0;
   uint32_t max_keys;
-  uint32_t generation;  // number of rebuilds, so that each draws its own slack
-  uint8_t depth;        // length of the prefix in bits
+  uint32_t generation;       // number of rebuilds, so that each draws its own slack
+  uint32_t num_removed = 0;  // since the last rebuild; overflow flags outlive removed keys
+  uint8_t depth;             // length of the prefix in bits
   bool is_retired = false;
   uint64_t prefix;  // smallest hash of the bin
+  uint64_t salt;
 
   Line* lines() noexcept { return reinterpret_cast<Line*>(this + 1); }
   size_t bytes() const noexcept { return (size_t{num_lines} + 1) * sizeof(Line); }
@@ -97,9 +105,9 @@ class BinRef {
   }
   uint32_t num_lines() const noexcept { return static_cast<uint32_t>(bits_ >> 44); }
   Line* lines() const noexcept { return bin()->lines(); }
-  // The directory took the hash's top bits; the low 32 choose the line.
-  Line* home(uint64_t hash) const noexcept {
-    return lines() + (((hash & UINT32_MAX) * num_lines()) >> 32);
+  // place: of the key's hash (place_of).
+  Line* home(uint32_t place) const noexcept {
+    return lines() + ((uint64_t{place} * num_lines()) >> 32);
   }
 
  private:

@@ -1,5 +1,6 @@
 #include "table/epochs.h"
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 
@@ -49,7 +50,8 @@ uint64_t Epochs::oldest() noexcept {
 
 void Epochs::reserve(size_t n) {
   const std::lock_guard lock(mutex_);
-  retired_.reserve(retired_.size() + reserved_ + n);
+  const size_t needed = retired_.size() + reserved_ + n;
+  if (needed > retired_.capacity()) retired_.reserve(std::max(needed, 2 * retired_.capacity()));
   reserved_ += n;
 }
 

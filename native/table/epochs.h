@@ -23,7 +23,10 @@ class Epochs {
   class Guard {
    public:
     explicit Guard(Epochs& epochs) : epochs_(epochs), slot_(epochs.enter()) {}
-    ~Guard() { slot_->epoch.store(0, std::memory_order_release); }
+    ~Guard() {
+      slot_->epoch.store(0, std::memory_order_release);
+      epochs_.reclaim();
+    }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
     // Lets go of every pointer held so far.

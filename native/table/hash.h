@@ -13,4 +13,11 @@ inline uint64_t key_hash(int64_t key) noexcept {
   return x ^ (x >> 31);
 }
 
+// Chooses the line of a key within its bin, and its slot while a batch is grouped. The salt is
+// random for each table: nobody can make keys that all meet in one place, because the hash is no
+// secret.
+inline uint32_t place_of(uint64_t hash, uint64_t salt) noexcept {
+  return static_cast<uint32_t>((hash * salt) >> 32);
+}
+
 }  // namespace monolith

@@ -30,13 +30,15 @@ uint32_t lines_for(uint32_t num_keys, double slack) {
   return static_cast<uint32_t>(std::min<size_t>(lines, BinRef::kMaxLines));
 }
 
+Line* home_of(Bin& bin, uint64_t hash) { return BinRef(&bin).home(place_of(hash, bin.salt)); }
+
 Line* next(Bin& bin, Line* line) {
   return line + 1 == bin.lines() + bin.num_lines ? bin.lines() : line + 1;
 }
 
 // While the array is private: no versions to keep.
 void insert_private(Bin& bin, int64_t key, uint32_t row) {
-  Line* line = BinRef(&bin).home(key_hash(key));
+  Line* line = home_of(bin, key_hash(key));
   uint32_t slot = line->find_free();
   while (slot == Line::kSlots) {
     const uint32_t version = line->version.load(std::memory_order_relaxed);
@@ -52,7 +54,7 @@ void insert_private(Bin& bin, int64_t key, uint32_t row) {
 }  // namespace
 
 Bin::Place Bin::find(int64_t key, uint64_t hash) noexcept {
-  Line* const home = BinRef(this).home(hash);
+  Line* const home = home_of(*this, hash);
   Line* line = home;
   do {
     const uint32_t slot = line->find(key);
@@ -64,14 +66,14 @@ Bin::Place Bin::find(int64_t key, uint64_t hash) noexcept {
 }
 
 Bin::Place Bin::find_free(uint64_t hash) noexcept {
-  Line* line = BinRef(this).home(hash);
+  Line* line = home_of(*this, hash);
   uint32_t slot = line->find_free();
   for (; slot == Line::kSlots; slot = line->find_free()) line = next(*this, line);
   return {line, slot};
 }
 
 void Bin::insert(int64_t key, uint64_t hash, uint32_t row, Place place) noexcept {
-  for (Line* line = BinRef(this).home(hash); line != place.line; line = next(*this, line)) {
+  for (Line* line = home_of(*this, hash); line != place.line; line = next(*this, line)) {
     if (line->version.load(std::memory_order_relaxed) & Line::kOverflowed) continue;
     line->begin_write();
     line->end_write(Line::kOverflowed);
@@ -88,16 +90,17 @@ void Bin::remove(Place place) noexcept {
   place.line->rows[place.slot].store(kNoRow, std::memory_order_relaxed);
   place.line->end_write();
   --num_keys;
+  ++num_removed;
 }
 
-Index::Index(Memory& memory, Epochs& epochs, uint32_t first_version)
-    : heap_(memory), epochs_(epochs), first_version_(first_version) {
+Index::Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version)
+    : heap_(memory), epochs_(epochs), salt_(salt), first_version_(first_version) {
   Directory* directory = allocate_directory(0);
   try {
     Bin* bin = allocate_bin(1, 0, 0, 0);
     directory->entries()[0].store(BinRef(bin).bits(), std::memory_order_relaxed);
   } catch (...) {
-    heap_.release(directory, directory->bytes());
+    free_directory(directory);
     throw;
   }
   num_bins_ = 1;
@@ -126,6 +129,7 @@ Bin* Index::allocate_bin(uint32_t num_keys, uint64_t prefix, uint8_t depth, uint
   bin->generation = generation;
   bin->depth = depth;
   bin->prefix = prefix;
+  bin->salt = salt_;
   for (uint32_t i = 0; i < num_lines; ++i) (new (bin->lines() + i) Line)->reset(first_version_);
   bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return bin;
@@ -141,17 +145,23 @@ Index::Directory* Index::allocate_directory(uint32_t depth) {
   auto* directory = new (heap_.allocate(bytes)) Directory{depth, 63 - depth};
   for (size_t i = 0; i < size_t{1} << depth; ++i)
     new (directory->entries() + i) std::atomic<uint64_t>(0);
+  bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return directory;
+}
+
+void Index::free_directory(Directory* directory) noexcept {
+  bytes_.fetch_sub(directory->bytes(), std::memory_order_relaxed);
+  heap_.release(directory, directory->bytes());
 }
 
 void Index::free_retired(void* owner, void* block, size_t bytes) {
   static_cast<Index*>(owner)->heap_.release(block, bytes);
 }
 
-uint32_t Index::find(int64_t key, uint64_t hash) const noexcept {
-  for (;;) {
+Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {
+  for (uint32_t tries = 0;; ++tries) {
     const BinRef ref = bin_of(hash);
-    Line* const home = ref.home(hash);
+    Line* const home = ref.home(place_of(hash, salt_));
     Line* line = home;
     for (;;) {
       const uint32_t version = line->version.load(std::memory_order_acquire);
@@ -161,11 +171,11 @@ uint32_t Index::find(int64_t key, uint64_t hash) const noexcept {
           slot == Line::kSlots ? kNoRow : line->rows[slot].load(std::memory_order_relaxed);
       fence_acquire();
       if (line->version.load(std::memory_order_relaxed) != version) break;
-      if (row != kNoRow || !(version & Line::kOverflowed)) return row;
+      if (row != kNoRow || !(version & Line::kOverflowed)) return {row, version >= Line::kWorn};
       line = line + 1 == ref.lines() + ref.num_lines() ? ref.lines() : line + 1;
-      if (line == home) return kNoRow;
+      if (line == home) return {kNoRow, false};
     }
-    pause_cpu();
+    wait_turn(tries);
   }
 }
 
@@ -179,7 +189,10 @@ Bin* Index::lock_bin(uint64_t hash) noexcept {
 }
 
 Bin* Index::make_room(Bin* bin, uint64_t hash) {
-  if (bin->num_keys < bin->max_keys) return bin;
+  if (bin->num_keys < bin->max_keys) {
+    const bool is_worn = bin->find_free(hash).line->is_worn();
+    return is_worn ? rebuild(bin, bin->num_keys + 1) : bin;
+  }
   const bool is_full = bin->num_lines == BinRef::kMaxLines;
   if (bin->num_keys >= split_from(*bin) || is_full) {
     // Uneven children may be full at once: their arrays are made for the keys they have.
@@ -189,17 +202,28 @@ Bin* Index::make_room(Bin* bin, uint64_t hash) {
   return rebuild(bin, bin->num_keys + 1);
 }
 
-Bin* Index::renew(Bin* bin) noexcept {
+void Index::renew(uint64_t hash) {
+  Bin* bin = lock_bin(hash);
+  try {
+    bin = rebuild(bin, bin->num_keys + 1);
+  } catch (...) {
+    bin->lock.unlock();
+    throw;
+  }
+  bin->lock.unlock();
+}
+
+// A bin from which many keys went holds more memory than it needs, or more overflow flags, each of
+// which sends a search for a missing key on to the next line.
+Bin* Index::tidy(Bin* bin) noexcept {
+  const bool is_sparse = bin->num_lines > 8 && bin->num_keys < bin->max_keys / 3;
+  const bool is_stale = bin->num_removed > 16 + bin->max_keys / 4;
+  if (!is_sparse && !is_stale) return bin;
   try {
     return rebuild(bin, bin->num_keys + 1);
   } catch (const std::bad_alloc&) {
     return bin;
   }
-}
-
-Bin* Index::shrink(Bin* bin) noexcept {
-  const bool is_sparse = bin->num_lines > 8 && bin->num_keys < bin->max_keys / 3;
-  return is_sparse ? renew(bin) : bin;
 }
 
 Bin* Index::rebuild(Bin* bin, uint32_t room_for) {
@@ -268,13 +292,14 @@ bool Index::reserve_depth(uint8_t depth, bool is_forced) {
   try {
     epochs_.reserve(1);
   } catch (...) {
-    heap_.release(wide, wide->bytes());
+    free_directory(wide);
     throw;
   }
   for (size_t i = 0; i < size_t{2} << old->depth; ++i) {
     wide->entries()[i].store(old->entries()[i / 2].load(), std::memory_order_relaxed);
   }
   directory_.store(wide, std::memory_order_release);
+  bytes_.fetch_sub(old->bytes(), std::memory_order_relaxed);
   epochs_.retire(free_retired, this, old, old->bytes());
   return true;
 }
@@ -315,17 +340,20 @@ void Index::clear() {
     epochs_.reserve(bins.size() + 1);
   } catch (...) {
     if (empty != nullptr) free_bin(empty);
-    heap_.release(directory, directory->bytes());
+    free_directory(directory);
     throw;
   }
   directory->entries()[0].store(BinRef(empty).bits(), std::memory_order_relaxed);
-  const std::lock_guard lock(directory_mutex_);
-  directory_.store(directory, std::memory_order_release);
-  num_bins_ = 1;
+  {
+    const std::lock_guard lock(directory_mutex_);
+    directory_.store(directory, std::memory_order_release);
+    num_bins_ = 1;
+  }
   for (Bin* bin : bins) {
     bin->lock.lock();
     retire(bin);
   }
+  bytes_.fetch_sub(old->bytes(), std::memory_order_relaxed);
   epochs_.retire(free_retired, this, old, old->bytes());
 }
 

@@ -24,7 +24,8 @@ struct IndexCounters {
 class Index {
  public:
   // first_version: version of fresh lines; tests start near the end of the sequence.
-  Index(Memory& memory, Epochs& epochs, uint32_t first_version = 0);
+  // salt: odd and unpredictable, see place_of.
+  Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version = 0);
   ~Index();
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
@@ -36,8 +37,17 @@ class Index {
         directory->entries()[hash >> 1 >> directory->shift].load(std::memory_order_acquire));
   }
 
-  // Lock-free. Row number of the key at some moment of the call, or kNoRow.
-  uint32_t find(int64_t key, uint64_t hash) const noexcept;
+  const Line* home(uint64_t hash) const noexcept {
+    return bin_of(hash).home(place_of(hash, salt_));
+  }
+  uint64_t salt() const noexcept { return salt_; }
+
+  // Lock-free. Row number of the key at some moment of the call, or kNoRow; it may be reserved.
+  struct Found {
+    uint32_t row;
+    bool is_worn;  // its line wants renew() before it is changed
+  };
+  Found find(int64_t key, uint64_t hash) const noexcept;
 
   // The locked bin that covers the hash. The caller unlocks it.
   Bin* lock_bin(uint64_t hash) noexcept;
@@ -45,10 +55,10 @@ class Index {
   // Makes room for one more key in the locked bin. Returns the locked bin that now covers the hash.
   // Throws OutOfMemory and leaves the bin as it was, locked.
   Bin* make_room(Bin* bin, uint64_t hash);
-  // Same size, fresh versions. A failure leaves the bin as it was.
-  Bin* renew(Bin* bin) noexcept;
-  // After removals: gives memory back where much is free. Never fails; returns the locked bin.
-  Bin* shrink(Bin* bin) noexcept;
+  // Gives the bin of the hash fresh versions. Throws OutOfMemory.
+  void renew(uint64_t hash);
+  // After removals from the locked bin: rebuilds it where that pays. Returns the locked bin.
+  Bin* tidy(Bin* bin) noexcept;
 
   // Removes every key. The caller keeps writers out.
   void clear();
@@ -70,6 +80,7 @@ class Index {
   Bin* allocate_bin(uint32_t num_keys, uint64_t prefix, uint8_t depth, uint32_t generation);
   void free_bin(Bin* bin) noexcept;
   Directory* allocate_directory(uint32_t depth);
+  void free_directory(Directory* directory) noexcept;
   static void free_retired(void* owner, void* block, size_t bytes);
 
   Bin* rebuild(Bin* bin, uint32_t room_for);
@@ -80,6 +91,7 @@ class Index {
 
   PageHeap heap_;
   Epochs& epochs_;
+  const uint64_t salt_;
   const uint32_t first_version_;
   std::atomic<Directory*> directory_{nullptr};
   std::mutex directory_mutex_;  // taken after a bin's lock

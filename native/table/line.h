@@ -13,6 +13,9 @@
 namespace monolith {
 
 inline constexpr uint32_t kNoRow = UINT32_MAX;  // marks a free slot, so that no key is reserved
+// Set in the row number of a key that a running call has inserted but not written yet. Readers take
+// it for missing, so nobody sees a row that no call wrote, nor one that a failed call takes back.
+inline constexpr uint32_t kReserved = 1u << 31;
 
 // The version also guards the rows that the line points to: a reader copies a row between two reads
 // of it, which costs no further cache line. It is odd while a writer (who holds the bin's lock)
@@ -88,11 +91,11 @@ struct alignas(64) Line {
     const uint32_t v = version.load(std::memory_order_relaxed);
     version.store(((v & ~kWriting) + kSequence) | set_flags, std::memory_order_release);
   }
-  // Few changes are left before the sequence would repeat; the bin must be rebuilt first, or a
-  // reader that slept through a full turn would take a torn row for a whole one.
-  bool is_worn() const noexcept {
-    return version.load(std::memory_order_relaxed) >= UINT32_MAX - 4 * kSequence;
-  }
+  // The sequence nears its end; the bin must be rebuilt, or a reader that slept through a full turn
+  // would take a torn row for a whole one. Writers ask before their first change, when they can
+  // still fail; the margin is for the changes of calls that asked before.
+  static constexpr uint32_t kWorn = UINT32_MAX - (kSequence << 16);
+  bool is_worn() const noexcept { return version.load(std::memory_order_relaxed) >= kWorn; }
 };
 static_assert(sizeof(Line) == 64);
 

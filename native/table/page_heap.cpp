@@ -58,7 +58,7 @@ void* PageHeap::allocate_in_slab(size_t pages) {
     slab->mark(first, pages, true);
     return slab->base + first * kPageBytes;
   }
-  slabs_.reserve(slabs_.size() + 1);
+  if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 1);
   Slab slab{static_cast<char*>(memory_.allocate(kHugeBytes))};
   slab.mark(0, pages, true);
   const auto at = std::upper_bound(slabs_.begin(), slabs_.end(), slab.base,

@@ -29,15 +29,15 @@ struct Pending {
   const uint32_t slot = p.line->find(key);
   const bool is_stable = !(p.version & (Line::kWriting | Line::kRetired));
   if (slot != Line::kSlots) {
-    // A slot that is freed at this moment reads as kNoRow, which is kMissing: the version tells.
-    p.number = is_stable ? p.line->rows[slot].load(std::memory_order_relaxed) : kUnsure;
-    if (p.number == kMissing) p.number = kUnsure;
-    return true;
+    // Acquire: a row of a chunk that the arena has just added needs the arena's new directory.
+    p.number = is_stable ? p.line->rows[slot].load(std::memory_order_acquire) : kUnsure;
+    if (p.number < kReserved) [[likely]]
+      return true;
   }
   fence_acquire();
   const bool is_same = p.line->version.load(std::memory_order_relaxed) == p.version;
   p.number = is_stable && is_same ? kMissing : kUnsure;
-  return p.number == kUnsure || !(p.version & Line::kOverflowed);
+  return p.number == kUnsure || slot != Line::kSlots || !(p.version & Line::kOverflowed);
 }
 
 // Finds the key in its line or those it overflowed into. Leaves the line and version to check
@@ -63,7 +63,9 @@ void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
     return;
   }
   const auto start = std::chrono::steady_clock::now();
-  while (line.version.load(std::memory_order_relaxed) & Line::kWriting) pause_cpu();
+  for (uint32_t tries = 0; line.version.load(std::memory_order_relaxed) & Line::kWriting; ++tries) {
+    wait_turn(tries);
+  }
   const auto waited = std::chrono::steady_clock::now() - start;
   const auto ns = static_cast<uint64_t>(waited / std::chrono::nanoseconds(1));
   counters_.reader_waits.fetch_add(1, std::memory_order_relaxed);
@@ -78,7 +80,7 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
   const uint64_t hash = key_hash(key);
   for (;;) {
     const BinRef ref = index_.bin_of(hash);
-    Pending p{ref.home(hash), nullptr, 0, 0};
+    Pending p{ref.home(place_of(hash, index_.salt())), nullptr, 0, 0};
     match(key, ref, p);
     if (p.number == kMissing) return false;
     if (p.number != kUnsure) {
@@ -102,7 +104,7 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
   const auto fetch_line = [&](size_t i) {
     const uint64_t hash = key_hash(keys[i]);
     Pending& p = window[i % kWindow];
-    p.line = index_.bin_of(hash).home(hash);
+    p.line = index_.home(hash);
     __builtin_prefetch(p.line);
   };
   const auto fetch_row = [&](size_t i) {
@@ -110,7 +112,7 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     if (!match_line(keys[i], p)) {
       const uint64_t hash = key_hash(keys[i]);
       const BinRef ref = index_.bin_of(hash);  // a rebuilt bin starts over, at its own home line
-      p.line = ref.home(hash);
+      p.line = ref.home(place_of(hash, index_.salt()));
       match(keys[i], ref, p);
     }
     if (!with_row || p.number >= kUnsure) return;
@@ -145,6 +147,21 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
   for (size_t i = num_used; i < n; ++i) use_row(first + i);
 }
 
+// Calls piece(first, last) on several threads until all n keys are done.
+template <typename Piece>
+void Table::in_pieces(size_t n, unsigned threads, const Piece& piece) const {
+  std::atomic<size_t> next{0};
+  Team::run(threads, [&](Team& team, unsigned) {
+    team.attempt([&] {
+      Epochs::Guard guard(epochs_);
+      for (size_t at; (at = next.fetch_add(kPiece)) < n;) {
+        piece(at, std::min(at + kPiece, n));
+        guard.refresh();
+      }
+    });
+  });
+}
+
 void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial,
                    unsigned threads) const {
   const size_t dim = layout_.dim();
@@ -158,22 +175,15 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial,
       std::memset(out + i * dim, 0, dim * 4);
     }
   };
-  std::atomic<size_t> next{0};
-  Team::run(std::max(1u, threads), [&](Team& team, unsigned) {
-    team.attempt([&] {
-      const Epochs::Guard guard(epochs_);
-      for (size_t at; (at = next.fetch_add(kPiece)) < n;) {
-        read(keys, at, std::min(at + kPiece, n), true, hit, miss);
-      }
-    });
-  });
+  in_pieces(n, threads,
+            [&](size_t first, size_t last) { read(keys, first, last, true, hit, miss); });
 }
 
-void Table::contains(const int64_t* keys, size_t n, bool* out) const {
-  const Epochs::Guard guard(epochs_);
-  const auto hit = [&](size_t i, const char*, uint32_t) { out[i] = true; };
-  const auto miss = [&](size_t i) { out[i] = false; };
-  read(keys, 0, n, false, hit, miss);
+void Table::contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const {
+  const auto hit = [=](size_t i, const char*, uint32_t) { out[i] = true; };
+  const auto miss = [=](size_t i) { out[i] = false; };
+  in_pieces(n, threads,
+            [&](size_t first, size_t last) { read(keys, first, last, false, hit, miss); });
 }
 
 void Table::read_entry(uint32_t number, size_t i, const Columns& columns, float* scratch) const {
@@ -190,13 +200,8 @@ void Table::read_entry(uint32_t number, size_t i, const Columns& columns, float*
   }
 }
 
-void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns& columns) const {
-  const Epochs::Guard guard(epochs_);
-  std::vector<float> scratch(layout_.num_floats());
-  const auto hit = [&](size_t i, const char*, uint32_t number) {
-    present[i] = true;
-    read_entry(number, i, columns, scratch.data());
-  };
+void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
+                    unsigned threads) const {
   const auto miss = [&](size_t i) {
     present[i] = false;
     columns.times[i] = 0;
@@ -204,7 +209,14 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
       std::fill_n(columns.data[c] + i * columns.sizes[c], columns.sizes[c], 0.0f);
     }
   };
-  read(keys, 0, n, true, hit, miss);
+  in_pieces(n, threads, [&](size_t first, size_t last) {
+    std::vector<float> scratch(layout_.num_floats());
+    const auto hit = [&](size_t i, const char*, uint32_t number) {
+      present[i] = true;
+      read_entry(number, i, columns, scratch.data());
+    };
+    read(keys, first, last, true, hit, miss);
+  });
 }
 
 // Bin by bin. Within a bin the keys are collected under its lock and then read like any others, so
@@ -220,9 +232,9 @@ size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* 
     const uint64_t bin_last = bin->last_hash();
     try {
       found.clear();
-      bin->for_each([&](int64_t key, uint32_t) {
+      bin->for_each([&](int64_t key, uint32_t row) {
         const uint64_t hash = key_hash(key);
-        if (hash >= start && hash <= last) found.emplace_back(hash, key);
+        if (hash >= start && hash <= last && row < kReserved) found.emplace_back(hash, key);
       });
     } catch (...) {
       bin->lock.unlock();

@@ -46,7 +46,12 @@ class Table {
   explicit Table(const TableSpec& spec);
 
   const Layout& layout() const noexcept { return layout_; }
-  uint64_t num_rows() const noexcept { return num_rows_.load(std::memory_order_relaxed); }
+  // While calls run, the count may lag behind them.
+  uint64_t num_rows() const noexcept {
+    const uint64_t erased = counters_.erased.load(std::memory_order_relaxed);
+    const uint64_t inserted = counters_.inserted.load(std::memory_order_relaxed);
+    return inserted > erased ? inserted - erased : 0;
+  }
   size_t row_bytes() noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
   size_t held_bytes() const noexcept { return memory_.held_bytes(); }
@@ -57,14 +62,15 @@ class Table {
 
   // out: (n, dim). A missing key reads as its initial values, or as zeros.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, unsigned threads) const;
-  void contains(const int64_t* keys, size_t n, bool* out) const;
+  void contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const;
   // Whole rows. columns: one buffer per column of an export, in the order of the row.
   struct Columns {
     int64_t* times;            // (n,)
     std::vector<float*> data;  // (n, sizes[i]) each
     std::vector<uint32_t> sizes;
   };
-  void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns) const;
+  void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
+               unsigned threads) const;
   // Up to limit rows with first <= hash <= last, ascending by hash. Returns how many.
   size_t export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
                      const Columns& columns);
@@ -76,9 +82,10 @@ class Table {
   // Throws std::invalid_argument under NonFinite::kRefuse.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const float* rates, int64_t step, uint32_t now, unsigned threads);
-  void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now);
-  void erase(const int64_t* keys, size_t n, bool* existed);
-  void import_rows(const int64_t* keys, size_t n, const Columns& columns);
+  void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
+                    unsigned threads);
+  void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
+  void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads);
   void clear();
 
  private:
@@ -90,13 +97,15 @@ class Table {
             const Miss& miss) const;
   template <typename Hit>
   bool read_one(int64_t key, const Hit& hit) const;
+  template <typename Piece>
+  void in_pieces(size_t n, unsigned threads, const Piece& piece) const;
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
   void read_entry(uint32_t number, size_t i, const Columns& columns, float* scratch) const;
 
-  bool insert_row(int64_t key, uint32_t now, RowCache& rows);
-  bool remove_row(int64_t key, bool only_fresh) noexcept;
+  bool insert_row(int64_t key, RowCache& rows);
+  bool remove_row(int64_t key, bool is_reserved) noexcept;
   template <typename Edit>
-  bool update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit) noexcept;
+  void update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept;
   void prefetch_row(uint32_t number) const noexcept;
   std::string refusal(size_t row, size_t column, float value) const;
 
@@ -109,7 +118,6 @@ class Table {
   Arena arena_;
   Index index_;
   Gate gate_;
-  std::atomic<uint64_t> num_rows_{0};
   TableCounters counters_;
 };
 

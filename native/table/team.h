@@ -5,6 +5,7 @@
 // costs little.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -18,6 +19,8 @@ namespace monolith {
 
 class Team {
  public:
+  static constexpr unsigned kMaxThreads = 256;
+
   // Runs body(team, member) on at most num_threads threads, the calling one among them. The body
   // must not throw (attempt() is for work that may); the first failure is thrown here, after all
   // have ended.
@@ -25,6 +28,7 @@ class Team {
   static void run(unsigned num_threads, Body body) {
     Team team;
     std::vector<std::thread> helpers;
+    num_threads = std::clamp(num_threads, 1u, kMaxThreads);
     try {
       helpers.reserve(num_threads - 1);
       for (unsigned member = 1; member < num_threads; ++member) {

@@ -49,12 +49,13 @@ const float* sum_rows(const float* values, size_t dim, std::span<const uint32_t>
 
 void Table::prefetch_row(uint32_t number) const noexcept {
   if (number == kNoRow) return;
+  number &= ~kReserved;
   prefetch_bytes(arena_.row(number), arena_.row_bytes());
   __builtin_prefetch(arena_.meta(number), 1);
 }
 
-// False: the key was there. The row is complete before the index shows it.
-bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
+// Reserves a row with initial values for the key. False: the key was there.
+bool Table::insert_row(int64_t key, RowCache& rows) {
   const uint64_t hash = key_hash(key);
   const uint32_t number = rows.peek();
   char* row = arena_.row(number);
@@ -64,7 +65,7 @@ bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
 #else
   layout_.initial_row(reinterpret_cast<float*>(row), key);
 #endif
-  const Meta fresh{now, Meta::kFresh};
+  const Meta fresh{0, 0};
   racy_store(arena_.meta(number), &fresh, sizeof(Meta));
   Bin* bin = index_.lock_bin(hash);
   if (bin->find(key, hash).line != nullptr) {
@@ -77,74 +78,70 @@ bool Table::insert_row(int64_t key, uint32_t now, RowCache& rows) {
     bin->lock.unlock();
     throw;
   }
-  Bin::Place place = bin->find_free(hash);
-  if (place.line->is_worn()) {
-    bin = index_.renew(bin);
-    place = bin->find_free(hash);
-  }
-  bin->insert(key, hash, number, place);
+  bin->insert(key, hash, number | kReserved, bin->find_free(hash));
   bin->lock.unlock();
   rows.pop();
-  counters_.inserted.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-bool Table::remove_row(int64_t key, bool only_fresh) noexcept {
+// Removes the key if its row is reserved, or if it is not, as asked. A row that another call has
+// reserved counts as missing, also here.
+bool Table::remove_row(int64_t key, bool is_reserved) noexcept {
   const uint64_t hash = key_hash(key);
   Bin* bin = index_.lock_bin(hash);
   const Bin::Place place = bin->find(key, hash);
   bool is_removed = false;
   if (place.line != nullptr) {
-    const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
-    if (!only_fresh || (arena_.meta(number)->marks & Meta::kFresh)) {
+    const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
+    const uint32_t number = row & ~kReserved;
+    if (is_reserved == (row != number)) {
       bin->remove(place);
       arena_.give(&number, 1);
       is_removed = true;
-      bin = index_.shrink(bin);
+      bin = index_.tidy(bin);
     }
   }
   bin->lock.unlock();
   return is_removed;
 }
 
-// Changes the key's row by edit(row, old time) -> new time. A key that another call erased since
-// this one inserted or saw it is inserted again, as if the erasure had come first; where memory
-// does not allow that, the erasure comes last.
+// Changes the key's row by edit(row, old time) -> new time; a reserved row has time 0 and becomes
+// visible. A key that another call erased since this one saw it is inserted again, as if the
+// erasure had come first; where memory does not allow that, the erasure comes last.
 template <typename Edit>
-bool Table::update_row(int64_t key, uint32_t now, RowCache& rows, const Edit& edit) noexcept {
+void Table::update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept {
   const uint64_t hash = key_hash(key);
   Bin* bin = index_.lock_bin(hash);
   Bin::Place place = bin->find(key, hash);
   while (place.line == nullptr) {
     bin->lock.unlock();
     try {
-      if (insert_row(key, now, rows)) ++num_rows_;
+      insert_row(key, rows);
     } catch (const std::bad_alloc&) {
-      return false;
+      ++rows.num_dropped;
+      return;
     }
     bin = index_.lock_bin(hash);
     place = bin->find(key, hash);
   }
-  if (place.line->is_worn()) {
-    bin = index_.renew(bin);
-    place = bin->find(key, hash);
-  }
-  const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
+  std::atomic<uint32_t>& slot = place.line->rows[place.slot];
+  const uint32_t number = slot.load(std::memory_order_relaxed) & ~kReserved;
+  rows.num_published += slot.load(std::memory_order_relaxed) != number;
   char* row = arena_.row(number);
   Meta* meta = arena_.meta(number);
 #if MONOLITH_TSAN
   racy_load(rows.scratch.data(), row, rows.scratch.size() * 4);
-  const Meta changed{edit(rows.scratch.data(), meta->time), meta->marks & ~Meta::kFresh};
+  const Meta changed{edit(rows.scratch.data(), meta->time), meta->marks};
   place.line->begin_write();
   racy_store(row, rows.scratch.data(), rows.scratch.size() * 4);
 #else
   place.line->begin_write();
-  const Meta changed{edit(reinterpret_cast<float*>(row), meta->time), meta->marks & ~Meta::kFresh};
+  const Meta changed{edit(reinterpret_cast<float*>(row), meta->time), meta->marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
+  slot.store(number, std::memory_order_relaxed);
   place.line->end_write();
   bin->lock.unlock();
-  return true;
 }
 
 void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, uint32_t now,
@@ -161,7 +158,7 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
   Writer writer(*this, keys, n, nullptr, now, threads);
   writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
     const float* last = values + writer.batch().occurrences(i).back() * dim;
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
+    update_row(writer.batch().key(i), rows, [&](float* row, uint32_t time) {
       std::copy_n(last, dim, row);
       return std::max(time, now);
     });
@@ -176,7 +173,7 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
   writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
     const float* sum =
         sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
+    update_row(writer.batch().key(i), rows, [&](float* row, uint32_t time) {
       layout_.kernels().add(row, sum, dim);
       return std::max(time, now);
     });
@@ -219,23 +216,24 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
   writer.run(true, {grads, dim}, [&](uint32_t i, RowCache& rows) {
     const float* sum =
         sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
-    update_row(writer.batch().key(i), now, rows, [&](float* row, uint32_t time) {
+    update_row(writer.batch().key(i), rows, [&](float* row, uint32_t time) {
       layout_.step(row, sum, rates, step);
       return std::max(time, now);
     });
   });
   counters_.skipped += counts.skipped;
-  counts.applied = writer.num_distinct();
+  counts.applied = writer.num_edited();
   counts.inserted = writer.num_inserted();
   return counts;
 }
 
-void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now) {
+void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
+                         unsigned threads) {
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, nullptr, now, 1);
+  Writer writer(*this, keys, n, nullptr, now, threads);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const int64_t key = writer.batch().key(i);
-    update_row(key, now, rows, [&](float* row, uint32_t) {
+    update_row(key, rows, [&](float* row, uint32_t) {
       layout_.initial_row(row, key);
       return now;
     });
@@ -245,25 +243,24 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   });
 }
 
-void Table::erase(const int64_t* keys, size_t n, bool* existed) {
+void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads) {
   const Gate::Shared gate(gate_);
   std::atomic<uint64_t> erased{0};
-  Writer writer(*this, keys, n, nullptr, 0, 1);
+  Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.run(false, {}, [&](uint32_t i, RowCache&) {
     const bool is_removed = remove_row(writer.batch().key(i), false);
     erased += is_removed;
     for (const uint32_t at : writer.batch().occurrences(i)) existed[at] = is_removed;
   });
-  num_rows_ -= erased;
   counters_.erased += erased;
 }
 
-void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns) {
+void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads) {
   const Gate::Shared gate(gate_);
-  Writer writer(*this, keys, n, nullptr, 0, 1);
+  Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
     const size_t last = writer.batch().occurrences(i).back();
-    update_row(writer.batch().key(i), 0, rows, [&](float* row, uint32_t) {
+    update_row(writer.batch().key(i), rows, [&](float* row, uint32_t) {
       for (size_t c = 0; c < columns.data.size(); ++c) {
         std::copy_n(columns.data[c] + last * columns.sizes[c], columns.sizes[c], row);
         row += columns.sizes[c];
@@ -278,7 +275,7 @@ void Table::clear() {
   arena_.reserve_clear();
   index_.clear();
   arena_.clear();
-  counters_.erased += num_rows_.exchange(0);
+  counters_.erased.store(counters_.inserted.load());
   epochs_.reclaim();
 }
 

@@ -1,14 +1,16 @@
 // The course of a writing call, shared by every verb that writes.
 //
 //   group    equal keys are brought together, by partitions of the hash
-//   insert   missing keys get rows with initial values: all that can fail happens here
-//   edit     each distinct key's row is changed once, under its bin's lock
+//   reserve  missing keys get rows that nobody can see yet: all that can fail happens here
+//   edit     each distinct key's row is changed once, under its bin's lock, and becomes visible
 //
-// If the second pass runs out of memory, the rows it made are removed again and the call throws.
+// If the second pass fails, the rows it reserved are removed again and the call throws. A call that
+// meets a row reserved by another one edits it like any other, and so makes it its own.
 #pragma once
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "table/table.h"
@@ -40,6 +42,8 @@ struct Table::RowCache {
   size_t wanted = 1;           // rows that may still be needed
   size_t next = 0, end = 0;
   uint32_t numbers[kRun];
+  uint64_t num_published = 0;  // reserved rows that became visible
+  uint64_t num_dropped = 0;    // keys that another call erased in between, without memory for a row
 };
 
 // Where the call's values are, to fetch them ahead.
@@ -56,19 +60,20 @@ class Table::Writer {
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
-        batch_(keys, static_cast<uint32_t>(n), skipped, threads_) {}
+        batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), threads_) {}
 
   Batch& batch() noexcept { return batch_; }
   uint64_t num_inserted() const noexcept { return num_inserted_.load(); }
-  uint64_t num_distinct() const noexcept { return num_distinct_.load(); }
+  uint64_t num_edited() const noexcept { return num_edited_.load(); }
 
   // Inserts the missing keys.
   void insert() {
-    pass(true, [](Hands&) {});
+    pass(true, [&](Hands& hands) { publish_all(hands); });
   }
 
-  // Inserts the missing keys, which are new in the batch then; then visit(position, rows), which
-  // must not throw, for each distinct key. values: what visit will read of each occurrence.
+  // Reserves rows for the missing keys, which are new in the batch then; then visit(position,
+  // rows), which must not throw, for each distinct key. values: what visit will read of each
+  // occurrence.
   template <typename Visit>
   void run(bool inserts, Values values, const Visit& visit) {
     pass(inserts, [&](Hands& hands) { visit_all(hands, values, visit); });
@@ -105,53 +110,37 @@ class Table::Writer {
         roll_back();
       }
     });
-    table_.epochs_.reclaim();
   }
 
   void prepare(Team& team, Hands& hands, bool inserts) {
-    uint64_t inserted = 0, distinct = 0;
-    const auto finish = [&] {
-      num_inserted_ += inserted;
-      num_distinct_ += distinct;
-      table_.num_rows_ += inserted;
-    };
-    try {
-      for (uint32_t p; (p = next_prepared_++) < batch_.num_partitions() && !team.has_failed();) {
-        batch_.group(p, hands.scratch);
-        const auto [first, last] = batch_.distinct(p);
-        distinct += last - first;
-        find_rows(first, last, inserts, hands.rows, inserted);
-        hands.guard.refresh();
-        table_.epochs_.reclaim();  // so that a large batch does not hold all bins that it outgrew
-      }
-    } catch (...) {
-      finish();
-      throw;
+    for (uint32_t p; (p = next_prepared_++) < batch_.num_partitions() && !team.has_failed();) {
+      batch_.group(p, hands.scratch);
+      find_rows(batch_.distinct(p), inserts, hands.rows);
+      hands.guard.refresh();
+      table_.epochs_.reclaim();  // so that a large batch does not hold all bins that it outgrew
     }
-    finish();
   }
 
-  // Notes the row of each key. Counts as it goes, so that a failure leaves the right number.
-  void find_rows(uint32_t first, uint32_t last, bool inserts, RowCache& rows, uint64_t& inserted) {
+  // Notes the row of each key.
+  void find_rows(Batch::Range range, bool inserts, RowCache& rows) {
+    const auto [first, last] = range;
     for (uint32_t i = first; i < last + kAhead; ++i) {
       if (i < last) __builtin_prefetch(home(batch_.key(i)));
       if (i < first + kAhead) continue;
       const uint32_t at = i - kAhead;
       const int64_t key = batch_.key(at);
-      batch_.row(at) = table_.index_.find(key, key_hash(key));
-      if (batch_.row(at) != kNoRow || !inserts) continue;
+      const uint64_t hash = key_hash(key);
+      const Index::Found found = table_.index_.find(key, hash);
+      if (found.is_worn) table_.index_.renew(hash);
+      batch_.row(at) = found.row;
+      if (found.row != kNoRow || !inserts) continue;
       rows.wanted = last - at;
-      batch_.row(at) = rows.peek();
-      if (!table_.insert_row(key, now_, rows)) continue;
-      batch_.is_new(at) = true;
-      ++inserted;
+      batch_.row(at) = rows.peek() | kReserved;
+      batch_.is_new(at) = table_.insert_row(key, rows);
     }
   }
 
-  const Line* home(int64_t key) const noexcept {
-    const uint64_t hash = key_hash(key);
-    return table_.index_.bin_of(hash).home(hash);
-  }
+  const Line* home(int64_t key) const noexcept { return table_.index_.home(key_hash(key)); }
 
   template <typename Visit>
   void visit_all(Hands& hands, Values values, const Visit& visit) {
@@ -165,17 +154,36 @@ class Table::Writer {
         }
         if (i >= first + kAhead) visit(i - kAhead, hands.rows);
       }
-      hands.guard.refresh();
+      count(last - first, hands);
     }
+  }
+
+  // Edits nothing: makes reserved rows visible.
+  void publish_all(Hands& hands) {
+    for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
+      const auto [first, last] = batch_.distinct(p);
+      for (uint32_t i = first; i < last; ++i) {
+        if (!(batch_.row(i) & kReserved)) continue;
+        table_.update_row(batch_.key(i), hands.rows,
+                          [&](float*, uint32_t time) { return std::max(time, now_); });
+      }
+      count(last - first, hands);
+    }
+  }
+
+  void count(uint64_t distinct, Hands& hands) noexcept {
+    const uint64_t inserted = std::exchange(hands.rows.num_published, 0);
+    num_edited_ += distinct - std::exchange(hands.rows.num_dropped, 0);
+    num_inserted_ += inserted;
+    table_.counters_.inserted += inserted;
+    hands.guard.refresh();
   }
 
   void roll_back() noexcept {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const auto [first, last] = batch_.distinct(p);
       for (uint32_t i = first; i < last; ++i) {
-        if (!batch_.is_new(i) || !table_.remove_row(batch_.key(i), true)) continue;
-        --table_.num_rows_;
-        --table_.counters_.inserted;
+        if (batch_.is_new(i)) table_.remove_row(batch_.key(i), true);
       }
     }
   }
@@ -185,7 +193,7 @@ class Table::Writer {
   const unsigned threads_;
   Batch batch_;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
-  std::atomic<uint64_t> num_inserted_{0}, num_distinct_{0};
+  std::atomic<uint64_t> num_inserted_{0}, num_edited_{0};
 };
 
 }  // namespace monolith

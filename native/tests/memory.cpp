@@ -66,7 +66,7 @@ void test_erase_gives_index_back() {
   table.lookup_or_insert(keys.data(), keys.size(), rows.data(), 1, 1);
   const size_t full = table.index_bytes();
   const auto existed = std::make_unique<bool[]>(keys.size());
-  table.erase(keys.data(), keys.size(), existed.get());
+  table.erase(keys.data(), keys.size(), existed.get(), 1);
   CHECK(table.num_rows() == 0);
   CHECK(table.index_bytes() < full / 4);
 }
@@ -78,7 +78,7 @@ void test_erased_rows_are_reused() {
   const auto existed = std::make_unique<bool[]>(keys.size());
   for (int round = 0; round < 5; ++round) {
     table.lookup_or_insert(keys.data(), keys.size(), rows.data(), 1, 1);
-    table.erase(keys.data(), keys.size(), existed.get());
+    table.erase(keys.data(), keys.size(), existed.get(), 1);
   }
   CHECK(table.row_bytes() <= 50000 * 40);
 }

@@ -44,10 +44,10 @@ void read(Table& table, std::mt19937_64& random) {
   const auto keys = some_keys(random);
   table.lookup(keys.data(), kBatch, out.data(), random() % 2, 1 + random() % 2);
   check_whole(out);
-  table.entries(keys.data(), kBatch, flags, columns);
+  table.entries(keys.data(), kBatch, flags, columns, 1 + random() % 2);
   check_whole(out);
   check_whole(norm);
-  table.contains(keys.data(), kBatch, flags);
+  table.contains(keys.data(), kBatch, flags, 1 + random() % 2);
   std::vector<int64_t> exported(kBatch);
   const size_t n = table.export_rows(random(), UINT64_MAX, kBatch, exported.data(), columns);
   for (size_t i = 1; i < n; ++i) CHECK(key_hash(exported[i - 1]) < key_hash(exported[i]));
@@ -68,9 +68,9 @@ void write(Table& table, std::mt19937_64& random) {
     case 1:
       return table.assign_add(keys.data(), kBatch, values.data(), 6, threads);
     case 2:
-      return table.erase(keys.data(), kBatch, existed);
+      return table.erase(keys.data(), kBatch, existed, threads);
     case 3:
-      return table.reinitialize(keys.data(), kBatch, status.data(), 7);
+      return table.reinitialize(keys.data(), kBatch, status.data(), 7, threads);
     case 4:
       return table.lookup_or_insert(keys.data(), kBatch, values.data(), 8, threads);
     case 5:

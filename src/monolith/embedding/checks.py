@@ -26,6 +26,7 @@ __all__ = [
     "check_rows",
     "check_step",
     "check_threads",
+    "default_threads",
     "hash_ranges",
 ]
 
@@ -111,15 +112,23 @@ def check_key(config: TableConfig, verb: str, name: str, key: int) -> int:
     return key
 
 
+def default_threads(num_keys: int) -> int:
+    """Threads of a call that asks for no number."""
+    return _useful(torch.get_num_threads() if num_keys >= _ONE_THREAD_BELOW else 1, num_keys)
+
+
 def check_threads(config: TableConfig, verb: str, num_threads: int | None, num_keys: int) -> int:
     """Threads of a call: as many as asked for, but no more than its keys can feed."""
     if num_threads is None:
-        most = torch.get_num_threads() if num_keys >= _ONE_THREAD_BELOW else 1
-    else:
-        most = check_integer(config, verb, "num_threads", num_threads)
+        return default_threads(num_keys)
+    most = check_integer(config, verb, "num_threads", num_threads)
     if most < 1:
         where = _where(config, verb)
         raise ValueError(f"{where[0]} expected num_threads >= 1, got {most} {where[1]}")
+    return _useful(most, num_keys)
+
+
+def _useful(most: int, num_keys: int) -> int:
     return max(1, min(most, -(-num_keys // _KEYS_PER_THREAD), _MAX_THREADS))
 
 

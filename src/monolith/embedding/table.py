@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 import monolith._native as _native
+from monolith.embedding.checks import default_threads
 from monolith.embedding.config import TableConfig, column_dtypes, column_sizes, segments_of
 from monolith.embedding.initializers import Constant, Initializer, Uniform
 from monolith.embedding.rows import Applied, Entries, Rows
@@ -93,7 +94,8 @@ class Table(TableVerbs):
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("contains") as core:
             out = _empty(keys.numel(), dtype=torch.bool)
-            core.contains(keys.data_ptr(), keys.numel(), out.data_ptr())
+            threads = default_threads(keys.numel())
+            core.contains(keys.data_ptr(), keys.numel(), out.data_ptr(), threads)
         return out
 
     def _empty_rows(self, n: int) -> Rows:
@@ -113,9 +115,9 @@ class Table(TableVerbs):
             rows = self._empty_rows(keys.numel())
             present = _empty(keys.numel(), dtype=torch.bool)
             rows.keys.copy_(keys)
-            core.entries(
-                keys.data_ptr(), keys.numel(), present.data_ptr(), *self._column_buffers(rows)
-            )
+            threads = default_threads(keys.numel())
+            buffers = self._column_buffers(rows)
+            core.entries(keys.data_ptr(), keys.numel(), present.data_ptr(), *buffers, threads)
         return Entries(present, rows)
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
@@ -158,18 +160,22 @@ class Table(TableVerbs):
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         with self._open("reinitialize") as core:
             existed = _empty(keys.numel(), dtype=torch.int32)
-            core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now)
+            threads = default_threads(keys.numel())
+            core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now, threads)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("erase") as core:
             existed = _empty(keys.numel(), dtype=torch.bool)
-            core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr())
+            threads = default_threads(keys.numel())
+            core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed
 
     def _import_rows(self, rows: Rows) -> None:
         with self._open("import_rows") as core:
-            core.import_rows(rows.keys.data_ptr(), len(rows), *self._column_buffers(rows))
+            threads = default_threads(len(rows))
+            buffers = self._column_buffers(rows)
+            core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads)
 
     def _clear(self) -> None:
         with self._open("clear") as core:
