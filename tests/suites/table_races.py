@@ -167,9 +167,12 @@ class Races(TableCase):
         table, numbers, stop = self.table(2), torch.arange(20_000), threading.Event()
         erased = numbers[:5000]
 
+        # A count beside writers may be off by what they do meanwhile, so all inserts are the bound.
+        most = len(numbers) + 25 * len(erased)
+
         def watch():
             for number in (len(table), table.stats()["num_rows"]):
-                assert 0 <= number <= len(numbers)
+                assert 0 <= number <= most
 
         run_together(
             times_of(25, stop, lambda: table.lookup_or_insert(numbers)),
