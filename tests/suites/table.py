@@ -6,6 +6,7 @@ class TestReference(TableSuite):
 ```
 """
 
+from tests.suites.table_arguments import BadArguments, Numbers
 from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_concurrency import Concurrency
 from tests.suites.table_export import Exports, Imports
@@ -13,6 +14,7 @@ from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
 from tests.suites.table_optimizer_runs import OptimizerRuns
 from tests.suites.table_optimizers import BatchSoftmaxVectors, OptimizerVectors
 from tests.suites.table_precision import Precision, RoundedInitialValues, UpdateCalls
+from tests.suites.table_races import Races
 from tests.suites.table_reads import InitialValues, Reads
 from tests.suites.table_scale import Scale
 from tests.suites.table_serving import Serving, SkipZero
@@ -43,6 +45,8 @@ class TableSuite(
     BadInput,
     BadExport,
     BadImport,
+    BadArguments,
+    Numbers,
     Vectors,
     Precision,
     RoundedInitialValues,
@@ -55,6 +59,7 @@ class TableSuite(
     OptimizerRuns,
     TorchOptimizers,
     Concurrency,
+    Races,
     Scale,
 ):
     """Every section."""

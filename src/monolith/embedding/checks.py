@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from monolith.embedding.arguments import as_integer, as_list, check_number
 from monolith.embedding.config import (
     NUM_PARTITIONS,
     TableConfig,
@@ -18,13 +19,16 @@ from monolith.errors import FailedPreconditionError
 __all__ = [
     "MAX_BATCH",
     "MAX_TIME",
+    "check_integer",
     "check_key",
     "check_keys",
     "check_matrix",
     "check_rates",
     "check_rows",
     "check_step",
+    "check_threads",
     "check_training",
+    "default_threads",
     "hash_ranges",
 ]
 
@@ -34,6 +38,10 @@ MAX_BATCH = (1 << 31) - 1
 MAX_TIME = (1 << 32) - 1
 """Largest update time in seconds that a row can hold."""
 
+_ONE_THREAD_BELOW = 4096  # keys; a smaller call is faster on the calling thread
+_KEYS_PER_THREAD = 512  # a thread for fewer costs more than it saves
+_MAX_THREADS = 256
+
 
 def _check_tensor(
     where: tuple[str, str], name: str, value: object, dtype: torch.dtype, ndim: int
@@ -41,6 +49,12 @@ def _check_tensor(
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{where[0]} expected {name} as a torch.Tensor, got {type(value).__name__} {where[1]}"
+        )
+    if value.layout != torch.strided or value.is_nested:
+        layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+        hint = "" if value.is_nested else "; call .to_dense()"
+        raise ValueError(
+            f"{where[0]} expected {name} as a dense tensor, got layout {layout} {where[1]}{hint}"
         )
     if value.dtype != dtype:
         expected, got = str(dtype).removeprefix("torch."), str(value.dtype).removeprefix("torch.")
@@ -63,6 +77,11 @@ def _check_tensor(
             f"{where[0]} expected contiguous {name}, got strides {value.stride()} {where[1]}; "
             "call .contiguous()"
         )
+    if value.is_neg():
+        raise ValueError(
+            f"{where[0]} expected {name} as they are in memory, got a negated view {where[1]}; "
+            "call .resolve_neg()"
+        )
 
 
 def _where(config: TableConfig, verb: str) -> tuple[str, str]:
@@ -80,11 +99,39 @@ def check_keys(config: TableConfig, verb: str, keys: torch.Tensor) -> None:
         )
 
 
-def check_key(config: TableConfig, verb: str, name: str, key: int) -> None:
-    """Refuse one key that is not an int64."""
+def check_integer(config: TableConfig, verb: str, name: str, value: int) -> int:
+    """The value as an int; refuses what is none."""
+    where = _where(config, verb)
+    return as_integer(where[0], name, value, f" {where[1]}")
+
+
+def check_key(config: TableConfig, verb: str, name: str, key: int) -> int:
+    """The key as an int; refuses what is no int64."""
+    key = check_integer(config, verb, name, key)
     if not -(1 << 63) <= key < 1 << 63:
         where = _where(config, verb)
         raise ValueError(f"{where[0]} expected {name} as an int64 key, got {key} {where[1]}")
+    return key
+
+
+def default_threads(num_keys: int) -> int:
+    """Threads of a call that asks for no number."""
+    return _useful(torch.get_num_threads() if num_keys >= _ONE_THREAD_BELOW else 1, num_keys)
+
+
+def check_threads(config: TableConfig, verb: str, num_threads: int | None, num_keys: int) -> int:
+    """Threads of a call: as many as asked for, but no more than its keys can feed."""
+    if num_threads is None:
+        return default_threads(num_keys)
+    most = check_integer(config, verb, "num_threads", num_threads)
+    if most < 1:
+        where = _where(config, verb)
+        raise ValueError(f"{where[0]} expected num_threads >= 1, got {most} {where[1]}")
+    return _useful(most, num_keys)
+
+
+def _useful(most: int, num_keys: int) -> int:
+    return max(1, min(most, -(-num_keys // _KEYS_PER_THREAD), _MAX_THREADS))
 
 
 def check_matrix(
@@ -117,11 +164,13 @@ def check_training(config: TableConfig, verb: str) -> None:
         )
 
 
-def check_step(config: TableConfig, verb: str, step: int) -> None:
-    """Refuse a step that is negative or no int64."""
+def check_step(config: TableConfig, verb: str, step: int) -> int:
+    """The step as an int; refuses one that is negative or no int64."""
+    step = check_integer(config, verb, "step", step)
     if not 0 <= step < 1 << 63:
         where = _where(config, verb)
         raise ValueError(f"{where[0]} expected step in [0, 2**63), got {step} {where[1]}")
+    return step
 
 
 def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -> list[float]:
@@ -129,13 +178,15 @@ def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -
     if rates is None:
         rates = [segment.optimizer.rate(step) for segment in segments_of(config)]
     where = _where(config, "apply_gradients")
+    rates = as_list(where[0], "learning_rates", rates, f" {where[1]}")
     expected = len(segments_of(config))
     if len(rates) != expected:
         raise ValueError(
             f"{where[0]} expected {expected} learning rate(s), one per segment, "
             f"got {len(rates)} {where[1]}"
         )
-    for rate in rates:
+    for i, rate in enumerate(rates):
+        check_number(where[0], f"learning rate {i}", rate, f" {where[1]}")
         if not 0 <= rate <= MAX_FLOAT32:
             raise ValueError(
                 f"{where[0]} expected learning rates in [0, {MAX_FLOAT32:g}], got {rate} {where[1]}"
@@ -146,6 +197,8 @@ def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -
 def check_rows(config: TableConfig, rows: Rows) -> None:
     """Refuse a chunk whose columns are not exactly those of the table, or with bad times."""
     where = _where(config, "import_rows")
+    if not isinstance(rows, Rows):
+        raise TypeError(f"{where[0]} expected Rows, got {type(rows).__name__} {where[1]}")
     check_keys(config, "import_rows", rows.keys)
     _check_tensor(where, "times", rows.times, torch.int64, 1)
     sizes = column_sizes(config)
@@ -167,10 +220,11 @@ def hash_ranges(config: TableConfig, partitions: Iterable[int] | None) -> list[t
     """Ascending (first hash, last hash) ranges that cover the partitions; all of them if None."""
     if partitions is None:
         return [(0, (1 << 64) - 1)]
+    where = _where(config, "export")
+    numbers = as_list(where[0], "partitions", partitions, f" {where[1]}")
     ranges: list[tuple[int, int]] = []
-    for partition in sorted(set(partitions)):
+    for partition in sorted({check_integer(config, "export", "a partition", p) for p in numbers}):
         if not 0 <= partition < NUM_PARTITIONS:
-            where = _where(config, "export")
             raise ValueError(
                 f"{where[0]} expected partitions in [0, {NUM_PARTITIONS}), "
                 f"got {partition} {where[1]}"

@@ -6,7 +6,8 @@ Rows are immutable values in a dict; a write puts new ones. All changes pass thr
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,22 +73,29 @@ class ReferenceTable(TableVerbs):
         self._num_skipped = 0
         self._num_clamped_times = 0
 
+    @contextmanager
+    def _open(self, verb: str) -> Iterator[None]:
+        """The lock for one call; refuses the call if the table was closed meanwhile."""
+        with self._lock:
+            self._check_open(verb)
+            yield
+
     # Reading
 
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
-        with self._lock:
+        with self._open("lookup"):
             return self._seen(self._read(keys.tolist(), initial), step)
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
-        with self._lock:
+        with self._open("contains"):
             return torch.from_numpy(self._is_present(keys))
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
-        with self._lock:
+        with self._open("lookup_entry"):
             return Entries(torch.from_numpy(self._is_present(keys)), self._as_rows(keys.tolist()))
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        with self._lock:
+        with self._open("export"):
             keys = np.fromiter(self._rows, np.int64, len(self._rows))
             hashes = counter_random.key_hashes(keys)
             inside = np.flatnonzero((hashes >= np.uint64(first)) & (hashes <= np.uint64(last)))
@@ -99,13 +107,13 @@ class ReferenceTable(TableVerbs):
     def _lookup_or_insert(
         self, keys: torch.Tensor, step: int, now: int, threads: int
     ) -> torch.Tensor:
-        with self._lock:
+        with self._open("lookup_or_insert"):
             missing = [key for key in dict.fromkeys(keys.tolist()) if key not in self._rows]
             self._put(missing, self._fresh(missing), [now] * len(missing))
             return self._seen(self._read(keys.tolist()), step)
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
-        with self._lock:
+        with self._open("assign"):
             distinct, place = distinct_keys(keys.tolist())
             rows = self._read(distinct)
             for i, value in zip(place, values.detach().numpy(), strict=True):
@@ -113,7 +121,7 @@ class ReferenceTable(TableVerbs):
             self._put(distinct, self._stored(distinct, rows), self._later(distinct, now))
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
-        with self._lock, np.errstate(all="ignore"):
+        with self._open("assign_add"), np.errstate(all="ignore"):
             distinct, place = distinct_keys(keys.tolist())
             rows = self._read(distinct)
             rows[:, : self.dim] += occurrence_sums(place, values.detach().numpy())
@@ -130,7 +138,7 @@ class ReferenceTable(TableVerbs):
     ) -> Applied:
         kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
         num_skipped = len(keys) - len(kept)
-        with self._lock, np.errstate(all="ignore"):
+        with self._open("apply_gradients"), np.errstate(all="ignore"):
             distinct, place = distinct_keys(kept)
             rows = self._read(distinct)
             self._step(rows, occurrence_sums(place, finite), rates, step)
@@ -140,20 +148,20 @@ class ReferenceTable(TableVerbs):
         return Applied(len(distinct), num_inserted, 0, num_skipped)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
-        with self._lock:
+        with self._open("reinitialize"):
             existed = self._is_present(keys)
             distinct, _ = distinct_keys(keys.tolist())
             self._put(distinct, self._fresh(distinct), [now] * len(distinct))
             return torch.from_numpy(existed.astype(np.int32))
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
-        with self._lock:
+        with self._open("erase"):
             existed = self._is_present(keys)
             self._remove([key for key in dict.fromkeys(keys.tolist()) if key in self._rows])
             return torch.from_numpy(existed)
 
     def _import_rows(self, rows: Rows) -> None:
-        with self._lock:
+        with self._open("import_rows"):
             values = np.empty((len(rows), self._width), np.float32)
             for name in self._columns:
                 column = rows.columns[name].detach()
@@ -161,23 +169,24 @@ class ReferenceTable(TableVerbs):
             self._put(rows.keys.tolist(), values, rows.times.tolist())
 
     def _clear(self) -> None:
-        with self._lock:
+        with self._open("clear"):
             self._remove(list(self._rows))
 
     # Facts
 
     def _num_rows(self) -> int:
-        return len(self._rows)
+        with self._open("len"):
+            return len(self._rows)
 
     def _memory_report(self) -> dict[str, int]:
-        with self._lock:
+        with self._open("memory_report"):
             row_bytes = len(self._rows) * (8 + 8 + 4 * self._width)  # key, time, values
             index_bytes = sys.getsizeof(self._rows)
         total_bytes = row_bytes + index_bytes
         return {"row_bytes": row_bytes, "index_bytes": index_bytes, "total_bytes": total_bytes}
 
     def _stats(self) -> dict[str, int]:
-        with self._lock:
+        with self._open("stats"):
             return {
                 "num_rows": len(self._rows),
                 "num_inserted": self._num_inserted,
