@@ -1,8 +1,9 @@
 """Memory per key, dim 16: RSS minus RSS before the table existed, at 20 sizes of a growing table.
 
-A fresh process for each optimizer; the baseline is the payload, the floats themselves. Malloc gives
-back free memory before each reading, because it keeps the buffers of past calls (10 MB or so),
-however small the table is; `per_key_untrimmed` has the figures with them.
+A fresh process for each optimizer; the baseline is the payload, the floats themselves. Malloc keeps
+the buffers of past calls (10 MB or so), however small the table is: calls of the same size come
+before the first reading, so that they cancel. `per_key_trimmed` is a second run, in which malloc
+gives back free memory before every reading.
 """
 
 import contextlib
@@ -21,11 +22,14 @@ def measure(optimizer: str, sizes: list[int], rules: Rules) -> None:
     """Grow a table through the sizes and print one line."""
     say(f"[memory] {optimizer}: {sizes[0]:,} to {sizes[-1]:,} keys")
     with_state = optimizer == "adagrad"
-    with contextlib.closing(WorkerProcess("monolith")) as worker:
-        reply = worker.call("grow", sizes=sizes, dim=_DIM, batch=_BATCH, with_state=with_state)
-    per_key, untrimmed = (
-        [taken / size for taken, size in zip(reply[kind], sizes, strict=True)]
-        for kind in ("trimmed_bytes", "resident_bytes")
+    replies = []
+    for is_trimmed in (False, True):
+        with contextlib.closing(WorkerProcess("monolith")) as worker:
+            options = {"batch": _BATCH, "with_state": with_state, "is_trimmed": is_trimmed}
+            replies.append(worker.call("grow", sizes=sizes, dim=_DIM, **options))
+    per_key, trimmed = (
+        [taken / size for taken, size in zip(reply["taken_bytes"], sizes, strict=True)]
+        for reply in replies
     )
     payload = 4 * _DIM * (2 if with_state else 1)
     measurement = Measurement(
@@ -34,12 +38,12 @@ def measure(optimizer: str, sizes: list[int], rules: Rules) -> None:
         unit="B/key",
         series=Series(values=per_key),
         sizes={"rows": sizes, "dim": _DIM, "batch": _BATCH},
-        versions=reply["versions"],
+        versions=replies[0]["versions"],
         ratios={"payload": max(per_key) / payload},
         notes={
             "optimizer": optimizer,
             "per_key": [round(value, 1) for value in per_key],
-            "per_key_untrimmed": [round(value, 1) for value in untrimmed],
+            "per_key_trimmed": [round(value, 1) for value in trimmed],
         },
     )
     emit(measurement, rules)

@@ -87,15 +87,15 @@ int main(int argc, char** argv) {
   for (const bool with_state : {false, true}) {
     Table table(table_spec(with_state));
     for (size_t i = 0; i < rows; i += kBatch) {
-      table.lookup_or_insert(keys.data() + i, std::min(kBatch, rows - i), out.data(), 1, 1);
+      table.lookup_or_insert(keys.data() + i, std::min(kBatch, rows - i), out.data(), nullptr, 1, 1);
     }
     const float rate = 0.05f;
     ns[with_state] = measure(rounds, [&](size_t batch) {
       const int64_t* at = batches.data() + batch * kBatch;
       if (with_state) {
-        table.apply_gradients(at, kBatch, grads.data(), &rate, 2, 1);
+        table.apply_gradients(at, kBatch, grads.data(), {&rate, nullptr, 0}, 2, 1);
       } else {
-        table.lookup(at, kBatch, out.data(), false, 1);
+        table.lookup(at, kBatch, out.data(), false, nullptr, 1);
       }
     });
     if (table.num_rows() != rows) return 1;

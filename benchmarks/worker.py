@@ -169,28 +169,32 @@ class Worker:
             "versions": {"python": sys.version.split()[0], **system.versions()},
         }
 
-    def grow(self, sizes: list[int], dim: int, batch: int, with_state: bool) -> dict[str, Any]:
-        """Memory of a table at each size, above that of the process before the table existed."""
+    def grow(
+        self, sizes: list[int], dim: int, batch: int, with_state: bool, is_trimmed: bool
+    ) -> dict[str, Any]:
+        """Memory of a table at each size, above that of the process before the table existed.
+
+        The buffers of a call are in both readings and cancel, or with `is_trimmed` in neither.
+        """
+        read = trimmed_bytes if is_trimmed else resident_bytes
         workload, system = Workload(sizes[-1], dim, batch), self._system
         system.create(workload, with_state=with_state, presized=False)
         for _ in range(_WARM_UP_CALLS):  # full batches of few keys: warm buffers, a tiny table
             system.insert(system.batch(np.arange(batch) % _FIRST_KEYS))
         system.close()
-        before = trimmed_bytes()
+        before = read()
         system.create(workload, with_state=with_state, presized=False)
-        resident: list[int] = []
-        trimmed: list[int] = []
+        taken: list[int] = []
         done = 0
         for size in sizes:
             for indices in work.index_ranges(size, batch, done):
                 system.insert(system.batch(indices))
             done = size
-            resident.append(resident_bytes() - before)
-            trimmed.append(trimmed_bytes() - before)
+            taken.append(read() - before)
         if system.num_rows() != sizes[-1]:
             raise BenchmarkError(f"[grow] expected {sizes[-1]} rows, got {system.num_rows()}")
         versions = {"python": sys.version.split()[0], **system.versions()}
-        return {"resident_bytes": resident, "trimmed_bytes": trimmed, "versions": versions}
+        return {"taken_bytes": taken, "versions": versions}
 
     def _lookup_call(self, batches: list[Any]) -> Callable[[int], None]:
         def call(position: int) -> None:

@@ -4,6 +4,7 @@ Example: .venv/bin/python examples/demo.py --steps 1000
 """
 
 import argparse
+import sys
 import time
 
 import torch
@@ -66,10 +67,11 @@ def train(steps: int, fixed_rows: int | None = None) -> tuple[list[Table], float
         logits = model(torch.cat([user, item, user * item], 1)).squeeze(1)
         loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum")
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         for table, k, leaf in zip(tables, keys, rows, strict=True):
             # New keys get rows; gradients of equal keys are summed; each key makes one step.
+            assert leaf.grad is not None
             table.apply_gradients(k, leaf.grad, now=START_SECONDS + step)
         scores.append(auc(logits.detach(), labels))  # scored before anything was learned from them
         if not fixed_rows and (step % max(1, steps // 8) == 0 or step == steps - 1):
@@ -94,6 +96,12 @@ def copied(table: Table) -> Table:
     return copy
 
 
+def interrupted() -> int:
+    """Say that the run was stopped by hand; the exit code that shells use for it."""
+    print("Stopped before the end; nothing was saved.", file=sys.stderr)
+    return 130
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300, help="batches to train on (300)")
@@ -114,4 +122,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(interrupted())

@@ -17,7 +17,7 @@ cpp_format() {
 
 check "Python format" python -m ruff format --check
 check "Python lint" python -m ruff check
-check "types" python -m mypy src tests tools
+check "types" python -m mypy src tests tools examples benchmarks
 check "C++ format" cpp_format
 check "sizes" python tools/sizes.py
 # Without the plugin: build/acceptance.json belongs to the test run.

@@ -9,7 +9,8 @@ run() {
   local build=build/native-$1 sanitizer=$1 type=RelWithDebInfo no_randomisation=()
   if [ "$sanitizer" = plain ]; then sanitizer='' type=Release; fi
   echo "-- C++ tests, $1"
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DMONOLITH_TESTS=ON \
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type \
+    -DMONOLITH_TESTS=ON -DMONOLITH_BENCHMARKS=ON \
     -DMONOLITH_WERROR=ON -DMONOLITH_SANITIZE="$sanitizer" >"$build.log" ||
     { cat "$build.log"; exit 1; }
   cmake --build "$build"

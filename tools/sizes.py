@@ -71,6 +71,7 @@ def newlines(match: re.Match[str]) -> str:
 
 def function_name(header: str) -> str | None:
     """The name in `int f(int x) const`; None for a class, a namespace or an initialiser."""
+    header = re.sub(r"\balignas\s*\((?:[^()]|\([^()]*\))*\)|\[\[.*?\]\]", "", header, flags=re.S)
     match = re.search(r"([\w~:]+|operator\S+)\s*\(", header)
     if match is None or re.search(r"\b(namespace|enum)\b", header[: match.start()]):
         return None

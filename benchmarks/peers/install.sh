@@ -11,6 +11,14 @@ python=${PYTHON:-python3.11}
 
 say() { echo "[peers] $*" >&2; }
 
+# TensorFlow 2.15, which TFRA needs, ends at Python 3.11; torch 2.13 begins at 3.10.
+usable="import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 11))"
+if ! "$python" -c "$usable" 2>/dev/null; then
+  say "expected Python 3.10 or 3.11 with venv as '$python', got none;" \
+    "install python3.11 and python3.11-venv, or name one: PYTHON=/path/to/python3.11 $0"
+  exit 1
+fi
+
 # new_environment NAME: creates build/peers/NAME, empty, and sets $environment.
 new_environment() {
   environment=$root/build/peers/$1

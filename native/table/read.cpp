@@ -9,12 +9,13 @@
 namespace monolith {
 namespace {
 
-constexpr size_t kAhead = 16;    // keys between two stages: enough to hide a memory access
+constexpr size_t kAhead = 26;    // keys between two stages: enough to hide a memory access
 constexpr size_t kWindow = 64;   // ring of keys in flight, at least 2 * kAhead + 1
 constexpr size_t kPiece = 2048;  // keys that a thread claims at once
 
 constexpr uint32_t kMissing = UINT32_MAX;     // no such key
 constexpr uint32_t kUnsure = UINT32_MAX - 1;  // a writer was there: look again
+constexpr uint32_t kLate = UINT32_MAX - 2;    // to be looked for with others of its kind
 
 struct Pending {
   const Line* line;
@@ -42,7 +43,10 @@ struct Pending {
 
 // Finds the key in its line or those it overflowed into. Leaves the line and version to check
 // later.
-void match(int64_t key, BinRef ref, Pending& p) noexcept {
+void match(const Index& index, int64_t key, Pending& p) noexcept {
+  const uint64_t hash = key_hash(key);
+  const BinRef ref = index.bin_of(hash);
+  p.line = ref.home(place_of(hash, index.salt()));
   for (uint32_t walked = 0; walked < ref.num_lines(); ++walked) {
     if (match_line(key, p)) return;
     ++p.line;
@@ -77,11 +81,9 @@ void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
 // Calls hit(row, number) until a whole row was seen; hit may be called again. False: missing.
 template <typename Hit>
 bool Table::read_one(int64_t key, const Hit& hit) const {
-  const uint64_t hash = key_hash(key);
   for (;;) {
-    const BinRef ref = index_.bin_of(hash);
-    Pending p{ref.home(place_of(hash, index_.salt())), nullptr, 0, 0};
-    match(key, ref, p);
+    Pending p{};
+    match(index_, key, p);
     if (p.number == kMissing) return false;
     if (p.number != kUnsure) {
       const char* row = arena_.row(p.number);
@@ -95,40 +97,44 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
 }
 
 // Stage 1 fetches the key's index line, stage 2 finds the row and fetches it, stage 3 uses it. The
-// stages of different keys run side by side, so that memory and processor are both busy. hit copies
-// the row and may be called again; done follows once, when the copy is known to be whole.
+// stages of different keys run side by side, so that memory and processor are both busy. A key that
+// overflowed into another line would hold up the rest; such keys come last, in stages of their own.
+// At most kPiece keys.
 template <typename Hit, typename Done, typename Miss>
 void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
                  const Done& done, const Miss& miss) const {
   Pending window[kWindow];
+  uint16_t late[kPiece];  // keys that overflowed, from first on
+  size_t num_late = 0;
   const size_t row_bytes = layout_.weight_bytes();
   const auto fetch_line = [&](size_t i) {
-    const uint64_t hash = key_hash(keys[i]);
     Pending& p = window[i % kWindow];
-    p.line = index_.home(hash);
+    p.line = index_.home(key_hash(keys[i]));
     __builtin_prefetch(p.line);
   };
-  const auto fetch_row = [&](size_t i) {
-    Pending& p = window[i % kWindow];
-    if (!match_line(keys[i], p)) {
-      const uint64_t hash = key_hash(keys[i]);
-      const BinRef ref = index_.bin_of(hash);  // a rebuilt bin starts over, at its own home line
-      p.line = ref.home(place_of(hash, index_.salt()));
-      match(keys[i], ref, p);
-    }
-    if (!with_row || p.number >= kUnsure) return;
+  const auto fetch_row = [&](Pending& p) {
+    if (!with_row || p.number >= kLate) return;
     p.row = arena_.row(p.number);
     if (p.row == nullptr) p.number = kUnsure;
     prefetch_bytes(p.row, row_bytes);
   };
-  const auto use_row = [&](size_t i) {
-    const Pending& p = window[i % kWindow];
-    if (p.number < kUnsure) [[likely]] {
+  const auto find_row = [&](size_t i) {
+    Pending& p = window[i % kWindow];
+    if (match_line(keys[i], p)) [[likely]]
+      return fetch_row(p);
+    __builtin_prefetch(p.line + 1);
+    p.number = kLate;
+    late[num_late++] = static_cast<uint16_t>(i - first);
+  };
+  const auto use_row = [&](size_t i, const Pending& p) {
+    if (p.number < kLate) [[likely]] {
       hit(i, p.row, p.number);
       if (is_unchanged(p)) [[likely]]
         return done(i);
     } else if (p.number == kMissing) {
       return miss(i);
+    } else if (p.number == kLate) {
+      return;
     }
     const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
     read_one(keys[i], again) ? done(i) : miss(i);
@@ -136,16 +142,25 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
   const size_t n = last - first;
   for (size_t i = 0; i < std::min(n, 2 * kAhead); ++i) {
     fetch_line(first + i);
-    if (i >= kAhead) fetch_row(first + i - kAhead);
+    if (i >= kAhead) find_row(first + i - kAhead);
   }
   for (size_t i = first + 2 * kAhead; i < last; ++i) {
     fetch_line(i);
-    fetch_row(i - kAhead);
-    use_row(i - 2 * kAhead);
+    find_row(i - kAhead);
+    use_row(i - 2 * kAhead, window[(i - 2 * kAhead) % kWindow]);
   }
   const size_t num_used = n > 2 * kAhead ? n - 2 * kAhead : 0;
-  for (size_t i = n > kAhead ? n - kAhead : 0; i < n; ++i) fetch_row(first + i);
-  for (size_t i = num_used; i < n; ++i) use_row(first + i);
+  for (size_t i = n > kAhead ? n - kAhead : 0; i < n; ++i) find_row(first + i);
+  for (size_t i = num_used; i < n; ++i) use_row(first + i, window[(first + i) % kWindow]);
+  for (size_t start = 0; start < num_late; start += kWindow) {
+    const size_t end = std::min(num_late, start + kWindow);
+    for (size_t j = start; j < end; ++j) {
+      Pending& p = window[j - start];
+      match(index_, keys[first + late[j]], p);
+      fetch_row(p);
+    }
+    for (size_t j = start; j < end; ++j) use_row(first + late[j], window[j - start]);
+  }
 }
 
 // Calls piece(first, last) on several threads until all n keys are done.

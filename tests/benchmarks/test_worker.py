@@ -89,7 +89,9 @@ def test_lost_rows_fail_the_insert_benchmark(monkeypatch: pytest.MonkeyPatch) ->
         Worker(DictTable()).insert(rows=1_100, dim=2, batch=100, threads=1, peak_bytes=0)
 
 
-def test_memory_is_read_at_every_size() -> None:
-    reply = Worker(DictTable()).grow(sizes=[1_000, 20_000], dim=16, batch=500, with_state=True)
-    assert len(reply["resident_bytes"]) == len(reply["trimmed_bytes"]) == 2
-    assert reply["trimmed_bytes"][1] > 20_000 * 16 * 4
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_memory_is_read_at_every_size(is_trimmed: bool) -> None:
+    worker, sizes = Worker(DictTable()), [1_000, 20_000]
+    reply = worker.grow(sizes, dim=16, batch=500, with_state=True, is_trimmed=is_trimmed)
+    assert len(reply["taken_bytes"]) == 2
+    assert reply["taken_bytes"][1] > 20_000 * 16 * 4

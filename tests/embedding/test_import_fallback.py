@@ -50,3 +50,11 @@ def test_all_is_sorted_and_complete():
     names = monolith.embedding.__all__
     assert names == sorted(names)
     assert all(hasattr(monolith.embedding, name) for name in names)
+
+
+def test_an_error_of_our_own_modules_is_not_hidden():
+    prepare = "import sys; sys.modules['monolith.embedding.table'] = None"
+    command = [sys.executable, "-c", IMPORT.format(prepare=prepare)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode != 0
+    assert "ModuleNotFoundError: import of monolith.embedding.table halted" in result.stderr

@@ -6,6 +6,7 @@ import torch
 from monolith.embedding import Adagrad, Rows, Segment, TableConfig
 from monolith.embedding.table import Table
 from tests.suites.table_base import assert_equal_rows, assert_same_bits, exported
+from tests.suites.table_races import turn_over
 
 DIM = 4
 UNLIMITED = (1 << 64) - 1
@@ -111,3 +112,25 @@ def test_an_update_of_existing_rows_needs_no_memory():
     table = make_table()
     table._core.set_memory_limit(0)
     assert table.apply_gradients(OLD, torch.ones(len(OLD), DIM)).num_applied == len(OLD)
+
+
+@pytest.mark.parametrize("verb", ["lookup", "lookup_or_insert", "lookup_entry"])
+def test_a_result_without_memory_names_the_bytes(verb, tmp_path):
+    # A file of holes and a result beyond the address space: neither is touched.
+    n, dim = (1 << 31) - 1, 1 << 16
+    huge = torch.from_file(str(tmp_path / "keys"), True, n, dtype=torch.int64)
+    table = Table(TableConfig("user", Segment(dim)))
+    with pytest.raises(MemoryError) as caught:
+        getattr(table, verb)(huge)
+    assert str(caught.value) == (
+        f"[Table.{verb}] out of memory: asked for {n * dim * 4} bytes (table 'user')"
+    )
+    assert len(table) == 0
+
+
+def test_twenty_turnovers_leave_the_index_as_small_as_it_was():
+    fresh, worn = (Table(TableConfig("user", Segment(1))) for _ in range(2))
+    turn_over(fresh, num_rows=20_000, num_turns=0)
+    turn_over(worn, num_rows=20_000, num_turns=20)
+    most = 1.5 * fresh.memory_report()["index_bytes"]
+    assert worn.memory_report()["index_bytes"] <= most

@@ -6,6 +6,7 @@ from hypothesis import Phase
 
 from monolith.embedding import Constant, ReferenceTable, Segment, TableConfig
 from monolith.embedding.reference_optimizers import Call, optimizer_step
+from monolith.errors import FailedPreconditionError
 from tests.suites.table import TableSuite
 from tests.suites.table_base import TableCase, column, keys
 from tests.suites.table_machine import CONFIGS, check_random_verbs
@@ -58,3 +59,27 @@ def test_rows_do_not_share_memory_with_results():
     for result in (table.lookup(keys(1)), *table.lookup_entry(keys(1)).rows.columns.values()):
         result.fill_(9)
     assert table.lookup(keys(1)).tolist() == [[1]]
+
+
+@pytest.mark.parametrize("verb", ["lookup", "apply_gradients", "erase", "len", "stats", "export"])
+def test_call_that_meets_the_close_is_refused(verb):
+    table = ReferenceTable(TableConfig("user", Segment(1)))
+    calls = {
+        "lookup": lambda: table.lookup(keys(1)),
+        "apply_gradients": lambda: table.apply_gradients(keys(1), column(1)),
+        "erase": lambda: table.erase(keys(1)),
+        "len": lambda: len(table),
+        "stats": table.stats,
+        "export": lambda: next(table.export()),
+    }
+    lock, check_open, num_checks = table._lock, table._check_open, []
+
+    def close_after_the_first_check(verb):
+        check_open(verb)
+        num_checks.append(lock.locked())
+        if num_checks == [False]:
+            table._is_closed = True
+
+    table._check_open = close_after_the_first_check
+    with pytest.raises(FailedPreconditionError, match=rf"\[Table\.{verb}\] expected an open table"):
+        calls[verb]()

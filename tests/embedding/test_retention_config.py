@@ -34,9 +34,11 @@ def test_impossible_thresholds(kind, most):
         assert_refused(ValueError, text, lambda value=value: kind(value))
         text = f"[{name}] expected threshold of slot 3 in [0, {most}], got {value}"
         assert_refused(ValueError, text, lambda value=value: kind(1, {3: value}))
-    for value in (2.0, True, None):
-        text = f"[{name}] expected threshold as an int, got {value!r}"
+    for value in (2.0, None, "3"):
+        text = f"[{name}] expected threshold as an integer, got {value!r}"
         assert_refused(TypeError, text, lambda value=value: kind(value))
+    text = f"[{name}] expected slots as slot -> threshold, got [3]"
+    assert_refused(TypeError, text, lambda: kind(1, [3]))
 
 
 @pytest.mark.parametrize("make", [MinCount, SlidingFilter, Probabilistic, Expiry])

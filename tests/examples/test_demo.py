@@ -54,3 +54,19 @@ def test_a_wrong_number_of_steps_is_refused_without_a_traceback():
     result = run_demo("--steps", "0")
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].endswith("expected --steps of at least 1, got 0")
+
+
+INTERRUPTED = """
+import runpy, signal, sys, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
+torch.set_num_threads = lambda number: signal.raise_signal(signal.SIGINT)
+sys.argv = ["demo.py"]
+runpy.run_path("examples/demo.py", run_name="__main__")
+"""
+
+
+def test_an_interrupted_run_ends_with_one_line():
+    command = [sys.executable, "-c", INTERRUPTED]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert result.returncode == 130
+    assert result.stderr == "Stopped before the end; nothing was saved.\n"

@@ -44,6 +44,9 @@ def test_a_python_body_is_counted_without_its_docstring():
         ("void f(Options options = {}) {\n  g();\n}", [("f", 1)]),
         ("auto f() -> int {\n  auto g = [](int x) {\n    return x;\n  };\n}", [("f", 3)]),
         ('void f() {\n  // }\n  g("}");\n  /* } */\n}', [("f", 3)]),
+        ("struct alignas(64) Line {\n  int x;\n  int f() {\n  }\n};", [("f", 0)]),
+        ("struct alignas(alignof(A)) [[gnu::packed]] B {\n  int x;\n};", []),
+        ("[[gnu::target(1)]] int f() {\n  g();\n}", [("f", 1)]),
         ("struct A {\n  int x = 1;\n};\nconst int table[] = {\n  1, 2,\n};", []),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ class TestReference(TableSuite):
 """
 
 from tests.suites.table_admission import AdmissionByCount
+from tests.suites.table_arguments import BadArguments, Numbers
 from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_budget import Budgets
 from tests.suites.table_concurrency import Concurrency
@@ -17,6 +18,7 @@ from tests.suites.table_gradients import Gradients, NonFinite, Rates, Segments
 from tests.suites.table_optimizer_runs import OptimizerRuns
 from tests.suites.table_optimizers import BatchSoftmaxVectors, OptimizerVectors
 from tests.suites.table_precision import Precision, RoundedInitialValues, UpdateCalls
+from tests.suites.table_races import Races
 from tests.suites.table_reads import InitialValues, Reads
 from tests.suites.table_scale import Scale
 from tests.suites.table_serving import Serving, SkipZero
@@ -47,6 +49,8 @@ class TableSuite(
     BadInput,
     BadExport,
     BadImport,
+    BadArguments,
+    Numbers,
     Vectors,
     AdmissionByCount,
     AdmissionColumns,
@@ -66,6 +70,7 @@ class TableSuite(
     OptimizerRuns,
     TorchOptimizers,
     Concurrency,
+    Races,
     Scale,
 ):
     """Every section."""

@@ -104,11 +104,12 @@ def assert_same_rows(a, b):
 
 @contextmanager
 def refuses(table, error, text):
-    """The block raises `error` with exactly `text` and leaves the rows alone."""
-    before = exported(table)
+    """The block raises `error` with exactly `text` and leaves rows and counters alone."""
+    before, counters = exported(table), table.stats()
     with pytest.raises(error) as caught:
         yield
     assert str(caught.value) == text
+    assert table.stats() == counters
     assert_equal_rows(exported(table), before)
 
 

@@ -136,6 +136,11 @@ class Evictions(TableCase):
             table.evict(now)
         assert str(caught.value) == text
 
+    def test_reference_that_is_no_integer(self):
+        text = r"\[Table.evict\] expected now as an integer, got 1.5 \(table 'user'\)"
+        with pytest.raises(TypeError, match=text):
+            self.table(expiry=Expiry(1)).evict(1.5)
+
     @pytest.mark.parametrize("verb", ["evict", "export_candidates"])
     def test_closed_table_forgets_nothing_more(self, verb):
         table = self.table(expiry=Expiry(1))

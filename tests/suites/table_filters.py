@@ -159,6 +159,11 @@ class BadCandidates(TableCase):
         )
         self.refuse_columns(None, "columns [], got ['key']", key=keys(1))
 
+    def test_columns_that_are_no_mapping(self):
+        text = r"\[Table.import_candidates\] expected columns by name, got list \(table 'user'\)"
+        with pytest.raises(TypeError, match=text):
+            self.table(admission=MinCount(1)).import_candidates([keys(1)])
+
     def test_columns_of_another_dtype_or_length(self):
         text = "key as a torch.Tensor, got list"
         self.refuse_columns(MinCount(1), text, key=[1], count=keys(1), time=keys(1))

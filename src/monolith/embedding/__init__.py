@@ -34,7 +34,6 @@ from monolith.ops.native import load_native
 
 try:
     load_native()  # its error names the file, the loader's reason and what to do
-    from monolith.embedding.table import Table
 except ImportError as error:
     warnings.warn(
         "[monolith.embedding] Table is the slow ReferenceTable, without the compiled core: "
@@ -42,7 +41,9 @@ except ImportError as error:
         RuntimeWarning,
         stacklevel=2,
     )
-    Table = ReferenceTable  # type: ignore[assignment, misc]
+    Table = ReferenceTable
+else:
+    from monolith.embedding.table import Table  # type: ignore[assignment]
 
 __all__ = [
     "AMSGrad",

@@ -28,8 +28,8 @@ class _Thresholds:
     def _check(self, most: int) -> None:
         where = type(self).__name__
         check_int(where, "threshold", self.threshold, 0, most)
-        check_slots(where, "threshold", self.slots, 0, most)
-        object.__setattr__(self, "slots", dict(sorted(self.slots.items())))
+        slots = check_slots(where, "threshold", self.slots, 0, most)
+        object.__setattr__(self, "slots", slots)
 
     def threshold_of(self, key: int) -> int:
         """Threshold of the key's slot."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from monolith.embedding.slots import check_int
 
-__all__ = ["EMPTY_TABLE_BYTES", "Budget"]
+__all__ = ["Budget", "EMPTY_TABLE_BYTES"]
 
 EMPTY_TABLE_BYTES = 4096
 """Most bytes of a table without rows."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from monolith.embedding.arguments import as_integer, as_list, check_number
 from monolith.embedding.config import (
     NUM_PARTITIONS,
     TableConfig,
@@ -18,6 +19,7 @@ from monolith.errors import FailedPreconditionError
 __all__ = [
     "MAX_BATCH",
     "MAX_TIME",
+    "check_integer",
     "check_key",
     "check_keys",
     "check_matrix",
@@ -26,8 +28,10 @@ __all__ = [
     "check_rows",
     "check_step",
     "check_tensor",
+    "check_threads",
     "check_time",
     "check_training",
+    "default_threads",
     "hash_ranges",
 ]
 
@@ -36,6 +40,10 @@ MAX_BATCH = (1 << 31) - 1
 
 MAX_TIME = (1 << 32) - 1
 """Largest update time in seconds that a row can hold."""
+
+_ONE_THREAD_BELOW = 4096  # keys; a smaller call is faster on the calling thread
+_KEYS_PER_THREAD = 512  # a thread for fewer costs more than it saves
+_MAX_THREADS = 256
 
 
 def check_tensor(
@@ -53,6 +61,12 @@ def check_tensor(
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{where[0]} expected {name} as a torch.Tensor, got {type(value).__name__} {where[1]}"
+        )
+    if value.layout != torch.strided or value.is_nested:
+        layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+        hint = "" if value.is_nested else "; call .to_dense()"
+        raise ValueError(
+            f"{where[0]} expected {name} as a dense tensor, got layout {layout} {where[1]}{hint}"
         )
     if value.dtype != dtype:
         expected, got = str(dtype).removeprefix("torch."), str(value.dtype).removeprefix("torch.")
@@ -75,6 +89,11 @@ def check_tensor(
             f"{where[0]} expected contiguous {name}, got strides {value.stride()} {where[1]}; "
             "call .contiguous()"
         )
+    if value.is_neg():
+        raise ValueError(
+            f"{where[0]} expected {name} as they are in memory, got a negated view {where[1]}; "
+            "call .resolve_neg()"
+        )
 
 
 def _where(config: TableConfig, verb: str) -> tuple[str, str]:
@@ -92,11 +111,39 @@ def check_keys(config: TableConfig, verb: str, keys: torch.Tensor) -> None:
         )
 
 
-def check_key(config: TableConfig, verb: str, name: str, key: int) -> None:
-    """Refuse one key that is not an int64."""
+def check_integer(config: TableConfig, verb: str, name: str, value: int) -> int:
+    """The value as an int; refuses what is none."""
+    where = _where(config, verb)
+    return as_integer(where[0], name, value, f" {where[1]}")
+
+
+def check_key(config: TableConfig, verb: str, name: str, key: int) -> int:
+    """The key as an int; refuses what is no int64."""
+    key = check_integer(config, verb, name, key)
     if not -(1 << 63) <= key < 1 << 63:
         where = _where(config, verb)
         raise ValueError(f"{where[0]} expected {name} as an int64 key, got {key} {where[1]}")
+    return key
+
+
+def default_threads(num_keys: int) -> int:
+    """Threads of a call that asks for no number."""
+    return _useful(torch.get_num_threads() if num_keys >= _ONE_THREAD_BELOW else 1, num_keys)
+
+
+def check_threads(config: TableConfig, verb: str, num_threads: int | None, num_keys: int) -> int:
+    """Threads of a call: as many as asked for, but no more than its keys can feed."""
+    if num_threads is None:
+        return default_threads(num_keys)
+    most = check_integer(config, verb, "num_threads", num_threads)
+    if most < 1:
+        where = _where(config, verb)
+        raise ValueError(f"{where[0]} expected num_threads >= 1, got {most} {where[1]}")
+    return _useful(most, num_keys)
+
+
+def _useful(most: int, num_keys: int) -> int:
+    return max(1, min(most, -(-num_keys // _KEYS_PER_THREAD), _MAX_THREADS))
 
 
 def check_matrix(
@@ -129,11 +176,13 @@ def check_training(config: TableConfig, verb: str) -> None:
         )
 
 
-def check_step(config: TableConfig, verb: str, step: int) -> None:
-    """Refuse a step that is negative or no int64."""
+def check_step(config: TableConfig, verb: str, step: int) -> int:
+    """The step as an int; refuses one that is negative or no int64."""
+    step = check_integer(config, verb, "step", step)
     if not 0 <= step < 1 << 63:
         where = _where(config, verb)
         raise ValueError(f"{where[0]} expected step in [0, 2**63), got {step} {where[1]}")
+    return step
 
 
 def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -> list[float]:
@@ -141,13 +190,15 @@ def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -
     if rates is None:
         rates = [segment.optimizer.rate(step) for segment in segments_of(config)]
     where = _where(config, "apply_gradients")
+    rates = as_list(where[0], "learning_rates", rates, f" {where[1]}")
     expected = len(segments_of(config))
     if len(rates) != expected:
         raise ValueError(
             f"{where[0]} expected {expected} learning rate(s), one per segment, "
             f"got {len(rates)} {where[1]}"
         )
-    for rate in rates:
+    for i, rate in enumerate(rates):
+        check_number(where[0], f"learning rate {i}", rate, f" {where[1]}")
         if not 0 <= rate <= MAX_FLOAT32:
             raise ValueError(
                 f"{where[0]} expected learning rates in [0, {MAX_FLOAT32:g}], got {rate} {where[1]}"
@@ -158,6 +209,8 @@ def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -
 def check_rows(config: TableConfig, rows: Rows) -> None:
     """Refuse a chunk whose columns are not exactly those of the table, or with bad times."""
     where = _where(config, "import_rows")
+    if not isinstance(rows, Rows):
+        raise TypeError(f"{where[0]} expected Rows, got {type(rows).__name__} {where[1]}")
     check_keys(config, "import_rows", rows.keys)
     check_tensor(where, "times", rows.times, torch.int64, 1)
     sizes = column_sizes(config)
@@ -188,10 +241,11 @@ def check_partitions(config: TableConfig, verb: str, partitions: Iterable[int] |
     """The partitions in ascending order, all of them if None; refuses numbers that are none."""
     if partitions is None:
         return list(range(NUM_PARTITIONS))
-    numbers = sorted(set(partitions))
+    where = _where(config, verb)
+    given = as_list(where[0], "partitions", partitions, f" {where[1]}")
+    numbers = sorted({check_integer(config, verb, "a partition", number) for number in given})
     for partition in numbers:
         if not 0 <= partition < NUM_PARTITIONS:
-            where = _where(config, verb)
             raise ValueError(
                 f"{where[0]} expected partitions in [0, {NUM_PARTITIONS}), "
                 f"got {partition} {where[1]}"

@@ -5,10 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from monolith.embedding.admission import Admission, MinCount, Probabilistic, SlidingFilter
+from monolith.embedding.arguments import as_integer, as_list, check_number
 from monolith.embedding.budget import EMPTY_TABLE_BYTES, Budget
 from monolith.embedding.expiry import Expiry
-from monolith.embedding.initializers import MAX_FLOAT32, Initializer, Uniform
-from monolith.embedding.optimizers import SGD, Optimizer, StateColumn
+from monolith.embedding.initializers import (
+    MAX_FLOAT32,
+    Constant,
+    Initializer,
+    Normal,
+    Uniform,
+    Zeros,
+)
+from monolith.embedding.optimizers import OPTIMIZERS, SGD, Optimizer, StateColumn
 from monolith.embedding.views import PRECISIONS, Storage, View, code_dtype, code_size
 
 __all__ = [
@@ -38,7 +46,7 @@ class Segment:
 
     Args:
         dim: number of weights.
-        optimizer: how gradients change them.
+        optimizer: how gradients change them; one of this package, not of a subclass.
         initializer: their values in a new row.
         name: name in exports and files; the segment's index if None.
         precision: storage of the weights of training rows: "fp32", or "fp16" and "bf16" with
@@ -59,11 +67,24 @@ class Segment:
     view: View | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", as_integer("[Segment]", "dim", self.dim))
         if not 1 <= self.dim <= _MAX_DIM:
             raise ValueError(f"[Segment] expected 1 <= dim <= {_MAX_DIM}, got {self.dim}")
         if not isinstance(self.optimizer, Optimizer):
             raise TypeError(f"[Segment] expected a sparse optimizer, got {self.optimizer!r}")
+        if type(self.optimizer) not in OPTIMIZERS:
+            raise TypeError(
+                f"[Segment] expected a sparse optimizer of this package, got {self.optimizer!r}; "
+                "a subclass has no update rule"
+            )
+        if type(self.initializer) not in (Zeros, Constant, Uniform, Normal):
+            raise TypeError(
+                f"[Segment] expected initializer as Zeros, Constant, Uniform or Normal, "
+                f"got {self.initializer!r}"
+            )
         self.optimizer.state(self.dim)  # refuses a dim that the optimizer cannot do
+        if not isinstance(self.name, str | None):
+            raise TypeError(f"[Segment] expected name as a str or None, got {self.name!r}")
         if self.name is not None and (not self.name or "/" in self.name):
             raise ValueError(
                 f"[Segment] expected a name without '/', got {self.name!r}; it names columns"
@@ -113,9 +134,12 @@ class TableConfig:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        segments = (self.segments,) if isinstance(self.segments, Segment) else tuple(self.segments)
+        if not isinstance(self.name, str):
+            raise TypeError(f"[TableConfig] expected name as a str, got {self.name!r}")
+        segments = self._checked_segments()
         object.__setattr__(self, "segments", segments)
-        seed = name_seed(self.name) if self.seed is None else self.seed
+        seed = self.seed
+        seed = name_seed(self.name) if seed is None else as_integer("[TableConfig]", "seed", seed)
         object.__setattr__(self, "seed", seed)
         if not segments:
             raise ValueError(f"[TableConfig] expected at least one segment (table {self.name!r})")
@@ -144,6 +168,16 @@ class TableConfig:
                 f"'fp32', got {self.dim}"
             )
 
+    def _checked_segments(self) -> tuple[Segment, ...]:
+        if isinstance(self.segments, Segment):
+            return (self.segments,)
+        which = f" (table {self.name!r})"
+        segments = as_list("[TableConfig]", "segments", self.segments, which)
+        for segment in segments:
+            if not isinstance(segment, Segment):
+                raise TypeError(f"[TableConfig] expected a Segment, got {segment!r}{which}")
+        return tuple(segments)
+
     def _check_non_finite(self) -> None:
         if self.non_finite not in ("refuse", "skip", "clip"):
             raise ValueError(
@@ -156,6 +190,8 @@ class TableConfig:
                 f"[TableConfig] expected clip_value exactly with non_finite='clip', "
                 f"got clip_value={self.clip_value} with {self.non_finite!r}"
             )
+        if self.clip_value is not None:
+            check_number("[TableConfig]", "clip_value", self.clip_value)
         if self.clip_value is not None and not 0 < self.clip_value <= MAX_FLOAT32:
             raise ValueError(
                 f"[TableConfig] expected clip_value in (0, {MAX_FLOAT32:g}], got {self.clip_value}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from monolith.embedding.slots import check_int, check_slots, slot_of
 
-__all__ = ["SECONDS_PER_DAY", "Expiry"]
+__all__ = ["Expiry", "SECONDS_PER_DAY"]
 
 SECONDS_PER_DAY = 86_400
 _MAX_DAYS = (1 << 31) - 1
@@ -31,8 +31,7 @@ class Expiry:
 
     def __post_init__(self) -> None:
         check_int("Expiry", "days", self.days, 0, _MAX_DAYS)
-        check_slots("Expiry", "days", self.slots, 0, _MAX_DAYS)
-        object.__setattr__(self, "slots", dict(sorted(self.slots.items())))
+        object.__setattr__(self, "slots", check_slots("Expiry", "days", self.slots, 0, _MAX_DAYS))
 
     def seconds_of(self, key: int) -> int:
         """Life of the key's row in seconds."""

@@ -6,6 +6,8 @@ shard and machine (`counter_random.py`).
 
 from dataclasses import dataclass
 
+from monolith.embedding.arguments import check_number
+
 __all__ = ["Constant", "Initializer", "MAX_FLOAT32", "Normal", "Uniform", "Zeros"]
 
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -14,6 +16,7 @@ MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 def _check_fits(where: str, limit: float, **values: float) -> None:
     for name, value in values.items():
+        check_number(f"[{where}]", name, value)
         if not abs(value) <= limit:
             raise ValueError(f"[{where}] expected |{name}| <= {limit:g}, got {value}")
 

@@ -5,7 +5,8 @@ key gets a row pass through `ReferenceRows`, all reads through `_read`.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -65,22 +66,29 @@ class ReferenceTable(TableVerbs):
         self._width = max(at.stop for at in self._columns.values())
         self._num_update_calls = 0
 
+    @contextmanager
+    def _open(self, verb: str) -> Iterator[None]:
+        """The lock for one call; refuses the call if the table was closed meanwhile."""
+        with self._lock:
+            self._check_open(verb)
+            yield
+
     # Reading
 
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
-        with self._lock:
+        with self._open("lookup"):
             return self._seen(keys.tolist(), initial, step)
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
-        with self._lock:
+        with self._open("contains"):
             return torch.from_numpy(self._is_present(keys))
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
-        with self._lock:
+        with self._open("lookup_entry"):
             return Entries(torch.from_numpy(self._is_present(keys)), self._as_rows(keys.tolist()))
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        with self._lock:
+        with self._open("export"):
             keys = np.fromiter(self._rows, np.int64, len(self._rows))
             hashes = counter_random.key_hashes(keys)
             inside = np.flatnonzero((hashes >= np.uint64(first)) & (hashes <= np.uint64(last)))
@@ -92,7 +100,7 @@ class ReferenceTable(TableVerbs):
     def _lookup_or_insert(
         self, keys: torch.Tensor, step: int, now: int, threads: int
     ) -> torch.Tensor:
-        with self._lock:
+        with self._open("lookup_or_insert"):
             distinct, _ = distinct_keys(keys.tolist())
             refused = self._store.make_room(distinct)
             new = [key for key in distinct if key not in self._rows and key not in refused]
@@ -100,7 +108,7 @@ class ReferenceTable(TableVerbs):
             return self._seen(keys.tolist(), True, step)
 
     def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
-        with self._lock:
+        with self._open("assign"):
             distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
             rows = self._read(distinct)
             for i, value in zip(place, admitted, strict=True):
@@ -108,7 +116,7 @@ class ReferenceTable(TableVerbs):
             self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
-        with self._lock, np.errstate(all="ignore"):
+        with self._open("assign_add"), np.errstate(all="ignore"):
             distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
             rows = self._read(distinct)
             rows[:, : self.dim] += occurrence_sums(place, admitted)
@@ -125,7 +133,7 @@ class ReferenceTable(TableVerbs):
     ) -> Applied:
         kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
         num_skipped = len(keys) - len(kept)
-        with self._lock, np.errstate(all="ignore"):
+        with self._open("apply_gradients"), np.errstate(all="ignore"):
             distinct, place, admitted = self._admit(kept, finite, now)
             rows = self._read(distinct)
             self._step(rows, occurrence_sums(place, admitted), rates, step)
@@ -136,7 +144,7 @@ class ReferenceTable(TableVerbs):
         return Applied(len(distinct), num_inserted, num_refused, num_skipped)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
-        with self._lock:
+        with self._open("reinitialize"):
             existed = self._is_present(keys)
             distinct, _ = distinct_keys(keys.tolist())
             refused = self._store.make_room(distinct)
@@ -145,14 +153,14 @@ class ReferenceTable(TableVerbs):
             return torch.from_numpy(existed.astype(np.int32))
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
-        with self._lock:
+        with self._open("erase"):
             existed = self._is_present(keys)
             present = [key for key in dict.fromkeys(keys.tolist()) if key in self._rows]
             self._store.remove(present, "erased")
             return torch.from_numpy(existed)
 
     def _import_rows(self, rows: Rows) -> None:
-        with self._lock:
+        with self._open("import_rows"):
             values = np.empty((len(rows), self._width), np.float32)
             for name in self._columns:
                 column = rows.columns[name].detach()
@@ -163,35 +171,36 @@ class ReferenceTable(TableVerbs):
             self._store.put(rows.keys[kept].tolist(), values[kept], rows.times[kept].tolist())
 
     def _clear(self) -> None:
-        with self._lock:
+        with self._open("clear"):
             self._store.clear()
 
     # Retention
 
     def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
-        with self._lock:
+        with self._open("evict"):
             return self._store.evict(reference), None
 
     def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
-        with self._lock:
+        with self._open("export_candidates"):
             return self._store.export_candidates(partitions)
 
     def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
-        with self._lock:
+        with self._open("import_candidates"):
             names = candidate_columns(self.config)
             self._store.admission.load({name: columns[name].numpy() for name in names})
 
     # Facts
 
     def _num_rows(self) -> int:
-        return len(self._rows)
+        with self._open("len"):
+            return len(self._rows)
 
     def _memory_report(self) -> dict[str, int]:
-        with self._lock:
+        with self._open("memory_report"):
             return self._store.memory_report()
 
     def _stats(self) -> dict[str, int]:
-        with self._lock:
+        with self._open("stats"):
             return self._store.stats()
 
     def _update_calls(self) -> int:

@@ -45,7 +45,8 @@ class RetentionVerbs(ABC):
     def evict_in_slices(self, now: int | None = None) -> Iterator[int]:
         """`evict` in short steps, one per item; each gives the number of rows it removed."""
         self._check_open("evict")
-        reference = self.latest_time if now is None else now
+        given = self.latest_time if now is None else now
+        reference = checks.check_integer(self.config, "evict", "now", given)
         checks.check_time(self.config, "evict", reference)
         return self._evict_ranges(reference)
 

@@ -28,6 +28,11 @@ def candidate_columns(config: TableConfig) -> tuple[str, ...]:
 
 def check_candidates(config: TableConfig, columns: Mapping[str, torch.Tensor]) -> None:
     """Refuse columns that are not exactly those of the table's admission, or numbers off range."""
+    if not isinstance(columns, Mapping):
+        got = type(columns).__name__
+        raise TypeError(
+            f"[Table.import_candidates] expected columns by name, got {got} (table {config.name!r})"
+        )
     names = candidate_columns(config)
     if set(columns) != set(names):
         raise _error(config, f"columns {sorted(names)}", str(sorted(columns)))

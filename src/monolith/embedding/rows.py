@@ -51,8 +51,18 @@ class Rows:
     columns: dict[str, torch.Tensor]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.columns, dict):
+            raise TypeError(f"[Rows] expected columns as a dict, got {type(self.columns).__name__}")
+        tensors = {"keys": self.keys, "times": self.times, **self.columns}
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(
+                    f"[Rows] expected {name} as a torch.Tensor, got {type(tensor).__name__}"
+                )
+            if tensor.dim() == 0:
+                raise ValueError(f"[Rows] expected a row per key in {name!r}, got a scalar")
         n = len(self.keys)
-        for name, column in (("times", self.times), *self.columns.items()):
+        for name, column in tensors.items():
             if len(column) != n:
                 raise ValueError(f"[Rows] expected {n} rows in {name!r}, got {len(column)}")
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from monolith.embedding.arguments import as_integer, check_number
 from monolith.embedding.initializers import MAX_FLOAT32
 
 __all__ = ["PolynomialDecay"]
@@ -34,12 +35,14 @@ class PolynomialDecay:
     def __post_init__(self) -> None:
         for name in ("initial_learning_rate", "end_learning_rate"):
             value = getattr(self, name)
+            check_number("[PolynomialDecay]", name, value)
             if not 0 <= value <= MAX_FLOAT32:
                 raise ValueError(
                     f"[PolynomialDecay] expected {name} in [0, {MAX_FLOAT32:g}], got {value}"
                 )
-        if self.decay_steps < 1:
+        if as_integer("[PolynomialDecay]", "decay_steps", self.decay_steps) < 1:
             raise ValueError(f"[PolynomialDecay] expected decay_steps >= 1, got {self.decay_steps}")
+        check_number("[PolynomialDecay]", "power", self.power)
         if not 0 < self.power <= MAX_FLOAT32:
             raise ValueError(
                 f"[PolynomialDecay] expected power in (0, {MAX_FLOAT32:g}], got {self.power}"

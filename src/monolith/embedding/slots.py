@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from monolith.embedding.arguments import as_integer
+
 __all__ = ["NUM_SLOTS", "check_int", "check_slots", "slot_of"]
 
 NUM_SLOTS = 1 << 15
@@ -19,15 +21,19 @@ def slot_of(key: int) -> int:
 
 
 def check_int(where: str, name: str, value: object, low: int, high: int) -> None:
-    """Refuse a value that is no int in [low, high]."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"[{where}] expected {name} as an int, got {value!r}")
-    if not low <= value <= high:
-        raise ValueError(f"[{where}] expected {name} in [{low}, {high}], got {value}")
+    """Refuse a value that is no integer in [low, high]."""
+    number = as_integer(f"[{where}]", name, value)
+    if not low <= number <= high:
+        raise ValueError(f"[{where}] expected {name} in [{low}, {high}], got {number}")
 
 
-def check_slots(where: str, name: str, slots: Mapping[int, int], low: int, high: int) -> None:
-    """Refuse slots outside [0, 32768), or numbers outside [low, high]."""
+def check_slots(
+    where: str, name: str, slots: Mapping[int, int], low: int, high: int
+) -> dict[int, int]:
+    """The numbers by slot, ascending; refuses slots outside [0, 32768) and others off range."""
+    if not isinstance(slots, Mapping):
+        raise TypeError(f"[{where}] expected slots as slot -> {name}, got {slots!r}")
     for slot, value in slots.items():
         check_int(where, "slots", slot, 0, NUM_SLOTS - 1)
         check_int(where, f"{name} of slot {slot}", value, low, high)
+    return {int(slot): int(slots[slot]) for slot in sorted(slots)}

@@ -1,5 +1,6 @@
 """The native table: the verbs of `verbs.py` on the C++ core (native/table/)."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 import monolith._native as _native
+from monolith.embedding.checks import default_threads
 from monolith.embedding.config import (
     TableConfig,
     column_dtypes,
@@ -76,7 +78,11 @@ def _retention_arguments(
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Memory for the core to fill, whatever torch's default dtype and device are."""
-    return torch.empty(shape, dtype=dtype, device="cpu")
+    try:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    except RuntimeError as error:  # torch has no class of its own for it on the CPU
+        num_bytes = math.prod(shape) * dtype.itemsize
+        raise MemoryError(f"out of memory: asked for {num_bytes} bytes") from error
 
 
 class Table(TableVerbs):
@@ -135,24 +141,24 @@ class Table(TableVerbs):
         return [view.scale(step) if isinstance(view, OneBit) else 1.0 for view in views]
 
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
-        out, scales = _empty(keys.numel(), self.dim), self._scales(step)
+        scales = self._scales(step)
         with self._open("lookup") as core:
+            out = _empty(keys.numel(), self.dim)
             core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, scales, threads)
         return out
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
-        out = _empty(keys.numel(), dtype=torch.bool)
         with self._open("contains") as core:
-            threads = self._threads("contains", None, keys.numel())
+            out = _empty(keys.numel(), dtype=torch.bool)
+            threads = default_threads(keys.numel())
             core.contains(keys.data_ptr(), keys.numel(), out.data_ptr(), threads)
         return out
 
-    def _empty_rows(self, keys: torch.Tensor) -> Rows:
-        n = keys.numel()
+    def _empty_rows(self, n: int) -> Rows:
         columns = {
             name: _empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
         }
-        return Rows(keys, _empty(n, dtype=torch.int64), columns)
+        return Rows(_empty(n, dtype=torch.int64), _empty(n, dtype=torch.int64), columns)
 
     def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
         """Address of the times; addresses of the columns, and bytes of a row, in row order."""
@@ -161,17 +167,18 @@ class Table(TableVerbs):
         return rows.times.data_ptr(), [column.data_ptr() for column in columns], sizes
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
-        rows = self._empty_rows(keys.clone())
-        present = _empty(keys.numel(), dtype=torch.bool)
         with self._open("lookup_entry") as core:
-            threads = self._threads("lookup_entry", None, keys.numel())
+            rows = self._empty_rows(keys.numel())
+            present = _empty(keys.numel(), dtype=torch.bool)
+            rows.keys.copy_(keys)
+            threads = default_threads(keys.numel())
             buffers = self._column_buffers(rows)
             core.entries(keys.data_ptr(), keys.numel(), present.data_ptr(), *buffers, threads)
         return Entries(present, rows)
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         with self._open("export") as core:
-            rows = self._empty_rows(_empty(min(limit, len(core) + 1), dtype=torch.int64))
+            rows = self._empty_rows(min(limit, len(core) + 1))
             n = core.export_rows(
                 first, last, len(rows), rows.keys.data_ptr(), *self._column_buffers(rows)
             )
@@ -180,8 +187,9 @@ class Table(TableVerbs):
     def _lookup_or_insert(
         self, keys: torch.Tensor, step: int, now: int, threads: int
     ) -> torch.Tensor:
-        out, scales = _empty(keys.numel(), self.dim), self._scales(step)
+        scales = self._scales(step)
         with self._open("lookup_or_insert") as core:
+            out = _empty(keys.numel(), self.dim)
             core.lookup_or_insert(
                 keys.data_ptr(), keys.numel(), out.data_ptr(), scales, now, threads
             )
@@ -212,22 +220,22 @@ class Table(TableVerbs):
         return Applied(*counts)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
-        existed = _empty(keys.numel(), dtype=torch.int32)
         with self._open("reinitialize") as core:
-            threads = self._threads("reinitialize", None, keys.numel())
+            existed = _empty(keys.numel(), dtype=torch.int32)
+            threads = default_threads(keys.numel())
             core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now, threads)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
-        existed = _empty(keys.numel(), dtype=torch.bool)
         with self._open("erase") as core:
-            threads = self._threads("erase", None, keys.numel())
+            existed = _empty(keys.numel(), dtype=torch.bool)
+            threads = default_threads(keys.numel())
             core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed
 
     def _import_rows(self, rows: Rows) -> None:
         with self._open("import_rows") as core:
-            threads = self._threads("import_rows", None, len(rows))
+            threads = default_threads(len(rows))
             buffers = self._column_buffers(rows)
             core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads)
 

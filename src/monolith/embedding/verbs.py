@@ -6,6 +6,7 @@ the shortest one and defines what each verb does.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +28,6 @@ Clock = Callable[[], int]
 """Seconds since 1970."""
 
 _FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contract 1)
-_ONE_THREAD_BELOW = 4096  # keys; a smaller call is faster on the calling thread
 
 
 def wall_clock() -> int:
@@ -47,6 +47,15 @@ class TableVerbs(RetentionVerbs, TableStorage):
     """
 
     def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
+        if not isinstance(config, TableConfig):
+            raise TypeError(
+                f"[Table] expected config as a TableConfig, got {type(config).__name__}"
+            )
+        if not callable(clock):
+            raise TypeError(
+                f"[Table] expected clock as a function that gives seconds, got {clock!r} "
+                f"(table {config.name!r})"
+            )
         super().__init__(config)
         self.dim = config.dim
         self._is_serving = config.kind == "serving"
@@ -70,7 +79,8 @@ class TableVerbs(RetentionVerbs, TableStorage):
             missing: what a missing key reads as: "initial", the row it would get, or "zeros". A
                 serving table reads zeros always, and so does a key that has to ask admission.
             step: training step, for a `OneBit` view.
-            num_threads: most threads to use; torch.get_num_threads() if None.
+            num_threads: most threads to use, torch.get_num_threads() if None; a call of few keys
+                takes fewer.
 
         Returns:
             float32 (n, dim).
@@ -81,8 +91,8 @@ class TableVerbs(RetentionVerbs, TableStorage):
                 f"[Table.lookup] expected missing 'initial' or 'zeros', got {missing!r} "
                 f"(table {self.name!r})"
             )
-        checks.check_step(self.config, "lookup", step)
-        threads = self._threads("lookup", num_threads, keys.numel())
+        step = checks.check_step(self.config, "lookup", step)
+        threads = checks.check_threads(self.config, "lookup", num_threads, keys.numel())
         initial = missing == "initial" and not self._is_serving
         return self._lookup(keys, initial, step, threads)
 
@@ -120,14 +130,14 @@ class TableVerbs(RetentionVerbs, TableStorage):
             after: resume behind this key, the last one of an earlier chunk.
         """
         self._check_open("export")
+        chunk_rows = checks.check_integer(self.config, "export", "chunk_rows", chunk_rows)
         if chunk_rows < 1:
             raise ValueError(
                 f"[Table.export] expected chunk_rows >= 1, got {chunk_rows} (table {self.name!r})"
             )
         ranges = checks.hash_ranges(self.config, partitions)
         if after is not None:
-            checks.check_key(self.config, "export", "after", after)
-            start = key_hash(after) + 1
+            start = key_hash(checks.check_key(self.config, "export", "after", after)) + 1
             ranges = [(max(first, start), last) for first, last in ranges if last >= start]
         return self._export_ranges(ranges, chunk_rows)
 
@@ -165,12 +175,10 @@ class TableVerbs(RetentionVerbs, TableStorage):
         """
         self._check_keys("lookup_or_insert", keys)
         checks.check_training(self.config, "lookup_or_insert")
-        checks.check_step(self.config, "lookup_or_insert", step)
-        threads = self._threads("lookup_or_insert", num_threads, keys.numel())
-        time_now = self._now("lookup_or_insert", now)
-        weights = self._lookup_or_insert(keys, step, time_now, threads)
-        self._saw(time_now)
-        return weights
+        step = checks.check_step(self.config, "lookup_or_insert", step)
+        threads = checks.check_threads(self.config, "lookup_or_insert", num_threads, keys.numel())
+        with self._time("lookup_or_insert", now) as time_now:
+            return self._lookup_or_insert(keys, step, time_now, threads)
 
     def assign(
         self,
@@ -191,14 +199,13 @@ class TableVerbs(RetentionVerbs, TableStorage):
             num_threads: most threads to use.
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
-        time_now = self._now("assign", now)
-        if self.config.skip_zero:
-            kept, zero = serving.split_zero(keys, (values == 0).all(dim=1))
-            self._assign(keys[kept], values[kept], time_now, threads)
-            self._erase(zero)
-        else:
+        with self._time("assign", now) as time_now:
+            if self.config.skip_zero:
+                kept, zero = serving.split_zero(keys, (values == 0).all(dim=1))
+                self._assign(keys[kept], values[kept], time_now, threads)
+                self._erase(zero)
+                return
             self._assign(keys, values, time_now, threads)
-        self._saw(time_now)
 
     def assign_add(
         self,
@@ -219,9 +226,8 @@ class TableVerbs(RetentionVerbs, TableStorage):
             num_threads: most threads to use.
         """
         threads = self._check_values("assign_add", keys, "values", values, num_threads)
-        time_now = self._now("assign_add", now)
-        self._assign_add(keys, values, time_now, threads)
-        self._saw(time_now)
+        with self._time("assign_add", now) as time_now:
+            self._assign_add(keys, values, time_now, threads)
 
     def apply_gradients(
         self,
@@ -248,12 +254,10 @@ class TableVerbs(RetentionVerbs, TableStorage):
         """
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
         checks.check_training(self.config, "apply_gradients")
-        checks.check_step(self.config, "apply_gradients", step)
+        step = checks.check_step(self.config, "apply_gradients", step)
         rates = checks.check_rates(self.config, step, learning_rates)
-        time_now = self._now("apply_gradients", now)
-        applied = self._apply_gradients(keys, grads, rates, step, time_now, threads)
-        self._saw(time_now)
-        return applied
+        with self._time("apply_gradients", now) as time_now:
+            return self._apply_gradients(keys, grads, rates, step, time_now, threads)
 
     def reinitialize(self, keys: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
         """Give the keys fresh rows, creating missing ones. Safe with every verb.
@@ -263,10 +267,8 @@ class TableVerbs(RetentionVerbs, TableStorage):
         """
         self._check_keys("reinitialize", keys)
         checks.check_training(self.config, "reinitialize")
-        time_now = self._now("reinitialize", now)
-        existed = self._reinitialize(keys, time_now)
-        self._saw(time_now)
-        return existed
+        with self._time("reinitialize", now) as time_now:
+            return self._reinitialize(keys, time_now)
 
     def erase(self, keys: torch.Tensor) -> torch.Tensor:
         """Remove the keys; a missing one is left alone. Safe with every verb.
@@ -374,22 +376,17 @@ class TableVerbs(RetentionVerbs, TableStorage):
     ) -> int:
         self._check_keys(verb, keys)
         checks.check_matrix(self.config, verb, name, values, (keys.numel(), self.dim))
-        return self._threads(verb, num_threads, keys.numel())
+        return checks.check_threads(self.config, verb, num_threads, keys.numel())
 
-    def _threads(self, verb: str, num_threads: int | None, n: int) -> int:
-        if num_threads is None:
-            return torch.get_num_threads() if n >= _ONE_THREAD_BELOW else 1
-        if num_threads < 1:
-            raise ValueError(
-                f"[Table.{verb}] expected num_threads >= 1, got {num_threads} (table {self.name!r})"
-            )
-        return num_threads
-
-    def _now(self, verb: str, now: int | None) -> int:
-        clock_now = self._clock()
-        time_now = clock_now if now is None else now
-        if time_now > clock_now + _FUTURE_SECONDS:
-            time_now = clock_now + _FUTURE_SECONDS
-            self._count_clamped()
+    @contextmanager
+    def _time(self, verb: str, now: int | None) -> Iterator[int]:
+        """The time of a writing call, seen and counted if clamped when the call has succeeded."""
+        clock_now = checks.check_integer(self.config, verb, "the clock's time", self._clock())
+        latest = clock_now + _FUTURE_SECONDS
+        now = clock_now if now is None else checks.check_integer(self.config, verb, "now", now)
+        time_now = min(now, latest)
         checks.check_time(self.config, verb, time_now)
-        return int(time_now)
+        yield time_now
+        self._saw(time_now)
+        if now > latest:
+            self._count_clamped()

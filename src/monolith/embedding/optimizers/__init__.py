@@ -24,6 +24,7 @@ __all__ = [
     "LearningRate",
     "Momentum",
     "MovingAverage",
+    "OPTIMIZERS",
     "Optimizer",
     "RMSprop",
     "RMSpropV2",
@@ -31,3 +32,22 @@ __all__ = [
     "SGD",
     "StateColumn",
 ]
+
+OPTIMIZERS: tuple[type[Optimizer], ...] = (
+    AMSGrad,
+    Adadelta,
+    Adagrad,
+    Adam,
+    BatchSoftmax,
+    DynamicWdAdagrad,
+    FTRL,
+    GroupAdagrad,
+    GroupFTRL,
+    Momentum,
+    MovingAverage,
+    RMSprop,
+    RMSpropV2,
+    RowWiseAdagrad,
+    SGD,
+)
+"""Every class that has an update rule. A rule goes by the exact class: a subclass has none."""

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from monolith.embedding.arguments import check_number
 from monolith.embedding.initializers import MAX_FLOAT32
 from monolith.embedding.schedules import PolynomialDecay
 
@@ -142,6 +143,7 @@ class Optimizer(ABC):
                 raise ValueError(f"{where} expected {name} as an integer >= 0, got {value!r}")
         elif not (name == "learning_rate" and callable(value)):
             most = rules.get("most", MAX_FLOAT32)
+            check_number(where, name, value)
             if not 0 <= value <= most:
                 span = "[0, 1)" if most == BELOW_ONE else f"[0, {most:g}]"
                 raise ValueError(f"{where} expected {name} in {span}, got {value}")
