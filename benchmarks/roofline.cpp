@@ -87,7 +87,8 @@ int main(int argc, char** argv) {
   for (const bool with_state : {false, true}) {
     Table table(table_spec(with_state));
     for (size_t i = 0; i < rows; i += kBatch) {
-      table.lookup_or_insert(keys.data() + i, std::min(kBatch, rows - i), out.data(), nullptr, 1, 1);
+      table.lookup_or_insert(keys.data() + i, std::min(kBatch, rows - i), out.data(), nullptr, 1,
+                             1);
     }
     const float rate = 0.05f;
     ns[with_state] = measure(rounds, [&](size_t batch) {

@@ -241,7 +241,9 @@ void init_table(nb::module_& module) {
            "is_normal"_a, "codec"_a, "view"_a);
   nb::class_<Table> table(module, "Table");
   table.def("__init__", construct, "name"_a, "segments"_a, "seed"_a, "is_serving"_a, "non_finite"_a,
-            "clip_value"_a, "admission"_a, "expiry"_a, "budget"_a);
+            "clip_value"_a, "admission"_a = AdmissionTuple(),
+            "expiry"_a = std::pair<uint32_t, SlotValues>(),
+            "budget"_a = std::pair<uint64_t, std::string>(UINT64_MAX, "refuse"));
   bind_reads(table);
   bind_writes(table);
   bind_retention(table);

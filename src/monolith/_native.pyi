@@ -29,9 +29,18 @@ class Table:
         is_serving: bool,
         non_finite: str,
         clip_value: float,
-        admission: tuple[str, int, Sequence[tuple[int, int]], int, int, int, int, bool],
-        expiry: tuple[int, Sequence[tuple[int, int]]],
-        budget: tuple[int, str],
+        admission: tuple[str, int, Sequence[tuple[int, int]], int, int, int, int, bool] = (
+            "",
+            0,
+            [],
+            0,
+            0,
+            0,
+            0,
+            False,
+        ),
+        expiry: tuple[int, Sequence[tuple[int, int]]] = (0, []),
+        budget: tuple[int, str] = (18446744073709551615, "refuse"),
     ) -> None: ...
     def lookup(
         self, keys: int, n: int, out: int, initial: bool, scales: Sequence[float], threads: int
