@@ -85,7 +85,7 @@ class Admission {
   // Columns of an export, row by row: the number of columns is num_columns().
   uint32_t num_columns() const noexcept;
   std::vector<int64_t> export_rows(std::span<const uint32_t> partitions);
-  // Throws OutOfMemory, with the rows before that one taken over.
+  // Throws OutOfMemory before any change, or after taking it back.
   void import_rows(const int64_t* values, size_t n);
   // Forgets everything; the caller keeps questions out.
   void clear() noexcept;
@@ -116,6 +116,7 @@ class Admission {
   // Null: over budget. Throws OutOfMemory.
   Partition* make_partition(uint32_t number);
   bool roll(const Question& question) const noexcept;
+  void import_row(const int64_t* values, AdmissionLog& log);
 
   const AdmissionKind kind_;
   const SlotRule thresholds_;
