@@ -106,10 +106,11 @@ class EmbeddingHashTableConfig:
     Args:
         entry_config: what its rows are.
         initial_capacity: rows to expect; tables grow as they need to.
-        slot_expire_time_config: days that rows live, by slot.
+        slot_expire_time_config: days that rows live, by slot; 36,500 if None.
         cuckoo: the kind of table; the only one, and must be set.
         entry_type: how rows lie in memory.
-        enable_feature_eviction: remove expired rows in the background.
+        enable_feature_eviction: remove expired rows in the background; see
+            `HashTableConfigInstance.evict_every_seconds`.
         feature_evict_every_n_hours: how often.
         skip_zero_embedding: keep no rows of zeros; SERVING only.
     """
@@ -230,8 +231,14 @@ class HashTableConfigInstance:
             [_segment(entry.entry_type, segment, rate) for segment, rate in parts],
             kind=entry.entry_type.name.lower(),
             skip_zero=config.skip_zero_embedding,
-            expiry=_expiry(config.slot_expire_time_config),
+            expiry=_expiry(config),
         )
+
+    @property
+    def evict_every_seconds(self) -> int | None:
+        """Pause of the table's `BackgroundSweep`; None if expired rows stay until `evict`."""
+        config = self.table_config
+        return config.feature_evict_every_n_hours * 3600 if config.enable_feature_eviction else None
 
 
 def _capabilities(config: EmbeddingHashTableConfig) -> list[tuple[str, object, tuple[object, ...]]]:
@@ -244,16 +251,17 @@ def _capabilities(config: EmbeddingHashTableConfig) -> list[tuple[str, object, t
             (EntryType.TRAINING, EntryType.SERVING),
         ),
         ("entry_type", config.entry_type, (StorageType.PACKED,)),
-        ("enable_feature_eviction", config.enable_feature_eviction, (False,)),
     ]
     return parts
 
 
-def _expiry(config: SlotExpireTimeConfig | None) -> Expiry | None:
-    if config is None:
-        return None
-    slots = {each.slot: each.expire_time for each in config.slot_expire_times}
-    return Expiry(config.default_expire_time, slots)
+def _expiry(config: EmbeddingHashTableConfig) -> Expiry | None:
+    """A table that neither names days nor evicts keeps every row."""
+    days = config.slot_expire_time_config
+    if days is None:
+        return Expiry() if config.enable_feature_eviction else None
+    slots = {each.slot: each.expire_time for each in days.slot_expire_times}
+    return Expiry(days.default_expire_time, slots)
 
 
 def _segment(entry_type: EntryType, segment: EntrySegment, rate: LearningRate) -> Segment:
