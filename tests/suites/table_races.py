@@ -14,7 +14,7 @@ from tests.suites.table_base import (
     random_floats,
     random_keys,
 )
-from tests.suites.table_concurrency import run_together
+from tests.suites.table_concurrency import run_together, times_of, until
 
 TIME = 500
 """Time of every row that a test below writes."""
@@ -25,30 +25,6 @@ def rows_of(numbers, weight, norm=3.0):
     n = len(numbers)
     columns = {"weight/0": torch.full((n, 4), weight), "state/0/norm": torch.full((n, 4), norm)}
     return Rows(numbers, torch.full((n,), TIME), columns)
-
-
-def until(stop, job):
-    """A job that repeats another one, at least once, until the event."""
-
-    def repeat():
-        job()
-        while not stop.is_set():
-            job()
-
-    return repeat
-
-
-def times_of(count, stop, job):
-    """A job that repeats another one so many times, then sets the event, also after an error."""
-
-    def repeat():
-        try:
-            for _ in range(count):
-                job()
-        finally:
-            stop.set()
-
-    return repeat
 
 
 def turn_over(table, num_rows, num_turns):
