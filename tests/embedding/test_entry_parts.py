@@ -10,6 +10,7 @@ from monolith.embedding.entry_parts import (
     SlotExpireTimeConfig,
     SlotOccurrenceThreshold,
     SlotOccurrenceThresholdConfig,
+    StochasticRoundingFloat16OptimizerWrapper,
 )
 
 MAX_UINT32 = (1 << 32) - 1
@@ -59,6 +60,39 @@ REFUSALS = [
 @pytest.mark.parametrize(("make", "text"), REFUSALS)
 def test_bad_parts_are_refused(make, text):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+        make()
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: SlotExpireTime("1", 5),
+            "[SlotExpireTime] expected slot as an integer, got '1'",
+        ),
+        (
+            lambda: SlotExpireTimeConfig([3]),
+            "[SlotExpireTimeConfig] expected each of slot_expire_times as SlotExpireTime, got 3",
+        ),
+        (
+            lambda: SlotOccurrenceThresholdConfig(3),
+            "[SlotOccurrenceThresholdConfig] expected slot_occurrence_thresholds as a sequence, "
+            "got 3",
+        ),
+        (
+            lambda: BatchSoftmaxInitializer("1"),
+            "[BatchSoftmaxInitializer] expected init_step_interval as a number, got '1'",
+        ),
+        (
+            lambda: StochasticRoundingFloat16OptimizerWrapper("sgd"),
+            "[StochasticRoundingFloat16OptimizerWrapper] expected optimizer as Optimizer, "
+            "got 'sgd'",
+        ),
+    ],
+)
+def test_wrong_types_are_refused_by_name(make, text):
+    with pytest.raises(TypeError) as caught:
         make()
     assert str(caught.value) == text
 

@@ -159,3 +159,12 @@ def test_ring_without_a_free_cell_admits_and_counts():
     results = [ring.add(each, 1) for each in same_place]
     assert results == [0] * 32 + [None] * 8
     assert ring.num_overflows == 8
+
+
+def test_flags_that_are_no_bool():
+    text = "[Probabilistic] expected equal_probability as bool, got 1"
+    assert_refused(TypeError, text, lambda: Probabilistic(3, equal_probability=1))
+    text = "[TableConfig] expected skip_zero as bool, got 1"
+    assert_refused(
+        TypeError, text, lambda: TableConfig("user", Segment(2), kind="serving", skip_zero=1)
+    )

@@ -7,8 +7,9 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
+from monolith.embedding.arguments import as_integer, as_list, check_kind
 from monolith.embedding.config import Segment, TableConfig
 from monolith.embedding.entry_parts import (
     Compressor,
@@ -49,6 +50,15 @@ class EntrySegment:
     opt_config: Optimizer | StochasticRoundingFloat16OptimizerWrapper | None = None
     comp_config: Compressor | None = None
 
+    def __post_init__(self) -> None:
+        kinds: dict[str, tuple[type, ...]] = {
+            "opt_config": (Optimizer, StochasticRoundingFloat16OptimizerWrapper),
+            "comp_config": get_args(Compressor),
+        }
+        for name, classes in kinds.items():
+            if getattr(self, name) is not None:
+                check_kind("[EntrySegment]", name, getattr(self, name), *classes)
+
 
 def CombineAsSegment(  # noqa: N802 - a name of the reference system
     dim: int,
@@ -82,7 +92,11 @@ class EntryConfig:
     entry_type: EntryType = EntryType.TRAINING
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "segments", tuple(self.segments))
+        segments = as_list("[EntryConfig]", "segments", self.segments)
+        for segment in segments:
+            check_kind("[EntryConfig]", "each of segments", segment, EntrySegment)
+        check_kind("[EntryConfig]", "entry_type", self.entry_type, EntryType)
+        object.__setattr__(self, "segments", tuple(segments))
         if not self.segments:
             raise ValueError("[EntryConfig] expected at least one segment")
         needed = {
@@ -125,11 +139,10 @@ class EmbeddingHashTableConfig:
     skip_zero_embedding: bool = False
 
     def __post_init__(self) -> None:
+        where = "[EmbeddingHashTableConfig]"
         for name in ("initial_capacity", "feature_evict_every_n_hours"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"[EmbeddingHashTableConfig] expected {name} >= 1, got {getattr(self, name)}"
-                )
+            if as_integer(where, name, getattr(self, name)) < 1:
+                raise ValueError(f"{where} expected {name} >= 1, got {getattr(self, name)}")
         if self.skip_zero_embedding and self.entry_config.entry_type != EntryType.SERVING:
             raise ValueError(
                 "[EmbeddingHashTableConfig] expected skip_zero_embedding only with a SERVING "
@@ -154,6 +167,8 @@ class CuckooHashTableConfig:
     feature_evict_every_n_hours: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("initial_capacity", "feature_evict_every_n_hours"):
+            as_integer("[CuckooHashTableConfig]", name, getattr(self, name))
         if self.initial_capacity < 1 or self.feature_evict_every_n_hours < 0:
             raise ValueError(
                 "[CuckooHashTableConfig] expected initial_capacity >= 1 and "
