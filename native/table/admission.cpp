@@ -159,31 +159,32 @@ std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions
 
 void Admission::import_rows(const int64_t* values, size_t n) {
   AdmissionLog log;
+  uint64_t num_left_out = 0;
   try {
-    for (size_t i = 0; i < n; ++i) import_row(values + i * num_columns(), log);
+    for (size_t i = 0; i < n; ++i) num_left_out += !import_row(values + i * num_columns(), log);
   } catch (...) {
     undo(log);
     throw;
   }
+  num_left_out_ += num_left_out;
 }
 
-void Admission::import_row(const int64_t* values, AdmissionLog& log) {
+bool Admission::import_row(const int64_t* values, AdmissionLog& log) {
   const bool is_candidate = kind_ == AdmissionKind::kMinCount;
   const uint64_t hash = is_candidate ? key_hash(values[0]) : static_cast<uint64_t>(values[0]) << 52;
   Partition* partition = make_partition(partition_of(hash));
-  if (partition == nullptr) return;
+  if (partition == nullptr) return !is_candidate && values[1] < 0;  // a head without cells is none
   const std::lock_guard lock(partition->lock);
   if (is_candidate) {
     const CandidateRow row{values[0], static_cast<uint32_t>(values[1]),
                            static_cast<uint32_t>(values[2])};
-    partition->candidates.put(row, hash, limits_, memory_, partition->counters, log);
-  } else {
-    partition->ring.put({values[1], values[2], values[3]}, hash, shape_, memory_, log);
+    return partition->candidates.put(row, hash, limits_, memory_, partition->counters, log);
   }
+  return partition->ring.put({values[1], values[2], values[3]}, hash, shape_, memory_, log);
 }
 
 Admission::Facts Admission::facts() const noexcept {
-  Facts facts{0, cleared_.dropped, cleared_.overflows};
+  Facts facts{0, cleared_.dropped + num_left_out_, cleared_.overflows};
   for (uint32_t number = 0; number < kPartitions; ++number) {
     Partition* partition = find_partition(number);
     if (partition == nullptr) continue;

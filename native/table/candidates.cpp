@@ -72,7 +72,7 @@ bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, u
   return false;
 }
 
-void Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
+bool Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
                      Counters& counters, AdmissionLog& steps) {
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(row.key, bits);
@@ -83,10 +83,12 @@ void Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limit
     slot.count() = row.count;
     slot.time() = row.time;
     see(slot, bits);
-  } else if (make_room(limits, memory, counters, steps)) {
-    insert(row.key, bits, row.count, row.time);
-    steps.push_back({row.key, 0, 0, 0, row.count, turn_, AdmissionStep::kNew});
+    return true;
   }
+  if (!make_room(limits, memory, counters, steps)) return false;
+  insert(row.key, bits, row.count, row.time);
+  steps.push_back({row.key, 0, 0, 0, row.count, turn_, AdmissionStep::kNew});
+  return true;
 }
 
 // Room for one more. False: the budget allows none.

@@ -65,8 +65,9 @@ class Candidates {
   // between: then what this one had added is subtracted. The order is kept unless the log was
   // squeezed or grew since.
   void undo(const AdmissionStep& step, uint64_t hash, Counters& counters) noexcept;
-  // Sets a candidate, as the last one seen. Throws OutOfMemory before any change.
-  void put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
+  // Sets a candidate, as the last one seen. False: the budget allows none. Throws OutOfMemory
+  // before any change.
+  bool put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
            Counters& counters, AdmissionLog& steps);
 
   // Least recently seen first.

@@ -172,20 +172,21 @@ void FilterRing::append_to(std::vector<FilterRow>& rows, const Shape& shape) con
   }
 }
 
-void FilterRing::put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,
+bool FilterRing::put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,
                      AdmissionLog& log) {
-  if (!make_ring(shape, memory)) return;
+  if (!make_ring(shape, memory)) return row.split < 0;
   reserve_steps(log, 1);
   if (row.split < 0) {
     move_head(hash, static_cast<uint32_t>(row.cell), static_cast<uint64_t>(row.value), log);
-    return;
+    return true;
   }
   Split& split = splits_[row.split];
-  if (!make(split, shape, memory)) return;
+  if (!make(split, shape, memory)) return false;
   const auto cell = static_cast<uint32_t>(row.cell);
   log.push_back({name(hash), split.cells[cell], static_cast<uint32_t>(row.split), cell, 0, turn(),
                  AdmissionStep::kCell});
   split.set(cell, static_cast<uint32_t>(row.value));
+  return true;
 }
 
 uint64_t FilterRing::size(const Shape& shape) const noexcept {

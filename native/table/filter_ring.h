@@ -40,8 +40,9 @@ class FilterRing {
 
   // Nothing, if nothing was counted.
   void append_to(std::vector<FilterRow>& rows, const Shape& shape) const;
-  // Sets what append_to gave; any hash of the partition. Throws OutOfMemory before any change.
-  void put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,
+  // Sets what append_to gave; any hash of the partition. False: the budget allows no filter for a
+  // cell. Throws OutOfMemory before any change.
+  bool put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,
            AdmissionLog& log);
   void release(const Shape& shape, Account& memory) noexcept;
   uint64_t size(const Shape& shape) const noexcept;
