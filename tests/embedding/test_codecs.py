@@ -130,19 +130,24 @@ def test_encode_and_decode_refuse_other_tensors():
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("make", "arguments", "text"),
     [
-        (lambda: FixedR8("1"), "[FixedR8] expected fixed_range as a number, got '1'"),
-        (lambda: OneBit(1.5), "[OneBit] expected step_size as an integer, got 1.5"),
-        (lambda: OneBit(amplitude=None), "[OneBit] expected amplitude as a number, got None"),
-        (lambda: encode([[1.0]], "fp16"), "[encode] expected weights as Tensor, got [[1.0]]"),
+        (FixedR8, {"fixed_range": "1"}, "[FixedR8] expected fixed_range as a number, got '1'"),
+        (OneBit, {"step_size": 1.5}, "[OneBit] expected step_size as an integer, got 1.5"),
+        (OneBit, {"amplitude": None}, "[OneBit] expected amplitude as a number, got None"),
         (
-            lambda: decode(floats([1.0]), "fp32", 1.0),
+            encode,
+            {"weights": [[1.0]], "storage": "fp16"},
+            "[encode] expected weights as Tensor, got [[1.0]]",
+        ),
+        (
+            decode,
+            {"codes": floats([1.0]), "storage": "fp32", "dim": 1.0},
             "[decode] expected dim as an integer, got 1.0",
         ),
     ],
 )
-def test_wrong_types_are_refused_by_name(make, text):
+def test_wrong_types_are_refused_by_name(make, arguments, text):
     with pytest.raises(TypeError) as caught:
-        make()
+        make(**arguments)
     assert str(caught.value) == text

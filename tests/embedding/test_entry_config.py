@@ -223,38 +223,44 @@ def test_cuckoo_refuses_numbers(capacity, hours):
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("make", "arguments", "text"),
     [
-        (lambda: EntryConfig(3), "[EntryConfig] expected segments as a sequence, got 3"),
+        (EntryConfig, {"segments": 3}, "[EntryConfig] expected segments as a sequence, got 3"),
         (
-            lambda: EntryConfig([3]),
+            EntryConfig,
+            {"segments": [3]},
             "[EntryConfig] expected each of segments as EntrySegment, got 3",
         ),
         (
-            lambda: EntryConfig([segment()], "TRAINING"),
+            EntryConfig,
+            {"segments": [segment()], "entry_type": "TRAINING"},
             "[EntryConfig] expected entry_type as EntryType, got 'TRAINING'",
         ),
         (
-            lambda: segment("sgd"),
+            segment,
+            {"optimizer": "sgd"},
             "[EntrySegment] expected opt_config as Optimizer or "
             "StochasticRoundingFloat16OptimizerWrapper, got 'sgd'",
         ),
         (
-            lambda: segment(compressor="fp16"),
+            segment,
+            {"compressor": "fp16"},
             "[EntrySegment] expected comp_config as Fp32Compressor or Fp16Compressor or FixedR8 "
             "or OneBit, got 'fp16'",
         ),
         (
-            lambda: table_config(initial_capacity="1"),
+            table_config,
+            {"initial_capacity": "1"},
             "[EmbeddingHashTableConfig] expected initial_capacity as an integer, got '1'",
         ),
         (
-            lambda: CuckooHashTableConfig(feature_evict_every_n_hours=0.5),
+            CuckooHashTableConfig,
+            {"feature_evict_every_n_hours": 0.5},
             "[CuckooHashTableConfig] expected feature_evict_every_n_hours as an integer, got 0.5",
         ),
     ],
 )
-def test_wrong_types_are_refused_by_name(make, text):
+def test_wrong_types_are_refused_by_name(make, arguments, text):
     with pytest.raises(TypeError) as caught:
-        make()
+        make(**arguments)
     assert str(caught.value) == text

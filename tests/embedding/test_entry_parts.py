@@ -65,35 +65,40 @@ def test_bad_parts_are_refused(make, text):
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("make", "arguments", "text"),
     [
         (
-            lambda: SlotExpireTime("1", 5),
+            SlotExpireTime,
+            {"slot": "1", "expire_time": 5},
             "[SlotExpireTime] expected slot as an integer, got '1'",
         ),
         (
-            lambda: SlotExpireTimeConfig([3]),
+            SlotExpireTimeConfig,
+            {"slot_expire_times": [3]},
             "[SlotExpireTimeConfig] expected each of slot_expire_times as SlotExpireTime, got 3",
         ),
         (
-            lambda: SlotOccurrenceThresholdConfig(3),
+            SlotOccurrenceThresholdConfig,
+            {"slot_occurrence_thresholds": 3},
             "[SlotOccurrenceThresholdConfig] expected slot_occurrence_thresholds as a sequence, "
             "got 3",
         ),
         (
-            lambda: BatchSoftmaxInitializer("1"),
+            BatchSoftmaxInitializer,
+            {"init_step_interval": "1"},
             "[BatchSoftmaxInitializer] expected init_step_interval as a number, got '1'",
         ),
         (
-            lambda: StochasticRoundingFloat16OptimizerWrapper("sgd"),
+            StochasticRoundingFloat16OptimizerWrapper,
+            {"optimizer": "sgd"},
             "[StochasticRoundingFloat16OptimizerWrapper] expected optimizer as Optimizer, "
             "got 'sgd'",
         ),
     ],
 )
-def test_wrong_types_are_refused_by_name(make, text):
+def test_wrong_types_are_refused_by_name(make, arguments, text):
     with pytest.raises(TypeError) as caught:
-        make()
+        make(**arguments)
     assert str(caught.value) == text
 
 
