@@ -100,6 +100,25 @@ void test_reference_to_the_largest_bin() {
   CHECK(BinRef(ref.bits()).home(UINT32_MAX) == bin.lines() + BinRef::kMaxLines - 1);
 }
 
+// A table needs its index and what admission is, before the first row.
+void test_budget_that_is_too_small_for_an_empty_table() {
+  TableSpec spec = adagrad_table(4);
+  spec.admission.kind = AdmissionKind::kMinCount;
+  const size_t least = sizeof(Table) + Table(spec).index_bytes() + sizeof(Admission);
+  spec.budget_bytes = least;
+  CHECK(Table(spec).num_rows() == 0);
+  for (const size_t bytes : {least - 1, least - sizeof(Admission) - 1}) {
+    spec.budget_bytes = bytes;
+    bool is_refused = false;
+    try {
+      const Table table(spec);
+    } catch (const OverBudget&) {
+      is_refused = true;
+    }
+    CHECK(is_refused);
+  }
+}
+
 #ifdef __GLIBC__
 // Threads whose stacks do not fit into the address space.
 class NoThreads {
@@ -142,6 +161,7 @@ int main() {
   test_index_ends_with_its_last_bin();
   test_bins_grow_where_the_directory_cannot();
   test_reference_to_the_largest_bin();
+  test_budget_that_is_too_small_for_an_empty_table();
 #ifdef __GLIBC__
   test_call_without_threads_runs_on_its_own();
 #endif
