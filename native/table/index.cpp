@@ -92,14 +92,16 @@ Index::Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_versi
       first_version_(first_version),
       limits_(limits) {
   Directory* directory = allocate_directory(0);
+  Bin* bin = nullptr;
   try {
-    Bin* bin = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
-    directory->entries()[0].store(BinRef(bin).bits(), std::memory_order_relaxed);
+    bin = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
     count_bytes(directory->bytes() + bin->bytes(), 0);
   } catch (...) {
+    if (bin != nullptr) free_bin(bin);
     free_directory(directory);
     throw;
   }
+  directory->entries()[0].store(BinRef(bin).bits(), std::memory_order_relaxed);
   num_bins_ = 1;
   directory_.store(directory, std::memory_order_release);
 }

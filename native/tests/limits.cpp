@@ -2,6 +2,7 @@
 #include <pthread.h>
 
 #include <cstring>
+#include <new>
 
 #include "check.h"
 #include "table/arena.h"
@@ -93,11 +94,14 @@ void test_bins_grow_where_the_directory_cannot() {
 }
 
 void test_reference_to_the_largest_bin() {
-  Bin bin;
-  bin.num_lines = BinRef::kMaxLines;
-  const BinRef ref(&bin);
-  CHECK(ref.bin() == &bin && ref.num_lines() == BinRef::kMaxLines);
-  CHECK(BinRef(ref.bits()).home(UINT32_MAX) == bin.lines() + BinRef::kMaxLines - 1);
+  Memory memory;
+  const size_t bytes = (size_t{BinRef::kMaxLines} + 1) * sizeof(Line);  // untouched but the first
+  Bin* bin = new (memory.allocate(bytes)) Bin;
+  bin->num_lines = BinRef::kMaxLines;
+  const BinRef ref(bin);
+  CHECK(ref.bin() == bin && ref.num_lines() == BinRef::kMaxLines && bin->bytes() == bytes);
+  CHECK(BinRef(ref.bits()).home(UINT32_MAX) == bin->lines() + BinRef::kMaxLines - 1);
+  memory.release(bin, bytes);
 }
 
 // A table needs its index and what admission is, before the first row.
