@@ -125,7 +125,7 @@ void Admission::undo(const AdmissionLog& log) noexcept {
     if (step->is_of_filter()) {
       partition->ring.undo(*step, shape_, partition->counters);
     } else {
-      partition->candidates.undo(*step, hash, partition->counters);
+      partition->candidates.undo(*step, hash, limits_, partition->counters);
     }
   }
 }

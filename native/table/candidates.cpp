@@ -200,18 +200,20 @@ void Candidates::drop_oldest(AdmissionLog& steps) noexcept {
 
 // The candidate's last sighting did not happen.
 void Candidates::unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noexcept {
-  if (step.turn != turn_ || slot.stamp() != back_ - 1) return;
+  const bool is_gone = back_ - 1 - step.stamp >= 2 * capacity_;  // the place has another owner
+  if (step.turn != turn_ || slot.stamp() != back_ - 1 || is_gone) return;
   --back_;
   slot.stamp() = step.stamp;
   log(step.stamp) = bits;
   if (static_cast<int32_t>(step.stamp - front_) < 0) front_ = step.stamp;
 }
 
-void Candidates::undo(const AdmissionStep& step, uint64_t hash, Counters& counters) noexcept {
+void Candidates::undo(const AdmissionStep& step, uint64_t hash, const Limits& limits,
+                      Counters& counters) noexcept {
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(step.key, bits);
   if (step.kind == AdmissionStep::kAdmitted || step.kind == AdmissionStep::kDropped) {
-    if (!slot.is_none() || size_ == capacity_) return;
+    if (!slot.is_none() || size_ >= std::min(capacity_, limits.max_candidates)) return;
     unsee(insert(step.key, bits, step.count, step.time), bits, step);
     counters.dropped -= step.kind == AdmissionStep::kDropped;
     return;

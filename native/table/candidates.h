@@ -62,9 +62,10 @@ class Candidates {
   bool ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
            const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps);
   // Takes the step back; steps are taken back in reverse order. Exact, unless other calls came
-  // between: then what this one had added is subtracted. The order is kept unless the log was
-  // squeezed or grew since.
-  void undo(const AdmissionStep& step, uint64_t hash, Counters& counters) noexcept;
+  // between: then what this one had added is subtracted, and a candidate that it made go comes back
+  // if there is room. The order is kept unless the log was squeezed, grew or went round since.
+  void undo(const AdmissionStep& step, uint64_t hash, const Limits& limits,
+            Counters& counters) noexcept;
   // Sets a candidate, as the last one seen. False: the budget allows none. Throws OutOfMemory
   // before any change.
   bool put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,

@@ -78,7 +78,7 @@ void test_candidates_equal_a_plain_map(uint32_t cap, uint32_t num_keys) {
     }
     if (call % 3 == 0) {
       for (auto step = log.rbegin(); step != log.rend(); ++step) {
-        candidates.undo(*step, key_hash(step->key), counters);
+        candidates.undo(*step, key_hash(step->key), limits, counters);
       }
       plain = before;
       const auto rows = rows_of(candidates);
@@ -94,6 +94,31 @@ void test_candidates_equal_a_plain_map(uint32_t cap, uint32_t num_keys) {
   CHECK(cap < 100 || num_reordered < 20);
   candidates.release(account);
   CHECK(candidates.size() == 0 && account.bytes() == 0 && memory.held_bytes() == 0);
+}
+
+// A call fails after others made every candidate go that it knew.
+void test_late_undo_keeps_the_order_sound() {
+  Memory memory;
+  Account account(memory);
+  Candidates candidates;
+  Candidates::Counters counters;
+  const Candidates::Limits limits{3, 0};
+  int64_t next = 0;
+  const auto ask = [&](int64_t key, uint32_t threshold, AdmissionLog& log) {
+    return candidates.ask(key, key_hash(key), 1, 0, threshold, limits, account, counters, log);
+  };
+  for (int num_others = 0; num_others < 30; ++num_others) {
+    AdmissionLog failed, others;
+    for (int i = 0; i < 3; ++i) ask(next++, 9, others);
+    for (int i = 0; i < 2; ++i) ask(next++, 9, failed);
+    for (int i = 0; i < num_others; ++i) ask(next++, 9, others);
+    CHECK(ask(next - 1, 1, others));  // leaves, so that there is room
+    for (auto step = failed.rbegin(); step != failed.rend(); ++step) {
+      candidates.undo(*step, key_hash(step->key), limits, counters);
+    }
+    CHECK(candidates.size() <= 3 && rows_of(candidates).size() == candidates.size());
+  }
+  candidates.release(account);
 }
 
 // Every third call fails and is taken back. Half of the keys begin at the same cell: filters slide,
@@ -181,6 +206,7 @@ int main() {
   test_candidates_equal_a_plain_map(7, 12);
   test_candidates_equal_a_plain_map(100, 300);
   test_candidates_equal_a_plain_map(1000, 500);
+  test_late_undo_keeps_the_order_sound();
   test_failed_calls_leave_a_filter_as_it_was();
   test_filter_error_rates();
   test_empty_admission_is_small();

@@ -1,7 +1,9 @@
 // A call that runs out of memory changes nothing, wherever that happens; and memory is given back.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "check.h"
 #include "table/epochs.h"
@@ -157,6 +159,36 @@ void test_failed_import_of_candidates_changes_nothing(const AdmissionSpec& admis
   CHECK(failures >= 3);
 }
 
+// What is remembered stays sound: as many counts as it says, in partitions that still work.
+void test_failing_calls_beside_others(const AdmissionSpec& admission) {
+  Table table(asking_table(admission));
+  const auto keys = crowded_keys(6000);
+  const std::vector<float> values(keys.size() * 4, 1.0f);
+  std::atomic<int> num_failed{0};
+  const auto write = [&](size_t first) {
+    for (uint32_t round = 0; round < 40; ++round) {
+      table.set_memory_limit(round % 2 == 0 ? table.held_bytes() + 20000 : SIZE_MAX);
+      try {
+        table.assign(keys.data() + first, 3000, values.data(), round, 2);
+        if (round % 4 == 0) {
+          const auto rows = table.export_candidates(all_partitions());
+          table.import_candidates(rows.data(), rows.size() / table.num_candidate_columns());
+        }
+        if (round % 8 == 0) table.clear();
+      } catch (const std::bad_alloc&) {
+        ++num_failed;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (const size_t first : {0, 1500, 3000}) threads.emplace_back(write, first);
+  for (std::thread& thread : threads) thread.join();
+  size_t num_counts = 0;
+  for (const auto& row : remembered(table)) num_counts += row.size() == 3 || row[1] >= 0;
+  CHECK(table.admission_facts().candidates == num_counts);
+  CHECK(num_failed > 0);
+}
+
 void test_evicted_rows_and_candidates_are_given_back() {
   TableSpec spec = adagrad_table(4);
   spec.admission = {AdmissionKind::kMinCount, 1, {}, size_t{1} << 28, 0, 0, 0, false};
@@ -259,6 +291,7 @@ int main() {
   for (const AdmissionSpec& admission : {kMinCountSpec, kFilterSpec}) {
     test_failed_apply_takes_its_questions_back(admission);
     test_failed_import_of_candidates_changes_nothing(admission);
+    test_failing_calls_beside_others(admission);
   }
   test_evicted_rows_and_candidates_are_given_back();
   test_clear_gives_memory_back();
