@@ -2,7 +2,9 @@
 #include "table/table.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -14,7 +16,9 @@ using namespace nb::literals;
 using monolith::AdmissionKind;
 using monolith::AdmissionSpec;
 using monolith::BudgetPolicy;
+using monolith::Cut;
 using monolith::NonFinite;
+using monolith::Recorder;
 using monolith::SegmentSpec;
 using monolith::SlotValues;
 using monolith::Table;
@@ -63,7 +67,7 @@ AdmissionSpec admission_spec(const AdmissionTuple& tuple) {
 void construct(Table* self, std::string name, std::vector<SegmentSpec> segments, uint64_t seed,
                bool is_serving, const std::string& non_finite, float clip_value,
                const AdmissionTuple& admission, const std::pair<uint32_t, SlotValues>& expiry,
-               const std::pair<uint64_t, std::string>& budget) {
+               const std::pair<uint64_t, std::string>& budget, uint64_t log_bytes, bool records) {
   TableSpec spec;
   spec.name = std::move(name);
   spec.segments = std::move(segments);
@@ -79,7 +83,15 @@ void construct(Table* self, std::string name, std::vector<SegmentSpec> segments,
   if (budget.second == "evict_least_frequent") {
     spec.budget_policy = BudgetPolicy::kEvictLeastFrequent;
   }
+  spec.log_bytes = log_bytes;
+  spec.records = records;
   new (self) Table(spec);
+}
+
+// Numbers for Python to read as a tensor.
+template <typename T>
+nb::bytes as_bytes(const std::vector<T>& values) {
+  return nb::bytes(values.data(), values.size() * sizeof(T));
 }
 
 using Numbers = nb::typed<nb::dict, nb::str, nb::int_>;
@@ -113,6 +125,8 @@ Numbers memory_report(Table& table) {
   result["row_bytes"] = table.row_bytes();
   result["index_bytes"] = table.index_bytes();
   result["candidate_bytes"] = table.candidate_bytes();
+  result["cut_bytes"] = table.cut_bytes();
+  result["log_bytes"] = table.log_bytes();
   result["total_bytes"] =
       table.row_bytes() + table.index_bytes() + table.candidate_bytes() + sizeof(Table);
   return result;
@@ -144,11 +158,12 @@ void bind_reads(nb::class_<Table>& table) {
   table.def(
       "export_rows",
       [](Table& self, uint64_t first, uint64_t last, size_t limit, Address keys, Address times,
-         const std::vector<Address>& columns, const std::vector<uint32_t>& sizes) {
+         const std::vector<Address>& columns, const std::vector<uint32_t>& sizes, Cut* cut) {
         return self.export_rows(first, last, limit, at<int64_t>(keys),
-                                columns_at(times, columns, sizes));
+                                columns_at(times, columns, sizes), cut);
       },
-      ReleaseGil(), "first"_a, "last"_a, "limit"_a, "keys"_a, "times"_a, "columns"_a, "sizes"_a);
+      ReleaseGil(), "first"_a, "last"_a, "limit"_a, "keys"_a, "times"_a, "columns"_a, "sizes"_a,
+      "cut"_a.none() = nb::none());
   table.def("__len__", &Table::num_rows);
   table.def("stats", stats);
   table.def("memory_report", memory_report);
@@ -218,24 +233,60 @@ void bind_retention(nb::class_<Table>& table) {
       ReleaseGil(), "first"_a, "reference"_a);
   table.def(
       "export_candidates",
-      [](Table& self, const std::vector<uint32_t>& partitions) {
+      [](Table& self, const std::vector<uint32_t>& partitions, Cut* cut) {
         std::vector<int64_t> values;
         {
           const nb::gil_scoped_release release;
-          values = self.export_candidates(partitions);
+          values = self.export_candidates(partitions, cut);
         }
-        return nb::bytes(values.data(), values.size() * sizeof(int64_t));
+        return as_bytes(values);
       },
-      "partitions"_a);
+      "partitions"_a, "cut"_a.none() = nb::none());
   table.def(
       "import_candidates",
       [](Table& self, Address values, size_t n) { self.import_candidates(at<int64_t>(values), n); },
       ReleaseGil(), "values"_a, "n"_a);
 }
 
+void bind_changes(nb::class_<Table>& table) {
+  table.def("open_cut", &Table::open_cut, ReleaseGil());
+  table.def("close_cut", &Table::close_cut, ReleaseGil(), "cut"_a);
+  table.def(
+      "changes",
+      [](Table& self, const std::string& cursor, unsigned threads) {
+        Table::Touched touched;
+        {
+          const nb::gil_scoped_release release;
+          touched = self.changes(cursor, threads);
+        }
+        return std::make_tuple(touched.is_full, as_bytes(touched.present), as_bytes(touched.gone));
+      },
+      "cursor"_a, "threads"_a);
+  table.def("drop_cursor", &Table::drop_cursor, ReleaseGil(), "cursor"_a);
+  table.def("cursors", &Table::cursors);
+  table.def("forget_changes", &Table::forget_changes, ReleaseGil());
+  // (call, key, kind) of every change, if the table records; kind 1: removed.
+  table.def("recorded", [](Table& self) {
+    return self.recorder() == nullptr ? nb::bytes("", 0) : as_bytes(self.recorder()->events());
+  });
+}
+
+void bind_cut(nb::module_& module) {
+  nb::class_<Cut>(module, "Cut")
+      .def_prop_ro("num_rows", [](const Cut& self) { return self.facts().num_rows; })
+      .def_prop_ro("num_update_calls",
+                   [](const Cut& self) { return self.facts().num_update_calls; })
+      .def_prop_ro("num_recorded", [](const Cut& self) { return self.facts().num_recorded; })
+      .def_prop_ro("num_bytes", &Cut::bytes)
+      .def_prop_ro("is_closed", &Cut::is_closed)
+      .def("is_released", &Cut::is_released, "partition"_a)
+      .def("release", &Cut::release, ReleaseGil(), "partition"_a);
+}
+
 }  // namespace
 
 void init_table(nb::module_& module) {
+  bind_cut(module);
   nb::class_<SegmentSpec>(module, "SegmentSpec")
       .def("__init__", construct_segment, "dim"_a, "optimizer"_a, "options"_a, "initial"_a,
            "is_normal"_a, "codec"_a, "view"_a);
@@ -243,9 +294,12 @@ void init_table(nb::module_& module) {
   table.def("__init__", construct, "name"_a, "segments"_a, "seed"_a, "is_serving"_a, "non_finite"_a,
             "clip_value"_a, "admission"_a = AdmissionTuple(),
             "expiry"_a = std::pair<uint32_t, SlotValues>(),
-            "budget"_a = std::pair<uint64_t, std::string>(UINT64_MAX, "refuse"));
+            "budget"_a = std::pair<uint64_t, std::string>(UINT64_MAX, "refuse"),
+            "log_bytes"_a = uint64_t{64} << 20, "records"_a = false);
   bind_reads(table);
   bind_writes(table);
   bind_retention(table);
+  bind_changes(table);
+  module.def("set_recorded_call", Recorder::set_call, "call"_a);
   module.def("kernels_name", [] { return monolith::kernels().name; });
 }

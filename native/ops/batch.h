@@ -22,6 +22,7 @@ class Batch {
   Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
         unsigned num_threads);
 
+  uint32_t size() const noexcept { return n_; }
   uint32_t num_partitions() const noexcept { return uint32_t{1} << bits_; }
   // Length of the hash prefix that the keys of a partition share; at most 12.
   uint32_t bits() const noexcept { return bits_; }

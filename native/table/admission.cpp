@@ -34,7 +34,8 @@ uint32_t philox_word(uint64_t key, uint64_t number, uint64_t seed) {
 
 }  // namespace
 
-Admission::Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed, uint64_t salt)
+Admission::Admission(Memory& memory, const Cuts& cuts, const AdmissionSpec& spec, uint64_t seed,
+                     uint64_t salt)
     : kind_(spec.kind),
       thresholds_(spec.threshold, spec.slots),
       limits_{candidates_per_partition(spec), spec.ttl_seconds},
@@ -42,6 +43,7 @@ Admission::Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed, u
       is_equal_(spec.is_equal),
       seed_(seed),
       salt_(salt),
+      cuts_(cuts),
       memory_(memory) {}
 
 Admission::~Admission() { clear(); }
@@ -78,6 +80,20 @@ void Admission::Turn::cover(uint64_t hash, uint32_t bits) {
   for (count_ = 0; count_ < count; ++count_) {
     if (first_ != nullptr) first_[count_].lock.lock();
   }
+  if (first_ != nullptr && admission_.cuts_.newest() != 0) {
+    for (uint32_t i = 0; i < count; ++i) admission_.keep_for_cuts(first + i, first_[i]);
+  }
+}
+
+// Under the partition's lock, before its first change in this generation. Throws OutOfMemory.
+void Admission::keep_for_cuts(uint32_t number, Partition& partition) {
+  if (partition.generation == cuts_.generation()) return;
+  std::vector<int64_t> values;
+  append_rows(number, partition, values);
+  for (const auto& cut : cuts_.open()) {
+    if (partition.generation < cut->generation()) cut->keep_candidates(number, values);
+  }
+  partition.generation = cuts_.generation();
 }
 
 void Admission::Turn::end() noexcept {
@@ -134,24 +150,31 @@ uint32_t Admission::num_columns() const noexcept {
   return kind_ == AdmissionKind::kMinCount ? 3 : kind_ == AdmissionKind::kSlidingFilter ? 4 : 0;
 }
 
-std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions) {
-  std::vector<int64_t> values;
+void Admission::append_rows(uint32_t number, const Partition& partition,
+                            std::vector<int64_t>& values) const {
   std::vector<CandidateRow> candidates;
   std::vector<FilterRow> cells;
+  partition.candidates.append_to(candidates);
+  partition.ring.append_to(cells, shape_);
+  for (const auto& [key, count, time] : candidates) {
+    values.insert(values.end(), {key, count, time});
+  }
+  for (const auto& [split, cell, value] : cells) {
+    values.insert(values.end(), {number, split, cell, value});
+  }
+}
+
+std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions, Cut* cut) {
+  std::vector<int64_t> values;
   for (const uint32_t number : partitions) {
     Partition* partition = find_partition(number);
-    if (partition == nullptr) continue;
-    candidates.clear();
-    cells.clear();
-    {
-      const std::lock_guard lock(partition->lock);
-      partition->candidates.append_to(candidates);
-      partition->ring.append_to(cells, shape_);
-    }
-    for (const auto& [key, count, time] : candidates)
-      values.insert(values.end(), {key, count, time});
-    for (const auto& [split, cell, value] : cells) {
-      values.insert(values.end(), {number, split, cell, value});
+    if (partition == nullptr) continue;  // nor was there any at a cut
+    const std::lock_guard lock(partition->lock);
+    if (cut == nullptr || partition->generation < cut->generation()) {
+      append_rows(number, *partition, values);
+    } else {
+      const std::vector<int64_t> kept = cut->candidates(number);
+      values.insert(values.end(), kept.begin(), kept.end());
     }
   }
   return values;
@@ -175,6 +198,7 @@ bool Admission::import_row(const int64_t* values, AdmissionLog& log) {
   Partition* partition = make_partition(partition_of(hash));
   if (partition == nullptr) return !is_candidate && values[1] < 0;  // a head without cells is none
   const std::lock_guard lock(partition->lock);
+  if (cuts_.newest() != 0) keep_for_cuts(partition_of(hash), *partition);
   if (is_candidate) {
     const CandidateRow row{values[0], static_cast<uint32_t>(values[1]),
                            static_cast<uint32_t>(values[2])};
@@ -194,6 +218,14 @@ Admission::Facts Admission::facts() const noexcept {
     facts.overflows += partition->counters.overflows;
   }
   return facts;
+}
+
+void Admission::restart_generations() noexcept {
+  for (auto& entry : groups_) {
+    Group* group = entry.load();
+    if (group == nullptr) continue;
+    for (Partition& partition : group->partitions) partition.generation = 0;
+  }
 }
 
 void Admission::clear() noexcept {

@@ -11,6 +11,7 @@
 #include "table/account.h"
 #include "table/bin.h"
 #include "table/candidates.h"
+#include "table/cut.h"
 #include "table/filter_ring.h"
 #include "table/slots.h"
 
@@ -37,7 +38,9 @@ class Admission {
  public:
   static constexpr uint32_t kPartitions = 4096;
 
-  Admission(Memory& memory, const AdmissionSpec& spec, uint64_t seed, uint64_t salt);
+  // cuts: of the table; open ones get each partition as it was before its first change.
+  Admission(Memory& memory, const Cuts& cuts, const AdmissionSpec& spec, uint64_t seed,
+            uint64_t salt);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
@@ -84,10 +87,13 @@ class Admission {
 
   // Columns of an export, row by row: the number of columns is num_columns().
   uint32_t num_columns() const noexcept;
-  std::vector<int64_t> export_rows(std::span<const uint32_t> partitions);
+  // cut: as of an open cut; null: as it is.
+  std::vector<int64_t> export_rows(std::span<const uint32_t> partitions, Cut* cut = nullptr);
   // Rows for which the budget has no room count as dropped. Throws OutOfMemory before any change,
   // or after taking it back.
   void import_rows(const int64_t* values, size_t n);
+  // As of the table's rows.
+  void restart_generations() noexcept;
   // Forgets everything; the caller keeps questions out.
   void clear() noexcept;
 
@@ -106,6 +112,7 @@ class Admission {
     Candidates candidates;
     FilterRing ring;
     Candidates::Counters counters;
+    uint32_t generation = 0;  // in which cuts last got what they need
   };
   struct Group {
     Partition partitions[1u << kGroupBits];
@@ -116,6 +123,8 @@ class Admission {
   Partition* find_partition(uint32_t number) const noexcept;
   // Null: over budget. Throws OutOfMemory.
   Partition* make_partition(uint32_t number);
+  void append_rows(uint32_t number, const Partition& partition, std::vector<int64_t>& values) const;
+  void keep_for_cuts(uint32_t number, Partition& partition);
   bool roll(const Question& question) const noexcept;
   // False: over budget.
   bool import_row(const int64_t* values, AdmissionLog& log);
@@ -127,6 +136,7 @@ class Admission {
   const bool is_equal_;
   const uint64_t seed_;
   const uint64_t salt_;
+  const Cuts& cuts_;
   Account memory_;
   Candidates::Counters cleared_;           // of partitions that clear() freed
   std::atomic<uint64_t> num_left_out_{0};  // of imports

@@ -131,6 +131,17 @@ void Arena::give(const uint32_t* numbers, size_t n) noexcept {
   }
 }
 
+void Arena::restart_generations() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (uint32_t c = 0; c < num_chunks_; ++c) {
+    Meta* meta = chunks_.load(std::memory_order_relaxed)[c].meta.load(std::memory_order_relaxed);
+    const uint32_t used = c + 1 < num_chunks_ ? capacity(c) : num_used_;
+    for (uint32_t i = 0; i < used; ++i) {
+      __atomic_fetch_and(&meta[i].marks, Meta::kUses | Meta::kHeld, __ATOMIC_RELAXED);
+    }
+  }
+}
+
 void Arena::reserve_clear() {
   const std::lock_guard lock(mutex_);
   epochs_.reserve(size_t{2} * num_chunks_);

@@ -25,10 +25,17 @@ inline void prefetch_bytes(const void* address, size_t bytes) noexcept {
 // version.
 struct Meta {
   uint32_t time;       // last update in seconds; of a free row: next free row
-  uint32_t marks = 0;  // use count, kHeld; the upper 16 bits are free
+  uint32_t marks = 0;  // use count, kHeld, generation
 
   static constexpr uint32_t kUses = 0xFF;     // writing calls, saturating, aged
   static constexpr uint32_t kHeld = 1u << 8;  // a running call will write it: no victim
+  // Generation of the table in which the row was last noted; changes under the bin's lock.
+  static constexpr uint32_t kGenerationBits = 23;
+  static constexpr uint32_t kLastGeneration = (1u << kGenerationBits) - 1;
+  static constexpr uint32_t generation(uint32_t marks) noexcept { return marks >> 9; }
+  static constexpr uint32_t noted(uint32_t marks, uint32_t generation) noexcept {
+    return (marks & (kUses | kHeld)) | generation << 9;
+  }
 
   // Marks after a writing call.
   static constexpr uint32_t used(uint32_t marks) noexcept {
@@ -70,6 +77,9 @@ class Arena {
   // takes none.
   size_t take(uint32_t* numbers, size_t n);
   void give(const uint32_t* numbers, size_t n) noexcept;
+
+  // Sets every row's generation to 0. The caller keeps writers out.
+  void restart_generations() noexcept;
 
   // Frees every chunk when no reader is left. The caller keeps writers out, and has called
   // reserve_clear(), which may throw.

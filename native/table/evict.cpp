@@ -18,19 +18,23 @@ Table::Evicted Table::evict(uint64_t first, uint32_t reference) {
   const Gate::Shared gate(gate_);
   Evicted result{0, first};
   Epochs::Guard guard(epochs_);
+  TouchedLog::Segments notes;
+  if (log_.is_on()) notes.emplace_back();
   for (int i = 0; i < kBinsPerCall; ++i) {
     uint64_t last;
-    result.count += evict_bin(result.next, reference, last);
+    result.count += evict_bin(result.next, reference, notes, last);
     result.next = last + 1;
     if (result.next == 0) break;
     guard.refresh();
   }
   counters_.evicted += result.count;
+  log_.append(notes);
   return result;
 }
 
 // The bin's lock is held while its metadata is read: a few thousand rows, some ten microseconds.
-uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noexcept {
+uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
+                          uint64_t& last) noexcept {
   constexpr uint32_t kRun = 64;
   uint32_t numbers[kRun];
   uint32_t num_found = 0, num_evicted = 0;
@@ -53,6 +57,7 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noe
       const int64_t key = line.keys[slot].load(std::memory_order_relaxed);
       const int64_t age = int64_t{reference} - int64_t{arena_.meta(number)->time};
       if (age < int64_t{expiry_days_.of(key)} * kSecondsPerDay) continue;
+      if (!keep_victim(key, number, notes)) continue;
       bin->remove({&line, slot});
       numbers[num_found++] = number;
       if (num_found < kRun) continue;
@@ -68,10 +73,23 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noe
   return num_evicted;
 }
 
+// Under the lock of its bin, before the row goes: cuts and log get it. False: there is no memory
+// for that, and the row stays.
+bool Table::keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept {
+  try {
+    if (!notes.empty()) notes.front().extra.push_back(key);
+    if (cuts_.newest() != 0) keep_row(key, number, nullptr);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (recorder_) recorder_->note(Recorder::call(), key, Recorder::kRemoved);
+  return true;
+}
+
 // Removes one row of the locked bin: of the first 16 that may go, from a place drawn at random, the
 // oldest or the least used one. Neighbours in a bin have nothing in common but their hashes. False:
 // every row belongs to a running call, or the policy is to refuse.
-bool Table::evict_for_budget(Bin& bin, uint32_t& number) noexcept {
+bool Table::evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept {
   if (!evicts_for_budget()) return false;
   struct Candidate {
     Bin::Place place;
@@ -105,14 +123,16 @@ bool Table::evict_for_budget(Bin& bin, uint32_t& number) noexcept {
   const Candidate& victim = *std::min_element(
       sampled, sampled + n, [](const auto& a, const auto& b) { return a.rank < b.rank; });
   number = victim.place.line->rows[victim.place.slot].load(std::memory_order_relaxed);
+  const int64_t key = victim.place.line->keys[victim.place.slot].load(std::memory_order_relaxed);
+  if (!keep_victim(key, number, notes)) return false;
   bin.remove(victim.place);
   counters_.evicted_for_budget.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-std::vector<int64_t> Table::export_candidates(std::span<const uint32_t> partitions) {
+std::vector<int64_t> Table::export_candidates(std::span<const uint32_t> partitions, Cut* cut) {
   const Gate::Shared gate(gate_);
-  return admission_ ? admission_->export_rows(partitions) : std::vector<int64_t>();
+  return admission_ ? admission_->export_rows(partitions, cut) : std::vector<int64_t>();
 }
 
 void Table::import_candidates(const int64_t* values, size_t n) {

@@ -262,37 +262,137 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
   });
 }
 
-// Bin by bin. Within a bin the keys are collected under its lock and then read like any others, so
-// a writer waits for a few thousand keys at most; a key erased in between is left out.
-size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
-                          const Columns& columns) {
-  Epochs::Guard guard(epochs_);
-  std::vector<char> scratch(size_t{layout_.num_words()} * 4);
-  std::vector<std::pair<uint64_t, int64_t>> found;  // (hash, key)
-  size_t n = 0;
-  for (uint64_t start = first;;) {
-    Bin* bin = index_.lock_bin(start);
+// Rows of one export, bin by bin. Within a bin the keys are collected under its lock and then read
+// like any others, so a writer waits for a few thousand keys at most; a key erased in between is
+// left out. For a cut, rows that changed since come from its copies.
+class Table::Exporter {
+ public:
+  Exporter(Table& table, Cut* cut, int64_t* keys, const Columns& columns)
+      : table_(table),
+        cut_(cut),
+        keys_(keys),
+        columns_(columns),
+        scratch_(size_t{table.layout_.num_words()} * 4) {}
+
+  size_t size() const noexcept { return size_; }
+
+  // Collects the keys of the bin at `first`, up to `last`. Returns the bin's last hash.
+  uint64_t collect(uint64_t first, uint64_t last) {
+    live_.clear();
+    Bin* bin = table_.index_.lock_bin(first);
     const uint64_t bin_last = bin->last_hash();
     try {
-      found.clear();
       bin->for_each([&](int64_t key, uint32_t row) {
         const uint64_t hash = key_hash(key);
-        if (hash >= start && hash <= last && row < kReserved) found.emplace_back(hash, key);
+        if (hash >= first && hash <= last && row < kReserved) live_.push_back({hash, key, row});
       });
     } catch (...) {
       bin->lock.unlock();
       throw;
     }
     bin->lock.unlock();
-    std::sort(found.begin(), found.end());
-    for (const auto& [hash, key] : found) {
-      if (n == limit) return n;
-      keys[n] = key;
-      n += read_one(key, [&](const char*, uint32_t number) {
-        read_entry(number, n, columns, scratch.data());
-      });
+    std::sort(live_.begin(), live_.end(),
+              [](const Live& a, const Live& b) { return a.hash < b.hash; });
+    if (cut_ != nullptr) {
+      drop_changed();
+      cut_->collect(first, std::min(bin_last, last), kept_, kept_rows_);
     }
-    if (bin_last >= last) return n;
+    return bin_last;
+  }
+
+  // Writes out what was collected, until there are `limit` rows.
+  void emit(size_t limit) {
+    size_t k = 0;
+    for (size_t i = 0; (i < live_.size() || k < kept_.size()) && size_ < limit;) {
+      if (i == live_.size() || (k < kept_.size() && kept_[k].hash <= live_[i].hash)) {
+        i += i < live_.size() && live_[i].hash == kept_[k].hash;
+        put_kept(kept_[k], kept_rows_);
+        ++k;
+        continue;
+      }
+      if (i + kAheadRows < live_.size()) fetch(live_[i + kAheadRows]);
+      read(live_[i++]);
+    }
+  }
+
+ private:
+  static constexpr size_t kAheadRows = 12;
+  struct Live {
+    uint64_t hash;
+    int64_t key;
+    uint32_t row;
+  };
+
+  void fetch(const Live& live) const noexcept {
+    __builtin_prefetch(table_.index_.home(live.hash));
+    table_.prefetch_row(live.row);
+  }
+
+  // A row that changed since the cut was given to it before, so collect() will find it there.
+  void drop_changed() {
+    for (size_t i = 0; i < std::min(kAheadRows, live_.size()); ++i) fetch_meta(live_[i]);
+    size_t n = 0;
+    for (size_t i = 0; i < live_.size(); ++i) {
+      if (i + kAheadRows < live_.size()) fetch_meta(live_[i + kAheadRows]);
+      uint32_t marks;
+      racy_load(&marks, &table_.arena_.meta(live_[i].row)->marks, sizeof(marks));
+      if (Meta::generation(marks) < cut_->generation()) live_[n++] = live_[i];
+    }
+    live_.resize(n);
+    fence_acquire();
+  }
+  void fetch_meta(const Live& live) const noexcept {
+    __builtin_prefetch(table_.arena_.meta(live.row));
+  }
+
+  void read(const Live& live) {
+    uint32_t time = 0, marks = 0;
+    const bool is_there = table_.read_one(live.key, [&](const char* row, uint32_t number) {
+      const Meta* meta = table_.arena_.meta(number);
+      if (meta == nullptr) return;  // cleared; the version has changed too
+      racy_load(scratch_.data(), row, scratch_.size());
+      racy_load(&time, &meta->time, sizeof(time));
+      racy_load(&marks, &meta->marks, sizeof(marks));
+    });
+    if (is_there && (cut_ == nullptr || Meta::generation(marks) < cut_->generation())) {
+      return put(live.key, time, scratch_.data());
+    }
+    if (cut_ == nullptr) return;
+    cut_->collect(live.hash, live.hash, late_, late_rows_);  // changed while we were here
+    if (!late_.empty()) put_kept(late_.front(), late_rows_);
+  }
+
+  void put_kept(const Cut::Kept& kept, const std::vector<char>& rows) {
+    put(kept.key, kept.time, rows.data() + kept.row);
+  }
+  void put(int64_t key, uint32_t time, const char* row) {
+    keys_[size_] = key;
+    columns_.times[size_] = time;
+    for_each_column(table_.layout_, columns_, size_,
+                    [&](size_t offset, char* column, size_t bytes) {
+                      std::memcpy(column, row + offset, bytes);
+                    });
+    ++size_;
+  }
+
+  Table& table_;
+  Cut* const cut_;
+  int64_t* const keys_;
+  const Columns& columns_;
+  size_t size_ = 0;
+  std::vector<char> scratch_, kept_rows_, late_rows_;
+  std::vector<Live> live_;
+  std::vector<Cut::Kept> kept_, late_;
+};
+
+size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
+                          const Columns& columns, Cut* cut) {
+  Epochs::Guard guard(epochs_);
+  Exporter exporter(*this, cut, keys, columns);
+  for (uint64_t start = first;;) {
+    const uint64_t bin_last = exporter.collect(start, last);
+    exporter.emit(limit);
+    if (exporter.size() == limit || bin_last >= last) return exporter.size();
     start = bin_last + 1;
     guard.refresh();
   }

@@ -22,10 +22,14 @@ Table::Table(const TableSpec& spec)
       budget_policy_(spec.budget_policy),
       memory_(spec.budget_bytes, sizeof(Table)),
       arena_(memory_, epochs_, layout_.row_bytes()),
-      index_(memory_, epochs_, random_salt(), spec.first_version) {
+      index_(memory_, epochs_, random_salt(), spec.first_version),
+      cuts_(spec.first_generation),
+      log_(spec.log_bytes),
+      recorder_(spec.records ? std::make_unique<Recorder>() : nullptr) {
   if (spec.admission.kind == AdmissionKind::kNone) return;
   if (!memory_.try_use(sizeof(Admission))) throw OverBudget();
-  admission_ = std::make_unique<Admission>(memory_, spec.admission, spec.seed, index_.salt());
+  admission_ =
+      std::make_unique<Admission>(memory_, cuts_, spec.admission, spec.seed, index_.salt());
 }
 
 }  // namespace monolith

@@ -14,11 +14,14 @@
 #include "ops/batch.h"
 #include "table/admission.h"
 #include "table/arena.h"
+#include "table/cut.h"
 #include "table/gate.h"
 #include "table/index.h"
 #include "table/layout.h"
 #include "table/memory.h"
+#include "table/recorder.h"
 #include "table/slots.h"
+#include "table/touched_log.h"
 
 namespace monolith {
 
@@ -37,7 +40,10 @@ struct TableSpec {
   SlotValues expiry_slots;
   size_t budget_bytes = SIZE_MAX;  // above the size of an empty table
   BudgetPolicy budget_policy = BudgetPolicy::kRefuse;
-  uint32_t first_version = 0;  // of index lines; tests force the wrap-around with it
+  size_t log_bytes = size_t{64} << 20;  // bound of the touched log
+  bool records = false;                 // keeps the order of changes
+  uint32_t first_version = 0;           // of index lines; tests force the wrap-around with it
+  uint32_t first_generation = 1;        // likewise
 };
 
 struct AppliedCounts {
@@ -92,9 +98,10 @@ class Table {
   };
   void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
                unsigned threads) const;
-  // Up to limit rows with first <= hash <= last, ascending by hash. Returns how many.
+  // Up to limit rows with first <= hash <= last, ascending by hash. Returns how many. cut: rows as
+  // of an open cut; null: as they are.
   size_t export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
-                     const Columns& columns);
+                     const Columns& columns, Cut* cut = nullptr);
 
   void lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
                         uint32_t now, unsigned threads);
@@ -128,9 +135,31 @@ class Table {
   uint32_t num_candidate_columns() const noexcept {
     return admission_ ? admission_->num_columns() : 0;
   }
-  std::vector<int64_t> export_candidates(std::span<const uint32_t> partitions);
+  std::vector<int64_t> export_candidates(std::span<const uint32_t> partitions, Cut* cut = nullptr);
   void import_candidates(const int64_t* values, size_t n);
   Admission::Facts admission_facts();
+
+  // Waits for running writers; later ones keep what they change. Null: too many cuts are open.
+  // Throws std::length_error if no generation is left while cuts are open.
+  std::shared_ptr<Cut> open_cut();
+  void close_cut(Cut& cut);
+  size_t cut_bytes();
+
+  // Keys changed or removed since the cursor's last read, each once, ascending by hash. A new
+  // cursor, and one that the log or clear() left behind, is full.
+  struct Touched {
+    bool is_full;
+    std::vector<int64_t> present, gone;
+  };
+  Touched changes(const std::string& cursor, unsigned threads);
+  bool drop_cursor(const std::string& cursor);
+  std::vector<std::string> cursors() { return log_.cursors(); }
+  // Every cursor must start anew.
+  void forget_changes();
+  size_t log_bytes() noexcept { return log_.bytes(); }
+
+  // Null unless the table records.
+  Recorder* recorder() noexcept { return recorder_.get(); }
 
  private:
   class Writer;
@@ -148,6 +177,8 @@ class Table {
   void in_pieces(size_t n, unsigned threads, const Piece& piece) const;
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
   void read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const;
+  class Exporter;
+  std::vector<int64_t> in_hash_order(const std::vector<int64_t>& keys, unsigned threads);
 
   uint64_t num_removed() const noexcept {
     return counters_.erased + counters_.evicted + counters_.evicted_for_budget;
@@ -156,10 +187,14 @@ class Table {
   Insertion insert_row(int64_t key, uint64_t hash, RowCache& rows);
   bool insert_again(int64_t key, uint64_t hash, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
-  bool evict_for_budget(Bin& bin, uint32_t& number) noexcept;
-  uint32_t evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noexcept;
+  bool evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept;
+  uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
+                     uint64_t& last) noexcept;
+  void begin_generation();
+  void keep_row(int64_t key, uint32_t number, std::vector<int64_t>* notes);
+  bool keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept;
   bool reads_zeros(int64_t key) const noexcept { return admission_ && admission_->has_rule(key); }
-  bool remove_row(const Batch::Entry& entry, bool is_reserved, HeldBin& held) noexcept;
+  bool remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept;
   template <typename Edit>
   void update_row(const Batch::Entry& entry, RowCache& rows, const Edit& edit) noexcept;
   template <typename Edit>
@@ -181,6 +216,9 @@ class Table {
   mutable Epochs epochs_;  // outlives arena_ and index_
   Arena arena_;
   Index index_;
+  Cuts cuts_;
+  TouchedLog log_;
+  std::unique_ptr<Recorder> recorder_;
   std::unique_ptr<Admission> admission_;  // null: every key gets a row
   Gate gate_;
   std::atomic<uint64_t> num_samplings_{0};

@@ -62,7 +62,7 @@ Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
   if (rows.peek() == kNoRow) {
     uint32_t victim;
     Bin* bin = index_.lock_bin(hash);
-    const bool is_free = evict_for_budget(*bin, victim);
+    const bool is_free = evict_for_budget(*bin, rows.notes, victim);
     bin->lock.unlock();
     if (!is_free) return Insertion::kRefused;
     rows.put(victim);
@@ -75,7 +75,7 @@ Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
 #else
   layout_.initial_row(row, rows.weights.data(), key);
 #endif
-  const Meta fresh{0, 0};
+  const Meta fresh{0, Meta::noted(0, cuts_.generation())};
   racy_store(arena_.meta(number), &fresh, sizeof(Meta));
   Bin* bin = index_.lock_bin(hash);
   if (bin->find(key, hash).line != nullptr) {
@@ -86,7 +86,7 @@ Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
     bin = index_.make_room(bin, hash);
   } catch (const OverBudget&) {  // then a key of the same bin makes room there
     uint32_t victim;
-    if (!evict_for_budget(*bin, victim)) {
+    if (!evict_for_budget(*bin, rows.notes, victim)) {
       bin->lock.unlock();
       return Insertion::kRefused;
     }
@@ -127,17 +127,23 @@ bool Table::insert_again(int64_t key, uint64_t hash, RowCache& rows) noexcept {
 
 // Removes the key if its row is reserved, or if it is not, as asked. A row that another call has
 // reserved counts as missing, also here.
-bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, HeldBin& held) noexcept {
-  Bin* bin = held.lock(entry.hash);
+bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept {
+  Bin* bin = rows.held.lock(entry.hash);
   const Bin::Place place = bin->find(entry.key, entry.hash, entry.line);
   if (place.line == nullptr) return false;
   const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
   const uint32_t number = row & ~kReserved;
   if (is_reserved != (row != number)) return false;
+  uint32_t marks;
+  racy_load(&marks, &arena_.meta(number)->marks, sizeof(marks));
+  const bool is_noted = Meta::generation(marks) == cuts_.generation();
   bin->remove(place);
   arena_.give(&number, 1);
   Bin* tidied = index_.tidy(bin);
-  if (tidied != bin) held.replace(tidied);
+  if (tidied != bin) rows.held.replace(tidied);
+  if (is_reserved) return true;  // nobody saw it
+  if (!rows.notes.empty() && !is_noted) rows.note_touch(entry.key);
+  rows.note_change(entry.key, Recorder::kRemoved);
   return true;
 }
 
@@ -162,18 +168,24 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   rows.num_published += before.is_new;
   uint32_t marks;
   racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
+  uint32_t next_marks = Meta::used(marks);
+  if (!rows.notes.empty() && (before.is_new || Meta::generation(marks) != cuts_.generation())) {
+    rows.note_touch(key);
+    next_marks = Meta::noted(next_marks, cuts_.generation());
+  }
 #if MONOLITH_TSAN
   racy_load(rows.scratch.data(), row, rows.scratch.size());
-  const Meta changed{edit(rows.scratch.data(), before), Meta::used(marks)};
+  const Meta changed{edit(rows.scratch.data(), before), next_marks};
   place.line->begin_write();
   racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
   place.line->begin_write();
-  const Meta changed{edit(row, before), Meta::used(marks)};
+  const Meta changed{edit(row, before), next_marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
   slot.store(number, std::memory_order_relaxed);
   place.line->end_write();
+  rows.note_change(key, Recorder::kEdited);
 }
 
 // edit(weights) changes the weights of a row: in place where they are floats, else decoded and then
@@ -331,7 +343,7 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads
   std::atomic<uint64_t> erased{0};
   Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.run(false, {}, [&](const Batch::Entry& entry, RowCache& rows) {
-    const bool is_removed = remove_row(entry, false, rows.held);
+    const bool is_removed = remove_row(entry, false, rows);
     erased += is_removed;
     for (const uint32_t at : writer.batch().occurrences(entry)) existed[at] = is_removed;
   });
@@ -354,11 +366,13 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
 
 void Table::clear() {
   const Gate::Alone gate(gate_);
+  if (!cuts_.open().empty()) throw std::logic_error("clear");
   arena_.reserve_clear();
   index_.clear();
   arena_.clear();
   if (admission_) admission_->clear();
   counters_.erased += num_rows();
+  log_.forget();
   epochs_.reclaim();
 }
 

@@ -21,12 +21,16 @@ namespace monolith {
 
 // Rows taken from the arena in small runs, so that threads seldom meet there.
 struct Table::RowCache {
-  explicit RowCache(Table& table)
+  RowCache(Table& table, size_t num_keys)
       : table(table),
         held(table.index_),
         scratch(size_t{table.layout_.num_words()} * 4),
         sum(table.layout_.dim()),
-        weights(table.layout_.dim()) {}
+        weights(table.layout_.dim()) {
+    if (!table.log_.is_on()) return;
+    // A key may be noted before its row changes, and again if the row was erased in between.
+    notes.emplace_back().keys.reserve(2 * num_keys);
+  }
   ~RowCache() { table.arena_.give(numbers + next, end - next); }
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
@@ -48,8 +52,17 @@ struct Table::RowCache {
   }
 
   static constexpr size_t kRun = 64;
+  // Under the lock of the key's bin: the row was changed, or removed.
+  void note_change(int64_t key, Recorder::Kind kind) noexcept {
+    if (table.recorder_) table.recorder_->note(recorded_call, key, kind);
+  }
+  // Room was made for each key of the call.
+  void note_touch(int64_t key) noexcept { notes.front().keys.push_back(key); }
+
   Table& table;
   HeldBin held;
+  TouchedLog::Segments notes;  // empty: nobody reads the log
+  int64_t recorded_call = -1;
   std::vector<char> scratch;   // one row
   std::vector<float> sum;      // values of one key
   std::vector<float> weights;  // of one row, decoded
@@ -94,7 +107,8 @@ class Table::Writer {
         batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), table.index_.depth(),
                threads_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
-        call_(asking.call) {}
+        call_(asking.call),
+        recorded_call_(Recorder::call()) {}
 
   Batch& batch() noexcept { return batch_; }
   uint64_t num_inserted() const noexcept { return num_inserted_.load(); }
@@ -121,7 +135,10 @@ class Table::Writer {
 
   // What one thread works with.
   struct Hands {
-    explicit Hands(Table& table) : guard(table.epochs_), rows(table) {}
+    Hands(Table& table, size_t num_keys, int64_t recorded_call)
+        : guard(table.epochs_), rows(table, num_keys) {
+      rows.recorded_call = recorded_call;
+    }
     Epochs::Guard guard;
     RowCache rows;
     Batch::Scratch scratch;
@@ -141,16 +158,17 @@ class Table::Writer {
       team.meet();
       std::optional<Hands> hands;  // what finishing needs is allocated before anything changes
       team.attempt([&] {
-        hands.emplace(table_);
+        hands.emplace(table_, batch_.size(), recorded_call_);
         prepare(team, *hands, plan);
       });
       team.meet();
       if (!team.has_failed()) {
         finish(*hands);
       } else if (hands) {
-        roll_back(hands->rows.held);
+        roll_back(hands->rows);
         if (admission_ != nullptr) admission_->undo(hands->rows.asked);
       }
+      if (hands) table_.log_.append(hands->rows.notes);
     });
     table_.counters_.refused += num_refused_;
   }
@@ -175,7 +193,7 @@ class Table::Writer {
         entries[i].line = table_.index_.home(entries[i].hash);
         __builtin_prefetch(entries[i].line);
       }
-      if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan);
+      if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan, rows);
       if (i < delay || !plan.inserts) continue;
       rows.wanted = n - (i - delay);
       Entry& entry = entries[i - delay];
@@ -184,16 +202,37 @@ class Table::Writer {
     num_refused_ += std::exchange(rows.num_refused, 0);
   }
 
-  void find_row(Entry& entry, Plan plan) {
+  void find_row(Entry& entry, Plan plan, RowCache& rows) {
     const Index::Found found = table_.index_.find(entry.key, entry.hash, entry.line);
     if (found.is_worn) table_.index_.renew(entry.hash);
     entry.line = found.line;
     entry.row = found.row;
     if (found.row != kNoRow) {
       if (plan.holds) hold(entry);
+      if (table_.cuts_.newest() != 0) keep_for_cuts(entry, rows);
     } else if (admission_ != nullptr) {
       admission_->prefetch(entry.hash);
     }
+  }
+
+  // A cut is open: it gets the row as it is before the call changes it.
+  void keep_for_cuts(const Entry& entry, RowCache& rows) {
+    const Meta* meta = table_.arena_.meta(entry.row & ~kReserved);
+    uint32_t marks;
+    racy_load(&marks, &meta->marks, sizeof(marks));
+    if (Meta::generation(marks) == table_.cuts_.generation()) return;
+    const Bin::Place place = rows.held.lock(entry.hash)->find(entry.key, entry.hash, entry.line);
+    try {
+      if (place.line != nullptr) {
+        const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
+        std::vector<int64_t>* notes = rows.notes.empty() ? nullptr : &rows.notes.front().keys;
+        if (!(number & kReserved)) table_.keep_row(entry.key, number, notes);
+      }
+    } catch (...) {
+      rows.held.release();
+      throw;
+    }
+    rows.held.release();
   }
 
   void insert_missing(Entry& entry, std::optional<Admission::Turn>& turn, RowCache& rows) {
@@ -284,13 +323,13 @@ class Table::Writer {
     hands.guard.refresh();
   }
 
-  void roll_back(HeldBin& held) noexcept {
+  void roll_back(RowCache& rows) noexcept {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       for (const Entry& entry : batch_.distinct(p)) {
         if (entry.state == Batch::kHeld) release(entry);
-        if (entry.state == Batch::kNew) table_.remove_row(entry, true, held);
+        if (entry.state == Batch::kNew) table_.remove_row(entry, true, rows);
       }
-      held.release();
+      rows.held.release();
     }
   }
 
@@ -300,6 +339,7 @@ class Table::Writer {
   Batch batch_;
   Admission* const admission_;  // null: nobody asks
   const uint64_t call_;
+  const int64_t recorded_call_;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
   std::atomic<uint64_t> num_inserted_{0}, num_edited_{0}, num_refused_{0};
 };

@@ -1,0 +1,126 @@
+// What the table tells about its changes: cuts and the touched log.
+#include <algorithm>
+#include <stdexcept>
+
+#include "table/table.h"
+#include "table/team.h"
+
+namespace monolith {
+
+// The table is the caller's alone. When the numbers run out, all rows start again from 0: they may
+// be noted once more than needed, never once less.
+void Table::begin_generation() {
+  if (cuts_.is_last_generation()) {
+    if (!cuts_.open().empty()) throw std::length_error("no generation is left");
+    arena_.restart_generations();
+    if (admission_) admission_->restart_generations();
+    cuts_.restart_generations();
+  }
+  cuts_.next_generation();
+}
+
+std::shared_ptr<Cut> Table::open_cut() {
+  const Gate::Alone gate(gate_);
+  if (cuts_.open().size() == Cuts::kMost) return nullptr;
+  begin_generation();
+  const uint64_t num_recorded = recorder_ ? recorder_->size() : 0;
+  auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes(), cuts_.generation(),
+                                   Cut::Facts{num_rows(), num_update_calls(), num_recorded});
+  cuts_.add(cut);
+  return cut;
+}
+
+void Table::close_cut(Cut& cut) {
+  const Gate::Alone gate(gate_);
+  cut.close();
+  cuts_.remove(cut);
+}
+
+size_t Table::cut_bytes() {
+  const Gate::Shared gate(gate_);
+  size_t bytes = 0;
+  for (const auto& cut : cuts_.open()) bytes += cut->bytes();
+  return bytes;
+}
+
+// Under the lock of the key's bin, before its row changes: open cuts get a copy, and the log a
+// note.
+void Table::keep_row(int64_t key, uint32_t number, std::vector<int64_t>* notes) {
+  Meta* meta = arena_.meta(number);
+  uint32_t marks;
+  racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
+  const uint32_t seen = Meta::generation(marks);
+  if (seen == cuts_.generation()) return;
+  for (const auto& cut : cuts_.open()) {
+    if (seen < cut->generation()) cut->keep(key, key_hash(key), meta->time, arena_.row(number));
+  }
+  if (notes != nullptr) notes->push_back(key);
+  __atomic_fetch_xor(&meta->marks, (marks ^ Meta::noted(marks, cuts_.generation())),
+                     __ATOMIC_RELEASE);
+}
+
+Table::Touched Table::changes(const std::string& cursor, unsigned threads) {
+  const std::lock_guard reading(log_.reading());
+  TouchedLog::Range range;
+  {
+    const Gate::Alone gate(gate_);
+    begin_generation();  // what changes from now on is noted again
+    range = log_.begin_read(cursor);
+  }
+  std::vector<int64_t> keys;
+  if (range.is_full || !log_.copy(range, keys)) {
+    log_.end_read(cursor, range);
+    return {true, {}, {}};
+  }
+  Touched touched{false, {}, {}};
+  if (!keys.empty()) {
+    const std::vector<int64_t> distinct = in_hash_order(keys, threads);
+    const auto is_present = std::make_unique<bool[]>(distinct.size());
+    contains(distinct.data(), distinct.size(), is_present.get(), threads);
+    for (size_t i = 0; i < distinct.size(); ++i) {
+      (is_present[i] ? touched.present : touched.gone).push_back(distinct[i]);
+    }
+  }
+  log_.end_read(cursor, range);
+  return touched;
+}
+
+// The distinct keys, ascending by hash.
+std::vector<int64_t> Table::in_hash_order(const std::vector<int64_t>& keys, unsigned threads) {
+  Batch batch(keys.data(), static_cast<uint32_t>(keys.size()), nullptr, index_.salt(), 0, threads);
+  std::atomic<uint32_t> next{0};
+  Team::run(threads, [&](Team& team, unsigned member) {
+    batch.count(member, team.size());
+    team.meet();
+    batch.place(member, team.size());
+    team.meet();
+    team.attempt([&] {
+      Batch::Scratch scratch;
+      for (uint32_t p; (p = next++) < batch.num_partitions();) {
+        batch.group(p, scratch);
+        const std::span<Batch::Entry> entries = batch.distinct(p);
+        std::sort(entries.begin(), entries.end(),
+                  [](const auto& a, const auto& b) { return a.hash < b.hash; });
+      }
+    });
+  });
+  std::vector<int64_t> distinct;
+  distinct.reserve(keys.size());
+  for (uint32_t p = 0; p < batch.num_partitions(); ++p) {
+    for (const Batch::Entry& entry : batch.distinct(p)) distinct.push_back(entry.key);
+  }
+  return distinct;
+}
+
+bool Table::drop_cursor(const std::string& cursor) {
+  const std::lock_guard reading(log_.reading());
+  const Gate::Alone gate(gate_);
+  return log_.drop(cursor);
+}
+
+void Table::forget_changes() {
+  const Gate::Alone gate(gate_);
+  log_.forget();
+}
+
+}  // namespace monolith

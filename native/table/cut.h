@@ -1,0 +1,112 @@
+// Cuts: the table at one moment, kept while writers go on.
+//
+// Every row carries the generation of the table in which it was last noted (Meta). A cut starts a
+// new generation. A call that is about to change a row of an older one first gives the cuts opened
+// since then a copy, and notes the row. So a cut reads a row from the table while its generation is
+// older than the cut, and from the copies afterwards; a newer row without a copy was not there.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "table/arena.h"
+#include "table/bin.h"
+
+namespace monolith {
+
+// Thread-safe.
+class Cut {
+ public:
+  static constexpr uint32_t kPartitions = 4096;
+
+  // What the table counted at the cut.
+  struct Facts {
+    uint64_t num_rows;
+    uint64_t num_update_calls;
+    uint64_t num_recorded;  // events of the record
+  };
+
+  Cut(Memory& memory, size_t row_bytes, uint32_t generation, const Facts& facts);
+  ~Cut();
+  Cut(const Cut&) = delete;
+  Cut& operator=(const Cut&) = delete;
+
+  uint32_t generation() const noexcept { return generation_; }
+  const Facts& facts() const noexcept { return facts_; }
+
+  // Keeps a copy of the row, unless its partition was released. Throws OutOfMemory.
+  void keep(int64_t key, uint64_t hash, uint32_t time, const char* row);
+  // The kept rows with first <= hash <= last, ascending by hash.
+  struct Kept {
+    uint64_t hash;
+    int64_t key;
+    uint32_t time;
+    size_t row;  // where in the collected bytes
+  };
+  void collect(uint64_t first, uint64_t last, std::vector<Kept>& found, std::vector<char>& rows);
+
+  // What admission remembered of the partition, kept before its first change.
+  void keep_candidates(uint32_t partition, const std::vector<int64_t>& values);
+  std::vector<int64_t> candidates(uint32_t partition);
+
+  // Nobody will read the partition's rows and candidates any more: frees what is kept of them.
+  void release(uint32_t partition) noexcept;
+  bool is_released(uint32_t partition) const noexcept {
+    return shards_[partition].is_released.load(std::memory_order_relaxed);
+  }
+  size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+  // Writers keep nothing for it any more: what was read since then is of no moment.
+  void close() noexcept { is_closed_.store(true); }
+  bool is_closed() const noexcept { return is_closed_.load(); }
+
+ private:
+  struct Record {  // the row follows it
+    int64_t key;
+    uint64_t time;
+  };
+  struct Shard {
+    Lock lock;
+    std::atomic<bool> is_released{false};
+    char* records = nullptr;
+    uint32_t size = 0, capacity = 0;
+    std::vector<int64_t> candidates;
+  };
+  void free_records(Shard& shard) noexcept;
+
+  Memory& memory_;
+  const size_t row_bytes_;
+  const size_t record_bytes_;
+  const uint32_t generation_;
+  const Facts facts_;
+  std::atomic<size_t> bytes_{0};
+  std::atomic<bool> is_closed_{false};
+  std::unique_ptr<Shard[]> shards_;
+};
+
+// The open cuts of a table. Changed only by a call that has the table for itself; the others read.
+class Cuts {
+ public:
+  static constexpr size_t kMost = 4;
+
+  explicit Cuts(uint32_t first_generation) : generation_(first_generation) { open_.reserve(kMost); }
+
+  uint32_t generation() const noexcept { return generation_; }
+  // Generation of the newest open cut; 0: none is open.
+  uint32_t newest() const noexcept { return newest_; }
+  const std::vector<std::shared_ptr<Cut>>& open() const noexcept { return open_; }
+
+  bool is_last_generation() const noexcept { return generation_ == Meta::kLastGeneration; }
+  void next_generation() noexcept { ++generation_; }
+  void restart_generations() noexcept { generation_ = 0; }
+  void add(std::shared_ptr<Cut> cut) noexcept;
+  void remove(const Cut& cut) noexcept;
+
+ private:
+  uint32_t generation_;
+  uint32_t newest_ = 0;
+  std::vector<std::shared_ptr<Cut>> open_;
+};
+
+}  // namespace monolith
