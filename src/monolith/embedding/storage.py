@@ -83,3 +83,13 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _set_update_calls(self, number: int) -> None: ...
+
+    @abstractmethod
+    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
+        """Evict from the hash `first` on; the number of rows, and where to go on (None: done)."""
+
+    @abstractmethod
+    def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]: ...
+
+    @abstractmethod
+    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None: ...
