@@ -29,6 +29,7 @@ from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.schedules import PolynomialDecay
 from monolith.embedding.sweep import BackgroundSweep
+from monolith.embedding.touched_key_set import TouchedKeySet
 from monolith.embedding.views import FixedR8, OneBit
 from monolith.ops.native import load_native
 
@@ -80,6 +81,7 @@ __all__ = [
     "SlidingFilter",
     "Table",
     "TableConfig",
+    "TouchedKeySet",
     "Uniform",
     "Zeros",
     "decode",
