@@ -6,6 +6,7 @@ from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
 from monolith.embedding.budget import Budget
 from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
+from monolith.embedding.disk import Progress, load_table, load_tables, restore_tables, save_tables
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
 from monolith.embedding.optimizers import (
@@ -71,6 +72,7 @@ __all__ = [
     "OneBit",
     "PolynomialDecay",
     "Probabilistic",
+    "Progress",
     "RMSprop",
     "RMSpropV2",
     "ReferenceTable",
@@ -86,4 +88,8 @@ __all__ = [
     "Zeros",
     "decode",
     "encode",
+    "load_table",
+    "load_tables",
+    "restore_tables",
+    "save_tables",
 ]

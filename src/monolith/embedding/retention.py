@@ -16,8 +16,17 @@ class RetentionVerbs(TableCalls):
 
     @property
     def latest_time(self) -> int:
-        """Largest update time that a writing call or imported row had; 0 after `clear`."""
+        """Largest update time that a writing call or imported row had; 0 after `clear`.
+
+        A restore sets it.
+        """
         return self._latest_time
+
+    @latest_time.setter
+    def latest_time(self, time: int) -> None:
+        checks.check_time(self.config, "latest_time", time)
+        with self._latest_lock:
+            self._latest_time = time
 
     def evict(self, now: int | None = None) -> int:
         """Remove expired rows: reference - time >= days * 86400 (`Expiry`). Safe with every verb.

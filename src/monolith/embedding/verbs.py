@@ -154,23 +154,28 @@ class TableVerbs(ReadVerbs, RetentionVerbs):
         self._check_keys("erase", keys)
         return self._erase(keys)
 
-    def import_rows(self, rows: Rows) -> None:
+    def import_rows(self, rows: Rows, *, num_threads: int | None = None) -> None:
         """Insert whole rows, replacing existing ones; of equal keys the last wins.
 
         Safe with every verb. Times come from the rows. A serving table also takes weights as
         float32, float16 or bfloat16, from a training table's export (`Rows.weights_only`).
+
+        Args:
+            rows: with the columns of the table's own exports.
+            num_threads: most threads to use.
         """
         self._check_open("import_rows")
         given = rows
         if self._is_serving:
             rows = serving.encoded(self.config, given)
         checks.check_rows(self.config, rows)
+        threads = checks.check_threads(self.config, "import_rows", num_threads, len(rows))
         if self.config.skip_zero:
             kept, zero = serving.split_zero(rows.keys, serving.is_zero(self.config, given))
-            self._import_rows(serving.take(rows, kept))
+            self._import_rows(rows.take(kept), threads)
             self._erase(zero)
         else:
-            self._import_rows(rows)
+            self._import_rows(rows, threads)
         if len(rows):
             self._saw(int(rows.times.max()))
 
