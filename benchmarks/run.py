@@ -30,6 +30,7 @@ STAGES = (
     "precision",
     "admission",
     "eviction",
+    "disk",
 )
 
 

@@ -63,6 +63,11 @@ def test_a_save_refuses(tmp_path, arguments, options, text):
     assert not (tmp_path / "x").exists()
 
 
+def test_a_restore_refuses_what_is_no_table(tmp_path):
+    with pytest.raises(TypeError, match=r"\[restore_tables\] expected tables, got int"):
+        restore_tables([7], tmp_path)
+
+
 def test_two_tables_of_one_name_are_refused(tmp_path):
     text = r"\[{}\] expected tables of different names, got \['user', 'user'\]"
     tables = [make(), make()]

@@ -7,10 +7,12 @@ import resource
 import signal
 from contextlib import contextmanager
 
+import fsspec
 import pytest
 
 from monolith.embedding import load_table, save_tables
 from monolith.embedding.disk import folder as folder_module
+from monolith.errors import NotFoundError
 from tests.embedding.disk.cases import assert_same_table, filled, listing, make, saved
 
 
@@ -124,3 +126,22 @@ def test_a_save_goes_on_after_short_writes(tmp_path, monkeypatch):
     finally:
         monkeypatch.undo()
     assert_same_table(load_table(tmp_path), table)
+
+
+def test_an_error_of_a_store_without_a_number_is_passed_on(tmp_path, monkeypatch):
+    def refuse(folder, name):
+        raise OSError("the store said no")
+
+    monkeypatch.setattr(folder_module._LocalFolder, "create", refuse)
+    with pytest.raises(OSError, match=r"^the store said no$"):
+        save_tables(filled(3), tmp_path)
+
+
+def test_a_store_without_a_save_or_a_file(tmp_path):
+    with pytest.raises(NotFoundError, match=r"got none at memory://nowhere/x/manifest.json"):
+        load_table("memory://nowhere/x")
+    saved("memory://lost")
+    files = fsspec.filesystem("memory")
+    files.rm(next(name for name in files.find("/lost") if "rows" in name))
+    with pytest.raises(NotFoundError, match=r"got none at memory://lost/data-\w+/0-user.rows-0000"):
+        load_table("memory://lost")

@@ -24,6 +24,7 @@ from monolith.embedding import (
 )
 from monolith.embedding.counter_random import partitions_of
 from monolith.embedding.disk import save as save_module
+from monolith.embedding.disk.throttle import Throttle
 from monolith.errors import CancelledError, FailedPreconditionError
 from tests.embedding.disk.cases import (
     CONFIG,
@@ -267,3 +268,16 @@ def test_random_answers_go_on_after_a_load(tmp_path):
     for each in (loaded, table):
         each.apply_gradients(numbers, torch.ones(100, 1))
     assert torch.equal(loaded.contains(numbers), table.contains(numbers))
+
+
+def test_the_rate_of_writing_is_bounded_over_all_threads(tmp_path, monkeypatch):
+    waits, table = [], filled()
+    monkeypatch.setattr(
+        save_module,
+        "Throttle",
+        lambda rate: Throttle(rate, clock=lambda: 0.0, sleep=waits.append),
+    )
+    save_tables(table, tmp_path, max_bytes_per_second=1000, num_threads=2)
+    size = sum(f["num_bytes"] for f in manifest_of(tmp_path)["tables"][0]["files"])
+    assert max(waits) == pytest.approx(size / 1000, rel=0.5)
+    assert max(waits) < size / 1000

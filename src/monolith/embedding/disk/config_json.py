@@ -65,8 +65,7 @@ def config_from_json(value: Any, where: str) -> TableConfig:
         raise DataLossError(
             f"[load_tables] expected a table config, got {error} ({where})"
         ) from error
-    if not isinstance(config, TableConfig):
-        raise DataLossError(f"[load_tables] expected a table config, got {config!r} ({where})")
+    assert isinstance(config, TableConfig)  # no other class has the fields that a manifest must
     return config
 
 

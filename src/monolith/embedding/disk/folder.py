@@ -238,8 +238,5 @@ class _RemoteFolder(Folder):
         return number
 
     def read_into(self, name: str, memory: torch.Tensor) -> int:
-        try:
-            with self._files.open(f"{self._root}/{name}", "rb") as file:
-                return _read_all(file, memory)
-        except FileNotFoundError as error:
-            raise self._missing(name) from error
+        with self._files.open(f"{self._root}/{name}", "rb") as file:
+            return _read_all(file, memory)

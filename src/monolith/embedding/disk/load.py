@@ -5,10 +5,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from monolith.embedding.arguments import as_integer
 from monolith.embedding.calls import Clock, wall_clock
+from monolith.embedding.disk.arguments import checked_tables, checked_threads
 from monolith.embedding.disk.config_json import config_from_json, config_to_json
 from monolith.embedding.disk.plan import Source, TablePlan, plan_tables
 from monolith.embedding.disk.reader import Buffers, FileReader
@@ -17,7 +15,7 @@ from monolith.embedding.verbs import TableVerbs
 from monolith.errors import DataLossError, NotFoundError
 
 if TYPE_CHECKING:
-    from monolith.embedding.table import Table
+    from monolith.embedding import Table
 
 __all__ = ["load_table", "load_tables", "restore_tables"]
 
@@ -49,9 +47,9 @@ def load_tables(
         DataLossError: a file is damaged, truncated or not of this save.
         InvalidArgumentError: another format or a newer version; or a learning rate was a function.
     """
-    from monolith.embedding import Table  # late: without the compiled core it is another class
+    from monolith.embedding import Table  # late: it imports this module
 
-    threads = _checked_threads(num_threads)
+    threads = checked_threads("[load_tables]", num_threads)
     wanted = None if names is None else list(names)
     plans = plan_tables(path, wanted, partitions)
     _check_found(plans, wanted or [], path)
@@ -123,12 +121,8 @@ def restore_tables(
         InvalidArgumentError: a config differs; the message names the field. Otherwise as
             `load_tables`.
     """
-    chosen = [tables] if isinstance(tables, TableVerbs) else list(tables)
-    by_name = {table.name: table for table in chosen}
-    if not chosen or len(by_name) != len(chosen):
-        names = [table.name for table in chosen]
-        raise ValueError(f"[restore_tables] expected tables of different names, got {names}")
-    threads = _checked_threads(num_threads)
+    by_name = {table.name: table for table in checked_tables("[restore_tables]", tables)}
+    threads = checked_threads("[restore_tables]", num_threads)
     plans = plan_tables(path, by_name, partitions)
     missing = [name for name in by_name if name not in plans]
     if not allow_missing:
@@ -147,15 +141,6 @@ def restore_tables(
             f"{error}; loading had begun, so the tables {list(plans)} are empty now"
         ) from error
     return missing
-
-
-def _checked_threads(num_threads: int | None) -> int:
-    if num_threads is None:
-        return torch.get_num_threads()
-    number = as_integer("[load_tables]", "num_threads", num_threads)
-    if number < 1:
-        raise ValueError(f"[load_tables] expected num_threads >= 1, got {number}")
-    return number
 
 
 def _check_found(plans: dict[str, TablePlan], names: Iterable[str], path: Any) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import torch
 
-from monolith.embedding.arguments import as_integer, check_number
+from monolith.embedding.arguments import check_number
 from monolith.embedding.checks import check_partitions
 from monolith.embedding.config import row_bytes
+from monolith.embedding.disk.arguments import checked_tables, checked_threads
 from monolith.embedding.disk.arrow import (
     candidate_schema,
     make_batch,
@@ -85,9 +85,8 @@ def save_tables(
         ...     load_table(path).lookup(torch.tensor([7]))
         tensor([[1., 2.]])
     """
-    chosen = [tables] if isinstance(tables, TableVerbs) else list(tables)
-    _check_tables(chosen)
-    threads = _checked_threads(num_threads)
+    chosen = checked_tables("[save_tables]", tables)
+    threads = checked_threads("[save_tables]", num_threads)
     rate = _checked_rate(max_bytes_per_second)
     runs = runs_of(check_partitions(chosen[0].config, "save", partitions))
     folder = open_folder(path)
@@ -102,24 +101,6 @@ def save_tables(
             raise
         text = f"[save_tables] expected to write to {folder.path}, got {error.strerror}"
         raise OSError(error.errno, text) from error
-
-
-def _check_tables(tables: list[Any]) -> None:
-    for table in tables:
-        if not isinstance(table, TableVerbs):
-            raise TypeError(f"[save_tables] expected tables, got {type(table).__name__}")
-    names = [table.name for table in tables]
-    if not names or len(set(names)) != len(names):
-        raise ValueError(f"[save_tables] expected tables of different names, got {names}")
-
-
-def _checked_threads(num_threads: int | None) -> int:
-    if num_threads is None:
-        return torch.get_num_threads()
-    number = as_integer("[save_tables]", "num_threads", num_threads)
-    if number < 1:
-        raise ValueError(f"[save_tables] expected num_threads >= 1, got {number}")
-    return number
 
 
 def _checked_rate(rate: float | None) -> float | None:
