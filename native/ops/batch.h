@@ -8,15 +8,18 @@
 
 namespace monolith {
 
+struct Line;
+
 // Partitions are hash ranges: threads that work on different ones never meet in a bin, and one
-// partition's bins stay in cache. Occurrences of a key keep their order.
+// partition's bins stay in cache. Within a partition the keys are sorted by some further bits of
+// the hash, so that those of a bin are neighbours. Occurrences of a key keep their order.
 //
-//   keys     7 9 7        one partition: keys  7 9, occurrences of 7: 0 2, of 9: 1
+//   keys     7 9 7        one partition: entries  7 9, occurrences of 7: 0 2, of 9: 1
 class Batch {
  public:
   // skipped: per occurrence, not zero to leave it out; may be null.
-  // salt: of the table, see place_of.
-  Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt,
+  // salt: of the table, see place_of. depth: bits of the hash that tell most bins apart.
+  Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
         unsigned num_threads);
 
   uint32_t num_partitions() const noexcept { return uint32_t{1} << bits_; }
@@ -34,41 +37,44 @@ class Batch {
   void place(unsigned member, unsigned num_members) noexcept;
   void group(uint32_t partition, Scratch& scratch);
 
-  // After group(): positions [first, last) of the distinct keys of a partition.
-  struct Range {
-    uint32_t first, last;
+  enum State : uint32_t { kOld, kHeld, kNew, kRefused };  // kHeld: old, and marked
+  // A distinct key. The caller fills in what it learns of it.
+  struct Entry {
+    int64_t key;
+    uint64_t hash;
+    Line* line;      // where it was seen in the index; may be gone
+    uint32_t row;    // its number
+    State state;     // kOld at first
+    uint32_t first;  // of its occurrences
+    uint32_t num_occurs;
   };
-  Range distinct(uint32_t partition) const noexcept {
-    return {starts_[partition], starts_[partition] + num_distinct_[partition]};
+  // After group(): the distinct keys of a partition.
+  std::span<Entry> distinct(uint32_t partition) const noexcept {
+    return {entries_.get() + starts_[partition], num_distinct_[partition]};
   }
-  int64_t key(uint32_t position) const noexcept { return keys_[position]; }
   // Occurrences of a distinct key, ascending.
-  std::span<const uint32_t> occurrences(uint32_t position) const noexcept {
-    return {order_.get() + firsts_[position], counts_[position]};
+  std::span<const uint32_t> occurrences(const Entry& entry) const noexcept {
+    return {order_.get() + entry.first, entry.num_occurs};
   }
-  // For the caller to fill in per distinct key; the state is kOld at first.
-  enum State : uint8_t { kOld, kHeld, kNew, kRefused };  // kHeld: old, and marked
-  uint32_t& row(uint32_t position) noexcept { return rows_[position]; }
-  State& state(uint32_t position) noexcept { return states_[position]; }
 
  private:
-  uint32_t partition_of(int64_t key) const noexcept;
+  uint32_t bucket_of(uint64_t hash) const noexcept {
+    return static_cast<uint32_t>(hash >> 1 >> (63 - bucket_bits_));
+  }
 
   const int64_t* const input_;
   const uint32_t n_;
   const uint8_t* const skipped_;
   const uint64_t salt_;
   uint32_t bits_ = 0;
-  std::vector<uint32_t> sizes_;         // (members, partitions)
-  std::vector<uint32_t> cursors_;       // (members, partitions)
+  uint32_t bucket_bits_ = 0;            // a partition is a run of buckets, in which keys are placed
+  std::vector<uint32_t> sizes_;         // (members, buckets)
+  std::vector<uint32_t> cursors_;       // (members, buckets)
   std::vector<uint32_t> starts_;        // (partitions + 1,)
   std::vector<uint32_t> num_distinct_;  // (partitions,)
-  std::unique_ptr<int64_t[]> keys_;     // by partition; the distinct ones of each come first
+  std::unique_ptr<int64_t[]> keys_;     // of the occurrences, by bucket
   std::unique_ptr<uint32_t[]> order_;   // occurrences, by partition, then by key
-  std::unique_ptr<uint32_t[]> firsts_;  // of each distinct key, into order_
-  std::unique_ptr<uint32_t[]> counts_;
-  std::unique_ptr<uint32_t[]> rows_;
-  std::unique_ptr<State[]> states_;
+  std::unique_ptr<Entry[]> entries_;    // by partition, from the place of its first occurrence on
 };
 
 }  // namespace monolith

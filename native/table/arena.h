@@ -13,8 +13,10 @@ namespace monolith {
 // Fetches the start of a row; the hardware follows by itself where a row is long.
 inline void prefetch_bytes(const void* address, size_t bytes) noexcept {
   constexpr size_t kMost = 512;
-  for (size_t at = 0; at < (bytes < kMost ? bytes : kMost); at += 64) {
-    __builtin_prefetch(static_cast<const char*>(address) + at);
+  const size_t skew = reinterpret_cast<uintptr_t>(address) % 64;
+  const char* line = static_cast<const char*>(address) - skew;
+  for (size_t at = 0; at < (bytes < kMost ? bytes : kMost) + skew; at += 64) {
+    __builtin_prefetch(line + at);
   }
 }
 

@@ -82,6 +82,15 @@ struct alignas(64) Bin {
   };
   // Under the lock: where the key is (line is null if it is not).
   Place find(int64_t key, uint64_t hash) noexcept;
+  // The same; hint: a line that held the key, perhaps of an array that is gone.
+  Place find(int64_t key, uint64_t hash, Line* hint) noexcept {
+    const auto offset = reinterpret_cast<uintptr_t>(hint) - reinterpret_cast<uintptr_t>(lines());
+    if (offset < size_t{num_lines} * sizeof(Line)) {
+      const uint32_t slot = hint->find(key);
+      if (slot != Line::kSlots) return {hint, slot};
+    }
+    return find(key, hash);
+  }
   // Under the lock: the slot that the absent key would get. One must be free.
   Place find_free(uint64_t hash) noexcept;
   // Under the lock: puts an absent key into the slot that find_free gave.

@@ -178,9 +178,10 @@ Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {
           slot == Line::kSlots ? kNoRow : line->rows[slot].load(std::memory_order_relaxed);
       fence_acquire();
       if (line->version.load(std::memory_order_relaxed) != version) break;
-      if (row != kNoRow || !(version & Line::kOverflowed)) return {row, version >= Line::kWorn};
+      if (row != kNoRow || !(version & Line::kOverflowed))
+        return {row, version >= Line::kWorn, line};
       line = line + 1 == ref.lines() + ref.num_lines() ? ref.lines() : line + 1;
-      if (line == home) return {kNoRow, false};
+      if (line == home) return {kNoRow, false, home};
     }
     wait_turn(tries);
   }

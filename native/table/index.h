@@ -39,17 +39,29 @@ class Index {
         directory->entries()[hash >> 1 >> directory->shift].load(std::memory_order_acquire));
   }
 
-  const Line* home(uint64_t hash) const noexcept {
-    return bin_of(hash).home(place_of(hash, salt_));
-  }
+  Line* home(uint64_t hash) const noexcept { return bin_of(hash).home(place_of(hash, salt_)); }
   uint64_t salt() const noexcept { return salt_; }
+  uint32_t depth() const noexcept { return directory_.load(std::memory_order_acquire)->depth; }
 
   // Lock-free. Row number of the key at some moment of the call, or kNoRow; it may be reserved.
   struct Found {
     uint32_t row;
     bool is_worn;  // its line wants renew() before it is changed
+    Line* line;    // that holds the key, or would
   };
   Found find(int64_t key, uint64_t hash) const noexcept;
+  // The same; home: a recent home() of the hash.
+  Found find(int64_t key, uint64_t hash, Line* home) const noexcept {
+    const uint32_t version = home->version.load(std::memory_order_acquire);
+    const uint32_t slot = home->find(key);
+    if (slot == Line::kSlots || (version & (Line::kWriting | Line::kRetired))) {
+      return find(key, hash);
+    }
+    const uint32_t row = home->rows[slot].load(std::memory_order_relaxed);
+    fence_acquire();
+    if (home->version.load(std::memory_order_relaxed) != version) return find(key, hash);
+    return {row, version >= Line::kWorn, home};
+  }
 
   // The locked bin that covers the hash. The caller unlocks it.
   Bin* lock_bin(uint64_t hash) noexcept {
@@ -113,6 +125,47 @@ class Index {
   size_t num_bins_ = 0;         // under directory_mutex_
   std::atomic<size_t> bytes_{0};
   IndexCounters counters_;
+};
+
+// The bin's lock of one thread that walks over keys in about the order of their hashes. It is kept
+// from key to key while they belong to one bin: taking a lock costs as much as changing a row, and
+// keeps the processor from starting on the next key early. Needs an Epochs::Guard.
+class HeldBin {
+ public:
+  explicit HeldBin(Index& index) noexcept : index_(index) {}
+  ~HeldBin() { release(); }
+  HeldBin(const HeldBin&) = delete;
+  HeldBin& operator=(const HeldBin&) = delete;
+
+  // The locked bin that covers the hash; other locks are let go.
+  Bin* lock(uint64_t hash) noexcept {
+    if (bin_ != nullptr && hash - bin_->prefix <= width_ && --left_ > 0) return bin_;
+    release();
+    bin_ = index_.lock_bin(hash);
+    note();
+    return bin_;
+  }
+  // The locked bin has taken the place of the held one.
+  void replace(Bin* bin) noexcept {
+    bin_ = bin;
+    note();
+  }
+  void release() noexcept {
+    if (bin_ != nullptr) bin_->lock.unlock();
+    bin_ = nullptr;
+  }
+
+ private:
+  static constexpr uint32_t kKeys = 64;  // then another writer gets its turn: some microseconds
+  void note() noexcept {
+    width_ = bin_->last_hash() - bin_->prefix;
+    left_ = kKeys;
+  }
+
+  Index& index_;
+  Bin* bin_ = nullptr;
+  uint64_t width_ = 0;
+  uint32_t left_ = 0;
 };
 
 }  // namespace monolith

@@ -147,15 +147,15 @@ class Table {
   void read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const;
 
   enum class Insertion { kInserted, kFound, kRefused };
-  Insertion insert_row(int64_t key, RowCache& rows);
-  bool insert_again(int64_t key, RowCache& rows) noexcept;
+  Insertion insert_row(int64_t key, uint64_t hash, RowCache& rows);
+  bool insert_again(int64_t key, uint64_t hash, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, uint32_t& number) noexcept;
   uint32_t evict_bin(uint64_t hash, uint32_t reference, uint64_t& last) noexcept;
   bool reads_zeros(int64_t key) const noexcept { return admission_ && admission_->has_rule(key); }
-  bool remove_row(int64_t key, bool is_reserved) noexcept;
+  bool remove_row(const Batch::Entry& entry, bool is_reserved, HeldBin& held) noexcept;
   template <typename Edit>
-  void update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept;
+  void update_row(const Batch::Entry& entry, RowCache& rows, const Edit& edit) noexcept;
   template <typename Edit>
   void edit_weights(char* row, bool is_new, int64_t key, uint64_t call, RowCache& rows,
                     const Edit& edit) const noexcept;

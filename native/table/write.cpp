@@ -58,8 +58,7 @@ void Table::prefetch_row(uint32_t number) const noexcept {
 }
 
 // Reserves a row with initial values for the key.
-Table::Insertion Table::insert_row(int64_t key, RowCache& rows) {
-  const uint64_t hash = key_hash(key);
+Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
   if (rows.peek() == kNoRow) {
     uint32_t victim;
     Bin* bin = index_.lock_bin(hash);
@@ -104,20 +103,20 @@ Table::Insertion Table::insert_row(int64_t key, RowCache& rows) {
 
 // For a row that another call removed since this one saw or made it: the key is missing like any
 // other, and asks again. False: it stays missing, by admission, budget or lack of memory.
-bool Table::insert_again(int64_t key, RowCache& rows) noexcept {
+bool Table::insert_again(int64_t key, uint64_t hash, RowCache& rows) noexcept {
   try {
     std::optional<Admission::Turn> turn;
     const Admission::Question& question = rows.question;
     if (question.count > 0 && admission_->has_rule(key)) {
-      turn.emplace(*admission_).cover(question.hash, 12);
-      if (index_.find(key, question.hash).row != kNoRow) return true;
+      turn.emplace(*admission_).cover(hash, 12);
+      if (index_.find(key, hash).row != kNoRow) return true;
       rows.asked.clear();
       if (!admission_->ask(*turn, question, rows.asked)) {
         ++rows.num_refused;
         return false;
       }
     }
-    const bool is_refused = insert_row(key, rows) == Insertion::kRefused;
+    const bool is_refused = insert_row(key, hash, rows) == Insertion::kRefused;
     rows.num_refused += is_refused;
     return !is_refused;
   } catch (const std::bad_alloc&) {
@@ -128,44 +127,38 @@ bool Table::insert_again(int64_t key, RowCache& rows) noexcept {
 
 // Removes the key if its row is reserved, or if it is not, as asked. A row that another call has
 // reserved counts as missing, also here.
-bool Table::remove_row(int64_t key, bool is_reserved) noexcept {
-  const uint64_t hash = key_hash(key);
-  Bin* bin = index_.lock_bin(hash);
-  const Bin::Place place = bin->find(key, hash);
-  bool is_removed = false;
-  if (place.line != nullptr) {
-    const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
-    const uint32_t number = row & ~kReserved;
-    if (is_reserved == (row != number)) {
-      bin->remove(place);
-      arena_.give(&number, 1);
-      is_removed = true;
-      bin = index_.tidy(bin);
-    }
-  }
-  bin->lock.unlock();
-  return is_removed;
+bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, HeldBin& held) noexcept {
+  Bin* bin = held.lock(entry.hash);
+  const Bin::Place place = bin->find(entry.key, entry.hash, entry.line);
+  if (place.line == nullptr) return false;
+  const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
+  const uint32_t number = row & ~kReserved;
+  if (is_reserved != (row != number)) return false;
+  bin->remove(place);
+  arena_.give(&number, 1);
+  Bin* tidied = index_.tidy(bin);
+  if (tidied != bin) held.replace(tidied);
+  return true;
 }
 
 // Changes the key's row by edit(row, what it was) -> new time; a reserved row has time 0 and
 // becomes visible. A key that another call erased since this one saw it is inserted again, as if
 // the erasure had come first; where that is not possible, the erasure comes last.
 template <typename Edit>
-void Table::update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept {
-  const uint64_t hash = key_hash(key);
-  Bin* bin = index_.lock_bin(hash);
-  Bin::Place place = bin->find(key, hash);
+void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& edit) noexcept {
+  const auto [key, hash] = std::pair(entry.key, entry.hash);
+  Bin::Place place = rows.held.lock(hash)->find(key, hash, entry.line);
   while (place.line == nullptr) {
-    bin->lock.unlock();
-    if (!insert_again(key, rows)) return;
-    bin = index_.lock_bin(hash);
-    place = bin->find(key, hash);
+    rows.held.release();
+    if (!insert_again(key, hash, rows)) return;
+    place = rows.held.lock(hash)->find(key, hash);
   }
   std::atomic<uint32_t>& slot = place.line->rows[place.slot];
-  const uint32_t number = slot.load(std::memory_order_relaxed) & ~kReserved;
+  const uint32_t seen = slot.load(std::memory_order_relaxed);
+  const uint32_t number = seen & ~kReserved;
   char* row = arena_.row(number);
   Meta* meta = arena_.meta(number);
-  const Before before{meta->time, slot.load(std::memory_order_relaxed) != number};
+  const Before before{meta->time, seen != number};
   rows.num_published += before.is_new;
   uint32_t marks;
   racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
@@ -181,7 +174,6 @@ void Table::update_row(int64_t key, RowCache& rows, const Edit& edit) noexcept {
   racy_store(meta, &changed, sizeof(Meta));
   slot.store(number, std::memory_order_relaxed);
   place.line->end_write();
-  bin->lock.unlock();
 }
 
 // edit(weights) changes the weights of a row: in place where they are floats, else decoded and then
@@ -225,10 +217,10 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
   const size_t dim = layout_.dim();
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
-    writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
-      const float* last = values + writer.batch().occurrences(i).back() * dim;
-      const int64_t key = writer.batch().key(i);
-      update_row(key, rows, [&](char* row, const Before& before) {
+    writer.run(true, {values, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+      const float* last = values + writer.batch().occurrences(entry).back() * dim;
+      const int64_t key = entry.key;
+      update_row(entry, rows, [&](char* row, const Before& before) {
         if (layout_.is_plain()) {
           std::memcpy(row, last, dim * 4);
         } else {
@@ -246,11 +238,11 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
   const size_t dim = layout_.dim();
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
-    writer.run(true, {values, dim}, [&](uint32_t i, RowCache& rows) {
+    writer.run(true, {values, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          sum_rows(values, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
-      const int64_t key = writer.batch().key(i);
-      update_row(key, rows, [&](char* row, const Before& before) {
+          sum_rows(values, dim, writer.batch().occurrences(entry), layout_.kernels(), rows.sum);
+      const int64_t key = entry.key;
+      update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows,
                      [&](float* weights) { layout_.kernels().add(weights, sum, dim); });
         return std::max(before.time, now);
@@ -292,14 +284,14 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
   const Gate::Shared gate(gate_);
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, skipped.get(), now, threads, {true, call});
-    writer.run(true, {grads, dim}, [&](uint32_t i, RowCache& rows) {
+    writer.run(true, {grads, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          sum_rows(grads, dim, writer.batch().occurrences(i), layout_.kernels(), rows.sum);
+          sum_rows(grads, dim, writer.batch().occurrences(entry), layout_.kernels(), rows.sum);
       if (layout_.changes_gradients() && sum != rows.sum.data()) {
         sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
       }
-      const int64_t key = writer.batch().key(i);
-      update_row(key, rows, [&](char* row, const Before& before) {
+      const int64_t key = entry.key;
+      update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows, [&](float* weights) {
           if (layout_.changes_gradients()) {
             layout_.see_gradients(rows.sum.data(), weights, options.scales);
@@ -322,14 +314,14 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   const Gate::Shared gate(gate_);
   std::fill_n(existed, n, 0);  // a key that the budget refuses is not visited
   Writer writer(*this, keys, n, nullptr, now, threads);
-  writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
-    const int64_t key = writer.batch().key(i);
-    update_row(key, rows, [&](char* row, const Before&) {
+  writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
+    const int64_t key = entry.key;
+    update_row(entry, rows, [&](char* row, const Before&) {
       layout_.initial_row(row, rows.weights.data(), key);
       return now;
     });
-    for (const uint32_t at : writer.batch().occurrences(i)) {
-      existed[at] = writer.batch().state(i) != Batch::kNew;
+    for (const uint32_t at : writer.batch().occurrences(entry)) {
+      existed[at] = entry.state != Batch::kNew;
     }
   });
 }
@@ -338,10 +330,10 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads
   const Gate::Shared gate(gate_);
   std::atomic<uint64_t> erased{0};
   Writer writer(*this, keys, n, nullptr, 0, threads);
-  writer.run(false, {}, [&](uint32_t i, RowCache&) {
-    const bool is_removed = remove_row(writer.batch().key(i), false);
+  writer.run(false, {}, [&](const Batch::Entry& entry, RowCache& rows) {
+    const bool is_removed = remove_row(entry, false, rows.held);
     erased += is_removed;
-    for (const uint32_t at : writer.batch().occurrences(i)) existed[at] = is_removed;
+    for (const uint32_t at : writer.batch().occurrences(entry)) existed[at] = is_removed;
   });
   counters_.erased += erased;
 }
@@ -349,9 +341,9 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads
 void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads) {
   const Gate::Shared gate(gate_);
   Writer writer(*this, keys, n, nullptr, 0, threads);
-  writer.run(true, {}, [&](uint32_t i, RowCache& rows) {
-    const size_t last = writer.batch().occurrences(i).back();
-    update_row(writer.batch().key(i), rows, [&](char* row, const Before&) {
+  writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
+    const size_t last = writer.batch().occurrences(entry).back();
+    update_row(entry, rows, [&](char* row, const Before&) {
       for_each_column(layout_, columns, last, [&](size_t offset, const char* column, size_t bytes) {
         std::memcpy(row + offset, column, bytes);
       });

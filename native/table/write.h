@@ -23,6 +23,7 @@ namespace monolith {
 struct Table::RowCache {
   explicit RowCache(Table& table)
       : table(table),
+        held(table.index_),
         scratch(size_t{table.layout_.num_words()} * 4),
         sum(table.layout_.dim()),
         weights(table.layout_.dim()) {}
@@ -48,6 +49,7 @@ struct Table::RowCache {
 
   static constexpr size_t kRun = 64;
   Table& table;
+  HeldBin held;
   std::vector<char> scratch;   // one row
   std::vector<float> sum;      // values of one key
   std::vector<float> weights;  // of one row, decoded
@@ -81,13 +83,16 @@ struct Before {
 };
 
 class Table::Writer {
+  using Entry = Batch::Entry;
+
  public:
   Writer(Table& table, const int64_t* keys, size_t n, const uint8_t* skipped, uint32_t now,
          unsigned threads, Asking asking = {})
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
-        batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), threads_),
+        batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), table.index_.depth(),
+               threads_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call) {}
 
@@ -102,7 +107,7 @@ class Table::Writer {
   }
 
   // Reserves rows for the missing keys, which are new or refused in the batch then; then
-  // visit(position, rows), which must not throw, for each distinct key that is not refused. values:
+  // visit(entry, rows), which must not throw, for each distinct key that is not refused. values:
   // what visit will read of each occurrence.
   template <typename Visit>
   void run(bool inserts, Values values, const Visit& visit) {
@@ -111,7 +116,8 @@ class Table::Writer {
   }
 
  private:
-  static constexpr uint32_t kAhead = 12;
+  // Keys between fetching memory and using it.
+  static constexpr uint32_t kLineAhead = 20, kRowAhead = 10;
 
   // What one thread works with.
   struct Hands {
@@ -142,7 +148,7 @@ class Table::Writer {
       if (!team.has_failed()) {
         finish(*hands);
       } else if (hands) {
-        roll_back();
+        roll_back(hands->rows.held);
         if (admission_ != nullptr) admission_->undo(hands->rows.asked);
       }
     });
@@ -160,96 +166,94 @@ class Table::Writer {
 
   // Notes the row of each key. A key that must ask does so a little after it was found missing:
   // what admission remembers of it is fetched meanwhile.
-  void find_rows(Batch::Range range, Plan plan, RowCache& rows) {
-    const auto [first, last] = range;
-    const uint32_t delay = admission_ != nullptr ? 2 * kAhead : kAhead;
+  void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
+    const size_t n = entries.size(), delay = admission_ != nullptr ? 2 * kLineAhead : kLineAhead;
     std::optional<Admission::Turn> turn;
     if (admission_ != nullptr) turn.emplace(*admission_);
-    for (uint32_t i = first; i < last + delay; ++i) {
-      if (i < last) __builtin_prefetch(home(batch_.key(i)));
-      if (i >= first + kAhead && i < last + kAhead) find_row(i - kAhead, plan);
-      if (i < first + delay || !plan.inserts) continue;
-      rows.wanted = last - (i - delay);
-      if (batch_.row(i - delay) == kNoRow) insert_missing(i - delay, turn, rows);
+    for (size_t i = 0; i < n + delay; ++i) {
+      if (i < n) {
+        entries[i].line = table_.index_.home(entries[i].hash);
+        __builtin_prefetch(entries[i].line);
+      }
+      if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan);
+      if (i < delay || !plan.inserts) continue;
+      rows.wanted = n - (i - delay);
+      Entry& entry = entries[i - delay];
+      if (entry.row == kNoRow) insert_missing(entry, turn, rows);
     }
     num_refused_ += std::exchange(rows.num_refused, 0);
   }
 
-  void find_row(uint32_t at, Plan plan) {
-    const int64_t key = batch_.key(at);
-    const uint64_t hash = key_hash(key);
-    const Index::Found found = table_.index_.find(key, hash);
-    if (found.is_worn) table_.index_.renew(hash);
-    batch_.row(at) = found.row;
+  void find_row(Entry& entry, Plan plan) {
+    const Index::Found found = table_.index_.find(entry.key, entry.hash, entry.line);
+    if (found.is_worn) table_.index_.renew(entry.hash);
+    entry.line = found.line;
+    entry.row = found.row;
     if (found.row != kNoRow) {
-      if (plan.holds) hold(at);
+      if (plan.holds) hold(entry);
     } else if (admission_ != nullptr) {
-      admission_->prefetch(hash);
+      admission_->prefetch(entry.hash);
     }
   }
 
-  void insert_missing(uint32_t at, std::optional<Admission::Turn>& turn, RowCache& rows) {
-    const int64_t key = batch_.key(at);
-    if (!turn || !admission_->has_rule(key)) return insert(at, rows);
-    const uint64_t hash = key_hash(key);
-    turn->cover(hash, batch_.bits());
-    batch_.row(at) = table_.index_.find(key, hash).row;  // another call's question may be first
-    if (batch_.row(at) != kNoRow) return;
-    if (admission_->ask(*turn, question(at), rows.asked)) return insert(at, rows);
-    refuse(at, rows);
+  void insert_missing(Entry& entry, std::optional<Admission::Turn>& turn, RowCache& rows) {
+    if (!turn || !admission_->has_rule(entry.key)) return insert(entry, rows);
+    turn->cover(entry.hash, batch_.bits());
+    entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
+    if (entry.row != kNoRow) return;
+    if (admission_->ask(*turn, question(entry), rows.asked)) return insert(entry, rows);
+    refuse(entry, rows);
   }
 
-  Admission::Question question(uint32_t at) const noexcept {
-    const int64_t key = batch_.key(at);
-    const auto count = static_cast<uint32_t>(batch_.occurrences(at).size());
-    return {key, key_hash(key), count, now_, call_};
+  Admission::Question question(const Entry& entry) const noexcept {
+    return {entry.key, entry.hash, entry.num_occurs, now_, call_};
   }
 
-  void insert(uint32_t at, RowCache& rows) {
-    const Insertion insertion = table_.insert_row(batch_.key(at), rows);
-    if (insertion == Insertion::kRefused) return refuse(at, rows);
-    batch_.row(at) = kReserved;  // by this call or another one
+  void insert(Entry& entry, RowCache& rows) {
+    const Insertion insertion = table_.insert_row(entry.key, entry.hash, rows);
+    if (insertion == Insertion::kRefused) return refuse(entry, rows);
+    entry.row = kReserved;  // by this call or another one
     if (insertion == Insertion::kFound) return;
-    batch_.row(at) |= rows.numbers[rows.next - 1];
-    batch_.state(at) = Batch::kNew;
+    entry.row |= rows.numbers[rows.next - 1];
+    entry.state = Batch::kNew;
   }
 
-  void refuse(uint32_t at, RowCache& rows) noexcept {
-    batch_.state(at) = Batch::kRefused;
+  void refuse(Entry& entry, RowCache& rows) noexcept {
+    entry.state = Batch::kRefused;
     ++rows.num_refused;
   }
 
   // A row of this call is no victim until the call has written it.
-  void hold(uint32_t at) noexcept {
-    Meta* meta = table_.arena_.meta(batch_.row(at) & ~kReserved);
+  void hold(Entry& entry) noexcept {
+    Meta* meta = table_.arena_.meta(entry.row & ~kReserved);
     if (meta == nullptr) return;
     __atomic_fetch_or(&meta->marks, Meta::kHeld, __ATOMIC_RELAXED);
-    batch_.state(at) = Batch::kHeld;
+    entry.state = Batch::kHeld;
   }
-  void release(uint32_t at) noexcept {
-    Meta* meta = table_.arena_.meta(batch_.row(at) & ~kReserved);
+  void release(const Entry& entry) noexcept {
+    Meta* meta = table_.arena_.meta(entry.row & ~kReserved);
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
-
-  const Line* home(int64_t key) const noexcept { return table_.index_.home(key_hash(key)); }
 
   template <typename Visit>
   void visit_all(Hands& hands, Values values, const Visit& visit) {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
-      const auto [first, last] = batch_.distinct(p);
+      const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
-      for (uint32_t i = first; i < last + kAhead; ++i) {
-        if (i < last && batch_.state(i) != Batch::kRefused) {
-          __builtin_prefetch(home(batch_.key(i)));
-          table_.prefetch_row(batch_.row(i));
-          values.prefetch(batch_.occurrences(i).back());
+      for (size_t i = 0; i < entries.size() + kRowAhead; ++i) {
+        if (i < entries.size() && entries[i].state != Batch::kRefused) {
+          __builtin_prefetch(entries[i].line);
+          table_.prefetch_row(entries[i].row);
+          values.prefetch(batch_.occurrences(entries[i]).back());
         }
-        const uint32_t at = i - kAhead;
-        if (i < first + kAhead || batch_.state(at) == Batch::kRefused) continue;
-        if (admission_ != nullptr) hands.rows.question = question(at);
-        visit(at, hands.rows);
+        if (i < kRowAhead) continue;
+        const Entry& entry = entries[i - kRowAhead];
+        if (entry.state == Batch::kRefused) continue;
+        if (admission_ != nullptr) hands.rows.question = question(entry);
+        visit(entry, hands.rows);
         ++num_visited;
       }
+      hands.rows.held.release();
       count(num_visited, hands);
     }
   }
@@ -257,15 +261,15 @@ class Table::Writer {
   // Edits nothing: makes reserved rows visible.
   void publish_all(Hands& hands) {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
-      const auto [first, last] = batch_.distinct(p);
       uint32_t num_present = 0;
-      for (uint32_t i = first; i < last; ++i) {
-        if (batch_.state(i) == Batch::kRefused) continue;
+      for (const Entry& entry : batch_.distinct(p)) {
+        if (entry.state == Batch::kRefused) continue;
         ++num_present;
-        if (!(batch_.row(i) & kReserved)) continue;
-        table_.update_row(batch_.key(i), hands.rows,
+        if (!(entry.row & kReserved)) continue;
+        table_.update_row(entry, hands.rows,
                           [&](char*, const Before& before) { return std::max(before.time, now_); });
       }
+      hands.rows.held.release();
       count(num_present, hands);
     }
   }
@@ -280,13 +284,13 @@ class Table::Writer {
     hands.guard.refresh();
   }
 
-  void roll_back() noexcept {
+  void roll_back(HeldBin& held) noexcept {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
-      const auto [first, last] = batch_.distinct(p);
-      for (uint32_t i = first; i < last; ++i) {
-        if (batch_.state(i) == Batch::kHeld) release(i);
-        if (batch_.state(i) == Batch::kNew) table_.remove_row(batch_.key(i), true);
+      for (const Entry& entry : batch_.distinct(p)) {
+        if (entry.state == Batch::kHeld) release(entry);
+        if (entry.state == Batch::kNew) table_.remove_row(entry, true, held);
       }
+      held.release();
     }
   }
 
