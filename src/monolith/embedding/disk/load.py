@@ -183,7 +183,9 @@ def _import(
                 work.report(len(rows), 0)
         work.report(0, source.file.num_bytes)
 
-    run_all(work, _tasks(plans, tables, take, num_threads), num_threads)
+    # One more, because one of them waits for the disk most of the time.
+    num_workers = num_threads + (num_threads > 1)
+    run_all(work, _tasks(plans, tables, take, num_workers), num_workers)
     for name, plan in plans.items():
         tables[name].num_update_calls = plan.num_update_calls
         tables[name].latest_time = plan.latest_time
