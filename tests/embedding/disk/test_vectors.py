@@ -26,9 +26,9 @@ DAY = 86_400
 
 def reloaded(config, clock):
     """A table that was saved and restored before its first use."""
-    save_tables(Table(config, clock=clock), "memory://reloaded")
+    save_tables(Table(config, clock=clock), "memory://reloaded", num_threads=1)
     table = Table(config, clock=clock)
-    restore_tables(table, "memory://reloaded")
+    restore_tables(table, "memory://reloaded", num_threads=1)
     return table
 
 

@@ -1,7 +1,7 @@
 """Rows and candidates as Arrow record batches, and back, without copies."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,14 +54,16 @@ def candidate_schema(config: TableConfig, metadata: Mapping[str, str] | None = N
     return pa.schema(fields, metadata)
 
 
-def metadata_of(version: int, config: Any, num_update_calls: int, run: Run) -> dict[str, str]:
+def metadata_of(
+    version: int, config: Any, num_update_calls: int, runs: Sequence[Run]
+) -> dict[str, str]:
     """What the schema of each file says of its table."""
     return {
         "monolith.format_version": str(version),
         "monolith.config": json.dumps(config),
         "monolith.seed": str(config["seed"]),
         "monolith.num_update_calls": str(num_update_calls),
-        "monolith.partitions": text_of([run]),
+        "monolith.partitions": text_of(runs),
     }
 
 

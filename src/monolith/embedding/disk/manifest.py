@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from monolith.embedding.checks import MAX_TIME
 from monolith.embedding.config import NUM_PARTITIONS
 from monolith.embedding.disk.checksum import crc32c
-from monolith.embedding.disk.ranges import Run, runs_of, text_of
+from monolith.embedding.disk.ranges import Run, partitions_of_runs, runs_of, text_of
 from monolith.errors import DataLossError, InvalidArgumentError
 
 __all__ = [
@@ -47,7 +47,7 @@ class FileEntry:
     Args:
         path: relative to the manifest.
         kind: "rows" or "candidates".
-        partitions: first and last one of the file.
+        partitions: runs of partitions of the file.
         num_rows: rows of all its batches.
         num_bytes: its size.
         crc32c: of all its bytes, 8 hexadecimal digits.
@@ -55,7 +55,7 @@ class FileEntry:
 
     path: str
     kind: str
-    partitions: Run
+    partitions: tuple[Run, ...]
     num_rows: int
     num_bytes: int
     crc32c: str
@@ -170,7 +170,7 @@ def _damage(expected: str, got: str, where: str) -> DataLossError:
 
 def _table(content: Any, where: str) -> TableEntry:
     name = _field(content, "name", str, where)
-    runs = tuple(_run(run, where) for run in _field(content, "partitions", list, where))
+    runs = _runs(content, where)
     files = tuple(_file(file, where) for file in _field(content, "files", list, where))
     _check_cover(name, runs, files, where)
     config = _field(content, "config", dict, where)
@@ -196,6 +196,10 @@ def _table(content: Any, where: str) -> TableEntry:
     )
 
 
+def _runs(content: Any, where: str) -> tuple[Run, ...]:
+    return tuple(_run(run, where) for run in _field(content, "partitions", list, where))
+
+
 def _run(content: Any, where: str) -> Run:
     is_pair = isinstance(content, list) and [type(number) for number in content] == [int, int]
     if not is_pair or not 0 <= content[0] <= content[1] < NUM_PARTITIONS:
@@ -212,7 +216,7 @@ def _file(content: Any, where: str) -> FileEntry:
     return FileEntry(
         path,
         kind,
-        _run(content.get("partitions"), where),
+        _runs(content, where),
         _field(content, "num_rows", int, where),
         _field(content, "num_bytes", int, where),
         _field(content, "crc32c", str, where),
@@ -223,12 +227,8 @@ def _check_cover(
     name: str, runs: tuple[Run, ...], files: tuple[FileEntry, ...], where: str
 ) -> None:
     """Files of rows cover the table's partitions exactly, each once."""
-    numbers = sorted(
-        number
-        for file in files
-        if file.kind == "rows"
-        for number in range(file.partitions[0], file.partitions[1] + 1)
-    )
+    of_rows = [run for file in files if file.kind == "rows" for run in file.partitions]
+    numbers = sorted(partitions_of_runs(of_rows))
     if len(set(numbers)) != len(numbers) or runs_of(numbers) != list(runs):
         raise _damage(
             f"files of the partitions {text_of(runs)} of table {name!r}",

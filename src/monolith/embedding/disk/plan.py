@@ -13,7 +13,7 @@ from monolith.embedding.config import NUM_PARTITIONS
 from monolith.embedding.disk.config_json import first_difference
 from monolith.embedding.disk.folder import Folder, open_folder
 from monolith.embedding.disk.manifest import MANIFEST, FileEntry, TableEntry, parse_manifest
-from monolith.embedding.disk.ranges import runs_of, text_of
+from monolith.embedding.disk.ranges import partitions_of_runs, runs_of, text_of
 from monolith.errors import InvalidArgumentError, NotFoundError
 
 __all__ = ["Source", "TablePlan", "plan_tables"]
@@ -141,7 +141,7 @@ def _plan(entries: list[tuple[Folder, TableEntry]], wanted: NDArray[np.bool_] | 
             Source(folder, file)
             for folder, entry in entries
             for file in entry.files
-            if is_wanted[file.partitions[0] : file.partitions[1] + 1].any()
+            if is_wanted[partitions_of_runs(file.partitions)].any()
         ),
         where=where,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Run", "pieces", "runs_of", "text_of"]
+__all__ = ["Run", "partitions_of_runs", "pieces", "runs_of", "text_of"]
 
 Run = tuple[int, int]
 
@@ -23,19 +23,29 @@ def runs_of(partitions: Iterable[int]) -> list[Run]:
     return runs
 
 
-def pieces(runs: Sequence[Run], num_pieces: int) -> list[Run]:
-    """The runs cut into about `num_pieces` runs of about equal length.
+def pieces(runs: Sequence[Run], num_pieces: int) -> list[tuple[Run, ...]]:
+    """The runs in their order, cut into about `num_pieces` parts of about as many partitions.
 
     Example:
         >>> pieces([(0, 4095)], 2)
-        [(0, 2047), (2048, 4095)]
+        [((0, 2047),), ((2048, 4095),)]
+        >>> pieces([(0, 0), (4, 6)], 2)
+        [((0, 0), (4, 4)), ((5, 6),)]
     """
-    length = max(1, -(-sum(last - first + 1 for first, last in runs) // max(1, num_pieces)))
-    return [
-        (start, min(start + length - 1, last))
-        for first, last in runs
-        for start in range(first, last + 1, length)
-    ]
+    numbers = partitions_of_runs(runs)
+    length = max(1, -(-len(numbers) // max(1, num_pieces)))
+    starts = range(0, len(numbers), length)
+    return [tuple(runs_of(numbers[start : start + length])) for start in starts]
+
+
+def partitions_of_runs(runs: Sequence[Run]) -> list[int]:
+    """The partitions of the runs.
+
+    Example:
+        >>> partitions_of_runs([(0, 2), (7, 7)])
+        [0, 1, 2, 7]
+    """
+    return [number for first, last in runs for number in range(first, last + 1)]
 
 
 def text_of(runs: Sequence[Run]) -> str:

@@ -19,6 +19,7 @@ from monolith.embedding.disk.arrow import (
 from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.manifest import VERSION, is_readable
 from monolith.embedding.disk.plan import Source, TablePlan
+from monolith.embedding.disk.ranges import partitions_of_runs
 from monolith.embedding.retention_checks import check_candidates
 from monolith.embedding.rows import Rows
 from monolith.errors import DataLossError
@@ -104,16 +105,14 @@ class FileReader:
             yield batches, memory
 
     def _wanted_rows(self, source: Source, rows: Rows) -> Rows:
-        first, last = source.file.partitions
-        if self._plan.is_wanted[first : last + 1].all():
+        if self._plan.is_wanted[partitions_of_runs(source.file.partitions)].all():
             return rows
         return rows.take(torch.from_numpy(self._plan.is_wanted[partitions_of(rows.keys.numpy())]))
 
     def _wanted_candidates(
         self, source: Source, columns: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        first, last = source.file.partitions
-        if self._plan.is_wanted[first : last + 1].all():
+        if self._plan.is_wanted[partitions_of_runs(source.file.partitions)].all():
             return columns
         numbers = (
             columns["partition"].numpy()

@@ -31,7 +31,7 @@ from monolith.embedding.disk.manifest import (
     TableEntry,
     parse_manifest,
 )
-from monolith.embedding.disk.ranges import Run, pieces, runs_of
+from monolith.embedding.disk.ranges import Run, partitions_of_runs, pieces, runs_of
 from monolith.embedding.disk.snapshot import Snapshot, snapshot_of
 from monolith.embedding.disk.throttle import Throttle
 from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
@@ -161,15 +161,15 @@ class _TableSave:
         self._latest_time = snapshot.latest_time
         self._stem = f"{subfolder}/{index}-{quote(snapshot.config.name, safe='')[:80]}"
         num_bytes = len(snapshot) * row_bytes(snapshot.config)
-        self._runs = pieces(job.runs, -(-num_bytes // _FILE_BYTES))
+        self._pieces = pieces(job.runs, -(-num_bytes // _FILE_BYTES))
         self._files: list[FileEntry] = []
         self._num_expired: list[int] = []
 
     def tasks(self) -> list["functools.partial[None]"]:
         """A call for each file."""
-        tasks = [functools.partial(self._write_rows, run) for run in self._runs]
+        tasks = [functools.partial(self._write_rows, runs) for runs in self._pieces]
         if candidate_columns(self._snapshot.config):
-            tasks += [functools.partial(self._write_candidates, run) for run in self._runs]
+            tasks += [functools.partial(self._write_candidates, runs) for runs in self._pieces]
         return tasks
 
     def entry(self) -> TableEntry:
@@ -187,39 +187,39 @@ class _TableSave:
             files=tuple(files),
         )
 
-    def _write_rows(self, run: Run) -> None:
+    def _write_rows(self, runs: tuple[Run, ...]) -> None:
         config, num_expired = self._snapshot.config, 0
         expiry = config.expiry
         limit = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes(config)))
 
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
             nonlocal num_expired
-            for rows in self._snapshot.export(range(run[0], run[1] + 1), limit):
+            for rows in self._snapshot.export(partitions_of_runs(runs), limit):
                 if expiry is not None:
                     expired = expiry.is_expired(rows.keys, rows.times, self._latest_time)
                     num_expired += int(expired.sum())
                     rows = rows.take(~expired) if expired.any() else rows
                 yield make_batch(schema, tensors_of_rows(rows))
 
-        self._write(run, "rows", row_schema, batches)
+        self._write(runs, "rows", row_schema, batches)
         self._num_expired.append(num_expired)
 
-    def _write_candidates(self, run: Run) -> None:
+    def _write_candidates(self, runs: tuple[Run, ...]) -> None:
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
-            columns = self._snapshot.export_candidates(range(run[0], run[1] + 1))
+            columns = self._snapshot.export_candidates(partitions_of_runs(runs))
             num_rows = len(next(iter(columns.values())))
             for start in range(0, num_rows, _BATCH_ROWS):
                 yield make_batch(
                     schema, {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
                 )
 
-        self._write(run, "candidates", candidate_schema, batches)
+        self._write(runs, "candidates", candidate_schema, batches)
 
-    def _write(self, run: Run, kind: str, make_schema: Any, batches: Any) -> None:
+    def _write(self, runs: tuple[Run, ...], kind: str, make_schema: Any, batches: Any) -> None:
         """A file of all batches, synced."""
-        metadata = metadata_of(VERSION, self._config, self._num_update_calls, run)
+        metadata = metadata_of(VERSION, self._config, self._num_update_calls, runs)
         schema = make_schema(self._snapshot.config, metadata)
-        name = f"{self._stem}.{kind}-{run[0]:04d}-{run[1]:04d}.arrow"
+        name = f"{self._stem}.{kind}-{runs[0][0]:04d}-{runs[-1][1]:04d}.arrow"
         file = self._job.folder.create(name)
         sink, num_rows = ArrowFile(file, self._job.throttle), 0
         try:
@@ -235,4 +235,4 @@ class _TableSave:
             raise
         self._job.work.later(file.close)  # the disk is waited for while other files are written
         crc = f"{sink.crc32c:08x}"
-        self._files.append(FileEntry(name, kind, run, num_rows, sink.num_bytes, crc))
+        self._files.append(FileEntry(name, kind, runs, num_rows, sink.num_bytes, crc))
