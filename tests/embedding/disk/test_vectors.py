@@ -16,24 +16,11 @@ from monolith.embedding import (
     save_tables,
 )
 from tests.embedding.disk.cases import assert_same_table, make, ones, plain, sliding
-from tests.suites.table import TableSuite
 from tests.suites.table_admission import in_partition, step
 from tests.suites.table_base import NOW, column, keys, random_floats, read
 from tests.suites.table_machine import CONFIGS, POOL
 
 DAY = 86_400
-
-
-def reloaded(config, clock):
-    """A table that was saved and restored before its first use."""
-    save_tables(Table(config, clock=clock), "memory://reloaded", num_threads=1)
-    table = Table(config, clock=clock)
-    restore_tables(table, "memory://reloaded", num_threads=1)
-    return table
-
-
-class TestReloaded(TableSuite):
-    make = staticmethod(reloaded)
 
 
 def test_26000_keys_of_ten_shards_restored_by_ten_shards(tmp_path):
