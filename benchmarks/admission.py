@@ -25,7 +25,7 @@ from benchmarks.harness import (
     say,
     timed,
 )
-from benchmarks.ours import table_config
+from benchmarks.ours import fill, table_config
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.embedding import MinCount, Table
@@ -42,8 +42,7 @@ class Bench:
     def __init__(self, workload: Workload, rule: MinCount | None) -> None:
         self._workload = workload
         self._table = Table(replace(table_config(workload.dim, with_state=True), admission=rule))
-        for indices in work.index_ranges(workload.rows, workload.batch):
-            self._table.lookup_or_insert(torch.from_numpy(work.keys_of(indices)))
+        fill(self._table, workload)
         batches = work.index_batches(workload, "uniform")
         self._existing = [torch.from_numpy(work.keys_of(batch)) for batch in batches]
         self._grads = torch.from_numpy(work.gradients(workload)[0])

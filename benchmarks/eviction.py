@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-import monolith
 from benchmarks import workload as work
 from benchmarks.harness import (
     BenchmarkError,
@@ -17,13 +16,11 @@ from benchmarks.harness import (
     Sample,
     Series,
     emit,
-    interleave,
-    ratios,
     say,
     trimmed_bytes,
 )
 from benchmarks.ours import table_config
-from benchmarks.readers import Call, rate, run_threads
+from benchmarks.readers import VERSIONS, Call, measure_beside, rate, run_threads
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.embedding import Expiry, Table
@@ -31,7 +28,6 @@ from monolith.embedding import Expiry, Table
 _DIM = 16
 _ROWS = 10_000_000
 _DAY = 86_400
-_VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
 
 
 def make() -> Table:
@@ -80,7 +76,7 @@ def measure_churn(workload: Workload, rules: Rules) -> None:
         unit="B/key",
         series=Series([churned_bytes / rows]),
         sizes=sizes_of(workload),
-        versions=_VERSIONS,
+        versions=VERSIONS,
         ratios={"fresh": churned_bytes / fresh_bytes},
         notes={"report_over_fresh": round(report / fresh.memory_report()["total_bytes"], 4)},
     )
@@ -130,24 +126,16 @@ class Swept:
 def measure_sweep(workload: Workload, rules: Rules) -> None:
     """Lookups beside sweeps and alone, in turns."""
     swept = Swept(workload)
-    takes = {
-        name: functools.partial(swept.take, name == "beside_sweep", rules.sample_seconds)
-        for name in ("beside_sweep", "alone")
-    }
-    for warm_up in takes.values():
-        warm_up()
-    series = interleave(takes, rules)
-    measurement = Measurement(
-        name="eviction_sweep",
-        system="monolith",
-        unit="M keys/s of one reader",
-        series=series["beside_sweep"],
-        sizes=sizes_of(workload, "uniform"),
-        versions=_VERSIONS,
-        ratios=ratios(series, "beside_sweep", ["alone"]),
-        notes={**swept.waits(), "num_sweeps": swept.num_sweeps},
+    take = functools.partial(swept.take, seconds=rules.sample_seconds)
+    for with_sweep in (True, False):
+        take(with_sweep)
+    measure_beside(
+        "eviction_sweep",
+        take,
+        sizes_of(workload, "uniform"),
+        lambda: {**swept.waits(), "num_sweeps": swept.num_sweeps},
+        rules,
     )
-    emit(measurement, rules)
 
 
 def run(options: Options) -> None:

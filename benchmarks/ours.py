@@ -12,6 +12,7 @@ from benchmarks.workload import (
     Floats,
     Int64s,
     Workload,
+    index_ranges,
     keys_of,
 )
 from monolith.embedding import SGD, Adagrad, ReferenceTable, Segment, Table, TableConfig, Uniform
@@ -22,6 +23,12 @@ def table_config(dim: int, *, with_state: bool, name: str = "bench") -> TableCon
     adagrad = Adagrad(LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR)
     optimizer = adagrad if with_state else SGD(LEARNING_RATE)
     return TableConfig(name, [Segment(dim, optimizer, Uniform(-0.05, 0.05))])
+
+
+def fill(table: Table, workload: Workload) -> None:
+    """All rows of a workload, with their initial values."""
+    for indices in index_ranges(workload.rows, workload.batch):
+        table.lookup_or_insert(torch.from_numpy(keys_of(indices)))
 
 
 class Monolith(System):

@@ -1,20 +1,23 @@
-"""Python threads that read and write one table, for scaling.py.
+"""Python threads that read and write one table, for scaling.py and eviction.py.
 
 Every reader calls `lookup(num_threads=1)`. The gather that they are compared with is torch's
 `embedding_bag` of one id per bag on a fixed table: a prefetched copy of rows, without an index.
 """
 
+import functools
 import resource
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional
 
+import monolith
 from benchmarks import workload as work
-from benchmarks.harness import timed
+from benchmarks.harness import Measurement, Rules, Sample, emit, interleave, ratios, timed
 from benchmarks.ours import table_config
 from benchmarks.worker import check
 from benchmarks.workload import Workload
@@ -22,6 +25,7 @@ from monolith.embedding import Table
 
 Call = Callable[[int], None]
 NUM_READERS = 2
+VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
 
 
 @dataclass
@@ -62,6 +66,32 @@ def run_threads(calls: list[Call], seconds: float) -> tuple[list[Loop], float]:
 def rate(loops: list[Loop], batch: int) -> float:
     """Million keys per second of all loops together."""
     return sum(loop.num_calls * batch / loop.seconds for loop in loops) / 1e6
+
+
+def measure_beside(
+    name: str,
+    take: Callable[[bool], Sample],
+    sizes: dict[str, Any],
+    notes: Callable[[], dict[str, Any]],
+    rules: Rules,
+) -> None:
+    """Print the rate of one reader beside something and alone, in turns: `take(is_beside)`."""
+    contenders = {
+        "beside": functools.partial(take, True),
+        "alone": functools.partial(take, False),
+    }
+    series = interleave(contenders, rules)
+    measurement = Measurement(
+        name=name,
+        system="monolith",
+        unit="M keys/s of one reader",
+        series=series["beside"],
+        sizes=sizes,
+        versions=VERSIONS,
+        ratios=ratios(series, "beside", ["alone"]),
+        notes=notes(),
+    )
+    emit(measurement, rules)
 
 
 class Bench:

@@ -28,6 +28,7 @@ STAGES = (
     "small_tables",
     "roofline",
     "precision",
+    "optimizers",
     "admission",
     "eviction",
     "disk",

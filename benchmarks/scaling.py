@@ -6,9 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-import monolith
 from benchmarks.harness import (
     Measurement,
     Rules,
@@ -19,13 +16,21 @@ from benchmarks.harness import (
     ratios,
     say,
 )
-from benchmarks.readers import NUM_READERS, Bench, Call, Loop, rate, run_threads
+from benchmarks.readers import (
+    NUM_READERS,
+    VERSIONS,
+    Bench,
+    Call,
+    Loop,
+    measure_beside,
+    rate,
+    run_threads,
+)
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 
 _DIM = 16
 _WRITER_ROWS = 2_000_000
-_VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
 
 
 def measure_readers(bench: Bench, rules: Rules) -> None:
@@ -55,7 +60,7 @@ def measure_readers(bench: Bench, rules: Rules) -> None:
             unit=f"times from 1 to {NUM_READERS} readers",
             series=scaling[name],
             sizes=sizes_of(bench.workload, bench.distribution),
-            versions=_VERSIONS,
+            versions=VERSIONS,
             ratios=ratios(scaling, name, ["gather"]) if name == "monolith" else {},
             notes={"million_keys_per_second": [round(median, 2) for median in medians]},
         )
@@ -88,22 +93,8 @@ def measure_writer(workload: Workload, rules: Rules) -> None:
         bench.table.close()
         return Sample(rate(loops[:1], workload.batch), others_cores)
 
-    contenders = {
-        "beside_writer": functools.partial(take, True),
-        "alone": functools.partial(take, False),
-    }
-    series = interleave(contenders, rules)
-    measurement = Measurement(
-        name="scaling_writer",
-        system="monolith",
-        unit="M keys/s of one reader",
-        series=series["beside_writer"],
-        sizes=sizes_of(workload, "zipf"),
-        versions=_VERSIONS,
-        ratios=ratios(series, "beside_writer", ["alone"]),
-        notes=waits_summary(windows),
-    )
-    emit(measurement, rules)
+    sizes = sizes_of(workload, "zipf")
+    measure_beside("scaling_writer", take, sizes, lambda: waits_summary(windows), rules)
 
 
 def _waits(loops: Sequence[Loop], bench: Bench) -> dict[str, Any]:

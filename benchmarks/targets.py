@@ -106,6 +106,7 @@ TARGETS = (
         (_DIM_64, ("precision", "bf16")),
         True,
     ),
+    Target("apply with Adam and FTRL: x Adagrad's B/s", "optimizers", 0.7, _ratio("adagrad")),
     Target("readers 1 to 2: x scaling of a gather", "scaling", 0.95, _ratio("gather")),
     Target(
         "longest wait of a reader [row updates]", "scaling_writer", 1, _excess_wait, is_maximum=True

@@ -103,8 +103,8 @@ bool Admission::ask(Turn& turn, const Question& q, AdmissionLog& log) {
                                      partition->counters, log);
   }
   bool is_over = false;
-  const auto before = partition->ring.add(q.key, q.hash, q.count, shape_, memory_,
-                                          partition->counters, log, is_over);
+  const auto before =
+      partition->ring.add(q.hash, q.count, shape_, memory_, partition->counters, log, is_over);
   return !is_over && (!before || *before >= threshold);
 }
 
@@ -118,13 +118,14 @@ bool Admission::roll(const Question& q) const noexcept {
 
 void Admission::undo(const AdmissionLog& log) noexcept {
   for (auto step = log.rbegin(); step != log.rend(); ++step) {
-    const uint64_t hash = key_hash(step->key);
+    const uint64_t hash =
+        step->is_of_filter() ? static_cast<uint64_t>(step->key) : key_hash(step->key);
     Partition* partition = find_partition(partition_of(hash));
     const std::lock_guard lock(partition->lock);
-    if (step->kind == AdmissionStep::kCell) {
-      partition->ring.undo(*step, shape_);
+    if (step->is_of_filter()) {
+      partition->ring.undo(*step, shape_, partition->counters);
     } else {
-      partition->candidates.undo(*step, hash, partition->counters);
+      partition->candidates.undo(*step, hash, limits_, partition->counters);
     }
   }
 }
@@ -157,25 +158,33 @@ std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions
 }
 
 void Admission::import_rows(const int64_t* values, size_t n) {
-  for (size_t i = 0; i < n; ++i, values += num_columns()) {
-    const uint64_t hash = key_hash(values[0]);
-    const bool is_candidate = kind_ == AdmissionKind::kMinCount;
-    Partition* partition =
-        make_partition(is_candidate ? partition_of(hash) : static_cast<uint32_t>(values[0]));
-    if (partition == nullptr) continue;
-    const std::lock_guard lock(partition->lock);
-    if (is_candidate) {
-      const CandidateRow row{values[0], static_cast<uint32_t>(values[1]),
-                             static_cast<uint32_t>(values[2])};
-      partition->candidates.put(row, hash, limits_, memory_, partition->counters);
-    } else {
-      partition->ring.put({values[1], values[2], values[3]}, shape_, memory_);
-    }
+  AdmissionLog log;
+  uint64_t num_left_out = 0;
+  try {
+    for (size_t i = 0; i < n; ++i) num_left_out += !import_row(values + i * num_columns(), log);
+  } catch (...) {
+    undo(log);
+    throw;
   }
+  num_left_out_ += num_left_out;
+}
+
+bool Admission::import_row(const int64_t* values, AdmissionLog& log) {
+  const bool is_candidate = kind_ == AdmissionKind::kMinCount;
+  const uint64_t hash = is_candidate ? key_hash(values[0]) : static_cast<uint64_t>(values[0]) << 52;
+  Partition* partition = make_partition(partition_of(hash));
+  if (partition == nullptr) return !is_candidate && values[1] < 0;  // a head without cells is none
+  const std::lock_guard lock(partition->lock);
+  if (is_candidate) {
+    const CandidateRow row{values[0], static_cast<uint32_t>(values[1]),
+                           static_cast<uint32_t>(values[2])};
+    return partition->candidates.put(row, hash, limits_, memory_, partition->counters, log);
+  }
+  return partition->ring.put({values[1], values[2], values[3]}, hash, shape_, memory_, log);
 }
 
 Admission::Facts Admission::facts() const noexcept {
-  Facts facts{0, cleared_.dropped, cleared_.overflows};
+  Facts facts{0, cleared_.dropped + num_left_out_, cleared_.overflows};
   for (uint32_t number = 0; number < kPartitions; ++number) {
     Partition* partition = find_partition(number);
     if (partition == nullptr) continue;

@@ -85,7 +85,8 @@ class Admission {
   // Columns of an export, row by row: the number of columns is num_columns().
   uint32_t num_columns() const noexcept;
   std::vector<int64_t> export_rows(std::span<const uint32_t> partitions);
-  // Throws OutOfMemory, with the rows before that one taken over.
+  // Rows for which the budget has no room count as dropped. Throws OutOfMemory before any change,
+  // or after taking it back.
   void import_rows(const int64_t* values, size_t n);
   // Forgets everything; the caller keeps questions out.
   void clear() noexcept;
@@ -116,6 +117,8 @@ class Admission {
   // Null: over budget. Throws OutOfMemory.
   Partition* make_partition(uint32_t number);
   bool roll(const Question& question) const noexcept;
+  // False: over budget.
+  bool import_row(const int64_t* values, AdmissionLog& log);
 
   const AdmissionKind kind_;
   const SlotRule thresholds_;
@@ -125,8 +128,9 @@ class Admission {
   const uint64_t seed_;
   const uint64_t salt_;
   Account memory_;
-  Candidates::Counters cleared_;  // of partitions that clear() freed
-  std::mutex mutex_;              // of allocating groups
+  Candidates::Counters cleared_;           // of partitions that clear() freed
+  std::atomic<uint64_t> num_left_out_{0};  // of imports
+  std::mutex mutex_;                       // of allocating groups
   std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};
 };
 

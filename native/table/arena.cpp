@@ -17,12 +17,13 @@ uint32_t rows_in(size_t bytes, size_t row_bytes) {
 
 }  // namespace
 
-Arena::Arena(Memory& memory, Epochs& epochs, size_t row_bytes)
+Arena::Arena(Memory& memory, Epochs& epochs, size_t row_bytes, uint32_t most_chunks)
     : memory_(memory),
       epochs_(epochs),
       row_bytes_(row_bytes),
       first_rows_(rows_in(kPageBytes, row_bytes)),
-      max_rows_(rows_in(kMaxChunkBytes, row_bytes)) {
+      max_rows_(rows_in(kMaxChunkBytes, row_bytes)),
+      most_chunks_(most_chunks) {
   grow_directory();
 }
 
@@ -48,8 +49,8 @@ void Arena::free_block(void* owner, void* block, size_t bytes) {
 
 // Readers may be using the old array, so it is replaced and retired.
 void Arena::grow_directory() {
-  if (max_chunks_ == kMaxChunks) throw OutOfMemory(row_bytes_, memory_.held_bytes());
-  const uint32_t wider = std::min(std::max(8u, 2 * max_chunks_), kMaxChunks);
+  if (max_chunks_ == most_chunks_) throw OutOfMemory(row_bytes_, memory_.held_bytes());
+  const uint32_t wider = std::min(std::max(8u, 2 * max_chunks_), most_chunks_);
   auto* fresh = static_cast<Chunk*>(memory_.allocate(wider * sizeof(Chunk)));
   Chunk* old = chunks_.load(std::memory_order_relaxed);
   if (old != nullptr) {

@@ -43,8 +43,11 @@ class Arena {
  public:
   static constexpr uint32_t kIndexBits = 18;
 
-  // row_bytes is a multiple of 8.
-  Arena(Memory& memory, Epochs& epochs, size_t row_bytes);
+  // The top bit of a row number is kReserved; the last chunk is left out because of kNoRow.
+  static constexpr uint32_t kMaxChunks = (1u << (31 - kIndexBits)) - 1;
+
+  // row_bytes is a multiple of 8. most_chunks: tests pass a smaller one.
+  Arena(Memory& memory, Epochs& epochs, size_t row_bytes, uint32_t most_chunks = kMaxChunks);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -75,9 +78,6 @@ class Arena {
 
  private:
   static constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1;
-  // The top bit of a row number is kReserved; the last chunk is left out because of kNoRow.
-  static constexpr uint32_t kMaxChunks = (1u << (31 - kIndexBits)) - 1;
-
   struct Chunk {
     std::atomic<char*> rows{nullptr};
     std::atomic<Meta*> meta{nullptr};
@@ -95,6 +95,7 @@ class Arena {
   const size_t row_bytes_;
   const uint32_t first_rows_;
   const uint32_t max_rows_;
+  const uint32_t most_chunks_;
   std::atomic<Chunk*> chunks_{nullptr};
 
   std::mutex mutex_;

@@ -49,9 +49,9 @@ bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, u
                      AdmissionLog& steps) {
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(key, bits);
-  if (steps.capacity() < steps.size() + 2) steps.reserve(4 * steps.size() + 256);
+  reserve_steps(steps, 2);
   if (slot.is_none()) {
-    if (!make_room(limits, memory, counters, &steps)) return false;  // over budget: not counted
+    if (!make_room(limits, memory, counters, steps)) return false;  // over budget: not counted
     insert(key, bits, count, now);
     steps.push_back({key, 0, 0, 0, count, turn_, AdmissionStep::kNew});
     return false;
@@ -72,22 +72,28 @@ bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, u
   return false;
 }
 
-void Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
-                     Counters& counters) {
+bool Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
+                     Counters& counters, AdmissionLog& steps) {
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(row.key, bits);
+  reserve_steps(steps, 2);
   if (!slot.is_none()) {
+    steps.push_back(
+        {row.key, slot.count(), slot.time(), slot.stamp(), row.count, turn_, AdmissionStep::kSeen});
     slot.count() = row.count;
     slot.time() = row.time;
     see(slot, bits);
-  } else if (make_room(limits, memory, counters, nullptr)) {
-    insert(row.key, bits, row.count, row.time);
+    return true;
   }
+  if (!make_room(limits, memory, counters, steps)) return false;
+  insert(row.key, bits, row.count, row.time);
+  steps.push_back({row.key, 0, 0, 0, row.count, turn_, AdmissionStep::kNew});
+  return true;
 }
 
 // Room for one more. False: the budget allows none.
 bool Candidates::make_room(const Limits& limits, Account& memory, Counters& counters,
-                           AdmissionLog* steps) {
+                           AdmissionLog& steps) {
   bool is_full = size_ >= limits.max_candidates;
   if (!is_full && size_ == capacity_) is_full = !grow(memory);
   if (!is_full) return true;
@@ -180,34 +186,34 @@ void Candidates::remove(Slot slot) noexcept {
   --size_;
 }
 
-void Candidates::drop_oldest(AdmissionLog* steps) noexcept {
+void Candidates::drop_oldest(AdmissionLog& steps) noexcept {
   Slot slot{nullptr, 0};
   do {
     slot = find_stamp(front_, log(front_));
     ++front_;
   } while (slot.is_none());
-  if (steps != nullptr) {
-    steps->push_back(
-        {slot.key(), slot.count(), slot.time(), slot.stamp(), 0, turn_, AdmissionStep::kDropped});
-  }
+  steps.push_back(
+      {slot.key(), slot.count(), slot.time(), slot.stamp(), 0, turn_, AdmissionStep::kDropped});
   remove(slot);
   __builtin_prefetch(home(log(front_)).line, 1);  // the next to go
 }
 
 // The candidate's last sighting did not happen.
 void Candidates::unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noexcept {
-  if (step.turn != turn_ || slot.stamp() != back_ - 1) return;
+  const bool is_gone = back_ - 1 - step.stamp >= 2 * capacity_;  // the place has another owner
+  if (step.turn != turn_ || slot.stamp() != back_ - 1 || is_gone) return;
   --back_;
   slot.stamp() = step.stamp;
   log(step.stamp) = bits;
   if (static_cast<int32_t>(step.stamp - front_) < 0) front_ = step.stamp;
 }
 
-void Candidates::undo(const AdmissionStep& step, uint64_t hash, Counters& counters) noexcept {
+void Candidates::undo(const AdmissionStep& step, uint64_t hash, const Limits& limits,
+                      Counters& counters) noexcept {
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(step.key, bits);
   if (step.kind == AdmissionStep::kAdmitted || step.kind == AdmissionStep::kDropped) {
-    if (!slot.is_none() || size_ == capacity_) return;
+    if (!slot.is_none() || size_ >= std::min(capacity_, limits.max_candidates)) return;
     unsee(insert(step.key, bits, step.count, step.time), bits, step);
     counters.dropped -= step.kind == AdmissionStep::kDropped;
     return;

@@ -10,16 +10,25 @@
 
 namespace monolith {
 
-// One step of admission that a call may have to take back.
+// One step of admission that a call may have to take back. Of a filter: a cell was written, a cell
+// was forgotten, the head moved, a key found no cell.
 struct AdmissionStep {
-  enum Kind : uint32_t { kNew, kSeen, kAdmitted, kDropped, kCell };
-  int64_t key;
-  uint32_t count, time, stamp;  // before the step; kCell: value, split, cell
-  uint32_t added;               // to the count
-  uint32_t turn;                // of the partition's order; kCell: of its head
+  enum Kind : uint32_t { kNew, kSeen, kAdmitted, kDropped, kCell, kForgotten, kHead, kOverflow };
+  int64_t key;  // of a filter: a hash of the partition
+  // Before the step. A filter's cell: value, split, cell. Its head: split, moves (low, high word).
+  uint32_t count, time, stamp;
+  uint32_t added;  // to the count
+  uint32_t turn;   // of the partition's order; of a filter: moves of the head, after kHead
   Kind kind;
+
+  bool is_of_filter() const noexcept { return kind >= kCell; }
 };
 using AdmissionLog = std::vector<AdmissionStep>;
+
+// Room for so many more steps, so that noting them cannot fail. Throws std::bad_alloc.
+inline void reserve_steps(AdmissionLog& log, size_t num_steps) {
+  if (log.capacity() - log.size() < num_steps) log.reserve(4 * log.size() + 256 + num_steps);
+}
 
 struct CandidateRow {
   int64_t key;
@@ -53,12 +62,14 @@ class Candidates {
   bool ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
            const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps);
   // Takes the step back; steps are taken back in reverse order. Exact, unless other calls came
-  // between: then what this one had added is subtracted. The order is kept unless the log was
-  // squeezed or grew since.
-  void undo(const AdmissionStep& step, uint64_t hash, Counters& counters) noexcept;
-  // Sets a candidate, as the last one seen.
-  void put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
-           Counters& counters);
+  // between: then what this one had added is subtracted, and a candidate that it made go comes back
+  // if there is room. The order is kept unless the log was squeezed, grew or went round since.
+  void undo(const AdmissionStep& step, uint64_t hash, const Limits& limits,
+            Counters& counters) noexcept;
+  // Sets a candidate, as the last one seen. False: the budget allows none. Throws OutOfMemory
+  // before any change.
+  bool put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
+           Counters& counters, AdmissionLog& steps);
 
   // Least recently seen first.
   void append_to(std::vector<CandidateRow>& rows) const;
@@ -107,14 +118,14 @@ class Candidates {
 
   Slot find(int64_t key, uint32_t bits) const noexcept;
   Slot find_stamp(uint32_t stamp, uint32_t bits) const noexcept;
-  bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog* steps);
+  bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps);
   bool grow(Account& memory);
   Slot insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
   void see(Slot slot, uint32_t bits) noexcept;
   void unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noexcept;
   void squeeze() noexcept;
   void remove(Slot slot) noexcept;
-  void drop_oldest(AdmissionLog* steps) noexcept;
+  void drop_oldest(AdmissionLog& steps) noexcept;
 
   uint64_t salt_ = 1;
   std::atomic<Line*> lines_{nullptr};

@@ -14,6 +14,9 @@ constexpr uint64_t kSlack = 64;  // cells behind the last start, so that probing
 constexpr uint32_t kCountBits = 20;
 constexpr uint32_t kMaxCount = (1u << kCountBits) - 1;
 
+// How a step names its partition.
+int64_t name(uint64_t hash) { return static_cast<int64_t>(hash); }
+
 uint32_t signature(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) & 0xFFF; }
 
 }  // namespace
@@ -22,6 +25,11 @@ FilterRing::Shape::Shape(uint64_t capacity, uint32_t split_num)
     : num_splits(std::max(split_num, kLeastSplits)),
       split_capacity(std::max(capacity, kLeastCapacity) / (num_splits - 1)),
       num_cells(split_capacity * 6 / 5 + kSlack) {}
+
+void FilterRing::Split::set(uint64_t cell, uint32_t value) noexcept {
+  num_elements += (value != 0) - (cells[cell] != 0);
+  cells[cell] = value;
+}
 
 bool FilterRing::make_ring(const Shape& shape, Account& memory) {
   if (splits_ != nullptr) return true;
@@ -50,10 +58,9 @@ uint64_t FilterRing::probe(const Split& split, uint64_t hash, const Shape& shape
   return kFull;
 }
 
-std::optional<uint32_t> FilterRing::add(int64_t key, uint64_t hash, uint32_t count,
-                                        const Shape& shape, Account& memory,
-                                        Candidates::Counters& counters, AdmissionLog& log,
-                                        bool& is_over) {
+std::optional<uint32_t> FilterRing::add(uint64_t hash, uint32_t count, const Shape& shape,
+                                        Account& memory, Candidates::Counters& counters,
+                                        AdmissionLog& log, bool& is_over) {
   is_over = !make_ring(shape, memory);
   if (is_over) return 0;
   uint32_t at = head_;
@@ -63,6 +70,8 @@ std::optional<uint32_t> FilterRing::add(int64_t key, uint64_t hash, uint32_t cou
     cell = probe(splits_[at], hash, shape);
   }
   if (cell == kFull) {
+    reserve_steps(log, 1);
+    log.push_back({name(hash), 0, 0, 0, 0, turn(), AdmissionStep::kOverflow});
     ++counters.overflows;
     return std::nullopt;
   }
@@ -70,14 +79,16 @@ std::optional<uint32_t> FilterRing::add(int64_t key, uint64_t hash, uint32_t cou
   is_over = !make(split, shape, memory);
   if (is_over) return 0;
   const uint32_t old = split.cells[cell];
-  log.push_back({key, old, at, static_cast<uint32_t>(cell), count,
-                 static_cast<uint32_t>(head_increment_), AdmissionStep::kCell});
+  const uint64_t num_in_head = splits_[head_].num_elements + (at == head_);
+  const bool is_last = old == 0 && num_in_head + 1 >= shape.split_capacity;
+  const uint64_t num_forgotten = splits_[(head_ + 2) % shape.num_splits].num_elements;
+  reserve_steps(log, is_last ? num_forgotten + 2 : 1);
+  log.push_back(
+      {name(hash), old, at, static_cast<uint32_t>(cell), count, turn(), AdmissionStep::kCell});
   const uint32_t before = old != 0 ? old & kMaxCount : count_before(hash, shape);
   const uint32_t after = count > kMaxCount - before ? kMaxCount : before + count;
-  split.cells[cell] = signature(hash) << kCountBits | after;
-  if (old != 0) return before;
-  ++split.num_elements;
-  if (splits_[head_].num_elements + 1 >= shape.split_capacity) advance(shape, counters);
+  split.set(cell, signature(hash) << kCountBits | after);
+  if (is_last) advance(hash, shape, counters, log);
   return before;
 }
 
@@ -104,25 +115,53 @@ uint32_t FilterRing::count_before(uint64_t hash, const Shape& shape) const noexc
   return 0;
 }
 
-void FilterRing::advance(const Shape& shape, Candidates::Counters& counters) noexcept {
-  head_ = (head_ + 1) % shape.num_splits;
-  ++head_increment_;
-  Split& oldest = splits_[(head_ + 1) % shape.num_splits];
-  counters.dropped += oldest.num_elements;
-  oldest.num_elements = 0;
-  if (oldest.cells != nullptr) std::memset(oldest.cells, 0, shape.num_cells * sizeof(uint32_t));
+void FilterRing::move_head(uint64_t hash, uint32_t head, uint64_t increment,
+                           AdmissionLog& log) noexcept {
+  log.push_back({name(hash), head_, turn(), static_cast<uint32_t>(head_increment_ >> 32), 0,
+                 static_cast<uint32_t>(increment), AdmissionStep::kHead});
+  head_ = head;
+  head_increment_ = increment;
 }
 
-void FilterRing::undo(const AdmissionStep& step, const Shape& shape) noexcept {
-  const uint32_t moved = static_cast<uint32_t>(head_increment_) - step.turn;
-  if (moved + 1 >= shape.num_splits) return;  // forgotten
+// The log has room for what is forgotten, and for the head.
+void FilterRing::advance(uint64_t hash, const Shape& shape, Candidates::Counters& counters,
+                         AdmissionLog& log) noexcept {
+  const uint32_t oldest = (head_ + 2) % shape.num_splits;
+  Split& split = splits_[oldest];
+  counters.dropped += split.num_elements;
+  for (uint32_t cell = 0; split.num_elements > 0; ++cell) {
+    if (split.cells[cell] == 0) continue;
+    log.push_back(
+        {name(hash), split.cells[cell], oldest, cell, 0, turn(), AdmissionStep::kForgotten});
+    split.set(cell, 0);
+  }
+  move_head(hash, (head_ + 1) % shape.num_splits, head_increment_ + 1, log);
+}
+
+void FilterRing::undo(const AdmissionStep& step, const Shape& shape,
+                      Candidates::Counters& counters) noexcept {
+  if (step.kind == AdmissionStep::kOverflow) {
+    --counters.overflows;
+    return;
+  }
+  const uint32_t moved = turn() - step.turn;
+  if (step.kind == AdmissionStep::kHead) {
+    if (moved != 0) return;
+    head_ = step.count;
+    head_increment_ = uint64_t{step.stamp} << 32 | step.time;
+    return;
+  }
   Split& split = splits_[step.time];
-  split.cells[step.stamp] = step.count;
-  split.num_elements -= step.count == 0;
+  const bool is_forgotten = step.kind == AdmissionStep::kForgotten;
+  if (is_forgotten ? moved != 0 || split.cells[step.stamp] != 0 : moved + 1 >= shape.num_splits) {
+    return;
+  }
+  split.set(step.stamp, step.count);
+  counters.dropped -= is_forgotten;
 }
 
 void FilterRing::append_to(std::vector<FilterRow>& rows, const Shape& shape) const {
-  if (splits_ == nullptr) return;
+  if (size(shape) == 0 && head_increment_ == 0) return;
   rows.push_back({-1, head_, static_cast<int64_t>(head_increment_)});
   for (uint32_t i = 0; i < shape.num_splits; ++i) {
     if (splits_[i].num_elements == 0) continue;
@@ -133,17 +172,21 @@ void FilterRing::append_to(std::vector<FilterRow>& rows, const Shape& shape) con
   }
 }
 
-void FilterRing::put(const FilterRow& row, const Shape& shape, Account& memory) {
-  if (!make_ring(shape, memory)) return;
+bool FilterRing::put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,
+                     AdmissionLog& log) {
+  if (!make_ring(shape, memory)) return row.split < 0;
+  reserve_steps(log, 1);
   if (row.split < 0) {
-    head_ = static_cast<uint32_t>(row.cell);
-    head_increment_ = static_cast<uint64_t>(row.value);
-    return;
+    move_head(hash, static_cast<uint32_t>(row.cell), static_cast<uint64_t>(row.value), log);
+    return true;
   }
   Split& split = splits_[row.split];
-  if (!make(split, shape, memory)) return;
-  split.num_elements += split.cells[row.cell] == 0;
-  split.cells[row.cell] = static_cast<uint32_t>(row.value);
+  if (!make(split, shape, memory)) return false;
+  const auto cell = static_cast<uint32_t>(row.cell);
+  log.push_back({name(hash), split.cells[cell], static_cast<uint32_t>(row.split), cell, 0, turn(),
+                 AdmissionStep::kCell});
+  split.set(cell, static_cast<uint32_t>(row.value));
+  return true;
 }
 
 uint64_t FilterRing::size(const Shape& shape) const noexcept {

@@ -30,24 +30,28 @@ class FilterRing {
 
   // Counts the key; its count before, or nothing if there is no cell for it. is_over: the budget
   // allows no filter, and nothing was counted. Throws OutOfMemory before any change.
-  std::optional<uint32_t> add(int64_t key, uint64_t hash, uint32_t count, const Shape& shape,
-                              Account& memory, Candidates::Counters& counters, AdmissionLog& log,
-                              bool& is_over);
+  std::optional<uint32_t> add(uint64_t hash, uint32_t count, const Shape& shape, Account& memory,
+                              Candidates::Counters& counters, AdmissionLog& log, bool& is_over);
   // Count of the key, without counting it.
   uint32_t get(uint64_t hash, const Shape& shape) const noexcept;
-  // Takes the step back, unless its filter was forgotten since.
-  void undo(const AdmissionStep& step, const Shape& shape) noexcept;
+  // Takes the step back; steps are taken back in reverse order. Exact, unless other calls came
+  // between: a head that they moved on stays, and what was forgotten by then stays forgotten.
+  void undo(const AdmissionStep& step, const Shape& shape, Candidates::Counters& counters) noexcept;
 
+  // Nothing, if nothing was counted.
   void append_to(std::vector<FilterRow>& rows, const Shape& shape) const;
-  // Sets what append_to gave.
-  void put(const FilterRow& row, const Shape& shape, Account& memory);
+  // Sets what append_to gave; any hash of the partition. False: the budget allows no filter for a
+  // cell. Throws OutOfMemory before any change.
+  bool put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,
+           AdmissionLog& log);
   void release(const Shape& shape, Account& memory) noexcept;
   uint64_t size(const Shape& shape) const noexcept;
 
  private:
   struct Split {
     uint32_t* cells = nullptr;
-    uint64_t num_elements = 0;
+    uint64_t num_elements = 0;  // cells that are not empty
+    void set(uint64_t cell, uint32_t value) noexcept;
   };
   static constexpr uint64_t kFull = UINT64_MAX;
 
@@ -55,7 +59,10 @@ class FilterRing {
   bool make_ring(const Shape& shape, Account& memory);
   uint64_t probe(const Split& split, uint64_t hash, const Shape& shape) const noexcept;
   uint32_t count_before(uint64_t hash, const Shape& shape) const noexcept;
-  void advance(const Shape& shape, Candidates::Counters& counters) noexcept;
+  void move_head(uint64_t hash, uint32_t head, uint64_t increment, AdmissionLog& log) noexcept;
+  void advance(uint64_t hash, const Shape& shape, Candidates::Counters& counters,
+               AdmissionLog& log) noexcept;
+  uint32_t turn() const noexcept { return static_cast<uint32_t>(head_increment_); }
 
   Split* splits_ = nullptr;
   uint32_t head_ = 0;

@@ -8,7 +8,6 @@ namespace monolith {
 namespace {
 
 constexpr double kMaxLoad = 0.87;
-constexpr uint32_t kMaxDepth = 28;
 
 // A number in [0, 1) that depends on the bin alone. Bins of equal slack would all be full at the
 // same moment, and the batch that meets it would pay for rebuilding the whole table.
@@ -19,18 +18,6 @@ double draw(uint64_t prefix, uint32_t depth, uint32_t salt) {
 
 uint32_t split_from(const Bin& bin) {
   return static_cast<uint32_t>(2048 * (1 + draw(bin.prefix, bin.depth, 0)));
-}
-
-// Each bin and rebuild draws its own slack.
-uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth, uint32_t generation) {
-  const double slack = 1.06 + 0.34 * draw(prefix, depth, generation + 1);
-  const double slots = num_keys * slack / kMaxLoad;
-  auto lines = static_cast<size_t>(slots / Line::kSlots) + 1;
-  const size_t bytes = (lines + 1) * sizeof(Line);
-  if (bytes > kPageBytes / 2) {  // whole pages, used in full
-    lines = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes / sizeof(Line) - 1;
-  }
-  return static_cast<uint32_t>(std::min<size_t>(lines, BinRef::kMaxLines));
 }
 
 Line* home_of(Bin& bin, uint64_t hash) { return BinRef(&bin).home(place_of(hash, bin.salt)); }
@@ -96,17 +83,25 @@ void Bin::remove(Place place) noexcept {
   ++num_removed;
 }
 
-Index::Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version)
-    : memory_(memory), heap_(memory), epochs_(epochs), salt_(salt), first_version_(first_version) {
+Index::Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version,
+             IndexLimits limits)
+    : memory_(memory),
+      heap_(memory),
+      epochs_(epochs),
+      salt_(salt),
+      first_version_(first_version),
+      limits_(limits) {
   Directory* directory = allocate_directory(0);
+  Bin* bin = nullptr;
   try {
-    Bin* bin = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
-    directory->entries()[0].store(BinRef(bin).bits(), std::memory_order_relaxed);
+    bin = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
     count_bytes(directory->bytes() + bin->bytes(), 0);
   } catch (...) {
+    if (bin != nullptr) free_bin(bin);
     free_directory(directory);
     throw;
   }
+  directory->entries()[0].store(BinRef(bin).bits(), std::memory_order_relaxed);
   num_bins_ = 1;
   directory_.store(directory, std::memory_order_release);
 }
@@ -121,6 +116,19 @@ Index::~Index() {
     last = bin;
   }
   heap_.release(directory, directory->bytes());
+}
+
+// Each bin and rebuild draws its own slack.
+uint32_t Index::lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
+                          uint32_t generation) const noexcept {
+  const double slack = 1.06 + 0.34 * draw(prefix, depth, generation + 1);
+  const double slots = num_keys * slack / kMaxLoad;
+  auto lines = static_cast<size_t>(slots / Line::kSlots) + 1;
+  const size_t bytes = (lines + 1) * sizeof(Line);
+  if (bytes > kPageBytes / 2) {  // whole pages, used in full
+    lines = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes / sizeof(Line) - 1;
+  }
+  return static_cast<uint32_t>(std::min<size_t>(lines, limits_.max_lines));
 }
 
 Bin* Index::allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation) {
@@ -203,7 +211,7 @@ Bin* Index::make_room(Bin* bin, uint64_t hash) {
     const bool is_worn = bin->find_free(hash).line->is_worn();
     return is_worn ? rebuild(bin, bin->num_lines) : bin;
   }
-  const bool is_full = bin->num_lines == BinRef::kMaxLines;
+  const bool is_full = bin->num_lines == limits_.max_lines;
   if (bin->num_keys >= split_from(*bin) || is_full) {
     // Uneven children may be full at once: their arrays are made for the keys they have.
     if (Bin* child = try_split(bin, hash)) return make_room(child, hash);
@@ -258,7 +266,7 @@ Bin* Index::rebuild(Bin* bin, uint32_t num_lines) {
 
 Bin* Index::try_split(Bin* bin, uint64_t hash) {
   const auto depth = static_cast<uint8_t>(bin->depth + 1);
-  if (!reserve_depth(depth, bin->num_lines == BinRef::kMaxLines)) return nullptr;
+  if (!reserve_depth(depth, bin->num_lines == limits_.max_lines)) return nullptr;
   const uint64_t middle = bin->prefix | (uint64_t{1} << (64 - depth));
   uint32_t num_upper = 0;
   bin->for_each([&](int64_t key, uint32_t) { num_upper += key_hash(key) >= middle; });
@@ -294,7 +302,7 @@ Bin* Index::try_split(Bin* bin, uint64_t hash) {
 // Keys whose hashes share a long prefix are rare unless somebody made them so. For them a larger
 // array is cheaper than a directory that doubles for one bin.
 bool Index::reserve_depth(uint8_t depth, bool is_forced) {
-  if (depth > kMaxDepth) return false;
+  if (depth > limits_.max_depth) return false;
   const std::lock_guard lock(directory_mutex_);
   Directory* old = directory_.load(std::memory_order_relaxed);
   if (depth <= old->depth) return true;

@@ -21,13 +21,20 @@ struct IndexCounters {
   std::atomic<uint64_t> lock_wait_max_ns{0};
 };
 
+// How far an index grows; tests pass smaller ones.
+struct IndexLimits {
+  uint32_t max_depth = 28;  // of the directory: 2 GiB
+  uint32_t max_lines = BinRef::kMaxLines;
+};
+
 // Grows bin by bin: an insert pays at most for one bin of a few thousand keys, or for doubling the
 // directory (8 bytes per bin). Every method that takes or returns bins needs an Epochs::Guard.
 class Index {
  public:
   // first_version: version of fresh lines; tests start near the end of the sequence.
   // salt: odd and unpredictable, see place_of.
-  Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version = 0);
+  Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version = 0,
+        IndexLimits limits = {});
   ~Index();
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
@@ -98,6 +105,8 @@ class Index {
     size_t bytes() const { return sizeof(Directory) + (size_t{8} << depth); }
   };
 
+  uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
+                     uint32_t generation) const noexcept;
   Bin* allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation);
   void free_bin(Bin* bin) noexcept { heap_.release(bin, bin->bytes()); }
   void count_bytes(size_t added, size_t removed);
@@ -120,6 +129,7 @@ class Index {
   Epochs& epochs_;
   const uint64_t salt_;
   const uint32_t first_version_;
+  const IndexLimits limits_;
   std::atomic<Directory*> directory_{nullptr};
   std::mutex directory_mutex_;  // taken after a bin's lock
   size_t num_bins_ = 0;         // under directory_mutex_

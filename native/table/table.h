@@ -58,11 +58,14 @@ class Table {
   explicit Table(const TableSpec& spec);
 
   const Layout& layout() const noexcept { return layout_; }
-  // While calls run, the count may lag behind them.
+  // While calls run, the count may lag behind them: by no more than their keys.
   uint64_t num_rows() const noexcept {
-    const uint64_t removed = counters_.erased + counters_.evicted + counters_.evicted_for_budget;
-    const uint64_t inserted = counters_.inserted;
-    return inserted > removed ? inserted - removed : 0;
+    for (uint64_t removed = num_removed();;) {
+      const uint64_t inserted = counters_.inserted;
+      const uint64_t again = num_removed();
+      if (again == removed) return inserted > removed ? inserted - removed : 0;
+      removed = again;
+    }
   }
   size_t row_bytes() noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
@@ -146,6 +149,9 @@ class Table {
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
   void read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const;
 
+  uint64_t num_removed() const noexcept {
+    return counters_.erased + counters_.evicted + counters_.evicted_for_budget;
+  }
   enum class Insertion { kInserted, kFound, kRefused };
   Insertion insert_row(int64_t key, uint64_t hash, RowCache& rows);
   bool insert_again(int64_t key, uint64_t hash, RowCache& rows) noexcept;

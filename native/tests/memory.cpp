@@ -1,8 +1,9 @@
 // A call that runs out of memory changes nothing, wherever that happens; and memory is given back.
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "check.h"
 #include "table/epochs.h"
@@ -57,31 +58,54 @@ std::vector<uint32_t> all_partitions() {
   return partitions;
 }
 
-// Candidates as (key, count, time), in order of their keys.
-std::vector<std::array<int64_t, 3>> candidates_of(Table& table) {
+// What admission remembers, row by row, in order of the rows.
+std::vector<std::vector<int64_t>> remembered(Table& table) {
   const auto values = table.export_candidates(all_partitions());
-  std::vector<std::array<int64_t, 3>> rows(values.size() / 3);
-  std::memcpy(rows.data(), values.data(), values.size() * sizeof(int64_t));
+  std::vector<std::vector<int64_t>> rows;
+  const uint32_t width = table.num_candidate_columns();
+  for (auto at = values.begin(); at != values.end(); at += width) rows.emplace_back(at, at + width);
   std::sort(rows.begin(), rows.end());
   return rows;
 }
 
-// The same, where some keys are admitted, some are counted and some are new candidates.
-void test_failed_apply_takes_its_questions_back() {
+void check_same(const Admission::Facts& a, const Admission::Facts& b) {
+  CHECK(a.candidates == b.candidates && a.dropped == b.dropped && a.overflows == b.overflows);
+}
+
+TableSpec asking_table(const AdmissionSpec& admission) {
   TableSpec spec = adagrad_table(4);
-  spec.admission = {AdmissionKind::kMinCount, 2, {}, 4096 * 16 * 4, 50, 0, 0, false};
-  const auto keys = keys_from(0, 30000);
+  spec.admission = admission;
+  return spec;
+}
+
+// Of 64 partitions, so that candidates are dropped and filters slide in mid-call.
+std::vector<int64_t> crowded_keys(size_t n) {
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; keys.size() < n; ++key) {
+    if (key_hash(key) >> 58 == 0) keys.push_back(key);
+  }
+  return keys;
+}
+
+const AdmissionSpec kMinCountSpec{
+    AdmissionKind::kMinCount, 2, {}, 4096 * 16 * 200, 50, 0, 0, false};
+const AdmissionSpec kFilterSpec{AdmissionKind::kSlidingFilter, 2, {}, 0, 0, 1, 7, false};
+
+// Some keys are admitted, some are counted and some are new.
+void test_failed_apply_takes_its_questions_back(const AdmissionSpec& admission) {
+  const auto keys = crowded_keys(30000);
   const std::vector<float> grads(2 * keys.size() * 4, 1.0f);
   const float rate = 0.1f;
   int failures = 0;
   for (size_t extra = 0;; extra += 100000) {
-    Table table(spec);
+    Table table(asking_table(admission));
     for (const uint32_t n : {9000u, 6000u}) {
       table.apply_gradients(keys.data(), n, grads.data(), {&rate, nullptr, 0}, 1, 1);
     }
-    const auto before = candidates_of(table);
+    const auto before = remembered(table);
     CHECK(before.size() > 8000);
-    const uint64_t dropped = table.admission_facts().dropped;
+    const auto facts = table.admission_facts();
+    const uint64_t num_rows = table.num_rows(), num_refused = table.counters().refused;
     table.set_memory_limit(table.held_bytes() + extra);
     bool has_failed = false;
     try {
@@ -89,17 +113,80 @@ void test_failed_apply_takes_its_questions_back() {
     } catch (const std::bad_alloc&) {
       has_failed = true;
     }
-    if (!has_failed) break;
+    if (!has_failed) {
+      CHECK(table.admission_facts().dropped > facts.dropped);
+      break;
+    }
     ++failures;
-    CHECK(table.num_rows() == 0 && table.counters().refused.load() == 15000);
-    CHECK(candidates_of(table) == before);
-    CHECK(table.admission_facts().dropped == dropped);
+    CHECK(table.num_rows() == num_rows && table.counters().refused == num_refused);
+    CHECK(remembered(table) == before);
+    check_same(table.admission_facts(), facts);
     table.set_memory_limit(SIZE_MAX);
     const auto counts =
         table.apply_gradients(keys.data(), keys.size(), grads.data(), {&rate, nullptr, 0}, 20, 2);
-    CHECK(counts.inserted + counts.refused == 30000 && counts.inserted > 4000);
+    CHECK(counts.applied + counts.refused == 30000 && counts.inserted > 4000);
   }
   CHECK(failures >= 3);
+}
+
+// Some of the imported rows replace others, and some make others go.
+void test_failed_import_of_candidates_changes_nothing(const AdmissionSpec& admission) {
+  const auto keys = crowded_keys(60000);
+  const std::vector<float> values(keys.size() * 4, 1.0f);
+  Table source(asking_table(admission));
+  source.assign(keys.data() + 20000, 40000, values.data(), 7, 1);
+  const auto rows = source.export_candidates(all_partitions());
+  const size_t n = rows.size() / source.num_candidate_columns();
+  int failures = 0;
+  for (size_t extra = 0;; extra += 20000) {
+    Table table(asking_table(admission));
+    table.assign(keys.data(), 2000, values.data(), 5, 1);
+    table.assign(keys.data() + 19000, 2000, values.data(), 5, 1);
+    const auto before = remembered(table);
+    const auto facts = table.admission_facts();
+    table.set_memory_limit(table.held_bytes() + extra);
+    try {
+      table.import_candidates(rows.data(), n);
+      CHECK(remembered(table) != before);
+      break;
+    } catch (const std::bad_alloc& error) {
+      CHECK(std::strstr(error.what(), "out of memory") != nullptr);
+      ++failures;
+    }
+    CHECK(remembered(table) == before);
+    check_same(table.admission_facts(), facts);
+  }
+  CHECK(failures >= 3);
+}
+
+// What is remembered stays sound: as many counts as it says, in partitions that still work.
+void test_failing_calls_beside_others(const AdmissionSpec& admission) {
+  Table table(asking_table(admission));
+  const auto keys = crowded_keys(6000);
+  const std::vector<float> values(keys.size() * 4, 1.0f);
+  std::atomic<int> num_failed{0};
+  const auto write = [&](size_t first) {
+    for (uint32_t round = 0; round < 40; ++round) {
+      table.set_memory_limit(round % 2 == 0 ? table.held_bytes() + 20000 : SIZE_MAX);
+      try {
+        table.assign(keys.data() + first, 3000, values.data(), round, 2);
+        if (round % 4 == 0) {
+          const auto rows = table.export_candidates(all_partitions());
+          table.import_candidates(rows.data(), rows.size() / table.num_candidate_columns());
+        }
+        if (round % 8 == 0) table.clear();
+      } catch (const std::bad_alloc&) {
+        ++num_failed;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (const size_t first : {0, 1500, 3000}) threads.emplace_back(write, first);
+  for (std::thread& thread : threads) thread.join();
+  size_t num_counts = 0;
+  for (const auto& row : remembered(table)) num_counts += row.size() == 3 || row[1] >= 0;
+  CHECK(table.admission_facts().candidates == num_counts);
+  CHECK(num_failed > 0);
 }
 
 void test_evicted_rows_and_candidates_are_given_back() {
@@ -201,7 +288,11 @@ void test_retired_memory_waits_for_its_readers() {
 
 int main() {
   test_failed_apply_changes_nothing();
-  test_failed_apply_takes_its_questions_back();
+  for (const AdmissionSpec& admission : {kMinCountSpec, kFilterSpec}) {
+    test_failed_apply_takes_its_questions_back(admission);
+    test_failed_import_of_candidates_changes_nothing(admission);
+    test_failing_calls_beside_others(admission);
+  }
   test_evicted_rows_and_candidates_are_given_back();
   test_clear_gives_memory_back();
   test_erase_gives_index_back();

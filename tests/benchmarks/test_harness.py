@@ -118,7 +118,6 @@ def test_a_window_has_a_length() -> None:
     with timed() as window:
         sum(range(10_000))
     assert window.seconds > 0
-    assert window.others_cores >= 0
 
 
 def test_batch_times_are_minima_over_the_three_quietest_runs() -> None:

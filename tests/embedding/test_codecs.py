@@ -107,7 +107,6 @@ def test_storages_refuse_options_out_of_range():
     for value in (0.0, -1.0, float("nan"), 1e31):
         assert refusal(lambda v=value: FixedR8(v)) == text.format(value)
     assert refusal(lambda: OneBit(0)) == "[OneBit] expected step_size >= 1, got 0"
-    assert refusal(lambda: OneBit(1.5)) == "[OneBit] expected step_size >= 1, got 1.5"
     for name in ("amplitude", "init_scale", "max_scale"):
         text = f"[OneBit] expected {name} in [1e-30, {MAX}], got 0.0"
         assert refusal(lambda n=name: OneBit(**{n: 0.0})) == text
@@ -128,3 +127,27 @@ def test_encode_and_decode_refuse_other_tensors():
     text = "[decode] expected codes with 2 columns, got 1"
     codes = encode(floats([1.0]), OneBit())
     assert refusal(lambda: decode(codes, OneBit(), 9)) == text
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "text"),
+    [
+        (FixedR8, {"fixed_range": "1"}, "[FixedR8] expected fixed_range as a number, got '1'"),
+        (OneBit, {"step_size": 1.5}, "[OneBit] expected step_size as an integer, got 1.5"),
+        (OneBit, {"amplitude": None}, "[OneBit] expected amplitude as a number, got None"),
+        (
+            encode,
+            {"weights": [[1.0]], "storage": "fp16"},
+            "[encode] expected weights as Tensor, got [[1.0]]",
+        ),
+        (
+            decode,
+            {"codes": floats([1.0]), "storage": "fp32", "dim": 1.0},
+            "[decode] expected dim as an integer, got 1.0",
+        ),
+    ],
+)
+def test_wrong_types_are_refused_by_name(make, arguments, text):
+    with pytest.raises(TypeError) as caught:
+        make(**arguments)
+    assert str(caught.value) == text

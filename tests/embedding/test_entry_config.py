@@ -1,15 +1,18 @@
 import dataclasses
 
 import pytest
+import torch
 
 from monolith.embedding import (
     SGD,
     Adagrad,
+    BackgroundSweep,
     Expiry,
     FixedR8,
     MovingAverage,
     OneBit,
     PolynomialDecay,
+    ReferenceTable,
     Segment,
     TableConfig,
     Zeros,
@@ -118,6 +121,33 @@ def test_days_of_slots_become_the_expiry():
     assert HashTableConfigInstance(table_config(), [0.1]).table("user").expiry is None
 
 
+def test_eviction_asks_for_a_sweep_and_an_expiry():
+    quiet = HashTableConfigInstance(table_config(feature_evict_every_n_hours=3), [0.1])
+    assert quiet.evict_every_seconds is None
+    config = CuckooHashTableConfig(feature_evict_every_n_hours=3).table_config(
+        EntryConfig([segment()])
+    )
+    evicting = HashTableConfigInstance(config, [0.1])
+    assert evicting.evict_every_seconds == 3 * 3600
+    assert evicting.table("user").expiry == Expiry(36_500)
+    days = SlotExpireTimeConfig([SlotExpireTime(3, 14)])
+    config = dataclasses.replace(config, slot_expire_time_config=days)
+    assert HashTableConfigInstance(config, [0.1]).table("user").expiry == Expiry(36_500, {3: 14})
+
+
+def test_rows_expire_by_the_days_of_the_config():
+    days = SlotExpireTimeConfig([SlotExpireTime(1, 2)], default_expire_time=1)
+    config = table_config(slot_expire_time_config=days, enable_feature_eviction=True)
+    table = ReferenceTable(HashTableConfigInstance(config, [0.1]).table("user"))
+    numbers = torch.tensor([5, (1 << 48) | 5])
+    table.assign(numbers, torch.ones(2, 2), now=0)
+    table.assign(torch.tensor([6]), torch.ones(1, 2), now=86_400)
+    with BackgroundSweep(table, every_seconds=0.001) as sweep:
+        while sweep.num_sweeps == 0:
+            sweep._stop.wait(0.001)
+    assert table.contains(numbers).tolist() == [False, True]
+
+
 def test_instances_are_the_same_iff_their_strings_are():
     def make(dim=2, rate=0.1, names=None):
         decay = PolynomialDecay(0.0, 10, rate)
@@ -145,7 +175,6 @@ def test_number_of_learning_rates():
     [
         (table_config(cuckoo=False), "cuckoo True, got False"),
         (table_config(entry_type=StorageType.RAW), "entry_type StorageType.PACKED, got S"),
-        (table_config(enable_feature_eviction=True), "enable_feature_eviction False, got True"),
         (
             table_config(entry_config=EntryConfig([segment()], EntryType.UNKNOWN)),
             "entry_config.entry_type EntryType.TRAINING or EntryType.SERVING, got EntryType.U",
@@ -191,3 +220,47 @@ def test_cuckoo_refuses_numbers(capacity, hours):
         f"feature_evict_every_n_hours >= 0, got {capacity} and {hours}"
     )
     assert_refused(text, CuckooHashTableConfig, capacity, hours)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "text"),
+    [
+        (EntryConfig, {"segments": 3}, "[EntryConfig] expected segments as a sequence, got 3"),
+        (
+            EntryConfig,
+            {"segments": [3]},
+            "[EntryConfig] expected each of segments as EntrySegment, got 3",
+        ),
+        (
+            EntryConfig,
+            {"segments": [segment()], "entry_type": "TRAINING"},
+            "[EntryConfig] expected entry_type as EntryType, got 'TRAINING'",
+        ),
+        (
+            segment,
+            {"optimizer": "sgd"},
+            "[EntrySegment] expected opt_config as Optimizer or "
+            "StochasticRoundingFloat16OptimizerWrapper, got 'sgd'",
+        ),
+        (
+            segment,
+            {"compressor": "fp16"},
+            "[EntrySegment] expected comp_config as Fp32Compressor or Fp16Compressor or FixedR8 "
+            "or OneBit, got 'fp16'",
+        ),
+        (
+            table_config,
+            {"initial_capacity": "1"},
+            "[EmbeddingHashTableConfig] expected initial_capacity as an integer, got '1'",
+        ),
+        (
+            CuckooHashTableConfig,
+            {"feature_evict_every_n_hours": 0.5},
+            "[CuckooHashTableConfig] expected feature_evict_every_n_hours as an integer, got 0.5",
+        ),
+    ],
+)
+def test_wrong_types_are_refused_by_name(make, arguments, text):
+    with pytest.raises(TypeError) as caught:
+        make(**arguments)
+    assert str(caught.value) == text

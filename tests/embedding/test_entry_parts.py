@@ -10,6 +10,7 @@ from monolith.embedding.entry_parts import (
     SlotExpireTimeConfig,
     SlotOccurrenceThreshold,
     SlotOccurrenceThresholdConfig,
+    StochasticRoundingFloat16OptimizerWrapper,
 )
 
 MAX_UINT32 = (1 << 32) - 1
@@ -60,6 +61,44 @@ REFUSALS = [
 def test_bad_parts_are_refused(make, text):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         make()
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "text"),
+    [
+        (
+            SlotExpireTime,
+            {"slot": "1", "expire_time": 5},
+            "[SlotExpireTime] expected slot as an integer, got '1'",
+        ),
+        (
+            SlotExpireTimeConfig,
+            {"slot_expire_times": [3]},
+            "[SlotExpireTimeConfig] expected each of slot_expire_times as SlotExpireTime, got 3",
+        ),
+        (
+            SlotOccurrenceThresholdConfig,
+            {"slot_occurrence_thresholds": 3},
+            "[SlotOccurrenceThresholdConfig] expected slot_occurrence_thresholds as a sequence, "
+            "got 3",
+        ),
+        (
+            BatchSoftmaxInitializer,
+            {"init_step_interval": "1"},
+            "[BatchSoftmaxInitializer] expected init_step_interval as a number, got '1'",
+        ),
+        (
+            StochasticRoundingFloat16OptimizerWrapper,
+            {"optimizer": "sgd"},
+            "[StochasticRoundingFloat16OptimizerWrapper] expected optimizer as Optimizer, "
+            "got 'sgd'",
+        ),
+    ],
+)
+def test_wrong_types_are_refused_by_name(make, arguments, text):
+    with pytest.raises(TypeError) as caught:
+        make(**arguments)
     assert str(caught.value) == text
 
 

@@ -19,3 +19,10 @@ def test_layout_refuses(text):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         native.Table("user", [spec], 0, False, "refuse", 0.0)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(("what", "codec", "view"), [("codec", "x", ""), ("view", "fp32", "x")])
+def test_layout_refuses_unknown_codes(what, codec, view):
+    spec = native.SegmentSpec(2, "sgd", [], (0.0, 0.0), False, (codec, 0.0), (view, 0.0))
+    with pytest.raises(ValueError, match=rf"\[Layout\] expected a known {what}, got 'x'"):
+        native.Table("user", [spec], 0, False, "refuse", 0.0)

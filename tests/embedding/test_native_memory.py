@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from monolith.embedding import Adagrad, Rows, Segment, TableConfig
+from monolith.embedding import Adagrad, MinCount, Rows, Segment, SlidingFilter, TableConfig
 from monolith.embedding.table import Table
 from tests.suites.table_base import assert_equal_rows, assert_same_bits, exported
 from tests.suites.table_races import turn_over
@@ -94,6 +94,24 @@ def test_a_call_without_memory_is_not_counted(verb):
     for name in ("num_rows", "num_inserted", "num_erased", "num_skipped"):
         assert after[name] == before[name], name
     assert table.num_update_calls == num_calls
+
+
+@pytest.mark.parametrize("rule", [MinCount(9), SlidingFilter(9)])
+def test_an_import_of_candidates_without_memory_changes_nothing(rule):
+    config = TableConfig("user", Segment(DIM), admission=rule)
+    source, table = Table(config, clock=lambda: 100), Table(config, clock=lambda: 100)
+    source.assign(NEW, torch.ones(len(NEW), DIM))
+    table.assign(OLD, torch.ones(len(OLD), DIM))
+    before, counted = table.export_candidates(), table.stats()
+    limit_memory(table, 1_000_000)
+    text = r"\[Table.import_candidates\] out of memory: asked for .* \(table 'user'\)"
+    with pytest.raises(MemoryError, match=text):
+        table.import_candidates(source.export_candidates())
+    after = table.export_candidates()
+    assert {name: sorted(column.tolist()) for name, column in after.items()} == {
+        name: sorted(column.tolist()) for name, column in before.items()
+    }
+    assert table.stats() == counted
 
 
 def test_reading_and_erasing_need_no_memory():

@@ -133,14 +133,27 @@ def test_ring_counts_on_where_the_reference_system_saturates(capacity):
     assert [ring.add(key_hash(1), 1) for _ in range(20)] == list(range(20))
 
 
+def passed(ring, keys, threshold):
+    """Which of the keys are admitted, counted one by one."""
+    return [ring.add(key_hash(key), 1) >= threshold for key in keys]
+
+
+def test_ring_admits_from_its_threshold_on():
+    ring, keys = FilterRing(100, 7), (1, 3 << 17, 1)
+    runs = [passed(ring, keys, threshold=3) for _ in range(4)]
+    assert runs == [[False] * 3, [False, False, True], [True, False, True], [True] * 3]
+
+
 def test_ring_moves_its_head_when_a_filter_is_full():
-    ring = FilterRing(300, 100)  # filters of 3 keys, left after 2
-    for _ in range(2):
-        for key in (1, 1 << 17, 2 << 17):
-            ring.add(key_hash(key), 1 + (key == 1))
-    assert ring.head == ring.head_increment
-    assert ring.num_elements[: ring.head] == [2] * ring.head
-    assert sum(ring.num_elements) <= 2 * ring.head + 1
+    ring, restored = FilterRing(300, 100), FilterRing(300, 100)  # 3 keys each, left after 2
+    keys = (1, 1 << 17, 2 << 17, 1)
+    assert passed(ring, keys, threshold=2) == [False] * 4
+    assert passed(ring, keys, threshold=2) == [True, False, False, True]
+    assert (ring.head, ring.head_increment) == (4, 4)
+    assert ring.num_elements == [2] * 4 + [0] * 96
+    for row in ring.rows():
+        restored.load(*row)
+    assert passed(restored, keys, threshold=2) == passed(restored, keys, threshold=2) == [True] * 4
 
 
 def test_ring_finds_counts_of_filters_behind_its_head():
@@ -159,3 +172,12 @@ def test_ring_without_a_free_cell_admits_and_counts():
     results = [ring.add(each, 1) for each in same_place]
     assert results == [0] * 32 + [None] * 8
     assert ring.num_overflows == 8
+
+
+def test_flags_that_are_no_bool():
+    text = "[Probabilistic] expected equal_probability as bool, got 1"
+    assert_refused(TypeError, text, lambda: Probabilistic(3, equal_probability=1))
+    text = "[TableConfig] expected skip_zero as bool, got 1"
+    assert_refused(
+        TypeError, text, lambda: TableConfig("user", Segment(2), kind="serving", skip_zero=1)
+    )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monolith.embedding import Budget, Expiry, MinCount, Rows
+from monolith.embedding import Budget, Expiry, MinCount, Rows, SlidingFilter
 from tests.suites.table_base import TableCase, column, exported, keys, random_keys
 from tests.suites.table_concurrency import run_together
 from tests.suites.table_verbs import WRITERS
@@ -148,14 +148,28 @@ class Budgets(TableCase):
         assert table.apply_gradients(keys(ruled), column(1)).num_refused == 1
         assert used(table) <= 40_000
 
+    @pytest.mark.parametrize("rule", [MinCount(1), SlidingFilter(1, capacity=1)])
     @pytest.mark.parametrize("policy", ["refuse", *EVICTING])
-    def test_candidates_count_in_the_budget(self, policy):
-        table = self.table(admission=MinCount(1), budget=Budget(300_000, policy))
+    def test_candidates_count_in_the_budget(self, policy, rule):
+        table = self.table(admission=rule, budget=Budget(300_000, policy))
         numbers = random_keys(20_000)
         for part in numbers.split(1000):
             table.apply_gradients(part, torch.ones(1000, 1))
             assert used(table) <= 300_000
         assert table.stats()["num_candidates"] > 300
+
+    @pytest.mark.parametrize("rule", [MinCount(1), SlidingFilter(1, capacity=1)])
+    def test_import_of_candidates_keeps_the_bound_and_counts_the_rest(self, rule):
+        source = self.table(admission=rule)
+        source.assign(random_keys(20_000), torch.ones(20_000, 1))
+        columns = source.export_candidates()
+        table = self.table(admission=rule, budget=Budget(200_000))
+        table.import_candidates(columns)
+        assert used(table) <= 200_000
+        num_cells = int((columns["split"] >= 0).sum()) if "split" in columns else 20_000
+        stats = table.stats()
+        assert 0 < stats["num_candidates"] < num_cells
+        assert stats["num_candidates"] + stats["num_dropped_candidates"] == num_cells
 
     def test_clear_frees_the_budget(self):
         table = self.full("refuse")

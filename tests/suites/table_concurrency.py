@@ -34,6 +34,30 @@ def run_together(*jobs):
         return [future.result(timeout=120) for future in [pool.submit(start, j) for j in jobs]]
 
 
+def until(stop, job):
+    """A job that repeats another one, at least once, until the event."""
+
+    def repeat():
+        job()
+        while not stop.is_set():
+            job()
+
+    return repeat
+
+
+def times_of(count, stop, job):
+    """A job that repeats another one so many times, then sets the event, also after an error."""
+
+    def repeat():
+        try:
+            for _ in range(count):
+                job()
+        finally:
+            stop.set()
+
+    return repeat
+
+
 class Concurrency(TableCase):
     def test_adds_and_steps_of_a_hundred_threads_on_their_keys(self):
         table = self.table(optimizer=SGD(0.01))
@@ -97,40 +121,33 @@ class Concurrency(TableCase):
         assert_same_rows(together, alone)
 
     def test_reader_sees_whole_rows(self):
-        table = self.table(64)
-        numbers = torch.arange(200)
-        stop = threading.Event()
-
-        def write():
-            for i in range(1, 60):
-                table.assign(numbers, torch.full((200, 64), float(i)))
-            stop.set()
+        table, numbers, stop = self.table(64), torch.arange(200), threading.Event()
+        table.assign(numbers, torch.zeros(200, 64))
 
         def watch():
-            while not stop.is_set():
-                rows = table.lookup(numbers)
-                assert (rows == rows[:, :1]).all()
+            rows = table.lookup(numbers)
+            assert (rows == rows[:, :1]).all()
 
-        run_together(write, watch, watch)
-        assert (table.lookup(numbers) == 59).all()
+        write = times_of(60, stop, lambda: table.assign_add(numbers, torch.ones(200, 64)))
+        run_together(write, until(stop, watch), until(stop, watch))
+        assert (table.lookup(numbers) == 60).all()
 
     def test_readers_find_every_row_while_the_table_grows(self):
-        table = self.table(2)
-        numbers = random_keys(20_000)
+        table, stop = self.table(2), threading.Event()
+        numbers, parts = random_keys(20_000), iter(random_keys(20_000).split(500))
         num_done = [0]
 
         def write():
-            for i in range(0, 20_000, 500):
-                table.assign(numbers[i : i + 500], torch.ones(500, 2))
-                num_done[0] = i + 500
+            table.assign(next(parts), torch.ones(500, 2))
+            num_done[0] += 500
 
         def watch():
-            while num_done[0] < 20_000:
-                seen = num_done[0]
-                assert table.contains(numbers[:seen]).all()
-                assert (table.lookup(numbers[:seen]) == 1).all()
+            seen = num_done[0]
+            assert table.contains(numbers[:seen]).all()
+            assert (table.lookup(numbers[:seen]) == 1).all()
 
-        run_together(write, watch, watch)
+        run_together(times_of(40, stop, write), until(stop, watch), until(stop, watch))
+        watch()
 
     def test_erase_and_insert_at_once_leave_a_sound_table(self):
         table = self.table(3)
@@ -160,20 +177,17 @@ class Concurrency(TableCase):
         stop = threading.Event()
 
         def churn():
-            while not stop.is_set():
-                table.assign(churned, torch.full((1500, 16), 2.0))
-                table.erase(churned)
+            table.assign(churned, torch.full((1500, 16), 2.0))
+            table.erase(churned)
 
         def export():
-            for _ in range(20):
-                rows = exported(table, chunk_rows=chunk_rows)
-                weights = rows.columns["weight/0"]
-                assert (weights == weights[:, :1]).all()
-                assert len(set(rows.keys.tolist())) == len(rows)
-                assert set(kept.tolist()) <= set(rows.keys.tolist())
-            stop.set()
+            rows = exported(table, chunk_rows=chunk_rows)
+            weights = rows.columns["weight/0"]
+            assert (weights == weights[:, :1]).all()
+            assert len(set(rows.keys.tolist())) == len(rows)
+            assert set(kept.tolist()) <= set(rows.keys.tolist())
 
-        run_together(churn, export)
+        run_together(until(stop, churn), times_of(20, stop, export))
 
     def test_clamped_times_of_many_threads_are_all_counted(self):
         table = self.table()

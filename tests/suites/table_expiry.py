@@ -1,5 +1,6 @@
 """Expiry: which rows `evict` removes, and the background sweep."""
 
+import math
 import threading
 
 import pytest
@@ -195,8 +196,15 @@ class Sweeps(TableCase):
             sweep.close()
         sweep.close()
 
-    def test_pause_must_be_positive(self):
-        table = self.table()
-        text = r"\[BackgroundSweep\] expected every_seconds > 0, got 0 \(table 'user'\)"
-        with pytest.raises(ValueError, match=text):
-            BackgroundSweep(table, every_seconds=0)
+    @pytest.mark.parametrize("pause", [0, -1, math.nan, math.inf])
+    def test_pause_outside_its_range(self, pause):
+        most = f"{threading.TIMEOUT_MAX:.0f}"
+        text = f"[BackgroundSweep] expected every_seconds in (0, {most}], got {pause} "
+        with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+            BackgroundSweep(self.table(), every_seconds=pause)
+        assert str(caught.value) == f"{text}(table 'user')"
+
+    def test_pause_that_is_no_number(self):
+        text = r"\[BackgroundSweep\] expected every_seconds as a number, got '1' \(table 'user'\)"
+        with pytest.raises(TypeError, match=text):
+            BackgroundSweep(self.table(), every_seconds="1")

@@ -7,6 +7,7 @@ A key of a slot with threshold 0 is admitted without a question.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from monolith.embedding.arguments import check_kind
 from monolith.embedding.slots import check_int, check_slots, slot_of
 
 __all__ = ["Admission", "MinCount", "Probabilistic", "SlidingFilter"]
@@ -107,6 +108,10 @@ class Probabilistic(_Thresholds):
     """
 
     equal_probability: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_kind("[Probabilistic]", "equal_probability", self.equal_probability, bool)
 
 
 Admission = MinCount | SlidingFilter | Probabilistic

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["as_integer", "as_list", "check_number"]
+__all__ = ["as_integer", "as_list", "check_kind", "check_number"]
 
 
 def as_integer(where: str, name: str, value: Any, which: str = "") -> int:
@@ -35,3 +35,10 @@ def as_list(where: str, name: str, values: Iterable[Any], which: str = "") -> li
         return list(values)
     except TypeError as error:
         raise TypeError(f"{where} expected {name} as a sequence, got {values!r}{which}") from error
+
+
+def check_kind(where: str, name: str, value: Any, *kinds: type, which: str = "") -> None:
+    """Refuse what is of none of the classes."""
+    if not isinstance(value, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{where} expected {name} as {expected}, got {value!r}{which}")

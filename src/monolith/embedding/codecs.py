@@ -3,6 +3,7 @@
 import torch
 
 from monolith.embedding import reference_codecs
+from monolith.embedding.arguments import as_integer, check_kind
 from monolith.embedding.views import Storage, code_dtype, code_size, codec_of
 from monolith.ops.native import load_native
 
@@ -54,6 +55,7 @@ def decode(codes: torch.Tensor, storage: Storage, dim: int) -> torch.Tensor:
         tensor([[ 0.2500, -0.2500]])
     """
     name, parameter = codec_of(storage)
+    dim = as_integer("[decode]", "dim", dim)
     dtype = getattr(torch, code_dtype(storage))
     _check("decode", "codes", codes, dtype, code_size(storage, dim))
     weights = _empty(len(codes), dim, torch.float32)
@@ -73,6 +75,7 @@ def _check(
     verb: str, name: str, values: torch.Tensor, dtype: torch.dtype, size: int | None
 ) -> None:
     """Refuse what is not a contiguous CPU matrix of the dtype, with `size` columns if given."""
+    check_kind(f"[{verb}]", name, values, torch.Tensor)
     if values.dtype != dtype:
         raise TypeError(f"[{verb}] expected {name} of dtype {dtype}, got {values.dtype}")
     if values.device.type != "cpu" or values.dim() != 2 or not values.is_contiguous():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from monolith.embedding.admission import Admission, MinCount, Probabilistic, SlidingFilter
-from monolith.embedding.arguments import as_integer, as_list, check_number
+from monolith.embedding.arguments import as_integer, as_list, check_kind, check_number
 from monolith.embedding.budget import EMPTY_TABLE_BYTES, Budget
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import (
@@ -157,6 +157,7 @@ class TableConfig:
             raise ValueError(
                 f"[TableConfig] expected kind 'training' or 'serving', got {self.kind!r}"
             )
+        check_kind("[TableConfig]", "skip_zero", self.skip_zero, bool)
         if self.skip_zero and self.kind != "serving":
             raise ValueError(
                 f"[TableConfig] expected skip_zero with kind='serving' only, got {self.kind!r}"
@@ -205,9 +206,8 @@ class TableConfig:
         }
         for name, classes in kinds.items():
             value = getattr(self, name)
-            if value is not None and not isinstance(value, classes):
-                expected = " or ".join(kind.__name__ for kind in classes)
-                raise TypeError(f"[TableConfig] expected {name} as {expected}, got {value!r}")
+            if value is not None:
+                check_kind("[TableConfig]", name, value, *classes)
         least = EMPTY_TABLE_BYTES + row_bytes(self)
         if self.budget is not None and self.budget.max_bytes < least:
             raise ValueError(

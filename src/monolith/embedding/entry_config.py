@@ -7,8 +7,9 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
+from monolith.embedding.arguments import as_integer, as_list, check_kind
 from monolith.embedding.config import Segment, TableConfig
 from monolith.embedding.entry_parts import (
     Compressor,
@@ -49,6 +50,15 @@ class EntrySegment:
     opt_config: Optimizer | StochasticRoundingFloat16OptimizerWrapper | None = None
     comp_config: Compressor | None = None
 
+    def __post_init__(self) -> None:
+        kinds: dict[str, tuple[type, ...]] = {
+            "opt_config": (Optimizer, StochasticRoundingFloat16OptimizerWrapper),
+            "comp_config": get_args(Compressor),
+        }
+        for name, classes in kinds.items():
+            if getattr(self, name) is not None:
+                check_kind("[EntrySegment]", name, getattr(self, name), *classes)
+
 
 def CombineAsSegment(  # noqa: N802 - a name of the reference system
     dim: int,
@@ -82,7 +92,11 @@ class EntryConfig:
     entry_type: EntryType = EntryType.TRAINING
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "segments", tuple(self.segments))
+        segments = as_list("[EntryConfig]", "segments", self.segments)
+        for segment in segments:
+            check_kind("[EntryConfig]", "each of segments", segment, EntrySegment)
+        check_kind("[EntryConfig]", "entry_type", self.entry_type, EntryType)
+        object.__setattr__(self, "segments", tuple(segments))
         if not self.segments:
             raise ValueError("[EntryConfig] expected at least one segment")
         needed = {
@@ -106,10 +120,11 @@ class EmbeddingHashTableConfig:
     Args:
         entry_config: what its rows are.
         initial_capacity: rows to expect; tables grow as they need to.
-        slot_expire_time_config: days that rows live, by slot.
+        slot_expire_time_config: days that rows live, by slot; 36,500 if None.
         cuckoo: the kind of table; the only one, and must be set.
         entry_type: how rows lie in memory.
-        enable_feature_eviction: remove expired rows in the background.
+        enable_feature_eviction: remove expired rows in the background; see
+            `HashTableConfigInstance.evict_every_seconds`.
         feature_evict_every_n_hours: how often.
         skip_zero_embedding: keep no rows of zeros; SERVING only.
     """
@@ -124,11 +139,10 @@ class EmbeddingHashTableConfig:
     skip_zero_embedding: bool = False
 
     def __post_init__(self) -> None:
+        where = "[EmbeddingHashTableConfig]"
         for name in ("initial_capacity", "feature_evict_every_n_hours"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"[EmbeddingHashTableConfig] expected {name} >= 1, got {getattr(self, name)}"
-                )
+            if as_integer(where, name, getattr(self, name)) < 1:
+                raise ValueError(f"{where} expected {name} >= 1, got {getattr(self, name)}")
         if self.skip_zero_embedding and self.entry_config.entry_type != EntryType.SERVING:
             raise ValueError(
                 "[EmbeddingHashTableConfig] expected skip_zero_embedding only with a SERVING "
@@ -153,6 +167,8 @@ class CuckooHashTableConfig:
     feature_evict_every_n_hours: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("initial_capacity", "feature_evict_every_n_hours"):
+            as_integer("[CuckooHashTableConfig]", name, getattr(self, name))
         if self.initial_capacity < 1 or self.feature_evict_every_n_hours < 0:
             raise ValueError(
                 "[CuckooHashTableConfig] expected initial_capacity >= 1 and "
@@ -230,8 +246,14 @@ class HashTableConfigInstance:
             [_segment(entry.entry_type, segment, rate) for segment, rate in parts],
             kind=entry.entry_type.name.lower(),
             skip_zero=config.skip_zero_embedding,
-            expiry=_expiry(config.slot_expire_time_config),
+            expiry=_expiry(config),
         )
+
+    @property
+    def evict_every_seconds(self) -> int | None:
+        """Pause of the table's `BackgroundSweep`; None if expired rows stay until `evict`."""
+        config = self.table_config
+        return config.feature_evict_every_n_hours * 3600 if config.enable_feature_eviction else None
 
 
 def _capabilities(config: EmbeddingHashTableConfig) -> list[tuple[str, object, tuple[object, ...]]]:
@@ -244,16 +266,17 @@ def _capabilities(config: EmbeddingHashTableConfig) -> list[tuple[str, object, t
             (EntryType.TRAINING, EntryType.SERVING),
         ),
         ("entry_type", config.entry_type, (StorageType.PACKED,)),
-        ("enable_feature_eviction", config.enable_feature_eviction, (False,)),
     ]
     return parts
 
 
-def _expiry(config: SlotExpireTimeConfig | None) -> Expiry | None:
-    if config is None:
-        return None
-    slots = {each.slot: each.expire_time for each in config.slot_expire_times}
-    return Expiry(config.default_expire_time, slots)
+def _expiry(config: EmbeddingHashTableConfig) -> Expiry | None:
+    """A table that neither names days nor evicts keeps every row."""
+    days = config.slot_expire_time_config
+    if days is None:
+        return Expiry() if config.enable_feature_eviction else None
+    slots = {each.slot: each.expire_time for each in days.slot_expire_times}
+    return Expiry(days.default_expire_time, slots)
 
 
 def _segment(entry_type: EntryType, segment: EntrySegment, rate: LearningRate) -> Segment:

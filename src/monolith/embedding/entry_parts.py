@@ -3,9 +3,12 @@
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from monolith.embedding.arguments import as_list, check_kind, check_number
 from monolith.embedding.initializers import Constant, Uniform
 from monolith.embedding.optimizers import Optimizer
+from monolith.embedding.slots import check_int
 from monolith.embedding.views import FixedR8, OneBit
 
 __all__ = [
@@ -45,15 +48,19 @@ class StorageType(enum.Enum):
 
 def _check_uint32(where: object, **values: int) -> None:
     for name, value in values.items():
-        if not 0 <= value <= _MAX_UINT32:
-            raise ValueError(
-                f"[{type(where).__name__}] expected {name} in [0, {_MAX_UINT32}], got {value}"
-            )
+        check_int(type(where).__name__, name, value, 0, _MAX_UINT32)
 
 
-def _check_distinct(where: object, slots: list[int]) -> None:
+def _parts(where: object, name: str, kind: type) -> tuple[Any, ...]:
+    """The parts of a config, one per slot."""
+    place = f"[{type(where).__name__}]"
+    parts = as_list(place, name, getattr(where, name))
+    for part in parts:
+        check_kind(place, f"each of {name}", part, kind)
+    slots = [part.slot for part in parts]
     if len(set(slots)) != len(slots):
-        raise ValueError(f"[{type(where).__name__}] expected each slot once, got {slots}")
+        raise ValueError(f"{place} expected each slot once, got {slots}")
+    return tuple(parts)
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,9 @@ class SlotExpireTimeConfig:
     default_expire_time: int = 36500
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "slot_expire_times", tuple(self.slot_expire_times))
+        parts = _parts(self, "slot_expire_times", SlotExpireTime)
+        object.__setattr__(self, "slot_expire_times", parts)
         _check_uint32(self, default_expire_time=self.default_expire_time)
-        _check_distinct(self, [each.slot for each in self.slot_expire_times])
 
 
 @dataclass(frozen=True)
@@ -127,10 +134,9 @@ class SlotOccurrenceThresholdConfig:
     default_occurrence_threshold: int = 0
 
     def __post_init__(self) -> None:
-        thresholds = tuple(self.slot_occurrence_thresholds)
-        object.__setattr__(self, "slot_occurrence_thresholds", thresholds)
+        parts = _parts(self, "slot_occurrence_thresholds", SlotOccurrenceThreshold)
+        object.__setattr__(self, "slot_occurrence_thresholds", parts)
         _check_uint32(self, default_occurrence_threshold=self.default_occurrence_threshold)
-        _check_distinct(self, [each.slot for each in thresholds])
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,10 @@ class StochasticRoundingFloat16OptimizerWrapper:
     """
 
     optimizer: Optimizer
+
+    def __post_init__(self) -> None:
+        where = "[StochasticRoundingFloat16OptimizerWrapper]"
+        check_kind(where, "optimizer", self.optimizer, Optimizer)
 
 
 class DcOptimizer:
@@ -188,6 +198,7 @@ def RandomUniformInitializer(  # noqa: N802
 
 def BatchSoftmaxInitializer(init_step_interval: float) -> Constant:  # noqa: N802
     """The weight of `BatchSoftmax` starts at an interval of so many steps, at least 1."""
+    check_number("[BatchSoftmaxInitializer]", "init_step_interval", init_step_interval)
     if not init_step_interval >= 1:
         raise ValueError(f"init_step_interval should be >= 1, while got {init_step_interval}")
     return Constant(init_step_interval)

@@ -30,7 +30,6 @@ from monolith.embedding.reference_batch import (
 )
 from monolith.embedding.reference_optimizers import Call, optimizer_step
 from monolith.embedding.reference_retention import ReferenceRows
-from monolith.embedding.retention_checks import candidate_columns
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 
@@ -186,8 +185,7 @@ class ReferenceTable(TableVerbs):
 
     def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
         with self._open("import_candidates"):
-            names = candidate_columns(self.config)
-            self._store.admission.load({name: columns[name].numpy() for name in names})
+            self._store.import_candidates(columns)
 
     # Facts
 

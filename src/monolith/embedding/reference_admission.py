@@ -5,7 +5,7 @@ caller holds the table's lock.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +54,8 @@ class AdmitAll:
     num_overflows = 0
     num_candidates = 0
     num_bytes = 0
+    growth_bytes = 0
+    """What remembering one more key takes at most."""
 
     def __init__(self, rule: Admission | None = None) -> None:
         self._thresholds = rule
@@ -70,8 +72,8 @@ class AdmitAll:
         """What is remembered of some partitions."""
         return {}
 
-    def load(self, columns: Columns) -> None:
-        """Take over checked columns."""
+    def load(self, columns: Columns, may_grow: Callable[[], bool]) -> None:
+        """Take over checked columns; what has no room counts as dropped."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -84,6 +86,8 @@ class _Candidate(NamedTuple):
 
 class _CandidateMap(AdmitAll):
     """`MinCount`: partition -> key -> candidate, the least recently seen first."""
+
+    growth_bytes = _CANDIDATE_BYTES
 
     def __init__(self, rule: MinCount) -> None:
         super().__init__(rule)
@@ -132,9 +136,12 @@ class _CandidateMap(AdmitAll):
         ]
         return _as_columns(("key", "count", "time"), rows)
 
-    def load(self, columns: Columns) -> None:
+    def load(self, columns: Columns, may_grow: Callable[[], bool]) -> None:
         for key, count, time in zip(*(columns[n].tolist() for n in columns), strict=True):
-            self._put(key, count, time)
+            if key in self._partitions.get(key_hash(key) >> 52, {}) or may_grow():
+                self._put(key, count, time)
+            else:
+                self.num_dropped += 1
 
     def clear(self) -> None:
         self._partitions.clear()
@@ -147,13 +154,17 @@ class _FilterRings(AdmitAll):
         super().__init__(rule)
         self._rule = rule
         self._rings: dict[int, FilterRing] = {}
-        self._cleared = (0, 0)  # drops and overflows of rings before they were cleared
+        self._cleared = (0, 0)  # drops and overflows that no ring counts
+        self.growth_bytes = self._new_ring().num_bytes
 
-    def _ring(self, partition: int) -> FilterRing:
-        if partition not in self._rings:
-            capacity = self._rule.capacity // NUM_PARTITIONS
-            self._rings[partition] = FilterRing(capacity, self._rule.split_num)
-        return self._rings[partition]
+    def _new_ring(self) -> FilterRing:
+        return FilterRing(self._rule.capacity // NUM_PARTITIONS, self._rule.split_num)
+
+    def _ring(self, partition: int, may_grow: bool) -> FilterRing | None:
+        """None: there is none, and no room for one."""
+        if partition not in self._rings and may_grow:
+            self._rings[partition] = self._new_ring()
+        return self._rings.get(partition)
 
     @property
     def num_dropped(self) -> int:  # type: ignore[override]
@@ -177,9 +188,10 @@ class _FilterRings(AdmitAll):
 
     def ask(self, question: Question) -> bool:
         hash_of_key = key_hash(question.key)
-        if not question.may_grow and hash_of_key >> 52 not in self._rings:
+        ring = self._ring(hash_of_key >> 52, question.may_grow)
+        if ring is None:
             return False
-        seen = self._ring(hash_of_key >> 52).add(hash_of_key, question.num_occurrences)
+        seen = ring.add(hash_of_key, question.num_occurrences)
         return seen is None or seen >= self._rule.threshold_of(question.key)
 
     def columns(self, partitions: Sequence[int]) -> Columns:
@@ -191,9 +203,13 @@ class _FilterRings(AdmitAll):
         ]
         return _as_columns(("partition", "split", "cell", "value"), rows)
 
-    def load(self, columns: Columns) -> None:
+    def load(self, columns: Columns, may_grow: Callable[[], bool]) -> None:
         for partition, *row in zip(*(columns[n].tolist() for n in columns), strict=True):
-            self._ring(partition).load(*row)
+            ring = self._ring(partition, may_grow())
+            if ring is not None:
+                ring.load(*row)
+            elif row[0] >= 0:
+                self._cleared = (self._cleared[0] + 1, self._cleared[1])
 
     def clear(self) -> None:
         self._cleared = (self.num_dropped, self.num_overflows)

@@ -98,7 +98,12 @@ class FilterRing:
         oldest.clear()
 
     def rows(self) -> Iterator[tuple[int, int, int]]:
-        """(-1, head, head_increment), then (split, cell, value) of the cells in use."""
+        """(-1, head, head_increment), then (split, cell, value) of the cells in use.
+
+        Nothing, if nothing was counted.
+        """
+        if not self.head_increment and not any(self._splits):
+            return
         yield -1, self.head, self.head_increment
         for split, cells in enumerate(self._splits):
             for cell in sorted(cells):

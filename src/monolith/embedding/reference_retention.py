@@ -11,11 +11,11 @@ from monolith.embedding.budget import EMPTY_TABLE_BYTES
 from monolith.embedding.config import TableConfig, row_bytes
 from monolith.embedding.reference_admission import Question, make_admission
 from monolith.embedding.reference_batch import Matrix
+from monolith.embedding.retention_checks import candidate_columns
 
 __all__ = ["ReferenceRow", "ReferenceRows"]
 
 _INDEX_BYTES = 48  # of a row, nominally
-_CANDIDATE_BYTES = 16
 _NUM_SAMPLED = 16
 _MAX_USES = 255
 _AGEING_PERIOD = 8  # samplings; every so many, use counts are halved
@@ -68,7 +68,7 @@ class ReferenceRows:
         for key, count in occurrences.items():
             if key in self.rows or not self.admission.has_rule(key):
                 continue
-            question = Question(key, count, now, call, may_grow=self._fits(_CANDIDATE_BYTES))
+            question = Question(key, count, now, call, may_grow=self._may_remember())
             if not self.admission.ask(question):
                 refused.add(key)
         self.counters["refused"] += len(refused)
@@ -122,6 +122,14 @@ class ReferenceRows:
         """Columns of `Table.export_candidates`."""
         columns = self.admission.columns(partitions)
         return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+    def import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
+        """Take over checked columns, as far as the budget allows."""
+        values = {name: columns[name].numpy() for name in candidate_columns(self._config)}
+        self.admission.load(values, self._may_remember)
+
+    def _may_remember(self) -> bool:
+        return self._fits(self.admission.growth_bytes)
 
     def clear(self) -> None:
         """Remove rows and candidates."""

@@ -4,6 +4,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from monolith.embedding.arguments import check_number
 from monolith.embedding.retention import RetentionVerbs
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class BackgroundSweep:
 
     Args:
         table: the table; it must stay open until the sweep is closed.
-        every_seconds: pause between two sweeps.
+        every_seconds: pause between two sweeps, and before the first.
 
     Example:
         >>> from monolith.embedding import Expiry, Segment, Table, TableConfig
@@ -33,10 +34,12 @@ class BackgroundSweep:
     """
 
     def __init__(self, table: RetentionVerbs, every_seconds: float) -> None:
-        if not every_seconds > 0:
+        which = f" (table {table.name!r})"
+        check_number("[BackgroundSweep]", "every_seconds", every_seconds, which)
+        if not 0 < every_seconds <= threading.TIMEOUT_MAX:
             raise ValueError(
-                f"[BackgroundSweep] expected every_seconds > 0, got {every_seconds} "
-                f"(table {table.name!r})"
+                f"[BackgroundSweep] expected every_seconds in (0, {threading.TIMEOUT_MAX:.0f}], "
+                f"got {every_seconds}{which}"
             )
         self.num_sweeps = 0
         self.num_evicted = 0

@@ -12,6 +12,7 @@
 import math
 from dataclasses import dataclass
 
+from monolith.embedding.arguments import as_integer, check_number
 from monolith.embedding.initializers import MAX_FLOAT32
 
 __all__ = [
@@ -47,6 +48,7 @@ class FixedR8:
     fixed_range: float = 1.0
 
     def __post_init__(self) -> None:
+        check_number("[FixedR8]", "fixed_range", self.fixed_range)
         if not 1e-30 <= self.fixed_range <= 1e30:
             raise ValueError(
                 f"[FixedR8] expected fixed_range in [1e-30, 1e+30], got {self.fixed_range}"
@@ -84,10 +86,12 @@ class OneBit:
     max_scale: float = 10000.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.step_size, int) and self.step_size >= 1):
-            raise ValueError(f"[OneBit] expected step_size >= 1, got {self.step_size!r}")
+        object.__setattr__(self, "step_size", as_integer("[OneBit]", "step_size", self.step_size))
+        if self.step_size < 1:
+            raise ValueError(f"[OneBit] expected step_size >= 1, got {self.step_size}")
         for name in ("amplitude", "init_scale", "max_scale"):
             value = getattr(self, name)
+            check_number("[OneBit]", name, value)
             if not 1e-30 <= value <= MAX_FLOAT32:
                 raise ValueError(
                     f"[OneBit] expected {name} in [1e-30, {MAX_FLOAT32:g}], got {value}"

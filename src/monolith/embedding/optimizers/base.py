@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from monolith.embedding.arguments import check_number
+from monolith.embedding.arguments import as_integer, check_number
 from monolith.embedding.initializers import MAX_FLOAT32
 from monolith.embedding.schedules import PolynomialDecay
 
@@ -139,8 +139,8 @@ class Optimizer(ABC):
             if not isinstance(value, bool):
                 raise TypeError(f"{where} expected {name} as True or False, got {value!r}")
         elif "is_steps" in rules:
-            if not isinstance(value, int) or value < 0:
-                raise ValueError(f"{where} expected {name} as an integer >= 0, got {value!r}")
+            if as_integer(where, name, value) < 0:
+                raise ValueError(f"{where} expected {name} >= 0, got {value}")
         elif not (name == "learning_rate" and callable(value)):
             most = rules.get("most", MAX_FLOAT32)
             check_number(where, name, value)

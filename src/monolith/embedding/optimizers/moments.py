@@ -1,6 +1,7 @@
 """Optimizers that average gradients and their squares over steps."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from monolith.embedding.optimizers.base import (
     BELOW_ONE,
@@ -51,7 +52,29 @@ class Adadelta(Optimizer):
 
 
 @dataclass(frozen=True)
-class Adam(Optimizer):
+class _Moments(Optimizer):
+    """Options and state that `Adam` and `AMSGrad` share."""
+
+    learning_rate: LearningRate = 0.01
+    beta1: float = number(0.9, most=BELOW_ONE)
+    beta2: float = number(0.99, most=BELOW_ONE)
+    weight_decay_factor: float = number(0.0)
+    use_nesterov: bool = flag()
+    epsilon: float = number(0.01)
+    warmup_steps: int = steps()
+
+    _averages: ClassVar[tuple[str, ...]] = ("m", "v")
+
+    def _state(self, dim: int) -> tuple[StateColumn, ...]:
+        return (
+            *(StateColumn(name, dim, 0.0) for name in self._averages),
+            StateColumn("beta1_power", 1, self.beta1),
+            StateColumn("beta2_power", 1, self.beta2),
+        )
+
+
+@dataclass(frozen=True)
+class Adam(_Moments):
     """Adam; epsilon is outside the root and not corrected for bias.
 
     ```
@@ -80,21 +103,11 @@ class Adam(Optimizer):
         ['m', 'v', 'beta1_power', 'beta2_power']
     """
 
-    learning_rate: LearningRate = 0.01
-    beta1: float = number(0.9, most=BELOW_ONE)
-    beta2: float = number(0.99, most=BELOW_ONE)
-    weight_decay_factor: float = number(0.0)
-    use_nesterov: bool = flag()
-    epsilon: float = number(0.01)
-    warmup_steps: int = steps()
     use_beta1_warmup: bool = refused(False)
-
-    def _state(self, dim: int) -> tuple[StateColumn, ...]:
-        return _adam_state(("m", "v"), dim, self.beta1, self.beta2)
 
 
 @dataclass(frozen=True)
-class AMSGrad(Optimizer):
+class AMSGrad(_Moments):
     """Adam that divides by the largest v so far.
 
     ```
@@ -115,23 +128,7 @@ class AMSGrad(Optimizer):
         ['m', 'v', 'vhat', 'beta1_power', 'beta2_power']
     """
 
-    learning_rate: LearningRate = 0.01
-    beta1: float = number(0.9, most=BELOW_ONE)
-    beta2: float = number(0.99, most=BELOW_ONE)
-    weight_decay_factor: float = number(0.0)
-    use_nesterov: bool = flag()
-    epsilon: float = number(0.01)
-    warmup_steps: int = steps()
-
-    def _state(self, dim: int) -> tuple[StateColumn, ...]:
-        return _adam_state(("m", "v", "vhat"), dim, self.beta1, self.beta2)
-
-
-def _adam_state(
-    names: tuple[str, ...], dim: int, beta1: float, beta2: float
-) -> tuple[StateColumn, ...]:
-    powers = (StateColumn("beta1_power", 1, beta1), StateColumn("beta2_power", 1, beta2))
-    return (*(StateColumn(name, dim, 0.0) for name in names), *powers)
+    _averages: ClassVar[tuple[str, ...]] = ("m", "v", "vhat")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,173 @@
+// What happens where something cannot grow: row numbers, bins, the directory, threads.
+#include <pthread.h>
+
+#include <cstring>
+#include <new>
+
+#include "check.h"
+#include "table/arena.h"
+#include "table/epochs.h"
+#include "table/index.h"
+#include "table/team.h"
+#include "tables.h"
+
+using namespace monolith;
+
+namespace {
+
+template <typename Call>
+bool runs_out(const Call& call) {
+  try {
+    call();
+    return false;
+  } catch (const OutOfMemory& error) {
+    CHECK(std::strstr(error.what(), "out of memory") != nullptr);
+    return true;
+  }
+}
+
+// The first chunk is one page, the second twice as large: 64 + 128 rows of 48 bytes and 8 of meta.
+void test_arena_ends_with_its_last_chunk() {
+  Memory memory;
+  Epochs epochs;
+  Arena arena(memory, epochs, 48, 2);
+  std::vector<uint32_t> numbers(1000);
+  size_t taken = 0;
+  const auto take_all = [&] {
+    while (taken < numbers.size()) taken += arena.take(numbers.data() + taken, 100);
+  };
+  CHECK(runs_out(take_all));
+  CHECK(taken == 64 + 128 && arena.bytes() == taken * 56);
+  arena.give(numbers.data(), 1);
+  uint32_t again;
+  CHECK(arena.take(&again, 1) == 1 && again == numbers[0]);
+  CHECK(runs_out([&] { arena.take(&again, 1); }));
+}
+
+void test_last_row_number_is_not_a_mark() {
+  const uint32_t last = (Arena::kMaxChunks << Arena::kIndexBits) - 1;
+  CHECK((last & kReserved) == 0 && (last | kReserved) != kNoRow);
+}
+
+void insert(Index& index, int64_t key, uint32_t row) {
+  const uint64_t hash = key_hash(key);
+  Bin* bin = index.lock_bin(hash);
+  try {
+    bin = index.make_room(bin, hash);
+  } catch (...) {
+    bin->lock.unlock();
+    throw;
+  }
+  bin->insert(key, hash, row, bin->find_free(hash));
+  bin->lock.unlock();
+}
+
+// Four bins of 8 lines, each full at 87 %.
+void test_index_ends_with_its_last_bin() {
+  Memory memory;
+  Epochs epochs;
+  Index index(memory, epochs, 0x9E3779B97F4A7C15u, 0, {2, 8});
+  Epochs::Guard guard(epochs);
+  std::vector<int64_t> inserted;
+  for (int64_t key = 0; key < 1000; ++key) {
+    const size_t bytes = index.bytes();
+    if (runs_out([&] { insert(index, key, static_cast<uint32_t>(key)); })) {
+      CHECK(index.bytes() == bytes && index.find(key, key_hash(key)).row == kNoRow);
+    } else {
+      inserted.push_back(key);
+    }
+  }
+  CHECK(index.counters().splits == 3);
+  CHECK(inserted.size() == 4 * static_cast<size_t>(8 * Line::kSlots * 0.87));
+  for (const int64_t key : inserted) CHECK(index.find(key, key_hash(key)).row == key);
+}
+
+// At its depth the directory stays, and bins grow instead.
+void test_bins_grow_where_the_directory_cannot() {
+  Memory memory;
+  Epochs epochs;
+  Index index(memory, epochs, 0x9E3779B97F4A7C15u, 0, {1, BinRef::kMaxLines});
+  Epochs::Guard guard(epochs);
+  for (int64_t key = 0; key < 50000; ++key) insert(index, key, static_cast<uint32_t>(key));
+  CHECK(index.counters().splits == 1);
+  for (int64_t key = 0; key < 50000; ++key) CHECK(index.find(key, key_hash(key)).row == key);
+}
+
+void test_reference_to_the_largest_bin() {
+  Memory memory;
+  const size_t bytes = (size_t{BinRef::kMaxLines} + 1) * sizeof(Line);  // untouched but the first
+  Bin* bin = new (memory.allocate(bytes)) Bin;
+  bin->num_lines = BinRef::kMaxLines;
+  const BinRef ref(bin);
+  CHECK(ref.bin() == bin && ref.num_lines() == BinRef::kMaxLines && bin->bytes() == bytes);
+  CHECK(BinRef(ref.bits()).home(UINT32_MAX) == bin->lines() + BinRef::kMaxLines - 1);
+  memory.release(bin, bytes);
+}
+
+// A table needs its index and what admission is, before the first row.
+void test_budget_that_is_too_small_for_an_empty_table() {
+  TableSpec spec = adagrad_table(4);
+  spec.admission.kind = AdmissionKind::kMinCount;
+  const size_t least = sizeof(Table) + Table(spec).index_bytes() + sizeof(Admission);
+  spec.budget_bytes = least;
+  CHECK(Table(spec).num_rows() == 0);
+  for (const size_t bytes : {least - 1, least - sizeof(Admission) - 1}) {
+    spec.budget_bytes = bytes;
+    bool is_refused = false;
+    try {
+      const Table table(spec);
+    } catch (const OverBudget&) {
+      is_refused = true;
+    }
+    CHECK(is_refused);
+  }
+}
+
+#ifdef __GLIBC__
+// Threads whose stacks do not fit into the address space.
+class NoThreads {
+ public:
+  NoThreads() {
+    CHECK(pthread_getattr_default_np(&before_) == 0);
+    pthread_attr_t huge;
+    CHECK(pthread_attr_init(&huge) == 0 && pthread_attr_setstacksize(&huge, size_t{1} << 50) == 0);
+    CHECK(pthread_setattr_default_np(&huge) == 0);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+void test_call_without_threads_runs_on_its_own() {
+  const NoThreads none;
+  unsigned size = 0;
+  Team::run(4, [&](Team& team, unsigned member) { size += team.size() + member; });
+  CHECK(size == 1);
+  Table table(adagrad_table(4));
+  const auto keys = keys_from(0, 20000);
+  std::vector<float> ones(keys.size() * 4, 1.0f), rows(ones.size());
+  table.assign(keys.data(), keys.size(), ones.data(), 1, 4);
+  table.lookup(keys.data(), keys.size(), rows.data(), true, nullptr, 4);
+  CHECK(table.num_rows() == keys.size() && rows == ones);
+}
+#endif
+
+}  // namespace
+
+int main() {
+  test_arena_ends_with_its_last_chunk();
+  test_last_row_number_is_not_a_mark();
+  test_index_ends_with_its_last_bin();
+  test_bins_grow_where_the_directory_cannot();
+  test_reference_to_the_largest_bin();
+  test_budget_that_is_too_small_for_an_empty_table();
+#ifdef __GLIBC__
+  test_call_without_threads_runs_on_its_own();
+#endif
+  std::printf("limits: ok\n");
+}
