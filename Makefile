@@ -37,9 +37,11 @@ test: build  ## run every test but the slow ones (under ten minutes)
 	@echo "== running the tests, without those marked slow"
 	$(PY) -m pytest -m "not slow"
 
+# The shared suite runs on new tables there; on reloaded ones it is left to `make test`.
 test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
-	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist"
+	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
+	  --ignore=tests/embedding/disk/test_reloaded.py
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"

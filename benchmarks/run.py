@@ -31,6 +31,7 @@ STAGES = (
     "optimizers",
     "admission",
     "eviction",
+    "disk",
 )
 
 

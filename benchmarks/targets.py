@@ -128,6 +128,8 @@ TARGETS = (
         _field("lock_wait_max_ns"),
         is_maximum=True,
     ),
+    Target("save: x the disk's sequential rate", "disk_save", 0.8, _ratio("sequential")),
+    Target("load: x the disk's sequential rate", "disk_load", 0.6, _ratio("sequential")),
     Target("empty table [B]", "empty_table", 4096, _field("median"), is_maximum=True),
     Target("1,000 tables of 10 rows [MiB]", "thousand_tables", 16, _field("median"), (), True),
     Target("creating 1,000 tables [ms]", "create_tables", 50, _field("median"), is_maximum=True),

@@ -2,12 +2,16 @@
 #include <nanobind/nanobind.h>
 
 void init_codec(nanobind::module_& module);
+void init_io(nanobind::module_& module);
 void init_table(nanobind::module_& module);
+void init_touched_key_set(nanobind::module_& module);
 
 NB_MODULE(_native, module) {
   nanobind::set_leak_warnings(false);  // tables alive at exit are no leak
   module.doc() =
       "Compiled core of monolith. Tensors come as addresses of checked, contiguous memory.";
   init_codec(module);
+  init_io(module);
   init_table(module);
+  init_touched_key_set(module);
 }

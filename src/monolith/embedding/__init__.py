@@ -6,6 +6,7 @@ from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
 from monolith.embedding.budget import Budget
 from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
+from monolith.embedding.disk import Progress, load_table, load_tables, restore_tables, save_tables
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
 from monolith.embedding.optimizers import (
@@ -29,6 +30,7 @@ from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.schedules import PolynomialDecay
 from monolith.embedding.sweep import BackgroundSweep
+from monolith.embedding.touched_key_set import TouchedKeySet
 from monolith.embedding.views import FixedR8, OneBit
 from monolith.ops.native import load_native
 
@@ -70,6 +72,7 @@ __all__ = [
     "OneBit",
     "PolynomialDecay",
     "Probabilistic",
+    "Progress",
     "RMSprop",
     "RMSpropV2",
     "ReferenceTable",
@@ -80,8 +83,13 @@ __all__ = [
     "SlidingFilter",
     "Table",
     "TableConfig",
+    "TouchedKeySet",
     "Uniform",
     "Zeros",
     "decode",
     "encode",
+    "load_table",
+    "load_tables",
+    "restore_tables",
+    "save_tables",
 ]

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from monolith.embedding.slots import check_int, check_slots, slot_of
+import torch
+
+from monolith.embedding.slots import NUM_SLOTS, check_int, check_slots, slot_of
 
 __all__ = ["Expiry", "SECONDS_PER_DAY"]
 
@@ -36,3 +38,17 @@ class Expiry:
     def seconds_of(self, key: int) -> int:
         """Life of the key's row in seconds."""
         return self.slots.get(slot_of(key), self.days) * SECONDS_PER_DAY
+
+    def is_expired(self, keys: torch.Tensor, times: torch.Tensor, reference: int) -> torch.Tensor:
+        """Whether rows are expired at a time, bool (n,).
+
+        Args:
+            keys: int64 (n,).
+            times: int64 (n,), of the last updates.
+            reference: the time.
+        """
+        if not self.slots:
+            return reference - times >= self.days * SECONDS_PER_DAY
+        days = torch.full((NUM_SLOTS,), self.days, dtype=torch.int64, device="cpu")
+        days[list(self.slots)] = torch.tensor(list(self.slots.values()), device="cpu")
+        return reference - times >= days[(keys >> 48) & (NUM_SLOTS - 1)] * SECONDS_PER_DAY

@@ -158,7 +158,7 @@ class ReferenceTable(TableVerbs):
             self._store.remove(present, "erased")
             return torch.from_numpy(existed)
 
-    def _import_rows(self, rows: Rows) -> None:
+    def _import_rows(self, rows: Rows, threads: int) -> None:
         with self._open("import_rows"):
             values = np.empty((len(rows), self._width), np.float32)
             for name in self._columns:

@@ -1,35 +1,32 @@
 """Verbs about which rows stay: eviction of expired ones, and what admission remembers."""
 
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
 from monolith.embedding import checks
-from monolith.embedding.config import TableConfig
+from monolith.embedding.calls import TableCalls
 from monolith.embedding.retention_checks import check_candidates
 
 __all__ = ["RetentionVerbs"]
 
 
-class RetentionVerbs(ABC):
-    """The part of a table that forgets; see `TableVerbs` for the rest.
-
-    Args:
-        config: what the table is.
-    """
-
-    def __init__(self, config: TableConfig) -> None:
-        self.config = config
-        self.name = config.name
-        self._latest_time = 0
-        self._latest_lock = threading.Lock()
+class RetentionVerbs(TableCalls):
+    """The part of a table that forgets; see `TableVerbs` for the rest."""
 
     @property
     def latest_time(self) -> int:
-        """Largest update time that a writing call or imported row had; 0 after `clear`."""
+        """Largest update time that a writing call or imported row had; 0 after `clear`.
+
+        A restore sets it.
+        """
         return self._latest_time
+
+    @latest_time.setter
+    def latest_time(self, time: int) -> None:
+        checks.check_time(self.config, "latest_time", time)
+        with self._latest_lock:
+            self._latest_time = time
 
     def evict(self, now: int | None = None) -> int:
         """Remove expired rows: reference - time >= days * 86400 (`Expiry`). Safe with every verb.
@@ -81,26 +78,3 @@ class RetentionVerbs(ABC):
         self._check_open("import_candidates")
         check_candidates(self.config, columns)
         self._import_candidates(dict(columns))
-
-    def _saw(self, time: int) -> None:
-        """A call with this update time succeeded."""
-        if time > self._latest_time:
-            with self._latest_lock:
-                self._latest_time = max(self._latest_time, time)
-
-    def _forget_times(self) -> None:
-        with self._latest_lock:
-            self._latest_time = 0
-
-    @abstractmethod
-    def _check_open(self, verb: str) -> None: ...
-
-    @abstractmethod
-    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
-        """Evict from the hash `first` on; the number of rows, and where to go on (None: done)."""
-
-    @abstractmethod
-    def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]: ...
-
-    @abstractmethod
-    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None: ...

@@ -69,6 +69,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def take(self, places: torch.Tensor) -> "Rows":
+        """Some of the rows: a mask, bool (n,), or their places, int64."""
+        columns = {name: column[places] for name, column in self.columns.items()}
+        return Rows(self.keys[places], self.times[places], columns)
+
     def weights_only(self) -> "Rows":
         """The same rows without optimizer state, as a serving table imports them."""
         columns = {name: c for name, c in self.columns.items() if name.startswith("weight/")}

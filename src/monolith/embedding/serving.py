@@ -12,7 +12,7 @@ from monolith.embedding.views import code_dtype
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-__all__ = ["encoded", "is_zero", "split_zero", "take"]
+__all__ = ["encoded", "is_zero", "split_zero"]
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -50,12 +50,6 @@ def split_zero(keys: torch.Tensor, zero: torch.Tensor) -> tuple[torch.Tensor, to
     last.scatter_reduce_(0, group, places, reduce="amax")
     last = last.sort().values
     return last[~zero[last]], keys[last[zero[last]]]
-
-
-def take(rows: Rows, places: torch.Tensor) -> Rows:
-    """Some of the rows."""
-    columns = {name: column[places] for name, column in rows.columns.items()}
-    return Rows(rows.keys[places], rows.times[places], columns)
 
 
 def _dtype(config: TableConfig, index: int) -> torch.dtype:

@@ -233,9 +233,8 @@ class Table(TableVerbs):
             core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed
 
-    def _import_rows(self, rows: Rows) -> None:
+    def _import_rows(self, rows: Rows, threads: int) -> None:
         with self._open("import_rows") as core:
-            threads = default_threads(len(rows))
             buffers = self._column_buffers(rows)
             core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads)
 

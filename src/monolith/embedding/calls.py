@@ -1,0 +1,116 @@
+"""What every call on a table starts with: an open table, checked arguments, a time."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.embedding import checks
+from monolith.embedding.config import TableConfig
+from monolith.embedding.storage import TableStorage
+from monolith.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Clock", "TableCalls", "wall_clock"]
+
+Clock = Callable[[], int]
+"""Seconds since 1970."""
+
+_FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contract 1)
+
+
+def wall_clock() -> int:
+    """The machine's time in whole seconds."""
+    return int(time.time())
+
+
+class TableCalls(TableStorage):
+    """A table's config, clock and life; base of the classes that have the verbs.
+
+    Args:
+        config: what the table is.
+        clock: gives the time of a call that has no `now`.
+    """
+
+    def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
+        if not isinstance(config, TableConfig):
+            raise TypeError(
+                f"[Table] expected config as a TableConfig, got {type(config).__name__}"
+            )
+        if not callable(clock):
+            raise TypeError(
+                f"[Table] expected clock as a function that gives seconds, got {clock!r} "
+                f"(table {config.name!r})"
+            )
+        self.config = config
+        self.name = config.name
+        self.dim = config.dim
+        self._is_serving = config.kind == "serving"
+        self._clock = clock
+        self._is_closed = False
+        self._latest_time = 0
+        self._latest_lock = threading.Lock()
+
+    def close(self) -> None:
+        """Free the table; running calls finish, later ones raise. Closing twice is fine."""
+        self._is_closed = True
+        self._close()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _check_open(self, verb: str) -> None:
+        if self._is_closed:
+            raise self._closed_error(verb)
+
+    def _closed_error(self, verb: str) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"[Table.{verb}] expected an open table, got a closed one (table {self.name!r})"
+        )
+
+    def _check_keys(self, verb: str, keys: torch.Tensor) -> None:
+        self._check_open(verb)
+        checks.check_keys(self.config, verb, keys)
+
+    def _check_values(
+        self,
+        verb: str,
+        keys: torch.Tensor,
+        name: str,
+        values: torch.Tensor,
+        num_threads: int | None,
+    ) -> int:
+        self._check_keys(verb, keys)
+        checks.check_matrix(self.config, verb, name, values, (keys.numel(), self.dim))
+        return checks.check_threads(self.config, verb, num_threads, keys.numel())
+
+    @contextmanager
+    def _time(self, verb: str, now: int | None) -> Iterator[int]:
+        """The time of a writing call, seen and counted if clamped when the call has succeeded."""
+        clock_now = checks.check_integer(self.config, verb, "the clock's time", self._clock())
+        latest = clock_now + _FUTURE_SECONDS
+        now = clock_now if now is None else checks.check_integer(self.config, verb, "now", now)
+        time_now = min(now, latest)
+        checks.check_time(self.config, verb, time_now)
+        yield time_now
+        self._saw(time_now)
+        if now > latest:
+            self._count_clamped()
+
+    def _saw(self, time: int) -> None:
+        """A call with this update time succeeded."""
+        if time > self._latest_time:
+            with self._latest_lock:
+                self._latest_time = max(self._latest_time, time)
+
+    def _forget_times(self) -> None:
+        with self._latest_lock:
+            self._latest_time = 0

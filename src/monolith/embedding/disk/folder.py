@@ -1,0 +1,242 @@
+"""Where a save lies: a folder of this machine, or one that fsspec reaches.
+
+A folder appears as a whole: files are written into a subfolder of their own and synced, then the
+manifest that names them takes its place in one step.
+"""
+
+import contextlib
+import fcntl
+import io
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+from monolith.embedding.disk.manifest import MANIFEST
+from monolith.errors import FailedPreconditionError, NotFoundError
+
+__all__ = ["Folder", "NewFile", "open_folder"]
+
+_DATA = "data-"
+_LOCK = ".lock"
+
+
+class NewFile(Protocol):
+    """A file that is being written."""
+
+    def write(self, data: Any) -> int:
+        """Write all bytes of a buffer."""
+
+    def close(self) -> None:
+        """Make the bytes last, and end."""
+
+
+class Folder(ABC):
+    """A place for one save.
+
+    Args:
+        path: for messages and for files below it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def where(self, name: str) -> str:
+        """The path of a file, for messages."""
+        return f"{self.path.rstrip('/')}/{name}"
+
+    @abstractmethod
+    def writing(self) -> contextlib.AbstractContextManager[None]:
+        """Makes the folder and keeps other writers out."""
+
+    @abstractmethod
+    def create(self, name: str) -> NewFile:
+        """A new file below the folder; its subfolder is made too."""
+
+    @abstractmethod
+    def commit(self, subfolder: str, manifest: bytes) -> None:
+        """Make files of the subfolder last, then let the manifest take its place in one step."""
+
+    @abstractmethod
+    def remove_data_but(self, kept: set[str]) -> None:
+        """Remove other subfolders of data; what cannot be removed stays."""
+
+    @abstractmethod
+    def read_manifest(self) -> bytes:
+        """The manifest's bytes; NotFoundError if there is none."""
+
+    @abstractmethod
+    def read_into(self, name: str, memory: torch.Tensor) -> int:
+        """Read a file into the tensor of bytes; the number of bytes read."""
+
+    @abstractmethod
+    def will_read(self, name: str) -> None:
+        """A hint that a file is read soon; never fails."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Bytes of a file; NotFoundError if there is none."""
+
+    def _missing(self, name: str) -> NotFoundError:
+        return NotFoundError(f"[load_tables] expected a file, got none at {self.where(name)}")
+
+
+def open_folder(path: "str | os.PathLike[str]") -> Folder:
+    """The folder of a path: through fsspec if it has a scheme such as s3://, else a local one."""
+    text = os.fspath(path)
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        return _LocalFolder(text)
+    return _LocalFolder(rest) if scheme == "file" else _RemoteFolder(text)
+
+
+class _LocalFile:
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        size, done = view.nbytes, 0
+        while done < size:
+            done += self._file.write(view[done:])
+        return size
+
+    def close(self) -> None:
+        with self._file:
+            os.fsync(self._file.fileno())
+
+
+def _sync_directory(path: str) -> None:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class _LocalFolder(Folder):
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        os.makedirs(self.path, exist_ok=True)
+        _sync_directory(os.path.dirname(os.path.abspath(self.path)))
+        with open(os.path.join(self.path, _LOCK), "wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise FailedPreconditionError(
+                    f"[save_tables] expected one save at a time, got a second at {self.path}"
+                ) from error
+            yield
+
+    def create(self, name: str) -> NewFile:
+        path = os.path.join(self.path, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return _LocalFile(path)
+
+    def commit(self, subfolder: str, manifest: bytes) -> None:
+        _sync_directory(os.path.join(self.path, subfolder))
+        path = os.path.join(self.path, MANIFEST)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + ".new")  # of a save that was killed
+        file = _LocalFile(path + ".new")
+        try:
+            file.write(manifest)
+        finally:
+            file.close()
+        _sync_directory(self.path)  # the subfolder and the new file, before the step
+        os.replace(path + ".new", path)
+        _sync_directory(self.path)
+
+    def remove_data_but(self, kept: set[str]) -> None:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.path):
+                if name.startswith(_DATA) and name not in kept:
+                    shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+
+    def read_manifest(self) -> bytes:
+        with self._open(MANIFEST) as file:
+            return file.read()
+
+    def read_into(self, name: str, memory: torch.Tensor) -> int:
+        with self._open(name) as file:
+            return _read_all(file, memory)
+
+    def will_read(self, name: str) -> None:
+        with contextlib.suppress(OSError), self._open(name) as file:  # NotFoundError is one
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+    def size(self, name: str) -> int:
+        with self._open(name) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def _open(self, name: str) -> io.FileIO:
+        try:
+            return open(os.path.join(self.path, name), "rb", buffering=0)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._missing(name) from error
+
+
+def _read_all(file: Any, memory: torch.Tensor) -> int:
+    view = memoryview(memory.numpy())  # type: ignore[arg-type]
+    done = 0
+    while done < len(view):
+        num_read = file.readinto(view[done:])
+        if not num_read:
+            return done
+        done += num_read
+    return done
+
+
+class _RemoteFolder(Folder):
+    """Through fsspec: a single writer, and a store that replaces a file in one step."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        from fsspec.core import url_to_fs
+
+        self._files, self._root = url_to_fs(path)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        self._files.makedirs(self._root, exist_ok=True)
+        yield
+
+    def create(self, name: str) -> NewFile:
+        path = f"{self._root}/{name}"
+        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        file: NewFile = self._files.open(path, "wb")
+        return file
+
+    def commit(self, subfolder: str, manifest: bytes) -> None:
+        self._files.pipe_file(f"{self._root}/{MANIFEST}", manifest)
+
+    def remove_data_but(self, kept: set[str]) -> None:
+        with contextlib.suppress(OSError):
+            for path in self._files.ls(self._root, detail=False):
+                name = path.rstrip("/").rpartition("/")[2]
+                if name.startswith(_DATA) and name not in kept:
+                    self._files.rm(path, recursive=True)
+
+    def read_manifest(self) -> bytes:
+        try:
+            data: bytes = self._files.cat_file(f"{self._root}/{MANIFEST}")
+        except FileNotFoundError as error:
+            raise self._missing(MANIFEST) from error
+        return data
+
+    def will_read(self, name: str) -> None:
+        """No such hint exists there."""
+
+    def size(self, name: str) -> int:
+        try:
+            number: int = self._files.size(f"{self._root}/{name}")
+        except FileNotFoundError as error:
+            raise self._missing(name) from error
+        return number
+
+    def read_into(self, name: str, memory: torch.Tensor) -> int:
+        with self._files.open(f"{self._root}/{name}", "rb") as file:
+            return _read_all(file, memory)

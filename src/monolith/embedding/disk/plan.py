@@ -1,0 +1,150 @@
+"""What a load takes from which files: one save, or several that hold parts of the same tables."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.embedding.arguments import as_integer, as_list
+from monolith.embedding.config import NUM_PARTITIONS
+from monolith.embedding.disk.config_json import first_difference
+from monolith.embedding.disk.folder import Folder, open_folder
+from monolith.embedding.disk.manifest import MANIFEST, FileEntry, TableEntry, parse_manifest
+from monolith.embedding.disk.ranges import partitions_of_runs, runs_of, text_of
+from monolith.errors import InvalidArgumentError, NotFoundError
+
+__all__ = ["Source", "TablePlan", "plan_tables"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is to be read.
+
+    Args:
+        folder: of the save.
+        file: what its manifest says of the file.
+    """
+
+    folder: Folder
+    file: FileEntry
+
+    @property
+    def where(self) -> str:
+        """The path, for messages."""
+        return self.folder.where(self.file.path)
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What is loaded of a table.
+
+    Args:
+        name: of the table.
+        config: as JSON.
+        num_update_calls: the apply-call number.
+        latest_time: largest update time that the table had seen.
+        is_wanted: bool (4096,), by partition.
+        sources: files with wanted partitions.
+        where: the saves, for messages.
+    """
+
+    name: str
+    config: Any
+    num_update_calls: int
+    latest_time: int
+    is_wanted: NDArray[np.bool_]
+    sources: tuple[Source, ...]
+    where: str
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return sum(s.file.num_rows for s in self.sources if s.file.kind == "rows")
+
+    def check_config(self, config: Any) -> None:
+        """Refuse another config (as JSON) than that of the save."""
+        found = first_difference(self.config, config)
+        if found:
+            field, expected, got = found
+            raise InvalidArgumentError(
+                f"[load_tables] expected {field} {expected!r} as in {self.where}, got {got!r} "
+                f"(table {self.name!r})"
+            )
+
+
+def plan_tables(
+    path: Any, names: Iterable[str] | None, partitions: Iterable[int] | None
+) -> dict[str, TablePlan]:
+    """The plan of each table that is in a save; of those that are named, where names are given.
+
+    Raises:
+        NotFoundError: there is no save.
+        InvalidArgumentError: saves hold a partition twice or, of those asked for, not at all.
+    """
+    paths = (
+        [path] if isinstance(path, str | os.PathLike) else as_list("[load_tables]", "path", path)
+    )
+    entries: dict[str, list[tuple[Folder, TableEntry]]] = {}
+    for folder in map(open_folder, paths):
+        manifest = parse_manifest(folder.read_manifest(), folder.where(MANIFEST))
+        for entry in manifest.tables:
+            entries.setdefault(entry.name, []).append((folder, entry))
+    wanted = _wanted(partitions)
+    chosen = set(entries if names is None else names)
+    return {name: _plan(found, wanted) for name, found in entries.items() if name in chosen}
+
+
+def _wanted(partitions: Iterable[int] | None) -> NDArray[np.bool_] | None:
+    if partitions is None:
+        return None
+    mask = np.zeros(NUM_PARTITIONS, np.bool_)
+    for given in as_list("[load_tables]", "partitions", partitions):
+        number = as_integer("[load_tables]", "a partition", given)
+        if not 0 <= number < NUM_PARTITIONS:
+            raise ValueError(
+                f"[load_tables] expected partitions in [0, {NUM_PARTITIONS}), got {number}"
+            )
+        mask[number] = True
+    return mask
+
+
+def _plan(entries: list[tuple[Folder, TableEntry]], wanted: NDArray[np.bool_] | None) -> TablePlan:
+    name, where = entries[0][1].name, ", ".join(folder.path for folder, _ in entries)
+    count = np.zeros(NUM_PARTITIONS, np.int64)
+    for _, entry in entries:
+        for first, last in entry.partitions:
+            count[first : last + 1] += 1
+    if (count > 1).any():
+        text = text_of(runs_of(np.flatnonzero(count > 1).tolist()))
+        raise InvalidArgumentError(
+            f"[load_tables] expected each partition of table {name!r} once, got {text} more often "
+            f"(in {where})"
+        )
+    is_wanted = count > 0 if wanted is None else wanted
+    missing = is_wanted & (count == 0)
+    if missing.any():
+        text = text_of(runs_of(np.flatnonzero(missing).tolist()))
+        raise NotFoundError(
+            f"[load_tables] expected the wanted partitions of table {name!r} in {where}, "
+            f"got none of {text}"
+        )
+    plan = TablePlan(
+        name=name,
+        config=entries[0][1].config,
+        num_update_calls=max(entry.num_update_calls for _, entry in entries),
+        latest_time=max(entry.latest_time for _, entry in entries),
+        is_wanted=is_wanted,
+        sources=tuple(
+            Source(folder, file)
+            for folder, entry in entries
+            for file in entry.files
+            if is_wanted[partitions_of_runs(file.partitions)].any()
+        ),
+        where=where,
+    )
+    for _, entry in entries[1:]:
+        plan.check_config(entry.config)
+    return plan

@@ -1,0 +1,158 @@
+"""Files of a save, read back: size, checksum, schema and every number are checked before use."""
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import torch
+
+from monolith.embedding.checks import check_rows
+from monolith.embedding.config import TableConfig
+from monolith.embedding.counter_random import partitions_of
+from monolith.embedding.disk.arrow import (
+    candidate_schema,
+    columns_of_batch,
+    row_schema,
+    rows_of_batch,
+)
+from monolith.embedding.disk.checksum import crc32c
+from monolith.embedding.disk.manifest import VERSION, is_readable
+from monolith.embedding.disk.plan import Source, TablePlan
+from monolith.embedding.disk.ranges import partitions_of_runs
+from monolith.embedding.retention_checks import check_candidates
+from monolith.embedding.rows import Rows
+from monolith.errors import DataLossError
+
+__all__ = ["Buffers", "FileReader"]
+
+_BAD_ARROW = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError)
+
+
+class Buffers:
+    """Memory for whole files, used again: fresh memory is slow at its first touch."""
+
+    def __init__(self) -> None:
+        self._free: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+
+    @contextmanager
+    def lend(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        """Memory of so many bytes for the length of a block."""
+        try:
+            memory = self._free.get_nowait()
+        except queue.Empty:
+            memory = torch.empty(0, dtype=torch.uint8, device="cpu")
+        if len(memory) < num_bytes:
+            memory = torch.empty(num_bytes * 5 // 4, dtype=torch.uint8, device="cpu")
+        try:
+            yield memory[:num_bytes]
+        finally:
+            self._free.put(memory)
+
+
+class FileReader:
+    """Reads the files of a table.
+
+    Args:
+        plan: what is wanted.
+        config: of the table.
+        buffers: memory to read into; what a method yields lies there, and is gone at its next step.
+    """
+
+    def __init__(self, plan: TablePlan, config: TableConfig, buffers: Buffers) -> None:
+        self._plan, self._config, self._buffers = plan, config, buffers
+
+    def rows(self, source: Source) -> Iterator[Rows]:
+        """The wanted rows of a file, checked, batch by batch.
+
+        Raises:
+            NotFoundError: the file is gone.
+            DataLossError: it is not the file that the manifest names.
+        """
+        with self._batches(source, row_schema(self._config)) as (batches, memory):
+            for batch in batches:
+                with _told(source):
+                    rows = rows_of_batch(batch, memory, self._config)
+                    check_rows(self._config, rows)
+                yield self._wanted_rows(source, rows)
+
+    def candidates(self, source: Source) -> dict[str, torch.Tensor]:
+        """The wanted candidates of a file, checked; raises as `rows`."""
+        with self._batches(source, candidate_schema(self._config)) as (batches, memory):
+            with _told(source):
+                parts = [columns_of_batch(batch, memory) for batch in batches]
+                names = candidate_schema(self._config).names
+                empty = torch.empty(0, dtype=torch.int64, device="cpu")
+                columns = {name: torch.cat([empty, *(p[name] for p in parts)]) for name in names}
+                check_candidates(self._config, columns)
+            return self._wanted_candidates(source, columns)
+
+    @contextmanager
+    def _batches(
+        self, source: Source, schema: pa.Schema
+    ) -> Iterator[tuple[list[pa.RecordBatch], torch.Tensor]]:
+        file = source.file
+        size = source.folder.size(file.path)
+        if size != file.num_bytes:
+            raise _damage(source, f"{file.num_bytes} bytes", f"{size}")
+        with self._buffers.lend(size) as memory:
+            num_read = source.folder.read_into(file.path, memory)
+            got = f"{crc32c(memory[:num_read].numpy()):08x}"
+            if got != file.crc32c:
+                raise _damage(source, f"checksum {file.crc32c}", got)
+            with _told(source):
+                batches = _open_batches(source, memory, schema)
+            yield batches, memory
+
+    def _wanted_rows(self, source: Source, rows: Rows) -> Rows:
+        if self._plan.is_wanted[partitions_of_runs(source.file.partitions)].all():
+            return rows
+        return rows.take(torch.from_numpy(self._plan.is_wanted[partitions_of(rows.keys.numpy())]))
+
+    def _wanted_candidates(
+        self, source: Source, columns: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        if self._plan.is_wanted[partitions_of_runs(source.file.partitions)].all():
+            return columns
+        numbers = (
+            columns["partition"].numpy()
+            if "partition" in columns
+            else partitions_of(columns["key"].numpy())
+        )
+        wanted = torch.from_numpy(self._plan.is_wanted[numbers])
+        return {name: column[wanted] for name, column in columns.items()}
+
+
+def _open_batches(source: Source, memory: torch.Tensor, schema: pa.Schema) -> list[pa.RecordBatch]:
+    reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(memory.numpy())))
+    version = int((reader.schema.metadata or {}).get(b"monolith.format_version", b"0"))
+    if not is_readable(version):
+        raise _damage(source, f"format version {VERSION} or the one before", str(version))
+    if not reader.schema.equals(schema, check_metadata=False):
+        raise _damage(source, f"columns {_columns(schema)}", _columns(reader.schema))
+    batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    num_rows = sum(batch.num_rows for batch in batches)
+    if num_rows != source.file.num_rows:
+        raise _damage(source, f"{source.file.num_rows} rows", str(num_rows))
+    return batches
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def _damage(source: Source, expected: str, got: str) -> DataLossError:
+    return DataLossError(
+        f"[load_tables] expected {expected}, got {got} ({source.where}); it is damaged or foreign"
+    )
+
+
+@contextmanager
+def _told(source: Source) -> Iterator[None]:
+    """What pyarrow and the checks of a table say of bad bytes, with the name of the file."""
+    try:
+        yield
+    except _BAD_ARROW as error:
+        raise DataLossError(
+            f"[load_tables] expected an Arrow file of the table, got: {error} ({source.where})"
+        ) from error

@@ -1,0 +1,46 @@
+"""Saves again and again until it is killed; started by test_kill.py.
+
+Reads lines from stdin: a folder and a first version. For each it forks a child, says its process
+id, and then the number of each version that the child has saved. The weights of a version are its
+number.
+"""
+
+import os
+import sys
+
+import torch
+
+from monolith.embedding import SGD, MinCount, Segment, Table, TableConfig, save_tables
+from monolith.embedding.disk import save as save_module
+
+NUM_KEYS = 3000
+CONFIG = TableConfig("user", Segment(8, SGD()), admission=MinCount(0, {1: 5}))
+
+
+def save_versions(path, version):
+    torch.set_num_threads(1)
+    keys = torch.arange(NUM_KEYS)
+    waiting = keys + (1 << 48)
+    with Table(CONFIG, clock=lambda: 1000) as table:
+        while True:
+            table.assign(keys, torch.full((NUM_KEYS, 8), float(version)))
+            table.assign(waiting, torch.zeros(NUM_KEYS, 8))
+            save_tables(table, path, num_threads=2)
+            os.write(1, f"{version}\n".encode())
+            version += 1
+
+
+def main():
+    save_module._FILE_BYTES = 1 << 16
+    for line in sys.stdin:
+        path, version = line.rsplit(maxsplit=1)
+        child = os.fork()
+        if child == 0:
+            save_versions(path, int(version))
+        os.write(1, f"child {child}\n".encode())
+        os.waitpid(child, 0)
+        os.write(1, b"ended\n")
+
+
+if __name__ == "__main__":
+    main()
