@@ -265,7 +265,7 @@ void bind_changes(nb::class_<Table>& table) {
   table.def("drop_cursor", &Table::drop_cursor, ReleaseGil(), "cursor"_a);
   table.def("cursors", &Table::cursors);
   table.def("forget_changes", &Table::forget_changes, ReleaseGil());
-  // (call, key, kind) of every change, if the table records; kind 1: removed.
+  // (call, key, kind, number) of every change, if the table records; kind 1: removed.
   table.def("recorded", [](Table& self) {
     return self.recorder() == nullptr ? nb::bytes("", 0) : as_bytes(self.recorder()->events());
   });

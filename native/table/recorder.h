@@ -17,15 +17,16 @@ class Recorder {
     int64_t call;  // as set_call() said on the calling thread
     int64_t key;
     int64_t kind;
+    int64_t number;  // of the updating call, which seeds its rounding; 0 of other calls
   };
 
   static void set_call(int64_t call) noexcept { current_call() = call; }
   static int64_t call() noexcept { return current_call(); }
 
-  void note(int64_t call, int64_t key, Kind kind) noexcept {
+  void note(int64_t call, int64_t key, Kind kind, uint64_t number = 0) noexcept {
     const std::lock_guard lock(mutex_);
     try {
-      events_.push_back({call, key, kind});
+      events_.push_back({call, key, kind, static_cast<int64_t>(number)});
     } catch (const std::bad_alloc&) {
       is_complete_ = false;
     }

@@ -121,8 +121,8 @@ class Table {
                     unsigned threads);
   void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
   void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads);
-  // Removes every row, candidate and filter count.
-  void clear();
+  // Removes every row, candidate and filter count. False: a cut is open, and nothing changed.
+  bool clear();
 
   // Removes expired rows of some bins, from the one that covers the hash `first` on.
   struct Evicted {

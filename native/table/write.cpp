@@ -364,9 +364,9 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
   });
 }
 
-void Table::clear() {
+bool Table::clear() {
   const Gate::Alone gate(gate_);
-  if (!cuts_.open().empty()) throw std::logic_error("clear");
+  if (!cuts_.open().empty()) return false;
   arena_.reserve_clear();
   index_.clear();
   arena_.clear();
@@ -374,6 +374,7 @@ void Table::clear() {
   counters_.erased += num_rows();
   log_.forget();
   epochs_.reclaim();
+  return true;
 }
 
 }  // namespace monolith

@@ -54,7 +54,7 @@ struct Table::RowCache {
   static constexpr size_t kRun = 64;
   // Under the lock of the key's bin: the row was changed, or removed.
   void note_change(int64_t key, Recorder::Kind kind) noexcept {
-    if (table.recorder_) table.recorder_->note(recorded_call, key, kind);
+    if (table.recorder_) table.recorder_->note(recorded_call, key, kind, call);
   }
   // Room was made for each key of the call.
   void note_touch(int64_t key) noexcept { notes.front().keys.push_back(key); }
@@ -63,6 +63,7 @@ struct Table::RowCache {
   HeldBin held;
   TouchedLog::Segments notes;  // empty: nobody reads the log
   int64_t recorded_call = -1;
+  uint64_t call = 0;           // number of an updating call
   std::vector<char> scratch;   // one row
   std::vector<float> sum;      // values of one key
   std::vector<float> weights;  // of one row, decoded
@@ -135,9 +136,10 @@ class Table::Writer {
 
   // What one thread works with.
   struct Hands {
-    Hands(Table& table, size_t num_keys, int64_t recorded_call)
+    Hands(Table& table, size_t num_keys, int64_t recorded_call, uint64_t call)
         : guard(table.epochs_), rows(table, num_keys) {
       rows.recorded_call = recorded_call;
+      rows.call = call;
     }
     Epochs::Guard guard;
     RowCache rows;
@@ -158,7 +160,7 @@ class Table::Writer {
       team.meet();
       std::optional<Hands> hands;  // what finishing needs is allocated before anything changes
       team.attempt([&] {
-        hands.emplace(table_, batch_.size(), recorded_call_);
+        hands.emplace(table_, batch_.size(), recorded_call_, call_);
         prepare(team, *hands, plan);
       });
       team.meet();

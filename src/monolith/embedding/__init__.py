@@ -6,6 +6,7 @@ from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
 from monolith.embedding.budget import Budget
 from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
+from monolith.embedding.cut import Snapshot
 from monolith.embedding.disk import Progress, load_table, load_tables, restore_tables, save_tables
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
@@ -26,8 +27,9 @@ from monolith.embedding.optimizers import (
     RMSpropV2,
     RowWiseAdagrad,
 )
+from monolith.embedding.record import Record
 from monolith.embedding.reference import ReferenceTable
-from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.rows import Applied, Entries, Rows, Touched
 from monolith.embedding.schedules import PolynomialDecay
 from monolith.embedding.sweep import BackgroundSweep
 from monolith.embedding.touched_key_set import TouchedKeySet
@@ -75,14 +77,17 @@ __all__ = [
     "Progress",
     "RMSprop",
     "RMSpropV2",
+    "Record",
     "ReferenceTable",
     "RowWiseAdagrad",
     "Rows",
     "SGD",
     "Segment",
     "SlidingFilter",
+    "Snapshot",
     "Table",
     "TableConfig",
+    "Touched",
     "TouchedKeySet",
     "Uniform",
     "Zeros",

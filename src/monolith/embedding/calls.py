@@ -16,11 +16,12 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Clock", "TableCalls", "wall_clock"]
+__all__ = ["DEFAULT_CHANGES_BYTES", "Clock", "TableCalls", "wall_clock"]
 
 Clock = Callable[[], int]
 """Seconds since 1970."""
 
+DEFAULT_CHANGES_BYTES = 64 << 20
 _FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contract 1)
 
 
@@ -35,9 +36,16 @@ class TableCalls(TableStorage):
     Args:
         config: what the table is.
         clock: gives the time of a call that has no `now`.
+        changes_bytes: bound of the touched log; a cursor that has not read what goes starts anew.
     """
 
-    def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        clock: Clock = wall_clock,
+        changes_bytes: int = DEFAULT_CHANGES_BYTES,
+    ) -> None:
         if not isinstance(config, TableConfig):
             raise TypeError(
                 f"[Table] expected config as a TableConfig, got {type(config).__name__}"
@@ -46,6 +54,11 @@ class TableCalls(TableStorage):
             raise TypeError(
                 f"[Table] expected clock as a function that gives seconds, got {clock!r} "
                 f"(table {config.name!r})"
+            )
+        self._changes_bytes = checks.check_integer(config, "init", "changes_bytes", changes_bytes)
+        if self._changes_bytes < 0:
+            raise ValueError(
+                f"[Table] expected changes_bytes >= 0, got {changes_bytes} (table {config.name!r})"
             )
         self.config = config
         self.name = config.name
@@ -74,6 +87,11 @@ class TableCalls(TableStorage):
     def _closed_error(self, verb: str) -> FailedPreconditionError:
         return FailedPreconditionError(
             f"[Table.{verb}] expected an open table, got a closed one (table {self.name!r})"
+        )
+
+    def _cut_error(self) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"[Table.clear] expected no open cut, got one; close it first (table {self.name!r})"
         )
 
     def _check_keys(self, verb: str, keys: torch.Tensor) -> None:

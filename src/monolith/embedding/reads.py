@@ -6,7 +6,7 @@ import torch
 
 from monolith.embedding import checks
 from monolith.embedding.calls import TableCalls
-from monolith.embedding.counter_random import key_hash
+from monolith.embedding.chunks import export_chunks
 from monolith.embedding.rows import Entries, Rows
 
 __all__ = ["ReadVerbs"]
@@ -81,27 +81,11 @@ class ReadVerbs(TableCalls):
             after: resume behind this key, the last one of an earlier chunk.
         """
         self._check_open("export")
-        chunk_rows = checks.check_integer(self.config, "export", "chunk_rows", chunk_rows)
-        if chunk_rows < 1:
-            raise ValueError(
-                f"[Table.export] expected chunk_rows >= 1, got {chunk_rows} (table {self.name!r})"
-            )
-        ranges = checks.hash_ranges(self.config, partitions)
-        if after is not None:
-            start = key_hash(checks.check_key(self.config, "export", "after", after)) + 1
-            ranges = [(max(first, start), last) for first, last in ranges if last >= start]
-        return self._export_ranges(ranges, chunk_rows)
+        return export_chunks(self.config, partitions, chunk_rows, after, self._open_chunk)
 
-    def _export_ranges(self, ranges: list[tuple[int, int]], chunk_rows: int) -> Iterator[Rows]:
-        for first, last in ranges:
-            start = first
-            while start <= last:
-                self._check_open("export")
-                rows = self._export_chunk(start, last, chunk_rows)
-                if not len(rows):
-                    break
-                yield rows
-                start = key_hash(int(rows.keys[-1])) + 1
+    def _open_chunk(self, first: int, last: int, limit: int) -> Rows:
+        self._check_open("export")
+        return self._export_chunk(first, last, limit)
 
     # Facts
 
@@ -110,7 +94,10 @@ class ReadVerbs(TableCalls):
         return self._num_rows()
 
     def memory_report(self) -> dict[str, int]:
-        """Bytes held: of rows, index and candidates, and `total_bytes`. Safe with every verb."""
+        """Bytes held: of rows, index and candidates, and `total_bytes`. Safe with every verb.
+
+        Beside the total: `cut_bytes`, what open cuts keep, and `log_bytes`, of the touched log.
+        """
         self._check_open("memory_report")
         return self._memory_report()
 

@@ -4,8 +4,9 @@ Rows are immutable values in a dict; a write puts new ones. All changes and all 
 key gets a row pass through `ReferenceRows`, all reads through `_read`.
 """
 
+import copy
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from monolith.embedding import counter_random, reference_codecs
+from monolith.embedding.calls import DEFAULT_CHANGES_BYTES
 from monolith.embedding.config import (
     TableConfig,
     segment_name,
@@ -21,6 +23,7 @@ from monolith.embedding.config import (
     state_columns,
     storage_of,
 )
+from monolith.embedding.cut import MAX_CUTS
 from monolith.embedding.reference_batch import (
     Matrix,
     distinct_keys,
@@ -28,8 +31,9 @@ from monolith.embedding.reference_batch import (
     initial_weights,
     occurrence_sums,
 )
+from monolith.embedding.reference_changes import ReferenceCut, ReferenceLog
 from monolith.embedding.reference_optimizers import Call, optimizer_step
-from monolith.embedding.reference_retention import ReferenceRows
+from monolith.embedding.reference_retention import ReferenceRow, ReferenceRows, tensors_of
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 
@@ -42,6 +46,7 @@ class ReferenceTable(TableVerbs):
     Args:
         config: what the table is.
         clock: gives the time of a call that has no `now`.
+        changes_bytes: bound of the touched log.
 
     Example:
         >>> from monolith.embedding import Segment, TableConfig, Zeros
@@ -51,10 +56,18 @@ class ReferenceTable(TableVerbs):
         [[1.0, 2.0], [0.0, 0.0]]
     """
 
-    def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
-        super().__init__(config, clock=clock)
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        clock: Clock = wall_clock,
+        changes_bytes: int = DEFAULT_CHANGES_BYTES,
+    ) -> None:
+        super().__init__(config, clock=clock, changes_bytes=changes_bytes)
         self._lock = threading.Lock()
-        self._store = ReferenceRows(config)
+        self._log = ReferenceLog(changes_bytes)
+        self._num_cuts = 0
+        self._store = ReferenceRows(config, self._log.note)
         self._rows = self._store.rows
         self._columns = _slices(config)
         self._dtypes = {name: column.dtype for name, column in state_columns(config)}
@@ -88,11 +101,7 @@ class ReferenceTable(TableVerbs):
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         with self._open("export"):
-            keys = np.fromiter(self._rows, np.int64, len(self._rows))
-            hashes = counter_random.key_hashes(keys)
-            inside = np.flatnonzero((hashes >= np.uint64(first)) & (hashes <= np.uint64(last)))
-            order = inside[np.argsort(hashes[inside])][:limit]
-            return self._as_rows(keys[order].tolist())
+            return self._chunk_of(self._rows, first, last, limit)
 
     # Writing
 
@@ -171,7 +180,46 @@ class ReferenceTable(TableVerbs):
 
     def _clear(self) -> None:
         with self._open("clear"):
+            if self._num_cuts > 0:
+                raise self._cut_error()
             self._store.clear()
+            self._log.forget()
+
+    # Changes
+
+    def _open_cut(self) -> ReferenceCut | None:
+        with self._open("cut"):
+            if self._num_cuts == MAX_CUTS:
+                return None
+            self._num_cuts += 1
+            rows, store = dict(self._rows), copy.deepcopy(self._store.admission)
+            return ReferenceCut(
+                (len(rows), self._num_update_calls),
+                lambda first, last, limit: self._chunk_of(rows, first, last, limit),
+                lambda partitions: tensors_of(store.columns(partitions)),
+                self._end_cut,
+            )
+
+    def _end_cut(self) -> None:
+        with self._lock:
+            self._num_cuts -= 1
+
+    def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        with self._open("changes"):
+            changed = self._log.read(cursor)
+            keys = torch.tensor(sorted(changed or (), key=counter_random.key_hash)).long()
+            present = torch.from_numpy(self._is_present(keys))
+            return changed is None, keys[present], keys[~present]
+
+    def _drop_cursor(self, cursor: str) -> bool:
+        with self._open("drop_cursor"):
+            existed = cursor in self._log.cursors
+            self._log.cursors.pop(cursor, None)
+            return existed
+
+    def _cursors(self) -> list[str]:
+        with self._open("cursors"):
+            return sorted(self._log.cursors)
 
     # Retention
 
@@ -304,9 +352,24 @@ class ReferenceTable(TableVerbs):
     def _later(self, keys: Sequence[int], now: int) -> list[int]:
         return [max(self._rows[key].time, now) if key in self._rows else now for key in keys]
 
+    def _chunk_of(
+        self, rows: Mapping[int, ReferenceRow], first: int, last: int, limit: int
+    ) -> Rows:
+        keys = np.fromiter(rows, np.int64, len(rows))
+        hashes = counter_random.key_hashes(keys)
+        inside = np.flatnonzero((hashes >= np.uint64(first)) & (hashes <= np.uint64(last)))
+        chosen: list[int] = keys[inside[np.argsort(hashes[inside])][:limit]].tolist()
+        values = np.zeros((len(chosen), self._width), np.float32)
+        for i, key in enumerate(chosen):
+            values[i] = rows[key].values
+        return self._exported(chosen, [rows[key].time for key in chosen], values)
+
     def _as_rows(self, keys: Sequence[int]) -> Rows:
         values = self._read(keys, initial=False)
         times = [self._rows[key].time if key in self._rows else 0 for key in keys]
+        return self._exported(keys, times, values)
+
+    def _exported(self, keys: Sequence[int], times: Sequence[int], values: Matrix) -> Rows:
         return Rows(
             torch.from_numpy(np.array(keys, np.int64)),
             torch.from_numpy(np.array(times, np.int64)),

@@ -2,10 +2,12 @@
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from monolith.embedding.budget import EMPTY_TABLE_BYTES
 from monolith.embedding.config import TableConfig, row_bytes
@@ -13,12 +15,17 @@ from monolith.embedding.reference_admission import Question, make_admission
 from monolith.embedding.reference_batch import Matrix
 from monolith.embedding.retention_checks import candidate_columns
 
-__all__ = ["ReferenceRow", "ReferenceRows"]
+__all__ = ["ReferenceRow", "ReferenceRows", "tensors_of"]
 
 _INDEX_BYTES = 48  # of a row, nominally
 _NUM_SAMPLED = 16
 _MAX_USES = 255
 _AGEING_PERIOD = 8  # samplings; every so many, use counts are halved
+
+
+def tensors_of(columns: Mapping[str, NDArray[np.int64]]) -> dict[str, torch.Tensor]:
+    """Columns of candidates as tensors."""
+    return {name: torch.from_numpy(column) for name, column in columns.items()}
 
 
 class ReferenceRow(NamedTuple):
@@ -34,11 +41,13 @@ class ReferenceRows:
 
     Args:
         config: what the table is.
+        note: told the keys of every change.
     """
 
-    def __init__(self, config: TableConfig) -> None:
+    def __init__(self, config: TableConfig, note: Callable[[Iterable[int]], None]) -> None:
         assert config.seed is not None  # set by the config's constructor
         self._config = config
+        self._note = note
         self._row_bytes = row_bytes(config) - _INDEX_BYTES
         self._random = random.Random(config.seed)
         self.rows: dict[int, ReferenceRow] = {}
@@ -51,6 +60,7 @@ class ReferenceRows:
         for key, row, time in zip(keys, values.copy(), times, strict=True):
             uses = self.rows[key].uses + 1 if key in self.rows else 1
             self.rows[key] = ReferenceRow(time, row, min(uses, _MAX_USES))
+        self._note(keys)
         num_inserted = len(self.rows) - num_before
         self.counters["inserted"] += num_inserted
         return num_inserted
@@ -59,6 +69,7 @@ class ReferenceRows:
         """Remove rows that exist."""
         for key in keys:
             del self.rows[key]
+        self._note(keys)
         self.counters[counter] += len(keys)
 
     def admit(self, keys: Sequence[int], now: int, call: int) -> list[int]:
@@ -120,8 +131,7 @@ class ReferenceRows:
 
     def export_candidates(self, partitions: Sequence[int]) -> dict[str, torch.Tensor]:
         """Columns of `Table.export_candidates`."""
-        columns = self.admission.columns(partitions)
-        return {name: torch.from_numpy(column) for name, column in columns.items()}
+        return tensors_of(self.admission.columns(partitions))
 
     def import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
         """Take over checked columns, as far as the budget allows."""
@@ -145,7 +155,7 @@ class ReferenceRows:
             "index_bytes": len(self.rows) * _INDEX_BYTES,
             "candidate_bytes": self.admission.num_bytes,
         }
-        return {**report, "total_bytes": sum(report.values())}
+        return {**report, "cut_bytes": 0, "log_bytes": 0, "total_bytes": sum(report.values())}
 
     def _fits(self, num_bytes: int) -> bool:
         budget = self._config.budget

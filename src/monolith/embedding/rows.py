@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Applied", "Entries", "Rows"]
+__all__ = ["Applied", "Entries", "Rows", "Touched"]
 
 
 class Applied(NamedTuple):
@@ -22,6 +22,20 @@ class Applied(NamedTuple):
     num_inserted: int
     num_refused: int
     num_skipped: int
+
+
+class Touched(NamedTuple):
+    """What changed since a cursor's last read.
+
+    Attributes:
+        full: the cursor is new, or was left behind: read the whole table. Then there are no keys.
+        keys: int64 (n,), that changed and have a row; ascending by hash.
+        tombstones: int64 (m,), that changed and have none now.
+    """
+
+    full: bool
+    keys: torch.Tensor
+    tombstones: torch.Tensor
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from monolith.embedding.cut import CutStorage
 from monolith.embedding.rows import Applied, Entries, Rows
 
 __all__ = ["TableStorage"]
@@ -93,3 +94,18 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None: ...
+
+    @abstractmethod
+    def _open_cut(self) -> CutStorage | None:
+        """A cut, when running writers have ended; None where four are open."""
+
+    @abstractmethod
+    def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        """Whether the cursor starts anew; keys that changed and are there; keys that are gone."""
+
+    @abstractmethod
+    def _drop_cursor(self, cursor: str) -> bool:
+        """Whether there was such a cursor."""
+
+    @abstractmethod
+    def _cursors(self) -> list[str]: ...

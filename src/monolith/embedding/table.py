@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 import monolith._native as _native
+from monolith.embedding.calls import DEFAULT_CHANGES_BYTES
 from monolith.embedding.checks import default_threads
 from monolith.embedding.config import (
     TableConfig,
@@ -18,6 +19,8 @@ from monolith.embedding.config import (
 )
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
+from monolith.embedding.native_cut import NativeCut
+from monolith.embedding.record import Record, int64_rows
 from monolith.embedding.retention_checks import candidate_columns
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
@@ -91,6 +94,8 @@ class Table(TableVerbs):
     Args:
         config: what the table is.
         clock: gives the time of a call that has no `now`.
+        changes_bytes: bound of the touched log.
+        record: told every change, for a replay; slow.
 
     Example:
         >>> import torch
@@ -104,8 +109,15 @@ class Table(TableVerbs):
                 [ 0.0000,  0.0000]])
     """
 
-    def __init__(self, config: TableConfig, *, clock: Clock = wall_clock) -> None:
-        super().__init__(config, clock=clock)
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        clock: Clock = wall_clock,
+        changes_bytes: int = DEFAULT_CHANGES_BYTES,
+        record: Record | None = None,
+    ) -> None:
+        super().__init__(config, clock=clock, changes_bytes=changes_bytes)
         assert config.seed is not None
         self._core: _native.Table | None = _native.Table(
             config.name,
@@ -115,7 +127,11 @@ class Table(TableVerbs):
             config.non_finite,
             config.clip_value or 0.0,
             *_retention_arguments(config),
+            log_bytes=changes_bytes,
+            records=record is not None,
         )
+        if record is not None:
+            record.attach(self, self._core)
         self._has_views = any(segment.view is not None for segment in segments_of(config))
         self._sizes = column_sizes(config)
         self._dtypes = {name: getattr(torch, d) for name, d in column_dtypes(config).items()}
@@ -176,11 +192,14 @@ class Table(TableVerbs):
             core.entries(keys.data_ptr(), keys.numel(), present.data_ptr(), *buffers, threads)
         return Entries(present, rows)
 
-    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
+    def _export_chunk(
+        self, first: int, last: int, limit: int, cut: _native.Cut | None = None
+    ) -> Rows:
         with self._open("export") as core:
-            rows = self._empty_rows(min(limit, len(core) + 1))
+            num_rows = len(core) if cut is None else cut.num_rows
+            rows = self._empty_rows(min(limit, num_rows + 1))
             n = core.export_rows(
-                first, last, len(rows), rows.keys.data_ptr(), *self._column_buffers(rows)
+                first, last, len(rows), rows.keys.data_ptr(), *self._column_buffers(rows), cut
             )
         return Rows(rows.keys[:n], rows.times[:n], {k: v[:n] for k, v in rows.columns.items()})
 
@@ -240,19 +259,20 @@ class Table(TableVerbs):
 
     def _clear(self) -> None:
         with self._open("clear") as core:
-            core.clear()
+            if not core.clear():
+                raise self._cut_error()
 
     def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
         with self._open("evict") as core:
             num_evicted, following = core.evict(first, reference)
         return num_evicted, following or None
 
-    def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+    def _export_candidates(
+        self, partitions: list[int], cut: _native.Cut | None = None
+    ) -> dict[str, torch.Tensor]:
         names = candidate_columns(self.config)
         with self._open("export_candidates") as core:
-            data = bytearray(core.export_candidates(partitions))
-        values = torch.frombuffer(data, dtype=torch.int64) if data else torch.empty(0).long()
-        rows = values.reshape(-1, max(1, len(names)))
+            rows = int64_rows(core.export_candidates(partitions, cut), max(1, len(names)))
         return {name: rows[:, i].contiguous() for i, name in enumerate(names)}
 
     def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
@@ -261,6 +281,26 @@ class Table(TableVerbs):
             values = torch.stack([columns[name] for name in names], dim=1)
             with self._open("import_candidates") as core:
                 core.import_candidates(values.data_ptr(), len(values))
+
+    def _open_cut(self) -> NativeCut | None:
+        with self._open("cut") as core:
+            cut = core.open_cut()
+            if cut is None:
+                return None
+            return NativeCut(core, cut, self._export_chunk, self._export_candidates)
+
+    def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        with self._open("changes") as core:
+            full, keys, tombstones = core.changes(cursor, torch.get_num_threads())
+        return full, int64_rows(keys, 1)[:, 0], int64_rows(tombstones, 1)[:, 0]
+
+    def _drop_cursor(self, cursor: str) -> bool:
+        with self._open("drop_cursor") as core:
+            return core.drop_cursor(cursor)
+
+    def _cursors(self) -> list[str]:
+        with self._open("cursors") as core:
+            return core.cursors()
 
     def _num_rows(self) -> int:
         with self._open("len") as core:

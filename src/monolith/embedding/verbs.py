@@ -2,7 +2,7 @@
 
 A subclass stores rows; it implements `TableStorage` and may trust its arguments. `reference.py` is
 the shortest one and defines what each verb does. Reading verbs: `reads.py`; verbs about which rows
-stay: `retention.py`.
+stay: `retention.py`; cuts and the touched log: `changes.py`.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import torch
 
 from monolith.embedding import checks, serving
 from monolith.embedding.calls import Clock, wall_clock
+from monolith.embedding.changes import ChangeVerbs
 from monolith.embedding.reads import ReadVerbs
 from monolith.embedding.retention import RetentionVerbs
 from monolith.embedding.rows import Applied, Rows
@@ -18,7 +19,7 @@ from monolith.embedding.rows import Applied, Rows
 __all__ = ["Clock", "TableVerbs", "wall_clock"]
 
 
-class TableVerbs(ReadVerbs, RetentionVerbs):
+class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
     """A table: any int64 key -> a trainable row. Duplicate keys are legal in every verb.
 
     Any two verbs may run at once from any two threads. A call is all or nothing: it is checked

@@ -2,7 +2,9 @@
 
 import functools
 import os
+import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import pyarrow as pa
 from monolith.embedding.arguments import check_number
 from monolith.embedding.checks import check_partitions
 from monolith.embedding.config import row_bytes
+from monolith.embedding.cut import Snapshot
 from monolith.embedding.disk.arguments import checked_tables, checked_threads
 from monolith.embedding.disk.arrow import (
     candidate_schema,
@@ -32,7 +35,6 @@ from monolith.embedding.disk.manifest import (
     parse_manifest,
 )
 from monolith.embedding.disk.ranges import Run, partitions_of_runs, pieces, runs_of
-from monolith.embedding.disk.snapshot import Snapshot, snapshot_of
 from monolith.embedding.disk.throttle import Throttle
 from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
 from monolith.embedding.disk.writer import ArrowFile, write_arrow
@@ -56,7 +58,7 @@ def save_tables(
     max_bytes_per_second: float | None = None,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Write tables into a folder. Safe with every verb; tables are left alone.
+    """Write tables into a folder, each as of a cut (`Table.cut`). Safe with every verb but `clear`.
 
     The save is complete or invisible: an earlier one at the same path stays until this one is
     complete, and if this one fails or is killed. Rows that have expired by the largest update time
@@ -92,7 +94,7 @@ def save_tables(
     folder = open_folder(path)
     try:
         with folder.writing(), ExitStack() as stack:
-            snapshots = [stack.enter_context(snapshot_of(table)) for table in chosen]
+            snapshots = [stack.enter_context(table.cut()) for table in chosen]
             work = Work(sum(map(len, snapshots)), progress)
             stack.callback(work.close)
             _save(_Job(folder, runs, Throttle(rate), work), snapshots, threads)
@@ -164,6 +166,8 @@ class _TableSave:
         self._pieces = pieces(job.runs, -(-num_bytes // _FILE_BYTES))
         self._files: list[FileEntry] = []
         self._num_expired: list[int] = []
+        self._num_written: Counter[tuple[Run, ...]] = Counter()
+        self._lock = threading.Lock()
 
     def tasks(self) -> list["functools.partial[None]"]:
         """A call for each file."""
@@ -236,3 +240,12 @@ class _TableSave:
         self._job.work.later(file.close)  # the disk is waited for while other files are written
         crc = f"{sink.crc32c:08x}"
         self._files.append(FileEntry(name, kind, runs, num_rows, sink.num_bytes, crc))
+        self._release(runs)
+
+    def _release(self, runs: tuple[Run, ...]) -> None:
+        """One more file of the runs is written; after the last, writers need keep nothing more."""
+        with self._lock:
+            self._num_written[runs] += 1
+            is_last = self._num_written[runs] == 1 + bool(candidate_columns(self._snapshot.config))
+        if is_last:
+            self._snapshot.release(partitions_of_runs(runs))

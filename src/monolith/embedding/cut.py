@@ -1,0 +1,142 @@
+"""A cut: a table as it was at one moment, while writers go on."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.embedding import checks
+from monolith.embedding.chunks import export_chunks
+from monolith.embedding.config import TableConfig
+from monolith.embedding.rows import Rows
+from monolith.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MAX_CUTS", "CutStorage", "Snapshot"]
+
+MAX_CUTS = 4
+"""Cuts of a table that may be open at once."""
+
+
+class CutStorage(ABC):
+    """What a table implements of a cut; arguments are checked.
+
+    Attributes:
+        num_rows: rows at the cut.
+        num_update_calls: the apply-call number at the cut.
+        num_recorded: events of the table's record at the cut.
+    """
+
+    num_rows: int
+    num_update_calls: int
+    num_recorded: int
+
+    @abstractmethod
+    def export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        """At most `limit` rows of the cut, the first whose hash is in [first, last], ascending."""
+
+    @abstractmethod
+    def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        """What admission remembered at the cut."""
+
+    @abstractmethod
+    def release(self, partitions: list[int]) -> None:
+        """Keep nothing more of these partitions."""
+
+    @abstractmethod
+    def is_released(self, partition: int) -> bool:
+        """Whether the partition was released."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Keep nothing more."""
+
+
+class Snapshot:
+    """All rows of a table at the moment of `Table.cut`. Close it: writers keep old rows for it.
+
+    Args:
+        config: of the table.
+        storage: where the rows come from.
+        latest_time: largest update time of the table at the cut.
+    """
+
+    def __init__(self, config: TableConfig, storage: CutStorage, latest_time: int) -> None:
+        self.config = config
+        self.latest_time = latest_time
+        self._storage = storage
+        self._is_closed = False
+
+    @property
+    def num_update_calls(self) -> int:
+        """The apply-call number at the cut."""
+        return self._storage.num_update_calls
+
+    @property
+    def num_recorded(self) -> int:
+        """Events of the table's record at the cut (`Record.replay`)."""
+        return self._storage.num_recorded
+
+    def __len__(self) -> int:
+        return self._storage.num_rows
+
+    def export(
+        self,
+        partitions: Iterable[int] | None = None,
+        chunk_rows: int = 65536,
+        after: int | None = None,
+    ) -> Iterator[Rows]:
+        """Rows in ascending order of their hash, in chunks, as of the cut; see `Table.export`."""
+        self._check_open("export")
+        numbers = None if partitions is None else list(partitions)
+        self._check_kept("export", checks.check_partitions(self.config, "export", numbers))
+        return export_chunks(self.config, numbers, chunk_rows, after, self._chunk)
+
+    def _chunk(self, first: int, last: int, limit: int) -> Rows:
+        self._check_open("export")
+        self._check_kept("export", range(first >> 52, (last >> 52) + 1))
+        rows = self._storage.export_chunk(first, last, limit)
+        self._check_open("export")  # closed meanwhile, the rows may be of a later moment
+        return rows
+
+    def export_candidates(self, partitions: Iterable[int] | None = None) -> dict[str, torch.Tensor]:
+        """What admission remembered at the cut; see `Table.export_candidates`."""
+        self._check_open("export_candidates")
+        numbers = checks.check_partitions(self.config, "export_candidates", partitions)
+        self._check_kept("export_candidates", numbers)
+        return self._storage.export_candidates(numbers)
+
+    def release(self, partitions: Iterable[int]) -> None:
+        """Say that nobody reads these partitions any more: frees what is kept of them."""
+        self._check_open("release")
+        self._storage.release(checks.check_partitions(self.config, "release", partitions))
+
+    def close(self) -> None:
+        """End the cut. Closing twice is fine."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._storage.close()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _check_open(self, verb: str) -> None:
+        if self._is_closed:
+            raise FailedPreconditionError(
+                f"[Snapshot.{verb}] expected an open cut, got a closed one "
+                f"(table {self.config.name!r})"
+            )
+
+    def _check_kept(self, verb: str, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            if self._storage.is_released(partition):
+                raise FailedPreconditionError(
+                    f"[Snapshot.{verb}] expected partitions that were not released, got "
+                    f"{partition} (table {self.config.name!r})"
+                )

@@ -1,0 +1,54 @@
+"""Cuts of the native table."""
+
+from collections.abc import Callable
+
+import torch
+
+import monolith._native as _native
+from monolith.embedding.cut import CutStorage
+from monolith.embedding.rows import Rows
+
+__all__ = ["NativeCut"]
+
+_Chunk = Callable[[int, int, int, _native.Cut], Rows]
+_Candidates = Callable[[list[int], _native.Cut], dict[str, torch.Tensor]]
+
+
+class NativeCut(CutStorage):
+    """A cut of the core.
+
+    Args:
+        core: the table; lives as long as its cuts.
+        cut: its cut.
+        export_chunk: rows of a cut.
+        export_candidates: candidates of a cut.
+    """
+
+    def __init__(
+        self,
+        core: _native.Table,
+        cut: _native.Cut,
+        export_chunk: _Chunk,
+        export_candidates: _Candidates,
+    ) -> None:
+        self.num_rows = cut.num_rows
+        self.num_update_calls = cut.num_update_calls
+        self.num_recorded = cut.num_recorded
+        self._core, self._cut = core, cut
+        self._export_chunk, self._export_candidates = export_chunk, export_candidates
+
+    def export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        return self._export_chunk(first, last, limit, self._cut)
+
+    def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        return self._export_candidates(partitions, self._cut)
+
+    def release(self, partitions: list[int]) -> None:
+        for partition in partitions:
+            self._cut.release(partition)
+
+    def is_released(self, partition: int) -> bool:
+        return self._cut.is_released(partition)
+
+    def close(self) -> None:
+        self._core.close_cut(self._cut)
