@@ -20,7 +20,7 @@ def export_chunks(
     after: int | None,
     export_chunk: ExportChunk,
 ) -> Iterator[Rows]:
-    """All rows of the partitions behind the key `after`, in chunks; arguments are checked at once."""
+    """Rows of the partitions behind the key `after`, in chunks; the arguments are checked now."""
     chunk_rows = checks.check_integer(config, "export", "chunk_rows", chunk_rows)
     if chunk_rows < 1:
         raise ValueError(

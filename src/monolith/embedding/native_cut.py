@@ -38,17 +38,22 @@ class NativeCut(CutStorage):
         self._export_chunk, self._export_candidates = export_chunk, export_candidates
 
     def export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        """Rows of the cut."""
         return self._export_chunk(first, last, limit, self._cut)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        """Candidates of the cut."""
         return self._export_candidates(partitions, self._cut)
 
     def release(self, partitions: list[int]) -> None:
+        """Forget these partitions."""
         for partition in partitions:
             self._cut.release(partition)
 
     def is_released(self, partition: int) -> bool:
+        """Whether the partition was released."""
         return self._cut.is_released(partition)
 
     def close(self) -> None:
+        """End the cut."""
         self._core.close_cut(self._cut)

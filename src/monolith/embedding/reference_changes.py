@@ -37,18 +37,23 @@ class ReferenceCut(CutStorage):
         self._released: set[int] = set()
 
     def export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        """Rows of the cut."""
         return self._export_chunk(first, last, limit)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        """Candidates of the cut."""
         return self._export_candidates(partitions)
 
     def release(self, partitions: list[int]) -> None:
+        """Forget these partitions."""
         self._released.update(partitions)
 
     def is_released(self, partition: int) -> bool:
+        """Whether the partition was released."""
         return partition in self._released
 
     def close(self) -> None:
+        """End the cut."""
         self._on_close()
 
 
