@@ -109,7 +109,7 @@ void write(Table& table, std::mt19937_64& random) {
       return table.import_candidates(rows.data(), rows.size() / width);
     }
     case 5:
-      if (random() % 8 == 0) return table.clear();
+      if (random() % 8 == 0) return static_cast<void>(table.clear());
       [[fallthrough]];
     default:
       table.apply_gradients(keys.data(), kBatch, values.data(), {&rate, nullptr, 0}, 9, threads);

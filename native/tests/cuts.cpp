@@ -1,0 +1,199 @@
+// Cuts and the touched log beside writers, at the end of their generations, and without memory.
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "check.h"
+#include "tables.h"
+
+using namespace monolith;
+
+namespace {
+
+constexpr uint32_t kDim = 2;
+constexpr size_t kKeys = 3000;
+
+struct Exported {
+  std::vector<int64_t> keys, times;
+  std::vector<float> weights, norms;
+};
+
+Exported export_all(Table& table, Cut* cut) {
+  Exported all;
+  constexpr size_t kLimit = 700;
+  for (uint64_t first = 0;;) {
+    std::vector<int64_t> keys(kLimit), times(kLimit);
+    std::vector<float> weights(kLimit * kDim), norms(kLimit * kDim);
+    const Table::Columns columns{
+        times.data(),
+        {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(norms.data())},
+        {4 * kDim, 4 * kDim}};
+    const size_t n = table.export_rows(first, UINT64_MAX, kLimit, keys.data(), columns, cut);
+    all.keys.insert(all.keys.end(), keys.begin(), keys.begin() + n);
+    all.times.insert(all.times.end(), times.begin(), times.begin() + n);
+    all.weights.insert(all.weights.end(), weights.begin(), weights.begin() + n * kDim);
+    all.norms.insert(all.norms.end(), norms.begin(), norms.begin() + n * kDim);
+    if (n < kLimit) return all;
+    first = key_hash(all.keys.back()) + 1;
+  }
+}
+
+bool same(const Exported& a, const Exported& b) {
+  return a.keys == b.keys && a.times == b.times && a.weights == b.weights && a.norms == b.norms;
+}
+
+void assign_all(Table& table, const std::vector<int64_t>& keys, float value, unsigned threads) {
+  const std::vector<float> values(keys.size() * kDim, value);
+  table.assign(keys.data(), keys.size(), values.data(), 1, threads);
+}
+
+// Writers change all their keys in one call, so a cut sees one value, and all keys or none.
+void test_beside_writers() {
+  TableSpec spec = adagrad_table(kDim);
+  spec.expiry_days = 1;
+  Table table(spec);
+  const auto fixed = keys_from(0, kKeys), moving = keys_from(1 << 20, kKeys);
+  assign_all(table, fixed, 1.0f, 1);
+  table.changes("reader", 1);
+  std::atomic<bool> stop{false};
+  std::thread assigner([&] {
+    for (int i = 2; !stop; ++i) assign_all(table, fixed, static_cast<float>(i), 1 + i % 2);
+  });
+  std::thread mover([&] {
+    const auto gone = std::make_unique<bool[]>(kKeys);
+    for (int i = 0; !stop; ++i) {
+      assign_all(table, moving, 7.0f, 1);
+      if (i % 2 == 0) {
+        table.erase(moving.data(), kKeys, gone.get(), 2);
+      } else {  // expires the moving rows and the fixed ones; the assigner puts those back
+        for (uint64_t next = table.evict(0, 86402).next; next != 0;) {
+          next = table.evict(next, 86402).next;
+        }
+      }
+    }
+  });
+  std::thread reader([&] {
+    while (!stop) CHECK(!table.changes("reader", 2).is_full);
+  });
+  for (int round = 0; round < 40; ++round) {
+    const auto first = table.open_cut();
+    const auto second = table.open_cut();
+    const Exported once = export_all(table, first.get());
+    const Exported again = export_all(table, second.get());
+    CHECK(once.keys.size() == first->facts().num_rows);
+    CHECK(again.keys.size() == second->facts().num_rows);
+    CHECK(same(once, export_all(table, first.get())));
+    std::set<float> values;
+    size_t num_moving = 0;
+    for (size_t i = 0; i < once.keys.size(); ++i) {
+      CHECK(i == 0 || key_hash(once.keys[i - 1]) < key_hash(once.keys[i]));
+      num_moving += once.keys[i] >= 1 << 20;
+      if (once.keys[i] < 1 << 20) values.insert(once.weights[i * kDim]);
+    }
+    CHECK(values.size() <= 1);
+    CHECK(num_moving <= kKeys);
+    table.close_cut(*first);
+    table.close_cut(*second);
+  }
+  stop = true;
+  assigner.join();
+  mover.join();
+  reader.join();
+  CHECK(table.cut_bytes() == 0);
+}
+
+// The numbers of generations run out: rows start again from 0, and nothing is missed.
+void test_wrap() {
+  TableSpec spec = adagrad_table(kDim);
+  spec.first_generation = Meta::kLastGeneration - 3;
+  spec.admission = {AdmissionKind::kMinCount, 2, {}, size_t{16} << 20, 0, 0, 0, false};
+  Table table(spec);
+  const auto keys = keys_from(0, 50);
+  for (int i = 0; i < 3; ++i) assign_all(table, keys, 0.0f, 1);
+  table.changes("reader", 1);
+  for (int i = 1; i < 20; ++i) {
+    const Exported before = export_all(table, nullptr);
+    const auto cut = table.open_cut();
+    assign_all(table, keys, static_cast<float>(i), 1);
+    CHECK(same(before, export_all(table, cut.get())));
+    table.close_cut(*cut);
+    const auto touched = table.changes("reader", 1);
+    CHECK(!touched.is_full && touched.present.size() == keys.size() && touched.gone.empty());
+    CHECK(table.changes("reader", 1).present.empty());
+  }
+}
+
+// With a cut open the numbers cannot start again.
+void test_last_generation() {
+  TableSpec spec = adagrad_table(kDim);
+  spec.first_generation = Meta::kLastGeneration - 1;
+  Table table(spec);
+  const auto cut = table.open_cut();
+  bool is_refused = false;
+  try {
+    table.open_cut();
+  } catch (const std::length_error&) {
+    is_refused = true;
+  }
+  CHECK(is_refused);
+  table.close_cut(*cut);
+  CHECK(table.open_cut() != nullptr);
+}
+
+// Without memory for the copies a call fails before it changes anything, and rows do not expire.
+void test_out_of_memory() {
+  TableSpec spec = adagrad_table(kDim);
+  spec.expiry_days = 1;
+  Table table(spec);
+  const auto keys = keys_from(0, kKeys);
+  assign_all(table, keys, 1.0f, 1);
+  table.changes("reader", 1);
+  const Exported before = export_all(table, nullptr);
+  const auto cut = table.open_cut();
+  table.set_memory_limit(table.held_bytes() + 50000);
+  bool is_refused = false;
+  try {
+    assign_all(table, keys, 2.0f, 2);
+  } catch (const std::bad_alloc&) {
+    is_refused = true;
+  }
+  CHECK(is_refused);
+  CHECK(same(before, export_all(table, nullptr)));
+  CHECK(same(before, export_all(table, cut.get())));
+  const uint64_t num_evicted = table.evict(0, 86402).count;
+  CHECK(num_evicted > 0 && num_evicted < kKeys);  // those that the failed call had kept
+  CHECK(same(before, export_all(table, cut.get())));
+  table.set_memory_limit(SIZE_MAX);
+  CHECK(table.evict(0, 86402).count == kKeys - num_evicted);
+  CHECK(same(before, export_all(table, cut.get())));
+  table.close_cut(*cut);
+  const auto touched = table.changes("reader", 1);
+  CHECK(touched.gone.size() == kKeys && touched.present.empty());
+}
+
+// What nobody will read is neither kept nor copied.
+void test_release() {
+  Table table(adagrad_table(kDim));
+  const auto keys = keys_from(0, kKeys);
+  assign_all(table, keys, 1.0f, 1);
+  const auto cut = table.open_cut();
+  for (uint32_t p = 0; p < Cut::kPartitions / 2; ++p) cut->release(p);
+  assign_all(table, keys, 2.0f, 1);
+  const size_t half = cut->bytes();
+  for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut->release(p);
+  CHECK(half > 0 && cut->bytes() == 0);
+  CHECK(cut->is_released(7));
+  table.close_cut(*cut);
+}
+
+}  // namespace
+
+int main() {
+  test_beside_writers();
+  test_wrap();
+  test_last_generation();
+  test_out_of_memory();
+  test_release();
+  std::printf("cuts: ok\n");
+}
