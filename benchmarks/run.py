@@ -32,6 +32,7 @@ STAGES = (
     "admission",
     "eviction",
     "disk",
+    "changes",
 )
 
 

@@ -1,0 +1,210 @@
+"""What following a table costs: the touched log, reading it, and a save beside updates.
+
+Updates are `apply_gradients` with Adagrad. The logged table's cursor reads before every sample, so
+each sample notes each of its rows anew. A save beside updates writes at most 100 MB/s with one
+thread, beside one thread that updates.
+"""
+
+import functools
+import shutil
+import statistics
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from benchmarks import workload as work
+from benchmarks.harness import (
+    ROOT,
+    BenchmarkError,
+    Measurement,
+    Rules,
+    Sample,
+    emit,
+    interleave,
+    ratios,
+    say,
+    timed,
+)
+from benchmarks.ours import fill, table_config
+from benchmarks.readers import VERSIONS
+from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
+from benchmarks.workload import Workload
+from monolith.embedding import Table, save_tables
+
+_ROWS, _DIM = 2_000_000, 16
+_SAVED_ROWS = 5_000_000
+_NUM_READ = 1_000_000
+_SMALL_BATCH = 4096
+_WINDOW_SECONDS = 3.0
+_SAVE_BYTES_PER_SECOND = 100e6
+_FOLDER = ROOT / "build" / "benchmarks" / "changes"
+
+
+def make(workload: Workload) -> Table:
+    """A table with all of its rows and Adagrad state."""
+    table = Table(table_config(workload.dim, with_state=True))
+    fill(table, workload)
+    return table
+
+
+def measure_log(workload: Workload, rules: Rules) -> None:
+    """Updates with the log on, beside a table whose log is off."""
+    batches = [
+        torch.from_numpy(work.keys_of(each)) for each in work.index_batches(workload, "uniform")
+    ]
+    gradient = torch.from_numpy(work.gradients(workload)[0])
+    logged, plain = make(workload), make(workload)
+    logged.changes("reader")
+
+    def sample(table: Table) -> Sample:
+        if table is logged:
+            table.changes("reader")
+        with timed() as window:
+            for keys in batches:
+                table.apply_gradients(keys, gradient, num_threads=workload.threads)
+        num_keys = len(batches) * workload.batch
+        return Sample(num_keys / window.seconds / 1e6, window.others_cores)
+
+    for table in (logged, plain):
+        sample(table)
+    takes = {"on": functools.partial(sample, logged), "off": functools.partial(sample, plain)}
+    series = interleave(takes, rules)
+    emit(
+        Measurement(
+            name="changes_log",
+            system="monolith",
+            unit="M keys/s",
+            series=series["on"],
+            sizes=sizes_of(workload, "uniform"),
+            versions=VERSIONS,
+            ratios=ratios(series, "on", ["off"]),
+        ),
+        rules,
+    )
+
+
+def measure_read(workload: Workload, num_read: int, rules: Rules) -> None:
+    """Reading the keys of many changes."""
+    table = make(workload)
+    table.changes("reader")
+    changed = [
+        torch.from_numpy(work.keys_of(each)) for each in work.index_ranges(num_read, workload.batch)
+    ]
+
+    def sample() -> Sample:
+        for keys in changed:
+            gradient = torch.ones(len(keys), workload.dim)
+            table.apply_gradients(keys, gradient, num_threads=workload.threads)
+        with timed() as window:
+            touched = table.changes("reader")
+        if len(touched.keys) != num_read or len(touched.tombstones):
+            raise BenchmarkError(f"[changes] expected {num_read} keys, got {len(touched.keys)}")
+        return Sample(num_read / window.seconds / 1e6, window.others_cores)
+
+    sample()
+    emit(
+        Measurement(
+            name="changes_read",
+            system="monolith",
+            unit="M keys/s",
+            series=interleave({"read": sample}, rules)["read"],
+            sizes=sizes_of(workload),
+            versions=VERSIONS,
+            notes={"num_changed": num_read},
+        ),
+        rules,
+    )
+
+
+@dataclass
+class Beside:
+    """Updates of one thread, with and without a save; the seconds of each call."""
+
+    table: Table
+    workload: Workload
+    seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
+    num_saves: int = 0
+
+    def _save_until(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            rate = _SAVE_BYTES_PER_SECOND
+            save_tables(self.table, _FOLDER, num_threads=1, max_bytes_per_second=rate)
+            self.num_saves += 1
+
+    def take(self, is_beside: bool) -> Sample:
+        """Million keys per second of a window."""
+        drawn = work.index_batches(self.workload, "uniform")
+        batches = [torch.from_numpy(work.keys_of(each)) for each in drawn]
+        gradient = torch.from_numpy(work.gradients(self.workload)[0])
+        stop, num_calls = threading.Event(), 0
+        saver = threading.Thread(target=self._save_until, args=(stop,))
+        if is_beside:
+            saver.start()
+        with timed() as window:
+            start = time.perf_counter()
+            while (before := time.perf_counter()) - start < _WINDOW_SECONDS:
+                self.table.apply_gradients(
+                    batches[num_calls % len(batches)], gradient, num_threads=1
+                )
+                self.seconds[is_beside].append(time.perf_counter() - before)
+                num_calls += 1
+        stop.set()
+        if is_beside:
+            saver.join()
+        num_keys = num_calls * self.workload.batch
+        return Sample(num_keys / window.seconds / 1e6, window.others_cores)
+
+    def pause_ms(self, quantile: float) -> float:
+        """How much longer a call took beside a save than the usual one alone, in milliseconds."""
+        calls = sorted(self.seconds[True])
+        late = calls[min(len(calls) - 1, int(quantile * len(calls)))]
+        return round((late - statistics.median(self.seconds[False])) * 1e3, 3)
+
+
+def measure_save(workload: Workload, rules: Rules) -> None:
+    """Updates beside a save and alone, in turns."""
+    shutil.rmtree(_FOLDER, ignore_errors=True)
+    try:
+        beside = Beside(make(workload), workload)
+        takes = {
+            "beside": functools.partial(beside.take, True),
+            "alone": functools.partial(beside.take, False),
+        }
+        series = interleave(takes, rules)
+    finally:
+        shutil.rmtree(_FOLDER, ignore_errors=True)
+    emit(
+        Measurement(
+            name="save_beside",
+            system="monolith",
+            unit="M keys/s of one thread",
+            series=series["beside"],
+            sizes=sizes_of(workload, "uniform"),
+            versions=VERSIONS,
+            ratios=ratios(series, "beside", ["alone"]),
+            notes={
+                "num_saves": beside.num_saves,
+                "pause_p99_ms": beside.pause_ms(0.99),
+                "pause_max_ms": beside.pause_ms(1.0),
+            },
+        ),
+        rules,
+    )
+
+
+def run(options: Options) -> None:
+    """Print one line per question."""
+    rows = QUICK_ROWS if options.is_quick else _ROWS
+    say(f"[changes] {rows:,} rows, dim {_DIM}: the log")
+    measure_log(Workload(rows, _DIM), options.rules)
+    measure_read(Workload(rows, _DIM), min(rows, _NUM_READ), options.rules)
+    saved = QUICK_ROWS if options.is_quick else _SAVED_ROWS
+    say(f"[changes] {saved:,} rows: updates beside a save of 100 MB/s")
+    measure_save(Workload(saved, _DIM, batch=_SMALL_BATCH, threads=1), options.rules)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(__doc__, run))
