@@ -191,7 +191,7 @@ class Table {
   uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
                      uint64_t& last) noexcept;
   void begin_generation();
-  void keep_row(int64_t key, uint32_t number, std::vector<int64_t>* notes);
+  void keep_row(int64_t key, uint32_t number, KeyBuffer* notes);
   bool keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept;
   bool reads_zeros(int64_t key) const noexcept { return admission_ && admission_->has_rule(key); }
   bool remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept;

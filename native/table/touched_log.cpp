@@ -15,12 +15,7 @@ size_t bytes_of(const TouchedLog::Segment& segment) {
 void TouchedLog::append(Segments& segments) noexcept {
   segments.remove_if([](const Segment& segment) { return segment.size() == 0; });
   if (segments.empty()) return;
-  for (Segment& segment : segments) {
-    try {
-      segment.keys.shrink_to_fit();
-    } catch (const std::bad_alloc&) {  // then it keeps its room
-    }
-  }
+  for (Segment& segment : segments) segment.keys.shrink();
   const std::lock_guard lock(mutex_);
   for (const Segment& segment : segments) bytes_ += bytes_of(segment);
   next_ += segments.size();

@@ -2,13 +2,46 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <list>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
 namespace monolith {
+
+// Keys, with room made beforehand. Shrinks where it is: a vector would copy itself.
+class KeyBuffer {
+ public:
+  KeyBuffer() = default;
+  ~KeyBuffer() { std::free(keys_); }
+  KeyBuffer(const KeyBuffer&) = delete;
+  KeyBuffer& operator=(const KeyBuffer&) = delete;
+
+  // Once. Throws std::bad_alloc.
+  void reserve(size_t capacity) {
+    keys_ = static_cast<int64_t*>(std::malloc(capacity * sizeof(int64_t)));
+    if (keys_ == nullptr) throw std::bad_alloc();
+    capacity_ = capacity;
+  }
+  void push(int64_t key) noexcept { keys_[size_++] = key; }
+  void shrink() noexcept {
+    void* smaller = std::realloc(keys_, (size_ + 1) * sizeof(int64_t));
+    if (smaller == nullptr) return;
+    keys_ = static_cast<int64_t*>(smaller);
+    capacity_ = size_ + 1;
+  }
+  size_t size() const noexcept { return size_; }
+  size_t capacity() const noexcept { return capacity_; }
+  const int64_t* begin() const noexcept { return keys_; }
+  const int64_t* end() const noexcept { return keys_ + size_; }
+
+ private:
+  int64_t* keys_ = nullptr;
+  size_t size_ = 0, capacity_ = 0;
+};
 
 // Thread-safe. Each writing thread appends the keys that it changed as one segment; a key may be
 // there more than once. Segments go when every cursor has read them, or when the log is full: the
@@ -16,7 +49,7 @@ namespace monolith {
 class TouchedLog {
  public:
   struct Segment {
-    std::vector<int64_t> keys;   // room for every key of the call, made before anything changes
+    KeyBuffer keys;              // room for every key of the call, made before anything changes
     std::vector<int64_t> extra;  // rows that went to make room
     size_t size() const noexcept { return keys.size() + extra.size(); }
   };

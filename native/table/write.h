@@ -57,7 +57,7 @@ struct Table::RowCache {
     if (table.recorder_) table.recorder_->note(recorded_call, key, kind, call);
   }
   // Room was made for each key of the call.
-  void note_touch(int64_t key) noexcept { notes.front().keys.push_back(key); }
+  void note_touch(int64_t key) noexcept { notes.front().keys.push(key); }
 
   Table& table;
   HeldBin held;
@@ -118,7 +118,7 @@ class Table::Writer {
 
   // Inserts the missing keys.
   void insert() {
-    pass({true, false}, [&](Hands& hands) { publish_all(hands); });
+    pass({true, false, false}, [&](Hands& hands) { publish_all(hands); });
   }
 
   // Reserves rows for the missing keys, which are new or refused in the batch then; then
@@ -127,7 +127,7 @@ class Table::Writer {
   template <typename Visit>
   void run(bool inserts, Values values, const Visit& visit) {
     const bool holds = inserts && table_.evicts_for_budget();
-    pass({inserts, holds}, [&](Hands& hands) { visit_all(hands, values, visit); });
+    pass({inserts, holds, true}, [&](Hands& hands) { visit_all(hands, values, visit); });
   }
 
  private:
@@ -145,9 +145,10 @@ class Table::Writer {
     RowCache rows;
     Batch::Scratch scratch;
   };
-  // What the reserving pass does: inserts missing keys, keeps found rows from becoming victims.
+  // What the reserving pass does: inserts missing keys, keeps found rows from becoming victims, and
+  // gives them to open cuts because they will be edited.
   struct Plan {
-    bool inserts, holds;
+    bool inserts, holds, edits;
   };
 
   // All that can fail; then finish(hands) on each thread.
@@ -185,9 +186,11 @@ class Table::Writer {
   }
 
   // Notes the row of each key. A key that must ask does so a little after it was found missing:
-  // what admission remembers of it is fetched meanwhile.
+  // what admission remembers of it is fetched meanwhile. Likewise a row that a cut may need.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
-    const size_t n = entries.size(), delay = admission_ != nullptr ? 2 * kLineAhead : kLineAhead;
+    const bool keeps = plan.edits && table_.cuts_.newest() != 0;
+    const size_t n = entries.size();
+    const size_t delay = admission_ != nullptr || keeps ? 2 * kLineAhead : kLineAhead;
     std::optional<Admission::Turn> turn;
     if (admission_ != nullptr) turn.emplace(*admission_);
     for (size_t i = 0; i < n + delay; ++i) {
@@ -195,23 +198,25 @@ class Table::Writer {
         entries[i].line = table_.index_.home(entries[i].hash);
         __builtin_prefetch(entries[i].line);
       }
-      if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan, rows);
-      if (i < delay || !plan.inserts) continue;
-      rows.wanted = n - (i - delay);
+      if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan);
+      if (i < delay) continue;
       Entry& entry = entries[i - delay];
-      if (entry.row == kNoRow) insert_missing(entry, turn, rows);
+      if (keeps && entry.row != kNoRow) keep_for_cuts(entry, rows);
+      if (!plan.inserts || entry.row != kNoRow) continue;
+      rows.wanted = n - (i - delay);
+      insert_missing(entry, turn, rows);
     }
     num_refused_ += std::exchange(rows.num_refused, 0);
   }
 
-  void find_row(Entry& entry, Plan plan, RowCache& rows) {
+  void find_row(Entry& entry, Plan plan) {
     const Index::Found found = table_.index_.find(entry.key, entry.hash, entry.line);
     if (found.is_worn) table_.index_.renew(entry.hash);
     entry.line = found.line;
     entry.row = found.row;
     if (found.row != kNoRow) {
       if (plan.holds) hold(entry);
-      if (table_.cuts_.newest() != 0) keep_for_cuts(entry, rows);
+      if (plan.edits && table_.cuts_.newest() != 0) table_.prefetch_row(found.row);
     } else if (admission_ != nullptr) {
       admission_->prefetch(entry.hash);
     }
@@ -227,7 +232,7 @@ class Table::Writer {
     try {
       if (place.line != nullptr) {
         const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
-        std::vector<int64_t>* notes = rows.notes.empty() ? nullptr : &rows.notes.front().keys;
+        KeyBuffer* notes = rows.notes.empty() ? nullptr : &rows.notes.front().keys;
         if (!(number & kReserved)) table_.keep_row(entry.key, number, notes);
       }
     } catch (...) {

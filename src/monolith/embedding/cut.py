@@ -126,6 +126,11 @@ class Snapshot:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # A cut that nobody can read any more must not make writers keep rows for it.
+        if hasattr(self, "_is_closed"):
+            self.close()
+
     def _check_open(self, verb: str) -> None:
         if self._is_closed:
             raise FailedPreconditionError(
