@@ -60,6 +60,7 @@ struct alignas(64) Bin {
   uint64_t salt;
 
   Line* lines() noexcept { return reinterpret_cast<Line*>(this + 1); }
+  bool has_room() const noexcept { return num_keys < max_keys; }
   size_t bytes() const noexcept { return (size_t{num_lines} + 1) * sizeof(Line); }
   uint64_t last_hash() const noexcept {
     return depth == 0 ? UINT64_MAX : prefix + ((uint64_t{1} << (64 - depth)) - 1);

@@ -57,7 +57,7 @@ void Table::prefetch_row(uint32_t number) const noexcept {
   __builtin_prefetch(arena_.meta(number), 1);
 }
 
-// Reserves a row with initial values for the key.
+// Reserves a row for the key, with initial values unless the call writes all of it.
 Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
   if (rows.peek() == kNoRow) {
     uint32_t victim;
@@ -69,12 +69,14 @@ Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
   }
   const uint32_t number = rows.peek();
   char* row = arena_.row(number);
+  if (rows.draws) {
 #if MONOLITH_TSAN
-  layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
-  racy_store(row, rows.scratch.data(), rows.scratch.size());
+    layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
+    racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
-  layout_.initial_row(row, rows.weights.data(), key);
+    layout_.initial_row(row, rows.weights.data(), key);
 #endif
+  }
   const Meta fresh{0, Meta::noted(0, cuts_.generation())};
   racy_store(arena_.meta(number), &fresh, sizeof(Meta));
   Bin* bin = index_.lock_bin(hash);
@@ -82,8 +84,13 @@ Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
     bin->lock.unlock();
     return Insertion::kFound;
   }
+  Bin::Place place;
   try {
-    bin = index_.make_room(bin, hash);
+    if (bin->has_room()) place = bin->find_free(hash);
+    if (place.line == nullptr || place.line->is_worn()) {
+      bin = index_.make_room(bin, hash);
+      place = bin->find_free(hash);
+    }
   } catch (const OverBudget&) {  // then a key of the same bin makes room there
     uint32_t victim;
     if (!evict_for_budget(*bin, rows.notes, victim)) {
@@ -91,11 +98,12 @@ Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
       return Insertion::kRefused;
     }
     arena_.give(&victim, 1);
+    place = bin->find_free(hash);
   } catch (...) {
     bin->lock.unlock();
     throw;
   }
-  bin->insert(key, hash, number | kReserved, bin->find_free(hash));
+  bin->insert(key, hash, number | kReserved, place);
   bin->lock.unlock();
   rows.pop();
   return Insertion::kInserted;
@@ -148,8 +156,9 @@ bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& ro
 }
 
 // Changes the key's row by edit(row, what it was) -> new time; a reserved row has time 0 and
-// becomes visible. A key that another call erased since this one saw it is inserted again, as if
-// the erasure had come first; where that is not possible, the erasure comes last.
+// becomes visible. What another call has reserved may not hold initial values yet. A key that
+// another call erased since this one saw it is inserted again, as if the erasure had come first;
+// where that is not possible, the erasure comes last.
 template <typename Edit>
 void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& edit) noexcept {
   const auto [key, hash] = std::pair(entry.key, entry.hash);
@@ -165,6 +174,7 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   char* row = arena_.row(number);
   Meta* meta = arena_.meta(number);
   const Before before{meta->time, seen != number};
+  const bool is_foreign = before.is_new && entry.state != Batch::kNew;
   rows.num_published += before.is_new;
   uint32_t marks;
   racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
@@ -175,11 +185,13 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   }
 #if MONOLITH_TSAN
   racy_load(rows.scratch.data(), row, rows.scratch.size());
+  if (is_foreign) layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
   const Meta changed{edit(rows.scratch.data(), before), next_marks};
   place.line->begin_write();
   racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
   place.line->begin_write();
+  if (is_foreign) layout_.initial_row(row, rows.weights.data(), key);
   const Meta changed{edit(row, before), next_marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
@@ -219,8 +231,15 @@ void Table::numbered(const Update& update) {
 void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
                              uint32_t now, unsigned threads) {
   const Gate::Shared gate(gate_);
-  Writer(*this, keys, n, nullptr, now, threads).insert();
-  lookup(keys, n, out, true, scales, threads);
+  const size_t dim = layout_.dim();
+  Writer writer(*this, keys, n, nullptr, now, threads);
+  const bool are_new = writer.insert([&](const Batch::Entry& entry, const char* row) {
+    for (const uint32_t i : writer.batch().occurrences(entry)) {
+      layout_.decode(out + i * dim, row);
+      if (layout_.has_views()) layout_.see(out + i * dim, scales);
+    }
+  });
+  if (!are_new) lookup(keys, n, out, true, scales, threads);
 }
 
 void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t now,
@@ -326,6 +345,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   const Gate::Shared gate(gate_);
   std::fill_n(existed, n, 0);  // a key that the budget refuses is not visited
   Writer writer(*this, keys, n, nullptr, now, threads);
+  writer.set_draws(false);
   writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
     const int64_t key = entry.key;
     update_row(entry, rows, [&](char* row, const Before&) {
@@ -353,6 +373,7 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads
 void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads) {
   const Gate::Shared gate(gate_);
   Writer writer(*this, keys, n, nullptr, 0, threads);
+  writer.set_draws(false);
   writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
     const size_t last = writer.batch().occurrences(entry).back();
     update_row(entry, rows, [&](char* row, const Before&) {

@@ -64,6 +64,7 @@ struct Table::RowCache {
   TouchedLog::Segments notes;  // empty: nobody reads the log
   int64_t recorded_call = -1;
   uint64_t call = 0;           // number of an updating call
+  bool draws = true;           // initial values of new rows
   std::vector<char> scratch;   // one row
   std::vector<float> sum;      // values of one key
   std::vector<float> weights;  // of one row, decoded
@@ -116,9 +117,17 @@ class Table::Writer {
   uint64_t num_edited() const noexcept { return num_edited_.load(); }
   uint64_t num_refused() const noexcept { return num_refused_.load(); }
 
-  // Inserts the missing keys.
-  void insert() {
-    pass({true, false, false}, [&](Hands& hands) { publish_all(hands); });
+  // Whether rows that the call makes get initial values; not where it writes all of them anyway.
+  void set_draws(bool draws) noexcept { draws_ = draws; }
+
+  // Inserts the missing keys; see(entry, row) for each new row. Returns whether all keys were new.
+  template <typename See>
+  bool insert(const See& see) {
+    std::atomic<bool> are_new{true};
+    pass({true, false, false}, [&](Hands& hands) {
+      if (!publish_all(hands, see)) are_new = false;
+    });
+    return are_new;
   }
 
   // Reserves rows for the missing keys, which are new or refused in the batch then; then
@@ -136,10 +145,11 @@ class Table::Writer {
 
   // What one thread works with.
   struct Hands {
-    Hands(Table& table, size_t num_keys, int64_t recorded_call, uint64_t call)
-        : guard(table.epochs_), rows(table, num_keys) {
-      rows.recorded_call = recorded_call;
-      rows.call = call;
+    explicit Hands(Writer& writer)
+        : guard(writer.table_.epochs_), rows(writer.table_, writer.batch_.size()) {
+      rows.recorded_call = writer.recorded_call_;
+      rows.call = writer.call_;
+      rows.draws = writer.draws_;
     }
     Epochs::Guard guard;
     RowCache rows;
@@ -161,7 +171,7 @@ class Table::Writer {
       team.meet();
       std::optional<Hands> hands;  // what finishing needs is allocated before anything changes
       team.attempt([&] {
-        hands.emplace(table_, batch_.size(), recorded_call_, call_);
+        hands.emplace(*this);
         prepare(team, *hands, plan);
       });
       team.meet();
@@ -304,20 +314,30 @@ class Table::Writer {
     }
   }
 
-  // Edits nothing: makes reserved rows visible.
-  void publish_all(Hands& hands) {
+  // Edits nothing: makes reserved rows visible, and shows those that are new. False: some were not.
+  template <typename See>
+  bool publish_all(Hands& hands, const See& see) {
+    uint64_t num_keys = 0, num_seen = 0;
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
+      const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_present = 0;
-      for (const Entry& entry : batch_.distinct(p)) {
+      for (size_t i = 0; i < entries.size(); ++i) {
+        if (i + kRowAhead < entries.size()) table_.prefetch_row(entries[i + kRowAhead].row);
+        const Entry& entry = entries[i];
+        ++num_keys;
         if (entry.state == Batch::kRefused) continue;
         ++num_present;
         if (!(entry.row & kReserved)) continue;
-        table_.update_row(entry, hands.rows,
-                          [&](char*, const Before& before) { return std::max(before.time, now_); });
+        table_.update_row(entry, hands.rows, [&](char* row, const Before& before) {
+          see(entry, row);
+          num_seen += before.is_new;
+          return std::max(before.time, now_);
+        });
       }
       hands.rows.held.release();
       count(num_present, hands);
     }
+    return num_seen == num_keys;
   }
 
   void count(uint64_t distinct, Hands& hands) noexcept {
@@ -347,6 +367,7 @@ class Table::Writer {
   Admission* const admission_;  // null: nobody asks
   const uint64_t call_;
   const int64_t recorded_call_;
+  bool draws_ = true;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
   std::atomic<uint64_t> num_inserted_{0}, num_edited_{0}, num_refused_{0};
 };
