@@ -63,7 +63,8 @@ every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def weights(snapshot):
     """Weights of a cut of dim 1, by key."""
     rows = exported(snapshot)
-    return dict(zip(rows.keys.tolist(), rows.columns.get("weight/0", column()).flatten().tolist()))
+    values = rows.columns.get("weight/0", column()).flatten().tolist()
+    return dict(zip(rows.keys.tolist(), values, strict=True))
 
 
 class Cuts(TableCase):

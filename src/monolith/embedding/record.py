@@ -65,8 +65,8 @@ class _Call:
 class Record:
     """The changes of a table, to be replayed into another one (the reference, for a proof).
 
-    The order of (call, key) is noted under the row's lock: each row's changes replay in the order in
-    which they happened, and give the same bits. Not for tables that are cleared.
+    The order of (call, key) is noted under the row's lock: each row's changes replay in the order
+    in which they happened, and give the same bits. Not for tables that are cleared.
 
     Example:
         >>> from monolith.embedding import ReferenceTable, Segment, Table, TableConfig
