@@ -98,12 +98,6 @@ class Cuts(TableCase):
             table.assign(keys(1), column(1), now=600)
             assert exported(snapshot).times.tolist() == [500]
 
-    def test_a_write_before_the_cut_is_seen(self):
-        table = self.table()
-        table.assign(keys(1), column(1))
-        with table.cut() as snapshot:
-            assert weights(snapshot) == {1: 1}
-
     def test_each_write_after_the_cut_is_left_out(self):
         table = self.table()
         table.assign(keys(1, 2), column(1, 2))

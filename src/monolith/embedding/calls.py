@@ -17,7 +17,7 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DEFAULT_CHANGES_BYTES", "Clock", "TableCalls", "wall_clock"]
+__all__ = ["Clock", "DEFAULT_CHANGES_BYTES", "TableCalls", "wall_clock"]
 
 Clock = Callable[[], int]
 """Seconds since 1970."""

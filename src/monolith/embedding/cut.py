@@ -15,7 +15,7 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAX_CUTS", "CutStorage", "Snapshot"]
+__all__ = ["CutStorage", "MAX_CUTS", "Snapshot"]
 
 MAX_CUTS = 4
 """Cuts of a table that may be open at once."""
