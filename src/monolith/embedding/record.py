@@ -118,10 +118,10 @@ class Record:
             last: behind the last one; all if None. `Snapshot.num_recorded` is where a cut was.
         """
         for number, key, kind, update_call in self._events()[first:last].tolist():
-            call = self._calls[number]
-            if kind == _REMOVED:
+            if kind == _REMOVED:  # maybe to make room, which no call asked for
                 into._erase(torch.tensor([key]))
                 continue
+            call = self._calls[number]
             if update_call > 0:
                 into._set_update_calls(update_call - 1)
             getattr(into, call.method)(*call.of_key(key))
