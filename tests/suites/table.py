@@ -8,11 +8,12 @@ class TestReference(TableSuite):
 
 from tests.suites.table_admission import AdmissionByCount
 from tests.suites.table_arguments import BadArguments, Numbers
+from tests.suites.table_bad_cuts import BadCuts
 from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_budget import Budgets
 from tests.suites.table_changes import BadCursors, Changes
 from tests.suites.table_concurrency import Concurrency
-from tests.suites.table_cuts import BadCuts, CutParts, Cuts
+from tests.suites.table_cuts import CutParts, Cuts
 from tests.suites.table_expiry import Evictions, Sweeps
 from tests.suites.table_export import Exports, Imports
 from tests.suites.table_filters import AdmissionColumns, AdmissionFilters, BadCandidates
