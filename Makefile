@@ -37,11 +37,12 @@ test: build  ## run every test but the slow ones (under ten minutes)
 	@echo "== running the tests, without those marked slow"
 	$(PY) -m pytest -m "not slow"
 
-# The shared suite runs on new tables there; on reloaded ones it is left to `make test`.
+# The shared suite runs on new tables there; on reloaded ones it is left to `make test`, as are the
+# replay proofs.
 test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
 	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
-	  --ignore=tests/embedding/disk/test_reloaded.py
+	  --ignore=tests/embedding/disk/test_reloaded.py --ignore=tests/embedding/test_replay.py
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"

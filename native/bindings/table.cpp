@@ -249,8 +249,10 @@ void bind_retention(nb::class_<Table>& table) {
 }
 
 void bind_changes(nb::class_<Table>& table) {
-  table.def("open_cut", &Table::open_cut, ReleaseGil());
+  // A cut gives its memory back to the table, so the table lives longer.
+  table.def("open_cut", &Table::open_cut, ReleaseGil(), nb::keep_alive<0, 1>());
   table.def("close_cut", &Table::close_cut, ReleaseGil(), "cut"_a);
+  table.def_prop_ro("num_cuts", &Table::num_cuts, ReleaseGil());
   table.def(
       "changes",
       [](Table& self, const std::string& cursor, unsigned threads) {

@@ -31,9 +31,17 @@ std::shared_ptr<Cut> Table::open_cut() {
 }
 
 void Table::close_cut(Cut& cut) {
-  const Gate::Alone gate(gate_);
-  cut.close();
-  cuts_.remove(cut);
+  {
+    const Gate::Alone gate(gate_);
+    cut.close();
+    cuts_.remove(cut);
+  }
+  for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut.release(p);  // it may be held for long yet
+}
+
+size_t Table::num_cuts() {
+  const Gate::Shared gate(gate_);
+  return cuts_.open().size();
 }
 
 size_t Table::cut_bytes() {

@@ -143,6 +143,7 @@ class Table {
   // Throws std::length_error if no generation is left while cuts are open.
   std::shared_ptr<Cut> open_cut();
   void close_cut(Cut& cut);
+  size_t num_cuts();
   size_t cut_bytes();
 
   // Keys changed or removed since the cursor's last read, each once, ascending by hash. A new

@@ -68,7 +68,8 @@ bool TouchedLog::copy(const Range& range, std::vector<int64_t>& keys) {
 void TouchedLog::end_read(const std::string& cursor, const Range& range) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = cursors_.find(cursor);
-  if (found != cursors_.end()) found->second = std::max(range.last, first_);
+  // What came since begin_read() may be gone already, by the bound or by forget().
+  if (found != cursors_.end()) found->second = first_ > range.last ? kBehind : range.last;
   trim();
 }
 
@@ -90,7 +91,7 @@ void TouchedLog::forget() noexcept {
   const std::lock_guard lock(mutex_);
   for (auto& [name, at] : cursors_) at = kBehind;
   while (!segments_.empty()) pop();
-  first_ = next_;
+  first_ = ++next_;  // as if something had gone, for a cursor that is being read
 }
 
 size_t TouchedLog::bytes() noexcept {

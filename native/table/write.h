@@ -118,7 +118,7 @@ class Table::Writer {
 
   // Inserts the missing keys.
   void insert() {
-    pass({true, false}, [&](Hands& hands) { publish_all(hands); });
+    pass({true, false, false}, [&](Hands& hands) { publish_all(hands); });
   }
 
   // Reserves rows for the missing keys, which are new or refused in the batch then; then
@@ -127,7 +127,7 @@ class Table::Writer {
   template <typename Visit>
   void run(bool inserts, Values values, const Visit& visit) {
     const bool holds = inserts && table_.evicts_for_budget();
-    pass({inserts, holds}, [&](Hands& hands) { visit_all(hands, values, visit); });
+    pass({inserts, holds, true}, [&](Hands& hands) { visit_all(hands, values, visit); });
   }
 
  private:
@@ -145,9 +145,10 @@ class Table::Writer {
     RowCache rows;
     Batch::Scratch scratch;
   };
-  // What the reserving pass does: inserts missing keys, keeps found rows from becoming victims.
+  // What the reserving pass does: inserts missing keys, keeps found rows from becoming victims, and
+  // gives them to open cuts because they will be edited.
   struct Plan {
-    bool inserts, holds;
+    bool inserts, holds, edits;
   };
 
   // All that can fail; then finish(hands) on each thread.
@@ -211,7 +212,7 @@ class Table::Writer {
     entry.row = found.row;
     if (found.row != kNoRow) {
       if (plan.holds) hold(entry);
-      if (table_.cuts_.newest() != 0) keep_for_cuts(entry, rows);
+      if (plan.edits && table_.cuts_.newest() != 0) keep_for_cuts(entry, rows);
     } else if (admission_ != nullptr) {
       admission_->prefetch(entry.hash);
     }

@@ -10,7 +10,9 @@ from tests.suites.table_admission import AdmissionByCount
 from tests.suites.table_arguments import BadArguments, Numbers
 from tests.suites.table_bad_input import BadExport, BadImport, BadInput
 from tests.suites.table_budget import Budgets
+from tests.suites.table_changes import BadCursors, Changes
 from tests.suites.table_concurrency import Concurrency
+from tests.suites.table_cuts import BadCuts, CutParts, Cuts
 from tests.suites.table_expiry import Evictions, Sweeps
 from tests.suites.table_export import Exports, Imports
 from tests.suites.table_filters import AdmissionColumns, AdmissionFilters, BadCandidates
@@ -69,6 +71,11 @@ class TableSuite(
     BatchSoftmaxVectors,
     OptimizerRuns,
     TorchOptimizers,
+    Cuts,
+    CutParts,
+    BadCuts,
+    Changes,
+    BadCursors,
     Concurrency,
     Races,
     Scale,

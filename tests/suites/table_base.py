@@ -31,9 +31,9 @@ class TableCase:
         for table in self._tables:
             table.close()
 
-    def build(self, config, clock=lambda: NOW):
+    def build(self, config, clock=lambda: NOW, **options):
         """A table of this implementation, closed at the end of the test."""
-        table = self.make(config, clock=clock)
+        table = self.make(config, clock=clock, **options)
         self._tables.append(table)
         return table
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.embedding import checks
+from monolith.embedding.arguments import as_integer
 from monolith.embedding.config import TableConfig
 from monolith.embedding.storage import TableStorage
 from monolith.errors import FailedPreconditionError
@@ -16,7 +17,7 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DEFAULT_CHANGES_BYTES", "Clock", "TableCalls", "wall_clock"]
+__all__ = ["Clock", "DEFAULT_CHANGES_BYTES", "TableCalls", "wall_clock"]
 
 Clock = Callable[[], int]
 """Seconds since 1970."""
@@ -55,10 +56,11 @@ class TableCalls(TableStorage):
                 f"[Table] expected clock as a function that gives seconds, got {clock!r} "
                 f"(table {config.name!r})"
             )
-        self._changes_bytes = checks.check_integer(config, "init", "changes_bytes", changes_bytes)
-        if self._changes_bytes < 0:
+        which = f"(table {config.name!r})"
+        self._changes_bytes = as_integer("[Table]", "changes_bytes", changes_bytes, f" {which}")
+        if not 0 <= self._changes_bytes < 1 << 63:
             raise ValueError(
-                f"[Table] expected changes_bytes >= 0, got {changes_bytes} (table {config.name!r})"
+                f"[Table] expected changes_bytes in [0, 2**63), got {changes_bytes} {which}"
             )
         self.config = config
         self.name = config.name
@@ -89,9 +91,9 @@ class TableCalls(TableStorage):
             f"[Table.{verb}] expected an open table, got a closed one (table {self.name!r})"
         )
 
-    def _cut_error(self) -> FailedPreconditionError:
+    def _cut_error(self, where: str = "[Table.clear]") -> FailedPreconditionError:
         return FailedPreconditionError(
-            f"[Table.clear] expected no open cut, got one; close it first (table {self.name!r})"
+            f"{where} expected no open cut, got one; close it first (table {self.name!r})"
         )
 
     def _check_keys(self, verb: str, keys: torch.Tensor) -> None:

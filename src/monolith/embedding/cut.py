@@ -15,7 +15,7 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAX_CUTS", "CutStorage", "Snapshot"]
+__all__ = ["CutStorage", "MAX_CUTS", "Snapshot"]
 
 MAX_CUTS = 4
 """Cuts of a table that may be open at once."""
@@ -47,10 +47,6 @@ class CutStorage(ABC):
         """Keep nothing more of these partitions."""
 
     @abstractmethod
-    def is_released(self, partition: int) -> bool:
-        """Whether the partition was released."""
-
-    @abstractmethod
     def close(self) -> None:
         """Keep nothing more."""
 
@@ -69,6 +65,7 @@ class Snapshot:
         self.latest_time = latest_time
         self._storage = storage
         self._is_closed = False
+        self._released: set[int] = set()
 
     @property
     def num_update_calls(self) -> int:
@@ -96,10 +93,12 @@ class Snapshot:
         return export_chunks(self.config, numbers, chunk_rows, after, self._chunk)
 
     def _chunk(self, first: int, last: int, limit: int) -> Rows:
+        partitions = range(first >> 52, (last >> 52) + 1)
         self._check_open("export")
-        self._check_kept("export", range(first >> 52, (last >> 52) + 1))
+        self._check_kept("export", partitions)
         rows = self._storage.export_chunk(first, last, limit)
-        self._check_open("export")  # closed meanwhile, the rows may be of a later moment
+        self._check_open("export")  # else the rows may be of a later moment
+        self._check_kept("export", partitions)
         return rows
 
     def export_candidates(self, partitions: Iterable[int] | None = None) -> dict[str, torch.Tensor]:
@@ -107,12 +106,17 @@ class Snapshot:
         self._check_open("export_candidates")
         numbers = checks.check_partitions(self.config, "export_candidates", partitions)
         self._check_kept("export_candidates", numbers)
-        return self._storage.export_candidates(numbers)
+        columns = self._storage.export_candidates(numbers)
+        self._check_open("export_candidates")
+        self._check_kept("export_candidates", numbers)
+        return columns
 
     def release(self, partitions: Iterable[int]) -> None:
         """Say that nobody reads these partitions any more: frees what is kept of them."""
         self._check_open("release")
-        self._storage.release(checks.check_partitions(self.config, "release", partitions))
+        numbers = checks.check_partitions(self.config, "release", partitions)
+        self._released.update(numbers)
+        self._storage.release(numbers)
 
     def close(self) -> None:
         """End the cut. Closing twice is fine."""
@@ -134,9 +138,9 @@ class Snapshot:
             )
 
     def _check_kept(self, verb: str, partitions: Iterable[int]) -> None:
-        for partition in partitions:
-            if self._storage.is_released(partition):
-                raise FailedPreconditionError(
-                    f"[Snapshot.{verb}] expected partitions that were not released, got "
-                    f"{partition} (table {self.config.name!r})"
-                )
+        released = self._released.intersection(partitions) if self._released else None
+        if released:
+            raise FailedPreconditionError(
+                f"[Snapshot.{verb}] expected partitions that were not released, got "
+                f"{min(released)} (table {self.config.name!r})"
+            )

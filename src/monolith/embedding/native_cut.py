@@ -50,10 +50,6 @@ class NativeCut(CutStorage):
         for partition in partitions:
             self._cut.release(partition)
 
-    def is_released(self, partition: int) -> bool:
-        """Whether the partition was released."""
-        return self._cut.is_released(partition)
-
     def close(self) -> None:
         """End the cut."""
         self._core.close_cut(self._cut)

@@ -65,7 +65,7 @@ class _Call:
 class Record:
     """The changes of a table, to be replayed into another one (the reference, for a proof).
 
-    The order of (call, key) is noted under the row's lock: the changes of a row replay in the order
+    The order of (call, key) is noted under the row's lock: each row's changes replay in the order
     in which they happened, and give the same bits. Not for tables that are cleared.
 
     Example:
@@ -118,10 +118,10 @@ class Record:
             last: behind the last one; all if None. `Snapshot.num_recorded` is where a cut was.
         """
         for number, key, kind, update_call in self._events()[first:last].tolist():
-            call = self._calls[number]
-            if kind == _REMOVED:
+            if kind == _REMOVED:  # maybe to make room, which no call asked for
                 into._erase(torch.tensor([key]))
                 continue
+            call = self._calls[number]
             if update_call > 0:
                 into._set_update_calls(update_call - 1)
             getattr(into, call.method)(*call.of_key(key))

@@ -65,7 +65,7 @@ class ReferenceTable(TableVerbs):
     ) -> None:
         super().__init__(config, clock=clock, changes_bytes=changes_bytes)
         self._lock = threading.Lock()
-        self._log = ReferenceLog(changes_bytes)
+        self._log = ReferenceLog(self._changes_bytes)
         self._num_cuts = 0
         self._store = ReferenceRows(config, self._log.note)
         self._rows = self._store.rows
@@ -192,13 +192,21 @@ class ReferenceTable(TableVerbs):
             if self._num_cuts == MAX_CUTS:
                 return None
             self._num_cuts += 1
-            rows, store = dict(self._rows), copy.deepcopy(self._store.admission)
-            return ReferenceCut(
-                (len(rows), self._num_update_calls),
-                lambda first, last, limit: self._chunk_of(rows, first, last, limit),
-                lambda partitions: tensors_of(store.columns(partitions)),
-                self._end_cut,
-            )
+            rows, admission = dict(self._rows), copy.deepcopy(self._store.admission)
+            facts = len(rows), self._num_update_calls
+
+        def export_chunk(first: int, last: int, limit: int) -> Rows:
+            self._check_open("export")
+            return self._chunk_of(rows, first, last, limit)
+
+        def export_candidates(partitions: list[int]) -> dict[str, torch.Tensor]:
+            self._check_open("export_candidates")
+            return tensors_of(admission.columns(partitions))
+
+        return ReferenceCut(facts, export_chunk, export_candidates, self._end_cut)
+
+    def _has_cut(self) -> bool:
+        return self._num_cuts > 0
 
     def _end_cut(self) -> None:
         with self._lock:

@@ -34,7 +34,6 @@ class ReferenceCut(CutStorage):
         self._export_chunk = export_chunk
         self._export_candidates = export_candidates
         self._on_close = on_close
-        self._released: set[int] = set()
 
     def export_chunk(self, first: int, last: int, limit: int) -> Rows:
         """Rows of the cut."""
@@ -45,12 +44,7 @@ class ReferenceCut(CutStorage):
         return self._export_candidates(partitions)
 
     def release(self, partitions: list[int]) -> None:
-        """Forget these partitions."""
-        self._released.update(partitions)
-
-    def is_released(self, partition: int) -> bool:
-        """Whether the partition was released."""
-        return partition in self._released
+        """Nothing: the copy is shared with the table as far as rows did not change."""
 
     def close(self) -> None:
         """End the cut."""

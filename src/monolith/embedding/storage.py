@@ -100,6 +100,10 @@ class TableStorage(ABC):
         """A cut, when running writers have ended; None where four are open."""
 
     @abstractmethod
+    def _has_cut(self) -> bool:
+        """Whether a cut is open."""
+
+    @abstractmethod
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
         """Whether the cursor starts anew; keys that changed and are there; keys that are gone."""
 

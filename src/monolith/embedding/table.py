@@ -127,7 +127,7 @@ class Table(TableVerbs):
             config.non_finite,
             config.clip_value or 0.0,
             *_retention_arguments(config),
-            log_bytes=changes_bytes,
+            log_bytes=self._changes_bytes,
             records=record is not None,
         )
         if record is not None:
@@ -288,6 +288,10 @@ class Table(TableVerbs):
             if cut is None:
                 return None
             return NativeCut(core, cut, self._export_chunk, self._export_candidates)
+
+    def _has_cut(self) -> bool:
+        with self._open("cut") as core:
+            return core.num_cuts > 0
 
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
         with self._open("changes") as core:

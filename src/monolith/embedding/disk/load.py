@@ -120,6 +120,7 @@ def restore_tables(
     Raises:
         InvalidArgumentError: a config differs; the message names the field. Otherwise as
             `load_tables`.
+        FailedPreconditionError: a cut of a table is open; a save, for example.
     """
     by_name = {table.name: table for table in checked_tables("[restore_tables]", tables)}
     threads = checked_threads("[restore_tables]", num_threads)
@@ -130,6 +131,9 @@ def restore_tables(
     for name, plan in plans.items():
         plan.check_config(config_to_json(by_name[name].config))
     _verify(plans, by_name, threads)
+    for name in plans:
+        if by_name[name]._has_cut():
+            raise by_name[name]._cut_error("[restore_tables]")
     try:
         for name in plans:
             by_name[name].clear()
