@@ -71,10 +71,21 @@ void test_chosen_keys_do_not_meet_in_one_line() {
   CHECK(overflowed_share(index) < 0.5);
 }
 
+void test_a_lonely_writer_waits_for_nobody() {
+  Table table(adagrad_table(4));
+  const auto keys = keys_from(0, 20000);
+  const std::vector<float> values(keys.size() * 4, 1.0f);
+  for (int round = 0; round < 3; ++round) {
+    table.assign(keys.data(), keys.size(), values.data(), 1, 1);
+  }
+  CHECK(table.index_counters().lock_waits == 0);
+}
+
 }  // namespace
 
 int main() {
   test_misses_stay_short_while_keys_turn_over();
   test_chosen_keys_do_not_meet_in_one_line();
+  test_a_lonely_writer_waits_for_nobody();
   std::printf("churn: ok\n");
 }

@@ -187,6 +187,30 @@ void test_release() {
   table.close_cut(*cut);
 }
 
+void test_at_most_four_are_open() {
+  Table table(adagrad_table(kDim));
+  std::vector<std::shared_ptr<Cut>> cuts;
+  for (size_t i = 0; i < Cuts::kMost; ++i) {
+    cuts.push_back(table.open_cut());
+    CHECK(cuts.back() != nullptr);
+  }
+  CHECK(table.open_cut() == nullptr);
+  table.close_cut(*cuts.front());
+  CHECK(table.open_cut() != nullptr);
+}
+
+// Its rows could not be kept.
+void test_no_clear_while_one_is_open() {
+  Table table(adagrad_table(kDim));
+  assign_all(table, keys_from(0, kKeys), 1.0f, 1);
+  const Exported before = export_all(table, nullptr);
+  const auto cut = table.open_cut();
+  CHECK(!table.clear());
+  CHECK(same(before, export_all(table, nullptr)) && same(before, export_all(table, cut.get())));
+  table.close_cut(*cut);
+  CHECK(table.clear() && table.num_rows() == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -195,5 +219,7 @@ int main() {
   test_last_generation();
   test_out_of_memory();
   test_release();
+  test_at_most_four_are_open();
+  test_no_clear_while_one_is_open();
   std::printf("cuts: ok\n");
 }

@@ -1,6 +1,8 @@
 // What happens where something cannot grow: row numbers, bins, the directory, threads.
 #include <pthread.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -12,6 +14,20 @@
 #include "tables.h"
 
 using namespace monolith;
+
+namespace {
+
+std::atomic<bool> is_new_failing{false};
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  void* block = is_new_failing ? nullptr : std::malloc(bytes);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
 
 namespace {
 
@@ -42,6 +58,29 @@ void test_arena_ends_with_its_last_chunk() {
   uint32_t again;
   CHECK(arena.take(&again, 1) == 1 && again == numbers[0]);
   CHECK(runs_out([&] { arena.take(&again, 1); }));
+}
+
+// After 8 chunks the directory is replaced; what was allocated for that goes if the rest fails.
+void test_arena_gives_back_a_directory_that_it_cannot_use() {
+  Memory memory;
+  Epochs epochs;
+  Arena arena(memory, epochs, 48, 16);
+  std::vector<uint32_t> numbers(64 * 255);
+  for (size_t taken = 0; taken < numbers.size();) {
+    taken += arena.take(numbers.data() + taken, numbers.size() - taken);
+  }
+  const size_t held = memory.held_bytes();
+  bool has_failed = false;
+  uint32_t next = 0;
+  is_new_failing = true;
+  try {
+    arena.take(&next, 1);
+  } catch (const std::bad_alloc&) {
+    has_failed = true;
+  }
+  is_new_failing = false;
+  CHECK(has_failed && memory.held_bytes() == held);
+  CHECK(arena.take(&next, 1) == 1 && arena.bytes() == (numbers.size() + 1) * 56);
 }
 
 void test_last_row_number_is_not_a_mark() {
@@ -161,6 +200,7 @@ void test_call_without_threads_runs_on_its_own() {
 
 int main() {
   test_arena_ends_with_its_last_chunk();
+  test_arena_gives_back_a_directory_that_it_cannot_use();
   test_last_row_number_is_not_a_mark();
   test_index_ends_with_its_last_bin();
   test_bins_grow_where_the_directory_cannot();
