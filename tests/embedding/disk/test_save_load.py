@@ -3,6 +3,7 @@
 import os
 import threading
 
+import fsspec
 import pytest
 import torch
 
@@ -293,3 +294,36 @@ def test_the_rate_of_writing_is_bounded_over_all_threads(tmp_path, monkeypatch):
     size = sum(f["num_bytes"] for f in manifest_of(tmp_path)["tables"][0]["files"])
     assert max(waits) == pytest.approx(size / 1000, rel=0.5)
     assert max(waits) < size / 1000
+
+
+def test_a_save_leaves_folders_of_others_alone(tmp_path):
+    ours = "0-user.rows-0000-4095.arrow"
+    names = [f"data-raw/{ours}", "data-0123456789ab/precious.csv", f"data-0123456789ac/x/{ours}"]
+    names += [f"data-0123456789ad/{ours}/x", ".lock"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("kept")
+    for _ in range(2):
+        saved(tmp_path, filled(3))
+    assert {name: (tmp_path / name).read_text() for name in names} == dict.fromkeys(names, "kept")
+
+
+def test_a_save_into_a_store_leaves_folders_of_others_alone():
+    files = fsspec.filesystem("memory")
+    names = ["/others/data-raw/a.csv", "/others/data-0123456789ab/a.csv"]
+    for name in names:
+        files.pipe_file(name, b"kept")
+    for _ in range(2):
+        saved("memory://others", filled(3))
+    assert [files.cat_file(name) for name in names] == [b"kept"] * 2
+    assert len(files.ls("/others")) == 4  # the two, a manifest, and one folder of data
+
+
+@pytest.mark.parametrize("files", [[], ["0-user.rows-0000-4095.arrow"]])
+def test_a_save_removes_what_a_killed_one_left(tmp_path, files):
+    left = tmp_path / "data-0123456789ab"
+    left.mkdir()
+    for name in files:
+        (left / name).write_text("")
+    saved(tmp_path, filled(3))
+    assert not left.exists()

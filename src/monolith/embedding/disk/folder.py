@@ -8,19 +8,17 @@ import contextlib
 import fcntl
 import io
 import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 
-from monolith.embedding.disk.manifest import MANIFEST
+from monolith.embedding.disk.manifest import MANIFEST, is_data_file, is_data_folder
 from monolith.errors import FailedPreconditionError, NotFoundError
 
 __all__ = ["Folder", "NewFile", "open_folder"]
 
-_DATA = "data-"
 _LOCK = ".lock"
 
 
@@ -62,7 +60,7 @@ class Folder(ABC):
 
     @abstractmethod
     def remove_data_but(self, kept: set[str]) -> None:
-        """Remove other subfolders of data; what cannot be removed stays."""
+        """Remove other subfolders that saves made; what is not all theirs, or resists, stays."""
 
     @abstractmethod
     def read_manifest(self) -> bytes:
@@ -122,7 +120,7 @@ class _LocalFolder(Folder):
     def writing(self) -> Iterator[None]:
         os.makedirs(self.path, exist_ok=True)
         _sync_directory(os.path.dirname(os.path.abspath(self.path)))
-        with open(os.path.join(self.path, _LOCK), "wb") as lock:
+        with open(os.path.join(self.path, _LOCK), "ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -153,8 +151,16 @@ class _LocalFolder(Folder):
     def remove_data_but(self, kept: set[str]) -> None:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.path):
-                if name.startswith(_DATA) and name not in kept:
-                    shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+                if is_data_folder(name) and name not in kept:
+                    self._remove_data(os.path.join(self.path, name))
+
+    def _remove_data(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            names = [] if os.path.islink(path) else os.listdir(path)
+            if all(map(is_data_file, names)):
+                for name in names:
+                    os.unlink(os.path.join(path, name))
+                os.rmdir(path)
 
     def read_manifest(self) -> bytes:
         with self._open(MANIFEST) as file:
@@ -190,6 +196,10 @@ def _read_all(file: Any, memory: torch.Tensor) -> int:
     return done
 
 
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
 class _RemoteFolder(Folder):
     """Through fsspec: a single writer, and a store that replaces a file in one step."""
 
@@ -216,9 +226,16 @@ class _RemoteFolder(Folder):
     def remove_data_but(self, kept: set[str]) -> None:
         with contextlib.suppress(OSError):
             for path in self._files.ls(self._root, detail=False):
-                name = path.rstrip("/").rpartition("/")[2]
-                if name.startswith(_DATA) and name not in kept:
-                    self._files.rm(path, recursive=True)
+                name = _last_part(path)
+                if is_data_folder(name) and name not in kept:
+                    self._remove_data(path)
+
+    def _remove_data(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            found = self._files.ls(path, detail=True)
+            names = [_last_part(item["name"]) for item in found if item["type"] == "file"]
+            if len(names) == len(found) and all(map(is_data_file, names)):
+                self._files.rm(path, recursive=True)
 
     def read_manifest(self) -> bytes:
         try:
