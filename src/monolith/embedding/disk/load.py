@@ -1,18 +1,17 @@
 """Loading tables: into new ones, or into those that exist."""
 
-import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monolith.embedding.calls import Clock, wall_clock
 from monolith.embedding.disk.arguments import checked_tables, checked_threads
 from monolith.embedding.disk.config_json import config_from_json, config_to_json
-from monolith.embedding.disk.plan import Source, TablePlan, plan_tables
-from monolith.embedding.disk.reader import Buffers, FileReader
-from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
+from monolith.embedding.disk.fill import emptied, fill, verify
+from monolith.embedding.disk.plan import TablePlan, plan_tables
+from monolith.embedding.disk.workers import ProgressCallback
 from monolith.embedding.verbs import TableVerbs
-from monolith.errors import DataLossError, NotFoundError
+from monolith.errors import NotFoundError
 
 if TYPE_CHECKING:
     from monolith.embedding import Table
@@ -58,7 +57,7 @@ def load_tables(
     try:
         for name, config in configs.items():
             tables[name] = Table(config, clock=clock)
-        _import(plans, tables, threads, progress)
+        fill(plans, tables, threads, progress)
     except BaseException:
         for table in tables.values():
             table.close()
@@ -104,7 +103,8 @@ def restore_tables(
     """Give tables that exist the content of a save; what they held is gone. Not beside writers.
 
     Every file is checked before a table changes. Tables of the save that are not named here are
-    left out. Configs must be equal, but for learning rates.
+    left out. Configs must be equal, but for learning rates. Where it ends early after that check,
+    whatever the reason, the tables are empty and a note of the exception says so.
 
     Args:
         tables: one table, or several of different names.
@@ -120,7 +120,8 @@ def restore_tables(
     Raises:
         InvalidArgumentError: a config differs; the message names the field. Otherwise as
             `load_tables`.
-        FailedPreconditionError: a cut of a table is open; a save, for example.
+        FailedPreconditionError: a cut of a table is open, of a save for example, or the table is
+            being restored.
     """
     by_name = {table.name: table for table in checked_tables("[restore_tables]", tables)}
     threads = checked_threads("[restore_tables]", num_threads)
@@ -130,20 +131,9 @@ def restore_tables(
         _check_found(plans, by_name, path)
     for name, plan in plans.items():
         plan.check_config(config_to_json(by_name[name].config))
-    _verify(plans, by_name, threads)
-    for name in plans:
-        if by_name[name]._has_cut():
-            raise by_name[name]._cut_error("[restore_tables]")
-    try:
-        for name in plans:
-            by_name[name].clear()
-        _import(plans, by_name, threads, progress)
-    except (OSError, DataLossError, MemoryError) as error:
-        for name in plans:
-            by_name[name].clear()
-        raise DataLossError(
-            f"{error}; loading had begun, so the tables {list(plans)} are empty now"
-        ) from error
+    verify(plans, by_name, threads)
+    with emptied("[restore_tables]", [by_name[name] for name in plans]):
+        fill(plans, by_name, threads, progress)
     return missing
 
 
@@ -153,72 +143,3 @@ def _check_found(plans: dict[str, TablePlan], names: Iterable[str], path: Any) -
             raise NotFoundError(
                 f"[load_tables] expected table {name!r} in {path}, got tables {list(plans)}"
             )
-
-
-def _verify(plans: dict[str, TablePlan], tables: dict[str, TableVerbs], num_threads: int) -> None:
-    """Read everything once and change nothing."""
-    work = Work(0, None)
-
-    def check(reader: FileReader, source: Source, table: TableVerbs) -> None:
-        if source.file.kind == "candidates":
-            reader.candidates(source)
-            return
-        for _ in reader.rows(source):
-            work.report(0, 0)
-
-    run_all(work, _tasks(plans, tables, check, num_threads), num_threads)
-
-
-def _import(
-    plans: dict[str, TablePlan],
-    tables: dict[str, Any],
-    num_threads: int,
-    progress: ProgressCallback | None,
-) -> None:
-    """Fill empty tables."""
-    work = Work(sum(plan.num_rows for plan in plans.values()), progress)
-
-    def take(reader: FileReader, source: Source, table: TableVerbs) -> None:
-        if source.file.kind == "candidates":
-            table.import_candidates(reader.candidates(source))
-        else:
-            for rows in reader.rows(source):
-                table.import_rows(rows, num_threads=1)
-                work.report(len(rows), 0)
-        work.report(0, source.file.num_bytes)
-
-    # One more, because one of them waits for the disk most of the time.
-    num_workers = num_threads + (num_threads > 1)
-    run_all(work, _tasks(plans, tables, take, num_workers), num_workers)
-    for name, plan in plans.items():
-        tables[name].num_update_calls = plan.num_update_calls
-        tables[name].latest_time = plan.latest_time
-
-
-def _tasks(
-    plans: dict[str, TablePlan],
-    tables: dict[str, Any],
-    use: Callable[[FileReader, Source, TableVerbs], None],
-    num_threads: int,
-) -> list["functools.partial[None]"]:
-    """A call for each file."""
-    buffers = Buffers()
-    sources = [source for plan in plans.values() for source in plan.sources]
-    following = iter([*sources[num_threads:], *[None] * num_threads])
-
-    def task(reader: FileReader, source: Source, table: TableVerbs, ahead: Source | None) -> None:
-        if ahead is not None:
-            ahead.folder.will_read(ahead.file.path)
-        use(reader, source, table)
-
-    return [
-        functools.partial(
-            task,
-            FileReader(plan, tables[name].config, buffers),
-            source,
-            tables[name],
-            next(following),
-        )
-        for name, plan in plans.items()
-        for source in plan.sources
-    ]

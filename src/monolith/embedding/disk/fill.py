@@ -1,0 +1,123 @@
+"""Filling tables from the files of a plan."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from monolith.embedding.disk.plan import Source, TablePlan
+from monolith.embedding.disk.reader import Buffers, FileReader
+from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
+from monolith.embedding.verbs import TableVerbs
+from monolith.errors import FailedPreconditionError
+
+__all__ = ["emptied", "fill", "verify"]
+
+
+@contextlib.contextmanager
+def emptied(where: str, tables: Sequence[TableVerbs]) -> Iterator[None]:
+    """Empty tables that nobody can cut until the block has filled them.
+
+    If it ends early they are empty again, and a note of the exception says so.
+
+    Raises:
+        FailedPreconditionError: a cut of a table is open, or the table is being filled. No table
+            has changed then.
+    """
+    _begin(where, tables)
+    try:
+        for table in tables:
+            table.clear()
+        yield
+    except BaseException as error:
+        for table in tables:
+            with contextlib.suppress(FailedPreconditionError):  # it was closed meanwhile
+                table.clear()
+        names = [table.name for table in tables]
+        note = f"loading had begun, so the tables {names} are empty now"
+        vars(error).setdefault("__notes__", []).append(note)  # add_note is new in Python 3.11
+        raise
+    finally:
+        for table in tables:
+            table._is_loading = False
+
+
+def _begin(where: str, tables: Sequence[TableVerbs]) -> None:
+    with contextlib.ExitStack() as locks:
+        for table in sorted(tables, key=id):  # in one order, so that two loads never wait in a ring
+            locks.enter_context(table._cut_lock)
+        for table in tables:
+            table._check_not_loading(where)
+            if table._has_cut():
+                raise table._cut_error(where)
+        for table in tables:
+            table._is_loading = True
+
+
+def verify(plans: dict[str, TablePlan], tables: dict[str, TableVerbs], num_threads: int) -> None:
+    """Read everything once and change nothing."""
+    work = Work(0, None)
+
+    def check(reader: FileReader, source: Source, table: TableVerbs) -> None:
+        if source.file.kind == "candidates":
+            reader.candidates(source)
+            return
+        for _ in reader.rows(source):
+            work.report(0, 0)
+
+    run_all(work, _tasks(plans, tables, check, num_threads), num_threads)
+
+
+def fill(
+    plans: dict[str, TablePlan],
+    tables: dict[str, Any],
+    num_threads: int,
+    progress: ProgressCallback | None,
+) -> None:
+    """Fill empty tables."""
+    work = Work(sum(plan.num_rows for plan in plans.values()), progress)
+
+    def take(reader: FileReader, source: Source, table: TableVerbs) -> None:
+        if source.file.kind == "candidates":
+            table.import_candidates(reader.candidates(source))
+        else:
+            for rows in reader.rows(source):
+                table.import_rows(rows, num_threads=1)
+                work.report(len(rows), 0)
+        work.report(0, source.file.num_bytes)
+
+    # One more, because one of them waits for the disk most of the time.
+    num_workers = num_threads + (num_threads > 1)
+    run_all(work, _tasks(plans, tables, take, num_workers), num_workers)
+    for name, plan in plans.items():
+        tables[name].num_update_calls = plan.num_update_calls
+        tables[name].latest_time = plan.latest_time
+
+
+def _tasks(
+    plans: dict[str, TablePlan],
+    tables: dict[str, Any],
+    use: Callable[[FileReader, Source, TableVerbs], None],
+    num_threads: int,
+) -> list["functools.partial[None]"]:
+    """A call for each file."""
+    buffers = Buffers()
+    sources = [source for plan in plans.values() for source in plan.sources]
+    following = iter([*sources[num_threads:], *[None] * num_threads])
+
+    def task(reader: FileReader, source: Source, table: TableVerbs, ahead: Source | None) -> None:
+        if ahead is not None:
+            ahead.folder.will_read(ahead.file.path)
+        use(reader, source, table)
+
+    return [
+        functools.partial(
+            task,
+            FileReader(plan, tables[name].config, buffers),
+            source,
+            tables[name],
+            next(following),
+        )
+        for name, plan in plans.items()
+        for source in plan.sources
+    ]
