@@ -158,7 +158,6 @@ def test_saves_of_different_configs_are_not_mixed(tmp_path):
         (replace(CONFIG, expiry=Expiry(31)), "expiry.days", 30, 31),
         (replace(CONFIG, expiry=Expiry(30, {4: 1})), "expiry.slots.4", None, 1),
         (replace(CONFIG, admission=MinCount(2)), "admission.threshold", 1, 2),
-        (replace(CONFIG, budget=Budget(1 << 30)), "budget", None, "Budget"),
         (replace(CONFIG, non_finite="skip"), "non_finite", "refuse", "skip"),
         (TWO, "segments[1].name", "wide", None),
         (replace(CONFIG, segments=Segment(8)), "segments", "2 of them", "1 of them"),
@@ -181,11 +180,11 @@ def test_a_different_config_is_refused_by_its_field(tmp_path, config, field, exp
     assert len(table) == len(filled(5, config))
 
 
-def test_learning_rates_may_differ(tmp_path):
+def test_learning_rates_and_the_budget_may_differ(tmp_path):
     table = filled(50)
     save_tables(table, tmp_path)
     segments = [Segment(3, SGD(PolynomialDecay(1, 9))), WIDE]
-    target = Table(replace(CONFIG, segments=segments))
+    target = Table(replace(CONFIG, segments=segments, budget=Budget(1 << 30)))
     restore_tables(target, tmp_path)
     assert_same_table(target, table)
 

@@ -301,6 +301,15 @@ def test_a_file_that_is_lost_after_the_check_leaves_the_tables_empty(save, monke
     assert len(table) == 0
 
 
+def test_files_that_hold_a_key_twice(save):
+    num_rows = len(load_table(save))
+    changed_schema(save, change=lambda table: table.take([0, 0, *range(2, num_rows)]))
+    text = f"expected {num_rows} different keys, got {num_rows - 1} "
+    with pytest.raises(DataLossError) as caught:
+        load_table(save)
+    assert str(caught.value).startswith(f"[load_tables] {text}(table 'user' in {save})")
+
+
 def test_torch_tensors_of_a_load_do_not_share_memory(save):
     first, second = load_table(save), load_table(save)
     first.assign(exported(first).keys, torch.zeros(len(first), 8))

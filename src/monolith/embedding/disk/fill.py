@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from monolith.embedding.disk.plan import Source, TablePlan
 from monolith.embedding.disk.reader import Buffers, FileReader
 from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
 from monolith.embedding.verbs import TableVerbs
-from monolith.errors import FailedPreconditionError
+from monolith.errors import DataLossError, FailedPreconditionError
 
 __all__ = ["emptied", "fill", "verify"]
 
@@ -74,15 +75,23 @@ def fill(
     num_threads: int,
     progress: ProgressCallback | None,
 ) -> None:
-    """Fill empty tables."""
+    """Fill empty tables.
+
+    Raises:
+        FailedPreconditionError: the budget of a table refused something.
+        DataLossError: the files hold a key twice.
+    """
     work = Work(sum(plan.num_rows for plan in plans.values()), progress)
+    before = {name: tables[name].stats() for name in plans}
+    taken: dict[str, list[int]] = {name: [] for name in plans}
 
     def take(reader: FileReader, source: Source, table: TableVerbs) -> None:
         if source.file.kind == "candidates":
-            table.import_candidates(reader.candidates(source))
+            table._import_candidates(reader.candidates(source))
         else:
             for rows in reader.rows(source):
-                table.import_rows(rows, num_threads=1)
+                table._import_rows(rows, 1)  # the reader has checked them
+                taken[table.name].append(len(rows))
                 work.report(len(rows), 0)
         work.report(0, source.file.num_bytes)
 
@@ -90,8 +99,34 @@ def fill(
     num_workers = num_threads + (num_threads > 1)
     run_all(work, _tasks(plans, tables, take, num_workers), num_workers)
     for name, plan in plans.items():
+        _check_taken(plan, tables[name], sum(taken[name]), before[name])
         tables[name].num_update_calls = plan.num_update_calls
         tables[name].latest_time = plan.latest_time
+
+
+def _check_taken(plan: TablePlan, table: TableVerbs, num_rows: int, before: dict[str, int]) -> None:
+    """Nothing is lost in silence: what found no room is an error or a warning."""
+    stats = table.stats()
+    num_refused, num_evicted, num_dropped = (
+        stats[name] - before[name]
+        for name in ("num_refused", "num_evicted_for_budget", "num_dropped_candidates")
+    )
+    if len(table) + num_refused + num_evicted != num_rows:
+        raise DataLossError(
+            f"[load_tables] expected {num_rows} different keys, got {len(table)} "
+            f"(table {table.name!r} in {plan.where}); the files hold a key twice"
+        )
+    if not num_refused + num_evicted + num_dropped:
+        return
+    budget = table.config.budget
+    text = (
+        f"[load_tables] expected room for {num_rows} rows and their candidates, got none for "
+        f"{num_refused + num_evicted} rows and {num_dropped} candidates under {budget} (table "
+        f"{table.name!r} in {plan.where}); make a table with a larger one and use restore_tables"
+    )
+    if num_refused or (budget and budget.policy == "refuse"):
+        raise FailedPreconditionError(text)
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _tasks(

@@ -45,6 +45,11 @@ def load_tables(
         NotFoundError: the save, a file, a named table or a wanted partition is missing.
         DataLossError: a file is damaged, truncated or not of this save.
         InvalidArgumentError: another format or a newer version; or a learning rate was a function.
+        FailedPreconditionError: a budget that refuses new rows has no room for all.
+
+    Warns:
+        RuntimeWarning: rows made room for others at the budget, or candidates found none; the
+            counts are also in `Table.stats`.
     """
     from monolith.embedding import Table  # late: it imports this module
 
@@ -103,7 +108,7 @@ def restore_tables(
     """Give tables that exist the content of a save; what they held is gone. Not beside writers.
 
     Every file is checked before a table changes. Tables of the save that are not named here are
-    left out. Configs must be equal, but for learning rates. Where it ends early after that check,
+    left out. Configs must be equal, but for learning rates and the budget. Where it ends early after that check,
     whatever the reason, the tables are empty and a note of the exception says so.
 
     Args:
