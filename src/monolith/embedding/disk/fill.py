@@ -12,7 +12,9 @@ from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import DataLossError, FailedPreconditionError
 
-__all__ = ["emptied", "fill", "verify"]
+__all__ = ["add_notes", "emptied", "fill", "get_notes", "verify"]
+
+_KINDS = ("rows", "candidates")  # in this order: candidates get the room that rows leave
 
 
 @contextlib.contextmanager
@@ -35,12 +37,23 @@ def emptied(where: str, tables: Sequence[TableVerbs]) -> Iterator[None]:
             with contextlib.suppress(FailedPreconditionError):  # it was closed meanwhile
                 table.clear()
         names = [table.name for table in tables]
-        note = f"loading had begun, so the tables {names} are empty now"
-        vars(error).setdefault("__notes__", []).append(note)  # add_note is new in Python 3.11
+        add_notes(error, [f"loading had begun, so the tables {names} are empty now"])
         raise
     finally:
         for table in tables:
             table._is_loading = False
+
+
+def get_notes(error: BaseException) -> list[str]:
+    """Notes of an exception."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return notes
+
+
+def add_notes(error: BaseException, notes: list[str]) -> None:
+    """What `add_note` does since Python 3.11; a note that is there stays alone."""
+    if notes:
+        vars(error)["__notes__"] = list(dict.fromkeys([*get_notes(error), *notes]))
 
 
 def _begin(where: str, tables: Sequence[TableVerbs]) -> None:
@@ -66,7 +79,8 @@ def verify(plans: dict[str, TablePlan], tables: dict[str, TableVerbs], num_threa
         for _ in reader.rows(source):
             work.report(0, 0)
 
-    run_all(work, _tasks(plans, tables, check, num_threads), num_threads)
+    for kind in _KINDS:
+        run_all(work, _tasks(plans, tables, kind, check, num_threads), num_threads)
 
 
 def fill(
@@ -97,7 +111,8 @@ def fill(
 
     # One more, because one of them waits for the disk most of the time.
     num_workers = num_threads + (num_threads > 1)
-    run_all(work, _tasks(plans, tables, take, num_workers), num_workers)
+    for kind in _KINDS:
+        run_all(work, _tasks(plans, tables, kind, take, num_workers), num_workers)
     for name, plan in plans.items():
         _check_taken(plan, tables[name], sum(taken[name]), before[name])
         tables[name].num_update_calls = plan.num_update_calls
@@ -124,7 +139,7 @@ def _check_taken(plan: TablePlan, table: TableVerbs, num_rows: int, before: dict
         f"{num_refused + num_evicted} rows and {num_dropped} candidates under {budget} (table "
         f"{table.name!r} in {plan.where}); make a table with a larger one and use restore_tables"
     )
-    if num_refused or (budget and budget.policy == "refuse"):
+    if budget and budget.policy == "refuse":
         raise FailedPreconditionError(text)
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
@@ -132,13 +147,19 @@ def _check_taken(plan: TablePlan, table: TableVerbs, num_rows: int, before: dict
 def _tasks(
     plans: dict[str, TablePlan],
     tables: dict[str, Any],
+    kind: str,
     use: Callable[[FileReader, Source, TableVerbs], None],
     num_threads: int,
 ) -> list["functools.partial[None]"]:
-    """A call for each file."""
+    """A call for each file of a kind."""
     buffers = Buffers()
-    sources = [source for plan in plans.values() for source in plan.sources]
-    following = iter([*sources[num_threads:], *[None] * num_threads])
+    files = [
+        (plan, source)
+        for plan in plans.values()
+        for source in plan.sources
+        if source.file.kind == kind
+    ]
+    following = [*(source for _, source in files[num_threads:]), *[None] * num_threads]
 
     def task(reader: FileReader, source: Source, table: TableVerbs, ahead: Source | None) -> None:
         if ahead is not None:
@@ -148,11 +169,10 @@ def _tasks(
     return [
         functools.partial(
             task,
-            FileReader(plan, tables[name].config, buffers),
+            FileReader(plan, tables[plan.name].config, buffers),
             source,
-            tables[name],
-            next(following),
+            tables[plan.name],
+            ahead,
         )
-        for name, plan in plans.items()
-        for source in plan.sources
+        for (plan, source), ahead in zip(files, following, strict=False)
     ]

@@ -9,7 +9,7 @@ import fcntl
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -63,6 +63,14 @@ class Folder(ABC):
         """Remove other subfolders that saves made; what is not all theirs, or resists, stays."""
 
     @abstractmethod
+    def holding(self, subfolders: Iterable[str]) -> contextlib.AbstractContextManager[None]:
+        """Keeps saves from removing subfolders of data, where the file system has locks.
+
+        Raises:
+            NotFoundError: one is gone, or is being removed.
+        """
+
+    @abstractmethod
     def read_manifest(self) -> bytes:
         """The manifest's bytes; NotFoundError if there is none."""
 
@@ -107,12 +115,29 @@ class _LocalFile:
             os.fsync(self._file.fileno())
 
 
-def _sync_directory(path: str) -> None:
-    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+@contextlib.contextmanager
+def _open_directory(path: str, flags: int = 0) -> Iterator[int]:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | flags)
     try:
-        os.fsync(number)
+        yield number
     finally:
         os.close(number)
+
+
+def _sync_directory(path: str) -> None:
+    with _open_directory(path) as number:
+        os.fsync(number)
+
+
+def _try_lock(number: int, kind: int) -> bool:
+    """Whether nobody else has a lock in the way; also where the file system has no locks."""
+    try:
+        fcntl.flock(number, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class _LocalFolder(Folder):
@@ -155,12 +180,27 @@ class _LocalFolder(Folder):
                     self._remove_data(os.path.join(self.path, name))
 
     def _remove_data(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            names = [] if os.path.islink(path) else os.listdir(path)
+        with contextlib.suppress(OSError), _open_directory(path, os.O_NOFOLLOW) as number:
+            if not _try_lock(number, fcntl.LOCK_EX):
+                return  # a load reads it: a later save removes it
+            names = os.listdir(path)
             if all(map(is_data_file, names)):
                 for name in names:
                     os.unlink(os.path.join(path, name))
                 os.rmdir(path)
+
+    @contextlib.contextmanager
+    def holding(self, subfolders: Iterable[str]) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for name in subfolders:
+                try:
+                    directory = _open_directory(os.path.join(self.path, name))
+                    number = stack.enter_context(directory)
+                except (FileNotFoundError, NotADirectoryError) as error:
+                    raise self._missing(name) from error
+                if not _try_lock(number, fcntl.LOCK_SH):
+                    raise self._missing(name)
+            yield
 
     def read_manifest(self) -> bytes:
         with self._open(MANIFEST) as file:
@@ -237,6 +277,10 @@ class _RemoteFolder(Folder):
             if len(names) == len(found) and all(map(is_data_file, names)):
                 self._files.rm(path, recursive=True)
 
+    @contextlib.contextmanager
+    def holding(self, subfolders: Iterable[str]) -> Iterator[None]:
+        yield  # there are no locks there
+
     def read_manifest(self) -> bytes:
         try:
             data: bytes = self._files.cat_file(f"{self._root}/{MANIFEST}")
@@ -255,5 +299,8 @@ class _RemoteFolder(Folder):
         return number
 
     def read_into(self, name: str, memory: torch.Tensor) -> int:
-        with self._files.open(f"{self._root}/{name}", "rb") as file:
-            return _read_all(file, memory)
+        try:
+            with self._files.open(f"{self._root}/{name}", "rb") as file:
+                return _read_all(file, memory)
+        except FileNotFoundError as error:
+            raise self._missing(name) from error

@@ -1,22 +1,26 @@
 """Loading tables: into new ones, or into those that exist."""
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.embedding.calls import Clock, wall_clock
 from monolith.embedding.disk.arguments import checked_tables, checked_threads
 from monolith.embedding.disk.config_json import config_from_json, config_to_json
-from monolith.embedding.disk.fill import emptied, fill, verify
-from monolith.embedding.disk.plan import TablePlan, plan_tables
+from monolith.embedding.disk.fill import add_notes, emptied, fill, get_notes, verify
+from monolith.embedding.disk.plan import Plan, plan_tables
 from monolith.embedding.disk.workers import ProgressCallback
 from monolith.embedding.verbs import TableVerbs
-from monolith.errors import NotFoundError
+from monolith.errors import DataLossError, NotFoundError
 
 if TYPE_CHECKING:
     from monolith.embedding import Table
 
 __all__ = ["load_table", "load_tables", "restore_tables"]
+
+T = TypeVar("T")
+
+_MAX_PLANS = 5  # of one load; each but the first because of a save that was completed meanwhile
 
 
 def load_tables(
@@ -35,7 +39,8 @@ def load_tables(
         names: only these tables.
         partitions: only these partitions of the key space.
         num_threads: threads to read with, torch.get_num_threads() if None.
-        progress: called with a `Progress` after each batch, from the reading threads.
+        progress: called with a `Progress` after each batch, from the reading threads; from 0 again
+            where a save replaced what was being read.
         clock: of the new tables.
 
     Returns:
@@ -55,19 +60,23 @@ def load_tables(
 
     threads = checked_threads("[load_tables]", num_threads)
     wanted = None if names is None else list(names)
-    plans = plan_tables(path, wanted, partitions)
-    _check_found(plans, wanted or [], path)
-    configs = {name: config_from_json(plan.config, plan.where) for name, plan in plans.items()}
-    tables: dict[str, Any] = {}
-    try:
-        for name, config in configs.items():
-            tables[name] = Table(config, clock=clock)
-        fill(plans, tables, threads, progress)
-    except BaseException:
-        for table in tables.values():
-            table.close()
-        raise
-    return tables
+
+    def load(plan: Plan) -> "dict[str, Table]":
+        _check_found(plan, wanted or [], path)
+        plans = plan.tables
+        configs = {name: config_from_json(plan.config, plan.where) for name, plan in plans.items()}
+        tables: dict[str, Any] = {}
+        try:
+            for name, config in configs.items():
+                tables[name] = Table(config, clock=clock)
+            fill(plans, tables, threads, progress)
+        except BaseException:
+            for table in tables.values():
+                table.close()
+            raise
+        return tables
+
+    return _planned((path, wanted, partitions), load)
 
 
 def load_table(
@@ -81,7 +90,7 @@ def load_table(
 ) -> "Table":
     """One new table: the only one of a save, or the one that is named. See `load_tables`."""
     if name is None:
-        found = list(plan_tables(path, None, partitions))
+        found = list(plan_tables(path, None, partitions).tables)
         if len(found) != 1:
             raise ValueError(f"[load_table] expected a name, one of the tables {found}, got None")
         name = found[0]
@@ -108,8 +117,8 @@ def restore_tables(
     """Give tables that exist the content of a save; what they held is gone. Not beside writers.
 
     Every file is checked before a table changes. Tables of the save that are not named here are
-    left out. Configs must be equal, but for learning rates and the budget. Where it ends early after that check,
-    whatever the reason, the tables are empty and a note of the exception says so.
+    left out. Configs must be equal, but for learning rates and the budget. Where it ends early
+    after that check, whatever the reason, the tables are empty and a note of the exception says so.
 
     Args:
         tables: one table, or several of different names.
@@ -117,7 +126,8 @@ def restore_tables(
         partitions: only these partitions of the key space.
         allow_missing: leave tables alone that the save does not have, instead of raising.
         num_threads: threads to read with, torch.get_num_threads() if None.
-        progress: called with a `Progress` after each batch, from the reading threads.
+        progress: called with a `Progress` after each batch, from the reading threads; from 0 again
+            where a save replaced what was being read.
 
     Returns:
         Names of the tables that the save does not have.
@@ -130,21 +140,41 @@ def restore_tables(
     """
     by_name = {table.name: table for table in checked_tables("[restore_tables]", tables)}
     threads = checked_threads("[restore_tables]", num_threads)
-    plans = plan_tables(path, by_name, partitions)
-    missing = [name for name in by_name if name not in plans]
-    if not allow_missing:
-        _check_found(plans, by_name, path)
-    for name, plan in plans.items():
-        plan.check_config(config_to_json(by_name[name].config))
-    verify(plans, by_name, threads)
-    with emptied("[restore_tables]", [by_name[name] for name in plans]):
-        fill(plans, by_name, threads, progress)
-    return missing
+
+    def restore(plan: Plan) -> list[str]:
+        if not allow_missing:
+            _check_found(plan, by_name, path)
+        for name, each in plan.tables.items():
+            each.check_config(config_to_json(by_name[name].config))
+        verify(plan.tables, by_name, threads)
+        with emptied("[restore_tables]", [by_name[name] for name in plan.tables]):
+            fill(plan.tables, by_name, threads, progress)
+        return [name for name in by_name if name not in plan.tables]
+
+    return _planned((path, by_name, partitions), restore)
 
 
-def _check_found(plans: dict[str, TablePlan], names: Iterable[str], path: Any) -> None:
+def _planned(arguments: tuple[Any, Any, Any], use: Callable[[Plan], T]) -> T:
+    """Make a plan and use it, anew where a save replaced what it was reading."""
+    notes: list[str] = []
+    for num_left in reversed(range(_MAX_PLANS)):
+        plan = None
+        try:
+            plan = plan_tables(*arguments)
+            with plan.holding():
+                return use(plan)
+        except BaseException as error:
+            add_notes(error, notes)
+            is_lost = isinstance(error, NotFoundError | DataLossError)
+            if not (is_lost and num_left and plan is not None and plan.is_replaced()):
+                raise
+            notes = get_notes(error)
+    raise AssertionError("the last plan returns or raises")
+
+
+def _check_found(plan: Plan, names: Iterable[str], path: Any) -> None:
     for name in names:
-        if name not in plans:
+        if name not in plan.tables:
             raise NotFoundError(
-                f"[load_tables] expected table {name!r} in {path}, got tables {list(plans)}"
+                f"[load_tables] expected table {name!r} in {path}, got tables {plan.names}"
             )
