@@ -29,7 +29,7 @@ TWO = replace(CONFIG, segments=[Segment(3, SGD(0.5)), Segment(5, Adagrad(0.5))])
 @pytest.mark.parametrize(
     ("arguments", "options", "text"),
     [
-        ((7,), {}, "'int' object is not iterable"),
+        ((7,), {}, "[save_tables] expected tables as a sequence, got 7"),
         (([7],), {}, "[save_tables] expected tables, got int"),
         (([],), {}, "[save_tables] expected tables of different names, got []"),
         ((None,), {"num_threads": 0}, "[save_tables] expected num_threads >= 1, got 0"),

@@ -315,6 +315,43 @@ def test_paths_with_a_scheme(tmp_path, scheme):
     assert_same_table(load_table(path), table)
 
 
+def test_a_save_of_a_cut_holds_its_moment_and_leaves_it_open(tmp_path):
+    tables = [filled(100, plain(2, name=name)) for name in "ab"]
+    before = [load_table(saved(tmp_path, table)) for table in tables]
+    with tables[0].cut() as snapshot:
+        tables[0].assign(keys(1), torch.ones(1, 2))
+        for _ in range(2):
+            save_tables([snapshot, tables[1]], tmp_path)
+        rows = next(snapshot.export())
+    loaded = load_tables(tmp_path)
+    assert len(rows) == len(before[0])
+    for name, expected in zip("ab", before, strict=True):
+        assert_same_table(loaded[name], expected)
+
+
+def test_a_closed_cut_is_not_saved(tmp_path):
+    snapshot = filled(3).cut()
+    snapshot.close()
+    with pytest.raises(FailedPreconditionError, match="expected an open cut, got a closed one"):
+        save_tables(snapshot, tmp_path)
+    assert listing(tmp_path) == {}
+
+
+def test_a_cut_and_its_table_are_not_saved_together(tmp_path):
+    table = filled(3)
+    text = r"expected tables of different names, got \['user', 'user'\]"
+    with table.cut() as snapshot, pytest.raises(ValueError, match=text):
+        save_tables([table, snapshot], tmp_path)
+
+
+def test_a_save_of_no_partitions_has_no_rows(tmp_path):
+    table, paths = filled(), [tmp_path / "a", tmp_path / "b"]
+    for path, partitions in zip(paths, [[], range(4096)], strict=True):
+        save_tables(table, path, partitions=partitions)
+    assert len(load_table(paths[0])) == 0
+    assert_same_table(load_table(paths), table)
+
+
 def test_random_answers_go_on_after_a_load(tmp_path):
     table = make(plain(admission=Probabilistic(3)))
     table.assign(keys(1), torch.ones(1, 1))

@@ -160,6 +160,7 @@ class _LocalFolder(Folder):
         return _LocalFile(path)
 
     def commit(self, subfolder: str, manifest: bytes) -> None:
+        os.makedirs(os.path.join(self.path, subfolder), exist_ok=True)  # it may have no files
         _sync_directory(os.path.join(self.path, subfolder))
         path = os.path.join(self.path, MANIFEST)
         with contextlib.suppress(FileNotFoundError):
