@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import fsspec
 import pytest
@@ -24,6 +25,7 @@ from monolith.embedding import (
     save_tables,
 )
 from monolith.embedding.counter_random import partitions_of
+from monolith.embedding.disk import folder as folder_module
 from monolith.embedding.disk import save as save_module
 from monolith.embedding.disk.throttle import Throttle
 from monolith.errors import CancelledError, FailedPreconditionError
@@ -263,6 +265,23 @@ def test_an_error_in_the_callback_ends_the_save_and_leaves_the_old_one(tmp_path,
     assert listing(tmp_path) == before
 
 
+def test_an_error_ends_a_save_that_waits_for_its_rate(tmp_path, monkeypatch):
+    create, names = folder_module._LocalFolder.create, []
+
+    def create_once(folder, name):
+        names.append(name)
+        if len(names) > 1:
+            raise OSError("enough")
+        return create(folder, name)
+
+    monkeypatch.setattr(folder_module._LocalFolder, "create", create_once)
+    start = time.monotonic()
+    with pytest.raises(OSError, match="enough"):
+        save_tables(filled(), tmp_path, max_bytes_per_second=50, num_threads=2)
+    assert time.monotonic() - start < 10  # of the 40 seconds or so until the next bytes
+    assert listing(tmp_path) == {}
+
+
 def test_a_new_save_replaces_the_old_one(tmp_path):
     saved(tmp_path, filled(10))
     saved(tmp_path, filled(20))
@@ -368,7 +387,7 @@ def test_the_rate_of_writing_is_bounded_over_all_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(
         save_module,
         "Throttle",
-        lambda rate: Throttle(rate, clock=lambda: 0.0, sleep=waits.append),
+        lambda rate, wait: Throttle(rate, clock=lambda: 0.0, wait=waits.append),
     )
     save_tables(table, tmp_path, max_bytes_per_second=1000, num_threads=2)
     size = sum(f["num_bytes"] for f in manifest_of(tmp_path)["tables"][0]["files"])

@@ -101,7 +101,7 @@ def save_tables(
             ]
             work = Work(sum(map(len, snapshots)), progress)
             stack.callback(work.close)
-            _save(_Job(folder, runs, Throttle(rate), work, cuts), snapshots, threads)
+            _save(_Job(folder, runs, Throttle(rate, wait=work.wait), work, cuts), snapshots, threads)
     except OSError as error:
         if error.errno is None:
             raise
