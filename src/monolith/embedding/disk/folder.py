@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import io
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -143,16 +144,34 @@ def _try_lock(number: int, kind: int) -> bool:
 class _LocalFolder(Folder):
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        os.makedirs(self.path, exist_ok=True)
-        _sync_directory(os.path.dirname(os.path.abspath(self.path)))
+        self._make()
         with open(os.path.join(self.path, _LOCK), "ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise FailedPreconditionError(
                     f"[save_tables] expected one save at a time, got a second at {self.path}"
                 ) from error
+            except OSError as error:  # some network disks have no locks
+                warnings.warn(
+                    f"[save_tables] expected a lock at {self.path}, got {error.strerror}; nothing "
+                    "keeps a second save out",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
             yield
+
+    def _make(self) -> None:
+        """Makes the folder and those above it, and makes them last."""
+        path = above = os.path.abspath(self.path)
+        while not os.path.isdir(above):
+            above = os.path.dirname(above)
+        os.makedirs(path, exist_ok=True)
+        while True:  # the folder itself too: a save may have been killed before it was synced
+            path, name = os.path.split(path)
+            _sync_directory(path)
+            if not name or len(path) <= len(above):
+                return
 
     def create(self, name: str) -> NewFile:
         path = os.path.join(self.path, name)
