@@ -84,6 +84,7 @@ def verify(plans: dict[str, TablePlan], tables: dict[str, TableVerbs], num_threa
 
 
 def fill(
+    where: str,
     plans: dict[str, TablePlan],
     tables: dict[str, Any],
     num_threads: int,
@@ -114,12 +115,14 @@ def fill(
     for kind in _KINDS:
         run_all(work, _tasks(plans, tables, kind, take, num_workers), num_workers)
     for name, plan in plans.items():
-        _check_taken(plan, tables[name], sum(taken[name]), before[name])
+        _check_taken(where, plan, tables[name], sum(taken[name]), before[name])
         tables[name].num_update_calls = plan.num_update_calls
         tables[name].latest_time = plan.latest_time
 
 
-def _check_taken(plan: TablePlan, table: TableVerbs, num_rows: int, before: dict[str, int]) -> None:
+def _check_taken(
+    where: str, plan: TablePlan, table: TableVerbs, num_rows: int, before: dict[str, int]
+) -> None:
     """Nothing is lost in silence: what found no room is an error or a warning."""
     stats = table.stats()
     num_refused, num_evicted, num_dropped = (
@@ -128,14 +131,14 @@ def _check_taken(plan: TablePlan, table: TableVerbs, num_rows: int, before: dict
     )
     if len(table) + num_refused + num_evicted != num_rows:
         raise DataLossError(
-            f"[load_tables] expected {num_rows} different keys, got {len(table)} "
+            f"{where} expected {num_rows} different keys, got {len(table)} "
             f"(table {table.name!r} in {plan.where}); the files hold a key twice"
         )
     if not num_refused + num_evicted + num_dropped:
         return
     budget = table.config.budget
     text = (
-        f"[load_tables] expected room for {num_rows} rows and their candidates, got none for "
+        f"{where} expected room for {num_rows} rows and their candidates, got none for "
         f"{num_refused + num_evicted} rows and {num_dropped} candidates under {budget} (table "
         f"{table.name!r} in {plan.where}); make a table with a larger one and use restore_tables"
     )

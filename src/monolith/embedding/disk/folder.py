@@ -91,13 +91,12 @@ class Folder(ABC):
         return NotFoundError(f"[load_tables] expected a file, got none at {self.where(name)}")
 
 
-def open_folder(path: "str | os.PathLike[str]") -> Folder:
+def open_folder(path: str) -> Folder:
     """The folder of a path: through fsspec if it has a scheme such as s3://, else a local one."""
-    text = os.fspath(path)
-    scheme, mark, rest = text.partition("://")
+    scheme, mark, rest = path.partition("://")
     if not mark:
-        return _LocalFolder(text)
-    return _LocalFolder(rest) if scheme == "file" else _RemoteFolder(text)
+        return _LocalFolder(path)
+    return _LocalFolder(rest) if scheme == "file" else _RemoteFolder(path)
 
 
 class _LocalFile:

@@ -2,10 +2,19 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.embedding.calls import Clock, wall_clock
-from monolith.embedding.disk.arguments import checked_tables, checked_threads
+from monolith.embedding.disk.arguments import (
+    checked_names,
+    checked_partitions,
+    checked_paths,
+    checked_progress,
+    checked_tables,
+    checked_threads,
+    told_as,
+)
 from monolith.embedding.disk.config_json import config_from_json, config_to_json
 from monolith.embedding.disk.fill import add_notes, emptied, fill, get_notes, verify
 from monolith.embedding.disk.plan import Plan, plan_tables
@@ -14,6 +23,8 @@ from monolith.embedding.verbs import TableVerbs
 from monolith.errors import DataLossError, NotFoundError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from monolith.embedding import Table
 
 __all__ = ["load_table", "load_tables", "restore_tables"]
@@ -58,25 +69,27 @@ def load_tables(
     """
     from monolith.embedding import Table  # late: it imports this module
 
-    threads = checked_threads("[load_tables]", num_threads)
-    wanted = None if names is None else list(names)
+    where = "[load_tables]"
+    threads = checked_threads(where, num_threads)
+    checked_progress(where, progress)
+    request = _Request.checked(where, path, names, partitions)
 
     def load(plan: Plan) -> "dict[str, Table]":
-        _check_found(plan, wanted or [], path)
+        request.check_found(plan)
         plans = plan.tables
         configs = {name: config_from_json(plan.config, plan.where) for name, plan in plans.items()}
         tables: dict[str, Any] = {}
         try:
             for name, config in configs.items():
                 tables[name] = Table(config, clock=clock)
-            fill(plans, tables, threads, progress)
+            fill(where, plans, tables, threads, progress)
         except BaseException:
             for table in tables.values():
                 table.close()
             raise
         return tables
 
-    return _planned((path, wanted, partitions), load)
+    return _planned(request, load)
 
 
 def load_table(
@@ -90,7 +103,9 @@ def load_table(
 ) -> "Table":
     """One new table: the only one of a save, or the one that is named. See `load_tables`."""
     if name is None:
-        found = list(plan_tables(path, None, partitions).tables)
+        partitions = checked_partitions("[load_tables]", partitions)
+        path = checked_paths("[load_tables]", path)
+        found = plan_tables(path, None, partitions).names
         if len(found) != 1:
             raise ValueError(f"[load_table] expected a name, one of the tables {found}, got None")
         name = found[0]
@@ -138,29 +153,61 @@ def restore_tables(
         FailedPreconditionError: a cut of a table is open, of a save for example, or the table is
             being restored.
     """
-    by_name = {table.name: table for table in checked_tables("[restore_tables]", tables)}
-    threads = checked_threads("[restore_tables]", num_threads)
+    where = "[restore_tables]"
+    by_name = {table.name: table for table in checked_tables(where, tables)}
+    threads = checked_threads(where, num_threads)
+    checked_progress(where, progress)
+    request = _Request.checked(where, path, list(by_name), partitions)
 
     def restore(plan: Plan) -> list[str]:
         if not allow_missing:
-            _check_found(plan, by_name, path)
+            request.check_found(plan)
         for name, each in plan.tables.items():
             each.check_config(config_to_json(by_name[name].config))
         verify(plan.tables, by_name, threads)
-        with emptied("[restore_tables]", [by_name[name] for name in plan.tables]):
-            fill(plan.tables, by_name, threads, progress)
+        with emptied(where, [by_name[name] for name in plan.tables]):
+            fill(where, plan.tables, by_name, threads, progress)
         return [name for name in by_name if name not in plan.tables]
 
-    return _planned((path, by_name, partitions), restore)
+    with told_as(where):
+        return _planned(request, restore)
 
 
-def _planned(arguments: tuple[Any, Any, Any], use: Callable[[Plan], T]) -> T:
+@dataclass(frozen=True)
+class _Request:
+    """What a caller wants to load; None: all of it."""
+
+    paths: list[str]
+    names: list[str] | None
+    partitions: list[int] | None
+
+    @classmethod
+    def checked(cls, where: str, path: Any, names: Any, partitions: Any) -> "Self":
+        return cls(
+            checked_paths(where, path),
+            checked_names(where, names),
+            checked_partitions(where, partitions),
+        )
+
+    def plan(self) -> Plan:
+        return plan_tables(self.paths, self.names, self.partitions)
+
+    def check_found(self, plan: Plan) -> None:
+        for name in self.names or []:
+            if name not in plan.tables:
+                raise NotFoundError(
+                    f"[load_tables] expected table {name!r} in {', '.join(self.paths)}, "
+                    f"got tables {plan.names}"
+                )
+
+
+def _planned(request: _Request, use: Callable[[Plan], T]) -> T:
     """Make a plan and use it, anew where a save replaced what it was reading."""
     notes: list[str] = []
     for num_left in reversed(range(_MAX_PLANS)):
         plan = None
         try:
-            plan = plan_tables(*arguments)
+            plan = request.plan()
             with plan.holding():
                 return use(plan)
         except BaseException as error:
@@ -170,11 +217,3 @@ def _planned(arguments: tuple[Any, Any, Any], use: Callable[[Plan], T]) -> T:
                 raise
             notes = get_notes(error)
     raise AssertionError("the last plan returns or raises")
-
-
-def _check_found(plan: Plan, names: Iterable[str], path: Any) -> None:
-    for name in names:
-        if name not in plan.tables:
-            raise NotFoundError(
-                f"[load_tables] expected table {name!r} in {path}, got tables {plan.names}"
-            )

@@ -1,7 +1,6 @@
 """What a load takes from which files: one save, or several that hold parts of the same tables."""
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from monolith.embedding.arguments import as_integer, as_list
 from monolith.embedding.config import NUM_PARTITIONS
 from monolith.embedding.disk.config_json import first_difference
 from monolith.embedding.disk.folder import Folder, open_folder
@@ -108,39 +106,27 @@ class Plan:
             return False
 
 
-def plan_tables(path: Any, names: Iterable[str] | None, partitions: Iterable[int] | None) -> Plan:
+def plan_tables(
+    paths: Sequence[str], names: Sequence[str] | None, partitions: Sequence[int] | None
+) -> Plan:
     """The plan of each table that is in a save; of those that are named, where names are given.
 
     Raises:
         NotFoundError: there is no save.
         InvalidArgumentError: saves hold a partition twice or, of those asked for, not at all.
     """
-    paths = (
-        [path] if isinstance(path, str | os.PathLike) else as_list("[load_tables]", "path", path)
-    )
     entries: dict[str, list[tuple[Folder, TableEntry]]] = {}
     manifests = [(folder, folder.read_manifest()) for folder in map(open_folder, paths)]
     for folder, data in manifests:
         for entry in parse_manifest(data, folder.where(MANIFEST)).tables:
             entries.setdefault(entry.name, []).append((folder, entry))
-    wanted = _wanted(partitions)
+    wanted = None
+    if partitions is not None:
+        wanted = np.zeros(NUM_PARTITIONS, np.bool_)
+        wanted[list(partitions)] = True
     chosen = set(entries if names is None else names)
     tables = {name: _plan(found, wanted) for name, found in entries.items() if name in chosen}
     return Plan(tables, list(entries), manifests)
-
-
-def _wanted(partitions: Iterable[int] | None) -> NDArray[np.bool_] | None:
-    if partitions is None:
-        return None
-    mask = np.zeros(NUM_PARTITIONS, np.bool_)
-    for given in as_list("[load_tables]", "partitions", partitions):
-        number = as_integer("[load_tables]", "a partition", given)
-        if not 0 <= number < NUM_PARTITIONS:
-            raise ValueError(
-                f"[load_tables] expected partitions in [0, {NUM_PARTITIONS}), got {number}"
-            )
-        mask[number] = True
-    return mask
 
 
 def _plan(entries: list[tuple[Folder, TableEntry]], wanted: NDArray[np.bool_] | None) -> TablePlan:

@@ -14,10 +14,15 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from monolith.embedding.arguments import check_number
-from monolith.embedding.checks import check_partitions
-from monolith.embedding.config import row_bytes
+from monolith.embedding.config import NUM_PARTITIONS, row_bytes
 from monolith.embedding.cut import Snapshot
-from monolith.embedding.disk.arguments import checked_tables, checked_threads
+from monolith.embedding.disk.arguments import (
+    checked_partitions,
+    checked_path,
+    checked_progress,
+    checked_tables,
+    checked_threads,
+)
 from monolith.embedding.disk.arrow import (
     candidate_schema,
     make_batch,
@@ -91,8 +96,10 @@ def save_tables(
     chosen = checked_tables("[save_tables]", tables, Snapshot)
     threads = checked_threads("[save_tables]", num_threads)
     rate = _checked_rate(max_bytes_per_second)
-    runs = runs_of(check_partitions(chosen[0].config, "save", partitions))
-    folder = open_folder(path)
+    checked_progress("[save_tables]", progress)
+    numbers = checked_partitions("[save_tables]", partitions)
+    runs = runs_of(range(NUM_PARTITIONS) if numbers is None else numbers)
+    folder = open_folder(checked_path("[save_tables]", path))
     try:
         with folder.writing(), ExitStack() as stack:
             cuts = [each for each in chosen if isinstance(each, Snapshot)]
@@ -101,7 +108,9 @@ def save_tables(
             ]
             work = Work(sum(map(len, snapshots)), progress)
             stack.callback(work.close)
-            _save(_Job(folder, runs, Throttle(rate, wait=work.wait), work, cuts), snapshots, threads)
+            _save(
+                _Job(folder, runs, Throttle(rate, wait=work.wait), work, cuts), snapshots, threads
+            )
     except OSError as error:
         if error.errno is None:
             raise
