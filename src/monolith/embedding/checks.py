@@ -243,7 +243,11 @@ def check_partitions(config: TableConfig, verb: str, partitions: Iterable[int] |
         return list(range(NUM_PARTITIONS))
     where = _where(config, verb)
     given = as_list(where[0], "partitions", partitions, f" {where[1]}")
-    numbers = sorted({check_integer(config, verb, "a partition", number) for number in given})
+    if not all(
+        type(number) is int for number in given
+    ):  # thousands of numbers: the quick way first
+        given = [check_integer(config, verb, "a partition", number) for number in given]
+    numbers = sorted(set(given))
     for partition in numbers:
         if not 0 <= partition < NUM_PARTITIONS:
             raise ValueError(
