@@ -178,7 +178,7 @@ class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
         else:
             self._import_rows(rows, threads)
         if len(rows):
-            self._saw(int(rows.times.max()))
+            self._saw(int(rows.times.numpy().max()))
 
     def clear(self) -> None:
         """Remove every row, candidate and filter count. Safe with every verb."""
