@@ -179,10 +179,11 @@ void bind_writes(nb::class_<Table>& table) {
       ReleaseGil(), "keys"_a, "n"_a, "out"_a, "scales"_a, "now"_a, "threads"_a);
   table.def(
       "assign",
-      [](Table& self, Address keys, size_t n, Address values, uint32_t now, unsigned threads) {
-        self.assign(at<int64_t>(keys), n, at<float>(values), now, threads);
+      [](Table& self, Address keys, size_t n, Address values, uint32_t now, unsigned threads,
+         Address absent) {
+        self.assign(at<int64_t>(keys), n, at<float>(values), now, threads, at<uint8_t>(absent));
       },
-      ReleaseGil(), "keys"_a, "n"_a, "values"_a, "now"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "values"_a, "now"_a, "threads"_a, "absent"_a);
   table.def(
       "assign_add",
       [](Table& self, Address keys, size_t n, Address values, uint32_t now, unsigned threads) {
@@ -214,20 +215,22 @@ void bind_writes(nb::class_<Table>& table) {
   table.def(
       "import_rows",
       [](Table& self, Address keys, size_t n, Address times, const std::vector<Address>& columns,
-         const std::vector<uint32_t>& sizes, unsigned threads) {
-        self.import_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes), threads);
+         const std::vector<uint32_t>& sizes, unsigned threads, Address absent) {
+        self.import_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes), threads,
+                         at<uint8_t>(absent));
       },
-      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a, "absent"_a);
   table.def("clear", &Table::clear, ReleaseGil());
   table.def_prop_rw("num_update_calls", &Table::num_update_calls, &Table::set_num_update_calls);
   table.def("set_memory_limit", &Table::set_memory_limit, "limit_bytes"_a);
 }
 
 void bind_retention(nb::class_<Table>& table) {
+  table.def("evict", &Table::evict, ReleaseGil(), "reference"_a);
   table.def(
-      "evict",
+      "evict_slice",
       [](Table& self, uint64_t first, uint32_t reference) {
-        const auto [count, next] = self.evict(first, reference);
+        const auto [count, next] = self.evict_slice(first, reference);
         return std::make_pair(count, next);
       },
       ReleaseGil(), "first"_a, "reference"_a);

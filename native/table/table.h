@@ -105,7 +105,10 @@ class Table {
 
   void lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
                         uint32_t now, unsigned threads);
-  void assign(const int64_t* keys, size_t n, const float* values, uint32_t now, unsigned threads);
+  // absent: per occurrence, not zero where the key is to be removed instead; may be null. Of equal
+  // keys the last counts, as for their values.
+  void assign(const int64_t* keys, size_t n, const float* values, uint32_t now, unsigned threads,
+              const uint8_t* absent = nullptr);
   void assign_add(const int64_t* keys, size_t n, const float* values, uint32_t now,
                   unsigned threads);
   // What apply_gradients is told beside keys and gradients; rates and scales: one per segment.
@@ -120,16 +123,20 @@ class Table {
   void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
                     unsigned threads);
   void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
-  void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads);
+  // absent: as of assign.
+  void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads,
+                   const uint8_t* absent = nullptr);
   // Removes every row, candidate and filter count. False: a cut is open, and nothing changed.
   bool clear();
 
-  // Removes expired rows of some bins, from the one that covers the hash `first` on.
+  // Removes expired rows; how many.
+  uint64_t evict(uint32_t reference);
+  // The same in calls of some milliseconds: some bins each, from the one that covers `first` on.
   struct Evicted {
     uint64_t count;
     uint64_t next;  // where to go on; 0: done
   };
-  Evicted evict(uint64_t first, uint32_t reference);
+  Evicted evict_slice(uint64_t first, uint32_t reference);
 
   // What admission remembers, row by row: num_candidate_columns() numbers each.
   uint32_t num_candidate_columns() const noexcept {
@@ -189,6 +196,7 @@ class Table {
   bool insert_again(const Batch::Entry& entry, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept;
+  Evicted evict_bins(uint64_t first, uint32_t reference);
   uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
                      uint64_t& last) noexcept;
   void begin_generation();

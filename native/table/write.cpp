@@ -227,12 +227,18 @@ void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const fl
 }
 
 void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t now,
-                   unsigned threads) {
+                   unsigned threads, const uint8_t* absent) {
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
+  std::atomic<uint64_t> erased{0};
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
+    writer.set_absent(absent);
     writer.run(true, {values, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+      if (writer.is_absent(entry)) {
+        erased += remove_row(entry, false, rows);
+        return;
+      }
       const float* last = values + writer.batch().occurrences(entry).back() * dim;
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
@@ -245,6 +251,7 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
       });
     });
   });
+  counters_.erased += erased;
 }
 
 void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint32_t now,
@@ -354,11 +361,18 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads
   counters_.erased += erased;
 }
 
-void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads) {
+void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads,
+                        const uint8_t* absent) {
   const Gate::Shared gate(gate_);
+  std::atomic<uint64_t> erased{0};
   Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.set_draws(false);
+  writer.set_absent(absent);
   writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
+    if (writer.is_absent(entry)) {
+      erased += remove_row(entry, false, rows);
+      return;
+    }
     const size_t last = writer.batch().occurrences(entry).back();
     update_row(entry, rows, [&](char* row, const Before&) {
       for_each_column(layout_, columns, last, [&](size_t offset, const char* column, size_t bytes) {
@@ -367,6 +381,7 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
       return static_cast<uint32_t>(columns.times[last]);
     });
   });
+  counters_.erased += erased;
 }
 
 bool Table::clear() {

@@ -120,6 +120,12 @@ class Table::Writer {
   // Whether rows that the call makes get initial values; not where it writes all of them anyway.
   void set_draws(bool draws) noexcept { draws_ = draws; }
 
+  // absent: per occurrence; a key whose last one is not zero gets no row. May be null.
+  void set_absent(const uint8_t* absent) noexcept { absent_ = absent; }
+  bool is_absent(const Entry& entry) const noexcept {
+    return absent_ != nullptr && absent_[batch_.occurrences(entry).back()] != 0;
+  }
+
   // Inserts the missing keys; see(entry, row) for each new row. Returns whether all keys were new.
   // shown: what see will write of each occurrence.
   template <typename See>
@@ -214,7 +220,7 @@ class Table::Writer {
       if (i < delay) continue;
       Entry& entry = entries[i - delay];
       if (keeps && entry.row != kNoRow) keep_for_cuts(entry, rows);
-      if (!plan.inserts || entry.row != kNoRow) continue;
+      if (!plan.inserts || entry.row != kNoRow || is_absent(entry)) continue;
       rows.wanted = n - (i - delay);
       insert_missing(entry, turn, rows);
     }
@@ -374,6 +380,7 @@ class Table::Writer {
   const uint64_t call_;
   const int64_t recorded_call_;
   bool draws_ = true;
+  const uint8_t* absent_ = nullptr;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
   std::atomic<uint64_t> num_inserted_{0}, num_edited_{0}, num_refused_{0};
 };

@@ -67,9 +67,7 @@ void test_beside_writers() {
       if (i % 2 == 0) {
         table.erase(moving.data(), kKeys, gone.get(), 2);
       } else {  // expires the moving rows and the fixed ones; the assigner puts those back
-        for (uint64_t next = table.evict(0, 86402).next; next != 0;) {
-          next = table.evict(next, 86402).next;
-        }
+        table.evict(86402);
       }
     }
   });
@@ -161,11 +159,11 @@ void test_out_of_memory() {
   CHECK(is_refused);
   CHECK(same(before, export_all(table, nullptr)));
   CHECK(same(before, export_all(table, cut.get())));
-  const uint64_t num_evicted = table.evict(0, 86402).count;
+  const uint64_t num_evicted = table.evict(86402);
   CHECK(num_evicted > 0 && num_evicted < kKeys);  // those that the failed call had kept
   CHECK(same(before, export_all(table, cut.get())));
   table.set_memory_limit(SIZE_MAX);
-  CHECK(table.evict(0, 86402).count == kKeys - num_evicted);
+  CHECK(table.evict(86402) == kKeys - num_evicted);
   CHECK(same(before, export_all(table, cut.get())));
   table.close_cut(*cut);
   const auto touched = table.changes("reader", 1);

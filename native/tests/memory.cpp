@@ -204,7 +204,7 @@ void test_evicted_rows_and_candidates_are_given_back() {
   const size_t full = table.index_bytes();
   uint64_t evicted = 0, next = 0;
   do {
-    const auto slice = table.evict(next, 100 + 86400);
+    const auto slice = table.evict_slice(next, 100 + 86400);
     evicted += slice.count;
     next = slice.next;
   } while (next != 0);

@@ -101,7 +101,8 @@ void write(Table& table, std::mt19937_64& random) {
     case 4:
       return table.lookup_or_insert(keys.data(), kBatch, values.data(), nullptr, 8, threads);
     case 7:
-      table.evict(random(), 86400 + static_cast<uint32_t>(random() % 9));
+      if (random() % 2) table.evict(86400 + static_cast<uint32_t>(random() % 9));
+      table.evict_slice(random(), 86400 + static_cast<uint32_t>(random() % 9));
       return;
     case 8: {
       const auto rows = table.export_candidates(partitions);

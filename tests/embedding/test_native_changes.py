@@ -5,9 +5,10 @@ import gc
 import pytest
 import torch
 
-from monolith.embedding import Record, ReferenceTable, Segment, Table, TableConfig
+from monolith.embedding import Expiry, Record, ReferenceTable, Segment, Table, TableConfig
 from tests.suites.table_base import assert_same_rows, column, keys, random_floats, random_keys
 from tests.suites.table_concurrency import run_together
+from tests.suites.table_cuts import cuts_beside
 
 CONFIG = TableConfig("user", Segment(4))
 NUMBERS, VALUES = random_keys(1000), random_floats(1000, 4)
@@ -35,6 +36,19 @@ def test_a_cut_takes_memory_only_for_rows_that_change():
         assert held >= 1000 * 16
         table.assign(NUMBERS, VALUES)
         assert cut_bytes(table) == held
+
+
+def test_an_eviction_is_wholly_before_or_after_a_cut():
+    config = TableConfig("user", Segment(1), expiry=Expiry(1))
+    table, n = Table(config), 400_000  # more than one slice
+    numbers, values = torch.arange(n), torch.ones(n, 1)
+
+    def write(_):
+        table.assign(numbers, values, now=1)
+        assert table.evict(86_401) == n
+
+    for snapshot in cuts_beside(table, write, 20):
+        assert len(snapshot) in (0, n)
 
 
 def test_a_release_gives_memory_back():

@@ -1,6 +1,8 @@
 """Cuts: all rows of one moment, read while writers go on."""
 
+import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -63,6 +65,25 @@ def weights(snapshot):
     rows = exported(snapshot)
     values = rows.columns.get("weight/0", column()).flatten().tolist()
     return dict(zip(rows.keys.tolist(), values, strict=True))
+
+
+def cuts_beside(table, write, num_cuts):
+    """So many open cuts, while `write(turn)` runs again and again on a thread."""
+    stop = threading.Event()
+
+    def run():
+        for turn in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
+            write(turn)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        try:
+            for _ in range(num_cuts):
+                with table.cut() as snapshot:
+                    yield snapshot
+        finally:
+            stop.set()
+            running.result()
 
 
 class Cuts(TableCase):
@@ -157,26 +178,32 @@ class Cuts(TableCase):
             assert list(snapshot.export()) == []
 
     def test_a_call_is_wholly_before_or_after_a_cut(self):
-        table, stop, numbers = self.table(), threading.Event(), random_keys(300)
+        table, numbers = self.table(), random_keys(300)
 
-        def write():
-            for i in range(100_000):
-                table.assign(numbers, torch.full((300, 1), float(i)))
-                if stop.is_set():
-                    return
+        def write(turn):
+            table.assign(numbers, torch.full((300, 1), float(turn)))
 
-        thread = threading.Thread(target=write)
-        thread.start()
-        try:
-            for _ in range(20):
-                with table.cut() as snapshot:
-                    seen = weights(snapshot)
-                    assert len(set(seen.values())) <= 1
-                    assert len(seen) in (0, 300)
-                    assert weights(snapshot) == seen
-        finally:
-            stop.set()
-            thread.join()
+        for snapshot in cuts_beside(table, write, 20):
+            seen = weights(snapshot)
+            assert len(set(seen.values())) <= 1
+            assert len(seen) in (0, 300)
+            assert weights(snapshot) == seen
+
+    @pytest.mark.parametrize("verb", ["assign", "import_rows"])
+    def test_a_call_that_leaves_zeros_out_is_wholly_before_or_after_a_cut(self, verb):
+        table = self.build(TableConfig("user", Segment(1), kind="serving", skip_zero=True))
+        values = torch.ones(300, 1)
+        values[150:] = 0
+
+        def write(turn):  # one half of the rows goes as the other comes
+            flipped = values if turn % 2 else 1 - values
+            if verb == "assign":
+                table.assign(OLD, flipped)
+            else:
+                table.import_rows(Rows(OLD, OLD * 0, {"weight/0": flipped}))
+
+        for snapshot in cuts_beside(table, write, 60):
+            assert len(weights(snapshot)) in (0, 150)
 
     def test_a_cut_of_a_serving_table(self):
         table = self.build(TableConfig("user", Segment(2, precision="fp16"), kind="serving"))

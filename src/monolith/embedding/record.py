@@ -24,6 +24,7 @@ _RECORDED = (
     "_reinitialize",
     "_erase",
     "_import_rows",
+    "_evict",
     "_evict_slice",
     "_clear",
 )

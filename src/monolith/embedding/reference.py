@@ -30,6 +30,7 @@ from monolith.embedding.reference_batch import (
     finite_gradients,
     initial_weights,
     occurrence_sums,
+    split_absent,
 )
 from monolith.embedding.reference_changes import ReferenceCut, ReferenceLog
 from monolith.embedding.reference_optimizers import Call, optimizer_step
@@ -115,13 +116,23 @@ class ReferenceTable(TableVerbs):
             self._store.put(new, self._fresh(new), [now] * len(new))
             return self._seen(keys.tolist(), True, step)
 
-    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
         with self._open("assign"):
-            distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
+            kept, gone = split_absent(keys.tolist(), absent)
+            numbers, given = keys[kept].tolist(), values.detach()[kept].numpy()
+            distinct, place, admitted = self._admit(numbers, given, now)
             rows = self._read(distinct)
             for i, value in zip(place, admitted, strict=True):
                 rows[i, : self.dim] = value
             self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
+            self._store.remove([key for key in gone if key in self._rows], "erased")
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._open("assign_add"), np.errstate(all="ignore"):
@@ -167,8 +178,10 @@ class ReferenceTable(TableVerbs):
             self._store.remove(present, "erased")
             return torch.from_numpy(existed)
 
-    def _import_rows(self, rows: Rows, threads: int) -> None:
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
         with self._open("import_rows"):
+            places, gone = split_absent(rows.keys.tolist(), absent)
+            rows = rows.take(places)
             values = np.empty((len(rows), self._width), np.float32)
             for name in self._columns:
                 column = rows.columns[name].detach()
@@ -177,6 +190,7 @@ class ReferenceTable(TableVerbs):
             refused = self._store.make_room(last)
             kept = [i for key, i in last.items() if key not in refused]
             self._store.put(rows.keys[kept].tolist(), values[kept], rows.times[kept].tolist())
+            self._store.remove([key for key in gone if key in self._rows], "erased")
 
     def _clear(self) -> None:
         with self._open("clear"):
@@ -230,6 +244,9 @@ class ReferenceTable(TableVerbs):
             return sorted(self._log.cursors)
 
     # Retention
+
+    def _evict(self, reference: int) -> int:
+        return self._evict_slice(0, reference)[0]
 
     def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
         with self._open("evict"):

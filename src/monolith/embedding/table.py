@@ -214,9 +214,17 @@ class Table(TableVerbs):
             )
         return out
 
-    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
+        flags = 0 if absent is None else absent.data_ptr()
         with self._open("assign") as core:
-            core.assign(keys.data_ptr(), keys.numel(), values.data_ptr(), now, threads)
+            core.assign(keys.data_ptr(), keys.numel(), values.data_ptr(), now, threads, flags)
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._open("assign_add") as core:
@@ -252,19 +260,24 @@ class Table(TableVerbs):
             core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed
 
-    def _import_rows(self, rows: Rows, threads: int) -> None:
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
+        flags = 0 if absent is None else absent.data_ptr()
         with self._open("import_rows") as core:
             buffers = self._column_buffers(rows)
-            core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads)
+            core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads, flags)
 
     def _clear(self) -> None:
         with self._open("clear") as core:
             if not core.clear():
                 raise self._cut_error()
 
+    def _evict(self, reference: int) -> int:
+        with self._open("evict") as core:
+            return core.evict(reference)
+
     def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
         with self._open("evict") as core:
-            num_evicted, following = core.evict(first, reference)
+            num_evicted, following = core.evict_slice(first, reference)
         return num_evicted, following or None
 
     def _export_candidates(

@@ -76,12 +76,8 @@ class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
         with self._time("assign", now) as time_now:
-            if self.config.skip_zero:
-                kept, zero = serving.split_zero(keys, (values == 0).all(dim=1))
-                self._assign(keys[kept], values[kept], time_now, threads)
-                self._erase(zero)
-                return
-            self._assign(keys, values, time_now, threads)
+            absent = (values == 0).all(dim=1) if self.config.skip_zero else None
+            self._assign(keys, values, absent, time_now, threads)
 
     def assign_add(
         self,
@@ -171,12 +167,8 @@ class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
             rows = serving.encoded(self.config, given)
         checks.check_rows(self.config, rows)
         threads = checks.check_threads(self.config, "import_rows", num_threads, len(rows))
-        if self.config.skip_zero:
-            kept, zero = serving.split_zero(rows.keys, serving.is_zero(self.config, given))
-            self._import_rows(rows.take(kept), threads)
-            self._erase(zero)
-        else:
-            self._import_rows(rows, threads)
+        absent = serving.is_zero(self.config, given) if self.config.skip_zero else None
+        self._import_rows(rows, absent, threads)
         if len(rows):
             self._saw(int(rows.times.max()))
 
