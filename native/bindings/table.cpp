@@ -222,6 +222,7 @@ void bind_writes(nb::class_<Table>& table) {
       ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a, "absent"_a);
   table.def("clear", &Table::clear, ReleaseGil());
   table.def_prop_rw("num_update_calls", &Table::num_update_calls, &Table::set_num_update_calls);
+  table.def_prop_rw("latest_time", &Table::latest_time, &Table::set_latest_time);
   table.def("set_memory_limit", &Table::set_memory_limit, "limit_bytes"_a);
 }
 
@@ -282,6 +283,7 @@ void bind_cut(nb::module_& module) {
       .def_prop_ro("num_update_calls",
                    [](const Cut& self) { return self.facts().num_update_calls; })
       .def_prop_ro("num_recorded", [](const Cut& self) { return self.facts().num_recorded; })
+      .def_prop_ro("latest_time", [](const Cut& self) { return self.facts().latest_time; })
       .def_prop_ro("num_bytes", &Cut::bytes)
       .def_prop_ro("is_closed", &Cut::is_closed)
       .def("is_released", &Cut::is_released, "partition"_a)

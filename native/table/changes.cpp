@@ -25,7 +25,7 @@ std::shared_ptr<Cut> Table::open_cut() {
   begin_generation();
   const uint64_t num_recorded = recorder_ ? recorder_->size() : 0;
   auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes(), cuts_.generation(),
-                                   Cut::Facts{num_rows(), num_update_calls(), num_recorded});
+                                   Cut::Facts{num_rows(), num_update_calls(), num_recorded, latest_time()});
   cuts_.add(cut);
   return cut;
 }

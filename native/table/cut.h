@@ -26,6 +26,7 @@ class Cut {
     uint64_t num_rows;
     uint64_t num_update_calls;
     uint64_t num_recorded;  // events of the record
+    uint32_t latest_time;
   };
 
   Cut(Memory& memory, size_t row_bytes, uint32_t generation, const Facts& facts);

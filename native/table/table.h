@@ -80,6 +80,9 @@ class Table {
   // Calls of assign, assign_add and apply_gradients: each seeds its rounding with its number.
   uint64_t num_update_calls() const noexcept { return num_update_calls_.load(); }
   void set_num_update_calls(uint64_t number) noexcept { num_update_calls_.store(number); }
+  // Largest update time of a call that succeeded, or of an imported row; 0 after clear().
+  uint32_t latest_time() const noexcept { return latest_time_.load(); }
+  void set_latest_time(uint32_t time) noexcept { latest_time_.store(time); }
   const TableCounters& counters() const noexcept { return counters_; }
   const IndexCounters& index_counters() const noexcept { return index_.counters(); }
   // Allocations beyond the limit fail as if the machine had no more memory.
@@ -211,6 +214,7 @@ class Table {
                     const Edit& edit) const noexcept;
   template <typename Update>
   void numbered(const Update& update);
+  void saw(uint32_t time) noexcept;
   void prefetch_row(uint32_t number) const noexcept;
   std::string refusal(size_t row, size_t column, float value) const;
 
@@ -232,6 +236,7 @@ class Table {
   Gate gate_;
   std::atomic<uint64_t> num_samplings_{0};
   std::atomic<uint64_t> num_update_calls_{0};
+  std::atomic<uint32_t> latest_time_{0};
   TableCounters counters_;
 };
 

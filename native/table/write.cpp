@@ -212,6 +212,13 @@ void Table::numbered(const Update& update) {
   }
 }
 
+// At the end of a call that succeeded, while the gate keeps cuts out.
+void Table::saw(uint32_t time) noexcept {
+  uint32_t latest = latest_time_.load();
+  while (latest < time && !latest_time_.compare_exchange_weak(latest, time)) {
+  }
+}
+
 void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
                              uint32_t now, unsigned threads) {
   const Gate::Shared gate(gate_);
@@ -224,6 +231,7 @@ void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const fl
     }
   });
   if (!are_new) lookup(keys, n, out, true, scales, threads);
+  saw(now);
 }
 
 void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t now,
@@ -252,6 +260,7 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
     });
   });
   counters_.erased += erased;
+  saw(now);
 }
 
 void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint32_t now,
@@ -271,6 +280,7 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
       });
     });
   });
+  saw(now);
 }
 
 std::string Table::refusal(size_t row, size_t column, float value) const {
@@ -328,6 +338,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     counts.refused = writer.num_refused();
   });
   counters_.skipped += counts.skipped;
+  saw(now);
   return counts;
 }
 
@@ -347,6 +358,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
       existed[at] = entry.state != Batch::kNew;
     }
   });
+  saw(now);
 }
 
 void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads) {
@@ -382,6 +394,7 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
     });
   });
   counters_.erased += erased;
+  if (n > 0) saw(static_cast<uint32_t>(*std::max_element(columns.times, columns.times + n)));
 }
 
 bool Table::clear() {
@@ -392,6 +405,7 @@ bool Table::clear() {
   arena_.clear();
   if (admission_) admission_->clear();
   counters_.erased += num_rows();
+  latest_time_ = 0;
   log_.forget();
   epochs_.reclaim();
   return true;

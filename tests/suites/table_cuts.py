@@ -170,6 +170,15 @@ class Cuts(TableCase):
             assert snapshot.config == table.config
         assert (len(table), table.num_update_calls, table.latest_time) == (3, 2, 900)
 
+    def test_the_latest_time_of_a_cut_is_that_of_its_rows(self):
+        table, numbers = self.table(), random_keys(300)
+
+        def write(turn):
+            table.assign(numbers, torch.zeros(300, 1), now=turn)
+
+        for snapshot in cuts_beside(table, write, 200):
+            assert set(exported(snapshot).times.tolist()) in ({snapshot.latest_time}, set())
+
     def test_a_cut_of_an_empty_table_is_empty(self):
         table = self.table()
         with table.cut() as snapshot:

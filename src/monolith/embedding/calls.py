@@ -1,6 +1,5 @@
 """What every call on a table starts with: an open table, checked arguments, a time."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,8 +67,6 @@ class TableCalls(TableStorage):
         self._is_serving = config.kind == "serving"
         self._clock = clock
         self._is_closed = False
-        self._latest_time = 0
-        self._latest_lock = threading.Lock()
 
     def close(self) -> None:
         """Free the table; running calls finish, later ones raise. Closing twice is fine."""
@@ -114,23 +111,12 @@ class TableCalls(TableStorage):
 
     @contextmanager
     def _time(self, verb: str, now: int | None) -> Iterator[int]:
-        """The time of a writing call, seen and counted if clamped when the call has succeeded."""
+        """The time of a writing call, counted if clamped when the call has succeeded."""
         clock_now = checks.check_integer(self.config, verb, "the clock's time", self._clock())
         latest = clock_now + _FUTURE_SECONDS
         now = clock_now if now is None else checks.check_integer(self.config, verb, "now", now)
         time_now = min(now, latest)
         checks.check_time(self.config, verb, time_now)
         yield time_now
-        self._saw(time_now)
         if now > latest:
             self._count_clamped()
-
-    def _saw(self, time: int) -> None:
-        """A call with this update time succeeded."""
-        if time > self._latest_time:
-            with self._latest_lock:
-                self._latest_time = max(self._latest_time, time)
-
-    def _forget_times(self) -> None:
-        with self._latest_lock:
-            self._latest_time = 0

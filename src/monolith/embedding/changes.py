@@ -35,7 +35,7 @@ class ChangeVerbs(TableCalls):
                 f"[Table.cut] expected at most {MAX_CUTS} open cuts, got one more; close one "
                 f"(table {self.name!r})"
             )
-        return Snapshot(self.config, storage, self._latest_time)
+        return Snapshot(self.config, storage)
 
     def changes(self, cursor: str) -> Touched:
         """Keys that changed or went since the cursor's last read. Safe with every verb.

@@ -20,13 +20,14 @@ class RetentionVerbs(TableCalls):
 
         A restore sets it.
         """
-        return self._latest_time
+        self._check_open("latest_time")
+        return self._seen_time()
 
     @latest_time.setter
     def latest_time(self, time: int) -> None:
+        self._check_open("latest_time")
         checks.check_time(self.config, "latest_time", time)
-        with self._latest_lock:
-            self._latest_time = time
+        self._set_seen_time(time)
 
     def evict(self, now: int | None = None) -> int:
         """Remove expired rows: reference - time >= days * 86400 (`Expiry`). Safe with every verb.

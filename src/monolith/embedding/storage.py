@@ -95,6 +95,13 @@ class TableStorage(ABC):
     def _set_update_calls(self, number: int) -> None: ...
 
     @abstractmethod
+    def _seen_time(self) -> int:
+        """Largest update time of a call that succeeded, or of an imported row."""
+
+    @abstractmethod
+    def _set_seen_time(self, time: int) -> None: ...
+
+    @abstractmethod
     def _evict(self, reference: int) -> int: ...
 
     @abstractmethod

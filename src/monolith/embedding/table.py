@@ -339,6 +339,14 @@ class Table(TableVerbs):
         with self._open("num_update_calls") as core:
             core.num_update_calls = number
 
+    def _seen_time(self) -> int:
+        with self._open("latest_time") as core:
+            return core.latest_time
+
+    def _set_seen_time(self, time: int) -> None:
+        with self._open("latest_time") as core:
+            core.latest_time = time
+
     def _count_clamped(self) -> None:
         with self._clamped_lock:
             self._num_clamped += 1

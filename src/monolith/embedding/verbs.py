@@ -169,11 +169,8 @@ class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
         threads = checks.check_threads(self.config, "import_rows", num_threads, len(rows))
         absent = serving.is_zero(self.config, given) if self.config.skip_zero else None
         self._import_rows(rows, absent, threads)
-        if len(rows):
-            self._saw(int(rows.times.max()))
 
     def clear(self) -> None:
         """Remove every row, candidate and filter count. Safe with every verb."""
         self._check_open("clear")
         self._clear()
-        self._forget_times()
