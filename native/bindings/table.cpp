@@ -67,7 +67,8 @@ AdmissionSpec admission_spec(const AdmissionTuple& tuple) {
 void construct(Table* self, std::string name, std::vector<SegmentSpec> segments, uint64_t seed,
                bool is_serving, const std::string& non_finite, float clip_value,
                const AdmissionTuple& admission, const std::pair<uint32_t, SlotValues>& expiry,
-               const std::pair<uint64_t, std::string>& budget, uint64_t log_bytes, bool records) {
+               const std::pair<uint64_t, std::string>& budget, uint64_t log_bytes, bool records,
+               uint32_t first_generation) {
   TableSpec spec;
   spec.name = std::move(name);
   spec.segments = std::move(segments);
@@ -85,6 +86,7 @@ void construct(Table* self, std::string name, std::vector<SegmentSpec> segments,
   }
   spec.log_bytes = log_bytes;
   spec.records = records;
+  spec.first_generation = first_generation;
   new (self) Table(spec);
 }
 
@@ -302,7 +304,7 @@ void init_table(nb::module_& module) {
             "clip_value"_a, "admission"_a = AdmissionTuple(),
             "expiry"_a = std::pair<uint32_t, SlotValues>(),
             "budget"_a = std::pair<uint64_t, std::string>(UINT64_MAX, "refuse"),
-            "log_bytes"_a = uint64_t{64} << 20, "records"_a = false);
+            "log_bytes"_a = uint64_t{64} << 20, "records"_a = false, "first_generation"_a = 1);
   bind_reads(table);
   bind_writes(table);
   bind_retention(table);

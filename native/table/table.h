@@ -150,14 +150,15 @@ class Table {
   Admission::Facts admission_facts();
 
   // Waits for running writers; later ones keep what they change. Null: too many cuts are open.
-  // Throws std::length_error if no generation is left while cuts are open.
+  // Throws std::overflow_error if no generation is left while cuts are open.
   std::shared_ptr<Cut> open_cut();
   void close_cut(Cut& cut);
   size_t num_cuts();
   size_t cut_bytes();
 
   // Keys changed or removed since the cursor's last read, each once, ascending by hash. A new
-  // cursor, and one that the log or clear() left behind, is full.
+  // cursor, and one that the log or clear() left behind, is full; so is every one while an open cut
+  // has outlived all generations.
   struct Touched {
     bool is_full;
     std::vector<int64_t> present, gone;
@@ -202,7 +203,7 @@ class Table {
   Evicted evict_bins(uint64_t first, uint32_t reference);
   uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
                      uint64_t& last) noexcept;
-  void begin_generation();
+  bool begin_generation() noexcept;
   void keep_row(int64_t key, uint32_t number, KeyBuffer* notes);
   bool keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept;
   bool reads_zeros(int64_t key) const noexcept { return admission_ && admission_->has_rule(key); }

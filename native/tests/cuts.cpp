@@ -122,20 +122,29 @@ void test_wrap() {
   }
 }
 
-// With a cut open the numbers cannot start again.
+// With a cut open the numbers cannot start again: no other cut, and cursors stay behind.
 void test_last_generation() {
   TableSpec spec = adagrad_table(kDim);
   spec.first_generation = Meta::kLastGeneration - 1;
   Table table(spec);
+  const auto keys = keys_from(0, 50);
   const auto cut = table.open_cut();
   bool is_refused = false;
   try {
     table.open_cut();
-  } catch (const std::length_error&) {
+  } catch (const std::overflow_error&) {
     is_refused = true;
   }
   CHECK(is_refused);
+  for (int i = 0; i < 3; ++i) {
+    assign_all(table, keys, 1.0f, 1);
+    CHECK(table.changes("reader", 1).is_full);
+  }
   table.close_cut(*cut);
+  CHECK(table.changes("reader", 1).is_full);
+  assign_all(table, keys, 2.0f, 1);
+  const auto touched = table.changes("reader", 1);
+  CHECK(!touched.is_full && touched.present.size() == keys.size());
   CHECK(table.open_cut() != nullptr);
 }
 

@@ -25,6 +25,7 @@ from monolith.embedding.retention_checks import candidate_columns
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 from monolith.embedding.views import OneBit, codec_of
+from monolith.errors import FailedPreconditionError
 
 __all__ = ["Table"]
 
@@ -297,7 +298,13 @@ class Table(TableVerbs):
 
     def _open_cut(self) -> NativeCut | None:
         with self._open("cut") as core:
-            cut = core.open_cut()
+            try:
+                cut = core.open_cut()
+            except OverflowError as error:
+                raise FailedPreconditionError(
+                    "[Table.cut] expected open cuts to end within 8 million cuts and reads of "
+                    f"changes, got one that did not; close it (table {self.name!r})"
+                ) from error
             if cut is None:
                 return None
             return NativeCut(core, cut, self._export_chunk, self._export_candidates)
