@@ -41,15 +41,20 @@ class ChangeVerbs(TableCalls):
         """Keys that changed or went since the cursor's last read. Safe with every verb.
 
         The first read of a cursor is full, and so is one after `clear`, after a load, and where the
-        log grew over its bound (`changes_bytes`) meanwhile. It waits for running writers.
+        log grew over its bound (`changes_bytes`) meanwhile. It waits for running writers. A read that
+        fails drops the cursor, so that no key is lost.
 
         Args:
             cursor: name of the reader; a new name starts a new cursor.
         """
         self._check_open("changes")
         self._check_cursor("changes", cursor)
-        full, keys, tombstones = self._changes(cursor)
-        return Touched(full, keys, tombstones)
+        try:
+            return Touched(*self._changes(cursor))
+        except BaseException:  # Ctrl-C too
+            if not self._is_closed:
+                self._drop_cursor(cursor)
+            raise
 
     def drop_cursor(self, cursor: str) -> None:
         """Forget a cursor; without cursors nothing is logged. Safe with every verb."""
