@@ -272,7 +272,6 @@ void bind_changes(nb::class_<Table>& table) {
       "cursor"_a, "threads"_a);
   table.def("drop_cursor", &Table::drop_cursor, ReleaseGil(), "cursor"_a);
   table.def("cursors", &Table::cursors);
-  table.def("forget_changes", &Table::forget_changes, ReleaseGil());
   // (call, key, kind, number) of every change, if the table records; kind 1: removed.
   table.def("recorded", [](Table& self) {
     return self.recorder() == nullptr ? nb::bytes("", 0) : as_bytes(self.recorder()->events());
@@ -287,8 +286,6 @@ void bind_cut(nb::module_& module) {
       .def_prop_ro("num_recorded", [](const Cut& self) { return self.facts().num_recorded; })
       .def_prop_ro("latest_time", [](const Cut& self) { return self.facts().latest_time; })
       .def_prop_ro("num_bytes", &Cut::bytes)
-      .def_prop_ro("is_closed", &Cut::is_closed)
-      .def("is_released", &Cut::is_released, "partition"_a)
       .def("release", &Cut::release, ReleaseGil(), "partition"_a);
 }
 

@@ -34,7 +34,6 @@ std::shared_ptr<Cut> Table::open_cut() {
 void Table::close_cut(Cut& cut) {
   {
     const Gate::Alone gate(gate_);
-    cut.close();
     cuts_.remove(cut);
   }
   for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut.release(p);  // it may be held for long yet
@@ -128,11 +127,6 @@ bool Table::drop_cursor(const std::string& cursor) {
   const std::lock_guard reading(log_.reading());
   const Gate::Alone gate(gate_);
   return log_.drop(cursor);
-}
-
-void Table::forget_changes() {
-  const Gate::Alone gate(gate_);
-  log_.forget();
 }
 
 }  // namespace monolith

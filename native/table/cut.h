@@ -54,13 +54,7 @@ class Cut {
 
   // Nobody will read the partition's rows and candidates any more: frees what is kept of them.
   void release(uint32_t partition) noexcept;
-  bool is_released(uint32_t partition) const noexcept {
-    return shards_[partition].is_released.load(std::memory_order_relaxed);
-  }
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
-  // Writers keep nothing for it any more: what was read since then is of no moment.
-  void close() noexcept { is_closed_.store(true); }
-  bool is_closed() const noexcept { return is_closed_.load(); }
 
  private:
   struct Record {  // the row follows it
@@ -82,7 +76,6 @@ class Cut {
   const uint32_t generation_;
   const Facts facts_;
   std::atomic<size_t> bytes_{0};
-  std::atomic<bool> is_closed_{false};
   std::unique_ptr<Shard[]> shards_;
 };
 

@@ -166,8 +166,6 @@ class Table {
   Touched changes(const std::string& cursor, unsigned threads);
   bool drop_cursor(const std::string& cursor);
   std::vector<std::string> cursors() { return log_.cursors(); }
-  // Every cursor must start anew.
-  void forget_changes();
   size_t log_bytes() noexcept { return log_.bytes(); }
 
   // Null unless the table records.
