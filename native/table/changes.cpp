@@ -21,12 +21,12 @@ bool Table::begin_generation() noexcept {
 }
 
 std::shared_ptr<Cut> Table::open_cut() {
+  auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes());  // writers need not wait for it
   const Gate::Alone gate(gate_);
   if (cuts_.open().size() == Cuts::kMost) return nullptr;
   if (!begin_generation()) throw std::overflow_error("no generation is left");
   const uint64_t num_recorded = recorder_ ? recorder_->size() : 0;
-  auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes(), cuts_.generation(),
-                                   Cut::Facts{num_rows(), num_update_calls(), num_recorded, latest_time()});
+  cut->begin(cuts_.generation(), {num_rows(), num_update_calls(), num_recorded, latest_time()});
   cuts_.add(cut);
   return cut;
 }

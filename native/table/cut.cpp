@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 #include "table/hash.h"
 
@@ -13,16 +14,33 @@ uint32_t partition_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 52);
 
 }  // namespace
 
-Cut::Cut(Memory& memory, size_t row_bytes, uint32_t generation, const Facts& facts)
-    : memory_(memory),
-      row_bytes_(row_bytes),
-      record_bytes_(sizeof(Record) + row_bytes),
-      generation_(generation),
-      facts_(facts),
-      shards_(std::make_unique<Shard[]>(kPartitions)) {}
+Cut::Cut(Memory& memory, size_t row_bytes)
+    : memory_(memory), row_bytes_(row_bytes), record_bytes_(sizeof(Record) + row_bytes) {}
 
 Cut::~Cut() {
-  for (uint32_t p = 0; p < kPartitions; ++p) free_records(shards_[p]);
+  for (auto& entry : groups_) {
+    Group* group = entry.load();
+    if (group == nullptr) continue;
+    for (Shard& shard : group->shards) free_records(shard);
+    group->~Group();
+    memory_.release(group, sizeof(Group));
+  }
+}
+
+Cut::Shard* Cut::find_shard(uint32_t partition) const noexcept {
+  Group* group = groups_[partition >> kGroupBits].load();
+  return group == nullptr ? nullptr : group->shards + (partition & ((1u << kGroupBits) - 1));
+}
+
+Cut::Shard& Cut::make_shard(uint32_t partition) {
+  if (Shard* found = find_shard(partition)) return *found;
+  auto* fresh = new (memory_.allocate(sizeof(Group))) Group;
+  Group* none = nullptr;
+  if (!groups_[partition >> kGroupBits].compare_exchange_strong(none, fresh)) {
+    fresh->~Group();
+    memory_.release(fresh, sizeof(Group));  // another call was first
+  }
+  return *find_shard(partition);
 }
 
 void Cut::free_records(Shard& shard) noexcept {
@@ -34,9 +52,9 @@ void Cut::free_records(Shard& shard) noexcept {
 }
 
 void Cut::keep(int64_t key, uint64_t hash, uint32_t time, const char* row) {
-  Shard& shard = shards_[partition_of(hash)];
+  Shard& shard = make_shard(partition_of(hash));
   const std::lock_guard lock(shard.lock);
-  if (shard.is_released.load(std::memory_order_relaxed)) return;
+  if (is_released(partition_of(hash))) return;
   if (shard.size == shard.capacity) {
     const uint32_t wider = std::max(4u, 2 * shard.capacity);
     auto* fresh = static_cast<char*>(memory_.allocate(wider * record_bytes_));
@@ -60,10 +78,11 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
   found.clear();
   rows.clear();
   for (uint32_t p = partition_of(first); p <= partition_of(last); ++p) {
-    Shard& shard = shards_[p];
-    const std::lock_guard lock(shard.lock);
-    for (uint32_t i = 0; i < shard.size; ++i) {
-      const char* record = shard.records + i * record_bytes_;
+    Shard* shard = find_shard(p);
+    if (shard == nullptr) continue;
+    const std::lock_guard lock(shard->lock);
+    for (uint32_t i = 0; i < shard->size; ++i) {
+      const char* record = shard->records + i * record_bytes_;
       Record header;
       std::memcpy(&header, record, sizeof(header));
       const uint64_t hash = key_hash(header.key);
@@ -80,23 +99,25 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
 }
 
 void Cut::keep_candidates(uint32_t partition, const std::vector<int64_t>& values) {
-  Shard& shard = shards_[partition];
+  Shard& shard = make_shard(partition);
   const std::lock_guard lock(shard.lock);
-  if (!shard.is_released.load(std::memory_order_relaxed)) shard.candidates = values;
+  if (!is_released(partition)) shard.candidates = values;
 }
 
 std::vector<int64_t> Cut::candidates(uint32_t partition) {
-  Shard& shard = shards_[partition];
-  const std::lock_guard lock(shard.lock);
-  return shard.candidates;
+  Shard* shard = find_shard(partition);
+  if (shard == nullptr) return {};
+  const std::lock_guard lock(shard->lock);
+  return shard->candidates;
 }
 
 void Cut::release(uint32_t partition) noexcept {
-  Shard& shard = shards_[partition];
-  const std::lock_guard lock(shard.lock);
-  shard.is_released.store(true, std::memory_order_relaxed);
-  free_records(shard);
-  shard.candidates = {};
+  released_[partition >> 6].fetch_or(uint64_t{1} << (partition & 63));
+  Shard* shard = find_shard(partition);
+  if (shard == nullptr) return;  // whoever makes it will see the bit
+  const std::lock_guard lock(shard->lock);
+  free_records(*shard);
+  shard->candidates = {};
 }
 
 void Cuts::add(std::shared_ptr<Cut> cut) noexcept {

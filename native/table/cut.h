@@ -29,11 +29,16 @@ class Cut {
     uint32_t latest_time;
   };
 
-  Cut(Memory& memory, size_t row_bytes, uint32_t generation, const Facts& facts);
+  Cut(Memory& memory, size_t row_bytes);
   ~Cut();
   Cut(const Cut&) = delete;
   Cut& operator=(const Cut&) = delete;
 
+  // Once, before anybody else has it.
+  void begin(uint32_t generation, const Facts& facts) noexcept {
+    generation_ = generation;
+    facts_ = facts;
+  }
   uint32_t generation() const noexcept { return generation_; }
   const Facts& facts() const noexcept { return facts_; }
 
@@ -61,22 +66,33 @@ class Cut {
     int64_t key;
     uint64_t time;
   };
-  struct Shard {
+  struct Shard {  // of a partition
     Lock lock;
-    std::atomic<bool> is_released{false};
     char* records = nullptr;
     uint32_t size = 0, capacity = 0;
     std::vector<int64_t> candidates;
   };
+  // Shards are made 64 at a time when the first of them keeps something.
+  static constexpr uint32_t kGroupBits = 6;
+  struct Group {
+    Shard shards[1u << kGroupBits];
+  };
+  Shard* find_shard(uint32_t partition) const noexcept;
+  Shard& make_shard(uint32_t partition);
+  // Under the shard's lock: release() takes it after it has said so.
+  bool is_released(uint32_t partition) const noexcept {
+    return released_[partition >> 6].load() >> (partition & 63) & 1;
+  }
   void free_records(Shard& shard) noexcept;
 
   Memory& memory_;
   const size_t row_bytes_;
   const size_t record_bytes_;
-  const uint32_t generation_;
-  const Facts facts_;
+  uint32_t generation_ = 0;
+  Facts facts_{};
   std::atomic<size_t> bytes_{0};
-  std::unique_ptr<Shard[]> shards_;
+  std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};
+  std::atomic<uint64_t> released_[kPartitions / 64] = {};  // a bit per partition
 };
 
 // The open cuts of a table. Changed only by a call that has the table for itself; the others read.
