@@ -9,10 +9,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "table/arena.h"
 #include "table/bin.h"
+#include "table/candidates.h"
 
 namespace monolith {
 
@@ -53,24 +55,41 @@ class Cut {
   };
   void collect(uint64_t first, uint64_t last, std::vector<Kept>& found, std::vector<char>& rows);
 
-  // What admission remembered of the partition, kept before its first change.
-  void keep_candidates(uint32_t partition, const std::vector<int64_t>& values);
-  std::vector<int64_t> candidates(uint32_t partition);
+  // Of what admission remembers in a partition a cut keeps the steps that changed it since. Under
+  // the lock of that partition; keeping throws OutOfMemory.
+  //
+  // Before the first step: where the log of the candidates ends.
+  void begin_steps(uint32_t partition, uint32_t log_end);
+  // A step that was just taken, unless what it changed is newer than the cut.
+  void keep_step(uint32_t partition, const AdmissionStep& step);
+  struct Steps {
+    uint32_t log_end;  // in today's numbering of the log, like the stamps
+    std::vector<AdmissionStep> since;
+  };
+  Steps steps(uint32_t partition);
 
   // Nobody will read the partition's rows and candidates any more: frees what is kept of them.
   void release(uint32_t partition) noexcept;
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
 
  private:
+  friend class CutPlaces;
   struct Record {  // the row follows it
     int64_t key;
     uint64_t time;
   };
+  template <typename T>
+  struct Array {  // of elements of some bytes, in memory of the table
+    T* data = nullptr;
+    uint32_t size = 0, capacity = 0;
+  };
   struct Shard {  // of a partition
     Lock lock;
-    char* records = nullptr;
-    uint32_t size = 0, capacity = 0;
-    std::vector<int64_t> candidates;
+    Array<char> rows;
+    Array<AdmissionStep> steps;
+    uint32_t num_steps = 0;  // ever kept: each has its number in `added`
+    uint32_t log_end = 0;
+    std::span<AdmissionStep> all_steps() noexcept { return {steps.data, steps.size}; }
   };
   // Shards are made 64 at a time when the first of them keeps something.
   static constexpr uint32_t kGroupBits = 6;
@@ -83,7 +102,11 @@ class Cut {
   bool is_released(uint32_t partition) const noexcept {
     return released_[partition >> 6].load() >> (partition & 63) & 1;
   }
-  void free_records(Shard& shard) noexcept;
+  template <typename T>
+  void grow(Array<T>& array, size_t element_bytes);
+  template <typename T>
+  void free(Array<T>& array, size_t element_bytes) noexcept;
+  void free(Shard& shard) noexcept;
 
   Memory& memory_;
   const size_t row_bytes_;
@@ -117,6 +140,28 @@ class Cuts {
   uint32_t generation_;
   uint32_t newest_ = 0;
   std::vector<std::shared_ptr<Cut>> open_;
+};
+
+// The places of a partition's log that open cuts remember.
+class CutPlaces final : public Renumbering {
+ public:
+  CutPlaces(const Cuts& cuts, uint32_t partition) noexcept : cuts_(cuts), partition_(partition) {}
+
+  void begin() noexcept override;
+  void move(uint32_t old_place, uint32_t new_place) noexcept override;
+  void end(uint32_t new_place) noexcept override;
+
+ private:
+  struct Moving {
+    Cut::Shard* shard;
+    uint32_t next;  // step that has its old stamp yet
+    uint32_t new_end;
+    bool has_end;
+  };
+  const Cuts& cuts_;
+  const uint32_t partition_;
+  Moving moving_[Cuts::kMost];
+  size_t num_moving_ = 0;
 };
 
 }  // namespace monolith

@@ -52,12 +52,6 @@ void test_failed_apply_changes_nothing() {
   CHECK(failures >= 3);
 }
 
-std::vector<uint32_t> all_partitions() {
-  std::vector<uint32_t> partitions(Admission::kPartitions);
-  for (uint32_t i = 0; i < partitions.size(); ++i) partitions[i] = i;
-  return partitions;
-}
-
 // What admission remembers, row by row, in order of the rows.
 std::vector<std::vector<int64_t>> remembered(Table& table) {
   const auto values = table.export_candidates(all_partitions());
@@ -76,15 +70,6 @@ TableSpec asking_table(const AdmissionSpec& admission) {
   TableSpec spec = adagrad_table(4);
   spec.admission = admission;
   return spec;
-}
-
-// Of 64 partitions, so that candidates are dropped and filters slide in mid-call.
-std::vector<int64_t> crowded_keys(size_t n) {
-  std::vector<int64_t> keys;
-  for (int64_t key = 0; keys.size() < n; ++key) {
-    if (key_hash(key) >> 58 == 0) keys.push_back(key);
-  }
-  return keys;
 }
 
 const AdmissionSpec kMinCountSpec{
