@@ -152,11 +152,11 @@ void Index::count_bytes(size_t added, size_t removed) {
 
 // All that can fail before new bins or a directory take the place of old ones.
 void Index::reserve(size_t num_retired, size_t new_bytes, size_t old_bytes) {
-  count_bytes(new_bytes, old_bytes);
+  epochs_.reserve(num_retired);
   try {
-    epochs_.reserve(num_retired);
+    count_bytes(new_bytes, old_bytes);
   } catch (...) {
-    if (new_bytes > old_bytes) count_bytes(old_bytes, new_bytes);
+    epochs_.unreserve(num_retired);
     throw;
   }
 }
@@ -344,7 +344,7 @@ void Index::retire(Bin* bin) noexcept {
   epochs_.retire(free_retired, this, bin, bin->bytes());
 }
 
-void Index::clear() {
+void Index::clear(size_t num_more) {
   Directory* old = directory_.load(std::memory_order_relaxed);
   std::vector<Bin*> bins;
   for (size_t i = 0; i < size_t{1} << old->depth; ++i) {
@@ -355,7 +355,7 @@ void Index::clear() {
   Bin* empty = nullptr;
   try {
     empty = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
-    reserve(bins.size() + 1, directory->bytes() + empty->bytes(), bytes());
+    reserve(bins.size() + 1 + num_more, directory->bytes() + empty->bytes(), bytes());
   } catch (...) {
     if (empty != nullptr) free_bin(empty);
     free_directory(directory);

@@ -400,8 +400,7 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
 bool Table::clear() {
   const Gate::Alone gate(gate_);
   if (!cuts_.open().empty()) return false;
-  arena_.reserve_clear();
-  index_.clear();
+  index_.clear(arena_.num_retired_by_clear());
   arena_.clear();
   if (admission_) admission_->clear();
   counters_.erased += num_rows();
