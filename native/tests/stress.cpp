@@ -117,14 +117,43 @@ void write(Table& table, std::mt19937_64& random) {
   }
 }
 
+// A cut stays what it was while others write; and somebody reads the log.
+void follow(Table& table, std::mt19937_64& random) {
+  const std::shared_ptr<Cut> cut = table.open_cut();
+  const bool is_plain = table.layout().is_plain();
+  const uint32_t bytes = is_plain ? 4 : 2;
+  const size_t limit = 2 * kKeys;
+  std::vector<char> weights(limit * kDim * 4), norm(limit * kDim * 4);
+  std::vector<int64_t> keys(limit), times(limit);
+  Table::Columns columns{times.data(), {weights.data()}, {bytes * kDim}};
+  if (is_plain) {
+    columns.data.push_back(norm.data());
+    columns.sizes.push_back(4 * kDim);
+  }
+  const auto partitions = std::vector<uint32_t>{7, 8, static_cast<uint32_t>(random() % 4096)};
+  const auto candidates = table.export_candidates(partitions, cut.get());
+  const size_t n = table.export_rows(0, UINT64_MAX, limit, keys.data(), columns, cut.get());
+  CHECK(n == cut->facts().num_rows);
+  check_whole(weights, n, bytes);
+  check_whole(norm, n, 4);
+  for (size_t i = 0; i < n; ++i) CHECK(times[i] <= cut->facts().latest_time);
+  CHECK(table.export_candidates(partitions, cut.get()) == candidates);
+  for (uint32_t p = 0; p < 2048; ++p) cut->release(p);
+  table.changes(random() % 2 ? "one" : "other", 1 + random() % 2);
+  CHECK(table.export_rows(uint64_t{1} << 63, UINT64_MAX, limit, keys.data(), columns, cut.get()) <=
+        n);
+  if (random() % 4 == 0) table.drop_cursor("one");
+  table.close_cut(*cut);
+}
+
 void run(const TableSpec& spec) {
   Table table(spec);
   std::vector<std::thread> threads;
-  for (uint64_t t = 0; t < 6; ++t) {
+  for (uint64_t t = 0; t < 7; ++t) {
     threads.emplace_back([&table, &spec, t] {
       std::mt19937_64 random(t);
       for (int round = 0; round < kRounds; ++round) {
-        t < 3 ? read(table, random) : write(table, random);
+        t < 3 ? read(table, random) : t < 6 ? write(table, random) : follow(table, random);
         const size_t used = table.row_bytes() + table.index_bytes() + table.candidate_bytes();
         CHECK(used + sizeof(Table) <= spec.budget_bytes);
       }
