@@ -2,9 +2,10 @@
 
 Updates are `apply_gradients` with Adagrad. The logged table's cursor reads before every sample, so
 each sample notes each of its rows anew. A save beside updates writes at most 100 MB/s with one
-thread, beside one thread that updates.
+thread, beside one thread that updates: a table of rows, and one whose keys all wait for admission.
 """
 
+import dataclasses
 import functools
 import shutil
 import statistics
@@ -32,7 +33,7 @@ from benchmarks.ours import fill, table_config
 from benchmarks.readers import VERSIONS
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
-from monolith.embedding import Table, save_tables
+from monolith.embedding import MinCount, Table, save_tables
 
 _ROWS, _DIM = 2_000_000, 16
 _SAVED_ROWS = 5_000_000
@@ -47,6 +48,16 @@ def make(workload: Workload) -> Table:
     """A table with all of its rows and Adagrad state."""
     table = Table(table_config(workload.dim, with_state=True))
     fill(table, workload)
+    return table
+
+
+def make_asking(workload: Workload) -> Table:
+    """A table without rows: all keys are candidates, and stay so."""
+    rule = MinCount(1 << 30, max_bytes=1 << 30)
+    table = Table(dataclasses.replace(table_config(workload.dim, with_state=True), admission=rule))
+    for indices in work.index_ranges(workload.rows, workload.batch):
+        keys = torch.from_numpy(work.keys_of(indices))
+        table.apply_gradients(keys, torch.ones(len(keys), workload.dim))
     return table
 
 
@@ -164,11 +175,11 @@ class Beside:
         return round((late - statistics.median(self.seconds[False])) * 1e3, 3)
 
 
-def measure_save(workload: Workload, rules: Rules) -> None:
+def measure_save(name: str, table: Table, workload: Workload, rules: Rules) -> None:
     """Updates beside a save and alone, in turns."""
     shutil.rmtree(_FOLDER, ignore_errors=True)
     try:
-        beside = Beside(make(workload), workload)
+        beside = Beside(table, workload)
         takes = {
             "beside": functools.partial(beside.take, True),
             "alone": functools.partial(beside.take, False),
@@ -178,7 +189,7 @@ def measure_save(workload: Workload, rules: Rules) -> None:
         shutil.rmtree(_FOLDER, ignore_errors=True)
     emit(
         Measurement(
-            name="save_beside",
+            name=name,
             system="monolith",
             unit="M keys/s of one thread",
             series=series["beside"],
@@ -203,7 +214,11 @@ def run(options: Options) -> None:
     measure_read(Workload(rows, _DIM), min(rows, _NUM_READ), options.rules)
     saved = QUICK_ROWS if options.is_quick else _SAVED_ROWS
     say(f"[changes] {saved:,} rows: updates beside a save of 100 MB/s")
-    measure_save(Workload(saved, _DIM, batch=_SMALL_BATCH, threads=1), options.rules)
+    small = Workload(saved, _DIM, batch=_SMALL_BATCH, threads=1)
+    measure_save("save_beside", make(small), small, options.rules)
+    say(f"[changes] {rows:,} candidates: updates beside a save of 100 MB/s")
+    asking = Workload(rows, _DIM, batch=2 * _SMALL_BATCH, threads=1)
+    measure_save("save_beside_admission", make_asking(asking), asking, options.rules)
 
 
 if __name__ == "__main__":
