@@ -46,8 +46,8 @@ Candidates::Slot Candidates::find_stamp(uint32_t stamp, uint32_t bits) const noe
 }
 
 bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
-                     const Limits& limits, Account& memory, Counters& counters,
-                     AdmissionLog& steps, Renumbering* cuts) {
+                     const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps,
+                     Renumbering* cuts) {
   make_place(cuts);
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(key, bits);
