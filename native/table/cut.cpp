@@ -91,9 +91,11 @@ void Cut::free(Shard& shard) noexcept {
 }
 
 void Cut::keep(int64_t key, uint64_t hash, uint32_t time, const char* row) {
-  Shard& shard = make_shard(partition_of(hash));
+  const uint32_t partition = partition_of(hash);
+  if (is_released(partition)) return;
+  Shard& shard = make_shard(partition);
   const std::lock_guard lock(shard.lock);
-  if (is_released(partition_of(hash))) return;
+  if (is_released(partition)) return;
   if (shard.rows.size == shard.rows.capacity) grow(shard.rows, record_bytes_);
   char* record = shard.rows.data + shard.rows.size * record_bytes_;
   const Record header{key, time};

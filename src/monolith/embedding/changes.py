@@ -41,8 +41,8 @@ class ChangeVerbs(TableCalls):
         """Keys that changed or went since the cursor's last read. Safe with every verb.
 
         The first read of a cursor is full, and so is one after `clear`, after a load, and where the
-        log grew over its bound (`changes_bytes`) meanwhile. It waits for running writers. A read that
-        fails drops the cursor, so that no key is lost.
+        log grew over its bound (`changes_bytes`) meanwhile. A read that fails drops the cursor, so
+        that no key is lost. It waits for running writers.
 
         Args:
             cursor: name of the reader; a new name starts a new cursor.
