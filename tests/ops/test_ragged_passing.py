@@ -100,6 +100,11 @@ def test_a_compiled_function_builds_one(build, ragged, compiled):
     assert compiled(build)(ragged).to_lists() == DOUBLED
 
 
+def test_a_compiled_function_takes_a_nested_tensor(ragged, compiled):
+    function = compiled(lambda nested: Ragged.from_nested(nested).values * 2)
+    assert function(ragged.to_nested()).tolist() == [14, 16, 18]
+
+
 def test_gradients_pass_through_a_compiled_function(compiled):
     values = torch.ones(3, requires_grad=True)
     compiled(lambda x: (x.values * 2).sum())(Ragged(values, torch.tensor([0, 2, 2, 3]))).backward()

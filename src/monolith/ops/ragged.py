@@ -139,15 +139,16 @@ class Ragged:
                 f"{where} expected a nested tensor of layout jagged, got layout "
                 f"{_text(nested.layout)}; make it with torch.nested and layout=torch.jagged"
             )
-        if isinstance(nested.shape[1], int):
+        # Not from the shape: under torch.compile it does not tell which dimension differs.
+        if nested._ragged_idx != 1:  # type: ignore[attr-defined]
             raise ValueError(
                 f"{where} expected rows that differ in dimension 1, got shape "
                 f"({', '.join(map(str, nested.shape))}); transpose first"
             )
-        if nested.lengths() is not None:
+        if nested.lengths() is not None:  # type: ignore[attr-defined]
             nested = nested.contiguous()
         values = nested.values()
-        splits = _as_index(where, "offsets", values, nested.offsets())
+        splits = _as_index(where, "offsets", values, nested.offsets())  # type: ignore[attr-defined]
         _check_splits(where, "offsets", splits, values.shape[0])
         return cls._unchecked(values, splits)
 
