@@ -336,9 +336,9 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     counts.applied = writer.num_edited();
     counts.inserted = writer.num_inserted();
     counts.refused = writer.num_refused();
+    saw(now);
   });
   counters_.skipped += counts.skipped;
-  saw(now);
   return counts;
 }
 
