@@ -50,7 +50,7 @@ def test_an_eviction_is_wholly_before_or_after_a_cut():
         table.assign(numbers, values, now=1)
         assert table.evict(86_401) == n
 
-    for snapshot in cuts_beside(table, write, 20):
+    for snapshot in cuts_beside(table, write, 40):
         assert len(snapshot) in (0, n)
 
 

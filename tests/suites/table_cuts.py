@@ -69,14 +69,16 @@ def weights(snapshot):
 
 def cuts_beside(table, write, num_cuts):
     """So many open cuts, while `write(turn)` runs again and again on a thread."""
-    stop = threading.Event()
+    start, stop = threading.Event(), threading.Event()
 
     def run():
+        start.set()
         for turn in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
             write(turn)
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
+        start.wait()
         try:
             for _ in range(num_cuts):
                 with table.cut() as snapshot:
