@@ -185,8 +185,8 @@ class Table {
     return counters_.erased + counters_.evicted + counters_.evicted_for_budget;
   }
   enum class Insertion { kInserted, kFound, kRefused };
-  Insertion insert_row(int64_t key, uint64_t hash, RowCache& rows);
-  bool insert_again(int64_t key, uint64_t hash, RowCache& rows) noexcept;
+  Insertion insert_row(Batch::Entry& entry, RowCache& rows);
+  bool insert_again(const Batch::Entry& entry, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept;
   uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
