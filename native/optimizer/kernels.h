@@ -60,8 +60,8 @@ struct Kernels {
   // Index of the first NaN or infinity, or n.
   size_t (*find_non_finite)(const float* values, size_t n);
   void (*add)(float* sum, const float* values, size_t n);
-  // sum + factor * values, each rounded.
-  void (*add_scaled)(float* sum, const float* values, float factor, size_t n);
+  // sum + factor * values, each rounded; in place or apart.
+  void (*add_scaled)(float* out, const float* sum, const float* values, float factor, size_t n);
   // In place or apart.
   void (*scale)(float* out, const float* values, float factor, size_t n);
   // Where a value is above the largest one so far, it and its place take over.

@@ -92,11 +92,13 @@ void add(float* __restrict sum, const float* __restrict values, size_t n) {
   for (size_t i = 0; i < n; ++i) sum[i] += values[i];
 }
 
-void add_scaled(float* __restrict sum, const float* __restrict values, float factor, size_t n) {
-  for (size_t i = 0; i < n; ++i) sum[i] += factor * values[i];
+void add_scaled(float* out, const float* sum, const float* values, float factor, size_t n) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) out[i] = sum[i] + factor * values[i];
 }
 
 void scale(float* out, const float* values, float factor, size_t n) {
+#pragma GCC ivdep
   for (size_t i = 0; i < n; ++i) out[i] = factor * values[i];
 }
 

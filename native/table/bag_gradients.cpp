@@ -59,7 +59,7 @@ const float* BagGradients::sum(std::span<const uint32_t> occurrences, const Kern
     if (next.winners != nullptr) {
       kernels.add_selected(scratch, next.grads, next.winners, next.place, dim_);
     } else {
-      kernels.add_scaled(scratch, next.grads, next.factor, dim_);
+      kernels.add_scaled(scratch, scratch, next.grads, next.factor, dim_);
     }
   }
   return scratch;
@@ -70,6 +70,7 @@ double Table::bag_gradient_norm(std::span<const BagPiece> pieces, unsigned threa
   for (const BagPiece& piece : pieces) check_bags("bag_gradient_norm", piece.bags);
   const BagGradients grads(pieces, layout_.dim());
   const Kernels& kernels = layout_.kernels();
+  constexpr size_t kAhead = 10;  // keys between fetching memory and using it
   threads = std::max(1u, threads);
   Batch batch(grads.keys(), static_cast<uint32_t>(grads.size()), nullptr, index_.salt(), 0,
               threads);
@@ -85,8 +86,15 @@ double Table::bag_gradient_norm(std::span<const BagPiece> pieces, unsigned threa
       std::vector<float> sum(layout_.dim());
       for (uint32_t p; (p = next++) < batch.num_partitions();) {
         batch.group(p, scratch);
-        for (const Batch::Entry& entry : batch.distinct(p)) {
-          const std::span<const uint32_t> occurrences = batch.occurrences(entry);
+        const std::span<const Batch::Entry> entries = batch.distinct(p);
+        for (size_t i = 0; i < entries.size(); ++i) {
+          if (i + 2 * kAhead < entries.size()) {
+            grads.prefetch_place(batch.occurrences(entries[i + 2 * kAhead]).back());
+          }
+          if (i + kAhead < entries.size()) {
+            grads.prefetch(batch.occurrences(entries[i + kAhead]).back());
+          }
+          const std::span<const uint32_t> occurrences = batch.occurrences(entries[i]);
           const float* gradient = grads.sum(occurrences, kernels, sum.data());
           squares[occurrences.front()] = kernels.sum_squares(gradient, layout_.dim());
         }

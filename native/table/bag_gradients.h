@@ -25,6 +25,7 @@ class BagGradients {
   const int64_t* keys() const noexcept { return keys_; }
   size_t size() const noexcept { return starts_.back(); }
 
+  void prefetch_place(uint32_t i) const noexcept { __builtin_prefetch(rows_.get() + i); }
   void prefetch(uint32_t i) const noexcept;
   // Sum of the occurrences' gradients in order, starting from the first (contract 1): in scratch,
   // (dim), or where it is.

@@ -1,6 +1,7 @@
 // Reading verbs by bag: rows are combined as they are read, straight into the output.
-#include <cstring>
+#include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "table/bags.h"
 #include "table/read.h"
@@ -52,6 +53,16 @@ void Table::in_bags(const Bags& bags, unsigned threads, const Piece& piece) cons
   });
 }
 
+// read(first, last) for the keys of a range, kPiece at a time.
+template <typename Read>
+void Table::read_range(const Bags& bags, const BagRange& range, const Read& read) const {
+  const size_t end = bags.begin(range.last);
+  for (size_t at = bags.begin(range.first); at < end; at += kPiece) {
+    read(at, std::min(at + kPiece, end));
+    range.guard.refresh();
+  }
+}
+
 // target(cursor, i) -> where to put the row of key i, at which the cursor is; then use(cursor, i).
 template <typename Target, typename Use>
 void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& how,
@@ -61,12 +72,42 @@ void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& ho
     cursor.move_to(i);
     return target(cursor, i);
   };
-  const size_t end = bags.begin(range.last);
-  for (size_t at = bags.begin(range.first); at < end; at += kPiece) {
-    read_weights(bags.keys, at, std::min(at + kPiece, end), how, find,
-                 [&](size_t i) { use(cursor, i); });
-    range.guard.refresh();
-  }
+  read_range(bags, range, [&](size_t first, size_t last) {
+    read_weights(bags.keys, first, last, how, find, [&](size_t i) { use(cursor, i); });
+  });
+}
+
+// Sums of rows that are floats, added where they lie: a sum goes to the other one of two rows, and
+// counts if the row did not change meanwhile.
+void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
+                     float* out) const {
+  const size_t dim = layout_.dim();
+  const Kernels& kernels = layout_.kernels();
+  std::vector<float> rows(3 * dim);
+  float *sum = rows.data(), *next = sum + dim, *missing = next + dim;
+  BagCursor at(bags, range.first);
+  const auto hit = [&](size_t i, const char* row, uint32_t) {
+    at.move_to(i);
+    const auto* values = reinterpret_cast<const float*>(row);
+    const float weight = bags.weights != nullptr ? bags.weights[i] : 1.0f;
+    if (i > at.begin) return kernels.add_scaled(next, sum, values, weight, dim);
+    kernels.scale(i + 1 == at.end ? out + at.bag * dim : next, values, weight, dim);
+  };
+  const auto done = [&](size_t i) {
+    if (at.end - at.begin == 1) return;
+    std::swap(sum, next);
+    if (i + 1 < at.end) return;
+    const float factor = bags.has_factors() ? bags.factor(at.bag) : 1.0f;
+    kernels.scale(out + at.bag * dim, sum, factor, dim);
+  };
+  const auto miss = [&](size_t i) {
+    initial_or_zeros(missing, bags.keys[i], how);
+    hit(i, reinterpret_cast<const char*>(missing), 0);
+    done(i);
+  };
+  read_range(bags, range, [&](size_t first, size_t last) {
+    read(bags.keys, first, last, true, hit, done, miss);
+  });
 }
 
 void Table::lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
@@ -80,6 +121,7 @@ void Table::lookup_bags(const Bags& bags, const Reading& how, float* out, int32_
       std::fill_n(out + bag * dim, dim, 0.0f);
       if (winners != nullptr) std::fill_n(winners + bag * dim, dim, -1);
     }
+    if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, how, out);
     std::vector<float> scratch(dim);
     const auto target = [&](const BagCursor& at, size_t i) {
       return i == at.begin ? out + at.bag * dim : scratch.data();
@@ -93,7 +135,7 @@ void Table::lookup_bags(const Bags& bags, const Reading& how, float* out, int32_
         kernels.take_max(pooled, winners + at.bag * dim, scratch.data(), static_cast<int32_t>(i),
                          dim);
       } else if (bags.weights != nullptr) {
-        kernels.add_scaled(pooled, scratch.data(), bags.weights[i], dim);
+        kernels.add_scaled(pooled, pooled, scratch.data(), bags.weights[i], dim);
       } else {
         kernels.add(pooled, scratch.data(), dim);
       }

@@ -166,13 +166,7 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
                          const Target& target, const Use& use) const {
   const size_t dim = layout_.dim();
   const auto miss = [&](size_t i) {
-    float* weights = target(i);
-    if (how.initial && !reads_zeros(keys[i])) {
-      layout_.initial_weights(weights, keys[i]);
-      if (layout_.has_views()) layout_.see(weights, how.scales);
-    } else {
-      std::memset(weights, 0, dim * 4);
-    }
+    initial_or_zeros(target(i), keys[i], how);
     use(i);
   };
   if (layout_.is_plain() && !layout_.has_views()) {

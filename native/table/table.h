@@ -197,6 +197,9 @@ class Table {
     size_t first, last;
     Epochs::Guard& guard;
   };
+  template <typename Read>
+  void read_range(const Bags& bags, const BagRange& range, const Read& read) const;
+  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how, float* out) const;
   template <typename Target, typename Use>
   void read_bags(const Bags& bags, const BagRange& range, const Reading& how, const Target& target,
                  const Use& use) const;
@@ -222,6 +225,17 @@ class Table {
   void begin_generation();
   void keep_row(int64_t key, uint32_t number, KeyBuffer* notes);
   bool keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept;
+  void initial_or_zeros(float* weights, int64_t key, const Reading& how) const noexcept {
+    if (!how.initial || reads_zeros(key)) {
+      return static_cast<void>(std::fill_n(weights, layout_.dim(), 0.0f));
+    }
+    layout_.initial_weights(weights, key);
+    if (layout_.has_views()) layout_.see(weights, how.scales);
+  }
+  // Whether a reader may use a row's weights where they lie, and check afterwards.
+  bool is_read_in_place() const noexcept {
+    return !MONOLITH_TSAN && layout_.is_plain() && !layout_.has_views();
+  }
   bool reads_zeros(int64_t key) const noexcept { return admission_ && admission_->has_rule(key); }
   bool remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept;
   template <typename Edit>

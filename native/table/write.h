@@ -88,6 +88,8 @@ struct Asking {
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
+  // A source that must look up where a row is has that fetched first.
+  void prefetch_place(uint32_t) const noexcept {}
   void prefetch(uint32_t i) const noexcept { prefetch_bytes(data + i * dim, dim * 4); }
   // Sum of the occurrences' rows in order, starting from the first (contract 1): in scratch, (dim),
   // or where it is.
@@ -317,6 +319,9 @@ class Table::Writer {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
       for (size_t i = 0; i < entries.size() + kRowAhead; ++i) {
+        if (i + kRowAhead < entries.size()) {
+          values.prefetch_place(batch_.occurrences(entries[i + kRowAhead]).back());
+        }
         if (i < entries.size()) prefetch(entries[i], values);
         if (i < kRowAhead) continue;
         const Entry& entry = entries[i - kRowAhead];

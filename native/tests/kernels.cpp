@@ -112,7 +112,7 @@ void test_pooling_agrees(const Kernels& kernels, const Kernels& baseline) {
     const auto run = [&](const Kernels& k, std::vector<float>& out, std::vector<int32_t>& places) {
       k.take_max(out.data(), places.data(), values, 7, n);
       k.add_selected(out.data(), values, places.data(), 7, n);
-      k.add_scaled(out.data(), values, 0.3f, n);
+      k.add_scaled(out.data(), out.data(), values, 0.3f, n);
       k.scale(out.data(), out.data(), 0.7f, n);
       std::vector<float> selected(n);
       k.select(selected.data(), values, places.data(), 7, n);
