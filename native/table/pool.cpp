@@ -1,5 +1,6 @@
 // Reading verbs by bag: rows are combined as they are read, straight into the output.
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -25,6 +26,24 @@ struct BagCursor {
     }
   }
 };
+
+using Four = float __attribute__((vector_size(16)));
+constexpr size_t kShort = 64;  // a call of a kernel costs more than it saves up to here
+
+// sum + weight * values, each rounded.
+inline void add_row(const Kernels& kernels, float* out, const float* sum, const float* values,
+                    float weight, size_t dim) {
+  if (dim > kShort) return kernels.add_scaled(out, sum, values, weight, dim);
+  size_t c = 0;
+  for (; c + 4 <= dim; c += 4) {
+    Four total, row;
+    std::memcpy(&total, sum + c, sizeof(total));
+    std::memcpy(&row, values + c, sizeof(row));
+    total += weight * row;
+    std::memcpy(out + c, &total, sizeof(total));
+  }
+  for (; c < dim; ++c) out[c] = sum[c] + weight * values[c];
+}
 
 }  // namespace
 
@@ -53,12 +72,12 @@ void Table::in_bags(const Bags& bags, unsigned threads, const Piece& piece) cons
   });
 }
 
-// read(first, last) for the keys of a range, kPiece at a time.
+// read(first, last) for the keys of a range, at once unless it has a very long bag.
 template <typename Read>
 void Table::read_range(const Bags& bags, const BagRange& range, const Read& read) const {
   const size_t end = bags.begin(range.last);
-  for (size_t at = bags.begin(range.first); at < end; at += kPiece) {
-    read(at, std::min(at + kPiece, end));
+  for (size_t at = bags.begin(range.first); at < end; at += 2 * kPiece) {
+    read(at, std::min(at + 2 * kPiece, end));
     range.guard.refresh();
   }
 }
@@ -90,8 +109,10 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     at.move_to(i);
     const auto* values = reinterpret_cast<const float*>(row);
     const float weight = bags.weights != nullptr ? bags.weights[i] : 1.0f;
-    if (i > at.begin) return kernels.add_scaled(next, sum, values, weight, dim);
-    kernels.scale(i + 1 == at.end ? out + at.bag * dim : next, values, weight, dim);
+    if (i > at.begin) return add_row(kernels, next, sum, values, weight, dim);
+    float* first = i + 1 == at.end ? out + at.bag * dim : next;
+    bags.weights == nullptr ? racy_load(first, row, dim * 4)
+                            : kernels.scale(first, values, weight, dim);
   };
   const auto done = [&](size_t i) {
     if (at.end - at.begin == 1) return;
