@@ -212,6 +212,11 @@ class Table {
   class Exporter;
   std::vector<int64_t> in_hash_order(const std::vector<int64_t>& keys, unsigned threads);
 
+  // A directory that another call outgrows is freed when every call that began before has ended.
+  uint32_t index_depth() const {
+    Epochs::Guard guard(epochs_);
+    return index_.depth();
+  }
   uint64_t num_removed() const noexcept {
     return counters_.erased + counters_.evicted + counters_.evicted_for_budget;
   }

@@ -118,7 +118,7 @@ class Table::Writer {
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
-        batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), table.index_.depth(),
+        batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), table.index_depth(),
                threads_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
