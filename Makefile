@@ -43,7 +43,7 @@ test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
 	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
 	  --ignore=tests/embedding/disk/test_reloaded.py --ignore=tests/embedding/test_replay.py \
-	  -k "not (TestReference and (65536 or hundred_thousand or twenty_turnovers))"
+	  -k "not (TestReference and many_rows)"
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"

@@ -16,20 +16,9 @@ from dataclasses import dataclass, field
 import torch
 
 from benchmarks import workload as work
-from benchmarks.harness import (
-    ROOT,
-    BenchmarkError,
-    Measurement,
-    Rules,
-    Sample,
-    emit,
-    interleave,
-    ratios,
-    say,
-    timed,
-)
+from benchmarks.harness import ROOT, BenchmarkError, Rules, Sample, say, timed
 from benchmarks.ours import fill, table_config
-from benchmarks.readers import VERSIONS
+from benchmarks.question import Question, key_batches
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.embedding import Table, save_tables
@@ -52,9 +41,7 @@ def make(workload: Workload) -> Table:
 
 def measure_log(workload: Workload, rules: Rules) -> None:
     """Updates with the log on, beside a table whose log is off."""
-    batches = [
-        torch.from_numpy(work.keys_of(each)) for each in work.index_batches(workload, "uniform")
-    ]
+    batches = key_batches(workload)
     gradient = torch.from_numpy(work.gradients(workload)[0])
     logged, plain = make(workload), make(workload)
     logged.changes("reader")
@@ -71,19 +58,7 @@ def measure_log(workload: Workload, rules: Rules) -> None:
     for table in (logged, plain):
         sample(table)
     takes = {"on": functools.partial(sample, logged), "off": functools.partial(sample, plain)}
-    series = interleave(takes, rules)
-    emit(
-        Measurement(
-            name="changes_log",
-            system="monolith",
-            unit="M keys/s",
-            series=series["on"],
-            sizes=sizes_of(workload, "uniform"),
-            versions=VERSIONS,
-            ratios=ratios(series, "on", ["off"]),
-        ),
-        rules,
-    )
+    Question("changes_log", "M keys/s", sizes_of(workload, "uniform"), rules).measure(takes)
 
 
 def measure_read(workload: Workload, num_read: int, rules: Rules) -> None:
@@ -105,18 +80,8 @@ def measure_read(workload: Workload, num_read: int, rules: Rules) -> None:
         return Sample(num_read / window.seconds / 1e6, window.others_cores)
 
     sample()
-    emit(
-        Measurement(
-            name="changes_read",
-            system="monolith",
-            unit="M keys/s",
-            series=interleave({"read": sample}, rules)["read"],
-            sizes=sizes_of(workload),
-            versions=VERSIONS,
-            notes={"num_changed": num_read},
-        ),
-        rules,
-    )
+    question = Question("changes_read", "M keys/s", sizes_of(workload), rules)
+    question.measure({"read": sample}, lambda: {"num_changed": num_read})
 
 
 @dataclass
@@ -136,8 +101,7 @@ class Beside:
 
     def take(self, is_beside: bool) -> Sample:
         """Million keys per second of a window."""
-        drawn = work.index_batches(self.workload, "uniform")
-        batches = [torch.from_numpy(work.keys_of(each)) for each in drawn]
+        batches = key_batches(self.workload)
         gradient = torch.from_numpy(work.gradients(self.workload)[0])
         stop, num_calls = threading.Event(), 0
         saver = threading.Thread(target=self._save_until, args=(stop,))
@@ -157,7 +121,15 @@ class Beside:
         num_keys = num_calls * self.workload.batch
         return Sample(num_keys / window.seconds / 1e6, window.others_cores)
 
-    def pause_ms(self, quantile: float) -> float:
+    def notes(self) -> dict[str, float]:
+        """What the samples do not say."""
+        return {
+            "num_saves": self.num_saves,
+            "pause_p99_ms": self._pause_ms(0.99),
+            "pause_max_ms": self._pause_ms(1.0),
+        }
+
+    def _pause_ms(self, quantile: float) -> float:
         """How much longer a call took beside a save than the usual one alone, in milliseconds."""
         calls = sorted(self.seconds[True])
         late = calls[min(len(calls) - 1, int(quantile * len(calls)))]
@@ -173,26 +145,10 @@ def measure_save(workload: Workload, rules: Rules) -> None:
             "beside": functools.partial(beside.take, True),
             "alone": functools.partial(beside.take, False),
         }
-        series = interleave(takes, rules)
+        sizes = sizes_of(workload, "uniform")
+        Question("save_beside", "M keys/s of one thread", sizes, rules).measure(takes, beside.notes)
     finally:
         shutil.rmtree(_FOLDER, ignore_errors=True)
-    emit(
-        Measurement(
-            name="save_beside",
-            system="monolith",
-            unit="M keys/s of one thread",
-            series=series["beside"],
-            sizes=sizes_of(workload, "uniform"),
-            versions=VERSIONS,
-            ratios=ratios(series, "beside", ["alone"]),
-            notes={
-                "num_saves": beside.num_saves,
-                "pause_p99_ms": beside.pause_ms(0.99),
-                "pause_max_ms": beside.pause_ms(1.0),
-            },
-        ),
-        rules,
-    )
 
 
 def run(options: Options) -> None:

@@ -61,7 +61,8 @@ Admission::Partition* Admission::make_partition(uint32_t number) {
     void* block = memory_.take(sizeof(Group));
     if (block == nullptr) return nullptr;
     auto* fresh = new (block) Group;
-    for (Partition& partition : fresh->partitions) partition.candidates.set_salt(salt_);
+    uint32_t at = number & ~((1u << kGroupBits) - 1);
+    for (Partition& partition : fresh->partitions) partition.candidates.set_up(salt_, at++);
     group.store(fresh, std::memory_order_release);
   }
   return find_partition(number);

@@ -95,7 +95,7 @@ bool Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limit
 bool Candidates::make_room(const Limits& limits, Account& memory, Counters& counters,
                            AdmissionLog& steps) {
   bool is_full = size_ >= limits.max_candidates;
-  if (!is_full && size_ == capacity_) is_full = !grow(memory);
+  if (!is_full && size_ >= grows_at(limits)) is_full = !grow(memory) && size_ == capacity_;
   if (!is_full) return true;
   if (size_ == 0) return false;
   drop_oldest(steps);

@@ -46,8 +46,12 @@ struct CandidateRow {
 // that each call names; release() gives it back.
 class Candidates {
  public:
-  // Of the table, see place_of; before the first question.
-  void set_salt(uint64_t salt) noexcept { salt_ = salt; }
+  // Before the first question. salt: of the table, see place_of. number: of the partition. Each
+  // grows at a fill of its own between a half and all, or one call would pay for all of them.
+  void set_up(uint64_t salt, uint32_t number) noexcept {
+    salt_ = salt;
+    early_ = static_cast<uint8_t>(key_hash(number));
+  }
 
   struct Limits {
     uint32_t max_candidates;
@@ -119,6 +123,10 @@ class Candidates {
   Slot find(int64_t key, uint32_t bits) const noexcept;
   Slot find_stamp(uint32_t stamp, uint32_t bits) const noexcept;
   bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps);
+  uint32_t grows_at(const Limits& limits) const noexcept {
+    if (capacity_ >= limits.max_candidates) return capacity_;
+    return capacity_ - static_cast<uint32_t>(uint64_t{capacity_} * early_ / 512);
+  }
   bool grow(Account& memory);
   Slot insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
   void see(Slot slot, uint32_t bits) noexcept;
@@ -128,6 +136,7 @@ class Candidates {
   void drop_oldest(AdmissionLog& steps) noexcept;
 
   uint64_t salt_ = 1;
+  uint8_t early_ = 0;  // of 512 parts of the capacity
   std::atomic<Line*> lines_{nullptr};
   std::atomic<uint32_t> num_lines_{0};
   uint32_t capacity_ = 0;  // candidates, a power of two; the log has twice as many places

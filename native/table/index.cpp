@@ -7,7 +7,7 @@
 namespace monolith {
 namespace {
 
-constexpr double kMaxLoad = 0.87;
+constexpr double kMaxLoad = 0.875;
 
 // A number in [0, 1) that depends on the bin alone. Bins of equal slack would all be full at the
 // same moment, and the batch that meets it would pay for rebuilding the whole table.
@@ -121,7 +121,7 @@ Index::~Index() {
 // Each bin and rebuild draws its own slack.
 uint32_t Index::lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
                           uint32_t generation) const noexcept {
-  const double slack = 1.06 + 0.34 * draw(prefix, depth, generation + 1);
+  const double slack = 1.06 + 0.33 * draw(prefix, depth, generation + 1);
   const double slots = num_keys * slack / kMaxLoad;
   auto lines = static_cast<size_t>(slots / Line::kSlots) + 1;
   const size_t bytes = (lines + 1) * sizeof(Line);

@@ -353,7 +353,7 @@ class Table::Writer {
         table_.update_row(entry, hands.rows, [&](char* row, const Before& before) {
           see(entry, row);
           num_seen += before.is_new;
-          return std::max(before.time, now_);
+          return before.is_new ? now_ : before.time;  // another call may have been first
         });
       }
       hands.rows.held.release();
