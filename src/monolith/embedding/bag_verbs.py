@@ -138,7 +138,7 @@ class BagVerbs(TableCalls):
                 f"[Table.{verb}] expected bags as Bags, got {type(bags).__name__} "
                 f"(table {self.name!r})"
             )
-        checks.check_keys(self.config, verb, bags.keys)
+        checks.check_num_keys(self.config, verb, bags.num_keys)
 
     def _check_queue(
         self, verb: str, queue: Sequence[BagGradients]
