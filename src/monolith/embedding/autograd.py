@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-from monolith.embedding.bags import BagGradients, Bags
+from monolith.embedding.bags import Bags
 from monolith.embedding.gradient_queue import GradientQueue, queue_at
 
 __all__ = ["Reading", "lookup_bags"]
@@ -63,7 +63,7 @@ def lookup_bags(
         found = _LookupBags.apply(anchor, weights, queue, bags, is_kept, missing)
         assert isinstance(found, torch.Tensor)
         return found
-    return queue.table.lookup_bags(bags, missing=missing, step=queue.step).values
+    return queue.lookup(bags, missing).values
 
 
 def _requires_grad(weights: torch.Tensor | None) -> bool:
@@ -116,7 +116,7 @@ class _LookupBags(torch.autograd.Function):
         missing: str,
     ) -> torch.Tensor:
         """Pooled rows."""
-        pooled = queue.table.lookup_bags(bags, missing=missing, step=queue.step)
+        pooled = queue.lookup(bags, missing)
         ctx.queue, ctx.bags, ctx.is_kept, ctx.missing = queue, bags, is_kept, missing
         ctx.winners = pooled.winners
         # Saved so that torch notices a change of them, and a backward after the graph was freed.
@@ -131,7 +131,7 @@ class _LookupBags(torch.autograd.Function):
         gradients = gradients.contiguous()
         of_anchor = of_weights = None
         if ctx.needs_input_grad[0]:
-            of_anchor = ctx.queue.push(BagGradients(ctx.bags, gradients, ctx.winners))
+            of_anchor = ctx.queue.push(ctx.bags, gradients, ctx.winners)
         if ctx.needs_input_grad[1]:
             of_weights = _weight_gradients(
                 ctx.queue, ctx.bags, ctx.is_kept, gradients, ctx.missing
@@ -160,7 +160,7 @@ def _lookup_op(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     queue = queue_at(handle)
     bags, _ = _without_padding(keys, row_splits, weights, mode, padding)
-    pooled = queue.table.lookup_bags(bags, missing=missing, step=queue.step)
+    pooled = queue.lookup(bags, missing)
     winners = pooled.winners
     return pooled.values, _no_winners() if winners is None else winners
 
@@ -202,7 +202,7 @@ def _push_op(
     gradients, won = gradients.clone(memory_format=torch.contiguous_format), None
     if mode == "max":
         won = winners.clone()
-    return queue_at(handle).push(BagGradients(bags, gradients, won))
+    return queue_at(handle).push(bags, gradients, won)
 
 
 @_push_op.register_fake

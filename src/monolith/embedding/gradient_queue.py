@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from monolith.embedding.bags import BagGradients, Bags
+from monolith.embedding.bags import BagGradients, Bags, PooledRows
+from monolith.embedding.config import segments_of
 from monolith.embedding.rows import Applied
 from monolith.embedding.table_content import copy_of_content, fill_table
 from monolith.embedding.verbs import TableVerbs
+from monolith.embedding.views import OneBit
 from monolith.errors import FailedPreconditionError
 
 __all__ = ["GradientQueue", "queue_at", "queue_of"]
@@ -48,6 +50,8 @@ class GradientQueue:
         # By backward: what reaches the anchor's gradient only when that backward has summed it.
         self._pending: dict[int, list[BagGradients]] = {}
         self._norm = 0.0
+        # Only a OneBit view reads differently from step to step.
+        self._has_steps = any(isinstance(s.view, OneBit) for s in segments_of(table.config))
         self._seen = 0.0  # the anchor's gradient as the last backward left it
         _QUEUES[self.handle] = self
         queue = weakref.ref(self)  # a hook that held the queue would never let it go
@@ -73,19 +77,27 @@ class GradientQueue:
 
     @property
     def step(self) -> int:
-        """Training step of the table, for schedules and views: updates so far."""
+        """Training step of the table, for schedules and optimizers: updates so far."""
         return self.table.num_update_calls
 
-    def push(self, gradients: BagGradients) -> torch.Tensor:
+    def lookup(self, bags: Bags, missing: str) -> PooledRows:
+        """Pooled rows as of the table's step."""
+        if self._has_steps:
+            return self.table.lookup_bags(bags, missing=missing, step=self.step)
+        return self.table.lookup_bags(bags, missing=missing)
+
+    def push(
+        self, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
+    ) -> torch.Tensor:
         """Queue the gradients of one lookup; called by backward. Keys and weights are copied.
 
         Returns:
             A zero: the share in the anchor's gradient, which is replaced by the norm of the queue
             when the backward that runs has come to the anchor.
         """
-        owned = BagGradients(_copied(gradients.bags), gradients.gradients, gradients.winners)
         backward = torch._C._current_graph_task_id()
-        self._pending.setdefault(backward, []).append(owned)
+        item = BagGradients(_copied(bags), gradients, winners)
+        self._pending.setdefault(backward, []).append(item)
         return torch.zeros(1, dtype=torch.float32, device="cpu")
 
     def _accumulate(self) -> None:

@@ -83,7 +83,8 @@ class EmbeddingBag(TableModule):
         if weights is not None:
             self._check_weights(weights, ids)
             weights = weights.reshape(-1).contiguous()
-        return self._lookup(ids.reshape(-1).contiguous(), splits.contiguous(), self.mode, weights)
+        flat = ids if ids.dim() == 1 else ids.reshape(-1)
+        return self._lookup(flat.contiguous(), splits.contiguous(), self.mode, weights)
 
     def _splits(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
         if ids.dim() == 2:

@@ -161,8 +161,7 @@ class TableModule(torch.nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop what backward has queued."""
-        super().zero_grad(set_to_none)
-        self.queue.drop()
+        self.queue.drop()  # the anchor is the only parameter
 
     def reset_parameters(self) -> None:
         """Forget every row and what is queued."""
