@@ -10,11 +10,20 @@ from tests.suites.table_base import NOW, exported
 IDS = torch.tensor([7, -3, 7, 1 << 62])
 OFFSETS = torch.tensor([0, 3, 3])  # the second bag is empty
 
+NEW = torch.tensor([[100]])  # a bag of an id that is not among them
+
 
 def make_bag(dim=2, **options):
     """A bag with a fixed seed and clock; SGD with rate 1, so that a step is the gradient."""
     options = {"optimizer": SGD(1.0), "name": "user", "clock": lambda: NOW, **options}
     return EmbeddingBag(dim, **{"mode": "sum", **options})
+
+
+def trained(bag):
+    """The bag after one step on IDS."""
+    bag(IDS, OFFSETS).square().sum().backward()
+    bag.step()
+    return bag
 
 
 def rows(module):

@@ -88,14 +88,14 @@ def test_ids_changed_between_forward_and_backward_are_refused(bag):
         ((IDS.to("meta"), OFFSETS), ValueError, "input on device cpu, got meta; move with .cpu()"),
         ((IDS,), ValueError, "expected offsets beside ids with 1 dimension, got None"),
         ((IDS, OFFSETS[None]), ValueError, r"offsets with 1 dimension, got shape \(1, 3\)"),
-        ((IDS[None], OFFSETS), ValueError, r"no offsets beside ids with 2 dimensions, got .*\(3,\)"),
+        ((IDS[None], OFFSETS), ValueError, r"no offsets beside ids with 2 dimensions, got .*3"),
         ((IDS[None, None],), ValueError, r"1 or 2 dimensions, got shape \(1, 1, 4\)"),
         ((Ragged.from_lists([[1]]), OFFSETS), ValueError, "expected no offsets beside a Ragged"),
         ((IDS, torch.tensor([1, 2])), ValueError, "row_splits from 0 to 4, got from 1 to 4"),
         ((IDS, torch.tensor([0, 3, 2])), ValueError, "ascending row_splits, got 3 and then 2 at 2"),
         ((IDS, torch.tensor([0, 9])), ValueError, "ascending row_splits, got 9 and then 4 at 2"),
         ((IDS, OFFSETS, torch.ones(3)), ValueError, r"of the ids, \(4,\), got \(3,\)"),
-        ((IDS, OFFSETS, torch.ones(4).double()), TypeError, "weights of dtype float32, got float64"),
+        ((IDS, OFFSETS, torch.ones(4).double()), TypeError, "of dtype float32, got float64"),
     ],
 )  # fmt: skip
 def test_a_wrong_input_is_refused(bag, arguments, error, text):

@@ -219,7 +219,9 @@ def test_a_scheduler_beside_a_schedule_of_a_segment_is_refused():
     optimizer = Optimizer(bag)
     StepLR(optimizer, step_size=1)
     bag(IDS).sum().backward()
-    with pytest.raises(ValueError, match="expected one schedule of the learning rate of segment '0'"):
+    with pytest.raises(
+        ValueError, match="expected one schedule of the learning rate of segment '0'"
+    ):
         optimizer.step()
     optimizer.zero_grad()
 

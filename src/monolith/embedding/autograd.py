@@ -1,4 +1,4 @@
-"""Lookups that torch can differentiate: backward queues gradients on the table, a step applies them.
+"""Lookups that torch can differentiate: backward queues gradients on the table, a step applies.
 
 In eager mode a lookup is a `torch.autograd.Function`, under torch.compile and torch.export the op
 `monolith::lookup_bags`; both do the same. Neither changes the table, so a graph may run a lookup
@@ -60,7 +60,8 @@ def lookup_bags(
         return values
     bags, is_kept = _without_padding(keys, row_splits, weights, mode, padding)
     if torch.is_grad_enabled() and (anchor.requires_grad or _requires_grad(weights)):
-        found = _LookupBags.apply(anchor, weights, queue, bags, is_kept, missing)
+        arguments = (anchor, weights, queue, bags, is_kept, missing)
+        found = _LookupBags.apply(*arguments)  # type: ignore[no-untyped-call]
         assert isinstance(found, torch.Tensor)
         return found
     return queue.lookup(bags, missing).values
@@ -124,7 +125,7 @@ class _LookupBags(torch.autograd.Function):
         return pooled.values
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Queues the gradients; the rest is done in a step."""
         _ = ctx.saved_tensors
@@ -133,9 +134,7 @@ class _LookupBags(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_anchor = ctx.queue.push(ctx.bags, gradients, ctx.winners)
         if ctx.needs_input_grad[1]:
-            of_weights = _weight_gradients(
-                ctx.queue, ctx.bags, ctx.is_kept, gradients, ctx.missing
-            )
+            of_weights = _weight_gradients(ctx.queue, ctx.bags, ctx.is_kept, gradients, ctx.missing)
         return of_anchor, of_weights, None, None, None, None
 
 

@@ -10,9 +10,7 @@ from monolith.nn.table_module import TableModule
 from monolith.ops import Ragged
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from monolith.nn.options import TableOptions
+    pass
 
 __all__ = ["EmbeddingBag"]
 

@@ -15,7 +15,14 @@ from monolith.embedding.optimizers import Optimizer
 from monolith.embedding.verbs import TableVerbs
 from monolith.embedding.views import View
 
-__all__ = ["DEFAULT_NAME", "REFUSED_ARGUMENTS", "REFUSED_ATTRIBUTES", "TableOptions", "make_table"]
+__all__ = [
+    "DEFAULT_NAME",
+    "REFUSED_ARGUMENTS",
+    "REFUSED_ATTRIBUTES",
+    "TableOptions",
+    "check_options",
+    "make_table",
+]
 
 DEFAULT_NAME = "embedding"
 """Name of a table that was given none."""
@@ -82,7 +89,7 @@ def check_options(where: str, options: Any) -> None:
             raise TypeError(f"{where} has no argument {name}; options of its table are {known}")
 
 
-def make_table(where: str, dim: int, options: TableOptions) -> TableVerbs:
+def make_table(dim: int, options: TableOptions) -> TableVerbs:
     """A new table of one segment."""
     given: dict[str, Any] = {"name": DEFAULT_NAME, **options}
     if "name" not in options and "seed" not in options:

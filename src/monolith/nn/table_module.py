@@ -82,7 +82,9 @@ class TableModule(torch.nn.Module):
         options: TableOptions,
     ) -> GradientQueue:
         where = self._where
-        chosen = [name for name, value in (("table", table), ("config", config)) if value is not None]
+        chosen = [
+            name for name, value in (("table", table), ("config", config)) if value is not None
+        ]
         if len([*chosen, *options]) > 1 and chosen:
             raise ValueError(
                 f"{where} expected {chosen[0]} alone, got it beside "
@@ -92,7 +94,7 @@ class TableModule(torch.nn.Module):
             raise TypeError(f"{where} expected table as a Table, got {table!r}")
         made = table if table is not None else Table(config) if config is not None else None
         if made is None:
-            return GradientQueue(make_table(where, dim, options))
+            return GradientQueue(make_table(dim, options))
         if made.dim != dim:
             raise ValueError(
                 f"{where} expected dim {made.dim} of the table, got {dim} (table {made.name!r})"
