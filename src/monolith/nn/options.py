@@ -59,7 +59,7 @@ REFUSED_ARGUMENTS = MappingProxyType(
         "embedding_dim": "pass it as dim, the first argument",
         "max_norm": "clip gradients, or rescale rows with table.export() and table.import_rows()",
         "norm_type": "it belongs to max_norm, which tables do not have",
-        "scale_grad_by_freq": "weigh ids with per_sample_weights, or choose an optimizer that adapts by row",
+        "scale_grad_by_freq": "use per_sample_weights, or an optimizer that adapts by row",
         "sparse": "leave it out: gradients are sparse always",
         "_weight": "use from_pretrained(weights, keys)",
         "_freeze": "use requires_grad_(False)",
