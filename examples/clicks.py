@@ -94,8 +94,10 @@ class Population:
 
     def tastes(self, places: Ints) -> Floats:
         """Tastes and level with variance 1, (num, TASTES + 1)."""
-        tastes: Floats = self.group_tastes[places] + self.own_tastes[places]
-        return tastes * np.float32(0.5**0.5)
+        tastes: Floats = (self.group_tastes[places] + self.own_tastes[places]) * np.float32(
+            0.5**0.5
+        )
+        return tastes
 
 
 class Clicks:
