@@ -17,9 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 # Started as a file, Python looks for modules beside it; `examples` itself lies one level up.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import monolith.nn
-import monolith.optim
-
+import monolith
 from examples.clicks import BATCH, FEATURES, SEED, STEPS_PER_DAY, Clicks
 from monolith.embedding import Adagrad, Expiry
 
