@@ -336,7 +336,8 @@ void Index::publish(Bin* bin) noexcept {
 // ones.
 void Index::retire(Bin* bin) noexcept {
   for (Line* line = bin->lines(); line != bin->lines() + bin->num_lines; ++line) {
-    line->version.fetch_or(Line::kRetired, std::memory_order_release);
+    const uint32_t version = line->version.load(std::memory_order_relaxed);
+    line->version.store(version | Line::kRetired, std::memory_order_release);
   }
   bin->is_retired = true;
   bin->lock.unlock();

@@ -60,11 +60,11 @@ class Index {
   // The same; home: a recent home() of the hash.
   Found find(int64_t key, uint64_t hash, Line* home) const noexcept {
     const uint32_t version = home->version.load(std::memory_order_acquire);
+    if (version & (Line::kWriting | Line::kRetired)) return find(key, hash);
     const uint32_t slot = home->find(key);
-    if (slot == Line::kSlots || (version & (Line::kWriting | Line::kRetired))) {
-      return find(key, hash);
-    }
-    const uint32_t row = home->rows[slot].load(std::memory_order_relaxed);
+    const bool is_here = slot != Line::kSlots;
+    if (!is_here && (version & Line::kOverflowed)) return find(key, hash);
+    const uint32_t row = is_here ? home->rows[slot].load(std::memory_order_relaxed) : kNoRow;
     fence_acquire();
     if (home->version.load(std::memory_order_relaxed) != version) return find(key, hash);
     return {row, version >= Line::kWorn, home};
@@ -155,6 +155,14 @@ class HeldBin {
     note();
     return bin_;
   }
+  // Lets go at the end of a block, also of one that throws.
+  struct Scope {
+    explicit Scope(HeldBin& held) noexcept : held(held) {}
+    ~Scope() { held.release(); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    HeldBin& held;
+  };
   // The locked bin has taken the place of the held one.
   void replace(Bin* bin) noexcept {
     bin_ = bin;

@@ -4,7 +4,8 @@
 
 namespace monolith {
 
-size_t PageHeap::Slab::find_run(size_t pages) const noexcept {
+size_t PageHeap::Slab::find_run(size_t pages) noexcept {
+  if (pages > most_run) return kPages;
   size_t run = 0;
   for (size_t page = 0; page < kPages; ++page) {
     if (used[page / 64] == UINT64_MAX) {  // whole word taken
@@ -15,6 +16,7 @@ size_t PageHeap::Slab::find_run(size_t pages) const noexcept {
     run = (used[page / 64] >> (page % 64)) & 1 ? 0 : run + 1;
     if (run == pages) return page + 1 - pages;
   }
+  most_run = pages - 1;
   return kPages;
 }
 
@@ -24,6 +26,7 @@ void PageHeap::Slab::mark(size_t first, size_t pages, bool is_used) noexcept {
     used[page / 64] = is_used ? used[page / 64] | bit : used[page / 64] & ~bit;
   }
   num_free = is_used ? num_free - pages : num_free + pages;
+  if (!is_used) most_run = kPages;
 }
 
 PageHeap::~PageHeap() {
@@ -52,7 +55,6 @@ void* PageHeap::allocate(size_t bytes) {
 void* PageHeap::allocate_in_slab(size_t pages) {
   // Oldest first, so that the newest may become empty: the system maps downwards.
   for (auto slab = slabs_.rbegin(); slab != slabs_.rend(); ++slab) {
-    if (slab->num_free < pages) continue;
     const size_t first = slab->find_run(pages);
     if (first == kPages) continue;
     slab->mark(first, pages, true);

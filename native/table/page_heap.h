@@ -30,9 +30,10 @@ class PageHeap {
   struct Slab {
     char* base;
     size_t num_free = kPages;
+    size_t most_run = kPages;  // no free run is longer
     uint64_t used[kPages / 64] = {};
-    // First page of a free run, or kPages.
-    size_t find_run(size_t pages) const noexcept;
+    // First page of a free run, or kPages: then the next search for as many is short.
+    size_t find_run(size_t pages) noexcept;
     void mark(size_t first, size_t pages, bool is_used) noexcept;
   };
 

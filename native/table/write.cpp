@@ -36,18 +36,6 @@ void clip(float* values, size_t n, float limit) {
   }
 }
 
-// Sum of the occurrences' rows in order, starting from the first (contract 1).
-const float* sum_rows(const float* values, size_t dim, std::span<const uint32_t> occurrences,
-                      const Kernels& kernels, std::vector<float>& scratch) {
-  const float* first = values + occurrences.front() * dim;
-  if (occurrences.size() == 1) return first;
-  std::copy_n(first, dim, scratch.data());
-  for (const uint32_t i : occurrences.subspan(1)) {
-    kernels.add(scratch.data(), values + i * dim, dim);
-  }
-  return scratch.data();
-}
-
 }  // namespace
 
 void Table::prefetch_row(uint32_t number) const noexcept {
@@ -57,61 +45,45 @@ void Table::prefetch_row(uint32_t number) const noexcept {
   __builtin_prefetch(arena_.meta(number), 1);
 }
 
-// Reserves a row for the key, with initial values unless the call writes all of it.
-Table::Insertion Table::insert_row(int64_t key, uint64_t hash, RowCache& rows) {
+// Reserves a row for the key. It gets its values when it becomes visible, in update_row.
+Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows) {
+  const uint64_t hash = entry.hash;
+  Bin* bin = rows.held.lock(hash);
   if (rows.peek() == kNoRow) {
     uint32_t victim;
-    Bin* bin = index_.lock_bin(hash);
-    const bool is_free = evict_for_budget(*bin, rows.notes, victim);
-    bin->lock.unlock();
-    if (!is_free) return Insertion::kRefused;
+    if (!evict_for_budget(*bin, rows.notes, victim)) return Insertion::kRefused;
     rows.put(victim);
   }
   const uint32_t number = rows.peek();
-  char* row = arena_.row(number);
-  if (rows.draws) {
-#if MONOLITH_TSAN
-    layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
-    racy_store(row, rows.scratch.data(), rows.scratch.size());
-#else
-    layout_.initial_row(row, rows.weights.data(), key);
-#endif
-  }
   const Meta fresh{0, Meta::noted(0, cuts_.generation())};
   racy_store(arena_.meta(number), &fresh, sizeof(Meta));
-  Bin* bin = index_.lock_bin(hash);
-  if (bin->find(key, hash).line != nullptr) {
-    bin->lock.unlock();
-    return Insertion::kFound;
-  }
+  if (bin->find(entry.key, hash, entry.line).line != nullptr) return Insertion::kFound;
   Bin::Place place;
   try {
     if (bin->has_room()) place = bin->find_free(hash);
     if (place.line == nullptr || place.line->is_worn()) {
       bin = index_.make_room(bin, hash);
+      rows.held.replace(bin);
       place = bin->find_free(hash);
     }
   } catch (const OverBudget&) {  // then a key of the same bin makes room there
     uint32_t victim;
-    if (!evict_for_budget(*bin, rows.notes, victim)) {
-      bin->lock.unlock();
-      return Insertion::kRefused;
-    }
+    if (!evict_for_budget(*bin, rows.notes, victim)) return Insertion::kRefused;
     arena_.give(&victim, 1);
     place = bin->find_free(hash);
-  } catch (...) {
-    bin->lock.unlock();
-    throw;
   }
-  bin->insert(key, hash, number | kReserved, place);
-  bin->lock.unlock();
+  bin->insert(entry.key, hash, number | kReserved, place);
   rows.pop();
+  entry.line = place.line;
+  entry.row = number | kReserved;
   return Insertion::kInserted;
 }
 
 // For a row that another call removed since this one saw or made it: the key is missing like any
 // other, and asks again. False: it stays missing, by admission, budget or lack of memory.
-bool Table::insert_again(int64_t key, uint64_t hash, RowCache& rows) noexcept {
+bool Table::insert_again(const Batch::Entry& entry, RowCache& rows) noexcept {
+  const auto [key, hash] = std::pair(entry.key, entry.hash);
+  Batch::Entry again = entry;
   try {
     std::optional<Admission::Turn> turn;
     const Admission::Question& question = rows.question;
@@ -124,7 +96,7 @@ bool Table::insert_again(int64_t key, uint64_t hash, RowCache& rows) noexcept {
         return false;
       }
     }
-    const bool is_refused = insert_row(key, hash, rows) == Insertion::kRefused;
+    const bool is_refused = insert_row(again, rows) == Insertion::kRefused;
     rows.num_refused += is_refused;
     return !is_refused;
   } catch (const std::bad_alloc&) {
@@ -156,8 +128,8 @@ bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& ro
 }
 
 // Changes the key's row by edit(row, what it was) -> new time; a reserved row has time 0 and
-// becomes visible. What another call has reserved may not hold initial values yet. A key that
-// another call erased since this one saw it is inserted again, as if the erasure had come first;
+// becomes visible, with initial values unless the call writes all of it. A key that another call
+// erased since this one saw it is inserted again, as if the erasure had come first;
 // where that is not possible, the erasure comes last.
 template <typename Edit>
 void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& edit) noexcept {
@@ -165,7 +137,7 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   Bin::Place place = rows.held.lock(hash)->find(key, hash, entry.line);
   while (place.line == nullptr) {
     rows.held.release();
-    if (!insert_again(key, hash, rows)) return;
+    if (!insert_again(entry, rows)) return;
     place = rows.held.lock(hash)->find(key, hash);
   }
   std::atomic<uint32_t>& slot = place.line->rows[place.slot];
@@ -174,7 +146,7 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   char* row = arena_.row(number);
   Meta* meta = arena_.meta(number);
   const Before before{meta->time, seen != number};
-  const bool is_foreign = before.is_new && entry.state != Batch::kNew;
+  const bool draws = before.is_new && rows.draws;
   rows.num_published += before.is_new;
   uint32_t marks;
   racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
@@ -185,13 +157,13 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   }
 #if MONOLITH_TSAN
   racy_load(rows.scratch.data(), row, rows.scratch.size());
-  if (is_foreign) layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
+  if (draws) layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
   const Meta changed{edit(rows.scratch.data(), before), next_marks};
   place.line->begin_write();
   racy_store(row, rows.scratch.data(), rows.scratch.size());
 #else
   place.line->begin_write();
-  if (is_foreign) layout_.initial_row(row, rows.weights.data(), key);
+  if (draws) layout_.initial_row(row, rows.weights.data(), key);
   const Meta changed{edit(row, before), next_marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
@@ -233,7 +205,7 @@ void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const fl
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
   Writer writer(*this, keys, n, nullptr, now, threads);
-  const bool are_new = writer.insert([&](const Batch::Entry& entry, const char* row) {
+  const bool are_new = writer.insert({out, dim}, [&](const Batch::Entry& entry, const char* row) {
     for (const uint32_t i : writer.batch().occurrences(entry)) {
       layout_.decode(out + i * dim, row);
       if (layout_.has_views()) layout_.see(out + i * dim, scales);
@@ -269,9 +241,10 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
   const size_t dim = layout_.dim();
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
-    writer.run(true, {values, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+    const Values source{values, dim};
+    writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          sum_rows(values, dim, writer.batch().occurrences(entry), layout_.kernels(), rows.sum);
+          source.sum(writer.batch().occurrences(entry), layout_.kernels(), rows.sum.data());
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows,
@@ -294,7 +267,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
-  AppliedCounts counts;
+  uint64_t num_skipped = 0;
   const size_t bad = find_non_finite(layout_.kernels(), grads, n * dim, threads);
   if (bad < n * dim && non_finite_ == NonFinite::kRefuse) {
     throw std::invalid_argument(refusal(bad / dim, bad % dim, grads[bad]));
@@ -303,7 +276,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     skipped = std::make_unique<uint8_t[]>(n);
     for (size_t i = 0; i < n; ++i) {
       skipped[i] = layout_.kernels().find_non_finite(grads + i * dim, dim) < dim;
-      counts.skipped += skipped[i];
+      num_skipped += skipped[i];
     }
   }
   if (bad < n * dim && non_finite_ == NonFinite::kClip) {
@@ -312,12 +285,54 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     clip(clipped.get(), n * dim, clip_value_);
     grads = clipped.get();
   }
+  AppliedCounts counts =
+      step_rows({keys, n, skipped.get()}, Values{grads, dim}, options, now, threads);
+  counts.skipped = num_skipped;
+  counters_.skipped += num_skipped;
+  return counts;
+}
+
+// Where a gradient is not finite, or may become so by its weight, the keys' gradients are written
+// out, so that the policy sees each of them.
+AppliedCounts Table::apply_bag_gradients(std::span<const BagPiece> pieces,
+                                         const StepOptions& options, uint32_t now,
+                                         unsigned threads) {
+  const size_t dim = layout_.dim();
+  const Kernels& kernels = layout_.kernels();
+  bool are_finite = true;
+  for (const auto& [bags, grads, winners] : pieces) {
+    check_bags("apply_bag_gradients", bags);
+    const size_t n = bags.num_bags * dim;
+    are_finite = are_finite && find_non_finite(kernels, grads, n, threads) == n;
+    if (are_finite && bags.weights != nullptr) {
+      const float weight = kernels.largest(bags.weights, bags.num_keys);
+      are_finite = std::isfinite(kernels.largest(grads, n) * weight);
+    }
+  }
+  const BagGradients source(pieces, dim);
+  const size_t n = source.size();
+  if (are_finite) return step_rows({source.keys(), n, nullptr}, source, options, now, threads);
+  const auto grads = std::make_unique_for_overwrite<float[]>(n * dim);
+  for (uint32_t i = 0; i < n; ++i) {
+    float* row = grads.get() + i * dim;
+    const float* gradient = source.sum({&i, 1}, kernels, row);
+    if (gradient != row) std::copy_n(gradient, dim, row);
+  }
+  return apply_gradients(source.keys(), n, grads.get(), options, now, threads);
+}
+
+// One optimizer step for each distinct key, on the sum of its gradients.
+template <typename Source>
+AppliedCounts Table::step_rows(const Stepped& stepped, const Source& grads,
+                               const StepOptions& options, uint32_t now, unsigned threads) {
+  const size_t dim = layout_.dim();
+  AppliedCounts counts;
   const Gate::Shared gate(gate_);
   numbered([&](uint64_t call) {
-    Writer writer(*this, keys, n, skipped.get(), now, threads, {true, call});
-    writer.run(true, {grads, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+    Writer writer(*this, stepped.keys, stepped.n, stepped.skipped, now, threads, {true, call});
+    writer.run(true, grads, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          sum_rows(grads, dim, writer.batch().occurrences(entry), layout_.kernels(), rows.sum);
+          grads.sum(writer.batch().occurrences(entry), layout_.kernels(), rows.sum.data());
       if (layout_.changes_gradients() && sum != rows.sum.data()) {
         sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
       }
@@ -336,7 +351,6 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     counts.inserted = writer.num_inserted();
     counts.refused = writer.num_refused();
   });
-  counters_.skipped += counts.skipped;
   return counts;
 }
 

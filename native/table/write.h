@@ -84,11 +84,21 @@ struct Asking {
   uint64_t call = 0;
 };
 
-// Where the call's values are, to fetch them ahead.
+// Where the call's values are or go, a row of dim for each occurrence.
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
   void prefetch(uint32_t i) const noexcept { prefetch_bytes(data + i * dim, dim * 4); }
+  // Sum of the occurrences' rows in order, starting from the first (contract 1): in scratch, (dim),
+  // or where it is.
+  const float* sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
+                   float* scratch) const noexcept {
+    const float* first = data + occurrences.front() * dim;
+    if (occurrences.size() == 1) return first;
+    std::copy_n(first, dim, scratch);
+    for (const uint32_t i : occurrences.subspan(1)) kernels.add(scratch, data + i * dim, dim);
+    return scratch;
+  }
 };
 
 // What an edited row was.
@@ -121,11 +131,12 @@ class Table::Writer {
   void set_draws(bool draws) noexcept { draws_ = draws; }
 
   // Inserts the missing keys; see(entry, row) for each new row. Returns whether all keys were new.
+  // shown: what see will write of each occurrence.
   template <typename See>
-  bool insert(const See& see) {
+  bool insert(Values shown, const See& see) {
     std::atomic<bool> are_new{true};
     pass({true, false, false}, [&](Hands& hands) {
-      if (!publish_all(hands, see)) are_new = false;
+      if (!publish_all(hands, shown, see)) are_new = false;
     });
     return are_new;
   }
@@ -133,8 +144,8 @@ class Table::Writer {
   // Reserves rows for the missing keys, which are new or refused in the batch then; then
   // visit(entry, rows), which must not throw, for each distinct key that is not refused. values:
   // what visit will read of each occurrence.
-  template <typename Visit>
-  void run(bool inserts, Values values, const Visit& visit) {
+  template <typename Visit, typename Source = Values>
+  void run(bool inserts, const Source& values, const Visit& visit) {
     const bool holds = inserts && table_.evicts_for_budget();
     pass({inserts, holds, true}, [&](Hands& hands) { visit_all(hands, values, visit); });
   }
@@ -199,6 +210,7 @@ class Table::Writer {
   // what admission remembers of it is fetched meanwhile. Likewise a row that a cut may need.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
     const bool keeps = plan.edits && table_.cuts_.newest() != 0;
+    const HeldBin::Scope scope(rows.held);
     const size_t n = entries.size();
     const size_t delay = admission_ != nullptr || keeps ? 2 * kLineAhead : kLineAhead;
     std::optional<Admission::Turn> turn;
@@ -208,7 +220,7 @@ class Table::Writer {
         entries[i].line = table_.index_.home(entries[i].hash);
         __builtin_prefetch(entries[i].line);
       }
-      if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan);
+      if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan, rows);
       if (i < delay) continue;
       Entry& entry = entries[i - delay];
       if (keeps && entry.row != kNoRow) keep_for_cuts(entry, rows);
@@ -219,9 +231,12 @@ class Table::Writer {
     num_refused_ += std::exchange(rows.num_refused, 0);
   }
 
-  void find_row(Entry& entry, Plan plan) {
+  void find_row(Entry& entry, Plan plan, RowCache& rows) {
     const Index::Found found = table_.index_.find(entry.key, entry.hash, entry.line);
-    if (found.is_worn) table_.index_.renew(entry.hash);
+    if (found.is_worn) {
+      rows.held.release();
+      table_.index_.renew(entry.hash);
+    }
     entry.line = found.line;
     entry.row = found.row;
     if (found.row != kNoRow) {
@@ -239,21 +254,15 @@ class Table::Writer {
     racy_load(&marks, &meta->marks, sizeof(marks));
     if (Meta::generation(marks) == table_.cuts_.generation()) return;
     const Bin::Place place = rows.held.lock(entry.hash)->find(entry.key, entry.hash, entry.line);
-    try {
-      if (place.line != nullptr) {
-        const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
-        KeyBuffer* notes = rows.notes.empty() ? nullptr : &rows.notes.front().keys;
-        if (!(number & kReserved)) table_.keep_row(entry.key, number, notes);
-      }
-    } catch (...) {
-      rows.held.release();
-      throw;
-    }
-    rows.held.release();
+    if (place.line == nullptr) return;
+    const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
+    KeyBuffer* notes = rows.notes.empty() ? nullptr : &rows.notes.front().keys;
+    if (!(number & kReserved)) table_.keep_row(entry.key, number, notes);
   }
 
   void insert_missing(Entry& entry, std::optional<Admission::Turn>& turn, RowCache& rows) {
     if (!turn || !admission_->has_rule(entry.key)) return insert(entry, rows);
+    rows.held.release();  // turns are taken before bins
     turn->cover(entry.hash, batch_.bits());
     entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
     if (entry.row != kNoRow) return;
@@ -266,12 +275,15 @@ class Table::Writer {
   }
 
   void insert(Entry& entry, RowCache& rows) {
-    const Insertion insertion = table_.insert_row(entry.key, entry.hash, rows);
-    if (insertion == Insertion::kRefused) return refuse(entry, rows);
-    entry.row = kReserved;  // by this call or another one
-    if (insertion == Insertion::kFound) return;
-    entry.row |= rows.numbers[rows.next - 1];
-    entry.state = Batch::kNew;
+    switch (table_.insert_row(entry, rows)) {
+      case Insertion::kRefused:
+        return refuse(entry, rows);
+      case Insertion::kFound:  // another call was first, and may not have published it
+        entry.row = kReserved;
+        return;
+      case Insertion::kInserted:
+        entry.state = Batch::kNew;
+    }
   }
 
   void refuse(Entry& entry, RowCache& rows) noexcept {
@@ -291,17 +303,21 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  template <typename Visit>
-  void visit_all(Hands& hands, Values values, const Visit& visit) {
+  template <typename Source>
+  void prefetch(const Entry& entry, const Source& values) const noexcept {
+    if (entry.state == Batch::kRefused) return;
+    __builtin_prefetch(entry.line);
+    table_.prefetch_row(entry.row);
+    values.prefetch(batch_.occurrences(entry).back());
+  }
+
+  template <typename Visit, typename Source>
+  void visit_all(Hands& hands, const Source& values, const Visit& visit) {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
       for (size_t i = 0; i < entries.size() + kRowAhead; ++i) {
-        if (i < entries.size() && entries[i].state != Batch::kRefused) {
-          __builtin_prefetch(entries[i].line);
-          table_.prefetch_row(entries[i].row);
-          values.prefetch(batch_.occurrences(entries[i]).back());
-        }
+        if (i < entries.size()) prefetch(entries[i], values);
         if (i < kRowAhead) continue;
         const Entry& entry = entries[i - kRowAhead];
         if (entry.state == Batch::kRefused) continue;
@@ -316,14 +332,15 @@ class Table::Writer {
 
   // Edits nothing: makes reserved rows visible, and shows those that are new. False: some were not.
   template <typename See>
-  bool publish_all(Hands& hands, const See& see) {
+  bool publish_all(Hands& hands, Values shown, const See& see) {
     uint64_t num_keys = 0, num_seen = 0;
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_present = 0;
-      for (size_t i = 0; i < entries.size(); ++i) {
-        if (i + kRowAhead < entries.size()) table_.prefetch_row(entries[i + kRowAhead].row);
-        const Entry& entry = entries[i];
+      for (size_t i = 0; i < entries.size() + kRowAhead; ++i) {
+        if (i < entries.size()) prefetch(entries[i], shown);
+        if (i < kRowAhead) continue;
+        const Entry& entry = entries[i - kRowAhead];
         ++num_keys;
         if (entry.state == Batch::kRefused) continue;
         ++num_present;
