@@ -26,7 +26,8 @@ try:
 
     from examples.demo_figure import draw
 except ModuleNotFoundError as error:
-    sys.exit(f"[demo] expected {error.name} to be installed; pip install 'monolith-torch[demo]'")
+    package = str(error.name).partition(".")[0]
+    sys.exit(f"[demo] expected {package} to be installed; pip install 'monolith-torch[demo]'")
 
 DAYS, EXPIRY_DAYS = 30, 7
 DIM, HIDDEN = 16, 64
@@ -231,7 +232,7 @@ def summary(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -246,7 +247,7 @@ def parse() -> argparse.Namespace:
         help="of hashed tables, as shares of the memory of ours (1 0.25)",
     )
     parser.add_argument("--figure", type=Path, default=FIGURE, help="a PNG (build/demo.png)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.days < 1:
         parser.error(f"expected --days of at least 1, got {options.days}")
     if options.seed < 0:
@@ -262,7 +263,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    options = parse()
+    options = parse(sys.argv[1:])
     torch.set_num_threads(1)  # a model as small as this one is fastest so
     # Said aloud, or the sparse Adagrad of torch warns.
     torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]

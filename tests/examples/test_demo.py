@@ -41,6 +41,15 @@ def output(figure):
     return result.stdout
 
 
+@pytest.fixture
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_one_thread")
 class TestModel:
     def test_it_learns(self):
         scores = train(demo.Ours(), 36).scores
@@ -78,6 +87,21 @@ class TestModel:
     def test_auc_is_the_share_of_pairs_in_order(self):
         scores, labels = torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0.0, 0, 1, 1])
         assert demo.auc(scores, labels) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--days", "0"], "expected --days of at least 1, got 0"),
+        (["--seed", "-1"], "expected --seed of at least 0, got -1"),
+        (["--memory", "1", "0"], "expected --memory above 0, got 0"),
+        (["--figure", DEMO + "/a.png"], "expected --figure where a file can be made"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        demo.parse(arguments)
+    assert f"error: {message}" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.dist
@@ -122,20 +146,6 @@ class TestCommand:
                 os.close(reader)
         assert process.returncode == 0
         assert "━" in shown.decode()
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["--days", "0"], "expected --days of at least 1, got 0"),
-            (["--seed", "-1"], "expected --seed of at least 0, got -1"),
-            (["--memory", "1", "0"], "expected --memory above 0, got 0"),
-            (["--figure", DEMO + "/a.png"], "expected --figure where a file can be made"),
-        ],
-    )
-    def test_wrong_arguments_are_refused_without_a_traceback(self, arguments, message):
-        result = run_demo(*arguments)
-        assert result.returncode == 2
-        assert f"error: {message}" in result.stderr.splitlines()[-1]
 
     def test_an_interrupted_run_ends_with_one_line(self, tmp_path):
         result = run([sys.executable, "-c", INTERRUPTED, str(tmp_path)], capture_output=True)
