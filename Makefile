@@ -27,7 +27,7 @@ build/.installed: .venv/.ready CMakeLists.txt $(SOURCES)
 build: build/.installed  ## create .venv, build the C++ core, install the package
 	@echo "== the package is installed in .venv"
 
-demo: build  ## run a small training job end to end
+demo: build  ## train a ranking model on a stream of new ids, draw a figure
 	@echo "== running the demo"
 	$(PY) examples/demo.py
 
