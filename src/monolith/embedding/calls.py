@@ -112,6 +112,15 @@ class TableCalls(TableStorage):
         checks.check_matrix(self.config, verb, name, values, (keys.numel(), self.dim))
         return checks.check_threads(self.config, verb, num_threads, keys.numel())
 
+    def _check_missing(self, verb: str, missing: str) -> bool:
+        """Whether a missing key reads as the row it would get."""
+        if missing not in ("initial", "zeros"):
+            raise ValueError(
+                f"[Table.{verb}] expected missing 'initial' or 'zeros', got {missing!r} "
+                f"(table {self.name!r})"
+            )
+        return missing == "initial" and not self._is_serving
+
     @contextmanager
     def _time(self, verb: str, now: int | None) -> Iterator[int]:
         """The time of a writing call, seen and counted if clamped when the call has succeeded."""

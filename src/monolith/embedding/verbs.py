@@ -1,8 +1,8 @@
 """The verbs of a table: their meaning and their checks. Every table derives from here.
 
 A subclass stores rows; it implements `TableStorage` and may trust its arguments. `reference.py` is
-the shortest one and defines what each verb does. Reading verbs: `reads.py`; verbs about which rows
-stay: `retention.py`; cuts and the touched log: `changes.py`.
+the shortest one and defines what each verb does. Reading verbs: `reads.py`; pooled ones:
+`bag_verbs.py`; verbs about which rows stay: `retention.py`; cuts and the touched log: `changes.py`.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from monolith.embedding import checks, serving
+from monolith.embedding.bag_verbs import BagVerbs
 from monolith.embedding.calls import Clock, wall_clock
 from monolith.embedding.changes import ChangeVerbs
 from monolith.embedding.reads import ReadVerbs
@@ -19,7 +20,7 @@ from monolith.embedding.rows import Applied, Rows
 __all__ = ["Clock", "TableVerbs", "wall_clock"]
 
 
-class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
+class TableVerbs(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
     """A table: any int64 key -> a trainable row. Duplicate keys are legal in every verb.
 
     Any two verbs may run at once from any two threads. A call is all or nothing: it is checked
@@ -131,7 +132,7 @@ class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
         checks.check_training(self.config, "apply_gradients")
         step = checks.check_step(self.config, "apply_gradients", step)
-        rates = checks.check_rates(self.config, step, learning_rates)
+        rates = checks.check_rates(self.config, "apply_gradients", step, learning_rates)
         with self._time("apply_gradients", now) as time_now:
             return self._apply_gradients(keys, grads, rates, step, time_now, threads)
 
