@@ -21,6 +21,7 @@ from benchmarks.harness import ROOT, say
 
 STAGES = (
     "lookup",
+    "bags",
     "insert",
     "update",
     "memory",

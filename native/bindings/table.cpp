@@ -15,9 +15,12 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::AdmissionKind;
 using monolith::AdmissionSpec;
+using monolith::BagPiece;
+using monolith::Bags;
 using monolith::BudgetPolicy;
 using monolith::Cut;
 using monolith::NonFinite;
+using monolith::PoolMode;
 using monolith::Recorder;
 using monolith::SegmentSpec;
 using monolith::SlotValues;
@@ -130,6 +133,66 @@ Numbers memory_report(Table& table) {
   result["total_bytes"] =
       table.row_bytes() + table.index_bytes() + table.candidate_bytes() + sizeof(Table);
   return result;
+}
+
+// (keys, num_keys, row_splits, num_bags, mode, weights or 0)
+using BagsTuple = std::tuple<Address, size_t, Address, size_t, std::string, Address>;
+
+Bags bags_of(const BagsTuple& tuple) {
+  const auto& [keys, num_keys, row_splits, num_bags, name, weights] = tuple;
+  const PoolMode mode = name == "mean"    ? PoolMode::kMean
+                        : name == "sqrtn" ? PoolMode::kSqrtn
+                        : name == "max"   ? PoolMode::kMax
+                                          : PoolMode::kSum;
+  return {at<int64_t>(keys), num_keys, at<int64_t>(row_splits), num_bags, mode, at<float>(weights)};
+}
+
+// (bags, gradients, winners or 0)
+using PieceTuple = std::tuple<BagsTuple, Address, Address>;
+
+std::vector<BagPiece> pieces_of(const std::vector<PieceTuple>& tuples) {
+  std::vector<BagPiece> pieces;
+  for (const auto& [bags, grads, winners] : tuples) {
+    pieces.push_back({bags_of(bags), at<float>(grads), at<int32_t>(winners)});
+  }
+  return pieces;
+}
+
+void bind_bags(nb::class_<Table>& table) {
+  table.def(
+      "lookup_bags",
+      [](const Table& self, const BagsTuple& bags, Address out, Address winners, bool initial,
+         const std::vector<float>& scales, unsigned threads) {
+        self.lookup_bags(bags_of(bags), {initial, scales.data()}, at<float>(out),
+                         at<int32_t>(winners), threads);
+      },
+      ReleaseGil(), "bags"_a, "out"_a, "winners"_a, "initial"_a, "scales"_a, "threads"_a);
+  table.def(
+      "bag_weight_gradients",
+      [](const Table& self, const BagsTuple& bags, Address grads, Address out, bool initial,
+         const std::vector<float>& scales, unsigned threads) {
+        self.bag_weight_gradients(bags_of(bags), {initial, scales.data()}, at<float>(grads),
+                                  at<float>(out), threads);
+      },
+      ReleaseGil(), "bags"_a, "grads"_a, "out"_a, "initial"_a, "scales"_a, "threads"_a);
+}
+
+void bind_bag_gradients(nb::class_<Table>& table) {
+  table.def(
+      "apply_bag_gradients",
+      [](Table& self, const std::vector<PieceTuple>& pieces, const std::vector<float>& rates,
+         const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads) {
+        const auto counts = self.apply_bag_gradients(
+            pieces_of(pieces), {rates.data(), scales.data(), step}, now, threads);
+        return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
+      },
+      ReleaseGil(), "pieces"_a, "rates"_a, "scales"_a, "step"_a, "now"_a, "threads"_a);
+  table.def(
+      "bag_gradient_norm",
+      [](const Table& self, const std::vector<PieceTuple>& pieces, unsigned threads) {
+        return self.bag_gradient_norm(pieces_of(pieces), threads);
+      },
+      ReleaseGil(), "pieces"_a, "threads"_a);
 }
 
 void bind_reads(nb::class_<Table>& table) {
@@ -299,6 +362,8 @@ void init_table(nb::module_& module) {
             "budget"_a = std::pair<uint64_t, std::string>(UINT64_MAX, "refuse"),
             "log_bytes"_a = uint64_t{64} << 20, "records"_a = false);
   bind_reads(table);
+  bind_bags(table);
+  bind_bag_gradients(table);
   bind_writes(table);
   bind_retention(table);
   bind_changes(table);

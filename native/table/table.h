@@ -14,6 +14,7 @@
 #include "ops/batch.h"
 #include "table/admission.h"
 #include "table/arena.h"
+#include "table/bag_gradients.h"
 #include "table/cut.h"
 #include "table/gate.h"
 #include "table/index.h"
@@ -89,6 +90,18 @@ class Table {
   // one per segment.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
               unsigned threads) const;
+  // How weights are read: missing keys as initial values or zeros, views with these scales.
+  struct Reading {
+    bool initial;
+    const float* scales;
+  };
+  // out: (num_bags, dim). winners: (num_bags, dim), of kMax only. Throws std::invalid_argument if
+  // the splits are not valid, here and below.
+  void lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
+                   unsigned threads) const;
+  // grads: (num_bags, dim), of the pooled rows; out: (num_keys,).
+  void bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads, float* out,
+                            unsigned threads) const;
   void contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const;
   // Whole rows. columns: one buffer per column of an export, in the order of the row.
   struct Columns {
@@ -117,6 +130,11 @@ class Table {
   // Throws std::invalid_argument under NonFinite::kRefuse.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const StepOptions& options, uint32_t now, unsigned threads);
+  // The same, bit for bit, as apply_gradients with the gradients of all keys in the bags.
+  AppliedCounts apply_bag_gradients(std::span<const BagPiece> pieces, const StepOptions& options,
+                                    uint32_t now, unsigned threads);
+  // L2 norm of the gradients of the distinct keys in the bags.
+  double bag_gradient_norm(std::span<const BagPiece> pieces, unsigned threads) const;
   void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
                     unsigned threads);
   void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
@@ -169,9 +187,22 @@ class Table {
   template <typename Hit, typename Done, typename Miss>
   void read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
             const Done& done, const Miss& miss) const;
-  void read_plain(const int64_t* keys, size_t first, size_t last, float* out, bool initial) const;
-  void read_coded(const int64_t* keys, size_t first, size_t last, float* out, bool initial,
-                  const float* scales) const;
+  template <typename Target, typename Use>
+  void read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
+                    const Target& target, const Use& use) const;
+  void check_bags(const char* verb, const Bags& bags) const;
+  template <typename Piece>
+  void in_bags(const Bags& bags, unsigned threads, const Piece& piece) const;
+  struct BagRange {
+    size_t first, last;
+    Epochs::Guard& guard;
+  };
+  template <typename Read>
+  void read_range(const Bags& bags, const BagRange& range, const Read& read) const;
+  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how, float* out) const;
+  template <typename Target, typename Use>
+  void read_bags(const Bags& bags, const BagRange& range, const Reading& how, const Target& target,
+                 const Use& use) const;
   template <typename Hit>
   bool read_one(int64_t key, const Hit& hit) const;
   template <typename Piece>
@@ -194,6 +225,17 @@ class Table {
   void begin_generation();
   void keep_row(int64_t key, uint32_t number, KeyBuffer* notes);
   bool keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept;
+  void initial_or_zeros(float* weights, int64_t key, const Reading& how) const noexcept {
+    if (!how.initial || reads_zeros(key)) {
+      return static_cast<void>(std::fill_n(weights, layout_.dim(), 0.0f));
+    }
+    layout_.initial_weights(weights, key);
+    if (layout_.has_views()) layout_.see(weights, how.scales);
+  }
+  // Whether a reader may use a row's weights where they lie, and check afterwards.
+  bool is_read_in_place() const noexcept {
+    return !MONOLITH_TSAN && layout_.is_plain() && !layout_.has_views();
+  }
   bool reads_zeros(int64_t key) const noexcept { return admission_ && admission_->has_rule(key); }
   bool remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept;
   template <typename Edit>
@@ -203,6 +245,15 @@ class Table {
                     const Edit& edit) const noexcept;
   template <typename Update>
   void numbered(const Update& update);
+  // The keys of a call that applies gradients; skipped: per occurrence, or null.
+  struct Stepped {
+    const int64_t* keys;
+    size_t n;
+    const uint8_t* skipped;
+  };
+  template <typename Source>
+  AppliedCounts step_rows(const Stepped& stepped, const Source& grads, const StepOptions& options,
+                          uint32_t now, unsigned threads);
   void prefetch_row(uint32_t number) const noexcept;
   std::string refusal(size_t row, size_t column, float value) const;
 

@@ -36,18 +36,6 @@ void clip(float* values, size_t n, float limit) {
   }
 }
 
-// Sum of the occurrences' rows in order, starting from the first (contract 1).
-const float* sum_rows(const float* values, size_t dim, std::span<const uint32_t> occurrences,
-                      const Kernels& kernels, std::vector<float>& scratch) {
-  const float* first = values + occurrences.front() * dim;
-  if (occurrences.size() == 1) return first;
-  std::copy_n(first, dim, scratch.data());
-  for (const uint32_t i : occurrences.subspan(1)) {
-    kernels.add(scratch.data(), values + i * dim, dim);
-  }
-  return scratch.data();
-}
-
 }  // namespace
 
 void Table::prefetch_row(uint32_t number) const noexcept {
@@ -253,9 +241,10 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
   const size_t dim = layout_.dim();
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
-    writer.run(true, {values, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+    const Values source{values, dim};
+    writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          sum_rows(values, dim, writer.batch().occurrences(entry), layout_.kernels(), rows.sum);
+          source.sum(writer.batch().occurrences(entry), layout_.kernels(), rows.sum.data());
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows,
@@ -278,7 +267,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
-  AppliedCounts counts;
+  uint64_t num_skipped = 0;
   const size_t bad = find_non_finite(layout_.kernels(), grads, n * dim, threads);
   if (bad < n * dim && non_finite_ == NonFinite::kRefuse) {
     throw std::invalid_argument(refusal(bad / dim, bad % dim, grads[bad]));
@@ -287,7 +276,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     skipped = std::make_unique<uint8_t[]>(n);
     for (size_t i = 0; i < n; ++i) {
       skipped[i] = layout_.kernels().find_non_finite(grads + i * dim, dim) < dim;
-      counts.skipped += skipped[i];
+      num_skipped += skipped[i];
     }
   }
   if (bad < n * dim && non_finite_ == NonFinite::kClip) {
@@ -296,12 +285,54 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     clip(clipped.get(), n * dim, clip_value_);
     grads = clipped.get();
   }
+  AppliedCounts counts =
+      step_rows({keys, n, skipped.get()}, Values{grads, dim}, options, now, threads);
+  counts.skipped = num_skipped;
+  counters_.skipped += num_skipped;
+  return counts;
+}
+
+// Where a gradient is not finite, or may become so by its weight, the keys' gradients are written
+// out, so that the policy sees each of them.
+AppliedCounts Table::apply_bag_gradients(std::span<const BagPiece> pieces,
+                                         const StepOptions& options, uint32_t now,
+                                         unsigned threads) {
+  const size_t dim = layout_.dim();
+  const Kernels& kernels = layout_.kernels();
+  bool are_finite = true;
+  for (const auto& [bags, grads, winners] : pieces) {
+    check_bags("apply_bag_gradients", bags);
+    const size_t n = bags.num_bags * dim;
+    are_finite = are_finite && find_non_finite(kernels, grads, n, threads) == n;
+    if (are_finite && bags.weights != nullptr) {
+      const float weight = kernels.largest(bags.weights, bags.num_keys);
+      are_finite = std::isfinite(kernels.largest(grads, n) * weight);
+    }
+  }
+  const BagGradients source(pieces, dim);
+  const size_t n = source.size();
+  if (are_finite) return step_rows({source.keys(), n, nullptr}, source, options, now, threads);
+  const auto grads = std::make_unique_for_overwrite<float[]>(n * dim);
+  for (uint32_t i = 0; i < n; ++i) {
+    float* row = grads.get() + i * dim;
+    const float* gradient = source.sum({&i, 1}, kernels, row);
+    if (gradient != row) std::copy_n(gradient, dim, row);
+  }
+  return apply_gradients(source.keys(), n, grads.get(), options, now, threads);
+}
+
+// One optimizer step for each distinct key, on the sum of its gradients.
+template <typename Source>
+AppliedCounts Table::step_rows(const Stepped& stepped, const Source& grads,
+                               const StepOptions& options, uint32_t now, unsigned threads) {
+  const size_t dim = layout_.dim();
+  AppliedCounts counts;
   const Gate::Shared gate(gate_);
   numbered([&](uint64_t call) {
-    Writer writer(*this, keys, n, skipped.get(), now, threads, {true, call});
-    writer.run(true, {grads, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+    Writer writer(*this, stepped.keys, stepped.n, stepped.skipped, now, threads, {true, call});
+    writer.run(true, grads, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          sum_rows(grads, dim, writer.batch().occurrences(entry), layout_.kernels(), rows.sum);
+          grads.sum(writer.batch().occurrences(entry), layout_.kernels(), rows.sum.data());
       if (layout_.changes_gradients() && sum != rows.sum.data()) {
         sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
       }
@@ -320,7 +351,6 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     counts.inserted = writer.num_inserted();
     counts.refused = writer.num_refused();
   });
-  counters_.skipped += counts.skipped;
   return counts;
 }
 

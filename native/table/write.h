@@ -84,11 +84,23 @@ struct Asking {
   uint64_t call = 0;
 };
 
-// Where the call's values are or go, to fetch them ahead.
+// Where the call's values are or go, a row of dim for each occurrence.
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
+  // A source that must look up where a row is has that fetched first.
+  void prefetch_place(uint32_t) const noexcept {}
   void prefetch(uint32_t i) const noexcept { prefetch_bytes(data + i * dim, dim * 4); }
+  // Sum of the occurrences' rows in order, starting from the first (contract 1): in scratch, (dim),
+  // or where it is.
+  const float* sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
+                   float* scratch) const noexcept {
+    const float* first = data + occurrences.front() * dim;
+    if (occurrences.size() == 1) return first;
+    std::copy_n(first, dim, scratch);
+    for (const uint32_t i : occurrences.subspan(1)) kernels.add(scratch, data + i * dim, dim);
+    return scratch;
+  }
 };
 
 // What an edited row was.
@@ -134,8 +146,8 @@ class Table::Writer {
   // Reserves rows for the missing keys, which are new or refused in the batch then; then
   // visit(entry, rows), which must not throw, for each distinct key that is not refused. values:
   // what visit will read of each occurrence.
-  template <typename Visit>
-  void run(bool inserts, Values values, const Visit& visit) {
+  template <typename Visit, typename Source = Values>
+  void run(bool inserts, const Source& values, const Visit& visit) {
     const bool holds = inserts && table_.evicts_for_budget();
     pass({inserts, holds, true}, [&](Hands& hands) { visit_all(hands, values, visit); });
   }
@@ -293,19 +305,23 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  void prefetch(const Entry& entry, Values values) const noexcept {
+  template <typename Source>
+  void prefetch(const Entry& entry, const Source& values) const noexcept {
     if (entry.state == Batch::kRefused) return;
     __builtin_prefetch(entry.line);
     table_.prefetch_row(entry.row);
     values.prefetch(batch_.occurrences(entry).back());
   }
 
-  template <typename Visit>
-  void visit_all(Hands& hands, Values values, const Visit& visit) {
+  template <typename Visit, typename Source>
+  void visit_all(Hands& hands, const Source& values, const Visit& visit) {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
       for (size_t i = 0; i < entries.size() + kRowAhead; ++i) {
+        if (i + kRowAhead < entries.size()) {
+          values.prefetch_place(batch_.occurrences(entries[i + kRowAhead]).back());
+        }
         if (i < entries.size()) prefetch(entries[i], values);
         if (i < kRowAhead) continue;
         const Entry& entry = entries[i - kRowAhead];

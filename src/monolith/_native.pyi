@@ -87,6 +87,36 @@ class Table:
     def __len__(self) -> int: ...
     def stats(self) -> dict[str, int]: ...
     def memory_report(self) -> dict[str, int]: ...
+    def lookup_bags(
+        self,
+        bags: tuple[int, int, int, int, str, int],
+        out: int,
+        winners: int,
+        initial: bool,
+        scales: Sequence[float],
+        threads: int,
+    ) -> None: ...
+    def bag_weight_gradients(
+        self,
+        bags: tuple[int, int, int, int, str, int],
+        grads: int,
+        out: int,
+        initial: bool,
+        scales: Sequence[float],
+        threads: int,
+    ) -> None: ...
+    def apply_bag_gradients(
+        self,
+        pieces: Sequence[tuple[tuple[int, int, int, int, str, int], int, int]],
+        rates: Sequence[float],
+        scales: Sequence[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> tuple[int, int, int, int]: ...
+    def bag_gradient_norm(
+        self, pieces: Sequence[tuple[tuple[int, int, int, int, str, int], int, int]], threads: int
+    ) -> float: ...
     def lookup_or_insert(
         self, keys: int, n: int, out: int, scales: Sequence[float], now: int, threads: int
     ) -> None: ...

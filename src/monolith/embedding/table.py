@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 import monolith._native as _native
+from monolith.embedding.bags import BagGradients, Bags, PooledRows
 from monolith.embedding.calls import DEFAULT_CHANGES_BYTES
 from monolith.embedding.checks import default_threads
 from monolith.embedding.config import (
@@ -19,6 +20,7 @@ from monolith.embedding.config import (
 )
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
+from monolith.embedding.native_bags import address, bags_tuple, piece_tuple
 from monolith.embedding.native_cut import NativeCut
 from monolith.embedding.record import Record, int64_rows
 from monolith.embedding.retention_checks import candidate_columns
@@ -161,6 +163,42 @@ class Table(TableVerbs):
         with self._open("lookup") as core:
             out = _empty(keys.numel(), self.dim)
             core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, scales, threads)
+        return out
+
+    def _lookup_bags(self, bags: Bags, initial: bool, step: int, threads: int) -> PooledRows:
+        scales = self._scales(step)
+        with self._open("lookup_bags") as core:
+            values = _empty(bags.num_bags, self.dim)
+            winners = None
+            if bags.mode == "max":
+                winners = _empty(bags.num_bags, self.dim, dtype=torch.int32)
+            core.lookup_bags(
+                bags_tuple(bags), values.data_ptr(), address(winners), initial, scales, threads
+            )
+        return PooledRows(values, winners)
+
+    def _apply_bag_gradients(
+        self, queue: list[BagGradients], rates: list[float], step: int, now: int, threads: int
+    ) -> Applied:
+        scales = self._scales(step)
+        with self._open("apply_bag_gradients") as core:
+            pieces = [piece_tuple(gradients) for gradients in queue]
+            counts = core.apply_bag_gradients(pieces, rates, scales, step, now, threads)
+        return Applied(*counts)
+
+    def _bag_gradient_norm(self, queue: list[BagGradients], threads: int) -> float:
+        with self._open("bag_gradient_norm") as core:
+            return core.bag_gradient_norm([piece_tuple(gradients) for gradients in queue], threads)
+
+    def _bag_weight_gradients(
+        self, bags: Bags, gradients: torch.Tensor, initial: bool, step: int, threads: int
+    ) -> torch.Tensor:
+        scales = self._scales(step)
+        with self._open("bag_weight_gradients") as core:
+            out = _empty(bags.num_keys)
+            core.bag_weight_gradients(
+                bags_tuple(bags), gradients.data_ptr(), out.data_ptr(), initial, scales, threads
+            )
         return out
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
