@@ -34,6 +34,8 @@ STAGES = (
     "eviction",
     "disk",
     "changes",
+    "end_to_end",
+    "small_bag",
 )
 
 

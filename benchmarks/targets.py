@@ -141,6 +141,12 @@ TARGETS = (
         Target(f"pause of updates beside a save{of}, p99 [ms]", name, 5, _pause_p99, (), True)
         for name, of in {"save_beside": "", "save_beside_admission": " of candidates"}.items()
     ),
+    Target("whole model: x samples/s on FBGEMM", "end_to_end", 1.25, _ratio("fbgemm")),
+    Target("whole model: x samples/s on TFRA", "end_to_end", 2.5, _ratio("tfra")),
+    Target("whole model: x its dense layers alone", "end_to_end", 0.8, _ratio("dense")),
+    Target(
+        "step of a bag of 64 ids: x nn.EmbeddingBag's", "small_bag", 0.7, _ratio("torch"), (), True
+    ),
     Target("empty table [B]", "empty_table", 4096, _field("median"), is_maximum=True),
     Target("1,000 tables of 10 rows [MiB]", "thousand_tables", 16, _field("median"), (), True),
     Target("creating 1,000 tables [ms]", "create_tables", 50, _field("median"), is_maximum=True),
