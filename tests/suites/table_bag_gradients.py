@@ -50,7 +50,7 @@ def gradients_of(table, bags, seed=0):
 
 
 class AppliedBags(TableCase):
-    def pair(self, config):
+    def equal_tables(self, config):
         """Two equal tables with some rows."""
         pair = [self.build(config) for _ in range(2)]
         for table in pair:
@@ -97,7 +97,7 @@ class AppliedBags(TableCase):
     @every_mode
     @pytest.mark.parametrize("segments", CONFIGS.values(), ids=CONFIGS)
     def test_bags_are_applied_as_their_keys_would_be(self, mode, segments):
-        one, other = self.pair(TableConfig("user", segments))
+        one, other = self.equal_tables(TableConfig("user", segments))
         bags = random_bags(repeated_keys(300), mode)
         for step in range(2):
             self.check(one, other, [gradients_of(one, bags, step)], step=step, now=NOW - 5)
@@ -105,7 +105,7 @@ class AppliedBags(TableCase):
     @pytest.mark.parametrize("num_threads", [1, 3])
     @pytest.mark.parametrize("longest", [1, 20])
     def test_many_pieces_of_all_modes_are_one_call(self, num_threads, longest):
-        one, other = self.pair(TableConfig("user", CONFIGS["fp32"]))
+        one, other = self.equal_tables(TableConfig("user", CONFIGS["fp32"]))
         queue = []
         for seed, mode in enumerate((*MODES, "sum")):
             numbers = repeated_keys(1500, seed % 2)
@@ -170,14 +170,14 @@ class AppliedBags(TableCase):
     @every_mode
     def test_bad_gradients_are_skipped_or_clipped_as_by_key(self, policy, mode):
         options = {"clip_value": 8} if policy == "clip" else {}
-        one, other = self.pair(TableConfig("user", Segment(3), non_finite=policy, **options))
+        one, other = self.equal_tables(TableConfig("user", Segment(3), non_finite=policy, **options))
         piece = gradients_of(one, random_bags(repeated_keys(100), mode))
         piece.gradients[3, 1], piece.gradients[5], piece.gradients[7, 0] = NAN, INF, -INF
         self.check(one, other, [piece, gradients_of(one, random_bags(repeated_keys(50)), 1)])
 
     @pytest.mark.parametrize("weight", [NAN, INF, 1e30, 0.0])
     def test_weights_that_make_gradients_infinite_are_skipped_as_by_key(self, weight):
-        one, other = self.pair(TableConfig("user", Segment(2), non_finite="skip"))
+        one, other = self.equal_tables(TableConfig("user", Segment(2), non_finite="skip"))
         bags = Bags(keys(1, 2, 3), splits(2, 1), weights=torch.tensor([1.0, weight, 2.0]))
         self.check(one, other, [BagGradients(bags, floats([1e10, 1], [1, 1]))])
 
