@@ -1,3 +1,4 @@
+import threading
 from collections import Counter
 
 import numpy as np
@@ -83,3 +84,14 @@ def test_call_that_meets_the_close_is_refused(verb):
     table._check_open = close_after_the_first_check
     with pytest.raises(FailedPreconditionError, match=rf"\[Table\.{verb}\] expected an open table"):
         calls[verb]()
+
+
+def test_a_cut_that_is_collected_inside_a_call_waits_for_nothing():
+    table = ReferenceTable(TableConfig("user", Segment(1)))
+    snapshots = [table.cut()]
+    with table._lock:
+        thread = threading.Thread(target=snapshots.clear, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    table.clear()

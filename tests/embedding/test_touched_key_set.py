@@ -1,6 +1,7 @@
 import gc
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -83,6 +84,23 @@ def test_no_key_is_lost_or_doubled_by_threads():
     stealer.join()
     everything = torch.cat([*stolen, touched.steal()]).sort().values
     assert torch.equal(everything, torch.arange(8 * per_thread))
+
+
+@pytest.mark.parametrize(
+    "capacity", [32_768, pytest.param(TOUCHED_KEY_SET_CAPACITY, marks=pytest.mark.slow)]
+)
+def test_ten_threads_clear_the_set_exactly_twenty_times(capacity):
+    touched, num_keys, piece = TouchedKeySet(capacity), 20 * capacity + 10_000, 4096
+
+    def insert(first):
+        starts = range(first * piece, num_keys, 10 * piece)
+        parts = (torch.arange(start, min(start + piece, num_keys)) for start in starts)
+        return sum(int(touched.insert(part)) for part in parts)
+
+    with ThreadPoolExecutor(10) as threads:
+        num_dropped = sum(threads.map(insert, range(10)))
+    assert num_dropped == 20 * (capacity + 1)
+    assert len(touched) == num_keys - num_dropped
 
 
 @pytest.mark.req("NT-TKS-T4")

@@ -1,5 +1,6 @@
 """What every call on a table starts with: an open table, checked arguments, a time."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,8 @@ class TableCalls(TableStorage):
         self._is_serving = config.kind == "serving"
         self._clock = clock
         self._is_closed = False
+        self._cut_lock = threading.Lock()
+        self._is_loading = False  # a restore fills the table; changed under `_cut_lock`
 
     def close(self) -> None:
         """Free the table; running calls finish, later ones raise. Closing twice is fine."""
@@ -92,6 +95,13 @@ class TableCalls(TableStorage):
         return FailedPreconditionError(
             f"{where} expected no open cut, got one; close it first (table {self.name!r})"
         )
+
+    def _check_not_loading(self, where: str) -> None:
+        if self._is_loading:
+            raise FailedPreconditionError(
+                f"{where} expected a table at rest, got one that restore_tables fills "
+                f"(table {self.name!r})"
+            )
 
     def _check_keys(self, verb: str, keys: torch.Tensor) -> None:
         self._check_open(verb)

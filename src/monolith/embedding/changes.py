@@ -16,7 +16,8 @@ class ChangeVerbs(TableCalls):
 
         Every writing call is wholly before or wholly after the cut: it waits for those that run. A
         later writer keeps a copy of each row that it changes first, until the cut is closed. At
-        most four cuts are open at once; `clear` is refused meanwhile.
+        most four cuts are open at once; `clear` is refused meanwhile, and so is a cut while
+        `restore_tables` fills the table.
 
         Example:
             >>> import torch
@@ -29,7 +30,9 @@ class ChangeVerbs(TableCalls):
             [1.0]
         """
         self._check_open("cut")
-        storage = self._open_cut()
+        with self._cut_lock:
+            self._check_not_loading("[Table.cut]")  # half of a table is no moment of it
+            storage = self._open_cut()
         if storage is None:
             raise FailedPreconditionError(
                 f"[Table.cut] expected at most {MAX_CUTS} open cuts, got one more; close one "

@@ -5,6 +5,7 @@ key gets a row pass through `ReferenceRows`, all reads through `_read`.
 """
 
 import copy
+import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ class ReferenceTable(TableVerbs):
         super().__init__(config, clock=clock, changes_bytes=changes_bytes)
         self._lock = threading.Lock()
         self._log = ReferenceLog(self._changes_bytes)
-        self._num_cuts = 0
+        self._cuts: set[object] = set()
         self._store = ReferenceRows(config, self._log.note)
         self._rows = self._store.rows
         self._columns = _slices(config)
@@ -199,7 +200,7 @@ class ReferenceTable(TableVerbs):
 
     def _clear(self) -> None:
         with self._open("clear"):
-            if self._num_cuts > 0:
+            if self._cuts:
                 raise self._cut_error()
             self._store.clear()
             self._log.forget()
@@ -209,9 +210,10 @@ class ReferenceTable(TableVerbs):
 
     def _open_cut(self) -> ReferenceCut | None:
         with self._open("cut"):
-            if self._num_cuts == MAX_CUTS:
+            if len(self._cuts) == MAX_CUTS:
                 return None
-            self._num_cuts += 1
+            cut = object()
+            self._cuts.add(cut)
             rows, admission = dict(self._rows), copy.deepcopy(self._store.admission)
             facts = len(rows), self._num_update_calls, self._latest_time
 
@@ -223,14 +225,12 @@ class ReferenceTable(TableVerbs):
             self._check_open("export_candidates")
             return tensors_of(admission.columns(partitions))
 
-        return ReferenceCut(facts, export_chunk, export_candidates, self._end_cut)
+        # Without the lock: a collection of garbage may close a cut inside any call that holds it.
+        end = functools.partial(self._cuts.discard, cut)
+        return ReferenceCut(facts, export_chunk, export_candidates, end)
 
     def _has_cut(self) -> bool:
-        return self._num_cuts > 0
-
-    def _end_cut(self) -> None:
-        with self._lock:
-            self._num_cuts -= 1
+        return bool(self._cuts)
 
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
         with self._open("changes"):

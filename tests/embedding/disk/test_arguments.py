@@ -29,7 +29,7 @@ TWO = replace(CONFIG, segments=[Segment(3, SGD(0.5)), Segment(5, Adagrad(0.5))])
 @pytest.mark.parametrize(
     ("arguments", "options", "text"),
     [
-        ((7,), {}, "'int' object is not iterable"),
+        ((7,), {}, "[save_tables] expected tables, got int"),
         (([7],), {}, "[save_tables] expected tables, got int"),
         (([],), {}, "[save_tables] expected tables of different names, got []"),
         ((None,), {"num_threads": 0}, "[save_tables] expected num_threads >= 1, got 0"),
@@ -48,10 +48,11 @@ TWO = replace(CONFIG, segments=[Segment(3, SGD(0.5)), Segment(5, Adagrad(0.5))])
             {"max_bytes_per_second": "x"},
             "[save_tables] expected max_bytes_per_second as a number, got 'x'",
         ),
+        ((None,), {"progress": 3}, "[save_tables] expected progress as a function, got 3"),
         (
             (None,),
             {"partitions": [4096]},
-            "[Table.save] expected partitions in [0, 4096), got 4096 (table 'user')",
+            "[save_tables] expected partitions in [0, 4096), got 4096",
         ),
     ],
 )
@@ -61,6 +62,46 @@ def test_a_save_refuses(tmp_path, arguments, options, text):
         save_tables(*tables, tmp_path / "x", **options)
     assert str(caught.value) == text
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("path", [None, 7, b"bytes"])
+def test_a_save_refuses_what_is_no_path(path):
+    with pytest.raises(TypeError) as caught:
+        save_tables(filled(3), path)
+    assert str(caught.value) == f"[save_tables] expected path as a str or a PathLike, got {path!r}"
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "text"),
+    [
+        (None, {}, "expected path as a sequence, got None"),
+        ([None], {}, "expected path as a str or a PathLike, got None"),
+        ([], {}, "expected path as one folder or more, got []"),
+        ("", {"names": "user"}, "expected names as a sequence of str, got 'user'"),
+        ("", {"names": [7]}, "expected names as a sequence of str, got [7]"),
+        ("", {"names": 7}, "expected names as a sequence, got 7"),
+        ("", {"progress": 3}, "expected progress as a function, got 3"),
+    ],
+)
+def test_a_load_of_tables_refuses(path, options, text):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        load_tables(path, **options)
+    assert str(caught.value) == f"[load_tables] {text}"
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "text"),
+    [
+        ([], {}, "expected path as one folder or more, got []"),
+        ("", {"progress": 3}, "expected progress as a function, got 3"),
+        ("nowhere", {}, "expected a file, got none at nowhere/manifest.json"),
+        ("nowhere", {"num_threads": 0}, "expected num_threads >= 1, got 0"),
+    ],
+)
+def test_errors_of_a_restore_have_its_name(path, options, text):
+    with pytest.raises((TypeError, ValueError, NotFoundError)) as caught:
+        restore_tables(make(), path, **options)
+    assert str(caught.value) == f"[restore_tables] {text}"
 
 
 def test_a_restore_refuses_what_is_no_table(tmp_path):
@@ -104,6 +145,13 @@ def test_a_load_refuses(tmp_path, options, error, text):
     assert str(caught.value).startswith(text)
 
 
+def test_partitions_and_paths_may_be_iterators(tmp_path):
+    table = filled()
+    save_tables(table, tmp_path, partitions=iter(range(4096)))
+    loaded = load_table(iter([tmp_path]), partitions=iter(range(4096)))
+    assert_same_table(loaded, table)
+
+
 def test_one_of_several_tables_needs_its_name(tmp_path):
     saved(tmp_path, filled(3, plain(name="a")), filled(4, plain(name="b")))
     text = r"\[load_table\] expected a name, one of the tables \['a', 'b'\], got None"
@@ -116,7 +164,10 @@ def test_a_table_that_the_save_does_not_have_is_refused(tmp_path):
     saved(tmp_path)
     with pytest.raises(NotFoundError) as caught:
         restore_tables(make(plain(name="item")), tmp_path)
-    assert str(caught.value) == f"[load_tables] expected table 'item' in {tmp_path}, got tables []"
+    assert (
+        str(caught.value)
+        == f"[load_tables] expected table 'item' in {tmp_path}, got tables ['user']"
+    )
 
 
 def test_partitions_that_the_saves_do_not_have_are_refused(tmp_path):
@@ -158,7 +209,6 @@ def test_saves_of_different_configs_are_not_mixed(tmp_path):
         (replace(CONFIG, expiry=Expiry(31)), "expiry.days", 30, 31),
         (replace(CONFIG, expiry=Expiry(30, {4: 1})), "expiry.slots.4", None, 1),
         (replace(CONFIG, admission=MinCount(2)), "admission.threshold", 1, 2),
-        (replace(CONFIG, budget=Budget(1 << 30)), "budget", None, "Budget"),
         (replace(CONFIG, non_finite="skip"), "non_finite", "refuse", "skip"),
         (TWO, "segments[1].name", "wide", None),
         (replace(CONFIG, segments=Segment(8)), "segments", "2 of them", "1 of them"),
@@ -176,16 +226,17 @@ def test_a_different_config_is_refused_by_its_field(tmp_path, config, field, exp
     with pytest.raises(InvalidArgumentError) as caught:
         restore_tables(table, tmp_path)
     assert str(caught.value) == (
-        f"[load_tables] expected {field} {expected!r} as in {tmp_path}, got {got!r} (table 'user')"
+        f"[restore_tables] expected {field} {expected!r} as in {tmp_path}, got {got!r} "
+        "(table 'user')"
     )
     assert len(table) == len(filled(5, config))
 
 
-def test_learning_rates_may_differ(tmp_path):
+def test_learning_rates_and_the_budget_may_differ(tmp_path):
     table = filled(50)
     save_tables(table, tmp_path)
     segments = [Segment(3, SGD(PolynomialDecay(1, 9))), WIDE]
-    target = Table(replace(CONFIG, segments=segments))
+    target = Table(replace(CONFIG, segments=segments, budget=Budget(1 << 30)))
     restore_tables(target, tmp_path)
     assert_same_table(target, table)
 

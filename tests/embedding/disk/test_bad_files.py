@@ -294,11 +294,20 @@ def test_a_file_that_is_lost_after_the_check_leaves_the_tables_empty(save, monke
         path.unlink(missing_ok=True)
 
     monkeypatch.setattr(table, "clear", clear_and_lose)
-    with pytest.raises(DataLossError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         restore_tables(table, save)
-    text = f"got none at {path}; loading had begun, so the tables ['user'] are empty now"
-    assert str(caught.value).endswith(text)
+    assert str(caught.value).endswith(f"got none at {path}")
+    assert caught.value.__notes__ == ["loading had begun, so the tables ['user'] are empty now"]
     assert len(table) == 0
+
+
+def test_files_that_hold_a_key_twice(save):
+    num_rows = len(load_table(save))
+    changed_schema(save, change=lambda table: table.take([0, 0, *range(2, num_rows)]))
+    text = f"expected {num_rows} different keys, got {num_rows - 1} "
+    with pytest.raises(DataLossError) as caught:
+        load_table(save)
+    assert str(caught.value).startswith(f"[load_tables] {text}(table 'user' in {save})")
 
 
 def test_torch_tensors_of_a_load_do_not_share_memory(save):

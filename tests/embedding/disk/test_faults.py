@@ -1,6 +1,7 @@
 """A disk that is full or cannot be written: a clear error, nothing partial, the table as it was."""
 
 import errno
+import fcntl
 import io
 import os
 import resource
@@ -145,3 +146,28 @@ def test_a_store_without_a_save_or_a_file(tmp_path):
     files.rm(next(name for name in files.find("/lost") if "rows" in name))
     with pytest.raises(NotFoundError, match=r"got none at memory://lost/data-\w+/0-user.rows-0000"):
         load_table("memory://lost")
+
+
+def test_a_disk_without_locks_is_written_with_a_warning(tmp_path, monkeypatch):
+    def no_locks(file, kind):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    text = rf"\[save_tables\] expected a lock at {tmp_path}, got No locks available; nothing keeps"
+    with pytest.warns(RuntimeWarning, match=text):
+        saved(tmp_path)
+    with pytest.warns(RuntimeWarning, match=text):
+        saved(tmp_path, filled(20))
+    assert_same_table(load_table(tmp_path), filled(20))
+
+
+def test_every_folder_that_a_save_makes_is_synced_in_the_one_above(tmp_path, monkeypatch):
+    synced, sync = [], folder_module._sync_directory
+    monkeypatch.setattr(
+        folder_module, "_sync_directory", lambda path: (synced.append(path), sync(path))
+    )
+    saved(tmp_path / "a" / "b" / "c", filled(3))
+    assert synced[:3] == [str(tmp_path / "a" / "b"), str(tmp_path / "a"), str(tmp_path)]
+    synced.clear()
+    saved(tmp_path / "a" / "b" / "c", filled(3))
+    assert synced[:2] == [str(tmp_path / "a" / "b"), str(next((tmp_path / "a/b/c").glob("data-*")))]

@@ -2,7 +2,9 @@
 
 import os
 import threading
+import time
 
+import fsspec
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ from monolith.embedding import (
     save_tables,
 )
 from monolith.embedding.counter_random import partitions_of
+from monolith.embedding.disk import folder as folder_module
 from monolith.embedding.disk import save as save_module
 from monolith.embedding.disk.throttle import Throttle
 from monolith.errors import CancelledError, FailedPreconditionError
@@ -131,6 +134,49 @@ def test_a_restore_beside_a_cut_changes_no_table(tmp_path):
     assert all(table.contains(keys(1)).all() for table in tables)
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, CancelledError])
+def test_a_restore_that_is_stopped_leaves_the_tables_empty(tmp_path, error, num_threads):
+    tables = [filled(100, plain(name=name)) for name in "ab"]
+    save_tables(tables, tmp_path)
+
+    def stop(progress):
+        if progress.num_rows >= 100:
+            raise error("enough")
+
+    with pytest.raises(error, match="enough") as caught:
+        restore_tables(tables, tmp_path, progress=stop, num_threads=num_threads)
+    assert [len(table) for table in tables] == [0, 0]
+    note = "loading had begun, so the tables ['a', 'b'] are empty now"
+    assert caught.value.__notes__ == [note]
+    restore_tables(tables, tmp_path)
+    assert len(tables[1]) > 100
+
+
+def test_a_table_that_is_being_restored_is_neither_cut_nor_restored(tmp_path):
+    table, texts = filled(100), []
+    save_tables(table, tmp_path)
+
+    def try_both(progress):
+        for call in (table.cut, lambda: restore_tables(table, tmp_path)):
+            with pytest.raises(FailedPreconditionError) as caught:
+                call()
+            texts.append(str(caught.value))
+
+    restore_tables(table, tmp_path, progress=try_both, num_threads=1)
+    text = "[{}] expected a table at rest, got one that restore_tables fills (table 'user')"
+    assert set(texts) == {text.format("Table.cut"), text.format("restore_tables")}
+    assert_same_table(table, filled(100))
+
+
+def test_a_table_that_is_closed_while_it_is_restored_ends_the_restore(tmp_path):
+    tables = [filled(100, plain(name=name)) for name in "ab"]
+    save_tables(tables, tmp_path)
+    with pytest.raises(FailedPreconditionError, match="got a closed one"):
+        restore_tables(tables, tmp_path, progress=lambda done: tables[0].close())
+    assert len(tables[1]) == 0
+
+
 def test_a_save_leaves_the_table_alone(tmp_path):
     table = filled()
     before, stats = exported(table), table.stats()
@@ -219,6 +265,23 @@ def test_an_error_in_the_callback_ends_the_save_and_leaves_the_old_one(tmp_path,
     assert listing(tmp_path) == before
 
 
+def test_an_error_ends_a_save_that_waits_for_its_rate(tmp_path, monkeypatch):
+    create, names = folder_module._LocalFolder.create, []
+
+    def create_once(folder, name):
+        names.append(name)
+        if len(names) > 1:
+            raise OSError("enough")
+        return create(folder, name)
+
+    monkeypatch.setattr(folder_module._LocalFolder, "create", create_once)
+    start = time.monotonic()
+    with pytest.raises(OSError, match="enough"):
+        save_tables(filled(), tmp_path, max_bytes_per_second=50, num_threads=2)
+    assert time.monotonic() - start < 10  # of the 40 seconds or so until the next bytes
+    assert listing(tmp_path) == {}
+
+
 def test_a_new_save_replaces_the_old_one(tmp_path):
     saved(tmp_path, filled(10))
     saved(tmp_path, filled(20))
@@ -287,6 +350,43 @@ def test_paths_with_a_scheme(tmp_path, scheme):
     assert_same_table(load_table(path), table)
 
 
+def test_a_save_of_a_cut_holds_its_moment_and_leaves_it_open(tmp_path):
+    tables = [filled(100, plain(2, name=name)) for name in "ab"]
+    before = [load_table(saved(tmp_path, table)) for table in tables]
+    with tables[0].cut() as snapshot:
+        tables[0].assign(keys(1), torch.ones(1, 2))
+        for _ in range(2):
+            save_tables([snapshot, tables[1]], tmp_path)
+        rows = next(snapshot.export())
+    loaded = load_tables(tmp_path)
+    assert len(rows) == len(before[0])
+    for name, expected in zip("ab", before, strict=True):
+        assert_same_table(loaded[name], expected)
+
+
+def test_a_closed_cut_is_not_saved(tmp_path):
+    snapshot = filled(3).cut()
+    snapshot.close()
+    with pytest.raises(FailedPreconditionError, match="expected an open cut, got a closed one"):
+        save_tables(snapshot, tmp_path)
+    assert listing(tmp_path) == {}
+
+
+def test_a_cut_and_its_table_are_not_saved_together(tmp_path):
+    table = filled(3)
+    text = r"expected tables of different names, got \['user', 'user'\]"
+    with table.cut() as snapshot, pytest.raises(ValueError, match=text):
+        save_tables([table, snapshot], tmp_path)
+
+
+def test_a_save_of_no_partitions_has_no_rows(tmp_path):
+    table, paths = filled(), [tmp_path / "a", tmp_path / "b"]
+    for path, partitions in zip(paths, [[], range(4096)], strict=True):
+        save_tables(table, path, partitions=partitions)
+    assert len(load_table(paths[0])) == 0
+    assert_same_table(load_table(paths), table)
+
+
 def test_random_answers_go_on_after_a_load(tmp_path):
     table = make(plain(admission=Probabilistic(3)))
     table.assign(keys(1), torch.ones(1, 1))
@@ -303,9 +403,42 @@ def test_the_rate_of_writing_is_bounded_over_all_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(
         save_module,
         "Throttle",
-        lambda rate: Throttle(rate, clock=lambda: 0.0, sleep=waits.append),
+        lambda rate, wait: Throttle(rate, clock=lambda: 0.0, wait=waits.append),
     )
     save_tables(table, tmp_path, max_bytes_per_second=1000, num_threads=2)
     size = sum(f["num_bytes"] for f in manifest_of(tmp_path)["tables"][0]["files"])
     assert max(waits) == pytest.approx(size / 1000, rel=0.5)
     assert max(waits) < size / 1000
+
+
+def test_a_save_leaves_folders_of_others_alone(tmp_path):
+    ours = "0-user.rows-0000-4095.arrow"
+    names = [f"data-raw/{ours}", "data-0123456789ab/precious.csv", f"data-0123456789ac/x/{ours}"]
+    names += [f"data-0123456789ad/{ours}/x", ".lock"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("kept")
+    for _ in range(2):
+        saved(tmp_path, filled(3))
+    assert {name: (tmp_path / name).read_text() for name in names} == dict.fromkeys(names, "kept")
+
+
+def test_a_save_into_a_store_leaves_folders_of_others_alone():
+    files = fsspec.filesystem("memory")
+    names = ["/others/data-raw/a.csv", "/others/data-0123456789ab/a.csv"]
+    for name in names:
+        files.pipe_file(name, b"kept")
+    for _ in range(2):
+        saved("memory://others", filled(3))
+    assert [files.cat_file(name) for name in names] == [b"kept"] * 2
+    assert len(files.ls("/others")) == 4  # the two, a manifest, and one folder of data
+
+
+@pytest.mark.parametrize("files", [[], ["0-user.rows-0000-4095.arrow"]])
+def test_a_save_removes_what_a_killed_one_left(tmp_path, files):
+    left = tmp_path / "data-0123456789ab"
+    left.mkdir()
+    for name in files:
+        (left / name).write_text("")
+    saved(tmp_path, filled(3))
+    assert not left.exists()

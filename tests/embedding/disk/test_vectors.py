@@ -117,6 +117,22 @@ def test_filters_of_many_splits_go_on_after_a_restore(tmp_path):
         assert run(target) == run(target) == [True, True, True]
 
 
+def test_a_ring_of_filters_is_restored_with_its_head_and_two_elements_per_split(tmp_path):
+    a, b, c = in_partition(3, 3).tolist()
+    table = make(sliding(4, capacity=1, split_num=100))
+    for number in (a, b, c, a) * 2:  # one call for each: the reference counts occurrences apart
+        assert step(table, number).num_inserted == 0
+    save_tables(table, tmp_path)
+    loaded = load_table(tmp_path, clock=lambda: NOW)
+    columns = loaded.export_candidates()
+    splits = columns["split"].tolist()
+    assert splits == [-1, 0, 0, 1, 1, 2, 2, 3, 3]
+    assert (columns["cell"][0], columns["value"][0]) == (4, 4)  # head and its increments
+    for each in (loaded, table):
+        assert [step(each, number).num_inserted for number in (a, b, c)] == [1, 0, 0]
+    assert_same_table(loaded, table)
+
+
 def test_restored_filter_counts_on_from_where_it_was(tmp_path):
     table = make(sliding(100))
     for i in range(100):

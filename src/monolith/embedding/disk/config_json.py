@@ -23,8 +23,8 @@ _CLASSES = (
     *(Segment, SlidingFilter, TableConfig, Uniform, Zeros),
 )
 _SCHEDULE = "schedule"  # in place of a class: a function, of which only the name is kept
-# A call may bring its own rates, so they are no property of the rows.
-_NOT_COMPARED = ("learning_rate", "warmup_steps")
+# A call may bring its own rates, and a budget is one of the machine: no properties of the rows.
+_NOT_COMPARED = ("budget", "learning_rate", "warmup_steps")
 
 
 def config_to_json(config: TableConfig) -> Any:
@@ -89,7 +89,7 @@ def _from_json(value: Any) -> Any:
 def first_difference(a: Any, b: Any, where: str = "") -> tuple[str, Any, Any] | None:
     """The first field in which two JSON configs differ: (its name, value in a, value in b).
 
-    Learning rates are left out.
+    Learning rates and the budget are left out.
     """
     if isinstance(a, dict) and isinstance(b, dict) and a.get("class") == b.get("class"):
         for name in sorted({*a, *b}):

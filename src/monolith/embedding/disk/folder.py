@@ -8,19 +8,18 @@ import contextlib
 import fcntl
 import io
 import os
-import shutil
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 
-from monolith.embedding.disk.manifest import MANIFEST
+from monolith.embedding.disk.manifest import MANIFEST, is_data_file, is_data_folder
 from monolith.errors import FailedPreconditionError, NotFoundError
 
 __all__ = ["Folder", "NewFile", "open_folder"]
 
-_DATA = "data-"
 _LOCK = ".lock"
 
 
@@ -62,7 +61,15 @@ class Folder(ABC):
 
     @abstractmethod
     def remove_data_but(self, kept: set[str]) -> None:
-        """Remove other subfolders of data; what cannot be removed stays."""
+        """Remove other subfolders that saves made; what is not all theirs, or resists, stays."""
+
+    @abstractmethod
+    def holding(self, subfolders: Iterable[str]) -> contextlib.AbstractContextManager[None]:
+        """Keeps saves from removing subfolders of data, where the file system has locks.
+
+        Raises:
+            NotFoundError: one is gone, or is being removed.
+        """
 
     @abstractmethod
     def read_manifest(self) -> bytes:
@@ -84,13 +91,12 @@ class Folder(ABC):
         return NotFoundError(f"[load_tables] expected a file, got none at {self.where(name)}")
 
 
-def open_folder(path: "str | os.PathLike[str]") -> Folder:
+def open_folder(path: str) -> Folder:
     """The folder of a path: through fsspec if it has a scheme such as s3://, else a local one."""
-    text = os.fspath(path)
-    scheme, mark, rest = text.partition("://")
+    scheme, mark, rest = path.partition("://")
     if not mark:
-        return _LocalFolder(text)
-    return _LocalFolder(rest) if scheme == "file" else _RemoteFolder(text)
+        return _LocalFolder(path)
+    return _LocalFolder(rest) if scheme == "file" else _RemoteFolder(path)
 
 
 class _LocalFile:
@@ -109,27 +115,62 @@ class _LocalFile:
             os.fsync(self._file.fileno())
 
 
-def _sync_directory(path: str) -> None:
-    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+@contextlib.contextmanager
+def _open_directory(path: str, flags: int = 0) -> Iterator[int]:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | flags)
     try:
-        os.fsync(number)
+        yield number
     finally:
         os.close(number)
+
+
+def _sync_directory(path: str) -> None:
+    with _open_directory(path) as number:
+        os.fsync(number)
+
+
+def _try_lock(number: int, kind: int) -> bool:
+    """Whether nobody else has a lock in the way; also where the file system has no locks."""
+    try:
+        fcntl.flock(number, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class _LocalFolder(Folder):
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        os.makedirs(self.path, exist_ok=True)
-        _sync_directory(os.path.dirname(os.path.abspath(self.path)))
-        with open(os.path.join(self.path, _LOCK), "wb") as lock:
+        self._make()
+        with open(os.path.join(self.path, _LOCK), "ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise FailedPreconditionError(
                     f"[save_tables] expected one save at a time, got a second at {self.path}"
                 ) from error
+            except OSError as error:  # some network disks have no locks
+                warnings.warn(
+                    f"[save_tables] expected a lock at {self.path}, got {error.strerror}; nothing "
+                    "keeps a second save out",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
             yield
+
+    def _make(self) -> None:
+        """Makes the folder and those above it, and makes them last."""
+        path = above = os.path.abspath(self.path)
+        while not os.path.isdir(above):
+            above = os.path.dirname(above)
+        os.makedirs(path, exist_ok=True)
+        while True:  # the folder itself too: a save may have been killed before it was synced
+            path, name = os.path.split(path)
+            _sync_directory(path)
+            if not name or len(path) <= len(above):
+                return
 
     def create(self, name: str) -> NewFile:
         path = os.path.join(self.path, name)
@@ -137,6 +178,7 @@ class _LocalFolder(Folder):
         return _LocalFile(path)
 
     def commit(self, subfolder: str, manifest: bytes) -> None:
+        os.makedirs(os.path.join(self.path, subfolder), exist_ok=True)  # it may have no files
         _sync_directory(os.path.join(self.path, subfolder))
         path = os.path.join(self.path, MANIFEST)
         with contextlib.suppress(FileNotFoundError):
@@ -153,8 +195,31 @@ class _LocalFolder(Folder):
     def remove_data_but(self, kept: set[str]) -> None:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.path):
-                if name.startswith(_DATA) and name not in kept:
-                    shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+                if is_data_folder(name) and name not in kept:
+                    self._remove_data(os.path.join(self.path, name))
+
+    def _remove_data(self, path: str) -> None:
+        with contextlib.suppress(OSError), _open_directory(path, os.O_NOFOLLOW) as number:
+            if not _try_lock(number, fcntl.LOCK_EX):
+                return  # a load reads it: a later save removes it
+            names = os.listdir(path)
+            if all(map(is_data_file, names)):
+                for name in names:
+                    os.unlink(os.path.join(path, name))
+                os.rmdir(path)
+
+    @contextlib.contextmanager
+    def holding(self, subfolders: Iterable[str]) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for name in subfolders:
+                try:
+                    directory = _open_directory(os.path.join(self.path, name))
+                    number = stack.enter_context(directory)
+                except (FileNotFoundError, NotADirectoryError) as error:
+                    raise self._missing(name) from error
+                if not _try_lock(number, fcntl.LOCK_SH):
+                    raise self._missing(name)
+            yield
 
     def read_manifest(self) -> bytes:
         with self._open(MANIFEST) as file:
@@ -190,6 +255,10 @@ def _read_all(file: Any, memory: torch.Tensor) -> int:
     return done
 
 
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
 class _RemoteFolder(Folder):
     """Through fsspec: a single writer, and a store that replaces a file in one step."""
 
@@ -216,9 +285,20 @@ class _RemoteFolder(Folder):
     def remove_data_but(self, kept: set[str]) -> None:
         with contextlib.suppress(OSError):
             for path in self._files.ls(self._root, detail=False):
-                name = path.rstrip("/").rpartition("/")[2]
-                if name.startswith(_DATA) and name not in kept:
-                    self._files.rm(path, recursive=True)
+                name = _last_part(path)
+                if is_data_folder(name) and name not in kept:
+                    self._remove_data(path)
+
+    def _remove_data(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            found = self._files.ls(path, detail=True)
+            names = [_last_part(item["name"]) for item in found if item["type"] == "file"]
+            if len(names) == len(found) and all(map(is_data_file, names)):
+                self._files.rm(path, recursive=True)
+
+    @contextlib.contextmanager
+    def holding(self, subfolders: Iterable[str]) -> Iterator[None]:
+        yield  # there are no locks there
 
     def read_manifest(self) -> bytes:
         try:
@@ -238,5 +318,8 @@ class _RemoteFolder(Folder):
         return number
 
     def read_into(self, name: str, memory: torch.Tensor) -> int:
-        with self._files.open(f"{self._root}/{name}", "rb") as file:
-            return _read_all(file, memory)
+        try:
+            with self._files.open(f"{self._root}/{name}", "rb") as file:
+                return _read_all(file, memory)
+        except FileNotFoundError as error:
+            raise self._missing(name) from error

@@ -1,23 +1,37 @@
 """Loading tables: into new ones, or into those that exist."""
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.embedding.calls import Clock, wall_clock
-from monolith.embedding.disk.arguments import checked_tables, checked_threads
+from monolith.embedding.disk.arguments import (
+    checked_names,
+    checked_partitions,
+    checked_paths,
+    checked_progress,
+    checked_tables,
+    checked_threads,
+    told_as,
+)
 from monolith.embedding.disk.config_json import config_from_json, config_to_json
-from monolith.embedding.disk.plan import Source, TablePlan, plan_tables
-from monolith.embedding.disk.reader import Buffers, FileReader
-from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
+from monolith.embedding.disk.fill import add_notes, emptied, fill, get_notes, verify
+from monolith.embedding.disk.plan import Plan, plan_tables
+from monolith.embedding.disk.workers import ProgressCallback
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import DataLossError, NotFoundError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from monolith.embedding import Table
 
 __all__ = ["load_table", "load_tables", "restore_tables"]
+
+T = TypeVar("T")
+
+_MAX_PLANS = 5  # of one load; each but the first because of a save that was completed meanwhile
 
 
 def load_tables(
@@ -36,7 +50,8 @@ def load_tables(
         names: only these tables.
         partitions: only these partitions of the key space.
         num_threads: threads to read with, torch.get_num_threads() if None.
-        progress: called with a `Progress` after each batch, from the reading threads.
+        progress: called with a `Progress` after each batch, from the reading threads; from 0 again
+            where a save replaced what was being read.
         clock: of the new tables.
 
     Returns:
@@ -46,24 +61,35 @@ def load_tables(
         NotFoundError: the save, a file, a named table or a wanted partition is missing.
         DataLossError: a file is damaged, truncated or not of this save.
         InvalidArgumentError: another format or a newer version; or a learning rate was a function.
+        FailedPreconditionError: a budget that refuses new rows has no room for all.
+
+    Warns:
+        RuntimeWarning: rows made room for others at the budget, or candidates found none; the
+            counts are also in `Table.stats`.
     """
     from monolith.embedding import Table  # late: it imports this module
 
-    threads = checked_threads("[load_tables]", num_threads)
-    wanted = None if names is None else list(names)
-    plans = plan_tables(path, wanted, partitions)
-    _check_found(plans, wanted or [], path)
-    configs = {name: config_from_json(plan.config, plan.where) for name, plan in plans.items()}
-    tables: dict[str, Any] = {}
-    try:
-        for name, config in configs.items():
-            tables[name] = Table(config, clock=clock)
-        _import(plans, tables, threads, progress)
-    except BaseException:
-        for table in tables.values():
-            table.close()
-        raise
-    return tables
+    where = "[load_tables]"
+    threads = checked_threads(where, num_threads)
+    checked_progress(where, progress)
+    request = _Request.checked(where, path, names, partitions)
+
+    def load(plan: Plan) -> "dict[str, Table]":
+        request.check_found(plan)
+        plans = plan.tables
+        configs = {name: config_from_json(plan.config, plan.where) for name, plan in plans.items()}
+        tables: dict[str, Any] = {}
+        try:
+            for name, config in configs.items():
+                tables[name] = Table(config, clock=clock)
+            fill(where, plans, tables, threads, progress)
+        except BaseException:
+            for table in tables.values():
+                table.close()
+            raise
+        return tables
+
+    return _planned(request, load)
 
 
 def load_table(
@@ -77,7 +103,9 @@ def load_table(
 ) -> "Table":
     """One new table: the only one of a save, or the one that is named. See `load_tables`."""
     if name is None:
-        found = list(plan_tables(path, None, partitions))
+        partitions = checked_partitions("[load_tables]", partitions)
+        path = checked_paths("[load_tables]", path)
+        found = plan_tables(path, None, partitions).names
         if len(found) != 1:
             raise ValueError(f"[load_table] expected a name, one of the tables {found}, got None")
         name = found[0]
@@ -104,7 +132,8 @@ def restore_tables(
     """Give tables that exist the content of a save; what they held is gone. Not beside writers.
 
     Every file is checked before a table changes. Tables of the save that are not named here are
-    left out. Configs must be equal, but for learning rates.
+    left out. Configs must be equal, but for learning rates and the budget. Where it ends early
+    after that check, whatever the reason, the tables are empty and a note of the exception says so.
 
     Args:
         tables: one table, or several of different names.
@@ -112,7 +141,8 @@ def restore_tables(
         partitions: only these partitions of the key space.
         allow_missing: leave tables alone that the save does not have, instead of raising.
         num_threads: threads to read with, torch.get_num_threads() if None.
-        progress: called with a `Progress` after each batch, from the reading threads.
+        progress: called with a `Progress` after each batch, from the reading threads; from 0 again
+            where a save replaced what was being read.
 
     Returns:
         Names of the tables that the save does not have.
@@ -120,105 +150,70 @@ def restore_tables(
     Raises:
         InvalidArgumentError: a config differs; the message names the field. Otherwise as
             `load_tables`.
-        FailedPreconditionError: a cut of a table is open; a save, for example.
+        FailedPreconditionError: a cut of a table is open, of a save for example, or the table is
+            being restored.
     """
-    by_name = {table.name: table for table in checked_tables("[restore_tables]", tables)}
-    threads = checked_threads("[restore_tables]", num_threads)
-    plans = plan_tables(path, by_name, partitions)
-    missing = [name for name in by_name if name not in plans]
-    if not allow_missing:
-        _check_found(plans, by_name, path)
-    for name, plan in plans.items():
-        plan.check_config(config_to_json(by_name[name].config))
-    _verify(plans, by_name, threads)
-    for name in plans:
-        if by_name[name]._has_cut():
-            raise by_name[name]._cut_error("[restore_tables]")
-    try:
-        for name in plans:
-            by_name[name].clear()
-        _import(plans, by_name, threads, progress)
-    except (OSError, DataLossError, MemoryError) as error:
-        for name in plans:
-            by_name[name].clear()
-        raise DataLossError(
-            f"{error}; loading had begun, so the tables {list(plans)} are empty now"
-        ) from error
-    return missing
+    where = "[restore_tables]"
+    by_name = {table.name: table for table in checked_tables(where, tables)}
+    threads = checked_threads(where, num_threads)
+    checked_progress(where, progress)
+    request = _Request.checked(where, path, list(by_name), partitions)
+
+    def restore(plan: Plan) -> list[str]:
+        if not allow_missing:
+            request.check_found(plan)
+        for name, each in plan.tables.items():
+            each.check_config(config_to_json(by_name[name].config))
+        verify(plan.tables, by_name, threads)
+        with emptied(where, [by_name[name] for name in plan.tables]):
+            fill(where, plan.tables, by_name, threads, progress)
+        return [name for name in by_name if name not in plan.tables]
+
+    with told_as(where):
+        return _planned(request, restore)
 
 
-def _check_found(plans: dict[str, TablePlan], names: Iterable[str], path: Any) -> None:
-    for name in names:
-        if name not in plans:
-            raise NotFoundError(
-                f"[load_tables] expected table {name!r} in {path}, got tables {list(plans)}"
-            )
+@dataclass(frozen=True)
+class _Request:
+    """What a caller wants to load; None: all of it."""
 
+    paths: list[str]
+    names: list[str] | None
+    partitions: list[int] | None
 
-def _verify(plans: dict[str, TablePlan], tables: dict[str, TableVerbs], num_threads: int) -> None:
-    """Read everything once and change nothing."""
-    work = Work(0, None)
-
-    def check(reader: FileReader, source: Source, table: TableVerbs) -> None:
-        if source.file.kind == "candidates":
-            reader.candidates(source)
-            return
-        for _ in reader.rows(source):
-            work.report(0, 0)
-
-    run_all(work, _tasks(plans, tables, check, num_threads), num_threads)
-
-
-def _import(
-    plans: dict[str, TablePlan],
-    tables: dict[str, Any],
-    num_threads: int,
-    progress: ProgressCallback | None,
-) -> None:
-    """Fill empty tables."""
-    work = Work(sum(plan.num_rows for plan in plans.values()), progress)
-
-    def take(reader: FileReader, source: Source, table: TableVerbs) -> None:
-        if source.file.kind == "candidates":
-            table.import_candidates(reader.candidates(source))
-        else:
-            for rows in reader.rows(source):
-                table.import_rows(rows, num_threads=1)
-                work.report(len(rows), 0)
-        work.report(0, source.file.num_bytes)
-
-    # One more, because one of them waits for the disk most of the time.
-    num_workers = num_threads + (num_threads > 1)
-    run_all(work, _tasks(plans, tables, take, num_workers), num_workers)
-    for name, plan in plans.items():
-        tables[name].num_update_calls = plan.num_update_calls
-        tables[name].latest_time = plan.latest_time
-
-
-def _tasks(
-    plans: dict[str, TablePlan],
-    tables: dict[str, Any],
-    use: Callable[[FileReader, Source, TableVerbs], None],
-    num_threads: int,
-) -> list["functools.partial[None]"]:
-    """A call for each file."""
-    buffers = Buffers()
-    sources = [source for plan in plans.values() for source in plan.sources]
-    following = iter([*sources[num_threads:], *[None] * num_threads])
-
-    def task(reader: FileReader, source: Source, table: TableVerbs, ahead: Source | None) -> None:
-        if ahead is not None:
-            ahead.folder.will_read(ahead.file.path)
-        use(reader, source, table)
-
-    return [
-        functools.partial(
-            task,
-            FileReader(plan, tables[name].config, buffers),
-            source,
-            tables[name],
-            next(following),
+    @classmethod
+    def checked(cls, where: str, path: Any, names: Any, partitions: Any) -> "Self":
+        return cls(
+            checked_paths(where, path),
+            checked_names(where, names),
+            checked_partitions(where, partitions),
         )
-        for name, plan in plans.items()
-        for source in plan.sources
-    ]
+
+    def plan(self) -> Plan:
+        return plan_tables(self.paths, self.names, self.partitions)
+
+    def check_found(self, plan: Plan) -> None:
+        for name in self.names or []:
+            if name not in plan.tables:
+                raise NotFoundError(
+                    f"[load_tables] expected table {name!r} in {', '.join(self.paths)}, "
+                    f"got tables {plan.names}"
+                )
+
+
+def _planned(request: _Request, use: Callable[[Plan], T]) -> T:
+    """Make a plan and use it, anew where a save replaced what it was reading."""
+    notes: list[str] = []
+    for num_left in reversed(range(_MAX_PLANS)):
+        plan = None
+        try:
+            plan = request.plan()
+            with plan.holding():
+                return use(plan)
+        except BaseException as error:
+            add_notes(error, notes)
+            is_lost = isinstance(error, NotFoundError | DataLossError)
+            if not (is_lost and num_left and plan is not None and plan.is_replaced()):
+                raise
+            notes = get_notes(error)
+    raise AssertionError("the last plan returns or raises")

@@ -25,6 +25,8 @@ __all__ = [
     "Manifest",
     "TableEntry",
     "VERSION",
+    "is_data_file",
+    "is_data_folder",
     "is_readable",
     "parse_manifest",
 ]
@@ -35,6 +37,8 @@ VERSION = 1
 """Of the files that are written."""
 
 _PATH = re.compile(r"data-[0-9a-f]+/[A-Za-z0-9%_~.-]+\.arrow")
+_DATA_FOLDER = re.compile(r"data-[0-9a-f]{12}")
+_DATA_FILE = re.compile(r"\d+-[A-Za-z0-9%_~.-]*\.(rows|candidates)-\d{4}-\d{4}\.arrow")
 _MAX_INT = (1 << 63) - 1
 
 T = TypeVar("T")
@@ -134,6 +138,26 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         )
     tables = _field(content, "tables", list, where)
     return Manifest(tuple(_table(table, where) for table in tables))
+
+
+def is_data_folder(name: str) -> bool:
+    """Whether a save may have made a folder of this name.
+
+    Example:
+        >>> is_data_folder("data-0123456789ab"), is_data_folder("data-raw")
+        (True, False)
+    """
+    return _DATA_FOLDER.fullmatch(name) is not None
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a save may have made a file of this name in its folder.
+
+    Example:
+        >>> is_data_file("0-user.rows-0000-4095.arrow"), is_data_file("notes.arrow")
+        (True, False)
+    """
+    return _DATA_FILE.fullmatch(name) is not None
 
 
 def is_readable(version: int) -> bool:

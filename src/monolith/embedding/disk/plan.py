@@ -1,14 +1,13 @@
 """What a load takes from which files: one save, or several that hold parts of the same tables."""
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from monolith.embedding.arguments import as_integer, as_list
 from monolith.embedding.config import NUM_PARTITIONS
 from monolith.embedding.disk.config_json import first_difference
 from monolith.embedding.disk.folder import Folder, open_folder
@@ -16,7 +15,7 @@ from monolith.embedding.disk.manifest import MANIFEST, FileEntry, TableEntry, pa
 from monolith.embedding.disk.ranges import partitions_of_runs, runs_of, text_of
 from monolith.errors import InvalidArgumentError, NotFoundError
 
-__all__ = ["Source", "TablePlan", "plan_tables"]
+__all__ = ["Plan", "Source", "TablePlan", "plan_tables"]
 
 
 @dataclass(frozen=True)
@@ -75,40 +74,59 @@ class TablePlan:
             )
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is loaded.
+
+    Args:
+        tables: by name, in the order of the saves.
+        names: of all tables that the saves have.
+        manifests: the saves, with the bytes of their manifests.
+    """
+
+    tables: dict[str, TablePlan]
+    names: list[str]
+    manifests: list[tuple[Folder, bytes]]
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keeps saves from removing the files, where the file system has locks."""
+        sources = [source for plan in self.tables.values() for source in plan.sources]
+        with ExitStack() as stack:
+            for folder, _ in self.manifests:
+                paths = {s.file.path for s in sources if s.folder is folder}
+                stack.enter_context(folder.holding({path.split("/")[0] for path in paths}))
+            yield
+
+    def is_replaced(self) -> bool:
+        """Whether a save has taken the place of one of these."""
+        try:
+            return any(folder.read_manifest() != data for folder, data in self.manifests)
+        except NotFoundError:
+            return False
+
+
 def plan_tables(
-    path: Any, names: Iterable[str] | None, partitions: Iterable[int] | None
-) -> dict[str, TablePlan]:
+    paths: Sequence[str], names: Sequence[str] | None, partitions: Sequence[int] | None
+) -> Plan:
     """The plan of each table that is in a save; of those that are named, where names are given.
 
     Raises:
         NotFoundError: there is no save.
         InvalidArgumentError: saves hold a partition twice or, of those asked for, not at all.
     """
-    paths = (
-        [path] if isinstance(path, str | os.PathLike) else as_list("[load_tables]", "path", path)
-    )
     entries: dict[str, list[tuple[Folder, TableEntry]]] = {}
-    for folder in map(open_folder, paths):
-        manifest = parse_manifest(folder.read_manifest(), folder.where(MANIFEST))
-        for entry in manifest.tables:
+    manifests = [(folder, folder.read_manifest()) for folder in map(open_folder, paths)]
+    for folder, data in manifests:
+        for entry in parse_manifest(data, folder.where(MANIFEST)).tables:
             entries.setdefault(entry.name, []).append((folder, entry))
-    wanted = _wanted(partitions)
+    wanted = None
+    if partitions is not None:
+        wanted = np.zeros(NUM_PARTITIONS, np.bool_)
+        wanted[list(partitions)] = True
     chosen = set(entries if names is None else names)
-    return {name: _plan(found, wanted) for name, found in entries.items() if name in chosen}
-
-
-def _wanted(partitions: Iterable[int] | None) -> NDArray[np.bool_] | None:
-    if partitions is None:
-        return None
-    mask = np.zeros(NUM_PARTITIONS, np.bool_)
-    for given in as_list("[load_tables]", "partitions", partitions):
-        number = as_integer("[load_tables]", "a partition", given)
-        if not 0 <= number < NUM_PARTITIONS:
-            raise ValueError(
-                f"[load_tables] expected partitions in [0, {NUM_PARTITIONS}), got {number}"
-            )
-        mask[number] = True
-    return mask
+    tables = {name: _plan(found, wanted) for name, found in entries.items() if name in chosen}
+    return Plan(tables, list(entries), manifests)
 
 
 def _plan(entries: list[tuple[Folder, TableEntry]], wanted: NDArray[np.bool_] | None) -> TablePlan:

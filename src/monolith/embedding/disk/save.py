@@ -14,10 +14,15 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from monolith.embedding.arguments import check_number
-from monolith.embedding.checks import check_partitions
-from monolith.embedding.config import row_bytes
+from monolith.embedding.config import NUM_PARTITIONS, row_bytes
 from monolith.embedding.cut import Snapshot
-from monolith.embedding.disk.arguments import checked_tables, checked_threads
+from monolith.embedding.disk.arguments import (
+    checked_partitions,
+    checked_path,
+    checked_progress,
+    checked_tables,
+    checked_threads,
+)
 from monolith.embedding.disk.arrow import (
     candidate_schema,
     make_batch,
@@ -50,7 +55,7 @@ _BATCH_BYTES = 1 << 26  # of a batch of very long rows
 
 
 def save_tables(
-    tables: "TableVerbs | Sequence[TableVerbs]",
+    tables: "TableVerbs | Snapshot | Sequence[TableVerbs | Snapshot]",
     path: "str | os.PathLike[str]",
     *,
     partitions: Iterable[int] | None = None,
@@ -65,7 +70,8 @@ def save_tables(
     of their table are left out.
 
     Args:
-        tables: one table, or several of different names.
+        tables: one table, or several of different names. In place of a table may stand an open cut
+            of it, which stays open and whole.
         path: a folder, made if missing; with a scheme such as s3:// through fsspec.
         partitions: only these partitions of the key space.
         num_threads: threads to write with, torch.get_num_threads() if None.
@@ -75,7 +81,7 @@ def save_tables(
     Raises:
         OSError: the folder cannot be written; a full disk for example.
         InvalidArgumentError: the folder holds a manifest of another program or a newer version.
-        FailedPreconditionError: another save into the folder is running.
+        FailedPreconditionError: another save into the folder is running, or a cut is closed.
 
     Example:
         >>> import tempfile, torch
@@ -87,17 +93,24 @@ def save_tables(
         ...     load_table(path).lookup(torch.tensor([7]))
         tensor([[1., 2.]])
     """
-    chosen = checked_tables("[save_tables]", tables)
+    chosen = checked_tables("[save_tables]", tables, Snapshot)
     threads = checked_threads("[save_tables]", num_threads)
     rate = _checked_rate(max_bytes_per_second)
-    runs = runs_of(check_partitions(chosen[0].config, "save", partitions))
-    folder = open_folder(path)
+    checked_progress("[save_tables]", progress)
+    numbers = checked_partitions("[save_tables]", partitions)
+    runs = runs_of(range(NUM_PARTITIONS) if numbers is None else numbers)
+    folder = open_folder(checked_path("[save_tables]", path))
     try:
         with folder.writing(), ExitStack() as stack:
-            snapshots = [stack.enter_context(table.cut()) for table in chosen]
+            cuts = [each for each in chosen if isinstance(each, Snapshot)]
+            snapshots = [
+                each if each in cuts else stack.enter_context(each.cut()) for each in chosen
+            ]
             work = Work(sum(map(len, snapshots)), progress)
             stack.callback(work.close)
-            _save(_Job(folder, runs, Throttle(rate), work), snapshots, threads)
+            _save(
+                _Job(folder, runs, Throttle(rate, wait=work.wait), work, cuts), snapshots, threads
+            )
     except OSError as error:
         if error.errno is None:
             raise
@@ -119,6 +132,7 @@ class _Job:
     runs: list[Run]
     throttle: Throttle
     work: Work
+    cuts: list[Snapshot]  # of the caller
 
 
 def _save(job: _Job, snapshots: list[Snapshot], num_threads: int) -> None:
@@ -247,5 +261,5 @@ class _TableSave:
         with self._lock:
             self._num_written[runs] += 1
             is_last = self._num_written[runs] == 1 + bool(candidate_columns(self._snapshot.config))
-        if is_last:
+        if is_last and self._snapshot not in self._job.cuts:
             self._snapshot.release(partitions_of_runs(runs))

@@ -59,13 +59,17 @@ class Work:
         self._waiter.shutdown(wait=True)
 
     def stop(self) -> None:
-        """Let every task end at its next report."""
+        """Let every task end at its next report or wait."""
         self._stop.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but no longer than until `stop`; raises CancelledError then."""
+        if self._stop.wait(seconds):
+            raise CancelledError("[run_all] stopped, because another task failed")
 
     def report(self, num_rows: int, num_bytes: int) -> None:
         """Some more is done; raises CancelledError after `stop`."""
-        if self._stop.is_set():
-            raise CancelledError("[run_all] stopped, because another task failed")
+        self.wait(0.0)
         with self._lock:
             self._num_rows += num_rows
             self._num_bytes += num_bytes
