@@ -10,6 +10,7 @@ import torch
 from monolith.embedding import Applied, Table, TableConfig, restore_tables, save_tables
 from monolith.embedding.arguments import as_integer
 from monolith.embedding.autograd import Reading, lookup_bags
+from monolith.embedding.disk.arguments import checked_paths
 from monolith.embedding.disk.plan import plan_tables
 from monolith.embedding.gradient_queue import GradientQueue, queue_of
 from monolith.embedding.table_content import restore_content, table_content
@@ -205,7 +206,8 @@ class TableModule(torch.nn.Module):
 
     def load(self, path: "str | os.PathLike[str]", **options: Any) -> None:
         """Read what `save` wrote; the queue is dropped. Options as in `restore_tables`."""
-        plan = plan_tables(path, [self.table.name], None).get(self.table.name)
+        paths = checked_paths(f"[{type(self).__name__}.load]", path)
+        plan = plan_tables(paths, [self.table.name], None).tables.get(self.table.name)
         table = self._table_with_seed(None if plan is None else plan.config.get("seed"))
         restore_tables(table, path, **options)
         self._replace(table)
