@@ -164,10 +164,8 @@ def test_a_table_that_the_save_does_not_have_is_refused(tmp_path):
     saved(tmp_path)
     with pytest.raises(NotFoundError) as caught:
         restore_tables(make(plain(name="item")), tmp_path)
-    assert (
-        str(caught.value)
-        == f"[load_tables] expected table 'item' in {tmp_path}, got tables ['user']"
-    )
+    text = f"expected table 'item' in {tmp_path}, got tables ['user']"
+    assert str(caught.value) == f"[restore_tables] {text}"
 
 
 def test_partitions_that_the_saves_do_not_have_are_refused(tmp_path):

@@ -4,13 +4,14 @@ import os
 
 import pytest
 
-from monolith.embedding import load_table, restore_tables, save_tables
+from monolith.embedding import load_table, load_tables, restore_tables, save_tables
 from monolith.embedding.disk import folder as folder_module
 from monolith.embedding.disk import load as load_module
 from monolith.errors import NotFoundError
 from tests.embedding.disk.cases import assert_same_table, filled, make, plain
 
 STORE = "memory://replaced"
+OTHER = filled(9, plain(name="other"))
 
 
 class Saves:
@@ -25,7 +26,7 @@ class Saves:
     def __call__(self, file, memory):
         if self._left:
             self._left -= 1
-            save_tables(self.new, self._path)
+            save_tables([self.new, OTHER], self._path)
         return self._read(file, memory)
 
 
@@ -43,7 +44,7 @@ def test_a_load_from_a_disk_gets_what_it_began_with(tmp_path, old, monkeypatch):
     saves = Saves(tmp_path, monkeypatch)
     assert_same_table(load_table(tmp_path), old)
     assert num_folders(tmp_path) == 2
-    assert_same_table(load_table(tmp_path), saves.new)
+    assert_same_table(load_table(tmp_path, name="user"), saves.new)
     save_tables(old, tmp_path)
     assert num_folders(tmp_path) == 1
 
@@ -60,7 +61,7 @@ def test_a_restore_reads_one_save_twice(tmp_path, old, monkeypatch):
 def test_where_there_are_no_locks_a_load_takes_the_new_save(tmp_path, old, monkeypatch, place):
     path = STORE if place == "store" else tmp_path
     monkeypatch.setattr(folder_module, "_try_lock", lambda number, kind: True)
-    save_tables([old, filled(9, plain(name="b"))], path)
+    save_tables([old, OTHER], path)
     saves = Saves(path, monkeypatch)
     table = make(plain(2))
     restore_tables(table, path, num_threads=1)
@@ -69,7 +70,7 @@ def test_where_there_are_no_locks_a_load_takes_the_new_save(tmp_path, old, monke
 
 def test_a_load_gives_up_when_saves_come_too_often(old, monkeypatch):
     monkeypatch.setattr(load_module, "_MAX_PLANS", 3)
-    save_tables(old, STORE)
+    save_tables([old, OTHER], STORE)
     Saves(STORE, monkeypatch, num_saves=100)
     with pytest.raises(NotFoundError, match=r"expected a file, got none at memory://replaced/data"):
-        load_table(STORE)
+        load_tables(STORE, num_threads=1)
