@@ -6,6 +6,7 @@ An id numbers the rows of its feature from 0. Systems with one table for all fea
 which has the feature in its upper bits, or its *flat* number, the row of a fixed table.
 """
 
+import itertools
 import math
 import sys
 import time
@@ -92,7 +93,7 @@ def layers() -> list[tuple[Floats, Floats]]:
     """First weights (out, in) and biases (out,) of the dense layers, as torch draws them."""
     random = np.random.default_rng([_SEED, 1])
     made = []
-    for width, out in zip(WIDTHS, WIDTHS[1:], strict=False):
+    for width, out in itertools.pairwise(WIDTHS):
         bound = 1 / math.sqrt(width)
         weight = random.uniform(-bound, bound, (out, width)).astype(np.float32)
         made.append((weight, random.uniform(-bound, bound, out).astype(np.float32)))
