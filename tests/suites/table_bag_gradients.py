@@ -170,7 +170,9 @@ class AppliedBags(TableCase):
     @every_mode
     def test_bad_gradients_are_skipped_or_clipped_as_by_key(self, policy, mode):
         options = {"clip_value": 8} if policy == "clip" else {}
-        one, other = self.equal_tables(TableConfig("user", Segment(3), non_finite=policy, **options))
+        one, other = self.equal_tables(
+            TableConfig("user", Segment(3), non_finite=policy, **options)
+        )
         piece = gradients_of(one, random_bags(repeated_keys(100), mode))
         piece.gradients[3, 1], piece.gradients[5], piece.gradients[7, 0] = NAN, INF, -INF
         self.check(one, other, [piece, gradients_of(one, random_bags(repeated_keys(50)), 1)])
