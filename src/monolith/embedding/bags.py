@@ -8,7 +8,7 @@ import torch
 
 from monolith.embedding.checks import check_tensor
 
-__all__ = ["MODES", "BagGradients", "Bags", "PooledRows"]
+__all__ = ["BagGradients", "Bags", "MODES", "PooledRows"]
 
 MODES = ("sum", "mean", "sqrtn", "max")
 """How the rows of a bag are combined; sqrtn is the sum over the square root of the count."""
