@@ -105,7 +105,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
   std::vector<float> rows(3 * dim);
   float *sum = rows.data(), *next = sum + dim, *missing = next + dim;
   BagCursor at(bags, range.first);
-  const auto hit = [&](size_t i, const char* row, uint32_t) {
+  const auto hit = [&](size_t i, const char* row, uint32_t) __attribute__((always_inline)) {
     at.move_to(i);
     const auto* values = reinterpret_cast<const float*>(row);
     const float weight = bags.weights != nullptr ? bags.weights[i] : 1.0f;
@@ -114,7 +114,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     bags.weights == nullptr ? racy_load(first, row, dim * 4)
                             : kernels.scale(first, values, weight, dim);
   };
-  const auto done = [&](size_t i) {
+  const auto done = [&](size_t i) __attribute__((always_inline)) {
     if (at.end - at.begin == 1) return;
     std::swap(sum, next);
     if (i + 1 < at.end) return;
