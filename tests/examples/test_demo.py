@@ -26,7 +26,7 @@ def train(trainee, steps):
 
 
 def without_times(text):
-    return re.sub(r"[\d,]+ samples/s|Done in \d+ s|Figure: .*", "", text)
+    return re.sub(r" *[\d,]+ samples/s|Done in \d+ s|Figure: .*", "", text)
 
 
 @pytest.fixture(scope="module")
