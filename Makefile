@@ -27,7 +27,7 @@ build/.installed: .venv/.ready CMakeLists.txt $(SOURCES)
 build: build/.installed  ## create .venv, build the C++ core, install the package
 	@echo "== the package is installed in .venv"
 
-demo: build  ## run a small training job end to end
+demo: build  ## train a ranking model on a stream of new ids, draw a figure
 	@echo "== running the demo"
 	$(PY) examples/demo.py
 
@@ -43,7 +43,7 @@ test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
 	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
 	  --ignore=tests/embedding/disk/test_reloaded.py --ignore=tests/embedding/test_replay.py \
-	  -k "not (TestReference and (65536 or hundred_thousand or twenty_turnovers))"
+	  -k "not (TestReference and many_rows)"
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"

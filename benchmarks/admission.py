@@ -6,26 +6,15 @@ becomes a candidate, and past the cap each replaces the oldest one.
 
 import itertools
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-import monolith
 from benchmarks import workload as work
-from benchmarks.harness import (
-    BenchmarkError,
-    Measurement,
-    Rules,
-    Sample,
-    emit,
-    interleave,
-    ratios,
-    say,
-    timed,
-)
+from benchmarks.harness import BenchmarkError, Sample, say, timed
 from benchmarks.ours import fill, table_config
+from benchmarks.question import Question, key_batches
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.embedding import MinCount, Table
@@ -33,7 +22,6 @@ from monolith.embedding import MinCount, Table
 _DIM = 16
 _ROWS = 20_000_000
 _CALLS = 64  # of a sample
-_VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
 
 
 class Bench:
@@ -43,8 +31,7 @@ class Bench:
         self._workload = workload
         self._table = Table(replace(table_config(workload.dim, with_state=True), admission=rule))
         fill(self._table, workload)
-        batches = work.index_batches(workload, "uniform")
-        self._existing = [torch.from_numpy(work.keys_of(batch)) for batch in batches]
+        self._existing = key_batches(workload)
         self._grads = torch.from_numpy(work.gradients(workload)[0])
         self._first_new = itertools.count(workload.rows, workload.batch)
 
@@ -71,34 +58,19 @@ class Bench:
         return Sample(window.seconds * 1e9 / num_keys, window.others_cores)
 
 
-def measure(
-    name: str, takes: dict[str, Callable[[], Sample]], bench: Workload, rules: Rules
-) -> None:
-    """Samples in turns; the line of the table with a rule, and its ratio to the one without."""
-    for warm_up in takes.values():
-        warm_up()
-    series = interleave(takes, rules)
-    ours, *others = takes
-    measurement = Measurement(
-        name=name,
-        system="monolith",
-        unit="ns/key",
-        series=series[ours],
-        sizes=sizes_of(bench, "uniform"),
-        versions=_VERSIONS,
-        ratios=ratios(series, ours, others),
-    )
-    emit(measurement, rules)
-
-
 def run(options: Options) -> None:
     """Print one line for existing keys and one for refused ones."""
     workload = Workload(QUICK_ROWS if options.is_quick else _ROWS, _DIM, threads=1)
     say(f"[admission] {workload.rows:,} rows, dim {_DIM}: with MinCount(2), and without a rule")
     ruled, free = Bench(workload, MinCount(2)), Bench(workload, None)
-    takes = {"MinCount": ruled.existing, "no rule": free.existing}
-    measure("admission_existing", takes, workload, options.rules)
-    measure("admission_refused", {"MinCount": ruled.refused}, workload, options.rules)
+    questions = {
+        "admission_existing": {"MinCount": ruled.existing, "no rule": free.existing},
+        "admission_refused": {"MinCount": ruled.refused},
+    }
+    for name, takes in questions.items():
+        for warm_up in takes.values():
+            warm_up()
+        Question(name, "ns/key", sizes_of(workload, "uniform"), options.rules).measure(takes)
 
 
 if __name__ == "__main__":

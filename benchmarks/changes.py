@@ -2,9 +2,10 @@
 
 Updates are `apply_gradients` with Adagrad. The logged table's cursor reads before every sample, so
 each sample notes each of its rows anew. A save beside updates writes at most 100 MB/s with one
-thread, beside one thread that updates.
+thread, beside one thread that updates: a table of rows, and one whose keys all wait for admission.
 """
 
+import dataclasses
 import functools
 import shutil
 import statistics
@@ -16,23 +17,12 @@ from dataclasses import dataclass, field
 import torch
 
 from benchmarks import workload as work
-from benchmarks.harness import (
-    ROOT,
-    BenchmarkError,
-    Measurement,
-    Rules,
-    Sample,
-    emit,
-    interleave,
-    ratios,
-    say,
-    timed,
-)
+from benchmarks.harness import ROOT, BenchmarkError, Rules, Sample, say, timed
 from benchmarks.ours import fill, table_config
-from benchmarks.readers import VERSIONS
+from benchmarks.question import Question, key_batches
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
-from monolith.embedding import Table, save_tables
+from monolith.embedding import MinCount, Table, save_tables
 
 _ROWS, _DIM = 2_000_000, 16
 _SAVED_ROWS = 5_000_000
@@ -50,11 +40,19 @@ def make(workload: Workload) -> Table:
     return table
 
 
+def make_asking(workload: Workload) -> Table:
+    """A table without rows: all keys are candidates, and stay so."""
+    rule = MinCount(1 << 30, max_bytes=1 << 30)
+    table = Table(dataclasses.replace(table_config(workload.dim, with_state=True), admission=rule))
+    for indices in work.index_ranges(workload.rows, workload.batch):
+        keys = torch.from_numpy(work.keys_of(indices))
+        table.apply_gradients(keys, torch.ones(len(keys), workload.dim))
+    return table
+
+
 def measure_log(workload: Workload, rules: Rules) -> None:
     """Updates with the log on, beside a table whose log is off."""
-    batches = [
-        torch.from_numpy(work.keys_of(each)) for each in work.index_batches(workload, "uniform")
-    ]
+    batches = key_batches(workload)
     gradient = torch.from_numpy(work.gradients(workload)[0])
     logged, plain = make(workload), make(workload)
     logged.changes("reader")
@@ -71,19 +69,7 @@ def measure_log(workload: Workload, rules: Rules) -> None:
     for table in (logged, plain):
         sample(table)
     takes = {"on": functools.partial(sample, logged), "off": functools.partial(sample, plain)}
-    series = interleave(takes, rules)
-    emit(
-        Measurement(
-            name="changes_log",
-            system="monolith",
-            unit="M keys/s",
-            series=series["on"],
-            sizes=sizes_of(workload, "uniform"),
-            versions=VERSIONS,
-            ratios=ratios(series, "on", ["off"]),
-        ),
-        rules,
-    )
+    Question("changes_log", "M keys/s", sizes_of(workload, "uniform"), rules).measure(takes)
 
 
 def measure_read(workload: Workload, num_read: int, rules: Rules) -> None:
@@ -105,18 +91,8 @@ def measure_read(workload: Workload, num_read: int, rules: Rules) -> None:
         return Sample(num_read / window.seconds / 1e6, window.others_cores)
 
     sample()
-    emit(
-        Measurement(
-            name="changes_read",
-            system="monolith",
-            unit="M keys/s",
-            series=interleave({"read": sample}, rules)["read"],
-            sizes=sizes_of(workload),
-            versions=VERSIONS,
-            notes={"num_changed": num_read},
-        ),
-        rules,
-    )
+    question = Question("changes_read", "M keys/s", sizes_of(workload), rules)
+    question.measure({"read": sample}, lambda: {"num_changed": num_read})
 
 
 @dataclass
@@ -136,8 +112,7 @@ class Beside:
 
     def take(self, is_beside: bool) -> Sample:
         """Million keys per second of a window."""
-        drawn = work.index_batches(self.workload, "uniform")
-        batches = [torch.from_numpy(work.keys_of(each)) for each in drawn]
+        batches = key_batches(self.workload)
         gradient = torch.from_numpy(work.gradients(self.workload)[0])
         stop, num_calls = threading.Event(), 0
         saver = threading.Thread(target=self._save_until, args=(stop,))
@@ -157,42 +132,34 @@ class Beside:
         num_keys = num_calls * self.workload.batch
         return Sample(num_keys / window.seconds / 1e6, window.others_cores)
 
-    def pause_ms(self, quantile: float) -> float:
+    def notes(self) -> dict[str, float]:
+        """What the samples do not say."""
+        return {
+            "num_saves": self.num_saves,
+            "pause_p99_ms": self._pause_ms(0.99),
+            "pause_max_ms": self._pause_ms(1.0),
+        }
+
+    def _pause_ms(self, quantile: float) -> float:
         """How much longer a call took beside a save than the usual one alone, in milliseconds."""
         calls = sorted(self.seconds[True])
         late = calls[min(len(calls) - 1, int(quantile * len(calls)))]
         return round((late - statistics.median(self.seconds[False])) * 1e3, 3)
 
 
-def measure_save(workload: Workload, rules: Rules) -> None:
+def measure_save(name: str, table: Table, workload: Workload, rules: Rules) -> None:
     """Updates beside a save and alone, in turns."""
     shutil.rmtree(_FOLDER, ignore_errors=True)
     try:
-        beside = Beside(make(workload), workload)
+        beside = Beside(table, workload)
         takes = {
             "beside": functools.partial(beside.take, True),
             "alone": functools.partial(beside.take, False),
         }
-        series = interleave(takes, rules)
+        sizes = sizes_of(workload, "uniform")
+        Question(name, "M keys/s of one thread", sizes, rules).measure(takes, beside.notes)
     finally:
         shutil.rmtree(_FOLDER, ignore_errors=True)
-    emit(
-        Measurement(
-            name="save_beside",
-            system="monolith",
-            unit="M keys/s of one thread",
-            series=series["beside"],
-            sizes=sizes_of(workload, "uniform"),
-            versions=VERSIONS,
-            ratios=ratios(series, "beside", ["alone"]),
-            notes={
-                "num_saves": beside.num_saves,
-                "pause_p99_ms": beside.pause_ms(0.99),
-                "pause_max_ms": beside.pause_ms(1.0),
-            },
-        ),
-        rules,
-    )
 
 
 def run(options: Options) -> None:
@@ -203,7 +170,11 @@ def run(options: Options) -> None:
     measure_read(Workload(rows, _DIM), min(rows, _NUM_READ), options.rules)
     saved = QUICK_ROWS if options.is_quick else _SAVED_ROWS
     say(f"[changes] {saved:,} rows: updates beside a save of 100 MB/s")
-    measure_save(Workload(saved, _DIM, batch=_SMALL_BATCH, threads=1), options.rules)
+    small = Workload(saved, _DIM, batch=_SMALL_BATCH, threads=1)
+    measure_save("save_beside", make(small), small, options.rules)
+    say(f"[changes] {rows:,} candidates: updates beside a save of 100 MB/s")
+    asking = Workload(rows, _DIM, batch=2 * _SMALL_BATCH, threads=1)
+    measure_save("save_beside_admission", make_asking(asking), asking, options.rules)
 
 
 if __name__ == "__main__":

@@ -16,19 +16,9 @@ import torch
 
 import monolith
 from benchmarks import workload as work
-from benchmarks.harness import (
-    ROOT,
-    BenchmarkError,
-    Measurement,
-    Rules,
-    Sample,
-    emit,
-    interleave,
-    ratios,
-    say,
-    timed,
-)
+from benchmarks.harness import ROOT, BenchmarkError, Rules, Sample, interleave, say, timed
 from benchmarks.ours import table_config
+from benchmarks.question import Question
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.embedding import Table, load_table, save_tables
@@ -127,18 +117,10 @@ def measure(disk: Disk, workload: Workload, rules: Rules) -> None:
     }
     for name, (ours, plain) in sides.items():
         series = interleave({"monolith": ours, "sequential": plain}, rules)
+        question = Question(name, "MB/s", sizes_of(workload), rules, _VERSIONS)
         for system in series:
-            measurement = Measurement(
-                name=name,
-                system=system,
-                unit="MB/s",
-                series=series[system],
-                sizes=sizes_of(workload),
-                versions=_VERSIONS,
-                ratios=ratios(series, system, ["sequential"]) if system == "monolith" else {},
-                notes={"num_bytes": disk.num_bytes},
-            )
-            emit(measurement, rules)
+            notes = {"num_bytes": disk.num_bytes}
+            question.answer(series, system, "sequential", system=system, notes=notes)
 
 
 def run(options: Options) -> None:

@@ -9,18 +9,10 @@ from typing import Any
 import torch
 
 from benchmarks import workload as work
-from benchmarks.harness import (
-    BenchmarkError,
-    Measurement,
-    Rules,
-    Sample,
-    Series,
-    emit,
-    say,
-    trimmed_bytes,
-)
+from benchmarks.harness import BenchmarkError, Rules, Sample, Series, say, trimmed_bytes
 from benchmarks.ours import table_config
-from benchmarks.readers import VERSIONS, Call, measure_beside, rate, run_threads
+from benchmarks.question import Question
+from benchmarks.readers import Call, measure_beside, rate, run_threads
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.embedding import Expiry, Table
@@ -62,26 +54,18 @@ def measure_churn(workload: Workload, rules: Rules) -> None:
     if churned.evict() != rows // 2:
         raise BenchmarkError("[eviction] expected half of the rows to expire")
     fill(churned, rows, rows + rows // 2, batch, now=_DAY)
-    churned_bytes = trimmed_bytes() - before
+    series = {"churned": Series([(trimmed_bytes() - before) / rows])}
     report = churned.memory_report()["total_bytes"]
     churned.close()
 
     before = trimmed_bytes()
     fresh = make()
     fill(fresh, rows // 2, rows + rows // 2, batch, now=_DAY)
-    fresh_bytes = trimmed_bytes() - before
-    measurement = Measurement(
-        name="eviction_memory",
-        system="monolith",
-        unit="B/key",
-        series=Series([churned_bytes / rows]),
-        sizes=sizes_of(workload),
-        versions=VERSIONS,
-        ratios={"fresh": churned_bytes / fresh_bytes},
-        notes={"report_over_fresh": round(report / fresh.memory_report()["total_bytes"], 4)},
-    )
+    series["fresh"] = Series([(trimmed_bytes() - before) / rows])
+    notes = {"report_over_fresh": round(report / fresh.memory_report()["total_bytes"], 4)}
     fresh.close()
-    emit(measurement, rules)
+    question = Question("eviction_memory", "B/key", sizes_of(workload), rules)
+    question.answer(series, "churned", "fresh", notes=notes)
 
 
 class Swept:

@@ -11,18 +11,9 @@ from dataclasses import replace
 import torch
 
 from benchmarks import workload as work
-from benchmarks.harness import (
-    BenchmarkError,
-    Measurement,
-    Sample,
-    emit,
-    interleave,
-    ratios,
-    say,
-    timed,
-)
+from benchmarks.harness import BenchmarkError, Sample, interleave, say, timed
 from benchmarks.ours import fill, table_config
-from benchmarks.readers import VERSIONS
+from benchmarks.question import Question, key_batches
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import LEARNING_RATE, Workload
 from monolith.embedding import FTRL, Adagrad, Adam, Segment, Table
@@ -72,8 +63,7 @@ def run(options: Options) -> None:
     """Print one line per optimizer."""
     workload = Workload(QUICK_ROWS if options.is_quick else _ROWS, _DIM)
     say(f"[optimizers] {workload.rows:,} rows, dim {_DIM}: {', '.join(_OPTIMIZERS)}")
-    drawn = work.index_batches(workload, "uniform")
-    batches = [torch.from_numpy(work.keys_of(indices)) for indices in drawn]
+    batches = key_batches(workload)
     takes = {
         name: functools.partial(sample, make(optimizer, workload), optimizer, batches, workload)
         for name, optimizer in _OPTIMIZERS.items()
@@ -81,18 +71,10 @@ def run(options: Options) -> None:
     for warm_up in takes.values():
         warm_up()
     series = interleave(takes, options.rules)
+    question = Question("optimizers", "GB/s", sizes_of(workload, "uniform"), options.rules)
     for name, optimizer in _OPTIMIZERS.items():
-        measurement = Measurement(
-            name="optimizers",
-            system="monolith",
-            unit="GB/s",
-            series=series[name],
-            sizes=sizes_of(workload, "uniform"),
-            versions=VERSIONS,
-            ratios=ratios(series, name, ["adagrad"]) if name != "adagrad" else {},
-            notes={"optimizer": name, "bytes_per_key": moved_bytes(optimizer, _DIM)},
-        )
-        emit(measurement, options.rules)
+        notes = {"optimizer": name, "bytes_per_key": moved_bytes(optimizer, _DIM)}
+        question.answer(series, name, "adagrad", notes=notes)
 
 
 if __name__ == "__main__":

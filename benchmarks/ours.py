@@ -5,7 +5,7 @@ import sys
 import torch
 
 import monolith
-from benchmarks.worker import System, serve
+from benchmarks.worker import System, Worker, serve
 from benchmarks.workload import (
     INITIAL_ACCUMULATOR,
     LEARNING_RATE,
@@ -76,4 +76,4 @@ class Monolith(System):
 if __name__ == "__main__":
     if issubclass(Table, ReferenceTable):
         sys.exit("error: the native extension is missing, only the slow table is there: make build")
-    serve(Monolith())
+    serve(Worker(Monolith()))

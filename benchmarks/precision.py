@@ -11,20 +11,17 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-import monolith
 from benchmarks.harness import (
     BenchmarkError,
-    Measurement,
     Rules,
     Sample,
     Series,
-    emit,
     interleave,
-    ratios,
     say,
     timed,
     trimmed_bytes,
 )
+from benchmarks.question import Question
 from benchmarks.stage import QUICK_ROWS, Options, run_stage
 from benchmarks.workload import keys_of
 from monolith.embedding import SGD, Segment, Table, TableConfig
@@ -33,7 +30,6 @@ _PRECISIONS = ("fp32", "fp16", "bf16")
 _ROWS = 2_000_000
 _BATCH = 65_536
 _NUM_BATCHES = 16
-_VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
 
 
 def build(rows: int, dim: int, precision: str) -> tuple[Table, Series]:
@@ -92,25 +88,14 @@ def measure(rows: int, dim: int, rules: Rules) -> None:
         for warm_up in contenders.values():
             warm_up()
         series[name] = interleave(contenders, rules)
-    for name, by_name in series.items():
-        _emit(name, by_name, {"rows": rows, "dim": dim, "batch": len(keys[0])}, rules)
+    sizes = {"rows": rows, "dim": dim, "batch": len(keys[0])}
+    for name, each in series.items():
+        unit = "B/key" if name == "precision_memory" else "M keys/s"
+        for precision in _PRECISIONS:
+            notes = {"precision": precision, "threads": torch.get_num_threads()}
+            Question(name, unit, sizes, rules).answer(each, precision, "fp32", notes=notes)
     for table in tables.values():
         table.close()
-
-
-def _emit(name: str, series: dict[str, Series], sizes: dict[str, int], rules: Rules) -> None:
-    for precision in _PRECISIONS:
-        measurement = Measurement(
-            name=name,
-            system="monolith",
-            unit="B/key" if name == "precision_memory" else "M keys/s",
-            series=series[precision],
-            sizes=sizes,
-            versions=_VERSIONS,
-            ratios=ratios(series, precision, ["fp32"]) if precision != "fp32" else {},
-            notes={"precision": precision, "threads": torch.get_num_threads()},
-        )
-        emit(measurement, rules)
 
 
 def run(options: Options) -> None:

@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import ROOT, BenchmarkError, Sample, say
@@ -36,13 +37,18 @@ def interpreter(system: str) -> str:
 
 
 class WorkerProcess:
-    """One system in a process of its own, until `close`."""
+    """One system in a process of its own, until `close`.
 
-    def __init__(self, system: str) -> None:
+    Args:
+        system: its name, which begins with that of the peer whose interpreter it needs.
+        command: the module to run and its arguments; without them, the table of the system.
+    """
+
+    def __init__(self, system: str, command: Sequence[str] = ()) -> None:
         self.system = system
         settings = {"PYTHONWARNINGS": "ignore", "TF_CPP_MIN_LOG_LEVEL": "3"}
         self._process = subprocess.Popen(
-            [interpreter(system), "-m", MODULES[system]],
+            [interpreter(system), "-m", *(command or [MODULES[system]])],
             cwd=ROOT,
             env={**os.environ, **settings},
             stdin=subprocess.PIPE,

@@ -15,17 +15,16 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-import monolith
 from benchmarks import workload as work
-from benchmarks.harness import Measurement, Rules, Sample, emit, interleave, ratios, timed
+from benchmarks.harness import Rules, Sample, timed
 from benchmarks.ours import table_config
+from benchmarks.question import Question
 from benchmarks.worker import check
 from benchmarks.workload import Workload
 from monolith.embedding import Table
 
 Call = Callable[[int], None]
 NUM_READERS = 2
-VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
 
 
 @dataclass
@@ -80,18 +79,7 @@ def measure_beside(
         "beside": functools.partial(take, True),
         "alone": functools.partial(take, False),
     }
-    series = interleave(contenders, rules)
-    measurement = Measurement(
-        name=name,
-        system="monolith",
-        unit="M keys/s of one reader",
-        series=series["beside"],
-        sizes=sizes,
-        versions=VERSIONS,
-        ratios=ratios(series, "beside", ["alone"]),
-        notes=notes(),
-    )
-    emit(measurement, rules)
+    Question(name, "M keys/s of one reader", sizes, rules).measure(contenders, notes)
 
 
 class Bench:

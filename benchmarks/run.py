@@ -21,6 +21,7 @@ from benchmarks.harness import ROOT, say
 
 STAGES = (
     "lookup",
+    "bags",
     "insert",
     "update",
     "memory",
@@ -33,6 +34,8 @@ STAGES = (
     "eviction",
     "disk",
     "changes",
+    "end_to_end",
+    "small_bag",
 )
 
 

@@ -6,26 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.harness import (
-    Measurement,
-    Rules,
-    Sample,
-    Series,
-    emit,
-    interleave,
-    ratios,
-    say,
-)
-from benchmarks.readers import (
-    NUM_READERS,
-    VERSIONS,
-    Bench,
-    Call,
-    Loop,
-    measure_beside,
-    rate,
-    run_threads,
-)
+from benchmarks.harness import Rules, Sample, Series, interleave, say
+from benchmarks.question import Question
+from benchmarks.readers import NUM_READERS, Bench, Call, Loop, measure_beside, rate, run_threads
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 
@@ -52,19 +35,12 @@ def measure_readers(bench: Bench, rules: Rules) -> None:
     scaling = {
         name: _scaling(series[f"{name}/1"], series[f"{name}/{NUM_READERS}"]) for name in makers
     }
+    sizes = sizes_of(bench.workload, bench.distribution)
+    question = Question("scaling", f"times from 1 to {NUM_READERS} readers", sizes, rules)
     for name in makers:
         medians = [statistics.median(series[f"{name}/{r}"].values) for r in (1, NUM_READERS)]
-        measurement = Measurement(
-            name="scaling",
-            system=name,
-            unit=f"times from 1 to {NUM_READERS} readers",
-            series=scaling[name],
-            sizes=sizes_of(bench.workload, bench.distribution),
-            versions=VERSIONS,
-            ratios=ratios(scaling, name, ["gather"]) if name == "monolith" else {},
-            notes={"million_keys_per_second": [round(median, 2) for median in medians]},
-        )
-        emit(measurement, rules)
+        notes = {"million_keys_per_second": [round(median, 2) for median in medians]}
+        question.answer(scaling, name, "gather", system=name, notes=notes)
 
 
 def _scaling(one: Series, several: Series) -> Series:

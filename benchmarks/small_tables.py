@@ -12,21 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-import monolith
-from benchmarks.harness import (
-    BenchmarkError,
-    Measurement,
-    Rules,
-    Sample,
-    Series,
-    emit,
-    interleave,
-    ratios,
-    resident_bytes,
-    say,
-    timed,
-)
+from benchmarks.harness import BenchmarkError, Rules, Sample, Series, resident_bytes, say, timed
 from benchmarks.ours import table_config
+from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
 from benchmarks.worker import check
 from monolith.embedding import Table
@@ -35,7 +23,11 @@ _NUM_TABLES = 1_000
 _ROWS = 10
 _DIM = 16
 _NUM_REPEATS = 7
-_VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
+
+
+def sizes_of(rows: int) -> dict[str, int]:
+    """The size fields of a JSON line."""
+    return {"tables": _NUM_TABLES, "rows": rows, "dim": _DIM}
 
 
 def measure_memory(rules: Rules) -> None:
@@ -55,8 +47,9 @@ def measure_memory(rules: Rules) -> None:
         if len(table) != _ROWS:
             raise BenchmarkError(f"[small_tables] expected {_ROWS} rows, got {len(table)}")
         table.close()
-    _emit("empty_table", "B", Series([empty]), rules, rows=0)
-    _emit("thousand_tables", "MiB", Series([filled / 2**20]), rules, rows=_ROWS)
+    series = {"empty": Series([empty]), "filled": Series([filled / 2**20])}
+    Question("empty_table", "B", sizes_of(0), rules).answer(series, "empty")
+    Question("thousand_tables", "MiB", sizes_of(_ROWS), rules).answer(series, "filled")
 
 
 def creation(create: Callable[[int], object]) -> Sample:
@@ -89,29 +82,7 @@ def measure_creation(rules: Rules) -> None:
     }
     for warm_up in contenders.values():
         warm_up()
-    series = interleave(contenders, rules)
-    _emit("create_tables", "ms", series["monolith"], rules, ratios(series, "monolith", ["torch"]))
-
-
-def _emit(
-    name: str,
-    unit: str,
-    series: Series,
-    rules: Rules,
-    to_baselines: dict[str, float] | None = None,
-    *,
-    rows: int = 0,
-) -> None:
-    measurement = Measurement(
-        name=name,
-        system="monolith",
-        unit=unit,
-        series=series,
-        sizes={"tables": _NUM_TABLES, "rows": rows, "dim": _DIM},
-        versions=_VERSIONS,
-        ratios=to_baselines or {},
-    )
-    emit(measurement, rules)
+    Question("create_tables", "ms", sizes_of(0), rules).measure(contenders)
 
 
 def run(options: Options) -> None:

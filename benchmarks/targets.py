@@ -55,6 +55,10 @@ def _field(name: str) -> Callable[[Line], float | None]:
     return lambda line: line.get(name)
 
 
+def _pause_p99(line: Line) -> float | None:
+    return float(line["pause_p99_ms"])
+
+
 def _pause(line: Line) -> float | None:
     return float(line["batch_max_over_median"]) if line["rows"] >= _LONG_ROWS else None
 
@@ -133,13 +137,15 @@ TARGETS = (
     Target("updates with the touched log: x without", "changes_log", 0.97, _ratio("off")),
     Target("reading changed keys [M keys/s]", "changes_read", 10, _field("median")),
     Target("updates beside a save: x alone", "save_beside", 0.9, _ratio("alone")),
+    *(
+        Target(f"pause of updates beside a save{of}, p99 [ms]", name, 5, _pause_p99, (), True)
+        for name, of in {"save_beside": "", "save_beside_admission": " of candidates"}.items()
+    ),
+    Target("whole model: x samples/s on FBGEMM", "end_to_end", 1.25, _ratio("fbgemm")),
+    Target("whole model: x samples/s on TFRA", "end_to_end", 2.5, _ratio("tfra")),
+    Target("whole model: x its dense layers alone", "end_to_end", 0.8, _ratio("dense")),
     Target(
-        "pause of updates beside a save, p99 [ms]",
-        "save_beside",
-        5,
-        _field("pause_p99_ms"),
-        (),
-        True,
+        "step of a bag of 64 ids: x nn.EmbeddingBag's", "small_bag", 0.7, _ratio("torch"), (), True
     ),
     Target("empty table [B]", "empty_table", 4096, _field("median"), is_maximum=True),
     Target("1,000 tables of 10 rows [MiB]", "thousand_tables", 16, _field("median"), (), True),

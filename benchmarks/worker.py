@@ -224,11 +224,10 @@ class Worker:
         check("update", output, work.adagrad_rows(indices, gradient, 2), tolerance=1e-4)
 
 
-def serve(system: System) -> None:
-    """Answer commands until stdin ends."""
+def serve(worker: object) -> None:
+    """Answer commands, methods of the worker, until stdin ends."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print goes to stderr
-    worker = Worker(system)
     for line in sys.stdin:
         command = json.loads(line)
         try:

@@ -1,45 +1,161 @@
-"""Trains a click model on ids that never stop arriving: two tables and plain torch.
+"""Trains a ranking model on clicks whose ids never end, beside the same model on hashed ids.
 
-Example: .venv/bin/python examples/demo.py --steps 1000
+Example: .venv/bin/python examples/demo.py --days 60 --memory 4 1 0.25
 """
 
 import argparse
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
-from torch.nn import Linear, ReLU, Sequential
+from torch.nn import Linear, Module, ModuleDict, ReLU, Sequential
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from monolith.embedding import Adagrad, Segment, Table, TableConfig
+# Started as a file, Python looks for modules beside it; `examples` itself lies one level up.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-DIM, BATCH = 16, 8192
-ALIVE, NEW = 5000, 50  # users (and items) that may turn up in a step; of them new in each step
-FIXED_ROWS = 8192  # what a vocabulary chosen beforehand would have
+import monolith
+from examples.clicks import BATCH, FEATURES, SEED, STEPS_PER_DAY, Clicks
+from monolith.embedding import Adagrad, Expiry
+
+try:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from examples.demo_figure import draw
+except ModuleNotFoundError as error:
+    package = str(error.name).partition(".")[0]
+    sys.exit(f"[demo] expected {package} to be installed; pip install 'monolith-torch[demo]'")
+
+DAYS, EXPIRY_DAYS = 30, 7
+DIM, HIDDEN = 16, 64
+TABLE_RATE, DENSE_RATE = 0.2, 0.003  # learning rates of Adagrad and Adam
+MEMORY = (1.0, 0.25)  # of hashed tables, as shares of the memory of ours
+FIGURE = Path(__file__).resolve().parent.parent / "build" / "demo.png"
+SECONDS_PER_DAY = 86_400
 START_SECONDS = 1_700_000_000  # time of the first step
+ROW_BYTES = 4 * 2 * DIM  # of a hashed row: weights and Adagrad's sums
 
 
-class Clicks:
-    """A stream of (user, item, clicked). What decides a click is hidden; only ids are seen."""
+class Ranker(Module):
+    """Pooled features, the dot product of each pair of them, and two layers."""
 
-    def __init__(self, steps: int) -> None:
-        self.random = torch.Generator().manual_seed(0)
-        shape = (2, ALIVE + NEW * steps)
-        # How often a user clicks and an item is clicked, and what both are about.
-        self.levels, self.topics = torch.randn((2, *shape), generator=self.random)
-        self.ids = torch.randint(-(1 << 63), (1 << 63) - 1, (4, shape[1]), generator=self.random)
+    def __init__(self, make_bag: Callable[[str], Module]) -> None:
+        super().__init__()
+        num_pairs = len(FEATURES) * (len(FEATURES) - 1) // 2
+        # Made before the bags, so that it starts from equal weights whatever they are.
+        self.mlp = Sequential(
+            Linear(len(FEATURES) * DIM + num_pairs, HIDDEN), ReLU(), Linear(HIDDEN, 1)
+        )
+        self.bags = ModuleDict({name: make_bag(name) for name in FEATURES})
+        self.first, self.second = torch.triu_indices(len(FEATURES), len(FEATURES), offset=1)
 
-    def batch(self, step: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """Two ids for each user and item, int64 (BATCH, 2), and the clicks (BATCH,)."""
-        first = NEW * step
-        user, item = torch.randint(first, first + ALIVE, (2, BATCH), generator=self.random)
-        logits = self.levels[0, user] + self.levels[1, item]
-        logits += 2 * self.topics[0, user] * self.topics[1, item]
-        ids = {
-            "user": torch.stack([self.ids[0, user], self.ids[1, user % 50]], 1),  # with the city
-            "item": torch.stack([self.ids[2, item], self.ids[3, item // 10]], 1),  # and the author
-        }
-        return ids, torch.bernoulli(logits.sigmoid(), generator=self.random)
+    def forward(self, features: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        pooled = torch.stack([self.bags[name](*features[name]) for name in FEATURES], 1)
+        dots = (pooled @ pooled.mT)[:, self.first, self.second]  # (B, num_pairs)
+        logits: torch.Tensor = self.mlp(torch.cat([pooled.flatten(1), dots], 1))  # (B, 1)
+        return logits.squeeze(1)
+
+
+class HashedBag(torch.nn.EmbeddingBag):
+    """The usual way out: a fixed number of rows, and ids that share them."""
+
+    def __init__(self, num_rows: int) -> None:
+        super().__init__(num_rows, DIM, mode="sum", sparse=True)
+        torch.nn.init.uniform_(self.weight, -0.05, 0.05)  # as our rows start
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(ids % self.num_embeddings, offsets)
+
+
+class Ours:
+    """The model on `monolith.nn.EmbeddingBag`: a row for each id, until it expires."""
+
+    name = "a row per id"
+
+    def __init__(self) -> None:
+        self.now = START_SECONDS
+        self.bags: dict[str, monolith.nn.EmbeddingBag] = {}
+        self.model = Ranker(self.make_bag)
+        dense = torch.optim.Adam(self.model.parameters(), lr=DENSE_RATE)
+        self.optimizers = [monolith.optim.Optimizer(self.model, dense=dense)]
+
+    def make_bag(self, name: str) -> Module:
+        self.bags[name] = monolith.nn.EmbeddingBag(
+            DIM,
+            mode="sum",
+            name=name,
+            optimizer=Adagrad(TABLE_RATE),
+            expiry=Expiry(EXPIRY_DAYS),
+            clock=lambda: self.now,
+        )
+        return self.bags[name]
+
+    def end_step(self, step: int) -> None:
+        if step % STEPS_PER_DAY == STEPS_PER_DAY - 1:
+            for bag in self.bags.values():
+                bag.table.evict()
+        self.now += SECONDS_PER_DAY // STEPS_PER_DAY
+
+    def num_rows(self) -> int:
+        return sum(len(bag.table) for bag in self.bags.values())
+
+    def num_expired(self) -> int:
+        return sum(bag.table.stats()["num_evicted"] for bag in self.bags.values())
+
+    def table_bytes(self) -> dict[str, int]:
+        return {name: bag.table.memory_report()["total_bytes"] for name, bag in self.bags.items()}
+
+
+class Hashed:
+    """The model on `torch.nn.EmbeddingBag`, with as many rows as fit into a share of the bytes."""
+
+    def __init__(self, share: float, table_bytes: dict[str, int]) -> None:
+        self.name = f"hashed, {share:g}x memory"
+        self.rows = {name: max(1, int(share * n) // ROW_BYTES) for name, n in table_bytes.items()}
+        self.model = Ranker(lambda name: HashedBag(self.rows[name]))
+        bags, mlp = self.model.bags.parameters(), self.model.mlp.parameters()
+        self.optimizers = [
+            torch.optim.Adagrad(bags, lr=TABLE_RATE, initial_accumulator_value=0.1),  # as ours
+            torch.optim.Adam(mlp, lr=DENSE_RATE),
+        ]
+
+    def end_step(self, step: int) -> None:
+        """Nothing: a row that many ids share cannot expire."""
+
+    def num_rows(self) -> int:
+        return sum(self.rows.values())
+
+    def num_expired(self) -> int:
+        return 0
+
+    def table_bytes(self) -> dict[str, int]:
+        return {name: num * ROW_BYTES for name, num in self.rows.items()}
+
+
+@dataclass
+class Run:
+    """What happened in one training: a number per step, and the memory at the end."""
+
+    name: str
+    losses: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)  # AUC, before the batch was learned
+    best_scores: list[float] = field(default_factory=list)  # AUC of the true chances
+    num_rows: list[int] = field(default_factory=list)
+    num_expired: list[int] = field(default_factory=list)
+    seconds: float = 0.0  # of training; making the batches is not counted
+    table_bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def samples_per_second(self) -> float:
+        return len(self.scores) * BATCH / self.seconds
+
+
+def mean_of_last(values: Sequence[float], num: int) -> float:
+    last = values[-num:]
+    return sum(last) / len(last)
 
 
 def auc(scores: torch.Tensor, labels: torch.Tensor) -> float:
@@ -50,79 +166,126 @@ def auc(scores: torch.Tensor, labels: torch.Tensor) -> float:
     return float(num_below / (num_clicks * (len(labels) - num_clicks)))
 
 
-def train(steps: int, fixed_rows: int | None = None) -> tuple[list[Table], float]:
-    """The tables, and the AUC of the last steps. `fixed_rows`: ids are hashed into so many."""
-    torch.manual_seed(0)
-    tables = [Table(TableConfig(name, Segment(DIM, Adagrad(0.2)))) for name in ("user", "item")]
-    clicks, scores = Clicks(steps), []
-    model = Sequential(Linear(3 * DIM, 32), ReLU(), Linear(32, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    for step in range(steps):
-        ids, labels = clicks.batch(step)
-        keys = [ids[table.name].flatten() for table in tables]  # (2 * BATCH,) each
-        keys = [k % fixed_rows if fixed_rows else k for k in keys]
-        # A lookup stores nothing: a key never seen before reads as the row that it would get.
-        rows = [table.lookup(k).requires_grad_() for table, k in zip(tables, keys, strict=True)]
-        user, item = (leaf.view(BATCH, 2, DIM).sum(1) for leaf in rows)  # pooled, (BATCH, DIM)
-        logits = model(torch.cat([user, item, user * item], 1)).squeeze(1)
-        loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum")
-        optimizer.zero_grad()
+def train(trainee: Ours | Hashed, steps: int, seed: int, report: Callable[[Run], None]) -> Run:
+    """One pass over the stream: each batch is scored first, and learned afterwards."""
+    run = Run(trainee.name)
+    for step, batch in zip(range(steps), Clicks(seed), strict=False):
+        start = time.perf_counter()
+        logits = trainee.model(batch.features)
+        # The sum, so that a row steps by the clicks of its id, whatever else is in the batch.
+        loss = binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum")
+        for optimizer in trainee.optimizers:
+            optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        for table, k, leaf in zip(tables, keys, rows, strict=True):
-            # New keys get rows; gradients of equal keys are summed; each key makes one step.
-            assert leaf.grad is not None
-            table.apply_gradients(k, leaf.grad, now=START_SECONDS + step)
-        scores.append(auc(logits.detach(), labels))  # scored before anything was learned from them
-        if not fixed_rows and (step % max(1, steps // 8) == 0 or step == steps - 1):
-            mib = sum(table.memory_report()["total_bytes"] for table in tables) / 2**20
-            print(
-                f"step {step:4}  loss {loss.item() / BATCH:.4f}  AUC {scores[-1]:.4f}  rows "
-                f"{len(tables[0]):6,} (user) {len(tables[1]):6,} (item)  {mib:4.1f} MiB"
-            )
-    last = scores[-max(1, steps // 10) :]
-    return tables, sum(last) / len(last)
+        for optimizer in trainee.optimizers:
+            optimizer.step()
+        trainee.end_step(step)
+        run.seconds += time.perf_counter() - start
+        run.losses.append(loss.item() / BATCH)
+        run.scores.append(auc(logits.detach(), batch.labels))
+        run.best_scores.append(auc(batch.chances, batch.labels))
+        run.num_rows.append(trainee.num_rows())
+        run.num_expired.append(trainee.num_expired())
+        report(run)
+    run.table_bytes = trainee.table_bytes()
+    return run
 
 
-def copied(table: Table) -> Table:
-    """A fresh table with the rows that the other one exports, chunk by chunk; compares both."""
-    copy = Table(table.config)
-    for chunk in table.export(chunk_rows=4096):
-        copy.import_rows(chunk)
-    for old, new in zip(table.export(), copy.export(), strict=True):
-        assert torch.equal(old.keys, new.keys)
-        assert torch.equal(old.times, new.times)
-        assert all(torch.equal(old.columns[name], new.columns[name]) for name in old.columns)
-    return copy
+def status(run: Run) -> str:
+    """The last day in short."""
+    loss, score = (mean_of_last(values, STEPS_PER_DAY) for values in (run.losses, run.scores))
+    return f"loss {loss:.4f}  AUC {score:.4f}  {run.num_rows[-1]:7,} rows"
 
 
-def interrupted() -> int:
-    """Say that the run was stopped by hand; the exit code that shells use for it."""
-    print("Stopped before the end; nothing was saved.", file=sys.stderr)
-    return 130
+def watch(trainee: Ours | Hashed, days: int, seed: int) -> Run:
+    """Train with a progress bar on a terminal; print a line about some days, or only the last."""
+    between = max(1, days // 6) if isinstance(trainee, Ours) else days
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, disable=not sys.stdout.isatty(), transient=True) as progress:
+        task = progress.add_task(trainee.name, total=days * STEPS_PER_DAY, text="")
+
+        def report(run: Run) -> None:
+            progress.update(task, advance=1, text=status(run))
+            day, rest = divmod(len(run.scores), STEPS_PER_DAY)
+            if rest == 0 and (day % between == 0 or day == days):
+                expired, speed = run.num_expired[-1], run.samples_per_second
+                print(f"day {day:2}  {status(run)}  {expired:7,} expired {speed:7,.0f} samples/s")
+
+        return train(trainee, days * STEPS_PER_DAY, seed, report)
+
+
+def summary(runs: Sequence[Run]) -> str:
+    """A table of the runs, over the last third of the days."""
+    num = max(1, len(runs[0].scores) // 3)
+    lines = [f"AUC of the last {num} steps:"]
+    for run in runs:
+        mib = sum(run.table_bytes.values()) / 2**20
+        score = mean_of_last(run.scores, num)
+        lines.append(f"  {run.name:22} {score:.4f}   {run.num_rows[-1]:7,} rows  {mib:5.1f} MiB")
+    best = mean_of_last(runs[0].best_scores, num)
+    lines.append(f"  {'best reachable':22} {best:.4f}   from the true chances of the clicks")
+    return "\n".join(lines)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--days", type=int, default=DAYS, help=f"to train ({DAYS})")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"of stream and model ({SEED})")
+    parser.add_argument(
+        "--memory",
+        type=float,
+        nargs="*",
+        default=MEMORY,
+        metavar="SHARE",
+        help="of hashed tables, as shares of the memory of ours (1 0.25)",
+    )
+    parser.add_argument("--figure", type=Path, default=FIGURE, help="a PNG (build/demo.png)")
+    options = parser.parse_args(arguments)
+    if options.days < 1:
+        parser.error(f"expected --days of at least 1, got {options.days}")
+    if options.seed < 0:
+        parser.error(f"expected --seed of at least 0, got {options.seed}")
+    for share in options.memory:
+        if not 0 < share < float("inf"):
+            parser.error(f"expected --memory above 0, got {share:g}")
+    try:
+        options.figure.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    except OSError as error:
+        parser.error(f"expected --figure where a file can be made: {error}")
+    return options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300, help="batches to train on (300)")
-    steps = parser.parse_args().steps
-    if steps < 1:
-        parser.error(f"expected --steps of at least 1, got {steps}")
+    options = parse(sys.argv[1:])
     torch.set_num_threads(1)  # a model as small as this one is fastest so
+    # Said aloud, or the sparse Adagrad of torch warns.
+    torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     start = time.perf_counter()
-    print(f"Training on {steps} batches of {BATCH:,}; each brings {NEW} new users and items.")
-    tables, score = train(steps)
-    print(f"The same again, with ids hashed into a fixed {FIXED_ROWS:,} rows per table.")
-    _, fixed_score = train(steps, FIXED_ROWS)
-    print(f"AUC at the end: {score:.4f} with a row per id, {fixed_score:.4f} with fixed rows.")
-    num_rows = sum(len(copied(table)) for table in tables)
-    print(f"Exported {num_rows:,} rows and imported them into fresh tables: all equal.")
-    print(f"Done in {time.perf_counter() - start:.0f} s; docs/tables.md explains the calls.")
-    print("Next: .venv/bin/python examples/demo.py --steps 1000, or: make bench")
+    num_samples = options.days * STEPS_PER_DAY * BATCH
+    print(f"{options.days} days of clicks, {num_samples:,} samples, new ids in every step.")
+    print(f"A row per id, which expires when the id was not seen for {EXPIRY_DAYS} days:")
+    torch.manual_seed(options.seed)
+    runs = [watch(Ours(), options.days, options.seed)]
+    for share in options.memory:
+        print(f"The same model with ids hashed into {share:g}x the memory:")
+        torch.manual_seed(options.seed)
+        runs.append(watch(Hashed(share, runs[0].table_bytes), options.days, options.seed))
+    print(summary(runs))
+    draw(runs, STEPS_PER_DAY, options.figure)
+    print(f"Done in {time.perf_counter() - start:.0f} s. Figure: {options.figure}")
+    print("Next: .venv/bin/python examples/01_drop_in.py")
 
 
 if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit(interrupted())
+        print("Stopped before the end; nothing was saved.", file=sys.stderr)
+        sys.exit(130)

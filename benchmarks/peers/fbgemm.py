@@ -19,7 +19,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from benchmarks.worker import System, serve
+from benchmarks.worker import System, Worker, serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s, Workload
 
 
@@ -77,4 +77,4 @@ class Fbgemm(System):
 
 
 if __name__ == "__main__":
-    serve(Fbgemm())
+    serve(Worker(Fbgemm()))

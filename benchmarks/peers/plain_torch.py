@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from benchmarks.worker import System, serve
+from benchmarks.worker import System, Worker, serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s, Workload
 
 
@@ -67,4 +67,4 @@ class PlainTorch(System):
 
 
 if __name__ == "__main__":
-    serve(PlainTorch())
+    serve(Worker(PlainTorch()))

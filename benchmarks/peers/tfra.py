@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders_addons as tfra
 
-from benchmarks.worker import System, serve
+from benchmarks.worker import System, Worker, serve
 from benchmarks.workload import (
     INITIAL_ACCUMULATOR,
     LEARNING_RATE,
@@ -105,4 +105,4 @@ class Tfra(System):
 
 
 if __name__ == "__main__":
-    serve(Tfra())
+    serve(Worker(Tfra()))

@@ -8,7 +8,7 @@ No call of TFRA does this; one read and one write of a table instead of two of e
 import tensorflow as tf
 
 from benchmarks.peers.tfra import Tfra, embedding, set_threads
-from benchmarks.worker import serve
+from benchmarks.worker import Worker, serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Workload
 
 
@@ -49,4 +49,4 @@ class TfraPacked(Tfra):
 
 
 if __name__ == "__main__":
-    serve(TfraPacked())
+    serve(Worker(TfraPacked()))

@@ -15,9 +15,12 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::AdmissionKind;
 using monolith::AdmissionSpec;
+using monolith::BagPiece;
+using monolith::Bags;
 using monolith::BudgetPolicy;
 using monolith::Cut;
 using monolith::NonFinite;
+using monolith::PoolMode;
 using monolith::Recorder;
 using monolith::SegmentSpec;
 using monolith::SlotValues;
@@ -67,7 +70,8 @@ AdmissionSpec admission_spec(const AdmissionTuple& tuple) {
 void construct(Table* self, std::string name, std::vector<SegmentSpec> segments, uint64_t seed,
                bool is_serving, const std::string& non_finite, float clip_value,
                const AdmissionTuple& admission, const std::pair<uint32_t, SlotValues>& expiry,
-               const std::pair<uint64_t, std::string>& budget, uint64_t log_bytes, bool records) {
+               const std::pair<uint64_t, std::string>& budget, uint64_t log_bytes, bool records,
+               uint32_t first_generation) {
   TableSpec spec;
   spec.name = std::move(name);
   spec.segments = std::move(segments);
@@ -85,6 +89,7 @@ void construct(Table* self, std::string name, std::vector<SegmentSpec> segments,
   }
   spec.log_bytes = log_bytes;
   spec.records = records;
+  spec.first_generation = first_generation;
   new (self) Table(spec);
 }
 
@@ -130,6 +135,66 @@ Numbers memory_report(Table& table) {
   result["total_bytes"] =
       table.row_bytes() + table.index_bytes() + table.candidate_bytes() + sizeof(Table);
   return result;
+}
+
+// (keys, num_keys, row_splits, num_bags, mode, weights or 0)
+using BagsTuple = std::tuple<Address, size_t, Address, size_t, std::string, Address>;
+
+Bags bags_of(const BagsTuple& tuple) {
+  const auto& [keys, num_keys, row_splits, num_bags, name, weights] = tuple;
+  const PoolMode mode = name == "mean"    ? PoolMode::kMean
+                        : name == "sqrtn" ? PoolMode::kSqrtn
+                        : name == "max"   ? PoolMode::kMax
+                                          : PoolMode::kSum;
+  return {at<int64_t>(keys), num_keys, at<int64_t>(row_splits), num_bags, mode, at<float>(weights)};
+}
+
+// (bags, gradients, winners or 0)
+using PieceTuple = std::tuple<BagsTuple, Address, Address>;
+
+std::vector<BagPiece> pieces_of(const std::vector<PieceTuple>& tuples) {
+  std::vector<BagPiece> pieces;
+  for (const auto& [bags, grads, winners] : tuples) {
+    pieces.push_back({bags_of(bags), at<float>(grads), at<int32_t>(winners)});
+  }
+  return pieces;
+}
+
+void bind_bags(nb::class_<Table>& table) {
+  table.def(
+      "lookup_bags",
+      [](const Table& self, const BagsTuple& bags, Address out, Address winners, bool initial,
+         const std::vector<float>& scales, unsigned threads) {
+        self.lookup_bags(bags_of(bags), {initial, scales.data()}, at<float>(out),
+                         at<int32_t>(winners), threads);
+      },
+      ReleaseGil(), "bags"_a, "out"_a, "winners"_a, "initial"_a, "scales"_a, "threads"_a);
+  table.def(
+      "bag_weight_gradients",
+      [](const Table& self, const BagsTuple& bags, Address grads, Address out, bool initial,
+         const std::vector<float>& scales, unsigned threads) {
+        self.bag_weight_gradients(bags_of(bags), {initial, scales.data()}, at<float>(grads),
+                                  at<float>(out), threads);
+      },
+      ReleaseGil(), "bags"_a, "grads"_a, "out"_a, "initial"_a, "scales"_a, "threads"_a);
+}
+
+void bind_bag_gradients(nb::class_<Table>& table) {
+  table.def(
+      "apply_bag_gradients",
+      [](Table& self, const std::vector<PieceTuple>& pieces, const std::vector<float>& rates,
+         const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads) {
+        const auto counts = self.apply_bag_gradients(
+            pieces_of(pieces), {rates.data(), scales.data(), step}, now, threads);
+        return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
+      },
+      ReleaseGil(), "pieces"_a, "rates"_a, "scales"_a, "step"_a, "now"_a, "threads"_a);
+  table.def(
+      "bag_gradient_norm",
+      [](const Table& self, const std::vector<PieceTuple>& pieces, unsigned threads) {
+        return self.bag_gradient_norm(pieces_of(pieces), threads);
+      },
+      ReleaseGil(), "pieces"_a, "threads"_a);
 }
 
 void bind_reads(nb::class_<Table>& table) {
@@ -179,10 +244,11 @@ void bind_writes(nb::class_<Table>& table) {
       ReleaseGil(), "keys"_a, "n"_a, "out"_a, "scales"_a, "now"_a, "threads"_a);
   table.def(
       "assign",
-      [](Table& self, Address keys, size_t n, Address values, uint32_t now, unsigned threads) {
-        self.assign(at<int64_t>(keys), n, at<float>(values), now, threads);
+      [](Table& self, Address keys, size_t n, Address values, uint32_t now, unsigned threads,
+         Address absent) {
+        self.assign(at<int64_t>(keys), n, at<float>(values), now, threads, at<uint8_t>(absent));
       },
-      ReleaseGil(), "keys"_a, "n"_a, "values"_a, "now"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "values"_a, "now"_a, "threads"_a, "absent"_a);
   table.def(
       "assign_add",
       [](Table& self, Address keys, size_t n, Address values, uint32_t now, unsigned threads) {
@@ -214,20 +280,23 @@ void bind_writes(nb::class_<Table>& table) {
   table.def(
       "import_rows",
       [](Table& self, Address keys, size_t n, Address times, const std::vector<Address>& columns,
-         const std::vector<uint32_t>& sizes, unsigned threads) {
-        self.import_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes), threads);
+         const std::vector<uint32_t>& sizes, unsigned threads, Address absent) {
+        self.import_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes), threads,
+                         at<uint8_t>(absent));
       },
-      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a, "absent"_a);
   table.def("clear", &Table::clear, ReleaseGil());
   table.def_prop_rw("num_update_calls", &Table::num_update_calls, &Table::set_num_update_calls);
+  table.def_prop_rw("latest_time", &Table::latest_time, &Table::set_latest_time);
   table.def("set_memory_limit", &Table::set_memory_limit, "limit_bytes"_a);
 }
 
 void bind_retention(nb::class_<Table>& table) {
+  table.def("evict", &Table::evict, ReleaseGil(), "reference"_a);
   table.def(
-      "evict",
+      "evict_slice",
       [](Table& self, uint64_t first, uint32_t reference) {
-        const auto [count, next] = self.evict(first, reference);
+        const auto [count, next] = self.evict_slice(first, reference);
         return std::make_pair(count, next);
       },
       ReleaseGil(), "first"_a, "reference"_a);
@@ -266,7 +335,6 @@ void bind_changes(nb::class_<Table>& table) {
       "cursor"_a, "threads"_a);
   table.def("drop_cursor", &Table::drop_cursor, ReleaseGil(), "cursor"_a);
   table.def("cursors", &Table::cursors);
-  table.def("forget_changes", &Table::forget_changes, ReleaseGil());
   // (call, key, kind, number) of every change, if the table records; kind 1: removed.
   table.def("recorded", [](Table& self) {
     return self.recorder() == nullptr ? nb::bytes("", 0) : as_bytes(self.recorder()->events());
@@ -279,9 +347,8 @@ void bind_cut(nb::module_& module) {
       .def_prop_ro("num_update_calls",
                    [](const Cut& self) { return self.facts().num_update_calls; })
       .def_prop_ro("num_recorded", [](const Cut& self) { return self.facts().num_recorded; })
+      .def_prop_ro("latest_time", [](const Cut& self) { return self.facts().latest_time; })
       .def_prop_ro("num_bytes", &Cut::bytes)
-      .def_prop_ro("is_closed", &Cut::is_closed)
-      .def("is_released", &Cut::is_released, "partition"_a)
       .def("release", &Cut::release, ReleaseGil(), "partition"_a);
 }
 
@@ -297,8 +364,10 @@ void init_table(nb::module_& module) {
             "clip_value"_a, "admission"_a = AdmissionTuple(),
             "expiry"_a = std::pair<uint32_t, SlotValues>(),
             "budget"_a = std::pair<uint64_t, std::string>(UINT64_MAX, "refuse"),
-            "log_bytes"_a = uint64_t{64} << 20, "records"_a = false);
+            "log_bytes"_a = uint64_t{64} << 20, "records"_a = false, "first_generation"_a = 1);
   bind_reads(table);
+  bind_bags(table);
+  bind_bag_gradients(table);
   bind_writes(table);
   bind_retention(table);
   bind_changes(table);

@@ -60,6 +60,22 @@ struct Kernels {
   // Index of the first NaN or infinity, or n.
   size_t (*find_non_finite)(const float* values, size_t n);
   void (*add)(float* sum, const float* values, size_t n);
+  // sum + factor * values, each rounded; in place or apart.
+  void (*add_scaled)(float* out, const float* sum, const float* values, float factor, size_t n);
+  // In place or apart.
+  void (*scale)(float* out, const float* values, float factor, size_t n);
+  // Where a value is above the largest one so far, it and its place take over.
+  void (*take_max)(float* largest, int32_t* places, const float* values, int32_t place, size_t n);
+  // The values whose place is the given one, 0 elsewhere.
+  void (*select)(float* out, const float* values, const int32_t* places, int32_t place, size_t n);
+  void (*add_selected)(float* sum, const float* values, const int32_t* places, int32_t place,
+                       size_t n);
+  // Largest magnitude; NaN if there is one.
+  float (*largest)(const float* values, size_t n);
+  // As 8 partial sums, combined like those of contract 3, in double.
+  double (*sum_squares)(const float* values, size_t n);
+  // Dot product as 8 partial sums (contract 3).
+  float (*dot)(const float* a, const float* b, uint32_t n);
 };
 
 // The member of a list that has the name. Throws std::invalid_argument.

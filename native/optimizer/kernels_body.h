@@ -92,10 +92,81 @@ void add(float* __restrict sum, const float* __restrict values, size_t n) {
   for (size_t i = 0; i < n; ++i) sum[i] += values[i];
 }
 
+void add_scaled(float* out, const float* sum, const float* values, float factor, size_t n) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) out[i] = sum[i] + factor * values[i];
+}
+
+void scale(float* out, const float* values, float factor, size_t n) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) out[i] = factor * values[i];
+}
+
+void take_max(float* __restrict largest, int32_t* __restrict places, const float* __restrict values,
+              int32_t place, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const bool wins = values[i] > largest[i];
+    largest[i] = wins ? values[i] : largest[i];
+    places[i] = wins ? place : places[i];
+  }
+}
+
+void select(float* __restrict out, const float* __restrict values, const int32_t* __restrict places,
+            int32_t place, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = places[i] == place ? values[i] : 0.0f;
+}
+
+void add_selected(float* __restrict sum, const float* __restrict values,
+                  const int32_t* __restrict places, int32_t place, size_t n) {
+  for (size_t i = 0; i < n; ++i) sum[i] += places[i] == place ? values[i] : 0.0f;
+}
+
+// As whole numbers, bits of magnitudes are in the order of the magnitudes, and NaN is the last.
+float largest(const float* values, size_t n) {
+  uint32_t found = 0;
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, values + i, 4);
+    bits &= 0x7FFFFFFFu;
+    found = bits > found ? bits : found;
+  }
+  return float_of(found);
+}
+
+double sum_squares(const float* values, size_t n) {
+  double lanes[8] = {};
+  for (size_t i = 0; i < n; i += 8) {
+    for (size_t l = 0; l < 8 && i + l < n; ++l) {
+      lanes[l] += static_cast<double>(values[i + l]) * values[i + l];
+    }
+  }
+  for (int half = 4; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+
+float dot(const float* a, const float* b, uint32_t n) {
+  return row_sum(n, [=](uint32_t i) { return a[i] * b[i]; });
+}
+
 }  // namespace
 
 extern const Kernels kKernels;
-const Kernels kKernels{MONOLITH_ISA_NAME, kOptimizers,     kCodecs, kViews,
-                       uniform,           find_non_finite, add};
+const Kernels kKernels{MONOLITH_ISA_NAME,
+                       kOptimizers,
+                       kCodecs,
+                       kViews,
+                       uniform,
+                       find_non_finite,
+                       add,
+                       add_scaled,
+                       scale,
+                       take_max,
+                       select,
+                       add_selected,
+                       largest,
+                       sum_squares,
+                       dot};
 
 }  // namespace monolith::MONOLITH_ISA

@@ -61,7 +61,8 @@ Admission::Partition* Admission::make_partition(uint32_t number) {
     void* block = memory_.take(sizeof(Group));
     if (block == nullptr) return nullptr;
     auto* fresh = new (block) Group;
-    for (Partition& partition : fresh->partitions) partition.candidates.set_salt(salt_);
+    uint32_t at = number & ~((1u << kGroupBits) - 1);
+    for (Partition& partition : fresh->partitions) partition.candidates.set_up(salt_, at++);
     group.store(fresh, std::memory_order_release);
   }
   return find_partition(number);
@@ -80,20 +81,35 @@ void Admission::Turn::cover(uint64_t hash, uint32_t bits) {
   for (count_ = 0; count_ < count; ++count_) {
     if (first_ != nullptr) first_[count_].lock.lock();
   }
-  if (first_ != nullptr && admission_.cuts_.newest() != 0) {
-    for (uint32_t i = 0; i < count; ++i) admission_.keep_for_cuts(first + i, first_[i]);
-  }
 }
 
-// Under the partition's lock, before its first change in this generation. Throws OutOfMemory.
-void Admission::keep_for_cuts(uint32_t number, Partition& partition) {
+// Before the partition's first change in this generation. Throws OutOfMemory.
+void Admission::begin_keeping(uint32_t number, Partition& partition) {
   if (partition.generation == cuts_.generation()) return;
-  std::vector<int64_t> values;
-  append_rows(number, partition, values);
   for (const auto& cut : cuts_.open()) {
-    if (partition.generation < cut->generation()) cut->keep_candidates(number, values);
+    if (partition.generation >= cut->generation()) continue;
+    cut->begin_steps(number, partition.candidates.log_end());
   }
   partition.generation = cuts_.generation();
+}
+
+template <typename Change>
+bool Admission::keeping(uint32_t number, Partition& partition, AdmissionLog& log,
+                        const Change& change) {
+  if (cuts_.newest() == 0) return change(nullptr);
+  begin_keeping(number, partition);
+  CutPlaces places(cuts_, number);
+  const size_t first = log.size();
+  const bool result = change(&places);
+  try {
+    for (size_t i = first; i < log.size(); ++i) {
+      for (const auto& cut : cuts_.open()) cut->keep_step(number, log[i]);
+    }
+  } catch (...) {  // exact: the partition is locked
+    for (; log.size() > first; log.pop_back()) undo(partition, log.back(), &places);
+    throw;
+  }
+  return result;
 }
 
 void Admission::Turn::end() noexcept {
@@ -112,16 +128,18 @@ void Admission::prefetch(uint64_t hash) const noexcept {
 bool Admission::ask(Turn& turn, const Question& q, AdmissionLog& log) {
   if (kind_ == AdmissionKind::kProbabilistic) return roll(q);
   if (turn.first_ == nullptr) return false;  // over budget: not counted
-  Partition* partition = turn.first_ + (partition_of(q.hash) - turn.first_number_);
-  const uint32_t threshold = thresholds_.of(q.key);
-  if (kind_ == AdmissionKind::kMinCount) {
-    return partition->candidates.ask(q.key, q.hash, q.count, q.now, threshold, limits_, memory_,
-                                     partition->counters, log);
-  }
-  bool is_over = false;
-  const auto before =
-      partition->ring.add(q.hash, q.count, shape_, memory_, partition->counters, log, is_over);
-  return !is_over && (!before || *before >= threshold);
+  const uint32_t number = partition_of(q.hash), threshold = thresholds_.of(q.key);
+  Partition& partition = turn.first_[number - turn.first_number_];
+  return keeping(number, partition, log, [&](Renumbering* cuts) {
+    if (kind_ == AdmissionKind::kMinCount) {
+      return partition.candidates.ask(q.key, q.hash, q.count, q.now, threshold, limits_, memory_,
+                                      partition.counters, log, cuts);
+    }
+    bool is_over = false;
+    const auto before =
+        partition.ring.add(q.hash, q.count, shape_, memory_, partition.counters, log, is_over);
+    return !is_over && (!before || *before >= threshold);
+  });
 }
 
 bool Admission::roll(const Question& q) const noexcept {
@@ -138,11 +156,16 @@ void Admission::undo(const AdmissionLog& log) noexcept {
         step->is_of_filter() ? static_cast<uint64_t>(step->key) : key_hash(step->key);
     Partition* partition = find_partition(partition_of(hash));
     const std::lock_guard lock(partition->lock);
-    if (step->is_of_filter()) {
-      partition->ring.undo(*step, shape_, partition->counters);
-    } else {
-      partition->candidates.undo(*step, hash, limits_, partition->counters);
-    }
+    CutPlaces places(cuts_, partition_of(hash));
+    undo(*partition, *step, cuts_.newest() == 0 ? nullptr : &places);
+  }
+}
+
+void Admission::undo(Partition& partition, const AdmissionStep& step, Renumbering* cuts) noexcept {
+  if (step.is_of_filter()) {
+    partition.ring.undo(step, shape_, partition.counters);
+  } else {
+    partition.candidates.undo(step, key_hash(step.key), limits_, partition.counters, cuts);
   }
 }
 
@@ -150,12 +173,21 @@ uint32_t Admission::num_columns() const noexcept {
   return kind_ == AdmissionKind::kMinCount ? 3 : kind_ == AdmissionKind::kSlidingFilter ? 4 : 0;
 }
 
-void Admission::append_rows(uint32_t number, const Partition& partition,
+void Admission::append_rows(uint32_t number, const Partition& partition, Cut* cut,
                             std::vector<int64_t>& values) const {
   std::vector<CandidateRow> candidates;
   std::vector<FilterRow> cells;
-  partition.candidates.append_to(candidates);
-  partition.ring.append_to(cells, shape_);
+  if (cut == nullptr || partition.generation < cut->generation()) {  // it did not change since
+    partition.candidates.append_to(candidates);
+    partition.ring.append_to(cells, shape_);
+  } else {
+    const auto [log_end, since] = cut->steps(number);
+    if (kind_ == AdmissionKind::kMinCount) {
+      partition.candidates.append_then(candidates, log_end, since);
+    } else {
+      partition.ring.append_to(cells, shape_, since);
+    }
+  }
   for (const auto& [key, count, time] : candidates) {
     values.insert(values.end(), {key, count, time});
   }
@@ -170,12 +202,7 @@ std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions
     Partition* partition = find_partition(number);
     if (partition == nullptr) continue;  // nor was there any at a cut
     const std::lock_guard lock(partition->lock);
-    if (cut == nullptr || partition->generation < cut->generation()) {
-      append_rows(number, *partition, values);
-    } else {
-      const std::vector<int64_t> kept = cut->candidates(number);
-      values.insert(values.end(), kept.begin(), kept.end());
-    }
+    append_rows(number, *partition, cut, values);
   }
   return values;
 }
@@ -198,13 +225,14 @@ bool Admission::import_row(const int64_t* values, AdmissionLog& log) {
   Partition* partition = make_partition(partition_of(hash));
   if (partition == nullptr) return !is_candidate && values[1] < 0;  // a head without cells is none
   const std::lock_guard lock(partition->lock);
-  if (cuts_.newest() != 0) keep_for_cuts(partition_of(hash), *partition);
-  if (is_candidate) {
-    const CandidateRow row{values[0], static_cast<uint32_t>(values[1]),
-                           static_cast<uint32_t>(values[2])};
-    return partition->candidates.put(row, hash, limits_, memory_, partition->counters, log);
-  }
-  return partition->ring.put({values[1], values[2], values[3]}, hash, shape_, memory_, log);
+  return keeping(partition_of(hash), *partition, log, [&](Renumbering* cuts) {
+    if (is_candidate) {
+      const CandidateRow row{values[0], static_cast<uint32_t>(values[1]),
+                             static_cast<uint32_t>(values[2])};
+      return partition->candidates.put(row, hash, limits_, memory_, partition->counters, log, cuts);
+    }
+    return partition->ring.put({values[1], values[2], values[3]}, hash, shape_, memory_, log);
+  });
 }
 
 Admission::Facts Admission::facts() const noexcept {

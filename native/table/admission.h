@@ -38,7 +38,7 @@ class Admission {
  public:
   static constexpr uint32_t kPartitions = 4096;
 
-  // cuts: of the table; open ones get each partition as it was before its first change.
+  // cuts: of the table; open ones are given each step.
   Admission(Memory& memory, const Cuts& cuts, const AdmissionSpec& spec, uint64_t seed,
             uint64_t salt);
   ~Admission();
@@ -112,7 +112,7 @@ class Admission {
     Candidates candidates;
     FilterRing ring;
     Candidates::Counters counters;
-    uint32_t generation = 0;  // in which cuts last got what they need
+    uint32_t generation = 0;  // in which cuts were last told that it changes
   };
   struct Group {
     Partition partitions[1u << kGroupBits];
@@ -123,8 +123,14 @@ class Admission {
   Partition* find_partition(uint32_t number) const noexcept;
   // Null: over budget. Throws OutOfMemory.
   Partition* make_partition(uint32_t number);
-  void append_rows(uint32_t number, const Partition& partition, std::vector<int64_t>& values) const;
-  void keep_for_cuts(uint32_t number, Partition& partition);
+  // As it was at the cut; null: as it is.
+  void append_rows(uint32_t number, const Partition& partition, Cut* cut,
+                   std::vector<int64_t>& values) const;
+  // change(who remembers places of the log) of a locked partition, whose steps open cuts keep.
+  template <typename Change>
+  bool keeping(uint32_t number, Partition& partition, AdmissionLog& log, const Change& change);
+  void begin_keeping(uint32_t number, Partition& partition);
+  void undo(Partition& partition, const AdmissionStep& step, Renumbering* cuts) noexcept;
   bool roll(const Question& question) const noexcept;
   // False: over budget.
   bool import_row(const int64_t* values, AdmissionLog& log);

@@ -142,11 +142,6 @@ void Arena::restart_generations() noexcept {
   }
 }
 
-void Arena::reserve_clear() {
-  const std::lock_guard lock(mutex_);
-  epochs_.reserve(size_t{2} * num_chunks_);
-}
-
 void Arena::clear() noexcept {
   const std::lock_guard lock(mutex_);
   Chunk* chunks = chunks_.load(std::memory_order_relaxed);

@@ -81,9 +81,9 @@ class Arena {
   // Sets every row's generation to 0. The caller keeps writers out.
   void restart_generations() noexcept;
 
-  // Frees every chunk when no reader is left. The caller keeps writers out, and has called
-  // reserve_clear(), which may throw.
-  void reserve_clear();
+  // Frees every chunk when no reader is left. The caller keeps writers out, and has reserved so
+  // many retirements.
+  size_t num_retired_by_clear() const noexcept { return size_t{2} * num_chunks_; }
   void clear() noexcept;
 
  private:

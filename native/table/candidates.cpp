@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 namespace monolith {
 namespace {
@@ -45,13 +46,14 @@ Candidates::Slot Candidates::find_stamp(uint32_t stamp, uint32_t bits) const noe
 }
 
 bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
-                     const Limits& limits, Account& memory, Counters& counters,
-                     AdmissionLog& steps) {
+                     const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps,
+                     Renumbering* cuts) {
+  make_place(cuts);
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(key, bits);
   reserve_steps(steps, 2);
   if (slot.is_none()) {
-    if (!make_room(limits, memory, counters, steps)) return false;  // over budget: not counted
+    if (!make_room(limits, memory, counters, steps, cuts)) return false;  // over budget
     insert(key, bits, count, now);
     steps.push_back({key, 0, 0, 0, count, turn_, AdmissionStep::kNew});
     return false;
@@ -73,7 +75,8 @@ bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, u
 }
 
 bool Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
-                     Counters& counters, AdmissionLog& steps) {
+                     Counters& counters, AdmissionLog& steps, Renumbering* cuts) {
+  make_place(cuts);
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(row.key, bits);
   reserve_steps(steps, 2);
@@ -85,7 +88,7 @@ bool Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limit
     see(slot, bits);
     return true;
   }
-  if (!make_room(limits, memory, counters, steps)) return false;
+  if (!make_room(limits, memory, counters, steps, cuts)) return false;
   insert(row.key, bits, row.count, row.time);
   steps.push_back({row.key, 0, 0, 0, row.count, turn_, AdmissionStep::kNew});
   return true;
@@ -93,9 +96,9 @@ bool Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limit
 
 // Room for one more. False: the budget allows none.
 bool Candidates::make_room(const Limits& limits, Account& memory, Counters& counters,
-                           AdmissionLog& steps) {
+                           AdmissionLog& steps, Renumbering* cuts) {
   bool is_full = size_ >= limits.max_candidates;
-  if (!is_full && size_ == capacity_) is_full = !grow(memory);
+  if (!is_full && size_ >= grows_at(limits)) is_full = !grow(memory, cuts) && size_ == capacity_;
   if (!is_full) return true;
   if (size_ == 0) return false;
   drop_oldest(steps);
@@ -104,7 +107,7 @@ bool Candidates::make_room(const Limits& limits, Account& memory, Counters& coun
 }
 
 // False: over budget.
-bool Candidates::grow(Account& memory) {
+bool Candidates::grow(Account& memory, Renumbering* cuts) {
   const uint32_t capacity = std::max(kFirstCapacity, 2 * capacity_);
   const size_t bytes = bytes_for(capacity);
   auto* fresh = static_cast<Line*>(memory.take(bytes));
@@ -120,16 +123,19 @@ bool Candidates::grow(Account& memory) {
   const uint32_t first = front_, last = back_;
   size_ = front_ = back_ = 0;
   ++turn_;
+  if (cuts != nullptr) cuts->begin();
   for (uint32_t place = first; place != last; ++place) {
+    if (cuts != nullptr) cuts->move(place, back_);
     const uint32_t bits = old.log(place);
     const Slot slot = old.find_stamp(place, bits);
     if (!slot.is_none()) insert(slot.key(), bits, slot.count(), slot.time());
   }
+  if (cuts != nullptr) cuts->end(back_);
   if (old.capacity_ != 0) memory.give(old.lines(), bytes_for(old.capacity_));
   return true;
 }
 
-// An absent key; there is a free slot.
+// An absent key; there is a free slot, and a place in the log.
 Candidates::Slot Candidates::insert(int64_t key, uint32_t bits, uint32_t count,
                                     uint32_t time) noexcept {
   Slot slot = home(bits);
@@ -143,18 +149,21 @@ Candidates::Slot Candidates::insert(int64_t key, uint32_t bits, uint32_t count,
 }
 
 void Candidates::see(Slot slot, uint32_t bits) noexcept {
-  if (back_ - front_ == 2 * capacity_) {
-    slot.stamp() = front_ - 1;  // void: the place that it is about to leave
-    squeeze();
-  }
   slot.stamp() = back_;
   log(back_++) = bits;
 }
 
-void Candidates::squeeze() noexcept {
+// Before a step, so that all its stamps are of one numbering.
+void Candidates::make_place(Renumbering* cuts) noexcept {
+  if (capacity_ != 0 && back_ - front_ == 2 * capacity_) squeeze(cuts);
+}
+
+void Candidates::squeeze(Renumbering* cuts) noexcept {
   constexpr uint32_t kAhead = 8;
   uint32_t kept = front_;
+  if (cuts != nullptr) cuts->begin();
   for (uint32_t place = front_; place != back_; ++place) {
+    if (cuts != nullptr) cuts->move(place, kept);
     if (back_ - place > kAhead) __builtin_prefetch(home(log(place + kAhead)).line, 1);
     const uint32_t bits = log(place);
     const Slot slot = find_stamp(place, bits);
@@ -162,6 +171,7 @@ void Candidates::squeeze() noexcept {
     slot.stamp() = kept;
     log(kept++) = bits;
   }
+  if (cuts != nullptr) cuts->end(kept);
   back_ = kept;
   ++turn_;
 }
@@ -209,11 +219,12 @@ void Candidates::unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noex
 }
 
 void Candidates::undo(const AdmissionStep& step, uint64_t hash, const Limits& limits,
-                      Counters& counters) noexcept {
+                      Counters& counters, Renumbering* cuts) noexcept {
   const uint32_t bits = home_bits(hash);
   const Slot slot = find(step.key, bits);
   if (step.kind == AdmissionStep::kAdmitted || step.kind == AdmissionStep::kDropped) {
     if (!slot.is_none() || size_ >= std::min(capacity_, limits.max_candidates)) return;
+    make_place(cuts);
     unsee(insert(step.key, bits, step.count, step.time), bits, step);
     counters.dropped -= step.kind == AdmissionStep::kDropped;
     return;
@@ -233,11 +244,22 @@ void Candidates::undo(const AdmissionStep& step, uint64_t hash, const Limits& li
   }
 }
 
-void Candidates::append_to(std::vector<CandidateRow>& rows) const {
-  for (uint32_t place = front_; place != back_; ++place) {
+void Candidates::append_then(std::vector<CandidateRow>& rows, uint32_t log_end,
+                             std::span<const AdmissionStep> since) const {
+  std::unordered_set<int64_t> changed;  // and maybe taken back, or changed again
+  auto step = since.begin();
+  const auto append_until = [&](uint32_t place) {
+    for (; step != since.end() && !is_behind(step->stamp, place); ++step) {
+      if (changed.insert(step->key).second) rows.push_back({step->key, step->count, step->time});
+    }
+  };
+  for (uint32_t place = front_; is_behind(log_end, place); ++place) {
+    append_until(place);
     const Slot slot = find_stamp(place, log(place));
-    if (!slot.is_none()) rows.push_back({slot.key(), slot.count(), slot.time()});
+    if (slot.is_none() || (!since.empty() && changed.contains(slot.key()))) continue;
+    rows.push_back({slot.key(), slot.count(), slot.time()});
   }
+  append_until(log_end);
 }
 
 void Candidates::release(Account& memory) noexcept {

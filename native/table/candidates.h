@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "table/account.h"
@@ -25,10 +26,29 @@ struct AdmissionStep {
 };
 using AdmissionLog = std::vector<AdmissionStep>;
 
+// Whether a place of the log comes after another one; numbers wrap around.
+inline bool is_behind(uint32_t place, uint32_t other) noexcept {
+  return static_cast<int32_t>(place - other) > 0;
+}
+
 // Room for so many more steps, so that noting them cannot fail. Throws std::bad_alloc.
 inline void reserve_steps(AdmissionLog& log, size_t num_steps) {
   if (log.capacity() - log.size() < num_steps) log.reserve(4 * log.size() + 256 + num_steps);
 }
+
+// Told how the places of a partition's log are numbered anew, by those who remember some.
+class Renumbering {
+ public:
+  virtual void begin() noexcept = 0;
+  // What lay at the old place, or before it and behind the last one named, lies at the new place
+  // now, or goes before it. Ascending.
+  virtual void move(uint32_t old_place, uint32_t new_place) noexcept = 0;
+  // The same for what lies behind the last old place.
+  virtual void end(uint32_t new_place) noexcept = 0;
+
+ protected:
+  ~Renumbering() = default;
+};
 
 struct CandidateRow {
   int64_t key;
@@ -46,8 +66,12 @@ struct CandidateRow {
 // that each call names; release() gives it back.
 class Candidates {
  public:
-  // Of the table, see place_of; before the first question.
-  void set_salt(uint64_t salt) noexcept { salt_ = salt; }
+  // Before the first question. salt: of the table, see place_of. number: of the partition. Each
+  // grows at a fill of its own between a half and all, or one call would pay for all of them.
+  void set_up(uint64_t salt, uint32_t number) noexcept {
+    salt_ = salt;
+    early_ = static_cast<uint8_t>(key_hash(number));
+  }
 
   struct Limits {
     uint32_t max_candidates;
@@ -60,19 +84,25 @@ class Candidates {
   // Whether the key was seen threshold times before, in which case it leaves; else it is counted.
   // Throws OutOfMemory before any change.
   bool ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
-           const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps);
+           const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps,
+           Renumbering* cuts = nullptr);
   // Takes the step back; steps are taken back in reverse order. Exact, unless other calls came
   // between: then what this one had added is subtracted, and a candidate that it made go comes back
   // if there is room. The order is kept unless the log was squeezed, grew or went round since.
-  void undo(const AdmissionStep& step, uint64_t hash, const Limits& limits,
-            Counters& counters) noexcept;
+  void undo(const AdmissionStep& step, uint64_t hash, const Limits& limits, Counters& counters,
+            Renumbering* cuts = nullptr) noexcept;
   // Sets a candidate, as the last one seen. False: the budget allows none. Throws OutOfMemory
   // before any change.
   bool put(const CandidateRow& row, uint64_t hash, const Limits& limits, Account& memory,
-           Counters& counters, AdmissionLog& steps);
+           Counters& counters, AdmissionLog& steps, Renumbering* cuts = nullptr);
 
   // Least recently seen first.
-  void append_to(std::vector<CandidateRow>& rows) const;
+  void append_to(std::vector<CandidateRow>& rows) const { append_then(rows, back_, {}); }
+  // As they were when the log ended at log_end; since: the steps since then that changed an older
+  // candidate, in the order of their stamps.
+  void append_then(std::vector<CandidateRow>& rows, uint32_t log_end,
+                   std::span<const AdmissionStep> since) const;
+  uint32_t log_end() const noexcept { return back_; }
   void prefetch(uint64_t hash) const noexcept;
   void release(Account& memory) noexcept;
   uint32_t size() const noexcept { return size_; }
@@ -118,16 +148,23 @@ class Candidates {
 
   Slot find(int64_t key, uint32_t bits) const noexcept;
   Slot find_stamp(uint32_t stamp, uint32_t bits) const noexcept;
-  bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps);
-  bool grow(Account& memory);
+  bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps,
+                 Renumbering* cuts);
+  uint32_t grows_at(const Limits& limits) const noexcept {
+    if (capacity_ >= limits.max_candidates) return capacity_;
+    return capacity_ - static_cast<uint32_t>(uint64_t{capacity_} * early_ / 512);
+  }
+  bool grow(Account& memory, Renumbering* cuts);
+  void make_place(Renumbering* cuts) noexcept;
   Slot insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
   void see(Slot slot, uint32_t bits) noexcept;
   void unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noexcept;
-  void squeeze() noexcept;
+  void squeeze(Renumbering* cuts) noexcept;
   void remove(Slot slot) noexcept;
   void drop_oldest(AdmissionLog& steps) noexcept;
 
   uint64_t salt_ = 1;
+  uint8_t early_ = 0;  // of 512 parts of the capacity
   std::atomic<Line*> lines_{nullptr};
   std::atomic<uint32_t> num_lines_{0};
   uint32_t capacity_ = 0;  // candidates, a power of two; the log has twice as many places

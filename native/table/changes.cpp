@@ -8,24 +8,25 @@
 namespace monolith {
 
 // The table is the caller's alone. When the numbers run out, all rows start again from 0: they may
-// be noted once more than needed, never once less.
-void Table::begin_generation() {
+// be noted once more than needed, never once less. False: an open cut keeps them from that.
+bool Table::begin_generation() noexcept {
   if (cuts_.is_last_generation()) {
-    if (!cuts_.open().empty()) throw std::length_error("no generation is left");
+    if (!cuts_.open().empty()) return false;
     arena_.restart_generations();
     if (admission_) admission_->restart_generations();
     cuts_.restart_generations();
   }
   cuts_.next_generation();
+  return true;
 }
 
 std::shared_ptr<Cut> Table::open_cut() {
+  auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes());  // writers need not wait for it
   const Gate::Alone gate(gate_);
   if (cuts_.open().size() == Cuts::kMost) return nullptr;
-  begin_generation();
+  if (!begin_generation()) throw std::overflow_error("no generation is left");
   const uint64_t num_recorded = recorder_ ? recorder_->size() : 0;
-  auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes(), cuts_.generation(),
-                                   Cut::Facts{num_rows(), num_update_calls(), num_recorded});
+  cut->begin(cuts_.generation(), {num_rows(), num_update_calls(), num_recorded, latest_time()});
   cuts_.add(cut);
   return cut;
 }
@@ -33,7 +34,6 @@ std::shared_ptr<Cut> Table::open_cut() {
 void Table::close_cut(Cut& cut) {
   {
     const Gate::Alone gate(gate_);
-    cut.close();
     cuts_.remove(cut);
   }
   for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut.release(p);  // it may be held for long yet
@@ -72,7 +72,10 @@ Table::Touched Table::changes(const std::string& cursor, unsigned threads) {
   TouchedLog::Range range;
   {
     const Gate::Alone gate(gate_);
-    begin_generation();  // what changes from now on is noted again
+    if (!begin_generation()) {  // what changes from now on may not be noted again
+      log_.leave_behind(cursor);
+      return {true, {}, {}};
+    }
     range = log_.begin_read(cursor);
   }
   std::vector<int64_t> keys;
@@ -124,11 +127,6 @@ bool Table::drop_cursor(const std::string& cursor) {
   const std::lock_guard reading(log_.reading());
   const Gate::Alone gate(gate_);
   return log_.drop(cursor);
-}
-
-void Table::forget_changes() {
-  const Gate::Alone gate(gate_);
-  log_.forget();
 }
 
 }  // namespace monolith

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
+#include <utility>
 
 #include "table/hash.h"
 
@@ -11,48 +13,95 @@ namespace {
 
 uint32_t partition_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 52); }
 
-}  // namespace
-
-Cut::Cut(Memory& memory, size_t row_bytes, uint32_t generation, const Facts& facts)
-    : memory_(memory),
-      row_bytes_(row_bytes),
-      record_bytes_(sizeof(Record) + row_bytes),
-      generation_(generation),
-      facts_(facts),
-      shards_(std::make_unique<Shard[]>(kPartitions)) {}
-
-Cut::~Cut() {
-  for (uint32_t p = 0; p < kPartitions; ++p) free_records(shards_[p]);
+// In the order of the log; all are before its end at the cut. Those of one stamp in their own.
+void sort_by_stamp(std::span<AdmissionStep> steps, uint32_t log_end) {
+  std::sort(steps.begin(), steps.end(), [&](const AdmissionStep& a, const AdmissionStep& b) {
+    return a.stamp == b.stamp ? a.added < b.added : log_end - a.stamp > log_end - b.stamp;
+  });
 }
 
-void Cut::free_records(Shard& shard) noexcept {
-  if (shard.records == nullptr) return;
-  memory_.release(shard.records, shard.capacity * record_bytes_);
-  bytes_ -= shard.capacity * record_bytes_;
-  shard.records = nullptr;
-  shard.size = shard.capacity = 0;
+// What a step changed: a candidate, a cell, or the head.
+std::pair<int64_t, uint32_t> target_of(const AdmissionStep& step) {
+  if (!step.is_of_filter()) return {step.key, 0};
+  if (step.kind == AdmissionStep::kHead) return {-1, 0};
+  return {step.time, step.stamp};
+}
+
+// Only the first step that changed something tells what it was at the cut. Returns how many stay.
+uint32_t drop_repeats(std::span<AdmissionStep> steps) {
+  std::sort(steps.begin(), steps.end(), [](const AdmissionStep& a, const AdmissionStep& b) {
+    return std::pair(target_of(a), a.added) < std::pair(target_of(b), b.added);
+  });
+  const auto is_same = [](const AdmissionStep& a, const AdmissionStep& b) {
+    return target_of(a) == target_of(b);
+  };
+  return static_cast<uint32_t>(std::unique(steps.begin(), steps.end(), is_same) - steps.begin());
+}
+
+}  // namespace
+
+Cut::Cut(Memory& memory, size_t row_bytes)
+    : memory_(memory), row_bytes_(row_bytes), record_bytes_(sizeof(Record) + row_bytes) {}
+
+Cut::~Cut() {
+  for (auto& entry : groups_) {
+    Group* group = entry.load();
+    if (group == nullptr) continue;
+    for (Shard& shard : group->shards) free(shard);
+    memory_.release(group, sizeof(Group));
+  }
+}
+
+Cut::Shard* Cut::find_shard(uint32_t partition) const noexcept {
+  Group* group = groups_[partition >> kGroupBits].load();
+  return group == nullptr ? nullptr : group->shards + (partition & ((1u << kGroupBits) - 1));
+}
+
+Cut::Shard& Cut::make_shard(uint32_t partition) {
+  if (Shard* found = find_shard(partition)) return *found;
+  auto* fresh = new (memory_.allocate(sizeof(Group))) Group;
+  Group* none = nullptr;
+  if (!groups_[partition >> kGroupBits].compare_exchange_strong(none, fresh)) {
+    memory_.release(fresh, sizeof(Group));  // another call was first
+  }
+  return *find_shard(partition);
+}
+
+template <typename T>
+void Cut::grow(Array<T>& array, size_t element_bytes) {
+  const uint32_t wider = std::max(4u, 2 * array.capacity);
+  auto* fresh = static_cast<T*>(memory_.allocate(wider * element_bytes));
+  const uint32_t size = array.size;
+  if (size > 0) std::memcpy(static_cast<void*>(fresh), array.data, size * element_bytes);
+  free(array, element_bytes);
+  array = {fresh, size, wider};
+  bytes_ += wider * element_bytes;
+}
+
+template <typename T>
+void Cut::free(Array<T>& array, size_t element_bytes) noexcept {
+  memory_.release(array.data, array.capacity * element_bytes);
+  bytes_ -= array.capacity * element_bytes;
+  array = {};
+}
+
+void Cut::free(Shard& shard) noexcept {
+  free(shard.rows, record_bytes_);
+  free(shard.steps, sizeof(AdmissionStep));
 }
 
 void Cut::keep(int64_t key, uint64_t hash, uint32_t time, const char* row) {
-  Shard& shard = shards_[partition_of(hash)];
+  const uint32_t partition = partition_of(hash);
+  if (is_released(partition)) return;
+  Shard& shard = make_shard(partition);
   const std::lock_guard lock(shard.lock);
-  if (shard.is_released.load(std::memory_order_relaxed)) return;
-  if (shard.size == shard.capacity) {
-    const uint32_t wider = std::max(4u, 2 * shard.capacity);
-    auto* fresh = static_cast<char*>(memory_.allocate(wider * record_bytes_));
-    if (shard.size > 0) std::memcpy(fresh, shard.records, shard.size * record_bytes_);
-    const uint32_t size = shard.size;
-    free_records(shard);
-    shard.records = fresh;
-    shard.size = size;
-    shard.capacity = wider;
-    bytes_ += wider * record_bytes_;
-  }
-  char* record = shard.records + shard.size * record_bytes_;
+  if (is_released(partition)) return;
+  if (shard.rows.size == shard.rows.capacity) grow(shard.rows, record_bytes_);
+  char* record = shard.rows.data + shard.rows.size * record_bytes_;
   const Record header{key, time};
   std::memcpy(record, &header, sizeof(header));
   std::memcpy(record + sizeof(header), row, row_bytes_);
-  ++shard.size;
+  ++shard.rows.size;
 }
 
 void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
@@ -60,10 +109,11 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
   found.clear();
   rows.clear();
   for (uint32_t p = partition_of(first); p <= partition_of(last); ++p) {
-    Shard& shard = shards_[p];
-    const std::lock_guard lock(shard.lock);
-    for (uint32_t i = 0; i < shard.size; ++i) {
-      const char* record = shard.records + i * record_bytes_;
+    Shard* shard = find_shard(p);
+    if (shard == nullptr) continue;
+    const std::lock_guard lock(shard->lock);
+    for (uint32_t i = 0; i < shard->rows.size; ++i) {
+      const char* record = shard->rows.data + i * record_bytes_;
       Record header;
       std::memcpy(&header, record, sizeof(header));
       const uint64_t hash = key_hash(header.key);
@@ -79,24 +129,76 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
   found.erase(std::unique(found.begin(), found.end(), is_same), found.end());
 }
 
-void Cut::keep_candidates(uint32_t partition, const std::vector<int64_t>& values) {
-  Shard& shard = shards_[partition];
+void Cut::begin_steps(uint32_t partition, uint32_t log_end) {
+  Shard& shard = make_shard(partition);
   const std::lock_guard lock(shard.lock);
-  if (!shard.is_released.load(std::memory_order_relaxed)) shard.candidates = values;
+  shard.log_end = log_end;
 }
 
-std::vector<int64_t> Cut::candidates(uint32_t partition) {
-  Shard& shard = shards_[partition];
+void Cut::keep_step(uint32_t partition, const AdmissionStep& step) {
+  if (step.kind == AdmissionStep::kNew || step.kind == AdmissionStep::kOverflow) return;
+  Shard& shard = *find_shard(partition);
   const std::lock_guard lock(shard.lock);
-  return shard.candidates;
+  if (is_released(partition)) return;
+  if (!step.is_of_filter() && !is_behind(shard.log_end, step.stamp)) return;  // seen since
+  Array<AdmissionStep>& steps = shard.steps;
+  if (steps.size == steps.capacity) {
+    steps.size = drop_repeats(shard.all_steps());
+    if (steps.size >= steps.capacity / 2) grow(steps, sizeof(AdmissionStep));
+  }
+  new (steps.data + steps.size++) AdmissionStep(step);
+  shard.all_steps().back().added = shard.num_steps++;
+}
+
+Cut::Steps Cut::steps(uint32_t partition) {
+  Shard* shard = find_shard(partition);
+  if (shard == nullptr) return {};
+  const std::lock_guard lock(shard->lock);
+  const std::span<AdmissionStep> all = shard->all_steps();
+  if (!all.empty() && !all.front().is_of_filter()) sort_by_stamp(all, shard->log_end);
+  return {shard->log_end, {all.begin(), all.end()}};
+}
+
+void CutPlaces::begin() noexcept {
+  num_moving_ = 0;
+  for (const auto& cut : cuts_.open()) {
+    Cut::Shard* shard = cut->find_shard(partition_);
+    shard->lock.lock();
+    const std::span<AdmissionStep> all = shard->all_steps();
+    sort_by_stamp(all, shard->log_end);
+    for (uint32_t i = 0; i < all.size(); ++i) all[i].added = i;  // equal stamps keep this order
+    moving_[num_moving_++] = {shard, 0, 0, false};
+  }
+}
+
+void CutPlaces::move(uint32_t old_place, uint32_t new_place) noexcept {
+  for (Moving& moving : std::span(moving_, num_moving_)) {
+    const std::span<AdmissionStep> all = moving.shard->all_steps();
+    while (moving.next < all.size() && !is_behind(all[moving.next].stamp, old_place)) {
+      all[moving.next++].stamp = new_place;
+    }
+    if (moving.has_end || is_behind(moving.shard->log_end, old_place)) continue;
+    moving.new_end = new_place;
+    moving.has_end = true;
+  }
+}
+
+void CutPlaces::end(uint32_t new_place) noexcept {
+  for (Moving& moving : std::span(moving_, num_moving_)) {
+    for (AdmissionStep& step : moving.shard->all_steps().subspan(moving.next)) {
+      step.stamp = new_place;
+    }
+    moving.shard->log_end = moving.has_end ? moving.new_end : new_place;
+    moving.shard->lock.unlock();
+  }
 }
 
 void Cut::release(uint32_t partition) noexcept {
-  Shard& shard = shards_[partition];
-  const std::lock_guard lock(shard.lock);
-  shard.is_released.store(true, std::memory_order_relaxed);
-  free_records(shard);
-  shard.candidates = {};
+  released_[partition >> 6].fetch_or(uint64_t{1} << (partition & 63));
+  Shard* shard = find_shard(partition);
+  if (shard == nullptr) return;  // whoever makes it will see the bit
+  const std::lock_guard lock(shard->lock);
+  free(*shard);
 }
 
 void Cuts::add(std::shared_ptr<Cut> cut) noexcept {

@@ -9,10 +9,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "table/arena.h"
 #include "table/bin.h"
+#include "table/candidates.h"
 
 namespace monolith {
 
@@ -26,13 +28,19 @@ class Cut {
     uint64_t num_rows;
     uint64_t num_update_calls;
     uint64_t num_recorded;  // events of the record
+    uint32_t latest_time;
   };
 
-  Cut(Memory& memory, size_t row_bytes, uint32_t generation, const Facts& facts);
+  Cut(Memory& memory, size_t row_bytes);
   ~Cut();
   Cut(const Cut&) = delete;
   Cut& operator=(const Cut&) = delete;
 
+  // Once, before anybody else has it.
+  void begin(uint32_t generation, const Facts& facts) noexcept {
+    generation_ = generation;
+    facts_ = facts;
+  }
   uint32_t generation() const noexcept { return generation_; }
   const Facts& facts() const noexcept { return facts_; }
 
@@ -47,42 +55,67 @@ class Cut {
   };
   void collect(uint64_t first, uint64_t last, std::vector<Kept>& found, std::vector<char>& rows);
 
-  // What admission remembered of the partition, kept before its first change.
-  void keep_candidates(uint32_t partition, const std::vector<int64_t>& values);
-  std::vector<int64_t> candidates(uint32_t partition);
+  // Of what admission remembers in a partition a cut keeps the steps that changed it since. Under
+  // the lock of that partition; keeping throws OutOfMemory.
+  //
+  // Before the first step: where the log of the candidates ends.
+  void begin_steps(uint32_t partition, uint32_t log_end);
+  // A step that was just taken, unless what it changed is newer than the cut.
+  void keep_step(uint32_t partition, const AdmissionStep& step);
+  struct Steps {
+    uint32_t log_end;  // in today's numbering of the log, like the stamps
+    std::vector<AdmissionStep> since;
+  };
+  Steps steps(uint32_t partition);
 
   // Nobody will read the partition's rows and candidates any more: frees what is kept of them.
   void release(uint32_t partition) noexcept;
-  bool is_released(uint32_t partition) const noexcept {
-    return shards_[partition].is_released.load(std::memory_order_relaxed);
-  }
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
-  // Writers keep nothing for it any more: what was read since then is of no moment.
-  void close() noexcept { is_closed_.store(true); }
-  bool is_closed() const noexcept { return is_closed_.load(); }
 
  private:
+  friend class CutPlaces;
   struct Record {  // the row follows it
     int64_t key;
     uint64_t time;
   };
-  struct Shard {
-    Lock lock;
-    std::atomic<bool> is_released{false};
-    char* records = nullptr;
+  template <typename T>
+  struct Array {  // of elements of some bytes, in memory of the table
+    T* data = nullptr;
     uint32_t size = 0, capacity = 0;
-    std::vector<int64_t> candidates;
   };
-  void free_records(Shard& shard) noexcept;
+  struct Shard {  // of a partition
+    Lock lock;
+    Array<char> rows;
+    Array<AdmissionStep> steps;
+    uint32_t num_steps = 0;  // ever kept: each has its number in `added`
+    uint32_t log_end = 0;
+    std::span<AdmissionStep> all_steps() noexcept { return {steps.data, steps.size}; }
+  };
+  // Shards are made 64 at a time when the first of them keeps something.
+  static constexpr uint32_t kGroupBits = 6;
+  struct Group {
+    Shard shards[1u << kGroupBits];
+  };
+  Shard* find_shard(uint32_t partition) const noexcept;
+  Shard& make_shard(uint32_t partition);
+  // Under the shard's lock: release() takes it after it has said so.
+  bool is_released(uint32_t partition) const noexcept {
+    return released_[partition >> 6].load() >> (partition & 63) & 1;
+  }
+  template <typename T>
+  void grow(Array<T>& array, size_t element_bytes);
+  template <typename T>
+  void free(Array<T>& array, size_t element_bytes) noexcept;
+  void free(Shard& shard) noexcept;
 
   Memory& memory_;
   const size_t row_bytes_;
   const size_t record_bytes_;
-  const uint32_t generation_;
-  const Facts facts_;
+  uint32_t generation_ = 0;
+  Facts facts_{};
   std::atomic<size_t> bytes_{0};
-  std::atomic<bool> is_closed_{false};
-  std::unique_ptr<Shard[]> shards_;
+  std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};
+  std::atomic<uint64_t> released_[kPartitions / 64] = {};  // a bit per partition
 };
 
 // The open cuts of a table. Changed only by a call that has the table for itself; the others read.
@@ -107,6 +140,28 @@ class Cuts {
   uint32_t generation_;
   uint32_t newest_ = 0;
   std::vector<std::shared_ptr<Cut>> open_;
+};
+
+// The places of a partition's log that open cuts remember.
+class CutPlaces final : public Renumbering {
+ public:
+  CutPlaces(const Cuts& cuts, uint32_t partition) noexcept : cuts_(cuts), partition_(partition) {}
+
+  void begin() noexcept override;
+  void move(uint32_t old_place, uint32_t new_place) noexcept override;
+  void end(uint32_t new_place) noexcept override;
+
+ private:
+  struct Moving {
+    Cut::Shard* shard;
+    uint32_t next;  // step that has its old stamp yet
+    uint32_t new_end;
+    bool has_end;
+  };
+  const Cuts& cuts_;
+  const uint32_t partition_;
+  Moving moving_[Cuts::kMost];
+  size_t num_moving_ = 0;
 };
 
 }  // namespace monolith

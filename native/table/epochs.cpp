@@ -55,6 +55,11 @@ void Epochs::reserve(size_t n) {
   reserved_ += n;
 }
 
+void Epochs::unreserve(size_t n) noexcept {
+  const std::lock_guard lock(mutex_);
+  reserved_ -= n;
+}
+
 void Epochs::retire(Free free, void* owner, void* block, size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   --reserved_;

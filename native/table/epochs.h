@@ -39,8 +39,10 @@ class Epochs {
 
   using Free = void (*)(void* owner, void* block, size_t bytes);
 
-  // After reserve(n), the next n calls of retire() cannot fail.
+  // After reserve(n), the next n calls of retire() cannot fail. Each is followed by one of these,
+  // or taken back.
   void reserve(size_t n);
+  void unreserve(size_t n) noexcept;
   // Frees the block by free(owner, block, bytes) once no guard is left that may hold it.
   void retire(Free free, void* owner, void* block, size_t bytes) noexcept;
   // Frees what can be freed now.

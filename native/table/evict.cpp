@@ -6,7 +6,7 @@
 namespace monolith {
 namespace {
 
-constexpr int kBinsPerCall = 64;     // bins of one evict() call: some milliseconds
+constexpr int kBinsPerSlice = 64;
 constexpr uint32_t kLinesAhead = 8;  // whose rows' metadata is fetched
 constexpr int64_t kSecondsPerDay = 86400;
 constexpr uint32_t kSampled = 16;
@@ -14,13 +14,27 @@ constexpr uint64_t kAgeingPeriod = 8;  // samplings; every so many, use counts a
 
 }  // namespace
 
-Table::Evicted Table::evict(uint64_t first, uint32_t reference) {
+uint64_t Table::evict(uint32_t reference) {
+  const Gate::Shared gate(gate_);  // of the whole call: no cut sees a part of it
+  uint64_t count = 0;
+  for (Evicted slice{0, 0};;) {
+    slice = evict_bins(slice.next, reference);
+    count += slice.count;
+    if (slice.next == 0) return count;
+  }
+}
+
+Table::Evicted Table::evict_slice(uint64_t first, uint32_t reference) {
   const Gate::Shared gate(gate_);
+  return evict_bins(first, reference);
+}
+
+Table::Evicted Table::evict_bins(uint64_t first, uint32_t reference) {
   Evicted result{0, first};
   Epochs::Guard guard(epochs_);
   TouchedLog::Segments notes;
   if (log_.is_on()) notes.emplace_back();
-  for (int i = 0; i < kBinsPerCall; ++i) {
+  for (int i = 0; i < kBinsPerSlice; ++i) {
     uint64_t last;
     result.count += evict_bin(result.next, reference, notes, last);
     result.next = last + 1;

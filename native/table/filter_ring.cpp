@@ -160,16 +160,33 @@ void FilterRing::undo(const AdmissionStep& step, const Shape& shape,
   counters.dropped -= is_forgotten;
 }
 
-void FilterRing::append_to(std::vector<FilterRow>& rows, const Shape& shape) const {
-  if (size(shape) == 0 && head_increment_ == 0) return;
-  rows.push_back({-1, head_, static_cast<int64_t>(head_increment_)});
+void FilterRing::append_to(std::vector<FilterRow>& rows, const Shape& shape,
+                           std::span<const AdmissionStep> since) const {
+  if (splits_ == nullptr) return;
+  uint32_t head = head_;
+  uint64_t head_increment = head_increment_;
+  std::vector<std::vector<uint32_t>> splits(shape.num_splits);
   for (uint32_t i = 0; i < shape.num_splits; ++i) {
-    if (splits_[i].num_elements == 0) continue;
-    for (uint64_t cell = 0; cell < shape.num_cells; ++cell) {
-      const uint32_t value = splits_[i].cells[cell];
+    const uint32_t* cells = splits_[i].cells;
+    if (cells != nullptr) splits[i].assign(cells, cells + shape.num_cells);
+  }
+  for (auto step = since.rbegin(); step != since.rend(); ++step) {
+    if (step->kind == AdmissionStep::kHead) {
+      head = step->count;
+      head_increment = uint64_t{step->stamp} << 32 | step->time;
+    } else {
+      splits[step->time][step->stamp] = step->count;
+    }
+  }
+  const size_t first = rows.size();
+  rows.push_back({-1, head, static_cast<int64_t>(head_increment)});
+  for (uint32_t i = 0; i < shape.num_splits; ++i) {
+    for (size_t cell = 0; cell < splits[i].size(); ++cell) {
+      const uint32_t value = splits[i][cell];
       if (value != 0) rows.push_back({i, static_cast<int64_t>(cell), value});
     }
   }
+  if (rows.size() == first + 1 && head_increment == 0) rows.pop_back();
 }
 
 bool FilterRing::put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "table/account.h"
@@ -38,8 +39,10 @@ class FilterRing {
   // between: a head that they moved on stays, and what was forgotten by then stays forgotten.
   void undo(const AdmissionStep& step, const Shape& shape, Candidates::Counters& counters) noexcept;
 
-  // Nothing, if nothing was counted.
-  void append_to(std::vector<FilterRow>& rows, const Shape& shape) const;
+  // Nothing, if nothing was counted. since: as it was before these steps, the first one first; of
+  // steps on one cell only the first one counts.
+  void append_to(std::vector<FilterRow>& rows, const Shape& shape,
+                 std::span<const AdmissionStep> since = {}) const;
   // Sets what append_to gave; any hash of the partition. False: the budget allows no filter for a
   // cell. Throws OutOfMemory before any change.
   bool put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,

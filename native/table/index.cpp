@@ -7,7 +7,7 @@
 namespace monolith {
 namespace {
 
-constexpr double kMaxLoad = 0.87;
+constexpr double kMaxLoad = 0.875;
 
 // A number in [0, 1) that depends on the bin alone. Bins of equal slack would all be full at the
 // same moment, and the batch that meets it would pay for rebuilding the whole table.
@@ -121,7 +121,7 @@ Index::~Index() {
 // Each bin and rebuild draws its own slack.
 uint32_t Index::lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
                           uint32_t generation) const noexcept {
-  const double slack = 1.06 + 0.34 * draw(prefix, depth, generation + 1);
+  const double slack = 1.06 + 0.33 * draw(prefix, depth, generation + 1);
   const double slots = num_keys * slack / kMaxLoad;
   auto lines = static_cast<size_t>(slots / Line::kSlots) + 1;
   const size_t bytes = (lines + 1) * sizeof(Line);
@@ -152,11 +152,11 @@ void Index::count_bytes(size_t added, size_t removed) {
 
 // All that can fail before new bins or a directory take the place of old ones.
 void Index::reserve(size_t num_retired, size_t new_bytes, size_t old_bytes) {
-  count_bytes(new_bytes, old_bytes);
+  epochs_.reserve(num_retired);
   try {
-    epochs_.reserve(num_retired);
+    count_bytes(new_bytes, old_bytes);
   } catch (...) {
-    if (new_bytes > old_bytes) count_bytes(old_bytes, new_bytes);
+    epochs_.unreserve(num_retired);
     throw;
   }
 }
@@ -344,7 +344,7 @@ void Index::retire(Bin* bin) noexcept {
   epochs_.retire(free_retired, this, bin, bin->bytes());
 }
 
-void Index::clear() {
+void Index::clear(size_t num_more) {
   Directory* old = directory_.load(std::memory_order_relaxed);
   std::vector<Bin*> bins;
   for (size_t i = 0; i < size_t{1} << old->depth; ++i) {
@@ -355,7 +355,7 @@ void Index::clear() {
   Bin* empty = nullptr;
   try {
     empty = allocate_bin(lines_for(1, 0, 0, 0), 0, 0, 0);
-    reserve(bins.size() + 1, directory->bytes() + empty->bytes(), bytes());
+    reserve(bins.size() + 1 + num_more, directory->bytes() + empty->bytes(), bytes());
   } catch (...) {
     if (empty != nullptr) free_bin(empty);
     free_directory(directory);

@@ -88,8 +88,9 @@ class Index {
   // After removals from the locked bin: rebuilds it where that pays. Returns the locked bin.
   Bin* tidy(Bin* bin) noexcept;
 
-  // Removes every key. The caller keeps writers out.
-  void clear();
+  // Removes every key. The caller keeps writers out, and may retire num_more blocks afterwards.
+  // Throws OutOfMemory and changes nothing.
+  void clear(size_t num_more);
 
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
   const IndexCounters& counters() const noexcept { return counters_; }

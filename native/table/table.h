@@ -14,6 +14,7 @@
 #include "ops/batch.h"
 #include "table/admission.h"
 #include "table/arena.h"
+#include "table/bag_gradients.h"
 #include "table/cut.h"
 #include "table/gate.h"
 #include "table/index.h"
@@ -80,6 +81,9 @@ class Table {
   // Calls of assign, assign_add and apply_gradients: each seeds its rounding with its number.
   uint64_t num_update_calls() const noexcept { return num_update_calls_.load(); }
   void set_num_update_calls(uint64_t number) noexcept { num_update_calls_.store(number); }
+  // Largest update time of a call that succeeded, or of an imported row; 0 after clear().
+  uint32_t latest_time() const noexcept { return latest_time_.load(); }
+  void set_latest_time(uint32_t time) noexcept { latest_time_.store(time); }
   const TableCounters& counters() const noexcept { return counters_; }
   const IndexCounters& index_counters() const noexcept { return index_.counters(); }
   // Allocations beyond the limit fail as if the machine had no more memory.
@@ -89,6 +93,18 @@ class Table {
   // one per segment.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
               unsigned threads) const;
+  // How weights are read: missing keys as initial values or zeros, views with these scales.
+  struct Reading {
+    bool initial;
+    const float* scales;
+  };
+  // out: (num_bags, dim). winners: (num_bags, dim), of kMax only. Throws std::invalid_argument if
+  // the splits are not valid, here and below.
+  void lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
+                   unsigned threads) const;
+  // grads: (num_bags, dim), of the pooled rows; out: (num_keys,).
+  void bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads, float* out,
+                            unsigned threads) const;
   void contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const;
   // Whole rows. columns: one buffer per column of an export, in the order of the row.
   struct Columns {
@@ -105,7 +121,10 @@ class Table {
 
   void lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
                         uint32_t now, unsigned threads);
-  void assign(const int64_t* keys, size_t n, const float* values, uint32_t now, unsigned threads);
+  // absent: per occurrence, not zero where the key is to be removed instead; may be null. Of equal
+  // keys the last counts, as for their values.
+  void assign(const int64_t* keys, size_t n, const float* values, uint32_t now, unsigned threads,
+              const uint8_t* absent = nullptr);
   void assign_add(const int64_t* keys, size_t n, const float* values, uint32_t now,
                   unsigned threads);
   // What apply_gradients is told beside keys and gradients; rates and scales: one per segment.
@@ -117,19 +136,28 @@ class Table {
   // Throws std::invalid_argument under NonFinite::kRefuse.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const StepOptions& options, uint32_t now, unsigned threads);
+  // The same, bit for bit, as apply_gradients with the gradients of all keys in the bags.
+  AppliedCounts apply_bag_gradients(std::span<const BagPiece> pieces, const StepOptions& options,
+                                    uint32_t now, unsigned threads);
+  // L2 norm of the gradients of the distinct keys in the bags.
+  double bag_gradient_norm(std::span<const BagPiece> pieces, unsigned threads) const;
   void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
                     unsigned threads);
   void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
-  void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads);
+  // absent: as of assign.
+  void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads,
+                   const uint8_t* absent = nullptr);
   // Removes every row, candidate and filter count. False: a cut is open, and nothing changed.
   bool clear();
 
-  // Removes expired rows of some bins, from the one that covers the hash `first` on.
+  // Removes expired rows; how many.
+  uint64_t evict(uint32_t reference);
+  // The same in calls of some milliseconds: some bins each, from the one that covers `first` on.
   struct Evicted {
     uint64_t count;
     uint64_t next;  // where to go on; 0: done
   };
-  Evicted evict(uint64_t first, uint32_t reference);
+  Evicted evict_slice(uint64_t first, uint32_t reference);
 
   // What admission remembers, row by row: num_candidate_columns() numbers each.
   uint32_t num_candidate_columns() const noexcept {
@@ -140,14 +168,15 @@ class Table {
   Admission::Facts admission_facts();
 
   // Waits for running writers; later ones keep what they change. Null: too many cuts are open.
-  // Throws std::length_error if no generation is left while cuts are open.
+  // Throws std::overflow_error if no generation is left while cuts are open.
   std::shared_ptr<Cut> open_cut();
   void close_cut(Cut& cut);
   size_t num_cuts();
   size_t cut_bytes();
 
   // Keys changed or removed since the cursor's last read, each once, ascending by hash. A new
-  // cursor, and one that the log or clear() left behind, is full.
+  // cursor, and one that the log or clear() left behind, is full; so is every one while an open cut
+  // has outlived all generations.
   struct Touched {
     bool is_full;
     std::vector<int64_t> present, gone;
@@ -155,8 +184,6 @@ class Table {
   Touched changes(const std::string& cursor, unsigned threads);
   bool drop_cursor(const std::string& cursor);
   std::vector<std::string> cursors() { return log_.cursors(); }
-  // Every cursor must start anew.
-  void forget_changes();
   size_t log_bytes() noexcept { return log_.bytes(); }
 
   // Null unless the table records.
@@ -169,9 +196,22 @@ class Table {
   template <typename Hit, typename Done, typename Miss>
   void read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
             const Done& done, const Miss& miss) const;
-  void read_plain(const int64_t* keys, size_t first, size_t last, float* out, bool initial) const;
-  void read_coded(const int64_t* keys, size_t first, size_t last, float* out, bool initial,
-                  const float* scales) const;
+  template <typename Target, typename Use>
+  void read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
+                    const Target& target, const Use& use) const;
+  void check_bags(const char* verb, const Bags& bags) const;
+  template <typename Piece>
+  void in_bags(const Bags& bags, unsigned threads, const Piece& piece) const;
+  struct BagRange {
+    size_t first, last;
+    Epochs::Guard& guard;
+  };
+  template <typename Read>
+  void read_range(const Bags& bags, const BagRange& range, const Read& read) const;
+  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how, float* out) const;
+  template <typename Target, typename Use>
+  void read_bags(const Bags& bags, const BagRange& range, const Reading& how, const Target& target,
+                 const Use& use) const;
   template <typename Hit>
   bool read_one(int64_t key, const Hit& hit) const;
   template <typename Piece>
@@ -181,6 +221,11 @@ class Table {
   class Exporter;
   std::vector<int64_t> in_hash_order(const std::vector<int64_t>& keys, unsigned threads);
 
+  // A directory that another call outgrows is freed when every call that began before has ended.
+  uint32_t index_depth() const {
+    Epochs::Guard guard(epochs_);
+    return index_.depth();
+  }
   uint64_t num_removed() const noexcept {
     return counters_.erased + counters_.evicted + counters_.evicted_for_budget;
   }
@@ -189,11 +234,23 @@ class Table {
   bool insert_again(const Batch::Entry& entry, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept;
+  Evicted evict_bins(uint64_t first, uint32_t reference);
   uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
                      uint64_t& last) noexcept;
-  void begin_generation();
+  bool begin_generation() noexcept;
   void keep_row(int64_t key, uint32_t number, KeyBuffer* notes);
   bool keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept;
+  void initial_or_zeros(float* weights, int64_t key, const Reading& how) const noexcept {
+    if (!how.initial || reads_zeros(key)) {
+      return static_cast<void>(std::fill_n(weights, layout_.dim(), 0.0f));
+    }
+    layout_.initial_weights(weights, key);
+    if (layout_.has_views()) layout_.see(weights, how.scales);
+  }
+  // Whether a reader may use a row's weights where they lie, and check afterwards.
+  bool is_read_in_place() const noexcept {
+    return !MONOLITH_TSAN && layout_.is_plain() && !layout_.has_views();
+  }
   bool reads_zeros(int64_t key) const noexcept { return admission_ && admission_->has_rule(key); }
   bool remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept;
   template <typename Edit>
@@ -203,6 +260,16 @@ class Table {
                     const Edit& edit) const noexcept;
   template <typename Update>
   void numbered(const Update& update);
+  void saw(uint32_t time) noexcept;
+  // The keys of a call that applies gradients; skipped: per occurrence, or null.
+  struct Stepped {
+    const int64_t* keys;
+    size_t n;
+    const uint8_t* skipped;
+  };
+  template <typename Source>
+  AppliedCounts step_rows(const Stepped& stepped, const Source& grads, const StepOptions& options,
+                          uint32_t now, unsigned threads);
   void prefetch_row(uint32_t number) const noexcept;
   std::string refusal(size_t row, size_t column, float value) const;
 
@@ -224,6 +291,7 @@ class Table {
   Gate gate_;
   std::atomic<uint64_t> num_samplings_{0};
   std::atomic<uint64_t> num_update_calls_{0};
+  std::atomic<uint32_t> latest_time_{0};
   TableCounters counters_;
 };
 

@@ -68,6 +68,12 @@ void TouchedLog::end_read(const std::string& cursor, const Range& range) noexcep
   trim();
 }
 
+void TouchedLog::leave_behind(const std::string& cursor) {
+  const std::lock_guard lock(mutex_);
+  cursors_[cursor] = kBehind;
+  trim();
+}
+
 bool TouchedLog::drop(const std::string& cursor) noexcept {
   const std::lock_guard lock(mutex_);
   const bool existed = cursors_.erase(cursor) > 0;

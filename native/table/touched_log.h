@@ -71,6 +71,8 @@ class TouchedLog {
   // Keys of the range; false: the log went over its bound meanwhile.
   bool copy(const Range& range, std::vector<int64_t>& keys);
   void end_read(const std::string& cursor, const Range& range) noexcept;
+  // The cursor must start anew, at its next read too; an unknown one is made.
+  void leave_behind(const std::string& cursor);
   // One reader at a time.
   std::mutex& reading() noexcept { return reading_; }
 

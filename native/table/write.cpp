@@ -36,18 +36,6 @@ void clip(float* values, size_t n, float limit) {
   }
 }
 
-// Sum of the occurrences' rows in order, starting from the first (contract 1).
-const float* sum_rows(const float* values, size_t dim, std::span<const uint32_t> occurrences,
-                      const Kernels& kernels, std::vector<float>& scratch) {
-  const float* first = values + occurrences.front() * dim;
-  if (occurrences.size() == 1) return first;
-  std::copy_n(first, dim, scratch.data());
-  for (const uint32_t i : occurrences.subspan(1)) {
-    kernels.add(scratch.data(), values + i * dim, dim);
-  }
-  return scratch.data();
-}
-
 }  // namespace
 
 void Table::prefetch_row(uint32_t number) const noexcept {
@@ -212,6 +200,13 @@ void Table::numbered(const Update& update) {
   }
 }
 
+// At the end of a call that succeeded, while the gate keeps cuts out.
+void Table::saw(uint32_t time) noexcept {
+  uint32_t latest = latest_time_.load();
+  while (latest < time && !latest_time_.compare_exchange_weak(latest, time)) {
+  }
+}
+
 void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
                              uint32_t now, unsigned threads) {
   const Gate::Shared gate(gate_);
@@ -224,15 +219,22 @@ void Table::lookup_or_insert(const int64_t* keys, size_t n, float* out, const fl
     }
   });
   if (!are_new) lookup(keys, n, out, true, scales, threads);
+  saw(now);
 }
 
 void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t now,
-                   unsigned threads) {
+                   unsigned threads, const uint8_t* absent) {
   const Gate::Shared gate(gate_);
   const size_t dim = layout_.dim();
+  std::atomic<uint64_t> erased{0};
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
+    writer.set_absent(absent);
     writer.run(true, {values, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+      if (writer.is_absent(entry)) {
+        erased += remove_row(entry, false, rows);
+        return;
+      }
       const float* last = values + writer.batch().occurrences(entry).back() * dim;
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
@@ -245,6 +247,8 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
       });
     });
   });
+  counters_.erased += erased;
+  saw(now);
 }
 
 void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint32_t now,
@@ -253,9 +257,10 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
   const size_t dim = layout_.dim();
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
-    writer.run(true, {values, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+    const Values source{values, dim};
+    writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          sum_rows(values, dim, writer.batch().occurrences(entry), layout_.kernels(), rows.sum);
+          source.sum(writer.batch().occurrences(entry), layout_.kernels(), rows.sum.data());
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows,
@@ -264,6 +269,7 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
       });
     });
   });
+  saw(now);
 }
 
 std::string Table::refusal(size_t row, size_t column, float value) const {
@@ -278,7 +284,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
-  AppliedCounts counts;
+  uint64_t num_skipped = 0;
   const size_t bad = find_non_finite(layout_.kernels(), grads, n * dim, threads);
   if (bad < n * dim && non_finite_ == NonFinite::kRefuse) {
     throw std::invalid_argument(refusal(bad / dim, bad % dim, grads[bad]));
@@ -287,7 +293,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     skipped = std::make_unique<uint8_t[]>(n);
     for (size_t i = 0; i < n; ++i) {
       skipped[i] = layout_.kernels().find_non_finite(grads + i * dim, dim) < dim;
-      counts.skipped += skipped[i];
+      num_skipped += skipped[i];
     }
   }
   if (bad < n * dim && non_finite_ == NonFinite::kClip) {
@@ -296,12 +302,54 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     clip(clipped.get(), n * dim, clip_value_);
     grads = clipped.get();
   }
+  AppliedCounts counts =
+      step_rows({keys, n, skipped.get()}, Values{grads, dim}, options, now, threads);
+  counts.skipped = num_skipped;
+  counters_.skipped += num_skipped;
+  return counts;
+}
+
+// Where a gradient is not finite, or may become so by its weight, the keys' gradients are written
+// out, so that the policy sees each of them.
+AppliedCounts Table::apply_bag_gradients(std::span<const BagPiece> pieces,
+                                         const StepOptions& options, uint32_t now,
+                                         unsigned threads) {
+  const size_t dim = layout_.dim();
+  const Kernels& kernels = layout_.kernels();
+  bool are_finite = true;
+  for (const auto& [bags, grads, winners] : pieces) {
+    check_bags("apply_bag_gradients", bags);
+    const size_t n = bags.num_bags * dim;
+    are_finite = are_finite && find_non_finite(kernels, grads, n, threads) == n;
+    if (are_finite && bags.weights != nullptr) {
+      const float weight = kernels.largest(bags.weights, bags.num_keys);
+      are_finite = std::isfinite(kernels.largest(grads, n) * weight);
+    }
+  }
+  const BagGradients source(pieces, dim);
+  const size_t n = source.size();
+  if (are_finite) return step_rows({source.keys(), n, nullptr}, source, options, now, threads);
+  const auto grads = std::make_unique_for_overwrite<float[]>(n * dim);
+  for (uint32_t i = 0; i < n; ++i) {
+    float* row = grads.get() + i * dim;
+    const float* gradient = source.sum({&i, 1}, kernels, row);
+    if (gradient != row) std::copy_n(gradient, dim, row);
+  }
+  return apply_gradients(source.keys(), n, grads.get(), options, now, threads);
+}
+
+// One optimizer step for each distinct key, on the sum of its gradients.
+template <typename Source>
+AppliedCounts Table::step_rows(const Stepped& stepped, const Source& grads,
+                               const StepOptions& options, uint32_t now, unsigned threads) {
+  const size_t dim = layout_.dim();
+  AppliedCounts counts;
   const Gate::Shared gate(gate_);
   numbered([&](uint64_t call) {
-    Writer writer(*this, keys, n, skipped.get(), now, threads, {true, call});
-    writer.run(true, {grads, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+    Writer writer(*this, stepped.keys, stepped.n, stepped.skipped, now, threads, {true, call});
+    writer.run(true, grads, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          sum_rows(grads, dim, writer.batch().occurrences(entry), layout_.kernels(), rows.sum);
+          grads.sum(writer.batch().occurrences(entry), layout_.kernels(), rows.sum.data());
       if (layout_.changes_gradients() && sum != rows.sum.data()) {
         sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
       }
@@ -319,8 +367,8 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     counts.applied = writer.num_edited();
     counts.inserted = writer.num_inserted();
     counts.refused = writer.num_refused();
+    saw(now);
   });
-  counters_.skipped += counts.skipped;
   return counts;
 }
 
@@ -340,6 +388,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
       existed[at] = entry.state != Batch::kNew;
     }
   });
+  saw(now);
 }
 
 void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads) {
@@ -354,11 +403,18 @@ void Table::erase(const int64_t* keys, size_t n, bool* existed, unsigned threads
   counters_.erased += erased;
 }
 
-void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads) {
+void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads,
+                        const uint8_t* absent) {
   const Gate::Shared gate(gate_);
+  std::atomic<uint64_t> erased{0};
   Writer writer(*this, keys, n, nullptr, 0, threads);
   writer.set_draws(false);
+  writer.set_absent(absent);
   writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
+    if (writer.is_absent(entry)) {
+      erased += remove_row(entry, false, rows);
+      return;
+    }
     const size_t last = writer.batch().occurrences(entry).back();
     update_row(entry, rows, [&](char* row, const Before&) {
       for_each_column(layout_, columns, last, [&](size_t offset, const char* column, size_t bytes) {
@@ -367,16 +423,18 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
       return static_cast<uint32_t>(columns.times[last]);
     });
   });
+  counters_.erased += erased;
+  if (n > 0) saw(static_cast<uint32_t>(*std::max_element(columns.times, columns.times + n)));
 }
 
 bool Table::clear() {
   const Gate::Alone gate(gate_);
   if (!cuts_.open().empty()) return false;
-  arena_.reserve_clear();
-  index_.clear();
+  index_.clear(arena_.num_retired_by_clear());
   arena_.clear();
   if (admission_) admission_->clear();
   counters_.erased += num_rows();
+  latest_time_ = 0;
   log_.forget();
   epochs_.reclaim();
   return true;

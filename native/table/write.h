@@ -84,11 +84,23 @@ struct Asking {
   uint64_t call = 0;
 };
 
-// Where the call's values are or go, to fetch them ahead.
+// Where the call's values are or go, a row of dim for each occurrence.
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
+  // A source that must look up where a row is has that fetched first.
+  void prefetch_place(uint32_t) const noexcept {}
   void prefetch(uint32_t i) const noexcept { prefetch_bytes(data + i * dim, dim * 4); }
+  // Sum of the occurrences' rows in order, starting from the first (contract 1): in scratch, (dim),
+  // or where it is.
+  const float* sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
+                   float* scratch) const noexcept {
+    const float* first = data + occurrences.front() * dim;
+    if (occurrences.size() == 1) return first;
+    std::copy_n(first, dim, scratch);
+    for (const uint32_t i : occurrences.subspan(1)) kernels.add(scratch, data + i * dim, dim);
+    return scratch;
+  }
 };
 
 // What an edited row was.
@@ -106,7 +118,7 @@ class Table::Writer {
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
-        batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), table.index_.depth(),
+        batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), table.index_depth(),
                threads_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
@@ -119,6 +131,12 @@ class Table::Writer {
 
   // Whether rows that the call makes get initial values; not where it writes all of them anyway.
   void set_draws(bool draws) noexcept { draws_ = draws; }
+
+  // absent: per occurrence; a key whose last one is not zero gets no row. May be null.
+  void set_absent(const uint8_t* absent) noexcept { absent_ = absent; }
+  bool is_absent(const Entry& entry) const noexcept {
+    return absent_ != nullptr && absent_[batch_.occurrences(entry).back()] != 0;
+  }
 
   // Inserts the missing keys; see(entry, row) for each new row. Returns whether all keys were new.
   // shown: what see will write of each occurrence.
@@ -134,8 +152,8 @@ class Table::Writer {
   // Reserves rows for the missing keys, which are new or refused in the batch then; then
   // visit(entry, rows), which must not throw, for each distinct key that is not refused. values:
   // what visit will read of each occurrence.
-  template <typename Visit>
-  void run(bool inserts, Values values, const Visit& visit) {
+  template <typename Visit, typename Source = Values>
+  void run(bool inserts, const Source& values, const Visit& visit) {
     const bool holds = inserts && table_.evicts_for_budget();
     pass({inserts, holds, true}, [&](Hands& hands) { visit_all(hands, values, visit); });
   }
@@ -214,7 +232,7 @@ class Table::Writer {
       if (i < delay) continue;
       Entry& entry = entries[i - delay];
       if (keeps && entry.row != kNoRow) keep_for_cuts(entry, rows);
-      if (!plan.inserts || entry.row != kNoRow) continue;
+      if (!plan.inserts || entry.row != kNoRow || is_absent(entry)) continue;
       rows.wanted = n - (i - delay);
       insert_missing(entry, turn, rows);
     }
@@ -293,19 +311,23 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  void prefetch(const Entry& entry, Values values) const noexcept {
+  template <typename Source>
+  void prefetch(const Entry& entry, const Source& values) const noexcept {
     if (entry.state == Batch::kRefused) return;
     __builtin_prefetch(entry.line);
     table_.prefetch_row(entry.row);
     values.prefetch(batch_.occurrences(entry).back());
   }
 
-  template <typename Visit>
-  void visit_all(Hands& hands, Values values, const Visit& visit) {
+  template <typename Visit, typename Source>
+  void visit_all(Hands& hands, const Source& values, const Visit& visit) {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
       for (size_t i = 0; i < entries.size() + kRowAhead; ++i) {
+        if (i + kRowAhead < entries.size()) {
+          values.prefetch_place(batch_.occurrences(entries[i + kRowAhead]).back());
+        }
         if (i < entries.size()) prefetch(entries[i], values);
         if (i < kRowAhead) continue;
         const Entry& entry = entries[i - kRowAhead];
@@ -337,7 +359,7 @@ class Table::Writer {
         table_.update_row(entry, hands.rows, [&](char* row, const Before& before) {
           see(entry, row);
           num_seen += before.is_new;
-          return std::max(before.time, now_);
+          return before.is_new ? now_ : before.time;  // another call may have been first
         });
       }
       hands.rows.held.release();
@@ -374,6 +396,7 @@ class Table::Writer {
   const uint64_t call_;
   const int64_t recorded_call_;
   bool draws_ = true;
+  const uint8_t* absent_ = nullptr;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
   std::atomic<uint64_t> num_inserted_{0}, num_edited_{0}, num_refused_{0};
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <list>
 #include <random>
+#include <set>
 
 #include "check.h"
 #include "table/hash.h"
@@ -189,6 +190,28 @@ void test_filter_error_rates() {
   CHECK(tight < 1.5 * 0.50);
 }
 
+// Most candidates that partitions have taken in when they grow from 256 on: if it were the same
+// number for all, one call would pay for the whole table.
+void test_partitions_grow_one_after_the_other() {
+  Memory memory;
+  std::set<int> sizes;
+  for (uint32_t number = 0; number < 100; ++number) {
+    Account account(memory);
+    Candidates candidates;
+    candidates.set_up(1, number);
+    Candidates::Counters counters;
+    AdmissionLog log;
+    size_t bytes = 0;
+    for (int i = 0; i <= 256; ++i) {
+      candidates.ask(i, key_hash(i), 1, 0, 9, {1000, 0}, account, counters, log);
+      if (i >= 128 && bytes != 0 && account.bytes() > bytes) sizes.insert(i);
+      bytes = account.bytes();
+    }
+    candidates.release(account);
+  }
+  CHECK(sizes.size() > 40);
+}
+
 void test_empty_admission_is_small() {
   TableSpec spec = adagrad_table(4);
   for (const auto kind : {AdmissionKind::kMinCount, AdmissionKind::kSlidingFilter}) {
@@ -209,6 +232,7 @@ int main() {
   test_late_undo_keeps_the_order_sound();
   test_failed_calls_leave_a_filter_as_it_was();
   test_filter_error_rates();
+  test_partitions_grow_one_after_the_other();
   test_empty_admission_is_small();
   std::printf("admission: ok\n");
 }

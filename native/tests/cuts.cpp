@@ -1,5 +1,6 @@
 // Cuts and the touched log beside writers, at the end of their generations, and without memory.
 #include <algorithm>
+#include <random>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -67,9 +68,7 @@ void test_beside_writers() {
       if (i % 2 == 0) {
         table.erase(moving.data(), kKeys, gone.get(), 2);
       } else {  // expires the moving rows and the fixed ones; the assigner puts those back
-        for (uint64_t next = table.evict(0, 86402).next; next != 0;) {
-          next = table.evict(next, 86402).next;
-        }
+        table.evict(86402);
       }
     }
   });
@@ -124,20 +123,29 @@ void test_wrap() {
   }
 }
 
-// With a cut open the numbers cannot start again.
+// With a cut open the numbers cannot start again: no other cut, and cursors stay behind.
 void test_last_generation() {
   TableSpec spec = adagrad_table(kDim);
   spec.first_generation = Meta::kLastGeneration - 1;
   Table table(spec);
+  const auto keys = keys_from(0, 50);
   const auto cut = table.open_cut();
   bool is_refused = false;
   try {
     table.open_cut();
-  } catch (const std::length_error&) {
+  } catch (const std::overflow_error&) {
     is_refused = true;
   }
   CHECK(is_refused);
+  for (int i = 0; i < 3; ++i) {
+    assign_all(table, keys, 1.0f, 1);
+    CHECK(table.changes("reader", 1).is_full);
+  }
   table.close_cut(*cut);
+  CHECK(table.changes("reader", 1).is_full);
+  assign_all(table, keys, 2.0f, 1);
+  const auto touched = table.changes("reader", 1);
+  CHECK(!touched.is_full && touched.present.size() == keys.size());
   CHECK(table.open_cut() != nullptr);
 }
 
@@ -161,15 +169,82 @@ void test_out_of_memory() {
   CHECK(is_refused);
   CHECK(same(before, export_all(table, nullptr)));
   CHECK(same(before, export_all(table, cut.get())));
-  const uint64_t num_evicted = table.evict(0, 86402).count;
+  const uint64_t num_evicted = table.evict(86402);
   CHECK(num_evicted > 0 && num_evicted < kKeys);  // those that the failed call had kept
   CHECK(same(before, export_all(table, cut.get())));
   table.set_memory_limit(SIZE_MAX);
-  CHECK(table.evict(0, 86402).count == kKeys - num_evicted);
+  CHECK(table.evict(86402) == kKeys - num_evicted);
   CHECK(same(before, export_all(table, cut.get())));
   table.close_cut(*cut);
   const auto touched = table.changes("reader", 1);
   CHECK(touched.gone.size() == kKeys && touched.present.empty());
+}
+
+TableSpec asking_table(const AdmissionSpec& admission) {
+  TableSpec spec = adagrad_table(kDim);
+  spec.admission = admission;
+  return spec;
+}
+
+const AdmissionSpec kMinCountSpec{AdmissionKind::kMinCount, 3, {}, 4096 * 16 * 40, 9, 0, 0, false};
+const AdmissionSpec kFilterSpec{AdmissionKind::kSlidingFilter, 3, {}, 0, 0, 1, 7, false};
+
+// A cut has the candidates of its moment, in their order, whatever is counted, admitted, dropped,
+// imported and taken back since.
+void test_candidates_of_cuts(const AdmissionSpec& admission) {
+  Table table(asking_table(admission));
+  const auto keys = crowded_keys(12000);
+  auto some = all_partitions();
+  some.resize(64);  // where these keys are
+  std::mt19937_64 random(7);
+  std::vector<std::pair<std::shared_ptr<Cut>, std::vector<int64_t>>> open;
+  int num_failed = 0, num_changed = 0;
+  for (uint32_t round = 0; round < 250; ++round) {
+    if (round % 7 == 0 && open.size() < Cuts::kMost) {
+      open.emplace_back(table.open_cut(), table.export_candidates(some));
+    }
+    std::vector<int64_t> batch(1 + random() % 900);
+    for (int64_t& key : batch) key = keys[random() % (random() % 2 ? keys.size() : 3000)];
+    const std::vector<float> values(batch.size() * kDim);
+    if (round % 5 == 0) table.set_memory_limit(table.held_bytes() + random() % 40000);
+    try {
+      if (round % 11 == 0) {
+        const auto rows = table.export_candidates({some.data() + random() % 32, 32});
+        table.import_candidates(rows.data(), rows.size() / table.num_candidate_columns());
+      }
+      table.assign(batch.data(), batch.size(), values.data(), round / 40, 1 + round % 2);
+    } catch (const std::bad_alloc&) {
+      ++num_failed;
+    }
+    table.set_memory_limit(SIZE_MAX);
+    const auto existed = std::make_unique<bool[]>(batch.size());
+    table.erase(batch.data(), batch.size(), existed.get(), 1);  // so that they ask again
+    if (round % 3 == 0) continue;
+    for (const auto& [cut, then] : open) CHECK(table.export_candidates(some, cut.get()) == then);
+    if (!open.empty()) num_changed += table.export_candidates(some) != open.back().second;
+    if (round % 13 == 0 && !open.empty()) {
+      const auto closed = open.begin() + static_cast<int64_t>(random() % open.size());
+      table.close_cut(*closed->first);
+      open.erase(closed);
+    }
+  }
+  CHECK(num_failed > 5 && num_changed > 50 && table.admission_facts().dropped > 0);
+  for (const auto& [cut, then] : open) table.close_cut(*cut);
+  CHECK(table.cut_bytes() == 0);
+}
+
+// The first call after a cut does not copy what it leaves alone.
+void test_few_candidates_are_kept() {
+  TableSpec spec = asking_table(kMinCountSpec);
+  spec.admission.max_bytes = size_t{1} << 28;
+  Table table(spec);
+  const auto keys = keys_from(0, 100000);
+  assign_all(table, keys, 0.0f, 1);
+  const auto cut = table.open_cut();
+  CHECK(cut->bytes() == 0);
+  assign_all(table, keys_from(0, 100), 0.0f, 1);
+  CHECK(cut->bytes() > 0 && cut->bytes() <= 100 * 4 * sizeof(AdmissionStep));
+  table.close_cut(*cut);
 }
 
 // What nobody will read is neither kept nor copied.
@@ -183,7 +258,6 @@ void test_release() {
   const size_t half = cut->bytes();
   for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut->release(p);
   CHECK(half > 0 && cut->bytes() == 0);
-  CHECK(cut->is_released(7));
   table.close_cut(*cut);
 }
 
@@ -218,6 +292,8 @@ int main() {
   test_wrap();
   test_last_generation();
   test_out_of_memory();
+  for (const auto& admission : {kMinCountSpec, kFilterSpec}) test_candidates_of_cuts(admission);
+  test_few_candidates_are_kept();
   test_release();
   test_at_most_four_are_open();
   test_no_clear_while_one_is_open();

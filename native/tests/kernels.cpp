@@ -103,6 +103,41 @@ void test_views_agree(const Kernels& kernels, const Kernels& baseline) {
   }
 }
 
+void test_pooling_agrees(const Kernels& kernels, const Kernels& baseline) {
+  for (const uint32_t n : {1u, 5u, 8u, 16u, 23u, 100u}) {
+    const std::vector<float> weights = many_weights(2 * n);
+    const float* values = weights.data() + n;
+    std::vector<int32_t> places_a(n), places_b(n);
+    std::vector<float> a(weights.begin(), weights.begin() + n), b = a;
+    const auto run = [&](const Kernels& k, std::vector<float>& out, std::vector<int32_t>& places) {
+      k.take_max(out.data(), places.data(), values, 7, n);
+      k.add_selected(out.data(), values, places.data(), 7, n);
+      k.add_scaled(out.data(), out.data(), values, 0.3f, n);
+      k.scale(out.data(), out.data(), 0.7f, n);
+      std::vector<float> selected(n);
+      k.select(selected.data(), values, places.data(), 7, n);
+      k.add(out.data(), selected.data(), n);
+      out.push_back(k.dot(values, selected.data(), n));
+      out.push_back(k.largest(values, n));
+      return k.sum_squares(values, n);
+    };
+    const double squares_a = run(baseline, a, places_a), squares_b = run(kernels, b, places_b);
+    CHECK(std::memcmp(&squares_a, &squares_b, 8) == 0);
+    CHECK(same_bits(a, b) && places_a == places_b);
+  }
+}
+
+void test_largest_sees_nan(const Kernels& kernels) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> values(100, -3.0f);
+  CHECK(kernels.largest(values.data(), values.size()) == 3.0f);
+  values[40] = -inf;
+  CHECK(kernels.largest(values.data(), values.size()) == inf);
+  values[70] = std::nanf("");
+  CHECK(std::isnan(kernels.largest(values.data(), values.size())));
+  CHECK(kernels.largest(values.data(), 0) == 0.0f);
+}
+
 void test_finds_every_non_finite(const Kernels& kernels) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> values(3000, std::numeric_limits<float>::max());
@@ -125,6 +160,8 @@ int main() {
     test_initial_values_agree(*kernels, baseline);
     test_codecs_agree(*kernels, baseline);
     test_views_agree(*kernels, baseline);
+    test_pooling_agrees(*kernels, baseline);
+    test_largest_sees_nan(*kernels);
     test_finds_every_non_finite(*kernels);
     std::printf("kernels: %s ok\n", kernels->name);
   }

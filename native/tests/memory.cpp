@@ -1,6 +1,7 @@
 // A call that runs out of memory changes nothing, wherever that happens; and memory is given back.
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <thread>
@@ -11,6 +12,25 @@
 #include "tables.h"
 
 using namespace monolith;
+
+namespace {
+
+std::atomic<int64_t> failing_allocation{0};  // counts down; the one that reaches 0 fails
+std::atomic<size_t> asked_bytes{0}, most_asked_bytes{0};
+
+}  // namespace
+
+// The core asks for small things by it; rows and index come from Memory.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  asked_bytes += bytes;
+  if (bytes > most_asked_bytes) most_asked_bytes = bytes;
+  if (failing_allocation > 0 && --failing_allocation == 0) throw std::bad_alloc();
+  void* block = std::malloc(bytes + (bytes == 0));
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
 
 namespace {
 
@@ -52,12 +72,6 @@ void test_failed_apply_changes_nothing() {
   CHECK(failures >= 3);
 }
 
-std::vector<uint32_t> all_partitions() {
-  std::vector<uint32_t> partitions(Admission::kPartitions);
-  for (uint32_t i = 0; i < partitions.size(); ++i) partitions[i] = i;
-  return partitions;
-}
-
 // What admission remembers, row by row, in order of the rows.
 std::vector<std::vector<int64_t>> remembered(Table& table) {
   const auto values = table.export_candidates(all_partitions());
@@ -76,15 +90,6 @@ TableSpec asking_table(const AdmissionSpec& admission) {
   TableSpec spec = adagrad_table(4);
   spec.admission = admission;
   return spec;
-}
-
-// Of 64 partitions, so that candidates are dropped and filters slide in mid-call.
-std::vector<int64_t> crowded_keys(size_t n) {
-  std::vector<int64_t> keys;
-  for (int64_t key = 0; keys.size() < n; ++key) {
-    if (key_hash(key) >> 58 == 0) keys.push_back(key);
-  }
-  return keys;
 }
 
 const AdmissionSpec kMinCountSpec{
@@ -189,6 +194,94 @@ void test_failing_calls_beside_others(const AdmissionSpec& admission) {
   CHECK(num_failed > 0);
 }
 
+// What others see of a table, but for the bytes it holds.
+std::vector<int64_t> seen(Table& table) {
+  constexpr size_t kMost = 2000;
+  std::vector<int64_t> numbers(2 * kMost);
+  std::vector<char> weights(kMost * 16), state(kMost * 16);
+  const size_t n =
+      table.export_rows(0, UINT64_MAX, kMost, numbers.data(),
+                        {numbers.data() + kMost, {weights.data(), state.data()}, {16, 16}});
+  for (const auto* bytes : {&weights, &state}) {
+    numbers.insert(numbers.end(), bytes->begin(), bytes->end());
+  }
+  const auto candidates = table.export_candidates(all_partitions());
+  numbers.insert(numbers.end(), candidates.begin(), candidates.end());
+  for (const uint64_t fact : {uint64_t{n}, table.num_rows(), table.num_update_calls(),
+                              uint64_t{table.latest_time()}, uint64_t{table.num_cuts()},
+                              uint64_t{table.cursors().size()}, table.counters().erased.load()}) {
+    numbers.push_back(static_cast<int64_t>(fact));
+  }
+  return numbers;
+}
+
+// Fails the first allocation of the call, then the second, until it passes. Returns how many.
+template <typename Call>
+int fail_each_allocation(Table& table, const Call& call) {
+  const auto before = seen(table);
+  for (int n = 1;; ++n) {
+    try {
+      failing_allocation = n;
+      call();
+      failing_allocation = 0;
+      return n - 1;
+    } catch (const std::bad_alloc&) {
+      failing_allocation = 0;
+    }
+    CHECK(seen(table) == before);
+  }
+}
+
+void test_each_failing_allocation_changes_nothing(const AdmissionSpec& admission) {
+  Table table(asking_table(admission));
+  const auto keys = crowded_keys(1500);
+  const std::vector<float> values(keys.size() * 4, 1.0f);
+  for (uint32_t i = 0; i < 3; ++i) table.assign(keys.data(), 700, values.data(), i, 1);
+  table.changes("reader", 1);
+  std::shared_ptr<Cut> cut;
+  CHECK(fail_each_allocation(table, [&] { cut = table.open_cut(); }) > 0);
+  const auto then = table.export_candidates(all_partitions());
+  const auto assign = [&] { table.assign(keys.data(), keys.size(), values.data(), 9, 1); };
+  CHECK(fail_each_allocation(table, assign) > 5);
+  CHECK(table.export_candidates(all_partitions(), cut.get()) == then);
+  Table::Touched touched;
+  CHECK(fail_each_allocation(table, [&] { touched = table.changes("reader", 1); }) > 5);
+  CHECK(!touched.is_full && touched.present.size() == 700 && touched.gone.empty());
+  table.close_cut(*cut);
+  CHECK(fail_each_allocation(table, [&] { table.clear(); }) > 0);
+  CHECK(table.num_rows() == 0);
+}
+
+void test_failed_clears_reserve_nothing() {
+  Table table(adagrad_table(4));
+  const auto keys = keys_from(0, 20000);
+  std::vector<float> rows(keys.size() * 4);
+  table.lookup_or_insert(keys.data(), keys.size(), rows.data(), nullptr, 1, 1);
+  const size_t index_bytes = table.index_bytes();
+  table.set_memory_limit(0);
+  most_asked_bytes = 0;
+  for (int i = 0; i < 1000; ++i) {
+    bool has_failed = false;
+    try {
+      table.clear();
+    } catch (const std::bad_alloc&) {
+      has_failed = true;
+    }
+    CHECK(has_failed && table.index_bytes() == index_bytes);
+  }
+  table.set_memory_limit(SIZE_MAX);
+  CHECK(table.clear() && most_asked_bytes < 50000);
+}
+
+void test_a_cut_is_small() {
+  Table table(adagrad_table(4));
+  asked_bytes = 0;
+  const size_t held = table.held_bytes();
+  const auto cut = table.open_cut();
+  CHECK(asked_bytes < 4096 && table.held_bytes() == held);
+  table.close_cut(*cut);
+}
+
 void test_evicted_rows_and_candidates_are_given_back() {
   TableSpec spec = adagrad_table(4);
   spec.admission = {AdmissionKind::kMinCount, 1, {}, size_t{1} << 28, 0, 0, 0, false};
@@ -204,7 +297,7 @@ void test_evicted_rows_and_candidates_are_given_back() {
   const size_t full = table.index_bytes();
   uint64_t evicted = 0, next = 0;
   do {
-    const auto slice = table.evict(next, 100 + 86400);
+    const auto slice = table.evict_slice(next, 100 + 86400);
     evicted += slice.count;
     next = slice.next;
   } while (next != 0);
@@ -292,7 +385,10 @@ int main() {
     test_failed_apply_takes_its_questions_back(admission);
     test_failed_import_of_candidates_changes_nothing(admission);
     test_failing_calls_beside_others(admission);
+    test_each_failing_allocation_changes_nothing(admission);
   }
+  test_failed_clears_reserve_nothing();
+  test_a_cut_is_small();
   test_evicted_rows_and_candidates_are_given_back();
   test_clear_gives_memory_back();
   test_erase_gives_index_back();

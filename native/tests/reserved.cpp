@@ -1,4 +1,5 @@
-// A call that meets rows which another one has reserved and not drawn yet shows initial values.
+// A call that meets rows which another one has reserved and not drawn yet shows initial values, and
+// leaves them alone if the other one has written them since.
 #include <atomic>
 #include <thread>
 
@@ -12,9 +13,10 @@ namespace {
 constexpr uint32_t kDim = 4;
 constexpr size_t kKeys = 4096;
 constexpr float kImported = 7.0f;
+constexpr uint32_t kImportTime = 5, kLater = 9;
 
 void import_all(Table& table, const std::vector<int64_t>& keys) {
-  std::vector<int64_t> times(keys.size(), 5);
+  std::vector<int64_t> times(keys.size(), kImportTime);
   std::vector<float> weights(keys.size() * kDim, kImported);
   table.import_rows(
       keys.data(), keys.size(),
@@ -22,6 +24,19 @@ void import_all(Table& table, const std::vector<int64_t>& keys) {
        {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(weights.data())},
        {4 * kDim, 4 * kDim}},
       1);
+}
+
+// An import replaces the row, and an insert leaves one that exists: the order does not matter.
+void check_times(const Table& table, const std::vector<int64_t>& keys) {
+  const auto present = std::make_unique<bool[]>(kKeys);
+  std::vector<int64_t> times(kKeys);
+  std::vector<float> weights(kKeys * kDim), state(kKeys * kDim);
+  table.entries(keys.data(), kKeys, present.get(),
+                {times.data(),
+                 {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(state.data())},
+                 {4 * kDim, 4 * kDim}},
+                1);
+  for (const int64_t time : times) CHECK(time == kImportTime);
 }
 
 }  // namespace
@@ -43,8 +58,9 @@ int main() {
       import_all(table, keys);
     });
     meet();
-    table.lookup_or_insert(keys.data(), kKeys, seen.data(), nullptr, 1, 1);
+    table.lookup_or_insert(keys.data(), kKeys, seen.data(), nullptr, kLater, 1);
     importer.join();
+    check_times(table, keys);
     for (size_t i = 0; i < seen.size(); ++i) {
       const bool is_imported = seen[i] == kImported;
       CHECK(is_imported || seen[i] == initial[i]);

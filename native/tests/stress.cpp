@@ -56,6 +56,38 @@ void check_whole(const std::vector<char>& rows, size_t num_rows, size_t bytes) {
   }
 }
 
+// kBatch keys in bags of 3, and an empty one.
+struct SomeBags {
+  static constexpr size_t kBags = kBatch / 3 + 1;
+  explicit SomeBags(std::mt19937_64& random)
+      : keys(some_keys(random)), splits(kBags + 1), weights(kBatch, 0.5f) {
+    for (size_t bag = 1; bag <= kBags; ++bag) splits[bag] = static_cast<int64_t>(bag - 1) * 3;
+    const auto mode = static_cast<PoolMode>(random() % 4);
+    const bool is_weighted = mode == PoolMode::kSum && random() % 2 == 0;
+    bags = {keys.data(), kBatch, splits.data(),
+            kBags,       mode,   is_weighted ? weights.data() : nullptr};
+  }
+  std::vector<int64_t> keys, splits;
+  std::vector<float> weights;
+  Bags bags;
+};
+
+void read_bags(Table& table, std::mt19937_64& random) {
+  const SomeBags some(random);
+  const auto threads = static_cast<unsigned>(1 + random() % 2);
+  std::vector<char> out(SomeBags::kBags * kDim * 4);
+  std::vector<int32_t> places(SomeBags::kBags * kDim);
+  int32_t* winners = some.bags.mode == PoolMode::kMax ? places.data() : nullptr;
+  table.lookup_bags(some.bags, {random() % 2 == 0, nullptr}, reinterpret_cast<float*>(out.data()),
+                    winners, threads);
+  check_whole(out, SomeBags::kBags, 4);
+  const std::vector<float> ones(SomeBags::kBags * kDim, 1.0f);
+  std::vector<float> dots(kBatch);
+  table.bag_weight_gradients(some.bags, {true, nullptr}, ones.data(), dots.data(), threads);
+  const BagPiece piece{some.bags, ones.data(), winners};
+  CHECK(table.bag_gradient_norm({&piece, 1}, threads) > 0.0);
+}
+
 void read(Table& table, std::mt19937_64& random) {
   const bool is_plain = table.layout().is_plain();
   const uint32_t bytes = is_plain ? 4 : 2;  // of a weight
@@ -79,6 +111,7 @@ void read(Table& table, std::mt19937_64& random) {
   const size_t n = table.export_rows(random(), UINT64_MAX, kBatch, exported.data(), columns);
   for (size_t i = 1; i < n; ++i) CHECK(key_hash(exported[i - 1]) < key_hash(exported[i]));
   check_whole(out, n, bytes);
+  read_bags(table, random);
 }
 
 void write(Table& table, std::mt19937_64& random) {
@@ -101,7 +134,8 @@ void write(Table& table, std::mt19937_64& random) {
     case 4:
       return table.lookup_or_insert(keys.data(), kBatch, values.data(), nullptr, 8, threads);
     case 7:
-      table.evict(random(), 86400 + static_cast<uint32_t>(random() % 9));
+      if (random() % 2) table.evict(86400 + static_cast<uint32_t>(random() % 9));
+      table.evict_slice(random(), 86400 + static_cast<uint32_t>(random() % 9));
       return;
     case 8: {
       const auto rows = table.export_candidates(partitions);
@@ -111,19 +145,56 @@ void write(Table& table, std::mt19937_64& random) {
     case 5:
       if (random() % 8 == 0) return static_cast<void>(table.clear());
       [[fallthrough]];
+    case 6: {
+      SomeBags some(random);
+      some.bags.mode = PoolMode::kSum;  // so that the weights stay multiples of 1/4
+      const BagPiece piece{some.bags, values.data(), nullptr};
+      const BagPiece pieces[] = {piece, piece};
+      table.apply_bag_gradients(pieces, {&rate, nullptr, 0}, 9, threads);
+      return;
+    }
     default:
       table.apply_gradients(keys.data(), kBatch, values.data(), {&rate, nullptr, 0}, 9, threads);
   }
 }
 
+// A cut stays what it was while others write; and somebody reads the log.
+void follow(Table& table, std::mt19937_64& random) {
+  const std::shared_ptr<Cut> cut = table.open_cut();
+  const bool is_plain = table.layout().is_plain();
+  const uint32_t bytes = is_plain ? 4 : 2;
+  const size_t limit = 2 * kKeys;
+  std::vector<char> weights(limit * kDim * 4), norm(limit * kDim * 4);
+  std::vector<int64_t> keys(limit), times(limit);
+  Table::Columns columns{times.data(), {weights.data()}, {bytes * kDim}};
+  if (is_plain) {
+    columns.data.push_back(norm.data());
+    columns.sizes.push_back(4 * kDim);
+  }
+  const auto partitions = std::vector<uint32_t>{7, 8, static_cast<uint32_t>(random() % 4096)};
+  const auto candidates = table.export_candidates(partitions, cut.get());
+  const size_t n = table.export_rows(0, UINT64_MAX, limit, keys.data(), columns, cut.get());
+  CHECK(n == cut->facts().num_rows);
+  check_whole(weights, n, bytes);
+  check_whole(norm, n, 4);
+  for (size_t i = 0; i < n; ++i) CHECK(times[i] <= cut->facts().latest_time);
+  CHECK(table.export_candidates(partitions, cut.get()) == candidates);
+  for (uint32_t p = 0; p < 2048; ++p) cut->release(p);
+  table.changes(random() % 2 ? "one" : "other", 1 + random() % 2);
+  CHECK(table.export_rows(uint64_t{1} << 63, UINT64_MAX, limit, keys.data(), columns, cut.get()) <=
+        n);
+  if (random() % 4 == 0) table.drop_cursor("one");
+  table.close_cut(*cut);
+}
+
 void run(const TableSpec& spec) {
   Table table(spec);
   std::vector<std::thread> threads;
-  for (uint64_t t = 0; t < 6; ++t) {
+  for (uint64_t t = 0; t < 7; ++t) {
     threads.emplace_back([&table, &spec, t] {
       std::mt19937_64 random(t);
       for (int round = 0; round < kRounds; ++round) {
-        t < 3 ? read(table, random) : write(table, random);
+        t < 3 ? read(table, random) : t < 6 ? write(table, random) : follow(table, random);
         const size_t used = table.row_bytes() + table.index_bytes() + table.candidate_bytes();
         CHECK(used + sizeof(Table) <= spec.budget_bytes);
       }

@@ -25,4 +25,19 @@ inline std::vector<int64_t> keys_from(int64_t first, size_t n) {
   return keys;
 }
 
+inline std::vector<uint32_t> all_partitions() {
+  std::vector<uint32_t> partitions(Admission::kPartitions);
+  for (uint32_t i = 0; i < partitions.size(); ++i) partitions[i] = i;
+  return partitions;
+}
+
+// Of 64 partitions, so that candidates are dropped and filters slide in mid-call.
+inline std::vector<int64_t> crowded_keys(size_t n) {
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; keys.size() < n; ++key) {
+    if (key_hash(key) >> 58 == 0) keys.push_back(key);
+  }
+  return keys;
+}
+
 }  // namespace monolith

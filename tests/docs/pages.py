@@ -1,5 +1,6 @@
 """Code blocks and tables of a page of documentation."""
 
+import doctest
 import re
 
 from tests.meta.tree import ROOT
@@ -12,6 +13,15 @@ def page(name):
 def blocks(text, language):
     """The fenced code blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+def run_snippets(name):
+    """Runs the examples in the Python blocks of a page: how many, and a text of what went wrong."""
+    text = "\n".join(blocks(page(name), "python"))
+    examples = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
+    problems = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+    return runner.run(examples, out=problems.append).attempted, "".join(problems)
 
 
 def first_cells(text, header):

@@ -1,14 +1,7 @@
-import doctest
-
-from tests.docs.pages import blocks, page
+from tests.docs.pages import run_snippets
 
 
 def test_snippets_do_what_they_show():
-    name = "docs/admission.md"
-    text = "\n".join(blocks(page(name), "python"))
-    problems = []
-    results = doctest.DocTestRunner().run(
-        doctest.DocTestParser().get_doctest(text, {}, name, None, 0), out=problems.append
-    )
-    assert results.attempted > 15
-    assert results.failed == 0, "".join(problems)
+    num_examples, problems = run_snippets("docs/admission.md")
+    assert num_examples > 15
+    assert not problems

@@ -1,20 +1,13 @@
-import doctest
-
 from monolith import embedding
-from tests.docs.pages import blocks, first_cells, page
+from tests.docs.pages import first_cells, page, run_snippets
 
 PAGE = page("docs/disk.md")
 
 
 def test_snippets_do_what_they_show():
-    examples = doctest.DocTestParser().get_doctest(
-        "\n".join(blocks(PAGE, "python")), {}, "docs/disk.md", None, 0
-    )
-    problems = []
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    results = runner.run(examples, out=problems.append)
-    assert results.attempted > 20
-    assert results.failed == 0, "".join(problems)
+    num_examples, problems = run_snippets("docs/disk.md")
+    assert num_examples > 20
+    assert not problems
 
 
 def test_the_table_of_functions_has_every_function():

@@ -1,23 +1,16 @@
-import doctest
-
 import pytest
 
 from monolith.embedding import ReferenceTable, Segment, Table, TableConfig
 from monolith.embedding.verbs import TableVerbs
-from tests.docs.pages import blocks, first_cells, page
+from tests.docs.pages import first_cells, page, run_snippets
 
 PAGE = page("docs/tables.md")
 
 
 def test_snippets_do_what_they_show():
-    examples = doctest.DocTestParser().get_doctest(
-        "\n".join(blocks(PAGE, "python")), {}, "docs/tables.md", None, 0
-    )
-    problems = []
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    results = runner.run(examples, out=problems.append)
-    assert results.attempted > 20
-    assert results.failed == 0, "".join(problems)
+    num_examples, problems = run_snippets("docs/tables.md")
+    assert num_examples > 20
+    assert not problems
 
 
 def test_the_table_of_verbs_has_every_verb():

@@ -2,6 +2,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 import monolith.embedding
 from monolith.embedding import ReferenceTable
 
@@ -28,6 +30,7 @@ def import_after(prepare):
     return json.loads(result.stdout)
 
 
+@pytest.mark.dist
 def test_without_the_extension_table_is_the_reference_and_says_so_once():
     said = import_after("sys.modules['monolith._native'] = None")
     assert said["class"] == "ReferenceTable"
@@ -40,6 +43,7 @@ def test_without_the_extension_table_is_the_reference_and_says_so_once():
     assert message.endswith("reinstall monolith-torch, or run `make build` in a checkout")
 
 
+@pytest.mark.dist
 def test_with_the_extension_table_is_native_and_nothing_is_said():
     said = import_after("")
     assert said == {"class": "Table", "messages": [], "dim": 2}
@@ -52,6 +56,7 @@ def test_all_is_sorted_and_complete():
     assert all(hasattr(monolith.embedding, name) for name in names)
 
 
+@pytest.mark.dist
 def test_an_error_of_our_own_modules_is_not_hidden():
     prepare = "import sys; sys.modules['monolith.embedding.table'] = None"
     command = [sys.executable, "-c", IMPORT.format(prepare=prepare)]

@@ -1,13 +1,17 @@
 """What the native table's cuts and log hold, and when they let it go."""
 
+import functools
 import gc
 
 import pytest
 import torch
 
-from monolith.embedding import Record, ReferenceTable, Segment, Table, TableConfig
+from monolith import _native
+from monolith.embedding import Expiry, Record, ReferenceTable, Segment, Table, TableConfig
+from monolith.errors import FailedPreconditionError
 from tests.suites.table_base import assert_same_rows, column, keys, random_floats, random_keys
 from tests.suites.table_concurrency import run_together
+from tests.suites.table_cuts import cuts_beside
 
 CONFIG = TableConfig("user", Segment(4))
 NUMBERS, VALUES = random_keys(1000), random_floats(1000, 4)
@@ -35,6 +39,19 @@ def test_a_cut_takes_memory_only_for_rows_that_change():
         assert held >= 1000 * 16
         table.assign(NUMBERS, VALUES)
         assert cut_bytes(table) == held
+
+
+def test_an_eviction_is_wholly_before_or_after_a_cut():
+    config = TableConfig("user", Segment(1), expiry=Expiry(1))
+    table, n = Table(config), 400_000  # more than one slice
+    numbers, values = torch.arange(n), torch.ones(n, 1)
+
+    def write(_):
+        table.assign(numbers, values, now=1)
+        assert table.evict(86_401) == n
+
+    for snapshot in cuts_beside(table, write, 40):
+        assert len(snapshot) in (0, n)
 
 
 def test_a_release_gives_memory_back():
@@ -97,6 +114,39 @@ def test_a_clear_beside_a_read_is_not_missed():
         table.lookup_or_insert(numbers)
         read, _ = run_together(lambda: table.changes("a"), table.clear)
         assert read.full or table.changes("a").full
+
+
+def test_a_cut_that_outlives_all_generations_is_named(monkeypatch):
+    late = functools.partial(_native.Table, first_generation=(1 << 23) - 2)
+    monkeypatch.setattr("monolith.embedding.table._native.Table", late)
+    table = filled()
+    snapshot = table.cut()
+    with pytest.raises(FailedPreconditionError) as caught:
+        table.cut()
+    assert str(caught.value) == (
+        "[Table.cut] expected open cuts to end within 8 million cuts and reads of changes, "
+        "got one that did not; close it (table 'user')"
+    )
+    assert [table.changes("a").full for _ in range(3)] == [True, True, True]
+    snapshot.close()
+    assert [table.changes("a").full for _ in range(2)] == [True, False]
+    table.cut().close()
+
+
+def test_a_read_that_fails_half_way_is_full_the_next_time(monkeypatch):
+    table = filled()
+    table.changes("a")
+    table.assign(NUMBERS, -VALUES)
+    with monkeypatch.context() as patch:
+        patch.setattr("monolith.embedding.table.int64_rows", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            table.changes("a")
+    assert table.changes("a").full
+    assert not table.changes("a").full
+
+
+def raise_interrupt(*arguments):
+    raise KeyboardInterrupt
 
 
 def test_a_bound_that_is_passed_beside_a_read_is_not_missed():

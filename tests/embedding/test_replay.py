@@ -12,6 +12,8 @@ import torch
 from monolith.embedding import (
     SGD,
     Adagrad,
+    BagGradients,
+    Bags,
     Budget,
     Expiry,
     Record,
@@ -51,7 +53,7 @@ def write(table, draw):
     numbers = POOL[torch.tensor([draw.randrange(len(POOL)) for _ in range(n)])]
     values = torch.tensor([[draw.gauss(0, 1) for _ in range(table.dim)]]).repeat(n, 1)
     now, options = NOW + draw.randrange(1000), {"num_threads": draw.choice([1, 3])}
-    match draw.randrange(9):
+    match draw.randrange(10):
         case 0:
             table.assign(numbers, values, now=now, **options)
         case 1:
@@ -66,6 +68,10 @@ def write(table, draw):
             table.import_rows(rows_like(table.config, numbers[:50].unique(), now))
         case 6 if table.config.expiry:
             table.evict(now + 86_000)
+        case 7:
+            bags = Bags(numbers, torch.tensor([0, n // 3, n]), "mean")
+            queue = [BagGradients(bags, values[:1].repeat(2, 1))] * 2
+            table.apply_bag_gradients(queue, step=draw.randrange(9), now=now, **options)
         case _:
             table.apply_gradients(numbers, values, step=draw.randrange(9), now=now, **options)
 

@@ -1,9 +1,11 @@
 import pytest
 import torch
 
-from monolith.embedding import FixedR8, Segment, TableConfig
+from monolith.embedding import BagGradients, Bags, FixedR8, Segment, TableConfig
 from monolith.embedding.table import Table
 from tests.suites.table import TableSuite
+from tests.suites.table_bad_bags import VERBS
+from tests.suites.table_base import refuses
 from tests.suites.table_machine import CONFIGS, check_random_verbs
 from tests.suites.table_optimizer_runs import OptimizersEqualReference
 
@@ -33,3 +35,26 @@ def test_serving_rows_take_the_bytes_of_their_codes():
         table.assign(torch.arange(50_000), torch.ones(50_000, 64))
         report = table.memory_report()
         assert report["row_bytes"] < 50_000 * (row_bytes + 16) * 1.1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("place", "split"), [(0, 1), (1, 3), (1, -1), (2, 1 << 40)])
+def test_row_splits_that_changed_since_they_were_checked(verb, place, split):
+    table = Table(TableConfig("user", Segment(2)))
+    bags = Bags(torch.tensor([1, 2]), torch.tensor([0, 1, 2]))
+    bags.row_splits[place] = split
+    text = (
+        f"[Table.{verb}] expected row_splits from 0 to 2, ascending, got others than Bags checked "
+        "(table 'user')"
+    )
+    with refuses(table, ValueError, text):
+        VERBS[verb](table, bags, torch.zeros(2, 2))
+
+
+def test_winners_outside_their_bag_win_nothing():
+    table = Table(TableConfig("user", Segment(1)))
+    bags = Bags(torch.tensor([1, 2]), torch.tensor([0, 1, 2]), "max")
+    before = table.lookup_or_insert(bags.keys)
+    winners = torch.tensor([[1 << 30], [-5]], dtype=torch.int32)
+    table.apply_bag_gradients([BagGradients(bags, torch.ones(2, 1), winners)])
+    assert torch.equal(table.lookup(bags.keys), before)

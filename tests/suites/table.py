@@ -8,8 +8,11 @@ class TestReference(TableSuite):
 
 from tests.suites.table_admission import AdmissionByCount
 from tests.suites.table_arguments import BadArguments, Numbers
+from tests.suites.table_bad_bags import BadBags
 from tests.suites.table_bad_cuts import BadCuts
 from tests.suites.table_bad_input import BadExport, BadImport, BadInput
+from tests.suites.table_bag_gradients import AppliedBags, BagNorms
+from tests.suites.table_bags import BagReads, BagWeightGradients
 from tests.suites.table_budget import Budgets
 from tests.suites.table_changes import BadCursors, Changes
 from tests.suites.table_concurrency import Concurrency
@@ -44,6 +47,11 @@ class TableSuite(
     Rates,
     Segments,
     NonFinite,
+    BagReads,
+    BagWeightGradients,
+    AppliedBags,
+    BagNorms,
+    BadBags,
     Exports,
     Imports,
     Times,

@@ -1,6 +1,8 @@
 """Cuts: all rows of one moment, read while writers go on."""
 
+import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -63,6 +65,27 @@ def weights(snapshot):
     rows = exported(snapshot)
     values = rows.columns.get("weight/0", column()).flatten().tolist()
     return dict(zip(rows.keys.tolist(), values, strict=True))
+
+
+def cuts_beside(table, write, num_cuts):
+    """So many open cuts, while `write(turn)` runs again and again on a thread."""
+    start, stop = threading.Event(), threading.Event()
+
+    def run():
+        start.set()
+        for turn in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
+            write(turn)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        start.wait()
+        try:
+            for _ in range(num_cuts):
+                with table.cut() as snapshot:
+                    yield snapshot
+        finally:
+            stop.set()
+            running.result()
 
 
 class Cuts(TableCase):
@@ -149,6 +172,15 @@ class Cuts(TableCase):
             assert snapshot.config == table.config
         assert (len(table), table.num_update_calls, table.latest_time) == (3, 2, 900)
 
+    def test_the_latest_time_of_a_cut_is_that_of_its_rows(self):
+        table, numbers = self.table(), random_keys(300)
+
+        def write(turn):
+            table.assign(numbers, torch.zeros(300, 1), now=turn)
+
+        for snapshot in cuts_beside(table, write, 200):
+            assert set(exported(snapshot).times.tolist()) in ({snapshot.latest_time}, set())
+
     def test_a_cut_of_an_empty_table_is_empty(self):
         table = self.table()
         with table.cut() as snapshot:
@@ -157,26 +189,32 @@ class Cuts(TableCase):
             assert list(snapshot.export()) == []
 
     def test_a_call_is_wholly_before_or_after_a_cut(self):
-        table, stop, numbers = self.table(), threading.Event(), random_keys(300)
+        table, numbers = self.table(), random_keys(300)
 
-        def write():
-            for i in range(100_000):
-                table.assign(numbers, torch.full((300, 1), float(i)))
-                if stop.is_set():
-                    return
+        def write(turn):
+            table.assign(numbers, torch.full((300, 1), float(turn)))
 
-        thread = threading.Thread(target=write)
-        thread.start()
-        try:
-            for _ in range(20):
-                with table.cut() as snapshot:
-                    seen = weights(snapshot)
-                    assert len(set(seen.values())) <= 1
-                    assert len(seen) in (0, 300)
-                    assert weights(snapshot) == seen
-        finally:
-            stop.set()
-            thread.join()
+        for snapshot in cuts_beside(table, write, 20):
+            seen = weights(snapshot)
+            assert len(set(seen.values())) <= 1
+            assert len(seen) in (0, 300)
+            assert weights(snapshot) == seen
+
+    @pytest.mark.parametrize("verb", ["assign", "import_rows"])
+    def test_a_call_that_leaves_zeros_out_is_wholly_before_or_after_a_cut(self, verb):
+        table = self.build(TableConfig("user", Segment(1), kind="serving", skip_zero=True))
+        values = torch.ones(300, 1)
+        values[150:] = 0
+
+        def write(turn):  # one half of the rows goes as the other comes
+            flipped = values if turn % 2 else 1 - values
+            if verb == "assign":
+                table.assign(OLD, flipped)
+            else:
+                table.import_rows(Rows(OLD, OLD * 0, {"weight/0": flipped}))
+
+        for snapshot in cuts_beside(table, write, 60):
+            assert len(weights(snapshot)) in (0, 150)
 
     def test_a_cut_of_a_serving_table(self):
         table = self.build(TableConfig("user", Segment(2, precision="fp16"), kind="serving"))

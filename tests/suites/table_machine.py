@@ -15,6 +15,8 @@ from monolith.embedding import (
     SGD,
     Adagrad,
     Adam,
+    BagGradients,
+    Bags,
     BatchSoftmax,
     Constant,
     Expiry,
@@ -29,6 +31,7 @@ from monolith.embedding import (
     Uniform,
     Zeros,
 )
+from monolith.embedding.bags import MODES
 from tests.suites.table_base import (
     EDGE_KEYS,
     NOW,
@@ -189,6 +192,46 @@ class TableMachine(RuleBasedStateMachine):
         first, second = self.both(
             "apply_gradients", numbers, self.floats(seed, n), num_threads=num_threads
         )
+        assert first == second
+
+    def bags(self, batch, seed, mode):
+        """The keys in bags of up to 4, some of them empty."""
+        random = np.random.default_rng(seed)
+        ends = np.sort(random.integers(0, len(batch) + 1, len(batch) // 2))
+        row_splits = torch.tensor([0, *ends.tolist(), len(batch)])
+        is_weighted = mode == "sum" and seed % 2 == 0
+        weights = make_floats(seed, len(batch)) if is_weighted else None
+        return Bags(torch.tensor(batch, dtype=torch.int64), row_splits, mode, weights)
+
+    @rule(batch=batches, seed=seeds, mode=st.sampled_from(MODES), step=steps, num_threads=threads)
+    def lookup_bags(self, batch, seed, mode, step, num_threads):
+        bags = self.bags(batch, seed, mode)
+        options = {"step": step, "num_threads": num_threads}
+        first, second = self.both("lookup_bags", bags, **options)
+        assert_same_bits(first.values, second.values)
+        if mode == "max":
+            assert_same_bits(first.winners, second.winners)
+        if mode == "sum":
+            grads = self.floats(seed, bags.num_bags)
+            assert_same_bits(*self.both("bag_weight_gradients", bags, grads, **options))
+
+    @rule(
+        pieces=st.lists(st.tuples(batches, seeds, st.sampled_from(MODES)), max_size=3),
+        step=steps,
+        now=nows,
+        num_threads=threads,
+    )
+    def apply_bag_gradients(self, pieces, step, now, num_threads):
+        with_bad = self.config.non_finite != "refuse"
+        queue = []
+        for batch, seed, mode in pieces:
+            bags = self.bags(batch, seed, mode)
+            grads = self.floats(seed, bags.num_bags, with_bad)
+            queue.append(BagGradients(bags, grads, self.tables[1].lookup_bags(bags).winners))
+        first, second = self.both("bag_gradient_norm", queue, num_threads=num_threads)
+        assert first == second or (first != first and second != second)
+        options = {"step": step, "now": now, "num_threads": num_threads}
+        first, second = self.both("apply_bag_gradients", queue, **options)
         assert first == second
 
     @rule(batch=batches, now=nows)

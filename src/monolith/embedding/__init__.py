@@ -3,6 +3,7 @@
 import warnings
 
 from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
+from monolith.embedding.bags import BagGradients, Bags, PooledRows
 from monolith.embedding.budget import Budget
 from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
@@ -56,6 +57,8 @@ __all__ = [
     "Adam",
     "Applied",
     "BackgroundSweep",
+    "BagGradients",
+    "Bags",
     "BatchSoftmax",
     "Budget",
     "Constant",
@@ -73,6 +76,7 @@ __all__ = [
     "Normal",
     "OneBit",
     "PolynomialDecay",
+    "PooledRows",
     "Probabilistic",
     "Progress",
     "RMSprop",

@@ -68,8 +68,6 @@ class TableCalls(TableStorage):
         self._is_serving = config.kind == "serving"
         self._clock = clock
         self._is_closed = False
-        self._latest_time = 0
-        self._latest_lock = threading.Lock()
         self._cut_lock = threading.Lock()
         self._is_loading = False  # a restore fills the table; changed under `_cut_lock`
 
@@ -121,25 +119,23 @@ class TableCalls(TableStorage):
         checks.check_matrix(self.config, verb, name, values, (keys.numel(), self.dim))
         return checks.check_threads(self.config, verb, num_threads, keys.numel())
 
+    def _check_missing(self, verb: str, missing: str) -> bool:
+        """Whether a missing key reads as the row it would get."""
+        if missing not in ("initial", "zeros"):
+            raise ValueError(
+                f"[Table.{verb}] expected missing 'initial' or 'zeros', got {missing!r} "
+                f"(table {self.name!r})"
+            )
+        return missing == "initial" and not self._is_serving
+
     @contextmanager
     def _time(self, verb: str, now: int | None) -> Iterator[int]:
-        """The time of a writing call, seen and counted if clamped when the call has succeeded."""
+        """The time of a writing call, counted if clamped when the call has succeeded."""
         clock_now = checks.check_integer(self.config, verb, "the clock's time", self._clock())
         latest = clock_now + _FUTURE_SECONDS
         now = clock_now if now is None else checks.check_integer(self.config, verb, "now", now)
         time_now = min(now, latest)
         checks.check_time(self.config, verb, time_now)
         yield time_now
-        self._saw(time_now)
         if now > latest:
             self._count_clamped()
-
-    def _saw(self, time: int) -> None:
-        """A call with this update time succeeded."""
-        if time > self._latest_time:
-            with self._latest_lock:
-                self._latest_time = max(self._latest_time, time)
-
-    def _forget_times(self) -> None:
-        with self._latest_lock:
-            self._latest_time = 0

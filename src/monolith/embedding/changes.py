@@ -38,21 +38,26 @@ class ChangeVerbs(TableCalls):
                 f"[Table.cut] expected at most {MAX_CUTS} open cuts, got one more; close one "
                 f"(table {self.name!r})"
             )
-        return Snapshot(self.config, storage, self._latest_time)
+        return Snapshot(self.config, storage)
 
     def changes(self, cursor: str) -> Touched:
         """Keys that changed or went since the cursor's last read. Safe with every verb.
 
         The first read of a cursor is full, and so is one after `clear`, after a load, and where the
-        log grew over its bound (`changes_bytes`) meanwhile. It waits for running writers.
+        log grew over its bound (`changes_bytes`) meanwhile. A read that fails drops the cursor, so
+        that no key is lost. It waits for running writers.
 
         Args:
             cursor: name of the reader; a new name starts a new cursor.
         """
         self._check_open("changes")
         self._check_cursor("changes", cursor)
-        full, keys, tombstones = self._changes(cursor)
-        return Touched(full, keys, tombstones)
+        try:
+            return Touched(*self._changes(cursor))
+        except BaseException:  # Ctrl-C too
+            if not self._is_closed:
+                self._drop_cursor(cursor)
+            raise
 
     def drop_cursor(self, cursor: str) -> None:
         """Forget a cursor; without cursors nothing is logged. Safe with every verb."""

@@ -23,6 +23,7 @@ __all__ = [
     "check_key",
     "check_keys",
     "check_matrix",
+    "check_num_keys",
     "check_partitions",
     "check_rates",
     "check_rows",
@@ -52,46 +53,45 @@ def check_tensor(
     """Refuse what is no contiguous CPU tensor of `dtype` with `ndim` dimensions.
 
     Args:
-        where: start and end of the message.
+        where: start and end of the message; the end may be empty.
         name: what the value is called in the message.
         value: what was given.
         dtype: what it must be.
         ndim: number of its dimensions.
     """
+    start, end = where[0], where[1] and f" {where[1]}"
     if not isinstance(value, torch.Tensor):
         raise TypeError(
-            f"{where[0]} expected {name} as a torch.Tensor, got {type(value).__name__} {where[1]}"
+            f"{start} expected {name} as a torch.Tensor, got {type(value).__name__}{end}"
         )
     if value.layout != torch.strided or value.is_nested:
         layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
         hint = "" if value.is_nested else "; call .to_dense()"
         raise ValueError(
-            f"{where[0]} expected {name} as a dense tensor, got layout {layout} {where[1]}{hint}"
+            f"{start} expected {name} as a dense tensor, got layout {layout}{end}{hint}"
         )
     if value.dtype != dtype:
         expected, got = str(dtype).removeprefix("torch."), str(value.dtype).removeprefix("torch.")
         raise TypeError(
-            f"{where[0]} expected {name} of dtype {expected}, got {got} {where[1]}; "
+            f"{start} expected {name} of dtype {expected}, got {got}{end}; "
             f"cast with .to(torch.{expected})"
         )
-    if value.device.type != "cpu":
+    if not value.is_cpu:  # much quicker than to ask for the device's type
         raise ValueError(
-            f"{where[0]} expected {name} on device cpu, got {value.device} {where[1]}; "
-            "move with .cpu()"
+            f"{start} expected {name} on device cpu, got {value.device}{end}; move with .cpu()"
         )
     if value.dim() != ndim:
         raise ValueError(
-            f"{where[0]} expected {name} with {ndim} dimension(s), got shape "
-            f"{tuple(value.shape)} {where[1]}"
+            f"{start} expected {name} with {ndim} dimension(s), got shape {tuple(value.shape)}{end}"
         )
     if not value.is_contiguous():
         raise ValueError(
-            f"{where[0]} expected contiguous {name}, got strides {value.stride()} {where[1]}; "
+            f"{start} expected contiguous {name}, got strides {value.stride()}{end}; "
             "call .contiguous()"
         )
     if value.is_neg():
         raise ValueError(
-            f"{where[0]} expected {name} as they are in memory, got a negated view {where[1]}; "
+            f"{start} expected {name} as they are in memory, got a negated view{end}; "
             "call .resolve_neg()"
         )
 
@@ -102,11 +102,16 @@ def _where(config: TableConfig, verb: str) -> tuple[str, str]:
 
 def check_keys(config: TableConfig, verb: str, keys: torch.Tensor) -> None:
     """Refuse keys that are not a contiguous 1-D int64 CPU tensor of at most `MAX_BATCH`."""
-    where = _where(config, verb)
-    check_tensor(where, "keys", keys, torch.int64, 1)
-    if keys.numel() > MAX_BATCH:
+    check_tensor(_where(config, verb), "keys", keys, torch.int64, 1)
+    check_num_keys(config, verb, keys.numel())
+
+
+def check_num_keys(config: TableConfig, verb: str, num_keys: int) -> None:
+    """Refuse more keys than `MAX_BATCH`."""
+    if num_keys > MAX_BATCH:
+        where = _where(config, verb)
         raise ValueError(
-            f"{where[0]} expected at most {MAX_BATCH} keys, got {keys.numel()} {where[1]}; "
+            f"{where[0]} expected at most {MAX_BATCH} keys, got {num_keys} {where[1]}; "
             "split the batch"
         )
 
@@ -185,11 +190,13 @@ def check_step(config: TableConfig, verb: str, step: int) -> int:
     return step
 
 
-def check_rates(config: TableConfig, step: int, rates: Sequence[float] | None) -> list[float]:
+def check_rates(
+    config: TableConfig, verb: str, step: int, rates: Sequence[float] | None
+) -> list[float]:
     """The rates of a call, or each segment's own at `step`; one finite number >= 0 per segment."""
     if rates is None:
         rates = [segment.optimizer.rate(step) for segment in segments_of(config)]
-    where = _where(config, "apply_gradients")
+    where = _where(config, verb)
     rates = as_list(where[0], "learning_rates", rates, f" {where[1]}")
     expected = len(segments_of(config))
     if len(rates) != expected:

@@ -27,11 +27,13 @@ class CutStorage(ABC):
     Attributes:
         num_rows: rows at the cut.
         num_update_calls: the apply-call number at the cut.
+        latest_time: largest update time of the table at the cut.
         num_recorded: events of the table's record at the cut.
     """
 
     num_rows: int
     num_update_calls: int
+    latest_time: int
     num_recorded: int
 
     @abstractmethod
@@ -57,12 +59,10 @@ class Snapshot:
     Args:
         config: of the table.
         storage: where the rows come from.
-        latest_time: largest update time of the table at the cut.
     """
 
-    def __init__(self, config: TableConfig, storage: CutStorage, latest_time: int) -> None:
+    def __init__(self, config: TableConfig, storage: CutStorage) -> None:
         self.config = config
-        self.latest_time = latest_time
         self._storage = storage
         self._is_closed = False
         self._released: set[int] = set()
@@ -71,6 +71,11 @@ class Snapshot:
     def num_update_calls(self) -> int:
         """The apply-call number at the cut."""
         return self._storage.num_update_calls
+
+    @property
+    def latest_time(self) -> int:
+        """Largest update time of the table at the cut."""
+        return self._storage.latest_time
 
     @property
     def num_recorded(self) -> int:

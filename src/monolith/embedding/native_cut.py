@@ -33,6 +33,7 @@ class NativeCut(CutStorage):
     ) -> None:
         self.num_rows = cut.num_rows
         self.num_update_calls = cut.num_update_calls
+        self.latest_time = cut.latest_time
         self.num_recorded = cut.num_recorded
         self._core, self._cut = core, cut
         self._export_chunk, self._export_candidates = export_chunk, export_candidates

@@ -37,14 +37,9 @@ class ReadVerbs(TableCalls):
             float32 (n, dim).
         """
         self._check_keys("lookup", keys)
-        if missing not in ("initial", "zeros"):
-            raise ValueError(
-                f"[Table.lookup] expected missing 'initial' or 'zeros', got {missing!r} "
-                f"(table {self.name!r})"
-            )
+        initial = self._check_missing("lookup", missing)
         step = checks.check_step(self.config, "lookup", step)
         threads = checks.check_threads(self.config, "lookup", num_threads, keys.numel())
-        initial = missing == "initial" and not self._is_serving
         return self._lookup(keys, initial, step, threads)
 
     def contains(self, keys: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.embedding.reference_bags import expand
 from monolith.embedding.rows import Rows
 
 if TYPE_CHECKING:
@@ -21,9 +22,11 @@ _RECORDED = (
     "_assign",
     "_assign_add",
     "_apply_gradients",
+    "_apply_bag_gradients",
     "_reinitialize",
     "_erase",
     "_import_rows",
+    "_evict",
     "_evict_slice",
     "_clear",
 )
@@ -96,7 +99,12 @@ class Record:
             setattr(table, method, functools.partial(self._run, method, getattr(table, method)))
 
     def _run(self, method: str, run: Callable[..., Any], *arguments: Any) -> Any:
-        copies = tuple(_copied(argument) for argument in arguments)
+        noted = arguments
+        if method == "_apply_bag_gradients":  # noted as the call by key that it equals
+            method, queue = "_apply_gradients", arguments[0]
+            dim = queue[0].gradients.shape[1] if queue else 0
+            noted = *expand(queue, dim), *arguments[1:]
+        copies = tuple(_copied(argument) for argument in noted)
         with self._lock:
             number = len(self._calls)
             self._calls[number] = _Call(method, copies)

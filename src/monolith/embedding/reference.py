@@ -31,6 +31,7 @@ from monolith.embedding.reference_batch import (
     finite_gradients,
     initial_weights,
     occurrence_sums,
+    split_absent,
 )
 from monolith.embedding.reference_changes import ReferenceCut, ReferenceLog
 from monolith.embedding.reference_optimizers import Call, optimizer_step
@@ -78,13 +79,18 @@ class ReferenceTable(TableVerbs):
         }
         self._width = max(at.stop for at in self._columns.values())
         self._num_update_calls = 0
+        self._latest_time = 0
 
     @contextmanager
-    def _open(self, verb: str) -> Iterator[None]:
-        """The lock for one call; refuses the call if the table was closed meanwhile."""
+    def _open(self, verb: str, now: int = 0) -> Iterator[None]:
+        """The lock for one call; refuses the call if the table was closed meanwhile.
+
+        The time of a call that succeeds is seen.
+        """
         with self._lock:
             self._check_open(verb)
             yield
+            self._latest_time = max(self._latest_time, now)
 
     # Reading
 
@@ -109,23 +115,33 @@ class ReferenceTable(TableVerbs):
     def _lookup_or_insert(
         self, keys: torch.Tensor, step: int, now: int, threads: int
     ) -> torch.Tensor:
-        with self._open("lookup_or_insert"):
+        with self._open("lookup_or_insert", now):
             distinct, _ = distinct_keys(keys.tolist())
             refused = self._store.make_room(distinct)
             new = [key for key in distinct if key not in self._rows and key not in refused]
             self._store.put(new, self._fresh(new), [now] * len(new))
             return self._seen(keys.tolist(), True, step)
 
-    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
-        with self._open("assign"):
-            distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
+        with self._open("assign", now):
+            kept, gone = split_absent(keys.tolist(), absent)
+            numbers, given = keys[kept].tolist(), values.detach()[kept].numpy()
+            distinct, place, admitted = self._admit(numbers, given, now)
             rows = self._read(distinct)
             for i, value in zip(place, admitted, strict=True):
                 rows[i, : self.dim] = value
             self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
+            self._store.remove([key for key in gone if key in self._rows], "erased")
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
-        with self._open("assign_add"), np.errstate(all="ignore"):
+        with self._open("assign_add", now), np.errstate(all="ignore"):
             distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
             rows = self._read(distinct)
             rows[:, : self.dim] += occurrence_sums(place, admitted)
@@ -142,7 +158,7 @@ class ReferenceTable(TableVerbs):
     ) -> Applied:
         kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
         num_skipped = len(keys) - len(kept)
-        with self._open("apply_gradients"), np.errstate(all="ignore"):
+        with self._open("apply_gradients", now), np.errstate(all="ignore"):
             distinct, place, admitted = self._admit(kept, finite, now)
             rows = self._read(distinct)
             self._step(rows, occurrence_sums(place, admitted), rates, step)
@@ -153,7 +169,7 @@ class ReferenceTable(TableVerbs):
         return Applied(len(distinct), num_inserted, num_refused, num_skipped)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
-        with self._open("reinitialize"):
+        with self._open("reinitialize", now):
             existed = self._is_present(keys)
             distinct, _ = distinct_keys(keys.tolist())
             refused = self._store.make_room(distinct)
@@ -168,8 +184,10 @@ class ReferenceTable(TableVerbs):
             self._store.remove(present, "erased")
             return torch.from_numpy(existed)
 
-    def _import_rows(self, rows: Rows, threads: int) -> None:
-        with self._open("import_rows"):
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
+        with self._open("import_rows", max(rows.times.tolist(), default=0)):
+            places, gone = split_absent(rows.keys.tolist(), absent)
+            rows = rows.take(places)
             values = np.empty((len(rows), self._width), np.float32)
             for name in self._columns:
                 column = rows.columns[name].detach()
@@ -178,6 +196,7 @@ class ReferenceTable(TableVerbs):
             refused = self._store.make_room(last)
             kept = [i for key, i in last.items() if key not in refused]
             self._store.put(rows.keys[kept].tolist(), values[kept], rows.times[kept].tolist())
+            self._store.remove([key for key in gone if key in self._rows], "erased")
 
     def _clear(self) -> None:
         with self._open("clear"):
@@ -185,6 +204,7 @@ class ReferenceTable(TableVerbs):
                 raise self._cut_error()
             self._store.clear()
             self._log.forget()
+            self._latest_time = 0
 
     # Changes
 
@@ -195,7 +215,7 @@ class ReferenceTable(TableVerbs):
             cut = object()
             self._cuts.add(cut)
             rows, admission = dict(self._rows), copy.deepcopy(self._store.admission)
-            facts = len(rows), self._num_update_calls
+            facts = len(rows), self._num_update_calls, self._latest_time
 
         def export_chunk(first: int, last: int, limit: int) -> Rows:
             self._check_open("export")
@@ -231,6 +251,9 @@ class ReferenceTable(TableVerbs):
 
     # Retention
 
+    def _evict(self, reference: int) -> int:
+        return self._evict_slice(0, reference)[0]
+
     def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
         with self._open("evict"):
             return self._store.evict(reference), None
@@ -263,6 +286,13 @@ class ReferenceTable(TableVerbs):
     def _set_update_calls(self, number: int) -> None:
         with self._lock:
             self._num_update_calls = number
+
+    def _seen_time(self) -> int:
+        return self._latest_time
+
+    def _set_seen_time(self, time: int) -> None:
+        with self._lock:
+            self._latest_time = time
 
     def _count_clamped(self) -> None:
         with self._lock:

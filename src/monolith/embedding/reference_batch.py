@@ -3,13 +3,21 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from monolith.embedding import counter_random
 from monolith.embedding.config import TableConfig
 from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
 
-__all__ = ["Matrix", "distinct_keys", "finite_gradients", "initial_weights", "occurrence_sums"]
+__all__ = [
+    "Matrix",
+    "distinct_keys",
+    "finite_gradients",
+    "initial_weights",
+    "occurrence_sums",
+    "split_absent",
+]
 
 Matrix = NDArray[np.float32]
 
@@ -23,6 +31,22 @@ def distinct_keys(keys: Sequence[int]) -> tuple[list[int], list[int]]:
     """
     place = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return list(place), [place[key] for key in keys]
+
+
+def split_absent(
+    keys: Sequence[int], absent: torch.Tensor | None
+) -> tuple[torch.Tensor, list[int]]:
+    """Places of the keys that get a row, and the keys that shall have none; the last one decides.
+
+    Example:
+        >>> split_absent([7, 5, 7], torch.tensor([True, True, False]))
+        (tensor([0, 2]), [5])
+    """
+    if absent is None:
+        return torch.arange(len(keys), device="cpu"), []
+    is_gone = dict(zip(keys, absent.tolist(), strict=True))
+    kept = [i for i, key in enumerate(keys) if not is_gone[key]]
+    return torch.tensor(kept, dtype=torch.int64, device="cpu"), [k for k in is_gone if is_gone[k]]
 
 
 def occurrence_sums(place: Sequence[int], values: Matrix) -> Matrix:

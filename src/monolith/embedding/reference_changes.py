@@ -16,7 +16,7 @@ class ReferenceCut(CutStorage):
     """A copy of the table.
 
     Args:
-        facts: rows and update calls at the cut.
+        facts: rows, update calls and latest time at the cut.
         export_chunk: rows of the copy.
         export_candidates: candidates of the copy.
         on_close: called once.
@@ -24,12 +24,12 @@ class ReferenceCut(CutStorage):
 
     def __init__(
         self,
-        facts: tuple[int, int],
+        facts: tuple[int, int, int],
         export_chunk: Callable[[int, int, int], Rows],
         export_candidates: Callable[[list[int]], dict[str, torch.Tensor]],
         on_close: Callable[[], None],
     ) -> None:
-        self.num_rows, self.num_update_calls = facts
+        self.num_rows, self.num_update_calls, self.latest_time = facts
         self.num_recorded = 0
         self._export_chunk = export_chunk
         self._export_candidates = export_candidates

@@ -55,7 +55,7 @@ def optimizer_step(optimizer: object, w: Matrix, state: State, call: Call) -> No
 
 def row_sum(values: Matrix) -> Matrix:
     """(n, dim) -> (n, 1): 8 partial sums, lane = column % 8, combined in one order (contract 3)."""
-    lanes = np.zeros((len(values), 8), np.float32)
+    lanes = np.zeros((len(values), 8), values.dtype)
     for start in range(0, values.shape[1], 8):
         block = values[:, start : start + 8]
         lanes[:, : block.shape[1]] += block

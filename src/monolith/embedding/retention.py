@@ -20,16 +20,19 @@ class RetentionVerbs(TableCalls):
 
         A restore sets it.
         """
-        return self._latest_time
+        self._check_open("latest_time")
+        return self._seen_time()
 
     @latest_time.setter
     def latest_time(self, time: int) -> None:
+        self._check_open("latest_time")
         checks.check_time(self.config, "latest_time", time)
-        with self._latest_lock:
-            self._latest_time = time
+        self._set_seen_time(time)
 
     def evict(self, now: int | None = None) -> int:
         """Remove expired rows: reference - time >= days * 86400 (`Expiry`). Safe with every verb.
+
+        A cut waits for all of it, and later writers wait for the cut; `evict_in_slices` is kinder.
 
         Args:
             now: the reference in seconds; `latest_time` if None, never the wall clock.
@@ -37,15 +40,22 @@ class RetentionVerbs(TableCalls):
         Returns:
             Number of rows removed; their space is used again.
         """
-        return sum(self.evict_in_slices(now))
+        reference = self._check_reference(now)
+        return self._evict(reference) if self.config.expiry else 0
 
     def evict_in_slices(self, now: int | None = None) -> Iterator[int]:
-        """`evict` in short steps, one per item; each gives the number of rows it removed."""
+        """`evict` as many short calls, one per item; each gives the number of rows it removed.
+
+        A cut may lie between two of them.
+        """
+        return self._evict_ranges(self._check_reference(now))
+
+    def _check_reference(self, now: int | None) -> int:
         self._check_open("evict")
         given = self.latest_time if now is None else now
         reference = checks.check_integer(self.config, "evict", "now", given)
         checks.check_time(self.config, "evict", reference)
-        return self._evict_ranges(reference)
+        return reference
 
     def _evict_ranges(self, reference: int) -> Iterator[int]:
         first: int | None = 0 if self.config.expiry else None

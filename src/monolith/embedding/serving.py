@@ -12,7 +12,7 @@ from monolith.embedding.views import code_dtype
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-__all__ = ["encoded", "is_zero", "split_zero"]
+__all__ = ["encoded", "is_zero"]
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -40,16 +40,6 @@ def is_zero(config: TableConfig, rows: Rows) -> torch.Tensor:
             column = decode(column, storage_of(config, i), segment.dim)
         zero &= (column == 0).all(dim=1)
     return zero
-
-
-def split_zero(keys: torch.Tensor, zero: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of equal keys the last counts: (places that are kept, keys that are to be absent)."""
-    distinct, group = torch.unique(keys, return_inverse=True)
-    last = torch.zeros(len(distinct), dtype=torch.int64, device="cpu")
-    places = torch.arange(len(keys), device="cpu")
-    last.scatter_reduce_(0, group, places, reduce="amax")
-    last = last.sort().values
-    return last[~zero[last]], keys[last[zero[last]]]
 
 
 def _dtype(config: TableConfig, index: int) -> torch.dtype:

@@ -34,7 +34,15 @@ class TableStorage(ABC):
     ) -> torch.Tensor: ...
 
     @abstractmethod
-    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None: ...
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
+        """absent: bool (n,), keys that get no row and lose the one they have; the last counts."""
 
     @abstractmethod
     def _assign_add(
@@ -59,7 +67,8 @@ class TableStorage(ABC):
     def _erase(self, keys: torch.Tensor) -> torch.Tensor: ...
 
     @abstractmethod
-    def _import_rows(self, rows: Rows, threads: int) -> None: ...
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
+        """absent: as of `_assign`."""
 
     @abstractmethod
     def _clear(self) -> None: ...
@@ -84,6 +93,16 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _set_update_calls(self, number: int) -> None: ...
+
+    @abstractmethod
+    def _seen_time(self) -> int:
+        """Largest update time of a call that succeeded, or of an imported row."""
+
+    @abstractmethod
+    def _set_seen_time(self, time: int) -> None: ...
+
+    @abstractmethod
+    def _evict(self, reference: int) -> int: ...
 
     @abstractmethod
     def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 import monolith._native as _native
+from monolith.embedding.bags import BagGradients, Bags, PooledRows
 from monolith.embedding.calls import DEFAULT_CHANGES_BYTES
 from monolith.embedding.checks import default_threads
 from monolith.embedding.config import (
@@ -19,12 +20,14 @@ from monolith.embedding.config import (
 )
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
+from monolith.embedding.native_bags import address, bags_tuple, piece_tuple
 from monolith.embedding.native_cut import NativeCut
 from monolith.embedding.record import Record, int64_rows
 from monolith.embedding.retention_checks import candidate_columns
 from monolith.embedding.rows import Applied, Entries, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 from monolith.embedding.views import OneBit, codec_of
+from monolith.errors import FailedPreconditionError
 
 __all__ = ["Table"]
 
@@ -163,6 +166,42 @@ class Table(TableVerbs):
             core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, scales, threads)
         return out
 
+    def _lookup_bags(self, bags: Bags, initial: bool, step: int, threads: int) -> PooledRows:
+        scales = self._scales(step)
+        with self._open("lookup_bags") as core:
+            values = _empty(bags.num_bags, self.dim)
+            winners = None
+            if bags.mode == "max":
+                winners = _empty(bags.num_bags, self.dim, dtype=torch.int32)
+            core.lookup_bags(
+                bags_tuple(bags), values.data_ptr(), address(winners), initial, scales, threads
+            )
+        return PooledRows(values, winners)
+
+    def _apply_bag_gradients(
+        self, queue: list[BagGradients], rates: list[float], step: int, now: int, threads: int
+    ) -> Applied:
+        scales = self._scales(step)
+        with self._open("apply_bag_gradients") as core:
+            pieces = [piece_tuple(gradients) for gradients in queue]
+            counts = core.apply_bag_gradients(pieces, rates, scales, step, now, threads)
+        return Applied(*counts)
+
+    def _bag_gradient_norm(self, queue: list[BagGradients], threads: int) -> float:
+        with self._open("bag_gradient_norm") as core:
+            return core.bag_gradient_norm([piece_tuple(gradients) for gradients in queue], threads)
+
+    def _bag_weight_gradients(
+        self, bags: Bags, gradients: torch.Tensor, initial: bool, step: int, threads: int
+    ) -> torch.Tensor:
+        scales = self._scales(step)
+        with self._open("bag_weight_gradients") as core:
+            out = _empty(bags.num_keys)
+            core.bag_weight_gradients(
+                bags_tuple(bags), gradients.data_ptr(), out.data_ptr(), initial, scales, threads
+            )
+        return out
+
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("contains") as core:
             out = _empty(keys.numel(), dtype=torch.bool)
@@ -214,9 +253,17 @@ class Table(TableVerbs):
             )
         return out
 
-    def _assign(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
+        flags = 0 if absent is None else absent.data_ptr()
         with self._open("assign") as core:
-            core.assign(keys.data_ptr(), keys.numel(), values.data_ptr(), now, threads)
+            core.assign(keys.data_ptr(), keys.numel(), values.data_ptr(), now, threads, flags)
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
         with self._open("assign_add") as core:
@@ -252,19 +299,24 @@ class Table(TableVerbs):
             core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed
 
-    def _import_rows(self, rows: Rows, threads: int) -> None:
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
+        flags = 0 if absent is None else absent.data_ptr()
         with self._open("import_rows") as core:
             buffers = self._column_buffers(rows)
-            core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads)
+            core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads, flags)
 
     def _clear(self) -> None:
         with self._open("clear") as core:
             if not core.clear():
                 raise self._cut_error()
 
+    def _evict(self, reference: int) -> int:
+        with self._open("evict") as core:
+            return core.evict(reference)
+
     def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
         with self._open("evict") as core:
-            num_evicted, following = core.evict(first, reference)
+            num_evicted, following = core.evict_slice(first, reference)
         return num_evicted, following or None
 
     def _export_candidates(
@@ -284,7 +336,13 @@ class Table(TableVerbs):
 
     def _open_cut(self) -> NativeCut | None:
         with self._open("cut") as core:
-            cut = core.open_cut()
+            try:
+                cut = core.open_cut()
+            except OverflowError as error:
+                raise FailedPreconditionError(
+                    "[Table.cut] expected open cuts to end within 8 million cuts and reads of "
+                    f"changes, got one that did not; close it (table {self.name!r})"
+                ) from error
             if cut is None:
                 return None
             return NativeCut(core, cut, self._export_chunk, self._export_candidates)
@@ -325,6 +383,14 @@ class Table(TableVerbs):
     def _set_update_calls(self, number: int) -> None:
         with self._open("num_update_calls") as core:
             core.num_update_calls = number
+
+    def _seen_time(self) -> int:
+        with self._open("latest_time") as core:
+            return core.latest_time
+
+    def _set_seen_time(self, time: int) -> None:
+        with self._open("latest_time") as core:
+            core.latest_time = time
 
     def _count_clamped(self) -> None:
         with self._clamped_lock:

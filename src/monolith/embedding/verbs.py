@@ -1,8 +1,8 @@
 """The verbs of a table: their meaning and their checks. Every table derives from here.
 
 A subclass stores rows; it implements `TableStorage` and may trust its arguments. `reference.py` is
-the shortest one and defines what each verb does. Reading verbs: `reads.py`; verbs about which rows
-stay: `retention.py`; cuts and the touched log: `changes.py`.
+the shortest one and defines what each verb does. Reading verbs: `reads.py`; pooled ones:
+`bag_verbs.py`; verbs about which rows stay: `retention.py`; cuts and the touched log: `changes.py`.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from monolith.embedding import checks, serving
+from monolith.embedding.bag_verbs import BagVerbs
 from monolith.embedding.calls import Clock, wall_clock
 from monolith.embedding.changes import ChangeVerbs
 from monolith.embedding.reads import ReadVerbs
@@ -19,7 +20,7 @@ from monolith.embedding.rows import Applied, Rows
 __all__ = ["Clock", "TableVerbs", "wall_clock"]
 
 
-class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
+class TableVerbs(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
     """A table: any int64 key -> a trainable row. Duplicate keys are legal in every verb.
 
     Any two verbs may run at once from any two threads. A call is all or nothing: it is checked
@@ -76,12 +77,8 @@ class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
         with self._time("assign", now) as time_now:
-            if self.config.skip_zero:
-                kept, zero = serving.split_zero(keys, (values == 0).all(dim=1))
-                self._assign(keys[kept], values[kept], time_now, threads)
-                self._erase(zero)
-                return
-            self._assign(keys, values, time_now, threads)
+            absent = (values == 0).all(dim=1) if self.config.skip_zero else None
+            self._assign(keys, values, absent, time_now, threads)
 
     def assign_add(
         self,
@@ -131,7 +128,7 @@ class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
         checks.check_training(self.config, "apply_gradients")
         step = checks.check_step(self.config, "apply_gradients", step)
-        rates = checks.check_rates(self.config, step, learning_rates)
+        rates = checks.check_rates(self.config, "apply_gradients", step, learning_rates)
         with self._time("apply_gradients", now) as time_now:
             return self._apply_gradients(keys, grads, rates, step, time_now, threads)
 
@@ -171,17 +168,10 @@ class TableVerbs(ReadVerbs, RetentionVerbs, ChangeVerbs):
             rows = serving.encoded(self.config, given)
         checks.check_rows(self.config, rows)
         threads = checks.check_threads(self.config, "import_rows", num_threads, len(rows))
-        if self.config.skip_zero:
-            kept, zero = serving.split_zero(rows.keys, serving.is_zero(self.config, given))
-            self._import_rows(rows.take(kept), threads)
-            self._erase(zero)
-        else:
-            self._import_rows(rows, threads)
-        if len(rows):
-            self._saw(int(rows.times.numpy().max()))
+        absent = serving.is_zero(self.config, given) if self.config.skip_zero else None
+        self._import_rows(rows, absent, threads)
 
     def clear(self) -> None:
         """Remove every row, candidate and filter count. Safe with every verb."""
         self._check_open("clear")
         self._clear()
-        self._forget_times()

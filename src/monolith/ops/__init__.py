@@ -1,1 +1,5 @@
-"""Pure functions on tensors, and the door to the compiled core."""
+"""Ragged data, pure functions on tensors, and the door to the compiled core."""
+
+from monolith.ops.ragged import Ragged
+
+__all__ = ["Ragged"]

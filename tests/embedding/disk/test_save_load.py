@@ -326,6 +326,22 @@ def test_saves_beside_writers_hold_rows_of_one_moment(tmp_path):
     thread.join()
 
 
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("config", [plain(8), CONFIG], ids=["rows", "rows and candidates"])
+def test_a_save_lets_go_of_the_rows_that_are_written(tmp_path, config):
+    table, kept = filled(2000, config), []
+    numbers = exported(table).keys
+
+    def change(progress):
+        if not kept:
+            table.apply_gradients(numbers, torch.ones(len(numbers), 8))  # copies every old row
+        kept.append(table.memory_report()["cut_bytes"])
+
+    save_tables(table, tmp_path, num_threads=1, progress=change)
+    assert kept == sorted(kept, reverse=True)
+    assert 0 < kept[-1] < kept[0] / 3
+
+
 @pytest.mark.parametrize("scheme", ["memory://saves/a", "file://{}"])
 def test_paths_with_a_scheme(tmp_path, scheme):
     table, path = filled(100), scheme.format(tmp_path)

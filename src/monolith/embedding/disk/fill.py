@@ -105,7 +105,7 @@ def fill(
             table._import_candidates(reader.candidates(source))
         else:
             for rows in reader.rows(source):
-                table._import_rows(rows, 1)  # the reader has checked them
+                table._import_rows(rows, None, 1)  # the reader has checked them
                 taken[table.name].append(len(rows))
                 work.report(len(rows), 0)
         work.report(0, source.file.num_bytes)

@@ -1,0 +1,123 @@
+"""The click model on our modules: one `Embedding` for all features, or 26 `EmbeddingBag`.
+
+python -m benchmarks.click_ours monolith | monolith_bags     answers commands (worker.py)
+"""
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+import monolith
+from benchmarks.click_model import (
+    DIM,
+    NUM_FEATURES,
+    ClickWorker,
+    flat_of,
+    keys_of,
+)
+from benchmarks.click_torch import DenseStep, TorchClick, adagrad
+from benchmarks.step_split import StepSplit
+from benchmarks.worker import serve
+from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
+from monolith.embedding import Adagrad
+from monolith.embedding.verbs import TableVerbs
+from monolith.nn import Embedding, EmbeddingBag
+from monolith.optim import Optimizer
+
+
+def _adagrad() -> Adagrad:
+    return Adagrad(LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR)
+
+
+class OurClick(TorchClick):
+    """What both forms share: one optimizer for layers and tables."""
+
+    modules: list[Embedding] | list[EmbeddingBag]
+
+    def versions(self) -> dict[str, str]:
+        return {"monolith": monolith.__version__, **super().versions()}
+
+    def make_optimizer(self) -> None:
+        model = nn.ModuleList([self.layers, *self.modules])
+        self.optimizer = Optimizer(model, dense=adagrad(model))
+
+    def tables(self) -> list[TableVerbs]:
+        """Tables of the model."""
+        return [module.table for module in self.modules]
+
+
+class OneTable(OurClick):
+    """Keys carry their feature, so all features share a table, and a step is one lookup."""
+
+    def make_tables(self) -> None:
+        self.modules = [Embedding(DIM, optimizer=_adagrad(), name="features")]
+
+    def ids(self, ids: Int64s) -> torch.Tensor:
+        return torch.from_numpy(keys_of(flat_of(ids, self.sizes.rows), self.sizes.rows))
+
+    def insert(self, flat: Int64s) -> None:
+        self.modules[0].table.lookup_or_insert(torch.from_numpy(keys_of(flat, self.sizes.rows)))
+
+    def assign(self, flat: Int64s, values: Floats) -> None:
+        keys = torch.from_numpy(keys_of(flat, self.sizes.rows))
+        self.modules[0].table.assign(keys, torch.from_numpy(values))
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self.modules[0](ids)
+        return rows.flatten(1)
+
+
+class ManyTables(OurClick):
+    """A table for each feature, as in a model that was written for `nn.EmbeddingBag`."""
+
+    def make_tables(self) -> None:
+        self.modules = [
+            EmbeddingBag(DIM, mode="sum", optimizer=_adagrad(), name=f"feature_{number}")
+            for number in range(NUM_FEATURES)
+        ]
+
+    def ids(self, ids: Int64s) -> torch.Tensor:
+        return torch.from_numpy(ids.T.copy()).unsqueeze(2)  # (NUM_FEATURES, batch, 1)
+
+    def insert(self, flat: Int64s) -> None:
+        for module, ids, _ in self._by_feature(torch.from_numpy(flat)):
+            module.table.lookup_or_insert(ids)
+
+    def assign(self, flat: Int64s, values: Floats) -> None:
+        for module, ids, mine in self._by_feature(torch.from_numpy(flat)):
+            module.table.assign(ids, torch.from_numpy(values)[mine])
+
+    def _by_feature(self, flat: torch.Tensor) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:
+        """Modules of the features that have some of the numbers, their ids, and where they are."""
+        features, ids = flat // self.sizes.rows, flat % self.sizes.rows
+        masks = [(int(number), features == number) for number in torch.unique(features)]
+        return [(self.modules[number], ids[mine], mine) for number, mine in masks]
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.cat([bag(column) for bag, column in zip(self.modules, ids, strict=True)], 1)
+
+
+class OurWorker(ClickWorker):
+    """Can tell what a step is made of."""
+
+    def __init__(self, system: OurClick) -> None:
+        super().__init__(system)
+        self._model = system
+
+    def split(self, num_steps: int) -> dict[str, Any]:
+        """Milliseconds of a step by what they are spent on (`StepSplit`)."""
+        dense_step, labels = DenseStep(self._sizes.batch), self._batches[0].labels
+
+        def run_dense(num_dense: int) -> None:
+            for _ in range(num_dense):
+                dense_step(labels)
+
+        return StepSplit(self._run, run_dense, self._model.tables()).measure(num_steps)
+
+
+SYSTEMS = {"monolith": OneTable, "monolith_bags": ManyTables}
+
+if __name__ == "__main__":
+    serve(OurWorker(SYSTEMS[sys.argv[1]]()))

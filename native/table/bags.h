@@ -1,0 +1,44 @@
+// Keys in bags, as the pooled verbs take them; src/monolith/embedding/bags.py says what they mean.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace monolith {
+
+enum class PoolMode { kSum, kMean, kSqrtn, kMax };
+
+// Borrowed for a call.
+struct Bags {
+  const int64_t* keys;
+  size_t num_keys;
+  const int64_t* row_splits;  // (num_bags + 1,)
+  size_t num_bags;
+  PoolMode mode;
+  const float* weights;  // (num_keys,), or null; only of kSum
+
+  // Whether the splits ascend from 0 to num_keys. They lie in the caller's memory, and what they
+  // say is used as addresses.
+  bool are_splits_valid() const noexcept {
+    if (row_splits[0] != 0 || row_splits[num_bags] != static_cast<int64_t>(num_keys)) return false;
+    return std::is_sorted(row_splits, row_splits + num_bags + 1);
+  }
+  size_t begin(size_t bag) const noexcept { return static_cast<size_t>(row_splits[bag]); }
+  size_t end(size_t bag) const noexcept { return static_cast<size_t>(row_splits[bag + 1]); }
+  bool has_factors() const noexcept { return mode == PoolMode::kMean || mode == PoolMode::kSqrtn; }
+  // What the mode multiplies with in a bag, where it has factors.
+  float factor(size_t bag) const noexcept {
+    const auto count = static_cast<double>(end(bag) - begin(bag));
+    return static_cast<float>(1.0 / (mode == PoolMode::kMean ? count : std::sqrt(count)));
+  }
+  // The first bag that begins at the key or behind it.
+  size_t bag_from(size_t key) const noexcept {
+    const int64_t* at =
+        std::lower_bound(row_splits, row_splits + num_bags, static_cast<int64_t>(key));
+    return static_cast<size_t>(at - row_splits);
+  }
+};
+
+}  // namespace monolith

@@ -1,0 +1,186 @@
+// Reading verbs by bag: rows are combined as they are read, straight into the output.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "table/bags.h"
+#include "table/read.h"
+
+namespace monolith {
+namespace {
+
+// The bag of a key, for keys in ascending order.
+struct BagCursor {
+  const Bags& bags;
+  size_t bag;
+  size_t begin, end;
+
+  BagCursor(const Bags& bags, size_t bag) noexcept
+      : bags(bags), bag(bag), begin(bags.begin(bag)), end(bags.end(bag)) {}
+  void move_to(size_t key) noexcept {
+    while (key >= end) {
+      ++bag;
+      begin = end;
+      end = bags.end(bag);
+    }
+  }
+};
+
+using Four = float __attribute__((vector_size(16)));
+constexpr size_t kShort = 64;  // a call of a kernel costs more than it saves up to here
+
+// sum + weight * values, each rounded.
+inline void add_row(const Kernels& kernels, float* out, const float* sum, const float* values,
+                    float weight, size_t dim) {
+  if (dim > kShort) return kernels.add_scaled(out, sum, values, weight, dim);
+  size_t c = 0;
+  for (; c + 4 <= dim; c += 4) {
+    Four total, row;
+    std::memcpy(&total, sum + c, sizeof(total));
+    std::memcpy(&row, values + c, sizeof(row));
+    total += weight * row;
+    std::memcpy(out + c, &total, sizeof(total));
+  }
+  for (; c < dim; ++c) out[c] = sum[c] + weight * values[c];
+}
+
+}  // namespace
+
+void Table::check_bags(const char* verb, const Bags& bags) const {
+  if (bags.are_splits_valid()) return;
+  throw std::invalid_argument(std::string("[Table.") + verb + "] expected row_splits from 0 to " +
+                              std::to_string(bags.num_keys) +
+                              ", ascending, got others than Bags checked (table '" + name_ + "')");
+}
+
+// Calls piece(range) on several threads until all bags are done. A range is made of the bags that
+// begin within kPiece keys; a long bag is one thread's, so that its sum has one order.
+template <typename Piece>
+void Table::in_bags(const Bags& bags, unsigned threads, const Piece& piece) const {
+  const size_t num_pieces = std::max<size_t>(1, (bags.num_keys + kPiece - 1) / kPiece);
+  std::atomic<size_t> next{0};
+  Team::run(threads, [&](Team& team, unsigned) {
+    team.attempt([&] {
+      Epochs::Guard guard(epochs_);
+      for (size_t p; (p = next.fetch_add(1)) < num_pieces;) {
+        const size_t first = bags.bag_from(p * kPiece);
+        const size_t last = p + 1 < num_pieces ? bags.bag_from((p + 1) * kPiece) : bags.num_bags;
+        if (first < last) piece(BagRange{first, last, guard});
+      }
+    });
+  });
+}
+
+// read(first, last) for the keys of a range, at once unless it has a very long bag.
+template <typename Read>
+void Table::read_range(const Bags& bags, const BagRange& range, const Read& read) const {
+  const size_t end = bags.begin(range.last);
+  for (size_t at = bags.begin(range.first); at < end; at += 2 * kPiece) {
+    read(at, std::min(at + 2 * kPiece, end));
+    range.guard.refresh();
+  }
+}
+
+// target(cursor, i) -> where to put the row of key i, at which the cursor is; then use(cursor, i).
+template <typename Target, typename Use>
+void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& how,
+                      const Target& target, const Use& use) const {
+  BagCursor cursor(bags, range.first);
+  const auto find = [&](size_t i) {
+    cursor.move_to(i);
+    return target(cursor, i);
+  };
+  read_range(bags, range, [&](size_t first, size_t last) {
+    read_weights(bags.keys, first, last, how, find, [&](size_t i) { use(cursor, i); });
+  });
+}
+
+// Sums of rows that are floats, added where they lie: a sum goes to the other one of two rows, and
+// counts if the row did not change meanwhile.
+void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
+                     float* out) const {
+  const size_t dim = layout_.dim();
+  const Kernels& kernels = layout_.kernels();
+  std::vector<float> rows(3 * dim);
+  float *sum = rows.data(), *next = sum + dim, *missing = next + dim;
+  BagCursor at(bags, range.first);
+  const auto hit = [&](size_t i, const char* row, uint32_t) __attribute__((always_inline)) {
+    at.move_to(i);
+    const auto* values = reinterpret_cast<const float*>(row);
+    const float weight = bags.weights != nullptr ? bags.weights[i] : 1.0f;
+    if (i > at.begin) return add_row(kernels, next, sum, values, weight, dim);
+    float* first = i + 1 == at.end ? out + at.bag * dim : next;
+    bags.weights == nullptr ? racy_load(first, row, dim * 4)
+                            : kernels.scale(first, values, weight, dim);
+  };
+  const auto done = [&](size_t i) __attribute__((always_inline)) {
+    if (at.end - at.begin == 1) return;
+    std::swap(sum, next);
+    if (i + 1 < at.end) return;
+    const float factor = bags.has_factors() ? bags.factor(at.bag) : 1.0f;
+    kernels.scale(out + at.bag * dim, sum, factor, dim);
+  };
+  const auto miss = [&](size_t i) {
+    initial_or_zeros(missing, bags.keys[i], how);
+    hit(i, reinterpret_cast<const char*>(missing), 0);
+    done(i);
+  };
+  read_range(bags, range, [&](size_t first, size_t last) {
+    read(bags.keys, first, last, true, hit, done, miss);
+  });
+}
+
+void Table::lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
+                        unsigned threads) const {
+  check_bags("lookup_bags", bags);
+  const size_t dim = layout_.dim();
+  const Kernels& kernels = layout_.kernels();
+  in_bags(bags, threads, [&](const BagRange& range) {
+    for (size_t bag = range.first; bag < range.last; ++bag) {
+      if (bags.begin(bag) < bags.end(bag)) continue;
+      std::fill_n(out + bag * dim, dim, 0.0f);
+      if (winners != nullptr) std::fill_n(winners + bag * dim, dim, -1);
+    }
+    if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, how, out);
+    std::vector<float> scratch(dim);
+    const auto target = [&](const BagCursor& at, size_t i) {
+      return i == at.begin ? out + at.bag * dim : scratch.data();
+    };
+    const auto use = [&](const BagCursor& at, size_t i) {
+      float* pooled = out + at.bag * dim;
+      if (i == at.begin) {
+        if (bags.weights != nullptr) kernels.scale(pooled, pooled, bags.weights[i], dim);
+        if (winners != nullptr) std::fill_n(winners + at.bag * dim, dim, static_cast<int32_t>(i));
+      } else if (winners != nullptr) {
+        kernels.take_max(pooled, winners + at.bag * dim, scratch.data(), static_cast<int32_t>(i),
+                         dim);
+      } else if (bags.weights != nullptr) {
+        kernels.add_scaled(pooled, pooled, scratch.data(), bags.weights[i], dim);
+      } else {
+        kernels.add(pooled, scratch.data(), dim);
+      }
+      if (i + 1 == at.end && i > at.begin && bags.has_factors()) {
+        kernels.scale(pooled, pooled, bags.factor(at.bag), dim);
+      }
+    };
+    read_bags(bags, range, how, target, use);
+  });
+}
+
+void Table::bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads,
+                                 float* out, unsigned threads) const {
+  check_bags("bag_weight_gradients", bags);
+  const size_t dim = layout_.dim();
+  const Kernels& kernels = layout_.kernels();
+  in_bags(bags, threads, [&](const BagRange& range) {
+    std::vector<float> scratch(dim);
+    const auto target = [&](const BagCursor&, size_t) { return scratch.data(); };
+    const auto use = [&](const BagCursor& at, size_t i) {
+      out[i] = kernels.dot(scratch.data(), grads + at.bag * dim, static_cast<uint32_t>(dim));
+    };
+    read_bags(bags, range, how, target, use);
+  });
+}
+
+}  // namespace monolith

@@ -1,0 +1,190 @@
+// How keys are read: a pipeline of prefetches over a batch, with no lock; shared by every verb that
+// reads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "table/table.h"
+#include "table/team.h"
+
+namespace monolith {
+
+constexpr size_t kAhead = 26;      // keys between two stages: enough to hide a memory access
+constexpr size_t kLateAhead = 12;  // keys between finding the row of a late key and using it
+constexpr size_t kWindow = 64;     // ring of keys in flight, at least 2 * kAhead + 1
+constexpr size_t kPiece = 2048;    // keys that a thread claims at once
+
+constexpr uint32_t kMissing = UINT32_MAX;     // no such key
+constexpr uint32_t kUnsure = UINT32_MAX - 1;  // a writer was there: look again
+constexpr uint32_t kLate = UINT32_MAX - 2;    // not in its line: to be looked for in the next ones
+
+struct Pending {
+  const Line* line;
+  const char* row;
+  uint32_t version;
+  uint32_t number;
+};
+
+// Finds the key in one line. False: go on with the next line.
+[[gnu::always_inline]] inline bool match_line(int64_t key, Pending& p) noexcept {
+  p.version = p.line->version.load(std::memory_order_acquire);
+  const uint32_t slot = p.line->find(key);
+  const bool is_stable = !(p.version & (Line::kWriting | Line::kRetired));
+  if (slot != Line::kSlots) {
+    // Acquire: a row of a chunk that the arena has just added needs the arena's new directory.
+    p.number = is_stable ? p.line->rows[slot].load(std::memory_order_acquire) : kUnsure;
+    if (p.number < kReserved) [[likely]]
+      return true;
+  }
+  fence_acquire();
+  const bool is_same = p.line->version.load(std::memory_order_relaxed) == p.version;
+  p.number = is_stable && is_same ? kMissing : kUnsure;
+  return p.number == kUnsure || slot != Line::kSlots || !(p.version & Line::kOverflowed);
+}
+
+// Finds the key in its line or those it overflowed into. Leaves the line and version to check
+// later.
+inline void match(const Index& index, int64_t key, Pending& p) noexcept {
+  const uint64_t hash = key_hash(key);
+  const BinRef ref = index.bin_of(hash);
+  p.line = ref.home(place_of(hash, index.salt()));
+  for (uint32_t walked = 0; walked < ref.num_lines(); ++walked) {
+    if (match_line(key, p)) return;
+    ++p.line;
+    if (p.line == ref.lines() + ref.num_lines()) p.line = ref.lines();
+  }
+}
+
+inline bool is_unchanged(const Pending& p) noexcept {
+  fence_acquire();
+  return p.line->version.load(std::memory_order_relaxed) == p.version;
+}
+
+// Calls hit(row, number) until a whole row was seen; hit may be called again. False: missing.
+template <typename Hit>
+bool Table::read_one(int64_t key, const Hit& hit) const {
+  for (;;) {
+    Pending p{};
+    match(index_, key, p);
+    if (p.number == kMissing) return false;
+    if (p.number != kUnsure) {
+      const char* row = arena_.row(p.number);
+      if (row != nullptr) {
+        hit(row, p.number);
+        if (is_unchanged(p)) return true;
+      }
+    }
+    wait_for_writer(*p.line, p.line->version.load(std::memory_order_relaxed));
+  }
+}
+
+// Stage 1 fetches the key's index line, stage 2 finds the row and fetches it, stage 3 uses it, in
+// the order of the keys. The stages of different keys run side by side, so that memory and
+// processor are both busy. A key that overflowed into another line has that fetched in stage 2, and
+// is found between stages 2 and 3.
+template <typename Hit, typename Done, typename Miss>
+void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
+                 const Done& done, const Miss& miss) const {
+  Pending window[kWindow];
+  const size_t row_bytes = layout_.weight_bytes();
+  const auto fetch_line = [&](size_t i) {
+    Pending& p = window[i % kWindow];
+    p.line = index_.home(key_hash(keys[i]));
+    __builtin_prefetch(p.line);
+  };
+  const auto fetch_row = [&](Pending& p) {
+    if (!with_row || p.number >= kLate) return;
+    p.row = arena_.row(p.number);
+    if (p.row == nullptr) p.number = kUnsure;
+    prefetch_bytes(p.row, row_bytes);
+  };
+  const auto find_row = [&](size_t i) {
+    Pending& p = window[i % kWindow];
+    if (match_line(keys[i], p)) [[likely]]
+      return fetch_row(p);
+    __builtin_prefetch(p.line + 1);
+    p.number = kLate;
+  };
+  const auto find_late_row = [&](size_t i) {
+    Pending& p = window[i % kWindow];
+    if (p.number != kLate) [[likely]]
+      return;
+    match(index_, keys[i], p);
+    fetch_row(p);
+  };
+  const auto use_row = [&](size_t i) {
+    const Pending& p = window[i % kWindow];
+    if (p.number < kLate) [[likely]] {
+      hit(i, p.row, p.number);
+      if (is_unchanged(p)) [[likely]]
+        return done(i);
+    } else if (p.number == kMissing) {
+      return miss(i);
+    }
+    const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
+    read_one(keys[i], again) ? done(i) : miss(i);
+  };
+  constexpr size_t kLateAt = 2 * kAhead - kLateAhead;
+  const size_t n = last - first, full = std::max(n, 2 * kAhead);
+  const auto step = [&](size_t i) {
+    if (i < n) fetch_line(first + i);
+    if (i >= kAhead && i - kAhead < n) find_row(first + i - kAhead);
+    if (i >= kLateAt && i - kLateAt < n) find_late_row(first + i - kLateAt);
+    if (i >= 2 * kAhead && i - 2 * kAhead < n) use_row(first + i - 2 * kAhead);
+  };
+  for (size_t i = 0; i < 2 * kAhead; ++i) step(i);
+  for (size_t i = first + 2 * kAhead; i < first + full; ++i) {
+    fetch_line(i);
+    find_row(i - kAhead);
+    find_late_row(i - kLateAt);
+    use_row(i - 2 * kAhead);
+  }
+  for (size_t i = full; i < full + 2 * kAhead; ++i) step(i);
+}
+
+// Calls piece(first, last) on several threads until all n keys are done.
+template <typename Piece>
+void Table::in_pieces(size_t n, unsigned threads, const Piece& piece) const {
+  std::atomic<size_t> next{0};
+  Team::run(threads, [&](Team& team, unsigned) {
+    team.attempt([&] {
+      Epochs::Guard guard(epochs_);
+      for (size_t at; (at = next.fetch_add(kPiece)) < n;) {
+        piece(at, std::min(at + kPiece, n));
+        guard.refresh();
+      }
+    });
+  });
+}
+
+// Reads the weights of the keys: target(i) -> where they go, (dim), maybe asked for twice; then
+// use(i). In the order of the keys.
+template <typename Target, typename Use>
+void Table::read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
+                         const Target& target, const Use& use) const {
+  const size_t dim = layout_.dim();
+  const auto miss = [&](size_t i) {
+    initial_or_zeros(target(i), keys[i], how);
+    use(i);
+  };
+  if (layout_.is_plain() && !layout_.has_views()) {
+    const auto hit = [&](size_t i, const char* row, uint32_t) {
+      racy_load(target(i), row, dim * 4);
+    };
+    return read(keys, first, last, true, hit, use, miss);
+  }
+  const size_t bytes = layout_.weight_bytes();
+  std::vector<char> codes(bytes);
+  const auto hit = [&](size_t, const char* row, uint32_t) { racy_load(codes.data(), row, bytes); };
+  const auto done = [&](size_t i) {
+    float* weights = target(i);
+    layout_.decode(weights, codes.data());
+    if (layout_.has_views()) layout_.see(weights, how.scales);
+    use(i);
+  };
+  read(keys, first, last, true, hit, done, miss);
+}
+
+}  // namespace monolith

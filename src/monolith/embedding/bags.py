@@ -1,0 +1,152 @@
+"""Keys in bags, and what the pooled verbs of a table take and return for them."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from monolith.embedding.checks import check_tensor
+
+__all__ = ["BagGradients", "Bags", "MODES", "PooledRows"]
+
+MODES = ("sum", "mean", "sqrtn", "max")
+"""How the rows of a bag are combined; sqrtn is the sum over the square root of the count."""
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Keys in bags: which keys are combined, and how.
+
+    ```
+    keys        [ 7  8 | | 7  7  9 ]     three bags, the second one empty
+    row_splits  [ 0     2 2        5 ]
+    ```
+
+    Numbers are float32. A sum starts from the first row, times its weight, and goes on in the order
+    of the keys, each product and each sum rounded; "mean" and "sqrtn" are that sum times 1 / count
+    and 1 / sqrt(count), each computed in double and rounded. "max" takes the first of equal values.
+
+    Args:
+        keys: int64 (num_keys,).
+        row_splits: int64 (num_bags + 1,), ascending from 0 to num_keys.
+        mode: "sum", "mean", "sqrtn" or "max".
+        weights: float32 (num_keys,), of the rows in a sum; only with "sum".
+
+    Example:
+        >>> keys = torch.tensor([7, 8, 7, 7, 9])
+        >>> Bags(keys, torch.tensor([0, 2, 2, 5]), "mean").num_bags
+        3
+    """
+
+    keys: torch.Tensor
+    row_splits: torch.Tensor
+    mode: str = "sum"
+    weights: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        where = ("[Bags]", "")
+        check_tensor(where, "keys", self.keys, torch.int64, 1)
+        check_tensor(where, "row_splits", self.row_splits, torch.int64, 1)
+        self._check_splits()
+        if self.mode not in MODES:
+            raise ValueError(f"[Bags] expected mode in {', '.join(MODES)}, got {self.mode!r}")
+        if self.weights is None:
+            return
+        if self.mode != "sum":
+            raise ValueError(f"[Bags] expected weights only with mode 'sum', got {self.mode!r}")
+        check_tensor(where, "weights", self.weights, torch.float32, 1)
+        if len(self.weights) != len(self.keys):
+            raise ValueError(
+                f"[Bags] expected {len(self.keys)} weights, one per key, got {len(self.weights)}"
+            )
+
+    def _check_splits(self) -> None:
+        # By numpy, whose calls cost less than torch's; a forward pass of few keys feels them.
+        splits, num_keys = self.row_splits.numpy(), self.keys.numel()
+        if len(splits) == 0:
+            raise ValueError("[Bags] expected row_splits from 0 on, got none")
+        if splits[0] != 0 or splits[-1] != num_keys:
+            raise ValueError(
+                f"[Bags] expected row_splits from 0 to {num_keys}, got from {splits[0]} to "
+                f"{splits[-1]}"
+            )
+        falls = splits[1:] < splits[:-1]
+        if np.count_nonzero(falls):
+            at = int(falls.argmax())
+            raise ValueError(
+                f"[Bags] expected ascending row_splits, got {splits[at]} and then "
+                f"{splits[at + 1]} at {at + 1}"
+            )
+
+    @property
+    def num_keys(self) -> int:
+        """Keys of all bags."""
+        return self.keys.numel()
+
+    @property
+    def num_bags(self) -> int:
+        """Bags, empty ones too."""
+        return self.row_splits.numel() - 1
+
+
+class PooledRows(NamedTuple):
+    """What `lookup_bags` returns.
+
+    Attributes:
+        values: float32 (num_bags, dim); an empty bag is zeros.
+        winners: of mode "max", int32 (num_bags, dim): place in `keys` of the row whose value it
+            is, -1 in an empty bag.
+    """
+
+    values: torch.Tensor
+    winners: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class BagGradients:
+    """Gradients of pooled rows.
+
+    A key in a bag gets the bag's gradient times its factor, rounded: 1 or its weight ("sum"),
+    1 / count ("mean") or 1 / sqrt(count) ("sqrtn"), these computed in double and rounded; of "max"
+    the gradient in the columns that it won, and 0 in the others.
+
+    Args:
+        bags: what was looked up.
+        gradients: float32 (num_bags, dim).
+        winners: of mode "max", as `lookup_bags` returned them.
+
+    Example:
+        >>> bags = Bags(torch.tensor([7, 8]), torch.tensor([0, 2]))
+        >>> BagGradients(bags, torch.ones(1, 4)).gradients.shape
+        torch.Size([1, 4])
+    """
+
+    bags: Bags
+    gradients: torch.Tensor
+    winners: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        where = ("[BagGradients]", "")
+        if not isinstance(self.bags, Bags):
+            raise TypeError(f"[BagGradients] expected bags as Bags, got {type(self.bags).__name__}")
+        check_tensor(where, "gradients", self.gradients, torch.float32, 2)
+        if len(self.gradients) != self.bags.num_bags:
+            raise ValueError(
+                f"[BagGradients] expected {self.bags.num_bags} gradients, one per bag, "
+                f"got {len(self.gradients)}"
+            )
+        if (self.winners is not None) != (self.bags.mode == "max"):
+            got = "none" if self.winners is None else "some"
+            raise ValueError(
+                f"[BagGradients] expected winners with mode 'max' and only there, got {got} with "
+                f"mode {self.bags.mode!r}"
+            )
+        if self.winners is None:
+            return
+        check_tensor(where, "winners", self.winners, torch.int32, 2)
+        if self.winners.shape != self.gradients.shape:
+            raise ValueError(
+                f"[BagGradients] expected winners of shape {tuple(self.gradients.shape)}, "
+                f"got {tuple(self.winners.shape)}"
+            )

@@ -1,0 +1,198 @@
+"""What backward has queued for a table, until a step applies it; and handles of such queues."""
+
+import itertools
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from monolith.embedding.bags import BagGradients, Bags, PooledRows
+from monolith.embedding.config import segments_of
+from monolith.embedding.rows import Applied
+from monolith.embedding.table_content import copy_of_content, fill_table
+from monolith.embedding.verbs import TableVerbs
+from monolith.embedding.views import OneBit
+from monolith.errors import FailedPreconditionError
+
+__all__ = ["GradientQueue", "queue_at", "queue_of"]
+
+# A graph of torch.compile or torch.export holds numbers, not tables. A number is never used again,
+# and a queue whose modules are gone goes with them.
+_QUEUES: "weakref.WeakValueDictionary[int, GradientQueue]" = weakref.WeakValueDictionary()
+_HANDLES = itertools.count(1)
+
+
+class GradientQueue:
+    """The gradients of one table between backward and step. One thread trains a table at a time.
+
+    The anchor, a parameter of one element, stands for the table in a model. Its gradient is the L2
+    norm of the queue, where gradients of equal keys are summed. What is done to that gradient is
+    done to the queue: a factor (clipping, a gradient scaler) scales it, None or 0 empties it. So
+    torch's own tools, which know nothing of tables, do the right thing.
+
+    Args:
+        table: any table; it may be replaced by one with the same columns.
+    """
+
+    def __init__(self, table: TableVerbs) -> None:
+        self._connect(table, torch.nn.Parameter(torch.zeros(1, dtype=torch.float32, device="cpu")))
+
+    def _connect(self, table: TableVerbs, anchor: torch.nn.Parameter) -> None:
+        self.table = table
+        self.anchor = anchor
+        self.handle = next(_HANDLES)
+        self.num_traced = 0
+        self._items: list[BagGradients] = []
+        # By backward: what reaches the anchor's gradient only when that backward has summed it.
+        self._pending: dict[int, list[BagGradients]] = {}
+        self._norm = 0.0
+        # Only a OneBit view reads differently from step to step.
+        self._has_steps = any(isinstance(s.view, OneBit) for s in segments_of(table.config))
+        self._seen = 0.0  # the anchor's gradient as the last backward left it
+        _QUEUES[self.handle] = self
+        queue = weakref.ref(self)  # a hook that held the queue would never let it go
+
+        def accumulated(anchor: torch.Tensor) -> None:
+            found = queue()
+            if found is not None:
+                found._accumulate()
+
+        anchor.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
+
+    @property
+    def num_lookups(self) -> int:
+        """Lookups whose gradients are queued."""
+        self._follow_anchor()
+        return len(self._items)
+
+    @property
+    def norm(self) -> float:
+        """L2 norm of the queued gradient; inf or nan if it is not finite."""
+        self._follow_anchor()
+        return self._norm
+
+    @property
+    def step(self) -> int:
+        """Training step of the table, for schedules and optimizers: updates so far."""
+        return self.table.num_update_calls
+
+    def lookup(self, bags: Bags, missing: str) -> PooledRows:
+        """Pooled rows as of the table's step."""
+        if self._has_steps:
+            return self.table.lookup_bags(bags, missing=missing, step=self.step)
+        return self.table.lookup_bags(bags, missing=missing)
+
+    def push(
+        self, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Queue the gradients of one lookup; called by backward. Keys and weights are copied.
+
+        Returns:
+            A zero: the share in the anchor's gradient, which is replaced by the norm of the queue
+            when the backward that runs has come to the anchor.
+        """
+        backward = torch._C._current_graph_task_id()
+        item = BagGradients(_copied(bags), gradients, winners)
+        self._pending.setdefault(backward, []).append(item)
+        return gradients.new_zeros(1)
+
+    def _accumulate(self) -> None:
+        """Take what this backward has pushed. A `torch.autograd.grad` never comes here."""
+        pushed = self._pending.pop(torch._C._current_graph_task_id(), [])
+        self._follow_anchor()
+        self._items += pushed
+        self._norm = self.table.bag_gradient_norm(self._items)
+        self._seen = float(np.float32(self._norm))
+        assert self.anchor.grad is not None
+        self.anchor.grad.fill_(self._seen)
+
+    def _follow_anchor(self) -> None:
+        """Do to the queue what was done to the anchor's gradient since the last backward."""
+        gradient = self.anchor.grad
+        value = 0.0 if gradient is None else gradient.item()
+        if value == 0 and (gradient is None or self._seen != 0):
+            self._items, self._norm, self._seen = [], 0.0, 0.0
+        elif value != self._seen and self._seen != 0 and math.isfinite(self._seen):
+            self.scale(value / self._seen)
+
+    def scale(self, factor: float) -> None:
+        """Multiply every queued gradient."""
+        self._items = [
+            BagGradients(item.bags, item.gradients * factor, item.winners) for item in self._items
+        ]
+        self._norm *= abs(factor)
+        self._seen *= factor
+        if self.anchor.grad is not None:
+            self.anchor.grad.fill_(self._seen)
+
+    def drop(self) -> None:
+        """Empty the queue without applying it."""
+        self._items, self._norm, self._seen = [], 0.0, 0.0
+        self._pending.clear()
+        self.anchor.grad = None
+
+    def check_finite(self, where: str) -> None:
+        """Refuse a gradient that the table would refuse, before anything has changed."""
+        if self.table.config.non_finite == "refuse" and not math.isfinite(self.norm):
+            raise ValueError(
+                f"{where} expected finite gradients, got norm {self.norm} (table "
+                f"{self.table.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
+            )
+
+    def apply(
+        self, *, learning_rates: Sequence[float] | None = None, now: int | None = None
+    ) -> Applied:
+        """One optimizer step per distinct key of the whole queue, which is empty then.
+
+        A step that the table refuses leaves the queue as it is.
+        """
+        if not self.num_lookups:
+            self.drop()
+            return Applied(0, 0, 0, 0)
+        applied = self.table.apply_bag_gradients(
+            self._items, step=self.step, learning_rates=learning_rates, now=now
+        )
+        self.drop()
+        return applied
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: a copy has a table of its own; nothing is queued there."""
+        return {"table": copy_of_content(self.table), "anchor": self.anchor}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._connect(fill_table(state["table"]), state["anchor"])
+
+
+def _copied(bags: Bags) -> Bags:
+    """Bags with memory of their own: the caller may use that of the ids again before the step."""
+    copied = object.__new__(Bags)  # they are checked already; a check is the slow part of a push
+    weights = bags.weights
+    vars(copied).update(
+        keys=bags.keys.clone(),
+        row_splits=bags.row_splits.clone(),
+        mode=bags.mode,
+        weights=None if weights is None else weights.clone(),
+    )
+    return copied
+
+
+def queue_of(table: TableVerbs) -> GradientQueue:
+    """The queue of a table, shared by all modules that use the table; a new one for the first."""
+    for queue in list(_QUEUES.values()):
+        if queue.table is table:
+            return queue
+    return GradientQueue(table)
+
+
+def queue_at(handle: int) -> GradientQueue:
+    """The queue of a handle in a graph."""
+    queue = _QUEUES.get(int(handle))
+    if queue is None:
+        raise FailedPreconditionError(
+            f"[monolith::lookup_bags] expected the module of table handle {handle} to be alive in "
+            "this process, got none; compile or export the module again where it is"
+        )
+    return queue

@@ -1,0 +1,105 @@
+"""Everything that a table holds, as plain values and tensors: for state_dict, pickle and copies."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from monolith.embedding.checks import check_rows
+from monolith.embedding.config import column_dtypes, column_sizes
+from monolith.embedding.disk.config_json import config_to_json, first_difference
+from monolith.embedding.retention_checks import check_candidates
+from monolith.embedding.rows import Rows
+from monolith.embedding.verbs import TableVerbs
+from monolith.errors import InvalidArgumentError
+
+__all__ = ["copy_of_content", "fill_table", "restore_content", "table_content"]
+
+_VERSION = 1
+
+
+def table_content(table: TableVerbs) -> dict[str, Any]:
+    """Config, rows, candidates and counters of one moment; what `torch.load` takes as it is.
+
+    Example:
+        >>> from monolith.embedding import Segment, Table, TableConfig
+        >>> table_content(Table(TableConfig("user", Segment(4))))["keys"]
+        tensor([], dtype=torch.int64)
+    """
+    with table.cut() as snapshot:
+        chunks = [_no_rows(table), *snapshot.export()]
+        columns = {
+            name: torch.cat([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns
+        }
+        return {
+            "version": _VERSION,
+            "config": config_to_json(table.config),
+            "keys": torch.cat([chunk.keys for chunk in chunks]),
+            "times": torch.cat([chunk.times for chunk in chunks]),
+            "columns": columns,
+            "candidates": snapshot.export_candidates(),
+            "num_update_calls": snapshot.num_update_calls,
+            "latest_time": snapshot.latest_time,
+        }
+
+
+def restore_content(table: TableVerbs, content: Mapping[str, Any]) -> None:
+    """Give a table the content of another; it is checked before the table changes.
+
+    Raises:
+        InvalidArgumentError: it is of another config or version.
+    """
+    which = f"(table {table.name!r})"
+    version = content.get("version") if isinstance(content, Mapping) else None
+    if version != _VERSION:
+        raise InvalidArgumentError(
+            f"[load_state_dict] expected table content of version {_VERSION}, got version "
+            f"{version} {which}"
+        )
+    found = first_difference(content["config"], config_to_json(table.config))
+    if found:
+        field, expected, got = found
+        raise InvalidArgumentError(
+            f"[load_state_dict] expected {field} {expected!r} as in the saved state, got {got!r} "
+            f"{which}"
+        )
+    rows = Rows(content["keys"], content["times"], dict(content["columns"]))
+    check_rows(table.config, rows)
+    check_candidates(table.config, content["candidates"])
+    table.clear()
+    table.import_rows(rows)
+    table.import_candidates(content["candidates"])
+    table.num_update_calls = content["num_update_calls"]
+    table.latest_time = content["latest_time"]
+
+
+def copy_of_content(table: TableVerbs) -> dict[str, Any]:
+    """What `fill_table` needs to make an equal table, in this process or another."""
+    return {
+        "class": type(table),
+        "config": table.config,
+        "clock": table._clock,
+        "changes_bytes": table._changes_bytes,
+        "content": table_content(table),
+    }
+
+
+def fill_table(state: Mapping[str, Any]) -> TableVerbs:
+    """A new table with the content of `copy_of_content`."""
+    made = state["class"](
+        state["config"], clock=state["clock"], changes_bytes=state["changes_bytes"]
+    )
+    assert isinstance(made, TableVerbs)
+    restore_content(made, state["content"])
+    return made
+
+
+def _no_rows(table: TableVerbs) -> Rows:
+    """An empty chunk, so that an empty table has its columns too."""
+    dtypes = column_dtypes(table.config)
+    none = torch.empty(0, dtype=torch.int64, device="cpu")
+    columns = {
+        name: torch.empty((0, size), dtype=getattr(torch, dtypes[name]), device="cpu")
+        for name, size in column_sizes(table.config).items()
+    }
+    return Rows(none, none, columns)

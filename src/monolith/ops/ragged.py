@@ -1,0 +1,270 @@
+"""Rows of different lengths in two tensors."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+__all__ = ["Ragged"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """Rows of different lengths: all values one after another, and where each row begins and ends.
+
+        rows          [[7, 8], [], [9]]
+
+        values        7   8 | | 9          # (num_values, ...)
+        row_splits  0       2 2   3        # (num_rows + 1,)
+        lengths           2  0  1          # (num_rows,), computed
+
+    Row i is `values[row_splits[i] : row_splits[i + 1]]`. Both tensors are checked here and shared,
+    not copied: do not change `row_splits` in place. On an accelerator the check waits for the
+    device; under `torch.compile` only what needs no data is checked. Reads are safe from any
+    thread. It is a pytree of its two tensors.
+
+    Args:
+        values: any dtype, at least one dimension; (num_values, ...).
+        row_splits: begins with 0, never decreases, ends with num_values; on the device of `values`;
+            int64, or int32, which is widened; (num_rows + 1,).
+
+    Raises:
+        TypeError: an argument is no tensor, or `row_splits` is of another dtype.
+        ValueError: a shape, a layout, a device or the contents of `row_splits` are wrong.
+
+    Example:
+        >>> ragged = Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 2, 3]))
+        >>> ragged.to_lists()
+        [[7, 8], [], [9]]
+        >>> ragged.lengths
+        tensor([2, 0, 1])
+    """
+
+    values: torch.Tensor
+    row_splits: torch.Tensor
+
+    def __post_init__(self) -> None:
+        where, name = "[Ragged]", "row_splits"
+        splits = _as_index(where, name, self.values, self.row_splits)
+        _check_splits(where, name, splits, self.values.shape[0])
+        object.__setattr__(self, "row_splits", splits)
+
+    @classmethod
+    def from_lists(
+        cls,
+        rows: Iterable[Sequence[Any]],
+        *,
+        dtype: torch.dtype = torch.int64,
+        device: torch.device | str = "cpu",
+    ) -> "Ragged":
+        """Copy Python lists; a value is a number, or nested lists of one shape for all values.
+
+        Example:
+            >>> Ragged.from_lists([[7, 8], [], [9]])
+            Ragged(values=tensor([7, 8, 9]), row_splits=tensor([0, 2, 2, 3]))
+        """
+        flat: list[Any] = []
+        splits = [0]
+        for i, row in enumerate(rows):
+            if not isinstance(row, list | tuple):
+                raise TypeError(
+                    f"[Ragged.from_lists] expected row {i} as a list, got {type(row).__name__}"
+                )
+            flat.extend(row)
+            splits.append(len(flat))
+        given = torch.tensor(flat)
+        if given.numel() and not torch.can_cast(given.dtype, dtype):  # torch makes a 1 of 1.5
+            raise TypeError(
+                f"[Ragged.from_lists] expected values of dtype {_text(dtype)}, got "
+                f"{_text(given.dtype)}; pass dtype={given.dtype}"
+            )
+        values = torch.tensor(flat, dtype=dtype, device=device)
+        return cls._unchecked(values, torch.tensor(splits, device=device))
+
+    @classmethod
+    def from_offsets(
+        cls, values: torch.Tensor, offsets: torch.Tensor, *, include_last: bool = False
+    ) -> "Ragged":
+        """Take the input and offsets of `torch.nn.EmbeddingBag`.
+
+        Args:
+            values: as in the constructor.
+            offsets: where each row begins; int64 or int32.
+            include_last: the number of values is the last entry of `offsets`, as with
+                `EmbeddingBag(include_last_offset=True)`.
+
+        Example:
+            >>> Ragged.from_offsets(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 2])).to_lists()
+            [[7, 8], [], [9]]
+        """
+        where, name = "[Ragged.from_offsets]", "offsets"
+        splits = _as_index(where, name, values, offsets)
+        if not include_last:
+            splits = torch.cat([splits, splits.new_full((1,), values.shape[0])])
+            name = "offsets and the number of values"
+        _check_splits(where, name, splits, values.shape[0])
+        return cls._unchecked(values, splits)
+
+    @classmethod
+    def from_lengths(cls, values: torch.Tensor, lengths: torch.Tensor) -> "Ragged":
+        """Cut `values` into rows of these lengths; int64 or int32.
+
+        Example:
+            >>> Ragged.from_lengths(torch.tensor([7, 8, 9]), torch.tensor([2, 0, 1])).to_lists()
+            [[7, 8], [], [9]]
+        """
+        where = "[Ragged.from_lengths]"
+        lengths = _as_index(where, "lengths", values, lengths)
+        splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        _check_splits(where, "running sums of lengths", splits, values.shape[0])
+        return cls._unchecked(values, splits)
+
+    @classmethod
+    def from_nested(cls, nested: torch.Tensor) -> "Ragged":
+        """Take a nested tensor of layout `torch.jagged`; differentiable, copies only to close gaps.
+
+        Example:
+            >>> jagged = Ragged.from_lists([[7, 8], [], [9]]).to_nested()
+            >>> Ragged.from_nested(jagged).to_lists()
+            [[7, 8], [], [9]]
+        """
+        where = "[Ragged.from_nested]"
+        if not isinstance(nested, torch.Tensor):
+            raise TypeError(f"{where} expected a nested tensor, got {type(nested).__name__}")
+        if nested.layout != torch.jagged:
+            raise ValueError(
+                f"{where} expected a nested tensor of layout jagged, got layout "
+                f"{_text(nested.layout)}; make it with torch.nested and layout=torch.jagged"
+            )
+        # Not from the shape: under torch.compile it does not tell which dimension differs.
+        if nested._ragged_idx != 1:  # type: ignore[attr-defined]
+            raise ValueError(
+                f"{where} expected rows that differ in dimension 1, got shape "
+                f"({', '.join(map(str, nested.shape))}); transpose first"
+            )
+        if nested.lengths() is not None:  # type: ignore[attr-defined]
+            nested = nested.contiguous()
+        values = nested.values()
+        splits = _as_index(where, "offsets", values, nested.offsets())  # type: ignore[attr-defined]
+        _check_splits(where, "offsets", splits, values.shape[0])
+        return cls._unchecked(values, splits)
+
+    @classmethod
+    def _unchecked(cls, values: Any, row_splits: Any) -> "Ragged":
+        """For tensors known to be right, and for whatever a pytree is mapped to."""
+        ragged = object.__new__(cls)
+        object.__setattr__(ragged, "values", values)
+        object.__setattr__(ragged, "row_splits", row_splits)
+        return ragged
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ragged, (self.values, self.row_splits)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, empty ones too."""
+        return self.row_splits.shape[0] - 1
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Number of values of each row, computed anew; int64 (num_rows,)."""
+        return self.row_splits.diff()
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        """Where each row begins: the offsets of `torch.nn.EmbeddingBag`; a view, (num_rows,)."""
+        return self.row_splits[:-1]
+
+    def to_lists(self) -> list[list[Any]]:
+        """Copy the rows to Python lists."""
+        values, splits = self.values.tolist(), self.row_splits.tolist()
+        return [values[begin:end] for begin, end in pairwise(splits)]
+
+    def to_nested(self) -> torch.Tensor:
+        """A nested tensor of layout `torch.jagged` on the same memory; differentiable."""
+        return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
+
+    def to(self, device: torch.device | str) -> "Ragged":
+        """The same rows on another device; differentiable, and no copy where it already is."""
+        return self._unchecked(self.values.to(device), self.row_splits.to(device))
+
+    def pin_memory(self) -> "Ragged":
+        """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
+        return self._unchecked(self.values.pin_memory(), self.row_splits.pin_memory())
+
+
+def _as_index(where: str, name: str, values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The index as contiguous int64; refuses what cannot divide values, as far as shapes tell."""
+    for argument, tensor in (("values", values), (name, index)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{where} expected {argument} as a torch.Tensor, got {type(tensor).__name__}"
+            )
+        if tensor.layout != torch.strided or tensor.is_nested:
+            layout = "nested" if tensor.is_nested else _text(tensor.layout)
+            raise ValueError(f"{where} expected {argument} as a dense tensor, got layout {layout}")
+    if values.dim() == 0:
+        raise ValueError(f"{where} expected values with at least 1 dimension, got shape ()")
+    if index.dtype not in (torch.int64, torch.int32):
+        raise TypeError(
+            f"{where} expected {name} of dtype int64 or int32, got {_text(index.dtype)}; "
+            "cast with .long()"
+        )
+    if index.dim() != 1:
+        raise ValueError(
+            f"{where} expected {name} with 1 dimension, got shape {tuple(index.shape)}"
+        )
+    if index.device != values.device:
+        raise ValueError(
+            f"{where} expected {name} on device {values.device}, that of values, "
+            f"got {index.device}; move with .to({str(values.device)!r})"
+        )
+    return index.long().contiguous()
+
+
+def _check_splits(where: str, name: str, splits: torch.Tensor, num_values: int) -> None:
+    """Refuse what does not run from 0 to the number of values without a step back."""
+    if splits.shape[0] == 0:
+        raise ValueError(f"{where} expected {name} with at least 1 entry, got 0; no rows are [0]")
+    if torch.compiler.is_compiling() or splits.is_meta:
+        return
+    host = splits.cpu().numpy()  # one wait for the device; numpy is faster on short arrays
+    if host[0] != 0:
+        raise ValueError(f"{where} expected {name} that begin with 0, got {host[0]}")
+    backwards = host[1:] < host[:-1]
+    if backwards.any():
+        i = int(backwards.argmax())
+        raise ValueError(
+            f"{where} expected {name} that never decrease, got {host[i]} before {host[i + 1]} "
+            f"at index {i}"
+        )
+    if host[-1] != num_values:
+        raise ValueError(
+            f"{where} expected {name} that end with {num_values}, the number of values, "
+            f"got {host[-1]}"
+        )
+
+
+def _text(kind: torch.dtype | torch.layout) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+pytree.register_pytree_node(
+    Ragged,
+    lambda ragged: ([ragged.values, ragged.row_splits], None),
+    lambda leaves, _: Ragged._unchecked(*leaves),
+    serialized_type_name="monolith.ops.Ragged",
+    flatten_with_keys_fn=lambda ragged: (
+        [
+            (pytree.GetAttrKey("values"), ragged.values),
+            (pytree.GetAttrKey("row_splits"), ragged.row_splits),
+        ],
+        None,
+    ),
+)

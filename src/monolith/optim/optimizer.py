@@ -1,0 +1,216 @@
+"""`Optimizer`: steps dense parameters and tables together."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from monolith.embedding.config import segment_name, segments_of
+from monolith.embedding.gradient_queue import GradientQueue
+
+__all__ = ["Optimizer"]
+
+
+class Optimizer(torch.optim.Optimizer):
+    """A torch optimizer of a model with tables: `dense` for its parameters, and one step per table.
+
+    Schedulers, `GradScaler` and `clip_grad_norm_` of torch work on it. Its parameter groups are
+    those of `dense`, the same objects, and one for each segment of a table, in the order in which
+    the modules come; the `lr` there is the learning rate of the segment. A segment whose optimizer
+    has a schedule of its own follows that, by the number of the table's updates.
+
+    One thread steps at a time; lookups may run beside.
+
+    Args:
+        modules: a module, or several; their tables are stepped. A table used twice is one.
+        dense: optimizer of the other parameters; it belongs to this one from now on, and the
+            anchors of the tables are taken out of it. None: there are only tables.
+
+    Example:
+        >>> from monolith.nn import EmbeddingBag
+        >>> model = torch.nn.Sequential(EmbeddingBag(4), torch.nn.Linear(4, 1))
+        >>> optimizer = Optimizer(model, dense=torch.optim.Adam(model.parameters(), lr=0.001))
+        >>> model(torch.tensor([[42, -7, 42]])).sum().backward()
+        >>> optimizer.step()
+        >>> [group["lr"] for group in optimizer.param_groups], len(model[0].table)
+        ([0.001, 0.01], 2)
+    """
+
+    # GradScaler then tells `step` of a skip, instead of not calling it: the queues are emptied.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        modules: torch.nn.Module | Iterable[torch.nn.Module],
+        dense: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self._is_built = False
+        self.queues = _queues_of(modules)
+        self.dense = _checked_dense(dense)
+        groups = self._take_dense_groups()
+        self._num_dense = len(groups)
+        with_names = any("param_names" in group for group in groups)
+        for queue in self.queues:
+            groups += _groups_of(queue, with_names)
+        super().__init__(groups, {})
+        self._is_built = True
+        if self.dense is not None:
+            self.state = self.dense.state
+
+    def _take_dense_groups(self) -> list[dict[str, Any]]:
+        """The groups of the dense optimizer, without anchors; the objects themselves."""
+        anchors = {queue.anchor for queue in self.queues}
+        groups = [] if self.dense is None else list(self.dense.param_groups)
+        for group in groups:
+            is_kept = [parameter not in anchors for parameter in group["params"]]
+            for name in {"params", "param_names"} & set(group):
+                pairs = zip(group[name], is_kept, strict=True)
+                group[name] = [value for value, kept in pairs if kept]
+        return groups
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Step the dense parameters, then each table: one dedup and one update of its whole queue.
+
+        Nothing is stepped if a table would refuse its gradients.
+
+        Args:
+            closure: computes the loss and its gradients again, once, before the step.
+
+        Returns:
+            What the closure returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._is_skipped():
+            for queue in self.queues:
+                queue.drop()
+            return loss
+        for queue in self.queues:
+            queue.check_finite("[Optimizer.step]")
+        groups = iter(self._table_groups())
+        rates = [self._learning_rates(queue, groups) for queue in self.queues]
+        if self.dense is not None:
+            self.dense.step()
+        for queue, of_segments in zip(self.queues, rates, strict=True):
+            queue.apply(learning_rates=of_segments)
+        return loss
+
+    def _is_skipped(self) -> bool:
+        """Whether a gradient scaler found Inf or NaN; else its factor is taken out here."""
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and found_inf.item():
+            return True
+        scale = getattr(self, "grad_scale", None)
+        if scale is not None:
+            factor = scale.double().reciprocal().float()
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(factor.to(parameter.grad.device))
+        return False
+
+    def _learning_rates(
+        self, queue: GradientQueue, groups: Iterator[dict[str, Any]]
+    ) -> list[float]:
+        """Of each segment of a table, at its next update; takes the table's groups."""
+        rates = []
+        for segment, group in zip(segments_of(queue.table.config), groups, strict=False):
+            if callable(segment.optimizer.schedule):
+                if "initial_lr" in group:
+                    raise ValueError(
+                        f"[Optimizer.step] expected one schedule of the learning rate of segment "
+                        f"{group['segment']!r}, got a scheduler beside the segment's own "
+                        f"(table {queue.table.name!r}); give the segment a number"
+                    )
+                group["lr"] = segment.optimizer.rate(queue.step)
+            rates.append(float(group["lr"]))
+        return rates
+
+    def _table_groups(self) -> list[dict[str, Any]]:
+        return self.param_groups[self._num_dense :]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of the dense parameters and the queues of the tables."""
+        super().zero_grad(set_to_none)
+        for queue in self.queues:
+            queue.drop()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused after construction: groups of `dense` come first."""
+        if self._is_built:
+            raise ValueError(
+                "[Optimizer.add_param_group] expected groups in the constructor, got one "
+                "afterwards; add it to dense and make a new Optimizer"
+            )
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over state and options; rows and their state come with the module's state_dict."""
+        names = [(group["table"], group["segment"]) for group in self._table_groups()]
+        saved = [
+            (group.get("table"), group.get("segment"))
+            for group in state_dict["param_groups"][self._num_dense :]
+        ]
+        if saved != names:
+            raise ValueError(
+                f"[Optimizer.load_state_dict] expected groups of the tables and segments {names}, "
+                f"got {saved}"
+            )
+        super().load_state_dict(state_dict)
+        if self.dense is not None:
+            groups = self.param_groups[: self._num_dense]
+            self.dense.__setstate__({"state": self.state, "param_groups": groups})
+
+
+def _queues_of(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[GradientQueue]:
+    """The queues of all tables, each once."""
+    given = [modules] if isinstance(modules, torch.nn.Module) else list(modules)
+    for module in given:
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(
+                f"[Optimizer] expected a module or several, got {type(module).__name__}; pass the "
+                "model, not its parameters"
+            )
+    inner = (part for module in given for part in module.modules())
+    found = (getattr(part, "queue", None) for part in inner)
+    queues = {q.handle: q for q in found if isinstance(q, GradientQueue)}
+    if not queues:
+        raise ValueError(
+            "[Optimizer] expected a module with a table, got none; use the dense optimizer alone"
+        )
+    return list(queues.values())
+
+
+def _checked_dense(dense: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
+    if dense is None:
+        return None
+    if not isinstance(dense, torch.optim.Optimizer):
+        raise TypeError(
+            f"[Optimizer] expected dense as a torch.optim.Optimizer, got {type(dense).__name__}"
+        )
+    if isinstance(dense, torch.optim.LBFGS | Optimizer):
+        raise ValueError(
+            f"[Optimizer] expected dense as an optimizer that steps once, got "
+            f"{type(dense).__name__}; tables step once per call"
+        )
+    return dense
+
+
+def _groups_of(queue: GradientQueue, with_names: bool) -> list[dict[str, Any]]:
+    """A group for each segment; the first holds the anchor, for scalers look at gradients there."""
+    config = queue.table.config
+    groups: list[dict[str, Any]] = []
+    for i, segment in enumerate(segments_of(config)):
+        group = {
+            "params": [queue.anchor] if i == 0 else [],
+            "lr": segment.optimizer.rate(queue.step),
+            "table": config.name,
+            "segment": segment_name(config, i),
+        }
+        if with_names:
+            group["param_names"] = [f"{config.name}.anchor"] if i == 0 else []
+        groups.append(group)
+    return groups

@@ -1,0 +1,394 @@
+import copy
+
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
+
+from monolith.embedding import (
+    SGD,
+    Adagrad,
+    PolynomialDecay,
+    ReferenceTable,
+    Segment,
+    Table,
+    TableConfig,
+    Zeros,
+)
+from monolith.nn import Embedding, EmbeddingBag
+from monolith.optim import Optimizer
+from tests.nn.cases import Model, make_bag, rows, train
+from tests.suites.table_base import assert_same_rows
+
+IDS = torch.tensor([[1, 2], [2, 3]])
+
+
+@pytest.fixture
+def bag():
+    return make_bag(initializer=Zeros())
+
+
+@pytest.fixture
+def model(bag):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(bag, torch.nn.Linear(2, 1))
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def test_a_step_trains_dense_parameters_and_rows(model):
+    optimizer = Optimizer(model, dense=adam(model))
+    before = model[1].bias.detach().clone()
+    model(IDS).sum().backward()
+    optimizer.step()
+    assert len(model[0].table) == 3
+    assert not torch.equal(model[1].bias, before)
+
+
+def test_dense_parameters_step_as_without_tables(model):
+    twin = torch.nn.Linear(2, 1)
+    twin.load_state_dict(model[1].state_dict())
+    alone, optimizer = adam(twin), Optimizer(model, dense=adam(model))
+    for _ in range(3):
+        optimizer.zero_grad()
+        alone.zero_grad()
+        pooled = model[0](IDS)
+        model[1](pooled).square().sum().backward()
+        twin(pooled.detach()).square().sum().backward()
+        optimizer.step()
+        alone.step()
+    assert torch.equal(twin.weight, model[1].weight)
+
+
+def test_the_anchor_is_not_in_the_dense_optimizer(model):
+    optimizer = Optimizer(model, dense=adam(model))
+    anchor = model[0].anchor
+    of_dense = [p for group in optimizer.dense.param_groups for p in group["params"]]
+    assert all(parameter is not anchor for parameter in of_dense)
+    before = anchor.detach().clone()
+    model(IDS).sum().backward()
+    optimizer.step()
+    assert torch.equal(anchor, before)
+
+
+def test_named_parameters_of_the_dense_optimizer_keep_their_names(model):
+    dense = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    optimizer = Optimizer(model, dense=dense)
+    names = [group["param_names"] for group in optimizer.param_groups]
+    assert names == [["1.weight", "1.bias"], ["user.anchor"]]
+
+
+def test_tables_alone_need_no_dense_optimizer(bag):
+    optimizer = Optimizer(bag)
+    bag(IDS).sum().backward()
+    optimizer.step()
+    assert rows(bag) == {1: [-1.0, -1.0], 2: [-2.0, -2.0], 3: [-1.0, -1.0]}
+
+
+def test_a_table_used_twice_is_stepped_once(bag):
+    other = Embedding(2, table=bag.table)
+    optimizer = Optimizer([bag, other])
+    (bag(IDS).sum() + other(IDS).sum()).backward()
+    optimizer.step()
+    assert len(optimizer.queues) == 1
+    assert bag.table.num_update_calls == 1
+    assert rows(bag)[2] == [-4.0, -4.0]
+
+
+def test_zero_grad_drops_queues_and_gradients(model):
+    optimizer = Optimizer(model, dense=adam(model))
+    model(IDS).sum().backward()
+    optimizer.zero_grad()
+    assert model[1].weight.grad is None
+    optimizer.step()
+    assert len(model[0].table) == 0
+
+
+def test_gradients_accumulate_over_backwards(bag):
+    optimizer = Optimizer(bag)
+    for _ in range(3):
+        bag(IDS).sum().backward()
+    optimizer.step()
+    assert rows(bag)[1] == [-3.0, -3.0]
+    assert bag.table.num_update_calls == 1
+
+
+def test_a_step_without_backward_changes_nothing(model):
+    optimizer = Optimizer(model, dense=adam(model))
+    optimizer.step()
+    assert model[0].table.num_update_calls == 0
+
+
+def test_a_closure_is_called_once_with_gradients(model):
+    optimizer = Optimizer(model, dense=adam(model))
+    losses = []
+
+    def closure():
+        optimizer.zero_grad()
+        losses.append(model(IDS).square().sum())
+        losses[-1].backward()
+        return losses[-1]
+
+    assert optimizer.step(closure) is losses[0]
+    assert (len(losses), len(model[0].table)) == (1, 3)
+
+
+def test_a_gradient_that_a_table_refuses_steps_nothing(model):
+    optimizer = Optimizer(model, dense=adam(model))
+    before = model[1].weight.detach().clone()
+    (model(IDS) * float("inf")).sum().backward()
+    with pytest.raises(ValueError, match=r"expected finite gradients, got norm (inf|nan) \(table"):
+        optimizer.step()
+    assert torch.equal(model[1].weight, before)
+    assert len(model[0].table) == 0
+
+
+def test_a_table_may_skip_what_is_not_finite():
+    bag = make_bag(initializer=Zeros(), non_finite="skip")
+    optimizer = Optimizer(bag)
+    (bag(torch.tensor([[1], [2]])) * torch.tensor([[1.0], [float("nan")]])).sum().backward()
+    optimizer.step()
+    assert rows(bag) == {1: [-1.0, -1.0]}
+
+
+# Learning rates
+
+
+def test_each_segment_has_a_group_with_its_learning_rate():
+    segments = [Segment(1, SGD(0.5), name="bias"), Segment(2, Adagrad(0.25))]
+    bag = EmbeddingBag(3, config=TableConfig("user", segments))
+    groups = Optimizer(bag).param_groups
+    assert [(g["table"], g["segment"], g["lr"]) for g in groups] == [
+        ("user", "bias", 0.5),
+        ("user", "1", 0.25),
+    ]
+    assert [len(g["params"]) for g in groups] == [1, 0]
+
+
+def test_the_rate_of_a_group_is_that_of_the_step():
+    segments = [Segment(1, SGD(0.5), Zeros()), Segment(1, SGD(0.5), Zeros())]
+    bag = EmbeddingBag(2, config=TableConfig("user", segments), mode="sum")
+    optimizer = Optimizer(bag)
+    optimizer.param_groups[1]["lr"] = 4.0
+    bag(torch.tensor([[1]])).sum().backward()
+    optimizer.step()
+    assert rows(bag) == {1: [-0.5, -4.0]}
+
+
+def test_a_scheduler_drives_tables_and_dense_parameters(model):
+    optimizer = Optimizer(model, dense=adam(model))
+    scheduler = StepLR(optimizer, step_size=1, gamma=0.5)
+    for expected in (1.0, 0.5, 0.25):
+        assert [g["lr"] for g in optimizer.param_groups] == [0.01 * expected, expected]
+        assert optimizer.dense.param_groups[0]["lr"] == 0.01 * expected
+        before = model[0].table.lookup(torch.tensor([9]))
+        model[0](torch.tensor([[9]])).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        assert (before - model[0].table.lookup(torch.tensor([9]))).tolist() == [[expected] * 2]
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: OneCycleLR(optimizer, 1.0, total_steps=4, cycle_momentum=False),
+        lambda optimizer: ReduceLROnPlateau(optimizer),
+    ],
+)
+def test_other_schedulers_take_it(bag, make):
+    make(Optimizer(bag))
+
+
+def test_a_schedule_of_a_segment_follows_its_updates():
+    bag = make_bag(optimizer=SGD(PolynomialDecay(1.0, 2, 0.0)), initializer=Zeros())
+    optimizer = Optimizer(bag)
+    seen = []
+    for _ in range(3):
+        bag(torch.tensor([[1]])).sum().backward()
+        optimizer.step()
+        seen.append(optimizer.param_groups[0]["lr"])
+    assert seen == [1.0, 0.5, 0.0]
+    assert rows(bag) == {1: [-1.5, -1.5]}
+
+
+def test_a_scheduler_beside_a_schedule_of_a_segment_is_refused():
+    bag = make_bag(optimizer=SGD(PolynomialDecay(1.0, 2, 0.0)))
+    optimizer = Optimizer(bag)
+    StepLR(optimizer, step_size=1)
+    bag(IDS).sum().backward()
+    with pytest.raises(
+        ValueError, match="expected one schedule of the learning rate of segment '0'"
+    ):
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+# Clipping
+
+
+def expected_norm(grads):
+    """Norm of all gradients together, as torch computes it of a dense model."""
+    return torch.cat([g.flatten() for g in grads]).norm()
+
+
+def twin_of(model, num_ids=4):
+    """The same model with a torch bag."""
+    bag = torch.nn.EmbeddingBag(num_ids, 2, mode="sum")
+    with torch.no_grad():
+        bag.weight.copy_(model[0].table.lookup(torch.arange(num_ids)))
+    twin = torch.nn.Sequential(bag, torch.nn.Linear(2, 1))
+    twin[1].load_state_dict(model[1].state_dict())
+    return twin
+
+
+@pytest.mark.parametrize("num_lookups", [1, 2])
+@pytest.mark.parametrize("num_backwards", [1, 3])
+def test_clipping_of_torch_counts_and_scales_the_queue(num_lookups, num_backwards):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(make_bag(), torch.nn.Linear(2, 1))
+    twin = twin_of(model)
+    optimizer = Optimizer(model, dense=torch.optim.SGD(model.parameters(), lr=1.0))
+    other = torch.optim.SGD(twin.parameters(), lr=1.0)
+    norms = []
+    for one in (model, twin):
+        for k in range(num_backwards):
+            (sum(one(IDS) for _ in range(num_lookups)) * (k + 1)).square().sum().backward()
+        norms.append(clip_grad_norm_(one.parameters(), 0.5))
+    assert norms[0] > 0.5
+    torch.testing.assert_close(*norms)
+    optimizer.step()
+    other.step()
+    torch.testing.assert_close(model[0].table.lookup(torch.arange(4)), twin[0].weight.detach())
+    torch.testing.assert_close(model[1].weight, twin[1].weight)
+
+
+def test_clipping_that_does_not_clip_leaves_the_bits():
+    bag, twin = make_bag(), make_bag()
+    for one in (bag, twin):
+        one(IDS).square().sum().backward()
+    clip_grad_norm_(bag.parameters(), 1e6)
+    bag.step()
+    twin.step()
+    assert_same_rows(bag.table, twin.table)
+
+
+def test_a_backward_after_clipping_adds_to_the_clipped_gradient(bag):
+    bag(torch.tensor([[1]])).sum().backward()
+    bag.anchor.grad.mul_(0.5)
+    bag(torch.tensor([[1]])).sum().backward()
+    bag.step()
+    assert rows(bag) == {1: [-1.5, -1.5]}
+
+
+# Gradient scaler
+
+
+def scaled_step(model, optimizer, scaler, factor=1.0, *, unscale=False, clip=None):
+    optimizer.zero_grad()
+    scaler.scale((model(IDS) * factor).sum()).backward()
+    if unscale:
+        scaler.unscale_(optimizer)
+    if clip is not None:
+        clip_grad_norm_(model.parameters(), clip)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@pytest.mark.parametrize("unscale", [True, False])
+def test_a_gradient_scaler_leaves_no_trace(model, unscale):
+    optimizer = Optimizer(model, dense=torch.optim.SGD(model.parameters(), lr=1.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    weight = model[1].weight.detach().clone()
+    scaled_step(model, optimizer, scaler, unscale=unscale)
+    assert rows(model[0])[2] == (-2 * weight[0]).tolist()
+    assert torch.equal(model[1].bias.grad, torch.tensor([2.0]))
+
+
+def test_clipping_after_unscaling_sees_the_true_norm(model):
+    optimizer = Optimizer(model, dense=torch.optim.SGD(model.parameters(), lr=1.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    twin = twin_of(model)
+    twin(IDS).sum().backward()
+    clip_grad_norm_(twin.parameters(), 0.1)
+    torch.optim.SGD(twin.parameters(), lr=1.0).step()
+    scaled_step(model, optimizer, scaler, unscale=True, clip=0.1)
+    torch.testing.assert_close(model[0].table.lookup(torch.arange(4)), twin[0].weight.detach())
+
+
+@pytest.mark.parametrize("unscale", [True, False])
+@pytest.mark.parametrize("factor", [float("inf"), float("nan")])
+def test_a_skipped_step_empties_the_queue_and_lowers_the_scale(model, unscale, factor):
+    optimizer = Optimizer(model, dense=adam(model))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    before = model[1].weight.detach().clone()
+    scaled_step(model, optimizer, scaler, factor, unscale=unscale)
+    assert scaler.get_scale() == 512.0
+    assert model[0].queue.num_lookups == 0
+    assert len(model[0].table) == 0
+    assert torch.equal(model[1].weight, before)
+    scaled_step(model, optimizer, scaler, unscale=unscale)
+    assert len(model[0].table) == 3
+
+
+# State
+
+
+def test_a_state_brings_back_moments_and_rates():
+    model, twin = Model(), Model()
+    optimizers = [Optimizer(one, dense=adam(one)) for one in (model, twin)]
+    optimizers[0].param_groups[1]["lr"] = 0.7
+    model(torch.arange(8), torch.tensor([0, 2, 5])).sum().backward()
+    optimizers[0].step()
+    optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
+    twin.load_state_dict(model.state_dict())
+    assert [g["lr"] for g in optimizers[1].param_groups] == [0.01, 0.7, 0.1]
+    for one, optimizer in zip((model, twin), optimizers, strict=True):
+        optimizer.zero_grad()
+        one(torch.arange(8), torch.tensor([0, 2, 5])).sum().backward()
+        optimizer.step()
+    assert torch.equal(model.linear.weight, twin.linear.weight)
+    assert_same_rows(model.bag.table, twin.bag.table)
+
+
+def test_a_state_of_other_tables_is_refused(bag):
+    state = Optimizer(make_bag(name="item")).state_dict()
+    text = r"tables and segments \[\('user', '0'\)\], got \[\('item', '0'\)\]"
+    with pytest.raises(ValueError, match=text):
+        Optimizer(bag).load_state_dict(state)
+
+
+def test_a_group_added_later_is_refused(bag):
+    with pytest.raises(ValueError, match="expected groups in the constructor, got one afterwards"):
+        Optimizer(bag).add_param_group({"params": [torch.zeros(1, requires_grad=True)]})
+
+
+def test_training_is_the_same_on_the_reference_table():
+    config = make_bag(4, optimizer=Adagrad(0.1)).table.config
+    models = []
+    for make in (Table, ReferenceTable):
+        torch.manual_seed(0)
+        models.append(model := Model())
+        model.bag = EmbeddingBag(4, table=make(config, clock=lambda: 5), mode="mean")
+        train(model, model, num_steps=5)
+    assert_same_rows(models[0].bag.table, models[1].bag.table)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("modules", "dense", "error", "text"),
+    [
+        (lambda m: m.parameters(), None, TypeError, "got Parameter; pass the model, not its"),
+        (lambda m: m[1], None, ValueError, "expected a module with a table, got none"),
+        (lambda m: m, lambda m: m, TypeError, "dense as a torch.optim.Optimizer, got Sequential"),
+        (lambda m: m, lambda m: torch.optim.LBFGS(m[1].parameters()), ValueError, "got LBFGS"),
+        (lambda m: m, lambda m: Optimizer(m), ValueError, "steps once, got Optimizer"),
+    ],
+)
+def test_wrong_arguments_are_refused(model, modules, dense, error, text):
+    with pytest.raises(error, match=text):
+        Optimizer(modules(model), dense=dense and dense(model))
