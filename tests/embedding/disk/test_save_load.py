@@ -15,10 +15,12 @@ from monolith.embedding import (
     OneBit,
     Probabilistic,
     ReferenceTable,
+    Rows,
     Segment,
     SlidingFilter,
     Table,
     TableConfig,
+    checks,
     load_table,
     load_tables,
     restore_tables,
@@ -442,3 +444,24 @@ def test_a_save_removes_what_a_killed_one_left(tmp_path, files):
         (left / name).write_text("")
     saved(tmp_path, filled(3))
     assert not left.exists()
+
+
+def test_a_load_checks_rows_once_and_stores_them_as_they_are(tmp_path, monkeypatch):
+    table = make(TableConfig("user", Segment(1, precision="fp16"), kind="serving", skip_zero=True))
+    weights = torch.full((1, 1), 1e-30)  # not zero, but its fp16 code is
+    table.import_rows(Rows(keys(7), keys(NOW), {"weight/0": weights}))
+    save_tables(table, tmp_path)
+    monkeypatch.setattr(checks, "check_rows", None)  # of `import_rows`
+    assert load_table(tmp_path).contains(keys(7)).tolist() == [True]
+
+
+def test_a_save_gives_up_the_cut_of_a_table_with_its_last_file(tmp_path):
+    a, b = (filled(100, plain(name=name)) for name in "ab")
+
+    def clear(progress):
+        if progress.num_rows > len(b):
+            a.clear()
+
+    save_tables([a, b], tmp_path, progress=clear, num_threads=1)
+    assert len(a) == 0
+    assert len(load_table(tmp_path, name="a")) == len(b)
