@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from monolith.embedding.admission import MinCount, SlidingFilter
 from monolith.embedding.checks import MAX_TIME, check_tensor
@@ -10,6 +12,9 @@ from monolith.embedding.config import NUM_PARTITIONS, TableConfig
 from monolith.embedding.reference_filter import ring_shape
 
 __all__ = ["candidate_columns", "check_candidates"]
+
+# numpy, because torch would start a team of threads in each thread of a load.
+Numbers = NDArray[np.int64]
 
 _MAX_INT64 = (1 << 63) - 1
 _MAX_UINT32 = (1 << 32) - 1
@@ -43,15 +48,14 @@ def check_candidates(config: TableConfig, columns: Mapping[str, torch.Tensor]) -
     if len(set(lengths.values())) > 1:
         raise _error(config, "columns of equal length", str(lengths))
     if "count" in names:
-        _check_range(config, "count", columns["count"], 1, _MAX_UINT32)
-        _check_range(config, "time", columns["time"], 0, MAX_TIME)
+        _check_range(config, "count", columns["count"].numpy(), 1, _MAX_UINT32)
+        _check_range(config, "time", columns["time"].numpy(), 0, MAX_TIME)
     elif isinstance(config.admission, SlidingFilter) and names:
-        _check_filter(config, config.admission, columns)
+        numbers = {name: columns[name].numpy() for name in names}
+        _check_filter(config, config.admission, numbers)
 
 
-def _check_filter(
-    config: TableConfig, rule: SlidingFilter, columns: Mapping[str, torch.Tensor]
-) -> None:
+def _check_filter(config: TableConfig, rule: SlidingFilter, columns: Mapping[str, Numbers]) -> None:
     size, _, num_cells = ring_shape(rule.capacity // NUM_PARTITIONS, rule.split_num)
     _check_range(config, "partition", columns["partition"], 0, NUM_PARTITIONS - 1)
     _check_range(config, "split", columns["split"], -1, size - 1)
@@ -63,9 +67,9 @@ def _check_filter(
     _check_range(config, "value", value[~is_head], 1, _MAX_UINT32)
 
 
-def _check_range(config: TableConfig, name: str, values: torch.Tensor, low: int, high: int) -> None:
-    if len(values) and not (int(values.min()) >= low and int(values.max()) <= high):
-        got = f"[{int(values.min())}, {int(values.max())}]"
+def _check_range(config: TableConfig, name: str, values: Numbers, low: int, high: int) -> None:
+    if len(values) and not (values.min() >= low and values.max() <= high):
+        got = f"[{values.min()}, {values.max()}]"
         raise _error(config, f"{name} in [{low}, {high}]", got)
 
 

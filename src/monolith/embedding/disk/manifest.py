@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from monolith.embedding.checks import MAX_TIME
 from monolith.embedding.config import NUM_PARTITIONS
 from monolith.embedding.disk.checksum import crc32c
-from monolith.embedding.disk.ranges import Run, partitions_of_runs, runs_of, text_of
+from monolith.embedding.disk.ranges import Run, joined, partitions_of_runs, runs_of, text_of
 from monolith.errors import DataLossError, InvalidArgumentError
 
 __all__ = [
@@ -252,10 +252,10 @@ def _check_cover(
 ) -> None:
     """Files of rows cover the table's partitions exactly, each once."""
     of_rows = [run for file in files if file.kind == "rows" for run in file.partitions]
-    numbers = sorted(partitions_of_runs(of_rows))
-    if len(set(numbers)) != len(numbers) or runs_of(numbers) != list(runs):
+    if joined(of_rows) != list(runs):
+        found = sorted(set(partitions_of_runs(of_rows)))
         raise _damage(
             f"files of the partitions {text_of(runs)} of table {name!r}",
-            text_of(runs_of(sorted(set(numbers)))),
+            text_of(runs_of(found)),
             where,
         )

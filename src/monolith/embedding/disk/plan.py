@@ -12,7 +12,7 @@ from monolith.embedding.config import NUM_PARTITIONS
 from monolith.embedding.disk.config_json import first_difference
 from monolith.embedding.disk.folder import Folder, open_folder
 from monolith.embedding.disk.manifest import MANIFEST, FileEntry, TableEntry, parse_manifest
-from monolith.embedding.disk.ranges import partitions_of_runs, runs_of, text_of
+from monolith.embedding.disk.ranges import runs_of, text_of
 from monolith.errors import InvalidArgumentError, NotFoundError
 
 __all__ = ["Plan", "Source", "TablePlan", "plan_tables"]
@@ -62,6 +62,10 @@ class TablePlan:
     def num_rows(self) -> int:
         """Rows of all files."""
         return sum(s.file.num_rows for s in self.sources if s.file.kind == "rows")
+
+    def wants_all(self, file: FileEntry) -> bool:
+        """Whether every partition of a file is wanted."""
+        return all(self.is_wanted[first : last + 1].all() for first, last in file.partitions)
 
     def check_config(self, config: Any) -> None:
         """Refuse another config (as JSON) than that of the save."""
@@ -159,7 +163,7 @@ def _plan(entries: list[tuple[Folder, TableEntry]], wanted: NDArray[np.bool_] | 
             Source(folder, file)
             for folder, entry in entries
             for file in entry.files
-            if is_wanted[partitions_of_runs(file.partitions)].any()
+            if any(is_wanted[first : last + 1].any() for first, last in file.partitions)
         ),
         where=where,
     )

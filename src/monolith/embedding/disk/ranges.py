@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Run", "partitions_of_runs", "pieces", "runs_of", "text_of"]
+__all__ = ["Run", "joined", "partitions_of_runs", "pieces", "runs_of", "text_of"]
 
 Run = tuple[int, int]
 
@@ -32,10 +32,30 @@ def pieces(runs: Sequence[Run], num_pieces: int) -> list[tuple[Run, ...]]:
         >>> pieces([(0, 0), (4, 6)], 2)
         [((0, 0), (4, 4)), ((5, 6),)]
     """
+    if num_pieces <= 1 and runs:
+        return [tuple(runs)]
     numbers = partitions_of_runs(runs)
     length = max(1, -(-len(numbers) // max(1, num_pieces)))
     starts = range(0, len(numbers), length)
     return [tuple(runs_of(numbers[start : start + length])) for start in starts]
+
+
+def joined(runs: Iterable[Run]) -> list[Run] | None:
+    """Runs of any order as ascending ones that are apart; None if a partition is in two of them.
+
+    Example:
+        >>> joined([(7, 9), (0, 2), (3, 5)]), joined([(0, 2), (2, 3)])
+        ([(0, 5), (7, 9)], None)
+    """
+    result: list[Run] = []
+    for first, last in sorted(runs):
+        if result and first <= result[-1][1]:
+            return None
+        if result and first == result[-1][1] + 1:
+            result[-1] = (result[-1][0], last)
+        else:
+            result.append((first, last))
+    return result
 
 
 def partitions_of_runs(runs: Sequence[Run]) -> list[int]:

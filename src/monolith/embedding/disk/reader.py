@@ -19,7 +19,6 @@ from monolith.embedding.disk.arrow import (
 from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.manifest import VERSION, is_readable
 from monolith.embedding.disk.plan import Source, TablePlan
-from monolith.embedding.disk.ranges import partitions_of_runs
 from monolith.embedding.retention_checks import check_candidates
 from monolith.embedding.rows import Rows
 from monolith.errors import DataLossError
@@ -105,14 +104,14 @@ class FileReader:
             yield batches, memory
 
     def _wanted_rows(self, source: Source, rows: Rows) -> Rows:
-        if self._plan.is_wanted[partitions_of_runs(source.file.partitions)].all():
+        if self._plan.wants_all(source.file):
             return rows
         return rows.take(torch.from_numpy(self._plan.is_wanted[partitions_of(rows.keys.numpy())]))
 
     def _wanted_candidates(
         self, source: Source, columns: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        if self._plan.is_wanted[partitions_of_runs(source.file.partitions)].all():
+        if self._plan.wants_all(source.file):
             return columns
         numbers = (
             columns["partition"].numpy()

@@ -212,7 +212,7 @@ class _TableSave:
 
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
             nonlocal num_expired
-            for rows in self._snapshot.export(partitions_of_runs(runs), limit):
+            for rows in self._snapshot.export(_partitions(runs), limit):
                 if expiry is not None:
                     expired = expiry.is_expired(rows.keys, rows.times, self._latest_time)
                     num_expired += int(expired.sum())
@@ -224,7 +224,7 @@ class _TableSave:
 
     def _write_candidates(self, runs: tuple[Run, ...]) -> None:
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
-            columns = self._snapshot.export_candidates(partitions_of_runs(runs))
+            columns = self._snapshot.export_candidates(_partitions(runs))
             num_rows = len(next(iter(columns.values())))
             for start in range(0, num_rows, _BATCH_ROWS):
                 yield make_batch(
@@ -258,8 +258,19 @@ class _TableSave:
 
     def _release(self, runs: tuple[Run, ...]) -> None:
         """One more file of the runs is written; after the last, writers need keep nothing more."""
+        num_kinds = 1 + bool(candidate_columns(self._snapshot.config))
         with self._lock:
             self._num_written[runs] += 1
-            is_last = self._num_written[runs] == 1 + bool(candidate_columns(self._snapshot.config))
-        if is_last and self._snapshot not in self._job.cuts:
+            is_last = self._num_written[runs] == num_kinds
+            is_end = self._num_written.total() == num_kinds * len(self._pieces)
+        if self._snapshot in self._job.cuts:
+            return
+        if is_end:
+            self._snapshot.close()
+        elif is_last:
             self._snapshot.release(partitions_of_runs(runs))
+
+
+def _partitions(runs: tuple[Run, ...]) -> list[int] | None:
+    """The partitions of the runs; None, which is quicker, if that is all of them."""
+    return None if runs == ((0, NUM_PARTITIONS - 1),) else partitions_of_runs(runs)

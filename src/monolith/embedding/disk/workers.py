@@ -9,6 +9,8 @@ from monolith.errors import CancelledError
 
 __all__ = ["Progress", "ProgressCallback", "Work", "run_all"]
 
+_NUM_WAITERS = 16  # a disk that syncs many small files does several at a time
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -42,12 +44,12 @@ class Work:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._num_rows = self._num_bytes = 0
-        self._waiter = ThreadPoolExecutor(1, thread_name_prefix="monolith-sync")
+        self._waiters = ThreadPoolExecutor(_NUM_WAITERS, thread_name_prefix="monolith-sync")
         self._waiting: list[Future[None]] = []
 
     def later(self, task: Callable[[], None]) -> None:
-        """Leave something that only waits to a thread of its own; `finish` raises its error."""
-        self._waiting.append(self._waiter.submit(task))
+        """Leave something that only waits to other threads; `finish` raises its error."""
+        self._waiting.append(self._waiters.submit(task))
 
     def finish(self) -> None:
         """Wait for what was left for later."""
@@ -55,8 +57,8 @@ class Work:
             future.result()
 
     def close(self) -> None:
-        """End the thread that waits."""
-        self._waiter.shutdown(wait=True)
+        """End the threads that wait."""
+        self._waiters.shutdown(wait=True)
 
     def stop(self) -> None:
         """Let every task end at its next report or wait."""
