@@ -11,12 +11,8 @@ from monolith.nn import EmbeddingBag  # 1: was torch.nn.EmbeddingBag
 from monolith.optim import Optimizer
 
 torch.manual_seed(0)
-model = Sequential(
-    EmbeddingBag(16, optimizer=Adagrad(0.1)),  # 2: was EmbeddingBag(1_000_000, 16)
-    Linear(16, 16),
-    ReLU(),
-    Linear(16, 1),
-)
+bag = EmbeddingBag(16, optimizer=Adagrad(0.1))  # 2: was EmbeddingBag(1_000_000, 16)
+model = Sequential(bag, Linear(16, 16), ReLU(), Linear(16, 1))
 optimizer = Optimizer(model, dense=torch.optim.Adam(model.parameters(), lr=0.01))  # 3: was Adam
 
 people = torch.randint(-(1 << 63), (1 << 63) - 1, (2000,))  # any int64
@@ -29,4 +25,4 @@ for step in range(200):
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     if step % 50 == 49:
-        print(f"step {step + 1}  loss {loss.item():.3f}  rows {len(model[0].table)}")
+        print(f"step {step + 1}  loss {loss.item():.3f}  rows {len(bag.table)}")
