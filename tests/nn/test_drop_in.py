@@ -307,7 +307,7 @@ REFUSALS = [
 """Lines of the page that `test_options.py` proves."""
 
 
-def facts():
+def facts() -> list[tuple[str, str, str]]:
     """Every line of the page, in order."""
     tests = [value for name, value in globals().items() if name.startswith("test_")]
     return [test.fact for test in tests if hasattr(test, "fact")] + REFUSALS

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from monolith.embedding.bags import BagGradients, Bags, PooledRows
+from monolith.embedding.checks import check_num_keys, default_threads
 from monolith.embedding.config import segments_of
 from monolith.embedding.rows import Applied
 from monolith.embedding.table_content import copy_of_content, fill_table
@@ -80,10 +81,13 @@ class GradientQueue:
         return self.table.num_update_calls
 
     def lookup(self, bags: Bags, missing: str) -> PooledRows:
-        """Pooled rows as of the table's step."""
-        if self._has_steps:
-            return self.table.lookup_bags(bags, missing=missing, step=self.step)
-        return self.table.lookup_bags(bags, missing=missing)
+        """`Table.lookup_bags` as of the table's step; the module has checked `missing`."""
+        table, num_keys = self.table, bags.keys.numel()
+        table._check_open("lookup_bags")
+        check_num_keys(table.config, "lookup_bags", num_keys)
+        initial = missing == "initial" and not table._is_serving
+        step = self.step if self._has_steps else 0
+        return table._lookup_bags(bags, initial, step, default_threads(num_keys))
 
     def push(
         self, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
@@ -104,10 +108,17 @@ class GradientQueue:
         pushed = self._pending.pop(torch._C._current_graph_task_id(), [])
         self._follow_anchor()
         self._items += pushed
-        self._norm = self.table.bag_gradient_norm(self._items)
+        self._norm = self._norm_of(self._items)
         self._seen = float(np.float32(self._norm))
         assert self.anchor.grad is not None
         self.anchor.grad.fill_(self._seen)
+
+    def _norm_of(self, items: list[BagGradients]) -> float:
+        """`Table.bag_gradient_norm` of items that are checked."""
+        table, num_keys = self.table, sum(item.bags.keys.numel() for item in items)
+        table._check_open("bag_gradient_norm")
+        check_num_keys(table.config, "bag_gradient_norm", num_keys)
+        return table._bag_gradient_norm(items, default_threads(num_keys))
 
     def _follow_anchor(self) -> None:
         """Do to the queue what was done to the anchor's gradient since the last backward."""

@@ -68,7 +68,6 @@ class Optimizer(torch.optim.Optimizer):
                 group[name] = [value for value, kept in pairs if kept]
         return groups
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Step the dense parameters, then each table: one dedup and one update of its whole queue.
 
@@ -134,7 +133,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of the dense parameters and the queues of the tables."""
-        super().zero_grad(set_to_none)
+        if self.dense is not None:
+            self.dense.zero_grad(set_to_none)
         for queue in self.queues:
             queue.drop()
 
