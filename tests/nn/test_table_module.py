@@ -234,6 +234,38 @@ def test_gradients_that_are_only_returned_are_not_queued():
     assert list(rows(bag)) == [101]
 
 
+def test_another_parameter_in_place_of_the_anchor_is_refused():
+    bag = make_bag()
+    other = {"anchor": torch.nn.Parameter(torch.zeros(1))}
+    with pytest.raises(ValueError, match=r"expected the anchor of the table, got another .*'user'"):
+        torch.func.functional_call(bag, other, NEW)
+    with torch.no_grad():
+        assert torch.func.functional_call(bag.eval(), other, NEW).tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_a_trace_is_refused_with_the_way_out():
+    bag = make_bag()
+    with pytest.raises(RuntimeError, match=r"rows would become constants .*use torch.export"):
+        torch.jit.trace(bag, (NEW,))
+
+
+def test_a_gradient_may_be_changed_between_backward_and_step():
+    bag = make_bag(initializer=Zeros())
+    gradient = torch.ones(1, 2)
+    bag(NEW).backward(gradient)
+    gradient.zero_()
+    bag.step()
+    assert rows(bag) == {100: [-1.0, -1.0]}
+
+
+def test_a_queue_holds_no_graph():
+    bag = make_bag()
+    pooled = bag(NEW)
+    pooled.square().sum().backward(create_graph=True, inputs=[bag.anchor])
+    assert not bag.queue._items[0].gradients.requires_grad
+
+
 def test_autocast_keeps_rows_and_gradients_in_float32():
     model = torch.nn.Sequential(make_bag(), torch.nn.Linear(2, 1))
     with torch.autocast("cpu", dtype=torch.bfloat16):

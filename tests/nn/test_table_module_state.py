@@ -68,6 +68,14 @@ def test_loading_drops_the_queue():
     assert bag.step().num_applied == 0
 
 
+def test_a_module_whose_state_was_assigned_is_trained():
+    bag = make_bag()
+    bag.load_state_dict(saved(trained(make_bag())), assign=True)
+    bag(NEW).sum().backward()
+    assert bag.step().num_applied == 1
+    assert len(bag.table) == 4
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

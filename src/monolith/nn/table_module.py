@@ -199,6 +199,7 @@ class TableModule(torch.nn.Module):
             )
             return
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._parameters["anchor"] = self.queue.anchor  # assign=True puts another in its place
 
     def save(self, path: "str | os.PathLike[str]", **options: Any) -> None:
         """Write the table into a folder; for large tables. Options as in `save_tables`."""
