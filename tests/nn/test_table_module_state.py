@@ -50,6 +50,17 @@ def test_a_state_of_a_module_without_a_name_brings_its_seed():
     assert_same_rows(bag.table, other.table)
 
 
+def test_a_seed_comes_with_a_state_in_any_order_of_the_modules():
+    def make():
+        bag = EmbeddingBag(2)
+        return torch.nn.ModuleList([Embedding(2, table=bag.table), bag])
+
+    model, other = make(), make()
+    trained(model[1])
+    other.load_state_dict(saved(model))
+    assert torch.equal(model[0](NEW), other[0](NEW))
+
+
 def test_a_training_goes_on_after_a_state_was_loaded():
     model, other = Model(), Model()
     train(model, model, num_steps=4, dense=torch.optim.SGD)

@@ -69,9 +69,6 @@ class TableModule(torch.nn.Module):
         if missing not in ("initial", "zeros"):
             raise ValueError(f"{where} expected missing 'initial' or 'zeros', got {missing!r}")
         self.missing = missing
-        self._seed_is_drawn = (
-            table is None and config is None and not {"name", "seed"} & set(options)
-        )
         self.queue = self._make_queue(as_integer(where, "dim", dim), table, config, options)
         self.anchor = self.queue.anchor
 
@@ -95,7 +92,8 @@ class TableModule(torch.nn.Module):
             raise TypeError(f"{where} expected table as a Table, got {table!r}")
         made = table if table is not None else Table(config) if config is not None else None
         if made is None:
-            return GradientQueue(make_table(dim, options))
+            is_seed_drawn = not {"name", "seed"} & set(options)
+            return GradientQueue(make_table(dim, options), is_seed_drawn=is_seed_drawn)
         if made.dim != dim:
             raise ValueError(
                 f"{where} expected dim {made.dim} of the table, got {dim} (table {made.name!r})"
@@ -216,7 +214,7 @@ class TableModule(torch.nn.Module):
     def _table_with_seed(self, seed: Any) -> TableVerbs:
         """The table; a new one if the seed differs and was drawn, for it belongs to the rows."""
         table = self.table
-        if not self._seed_is_drawn or seed is None or seed == table.config.seed:
+        if not self.queue.is_seed_drawn or seed is None or seed == table.config.seed:
             return table
         config = dataclasses.replace(table.config, seed=seed)
         made = type(table)(config, clock=table._clock, changes_bytes=table._changes_bytes)
