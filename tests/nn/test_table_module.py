@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
@@ -243,11 +244,24 @@ def test_another_parameter_in_place_of_the_anchor_is_refused():
         assert torch.func.functional_call(bag.eval(), other, NEW).tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
-def test_a_trace_is_refused_with_the_way_out():
-    bag = make_bag()
-    with pytest.raises(RuntimeError, match=r"rows would become constants .*use torch.export"):
-        torch.jit.trace(bag, (NEW,))
+@pytest.fixture
+def _one_rank():
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.dist
+@pytest.mark.usefixtures("_one_rank")
+def test_ranks_that_average_gradients_are_refused():
+    model = torch.nn.Sequential(make_bag(), torch.nn.Linear(2, 1))
+    with pytest.raises(RuntimeError, match=r"no table in the wrapped model, got .*'user'"):
+        DistributedDataParallel(model)(NEW)
+    dense = DistributedDataParallel(model[1])
+    dense(model[0](NEW)).sum().backward()
+    assert model[0].step().num_applied == 1
 
 
 def test_a_gradient_may_be_changed_between_backward_and_step():
@@ -259,6 +273,7 @@ def test_a_gradient_may_be_changed_between_backward_and_step():
     assert rows(bag) == {100: [-1.0, -1.0]}
 
 
+@pytest.mark.filterwarnings("ignore:.*create_graph=True:UserWarning")
 def test_a_queue_holds_no_graph():
     bag = make_bag()
     pooled = bag(NEW)

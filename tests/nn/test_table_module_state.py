@@ -190,6 +190,11 @@ def test_pretrained_rows_are_read_by_their_keys():
     assert not bag.anchor.requires_grad
 
 
+def test_pretrained_keys_of_int32_are_widened():
+    found = Embedding.from_pretrained(torch.ones(2, 2), torch.tensor([-7, 5], dtype=torch.int32))
+    assert rows(found) == {-7: [1.0, 1.0], 5: [1.0, 1.0]}
+
+
 def test_pretrained_rows_are_trained_unless_frozen():
     bag = EmbeddingBag.from_pretrained(torch.zeros(1, 2), freeze=False, optimizer=SGD(1.0))
     bag(torch.tensor([[0]])).sum().backward()

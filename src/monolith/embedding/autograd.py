@@ -81,6 +81,18 @@ def _check_eager(queue: GradientQueue, anchor: torch.Tensor) -> None:
             f"gradients would be lost (table {queue.table.name!r}); leave the anchor of the module "
             "as it is, and out of the parameters of functional_call"
         )
+    if anchor.requires_grad:
+        _check_not_averaged(queue)
+
+
+def _check_not_averaged(queue: GradientQueue) -> None:
+    """Refuse DistributedDataParallel: it averages the anchor's gradient, a norm, over ranks."""
+    running = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if running is not None and any(p is queue.anchor for p in running._module_parameters):
+        raise RuntimeError(
+            f"[DistributedDataParallel] expected no table in the wrapped model, got one (table "
+            f"{queue.table.name!r}): the ranks would scale its gradients; wrap the dense part alone"
+        )
 
 
 def _requires_grad(weights: torch.Tensor | None) -> bool:

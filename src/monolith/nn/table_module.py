@@ -15,6 +15,7 @@ from monolith.embedding.disk.plan import plan_tables
 from monolith.embedding.gradient_queue import GradientQueue, queue_of
 from monolith.embedding.table_content import restore_content, table_content
 from monolith.embedding.verbs import TableVerbs
+from monolith.nn.ids import as_keys
 from monolith.nn.options import REFUSED_ATTRIBUTES, TableOptions, check_options, make_table
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class TableModule(torch.nn.Module):
 
         Args:
             weights: float (num_rows, dim).
-            keys: int64 (num_rows,); 0, 1, 2 and so on if None, as the torch classes have it.
+            keys: int64 or int32 (num_rows,); 0, 1, 2 and so on if None, as in torch.
             freeze: do not train them.
             options: of the constructor.
 
@@ -257,6 +258,7 @@ class TableModule(torch.nn.Module):
             )
         if keys is None:
             keys = torch.arange(len(weights), device="cpu")
+        keys = as_keys(f"[{cls.__name__}.from_pretrained]", "keys", keys)
         module = cls(weights.shape[1], **options)
         values = weights.detach().to("cpu", torch.float32).contiguous()
         module.table.reinitialize(keys)  # rows without a question to admission
