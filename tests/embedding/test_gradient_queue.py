@@ -79,6 +79,50 @@ def test_a_gradient_of_zero_is_a_step_too():
     assert bag.step().num_inserted == 1
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_gradient_of_zero_is_dropped_by_the_model(set_to_none):
+    bag = make_bag(initializer=Zeros())
+    (bag(ONE) * 0).sum().backward()
+    torch.nn.Sequential(bag).zero_grad(set_to_none)
+    bag(ONE + 1).sum().backward()
+    bag.step()
+    assert list(rows(bag)) == [2]
+
+
+def test_a_gradient_of_zero_adds_nothing_to_a_norm():
+    bag = make_bag()
+    (bag(ONE) * 0).sum().backward()
+    other = torch.nn.Parameter(torch.zeros(1))
+    other.grad = torch.full((1,), 1e-3)
+    total = torch.nn.utils.clip_grad_norm_([bag.anchor, other], 1.0)
+    assert (total, bag.queue.norm) == (other.grad[0], 0.0)
+
+
+def test_a_step_of_empty_bags_is_no_update():
+    bag = make_bag()
+    bag(torch.empty((3, 0), dtype=torch.int64)).sum().backward()
+    assert bag.step() == (0, 0, 0, 0)
+    assert bag.table.num_update_calls == 0
+
+
+def test_a_gradient_that_is_only_returned_is_not_kept():
+    bag = make_bag()
+    torch.autograd.grad(bag(ONE).sum(), bag.anchor)
+    assert bag.queue._pending == {}
+
+
+def test_an_optimizer_that_steps_the_anchor_alone_is_warned_of_once():
+    bag = make_bag()
+    optimizer = torch.optim.Adam(bag.parameters())
+    bag(ONE).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with pytest.warns(RuntimeWarning, match=r"table 'user'\): its rows are not trained; use monol"):
+        bag(ONE).sum().backward()
+    optimizer.step()
+    bag(ONE).sum().backward()
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_gradient_that_is_not_finite_shows_in_the_norm(value):
     bag = make_bag()

@@ -18,6 +18,7 @@ from monolith.embedding.table_content import (
     restore_content,
     table_content,
 )
+from monolith.errors import InvalidArgumentError
 from tests.suites.table_base import NOW, assert_same_rows
 
 SEGMENTS = [Segment(3, Adam(0.1), precision="bf16"), Segment(1)]
@@ -59,6 +60,32 @@ def test_a_serving_table_can_be_copied():
     table = Table(config)
     table.assign(KEYS, torch.ones(3, 4))
     assert_same_rows(fill_table(copy_of_content(table)), table)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("config", None, "expected config of type Mapping, got NoneType"),
+        ("keys", [1], "expected keys of type Tensor, got list"),
+        ("num_update_calls", "x", "expected num_update_calls of type int, got str"),
+        ("num_update_calls", -1, r"expected num_update_calls in \[0, \d+\], got -1"),
+        ("latest_time", 1 << 40, r"expected latest_time in \[0, 4294967295\], got 1099511627776"),
+    ],
+)
+def test_a_damaged_field_is_refused_by_name(name, value, text):
+    table = trained(TableConfig("user", SEGMENTS))
+    content = {**table_content(table), name: value}
+    with pytest.raises(InvalidArgumentError, match=text):
+        restore_content(table, content)
+    assert len(table) == 3
+
+
+def test_a_missing_field_is_refused_by_name():
+    table = trained(TableConfig("user", SEGMENTS))
+    content = table_content(table)
+    del content["columns"]
+    with pytest.raises(InvalidArgumentError, match="expected columns of type Mapping, got none"):
+        restore_content(table, content)
 
 
 @pytest.mark.parametrize("name", ["keys", "times", "candidates"])

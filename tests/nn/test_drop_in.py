@@ -5,9 +5,13 @@
 
 import copy
 import io
+import math
+import types
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from monolith.embedding import SGD, Adam
 from monolith.nn import Embedding, EmbeddingBag
@@ -87,6 +91,15 @@ def test_padding_idx_of_an_embedding():
     assert ours(torch.tensor(2)).tolist() == [0.0, 0.0, 0.0]
 
 
+@fact("a negative `padding_idx`", "counts from the last row", "a key like any other")
+def test_a_negative_padding_idx():
+    theirs = torch.nn.EmbeddingBag(NUM_IDS, 3, padding_idx=-1)
+    ours = EmbeddingBag(3, padding_idx=-1)
+    assert theirs.padding_idx == NUM_IDS - 1
+    assert ours.padding_idx == -1
+    assert ours(torch.tensor([[-1]])).tolist() == [[0.0, 0.0, 0.0]]
+
+
 @fact("`per_sample_weights`", "with mode `sum`; they get gradients")
 def test_per_sample_weights():
     found = []
@@ -122,7 +135,7 @@ def test_a_negative_id():
 
 @fact("`offsets` that decrease", "undefined", "`ValueError`")
 def test_offsets_that_decrease():
-    with pytest.raises(ValueError, match="ascending row_splits"):
+    with pytest.raises(ValueError, match="offsets that do not decrease"):
         pair()[1](IDS, torch.tensor([0, 3, 2]))
 
 
@@ -231,6 +244,57 @@ def test_clipping():
     torch.testing.assert_close(weights_of(ours), theirs.weight.detach())
 
 
+@fact("`clip_grad_norm_` with another `norm_type`", "of that norm", "takes the L2 norm of the table for it; use 2, the default")  # fmt: skip  # noqa: E501
+def test_clipping_by_another_norm():
+    theirs, ours = pair()
+    for bag in (theirs, ours):
+        bag(IDS, OFFSETS).sum().backward()
+    expected = theirs.weight.grad.norm()
+    norms = [torch.nn.utils.clip_grad_norm_(b.parameters(), 9.0, math.inf) for b in (theirs, ours)]
+    assert norms[0] == theirs.weight.grad.max()
+    torch.testing.assert_close(norms[1], expected)
+
+
+@fact("`clip_grad_value_`", "cuts each element", "scales the table to that L2 norm; cut in a hook, `output.register_hook(lambda g: g.clamp(-1, 1))`")  # fmt: skip  # noqa: E501
+def test_clipping_by_value():
+    ours = pair()[1]
+    ours(IDS, OFFSETS).sum().backward()
+    torch.nn.utils.clip_grad_value_(ours.parameters(), 0.5)
+    assert ours.queue.norm == pytest.approx(0.5)
+    ours.zero_grad()
+    output = ours(IDS[:1], OFFSETS[:1])
+    output.register_hook(lambda g: g.clamp(-1, 1))
+    (output * 7).sum().backward()
+    assert ours.queue.norm == pytest.approx(3**0.5)
+
+
+@fact("`AveragedModel` of `torch.optim.swa_utils`", "averages the weight", "averages the dense parameters; the table of the copy stays as it was copied")  # fmt: skip  # noqa: E501
+def test_an_averaged_model():
+    ours = pair()[1]
+    averaged, before = AveragedModel(ours), weights_of(ours)
+    ours(IDS, OFFSETS).sum().backward()
+    ours.step()
+    averaged.update_parameters(ours)
+    assert torch.equal(weights_of(averaged.module), before)
+    assert not torch.equal(weights_of(ours), before)
+
+
+@fact("`DistributedDataParallel`", "averages gradients over ranks", "`RuntimeError`; wrap the dense part alone: each rank then has tables of its own")  # fmt: skip  # noqa: E501
+def test_distributed_data_parallel(monkeypatch):
+    ours = pair()[1]
+    running = types.SimpleNamespace(_module_parameters=list(ours.parameters()))
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", running)
+    with pytest.raises(RuntimeError, match="wrap the dense part alone"):
+        ours(IDS, OFFSETS)
+
+
+@fact("`torch.jit.trace`", "the rows become part of the program", "`RuntimeError`; use `torch.export`")  # fmt: skip  # noqa: E501
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_trace():
+    with pytest.raises(RuntimeError, match=r"use torch\.export"):
+        torch.jit.trace(pair()[1], (IDS, OFFSETS))
+
+
 @fact("`torch.compile(fullgraph=True)`", "works")
 def test_compile():
     torch._dynamo.reset()
@@ -307,7 +371,7 @@ REFUSALS = [
 """Lines of the page that `test_options.py` proves."""
 
 
-def facts():
+def facts() -> list[tuple[str, str, str]]:
     """Every line of the page, in order."""
     tests = [value for name, value in globals().items() if name.startswith("test_")]
     return [test.fact for test in tests if hasattr(test, "fact")] + REFUSALS

@@ -3,6 +3,7 @@ import torch
 
 from monolith.embedding import SGD, Zeros
 from monolith.nn import Embedding
+from monolith.ops import Ragged
 from tests.nn.cases import rows
 from tests.suites.table_base import assert_same_bits
 
@@ -32,3 +33,17 @@ def test_a_padding_id_reads_zeros_and_is_not_trained():
 def test_float_ids_are_refused(embedding):
     with pytest.raises(TypeError, match=r"\[Embedding\] expected input of dtype int64 or int32"):
         embedding(torch.tensor([1.0]))
+
+
+def test_a_ragged_gives_a_ragged_of_rows(embedding):
+    ids = Ragged.from_lists([[7, 8], [], [7]])
+    found = embedding(ids)
+    assert found.row_splits.tolist() == [0, 2, 2, 3]
+    assert_same_bits(found.values, embedding(ids.values))
+    found.values.sum().backward()
+    assert embedding.step().num_applied == 2
+
+
+def test_a_nested_tensor_is_refused_with_the_way_out(embedding):
+    with pytest.raises(TypeError, match=r"\[Embedding\] expected input .* with Ragged.from_nested"):
+        embedding(Ragged.from_lists([[7, 8], [9]]).to_nested())

@@ -8,6 +8,8 @@ from monolith.ops import Ragged
 from tests.nn.cases import IDS, OFFSETS, make_bag, rows
 from tests.suites.table_base import assert_same_bits
 
+NESTED = Ragged.from_lists([[1, 2], [3]]).to_nested()
+
 
 @pytest.fixture
 def bag():
@@ -91,11 +93,15 @@ def test_ids_changed_between_forward_and_backward_are_refused(bag):
         ((IDS[None], OFFSETS), ValueError, r"no offsets beside ids with 2 dimensions, got .*3"),
         ((IDS[None, None],), ValueError, r"1 or 2 dimensions, got shape \(1, 1, 4\)"),
         ((Ragged.from_lists([[1]]), OFFSETS), ValueError, "expected no offsets beside a Ragged"),
-        ((IDS, torch.tensor([1, 2])), ValueError, "row_splits from 0 to 4, got from 1 to 4"),
-        ((IDS, torch.tensor([0, 3, 2])), ValueError, "ascending row_splits, got 3 and then 2 at 2"),
-        ((IDS, torch.tensor([0, 9])), ValueError, "ascending row_splits, got 9 and then 4 at 2"),
+        ((NESTED,), TypeError, "got a nested tensor; make a Ragged of it with Ragged.from_nested"),
+        ((IDS, torch.tensor([1, 2])), ValueError, r"expected offsets from 0 on, got \[1, 2\]"),
+        ((IDS, torch.tensor([0, 3, 2])), ValueError, r"that do not decrease, got \[0, 3, 2\]"),
+        ((IDS, torch.tensor([0, 9])), ValueError, r"\[EmbeddingBag\] expected offsets of at most"),
+        ((IDS, OFFSETS[:0]), ValueError, r"expected offsets for 4 ids, got \[\]"),
+        ((IDS, OFFSETS, [1.0] * 4), TypeError, "per_sample_weights as a torch.Tensor, got list"),
+        ((IDS, OFFSETS, torch.ones(4).to("meta")), ValueError, "weights on device cpu, got meta"),
         ((IDS, OFFSETS, torch.ones(3)), ValueError, r"of the ids, \(4,\), got \(3,\)"),
-        ((IDS, OFFSETS, torch.ones(4).double()), TypeError, "of dtype float32, got float64"),
+        ((IDS, OFFSETS, torch.ones(4).double()), TypeError, "weights of dtype float32, got flo"),
     ],
 )  # fmt: skip
 def test_a_wrong_input_is_refused(bag, arguments, error, text):
@@ -105,7 +111,7 @@ def test_a_wrong_input_is_refused(bag, arguments, error, text):
 
 
 def test_a_last_offset_that_is_not_the_number_of_ids_is_refused():
-    with pytest.raises(ValueError, match="expected row_splits from 0 to 4, got from 0 to 3"):
+    with pytest.raises(ValueError, match=r"offsets that end with 4, the .* got \[0, 3, 3\]"):
         make_bag(include_last_offset=True)(IDS, OFFSETS)
 
 

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
@@ -232,6 +233,52 @@ def test_gradients_that_are_only_returned_are_not_queued():
     bag(NEW + 1).sum().backward()
     bag.step()
     assert list(rows(bag)) == [101]
+
+
+def test_another_parameter_in_place_of_the_anchor_is_refused():
+    bag = make_bag()
+    other = {"anchor": torch.nn.Parameter(torch.zeros(1))}
+    with pytest.raises(ValueError, match=r"expected the anchor of the table, got another .*'user'"):
+        torch.func.functional_call(bag, other, NEW)
+    with torch.no_grad():
+        assert torch.func.functional_call(bag.eval(), other, NEW).tolist() == [[0.0, 0.0]]
+
+
+@pytest.fixture
+def _one_rank():
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.dist
+@pytest.mark.usefixtures("_one_rank")
+def test_ranks_that_average_gradients_are_refused():
+    model = torch.nn.Sequential(make_bag(), torch.nn.Linear(2, 1))
+    with pytest.raises(RuntimeError, match=r"no table in the wrapped model, got .*'user'"):
+        DistributedDataParallel(model)(NEW)
+    dense = DistributedDataParallel(model[1])
+    dense(model[0](NEW)).sum().backward()
+    assert model[0].step().num_applied == 1
+
+
+def test_a_gradient_may_be_changed_between_backward_and_step():
+    bag = make_bag(initializer=Zeros())
+    gradient = torch.ones(1, 2)
+    bag(NEW).backward(gradient)
+    gradient.zero_()
+    bag.step()
+    assert rows(bag) == {100: [-1.0, -1.0]}
+
+
+@pytest.mark.filterwarnings("ignore:.*create_graph=True:UserWarning")
+def test_a_queue_holds_no_graph():
+    bag = make_bag()
+    pooled = bag(NEW)
+    pooled.square().sum().backward(create_graph=True, inputs=[bag.anchor])
+    assert not bag.queue._items[0].gradients.requires_grad
 
 
 def test_autocast_keeps_rows_and_gradients_in_float32():

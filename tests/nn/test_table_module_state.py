@@ -50,6 +50,17 @@ def test_a_state_of_a_module_without_a_name_brings_its_seed():
     assert_same_rows(bag.table, other.table)
 
 
+def test_a_seed_comes_with_a_state_in_any_order_of_the_modules():
+    def make():
+        bag = EmbeddingBag(2)
+        return torch.nn.ModuleList([Embedding(2, table=bag.table), bag])
+
+    model, other = make(), make()
+    trained(model[1])
+    other.load_state_dict(saved(model))
+    assert torch.equal(model[0](NEW), other[0](NEW))
+
+
 def test_a_training_goes_on_after_a_state_was_loaded():
     model, other = Model(), Model()
     train(model, model, num_steps=4, dense=torch.optim.SGD)
@@ -66,6 +77,14 @@ def test_loading_drops_the_queue():
     bag(NEW).sum().backward()
     bag.load_state_dict(state)
     assert bag.step().num_applied == 0
+
+
+def test_a_module_whose_state_was_assigned_is_trained():
+    bag = make_bag()
+    bag.load_state_dict(saved(trained(make_bag())), assign=True)
+    bag(NEW).sum().backward()
+    assert bag.step().num_applied == 1
+    assert len(bag.table) == 4
 
 
 @pytest.mark.parametrize(
@@ -169,6 +188,11 @@ def test_pretrained_rows_are_read_by_their_keys():
     bag = EmbeddingBag.from_pretrained(weights, torch.tensor([-7, 1 << 40]), mode="sum")
     assert bag(torch.tensor([[-7, 1 << 40]])).tolist() == [[4.0, 6.0]]
     assert not bag.anchor.requires_grad
+
+
+def test_pretrained_keys_of_int32_are_widened():
+    found = Embedding.from_pretrained(torch.ones(2, 2), torch.tensor([-7, 5], dtype=torch.int32))
+    assert rows(found) == {-7: [1.0, 1.0], 5: [1.0, 1.0]}
 
 
 def test_pretrained_rows_are_trained_unless_frozen():

@@ -1,9 +1,10 @@
 import copy
+import pickle
 
 import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from monolith.embedding import (
     SGD,
@@ -15,6 +16,7 @@ from monolith.embedding import (
     TableConfig,
     Zeros,
 )
+from monolith.errors import FailedPreconditionError
 from monolith.nn import Embedding, EmbeddingBag
 from monolith.optim import Optimizer
 from tests.nn.cases import Model, make_bag, rows, train
@@ -145,6 +147,34 @@ def test_a_gradient_that_a_table_refuses_steps_nothing(model):
     assert len(model[0].table) == 0
 
 
+def close_second(optimizer, tables):
+    tables[1].close()
+
+
+def set_rate(optimizer, tables):
+    optimizer.param_groups[-1]["lr"] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "text"),
+    [
+        (close_second, FailedPreconditionError, r"got a closed one \(table 'item'\)"),
+        (set_rate, ValueError, "expected learning rate 0 .*nan|learning rates in .* got nan"),
+    ],
+)
+def test_a_step_that_the_second_table_refuses_steps_nothing(model, damage, error, text):
+    second = Embedding(2, name="item")
+    both = torch.nn.ModuleList([model, second])
+    optimizer = Optimizer(both, dense=adam(both))
+    before = model[1].weight.detach().clone()
+    (model(IDS).sum() + second(IDS).sum()).backward()
+    damage(optimizer, [model[0].table, second.table])
+    with pytest.raises(error, match=text):
+        optimizer.step()
+    assert torch.equal(model[1].weight, before)
+    assert len(model[0].table) == 0
+
+
 def test_a_table_may_skip_what_is_not_finite():
     bag = make_bag(initializer=Zeros(), non_finite="skip")
     optimizer = Optimizer(bag)
@@ -200,6 +230,23 @@ def test_a_scheduler_drives_tables_and_dense_parameters(model):
 )
 def test_other_schedulers_take_it(bag, make):
     make(Optimizer(bag))
+
+
+@pytest.mark.parametrize("dense", [adam, lambda m: torch.optim.SGD(m.parameters(), momentum=0.5)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: OneCycleLR(optimizer, 1.0, total_steps=4),
+        lambda optimizer: CyclicLR(optimizer, 0.1, 1.0),
+    ],
+)
+def test_schedulers_that_cycle_the_momentum_take_it(model, dense, make):
+    optimizer = Optimizer(model, dense=dense(model))
+    scheduler = make(optimizer)
+    model(IDS).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    assert len(model[0].table) == 3
 
 
 def test_a_schedule_of_a_segment_follows_its_updates():
@@ -360,6 +407,12 @@ def test_a_state_of_other_tables_is_refused(bag):
         Optimizer(bag).load_state_dict(state)
 
 
+@pytest.mark.parametrize("make", [copy.deepcopy, pickle.dumps])
+def test_a_copy_is_refused_with_the_way_out(bag, make):
+    with pytest.raises(TypeError, match=r"no copy and no pickle of it.* call load_state_dict"):
+        make(Optimizer(bag))
+
+
 def test_a_group_added_later_is_refused(bag):
     with pytest.raises(ValueError, match="expected groups in the constructor, got one afterwards"):
         Optimizer(bag).add_param_group({"params": [torch.zeros(1, requires_grad=True)]})
@@ -386,7 +439,8 @@ def test_training_is_the_same_on_the_reference_table():
         (lambda m: m[1], None, ValueError, "expected a module with a table, got none"),
         (lambda m: m, lambda m: m, TypeError, "dense as a torch.optim.Optimizer, got Sequential"),
         (lambda m: m, lambda m: torch.optim.LBFGS(m[1].parameters()), ValueError, "got LBFGS"),
-        (lambda m: m, lambda m: Optimizer(m), ValueError, "steps once, got Optimizer"),
+        (lambda m: m, None, ValueError, r"none beside 1.weight, 1.bias \(2 in all\); pass dense="),
+        (lambda m: m, lambda m: Optimizer(m[0]), ValueError, "steps once, got Optimizer"),
     ],
 )
 def test_wrong_arguments_are_refused(model, modules, dense, error, text):

@@ -58,6 +58,7 @@ def lookup_bags(
         )
         assert isinstance(values, torch.Tensor)
         return values
+    _check_eager(queue, anchor)
     bags, is_kept = _without_padding(keys, row_splits, weights, mode, padding)
     if torch.is_grad_enabled() and (anchor.requires_grad or _requires_grad(weights)):
         arguments = (anchor, weights, queue, bags, is_kept, missing)
@@ -65,6 +66,33 @@ def lookup_bags(
         assert isinstance(found, torch.Tensor)
         return found
     return queue.lookup(bags, missing).values
+
+
+def _check_eager(queue: GradientQueue, anchor: torch.Tensor) -> None:
+    """Refuse what would lose gradients or rows without a word."""
+    if torch.jit.is_tracing():
+        raise RuntimeError(
+            f"[torch.jit.trace] expected no lookup in a traced function, got one: its rows would "
+            f"become constants (table {queue.table.name!r}); use torch.export"
+        )
+    if anchor.requires_grad and anchor is not queue.anchor:
+        raise ValueError(
+            f"[lookup_bags] expected the anchor of the table, got another parameter in its place: "
+            f"gradients would be lost (table {queue.table.name!r}); leave the anchor of the module "
+            "as it is, and out of the parameters of functional_call"
+        )
+    if anchor.requires_grad:
+        _check_not_averaged(queue)
+
+
+def _check_not_averaged(queue: GradientQueue) -> None:
+    """Refuse DistributedDataParallel: it averages the anchor's gradient, a norm, over ranks."""
+    running = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if running is not None and any(p is queue.anchor for p in running._module_parameters):
+        raise RuntimeError(
+            f"[DistributedDataParallel] expected no table in the wrapped model, got one (table "
+            f"{queue.table.name!r}): the ranks would scale its gradients; wrap the dense part alone"
+        )
 
 
 def _requires_grad(weights: torch.Tensor | None) -> bool:
@@ -129,7 +157,8 @@ class _LookupBags(torch.autograd.Function):
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Queues the gradients; the rest is done in a step."""
         _ = ctx.saved_tensors
-        gradients = gradients.contiguous()
+        # The caller may use its memory again before the step, and may have a graph of it.
+        gradients = gradients.detach().clone(memory_format=torch.contiguous_format)
         of_anchor = of_weights = None
         if ctx.needs_input_grad[0]:
             of_anchor = ctx.queue.push(ctx.bags, gradients, ctx.winners)

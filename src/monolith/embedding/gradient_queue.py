@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,12 @@ import numpy as np
 import torch
 
 from monolith.embedding.bags import BagGradients, Bags, PooledRows
+from monolith.embedding.checks import (
+    check_num_keys,
+    check_rates,
+    check_training,
+    default_threads,
+)
 from monolith.embedding.config import segments_of
 from monolith.embedding.rows import Applied
 from monolith.embedding.table_content import copy_of_content, fill_table
@@ -24,6 +31,10 @@ __all__ = ["GradientQueue", "queue_at", "queue_of"]
 _QUEUES: "weakref.WeakValueDictionary[int, GradientQueue]" = weakref.WeakValueDictionary()
 _HANDLES = itertools.count(1)
 
+# Stands for a norm of 0 in the anchor's gradient, so that a 0 there always means "emptied". Its
+# square vanishes in a float32 sum, and a scaler's factor leaves it above 0.
+_NO_NORM = 1e-25
+
 
 class GradientQueue:
     """The gradients of one table between backward and step. One thread trains a table at a time.
@@ -35,13 +46,16 @@ class GradientQueue:
 
     Args:
         table: any table; it may be replaced by one with the same columns.
+        is_seed_drawn: nobody chose the table's seed; a state that is loaded brings its own.
     """
 
-    def __init__(self, table: TableVerbs) -> None:
-        self._connect(table, torch.nn.Parameter(torch.zeros(1, dtype=torch.float32, device="cpu")))
+    def __init__(self, table: TableVerbs, *, is_seed_drawn: bool = False) -> None:
+        anchor = torch.nn.Parameter(torch.zeros(1, dtype=torch.float32, device="cpu"))
+        self._connect(table, anchor, is_seed_drawn)
 
-    def _connect(self, table: TableVerbs, anchor: torch.nn.Parameter) -> None:
+    def _connect(self, table: TableVerbs, anchor: torch.nn.Parameter, is_seed_drawn: bool) -> None:
         self.table = table
+        self.is_seed_drawn = is_seed_drawn
         self.anchor = anchor
         self.handle = next(_HANDLES)
         self.num_traced = 0
@@ -49,6 +63,8 @@ class GradientQueue:
         # By backward: what reaches the anchor's gradient only when that backward has summed it.
         self._pending: dict[int, list[BagGradients]] = {}
         self._norm = 0.0
+        self._was_applied = False
+        self._first_value: float | None = None  # of the anchor, at the first backward
         # Only a OneBit view reads differently from step to step.
         self._has_steps = any(isinstance(s.view, OneBit) for s in segments_of(table.config))
         self._seen = 0.0  # the anchor's gradient as the last backward left it
@@ -80,10 +96,13 @@ class GradientQueue:
         return self.table.num_update_calls
 
     def lookup(self, bags: Bags, missing: str) -> PooledRows:
-        """Pooled rows as of the table's step."""
-        if self._has_steps:
-            return self.table.lookup_bags(bags, missing=missing, step=self.step)
-        return self.table.lookup_bags(bags, missing=missing)
+        """`Table.lookup_bags` as of the table's step; the module has checked `missing`."""
+        table, num_keys = self.table, bags.keys.numel()
+        table._check_open("lookup_bags")
+        check_num_keys(table.config, "lookup_bags", num_keys)
+        initial = missing == "initial" and not table._is_serving
+        step = self.step if self._has_steps else 0
+        return table._lookup_bags(bags, initial, step, default_threads(num_keys))
 
     def push(
         self, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
@@ -96,24 +115,54 @@ class GradientQueue:
         """
         backward = torch._C._current_graph_task_id()
         item = BagGradients(_copied(bags), gradients, winners)
-        self._pending.setdefault(backward, []).append(item)
+        if backward not in self._pending:
+            self._pending[backward] = []
+            # What never comes to the anchor, as in `torch.autograd.grad`, goes with its backward.
+            torch.autograd.Variable._execution_engine.queue_callback(
+                lambda: self._pending.pop(backward, None)
+            )
+        self._pending[backward].append(item)
         return gradients.new_zeros(1)
 
     def _accumulate(self) -> None:
         """Take what this backward has pushed. A `torch.autograd.grad` never comes here."""
         pushed = self._pending.pop(torch._C._current_graph_task_id(), [])
+        if not self._was_applied:
+            self._check_anchor()
         self._follow_anchor()
         self._items += pushed
-        self._norm = self.table.bag_gradient_norm(self._items)
-        self._seen = float(np.float32(self._norm))
+        self._norm = self._norm_of(self._items)
+        self._seen = float(np.float32(self._norm)) or _NO_NORM
         assert self.anchor.grad is not None
         self.anchor.grad.fill_(self._seen)
+
+    def _norm_of(self, items: list[BagGradients]) -> float:
+        """`Table.bag_gradient_norm` of items that are checked."""
+        table, num_keys = self.table, sum(item.bags.keys.numel() for item in items)
+        table._check_open("bag_gradient_norm")
+        check_num_keys(table.config, "bag_gradient_norm", num_keys)
+        return table._bag_gradient_norm(items, default_threads(num_keys))
+
+    def _check_anchor(self) -> None:
+        """Warn if an optimizer steps the anchor, and nothing the table."""
+        value = self.anchor.item()
+        if self._first_value is None:
+            self._first_value = value
+        elif value != self._first_value:
+            self._was_applied = True  # said once
+            warnings.warn(
+                f"[GradientQueue] expected a step of the table since the last backward, got one of "
+                f"its anchor alone (table {self.table.name!r}): its rows are not trained; use "
+                "monolith.optim.Optimizer(model, dense=...), or call step() of the module",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _follow_anchor(self) -> None:
         """Do to the queue what was done to the anchor's gradient since the last backward."""
         gradient = self.anchor.grad
         value = 0.0 if gradient is None else gradient.item()
-        if value == 0 and (gradient is None or self._seen != 0):
+        if value == 0:
             self._items, self._norm, self._seen = [], 0.0, 0.0
         elif value != self._seen and self._seen != 0 and math.isfinite(self._seen):
             self.scale(value / self._seen)
@@ -134,36 +183,51 @@ class GradientQueue:
         self._pending.clear()
         self.anchor.grad = None
 
-    def check_finite(self, where: str) -> None:
-        """Refuse a gradient that the table would refuse, before anything has changed."""
+    def check(self, where: str, learning_rates: Sequence[float]) -> None:
+        """Refuse what `apply` would refuse, before anything has changed."""
+        if not self._has_keys():
+            return
+        verb = "apply_bag_gradients"
+        self.table._check_open(verb)
+        check_training(self.table.config, verb)
+        check_rates(self.table.config, verb, self.step, learning_rates)
         if self.table.config.non_finite == "refuse" and not math.isfinite(self.norm):
             raise ValueError(
                 f"{where} expected finite gradients, got norm {self.norm} (table "
                 f"{self.table.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
             )
 
+    def _has_keys(self) -> bool:
+        self._follow_anchor()
+        return any(item.bags.num_keys for item in self._items)
+
     def apply(
         self, *, learning_rates: Sequence[float] | None = None, now: int | None = None
     ) -> Applied:
         """One optimizer step per distinct key of the whole queue, which is empty then.
 
-        A step that the table refuses leaves the queue as it is.
+        A step that the table refuses leaves the queue as it is. Without a key it is no update.
         """
-        if not self.num_lookups:
+        if not self._has_keys():
             self.drop()
             return Applied(0, 0, 0, 0)
         applied = self.table.apply_bag_gradients(
             self._items, step=self.step, learning_rates=learning_rates, now=now
         )
+        self._was_applied = True
         self.drop()
         return applied
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: a copy has a table of its own; nothing is queued there."""
-        return {"table": copy_of_content(self.table), "anchor": self.anchor}
+        return {
+            "table": copy_of_content(self.table),
+            "anchor": self.anchor,
+            "is_seed_drawn": self.is_seed_drawn,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._connect(fill_table(state["table"]), state["anchor"])
+        self._connect(fill_table(state["table"]), state["anchor"], state["is_seed_drawn"])
 
 
 def _copied(bags: Bags) -> Bags:

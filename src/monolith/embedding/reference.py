@@ -9,7 +9,6 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +20,17 @@ from monolith.embedding.config import (
     TableConfig,
     segment_name,
     segments_of,
-    state_columns,
-    storage_of,
 )
 from monolith.embedding.cut import MAX_CUTS
 from monolith.embedding.reference_batch import (
     Matrix,
     distinct_keys,
     finite_gradients,
-    initial_weights,
     occurrence_sums,
     split_absent,
 )
 from monolith.embedding.reference_changes import ReferenceCut, ReferenceLog
+from monolith.embedding.reference_layout import ReferenceLayout
 from monolith.embedding.reference_optimizers import Call, optimizer_step
 from monolith.embedding.reference_retention import ReferenceRow, ReferenceRows, tensors_of
 from monolith.embedding.rows import Applied, Entries, Rows
@@ -71,13 +68,7 @@ class ReferenceTable(TableVerbs):
         self._cuts: set[object] = set()
         self._store = ReferenceRows(config, self._log.note)
         self._rows = self._store.rows
-        self._columns = _slices(config)
-        self._dtypes = {name: column.dtype for name, column in state_columns(config)}
-        self._storages = {
-            f"weight/{segment_name(config, i)}": storage_of(config, i)
-            for i in range(len(segments_of(config)))
-        }
-        self._width = max(at.stop for at in self._columns.values())
+        self._layout = ReferenceLayout(config)
         self._num_update_calls = 0
         self._latest_time = 0
 
@@ -119,7 +110,7 @@ class ReferenceTable(TableVerbs):
             distinct, _ = distinct_keys(keys.tolist())
             refused = self._store.make_room(distinct)
             new = [key for key in distinct if key not in self._rows and key not in refused]
-            self._store.put(new, self._fresh(new), [now] * len(new))
+            self._store.put(new, self._layout.fresh(new), [now] * len(new))
             return self._seen(keys.tolist(), True, step)
 
     def _assign(
@@ -174,7 +165,7 @@ class ReferenceTable(TableVerbs):
             distinct, _ = distinct_keys(keys.tolist())
             refused = self._store.make_room(distinct)
             distinct = [key for key in distinct if key not in refused]
-            self._store.put(distinct, self._fresh(distinct), [now] * len(distinct))
+            self._store.put(distinct, self._layout.fresh(distinct), [now] * len(distinct))
             return torch.from_numpy(existed.astype(np.int32))
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
@@ -188,10 +179,10 @@ class ReferenceTable(TableVerbs):
         with self._open("import_rows", max(rows.times.tolist(), default=0)):
             places, gone = split_absent(rows.keys.tolist(), absent)
             rows = rows.take(places)
-            values = np.empty((len(rows), self._width), np.float32)
-            for name in self._columns:
+            values = np.empty((len(rows), self._layout.width), np.float32)
+            for name in self._layout.columns:
                 column = rows.columns[name].detach()
-                self._column(values, name)[:] = self._decoded(name, column)
+                self._layout.column(values, name)[:] = self._layout.decoded(name, column)
             last = {key: i for i, key in enumerate(rows.keys.tolist())}
             refused = self._store.make_room(last)
             kept = [i for key, i in last.items() if key not in refused]
@@ -316,27 +307,13 @@ class ReferenceTable(TableVerbs):
 
     def _read(self, keys: Sequence[int], initial: bool = True) -> Matrix:
         """Copies of the rows, (n, width); a missing one is fresh, or zeros."""
-        rows = np.zeros((len(keys), self._width), np.float32)
+        rows = self._layout.zeros(len(keys))
         missing = [i for i, key in enumerate(keys) if key not in self._rows]
         if initial:
-            rows[missing] = self._fresh([keys[i] for i in missing])
+            rows[missing] = self._layout.fresh([keys[i] for i in missing])
         for i, key in enumerate(keys):
             if key in self._rows:
                 rows[i] = self._rows[key].values
-        return rows
-
-    def _fresh(self, keys: Sequence[int]) -> Matrix:
-        """The rows that missing keys would get, (n, width); of a serving table, zeros."""
-        rows = np.zeros((len(keys), self._width), np.float32)
-        if self._is_serving:
-            return rows
-        for i, segment in enumerate(segments_of(self.config)):
-            weights = self._columns[f"weight/{segment_name(self.config, i)}"]
-            rows[:, weights] = initial_weights(self.config, segment.initializer, keys, weights)
-        initial = rows[:, : self.dim]
-        initial[:] = reference_codecs.stored(self.config, keys, initial, call=0)
-        for name, column in state_columns(self.config):
-            self._column(rows, name)[:] = column.initial
         return rows
 
     def _stored(self, keys: Sequence[int], rows: Matrix) -> Matrix:
@@ -355,31 +332,13 @@ class ReferenceTable(TableVerbs):
                 seen[i] = 0
         return torch.from_numpy(seen)
 
-    def _encoded(self, name: str, values: NDArray[Any]) -> torch.Tensor:
-        """A column as exports have it."""
-        if name in self._storages:
-            return reference_codecs.encode(values, self._storages[name])
-        return torch.from_numpy(values.copy())
-
-    def _decoded(self, name: str, column: torch.Tensor) -> NDArray[Any]:
-        """The values of a column of an export."""
-        if name in self._storages:
-            dim = self._columns[name].stop - self._columns[name].start
-            return reference_codecs.decode(column, self._storages[name], dim)
-        values: NDArray[Any] = column.numpy()
-        return values
-
-    def _column(self, rows: Matrix, name: str) -> NDArray[Any]:
-        """A column of rows as a view of its own dtype, (n, size)."""
-        return rows[:, self._columns[name]].view(self._dtypes.get(name, "float32"))
-
     def _step(self, rows: Matrix, grads: Matrix, rates: list[float], step: int) -> None:
         """Every segment's optimizer on all rows; a learning rate of 0 leaves its segment alone."""
         for i, segment in enumerate(segments_of(self.config)):
             name, rate = segment_name(self.config, i), np.float32(rates[i])
-            weights = self._columns[f"weight/{name}"]
+            weights = self._layout.columns[f"weight/{name}"]
             state = {
-                column.name: self._column(rows, f"state/{name}/{column.name}")
+                column.name: self._layout.column(rows, f"state/{name}/{column.name}")
                 for column in segment.optimizer.state(segment.dim)
             }
             if rate != 0:
@@ -397,27 +356,12 @@ class ReferenceTable(TableVerbs):
         hashes = counter_random.key_hashes(keys)
         inside = np.flatnonzero((hashes >= np.uint64(first)) & (hashes <= np.uint64(last)))
         chosen: list[int] = keys[inside[np.argsort(hashes[inside])][:limit]].tolist()
-        values = np.zeros((len(chosen), self._width), np.float32)
+        values = self._layout.zeros(len(chosen))
         for i, key in enumerate(chosen):
             values[i] = rows[key].values
-        return self._exported(chosen, [rows[key].time for key in chosen], values)
+        return self._layout.exported(chosen, [rows[key].time for key in chosen], values)
 
     def _as_rows(self, keys: Sequence[int]) -> Rows:
         values = self._read(keys, initial=False)
         times = [self._rows[key].time if key in self._rows else 0 for key in keys]
-        return self._exported(keys, times, values)
-
-    def _exported(self, keys: Sequence[int], times: Sequence[int], values: Matrix) -> Rows:
-        return Rows(
-            torch.from_numpy(np.array(keys, np.int64)),
-            torch.from_numpy(np.array(times, np.int64)),
-            {name: self._encoded(name, self._column(values, name)) for name in self._columns},
-        )
-
-
-def _slices(config: TableConfig) -> dict[str, slice]:
-    """Where each column of an export lies in a row's 4-byte words, its weights decoded."""
-    words = {f"weight/{segment_name(config, i)}": s.dim for i, s in enumerate(segments_of(config))}
-    words.update({name: column.num_bytes // 4 for name, column in state_columns(config)})
-    ends = np.cumsum(list(words.values())).tolist()
-    return {name: slice(end - words[name], end) for name, end in zip(words, ends, strict=True)}
+        return self._layout.exported(keys, times, values)

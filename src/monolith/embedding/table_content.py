@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from monolith.embedding.checks import check_rows
+from monolith.embedding.checks import MAX_TIME, check_rows
 from monolith.embedding.config import column_dtypes, column_sizes
 from monolith.embedding.disk.config_json import config_to_json, first_difference
 from monolith.embedding.retention_checks import check_candidates
@@ -50,12 +50,7 @@ def restore_content(table: TableVerbs, content: Mapping[str, Any]) -> None:
         InvalidArgumentError: it is of another config or version.
     """
     which = f"(table {table.name!r})"
-    version = content.get("version") if isinstance(content, Mapping) else None
-    if version != _VERSION:
-        raise InvalidArgumentError(
-            f"[load_state_dict] expected table content of version {_VERSION}, got version "
-            f"{version} {which}"
-        )
+    _check_fields(content, which)
     found = first_difference(content["config"], config_to_json(table.config))
     if found:
         field, expected, got = found
@@ -71,6 +66,40 @@ def restore_content(table: TableVerbs, content: Mapping[str, Any]) -> None:
     table.import_candidates(content["candidates"])
     table.num_update_calls = content["num_update_calls"]
     table.latest_time = content["latest_time"]
+
+
+_FIELDS: dict[str, type] = {
+    "version": int,
+    "config": Mapping,
+    "keys": torch.Tensor,
+    "times": torch.Tensor,
+    "columns": Mapping,
+    "candidates": Mapping,
+    "num_update_calls": int,
+    "latest_time": int,
+}
+
+
+def _check_fields(content: Mapping[str, Any], which: str) -> None:
+    """Refuse a content of another version, or without a field, or with one of a wrong type."""
+    version = content.get("version") if isinstance(content, Mapping) else None
+    if version != _VERSION:
+        raise InvalidArgumentError(
+            f"[load_state_dict] expected table content of version {_VERSION}, got version "
+            f"{version} {which}"
+        )
+    for name, expected in _FIELDS.items():
+        value = content.get(name)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            got = type(value).__name__ if name in content else "none"
+            raise InvalidArgumentError(
+                f"[load_state_dict] expected {name} of type {expected.__name__}, got {got} {which}"
+            )
+    for name, most in (("num_update_calls", (1 << 63) - 1), ("latest_time", MAX_TIME)):
+        if not 0 <= content[name] <= most:
+            raise InvalidArgumentError(
+                f"[load_state_dict] expected {name} in [0, {most}], got {content[name]} {which}"
+            )
 
 
 def copy_of_content(table: TableVerbs) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import torch
 
 from monolith.nn.ids import as_keys
 from monolith.nn.table_module import TableModule
+from monolith.ops import Ragged
 
 __all__ = ["Embedding"]
 
@@ -20,15 +21,23 @@ class Embedding(TableModule):
         torch.Size([1, 3, 4])
     """
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - the name in torch
+    def forward(
+        self,
+        input: "torch.Tensor | Ragged",  # noqa: A002 - the name in torch
+    ) -> "torch.Tensor | Ragged":
         """Rows of the ids.
 
         Args:
-            input: int64 or int32, of any shape.
+            input: int64 or int32, of any shape; or a `Ragged` of them.
 
         Returns:
-            float32 (*, dim).
+            float32 (*, dim); of a `Ragged` one with the rows as its values.
         """
+        if isinstance(input, Ragged):
+            return Ragged(self._rows(input.values), input.row_splits)
+        return self._rows(input)
+
+    def _rows(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as messages call it
         keys = as_keys(self._where, "input", input)
         flat = keys.reshape(-1).contiguous()
         row_splits = torch.arange(flat.shape[0] + 1, device="cpu")  # a bag for each

@@ -1,6 +1,6 @@
 """`EmbeddingBag`: pooled rows of bags of ids, for any int64."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -8,9 +8,6 @@ from monolith.embedding.bags import MODES
 from monolith.nn.ids import as_keys
 from monolith.nn.table_module import TableModule
 from monolith.ops import Ragged
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["EmbeddingBag"]
 
@@ -81,8 +78,15 @@ class EmbeddingBag(TableModule):
         if weights is not None:
             self._check_weights(weights, ids)
             weights = weights.reshape(-1).contiguous()
-        flat = ids if ids.dim() == 1 else ids.reshape(-1)
-        return self._lookup(flat.contiguous(), splits.contiguous(), self.mode, weights)
+        flat = (ids if ids.dim() == 1 else ids.reshape(-1)).contiguous()
+        splits = splits.contiguous()
+        if offsets is None or torch.compiler.is_compiling():
+            return self._lookup(flat, splits, self.mode, weights)
+        try:
+            return self._lookup(flat, splits, self.mode, weights)
+        except ValueError:
+            self._check_offsets(splits, len(flat))  # in the caller's words, when it is too late
+            raise
 
     def _splits(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
         if ids.dim() == 2:
@@ -106,6 +110,23 @@ class EmbeddingBag(TableModule):
             return offsets
         return torch.cat([offsets, offsets.new_full((1,), ids.shape[0])])
 
+    def _check_offsets(self, splits: torch.Tensor, num_ids: int) -> None:
+        given = splits.tolist() if self.include_last_offset else splits.tolist()[:-1]
+        if given and max(given) > num_ids:
+            expected = f"of at most {num_ids}, the number of ids"
+        elif given and given[0] != 0:
+            expected = "from 0 on"
+        elif given != sorted(given):
+            expected = "that do not decrease"
+        elif self.include_last_offset and given[-1:] != [num_ids]:
+            expected = f"that end with {num_ids}, the number of ids"
+        elif not given and num_ids:
+            expected = f"for {num_ids} ids"
+        else:
+            return
+        shown = f"{given[:8]}{' ...' if len(given) > 8 else ''}"
+        raise ValueError(f"{self._where} expected offsets {expected}, got {shown}") from None
+
     def _check_no_offsets(self, offsets: torch.Tensor | None, beside: str) -> None:
         if offsets is not None:
             raise ValueError(
@@ -119,8 +140,18 @@ class EmbeddingBag(TableModule):
                 f"{self._where} expected per_sample_weights only with mode 'sum', "
                 f"got mode {self.mode!r}"
             )
+        name = f"{self._where} expected per_sample_weights"
+        if not isinstance(weights, torch.Tensor):
+            raise TypeError(
+                f"{name} as a torch.Tensor, got {type(weights).__name__}; make one with "
+                "torch.tensor"
+            )
+        if weights.dtype != torch.float32:
+            got = str(weights.dtype).removeprefix("torch.")
+            raise TypeError(f"{name} of dtype float32, got {got}; cast with .float()")
+        if weights.device.type != "cpu":
+            raise ValueError(f"{name} on device cpu, got {weights.device}; move with .cpu()")
         if weights.shape != ids.shape:
             raise ValueError(
-                f"{self._where} expected per_sample_weights of the shape of the ids, "
-                f"{tuple(ids.shape)}, got {tuple(weights.shape)}"
+                f"{name} of the shape of the ids, {tuple(ids.shape)}, got {tuple(weights.shape)}"
             )

@@ -12,6 +12,11 @@ def as_keys(where: str, name: str, ids: torch.Tensor) -> torch.Tensor:
             f"{where} expected {name} as a torch.Tensor, got {type(ids).__name__}; "
             "make one with torch.tensor"
         )
+    if ids.is_nested:
+        raise TypeError(
+            f"{where} expected {name} as a dense tensor or a Ragged, got a nested tensor; make a "
+            "Ragged of it with Ragged.from_nested"
+        )
     if ids.dtype != torch.int64:
         if ids.dtype != torch.int32:
             raise TypeError(

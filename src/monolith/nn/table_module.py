@@ -15,6 +15,7 @@ from monolith.embedding.disk.plan import plan_tables
 from monolith.embedding.gradient_queue import GradientQueue, queue_of
 from monolith.embedding.table_content import restore_content, table_content
 from monolith.embedding.verbs import TableVerbs
+from monolith.nn.ids import as_keys
 from monolith.nn.options import REFUSED_ATTRIBUTES, TableOptions, check_options, make_table
 
 if TYPE_CHECKING:
@@ -69,9 +70,6 @@ class TableModule(torch.nn.Module):
         if missing not in ("initial", "zeros"):
             raise ValueError(f"{where} expected missing 'initial' or 'zeros', got {missing!r}")
         self.missing = missing
-        self._seed_is_drawn = (
-            table is None and config is None and not {"name", "seed"} & set(options)
-        )
         self.queue = self._make_queue(as_integer(where, "dim", dim), table, config, options)
         self.anchor = self.queue.anchor
 
@@ -95,7 +93,8 @@ class TableModule(torch.nn.Module):
             raise TypeError(f"{where} expected table as a Table, got {table!r}")
         made = table if table is not None else Table(config) if config is not None else None
         if made is None:
-            return GradientQueue(make_table(dim, options))
+            is_seed_drawn = not {"name", "seed"} & set(options)
+            return GradientQueue(make_table(dim, options), is_seed_drawn=is_seed_drawn)
         if made.dim != dim:
             raise ValueError(
                 f"{where} expected dim {made.dim} of the table, got {dim} (table {made.name!r})"
@@ -199,6 +198,7 @@ class TableModule(torch.nn.Module):
             )
             return
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._parameters["anchor"] = self.queue.anchor  # assign=True puts another in its place
 
     def save(self, path: "str | os.PathLike[str]", **options: Any) -> None:
         """Write the table into a folder; for large tables. Options as in `save_tables`."""
@@ -215,7 +215,7 @@ class TableModule(torch.nn.Module):
     def _table_with_seed(self, seed: Any) -> TableVerbs:
         """The table; a new one if the seed differs and was drawn, for it belongs to the rows."""
         table = self.table
-        if not self._seed_is_drawn or seed is None or seed == table.config.seed:
+        if not self.queue.is_seed_drawn or seed is None or seed == table.config.seed:
             return table
         config = dataclasses.replace(table.config, seed=seed)
         made = type(table)(config, clock=table._clock, changes_bytes=table._changes_bytes)
@@ -241,7 +241,7 @@ class TableModule(torch.nn.Module):
 
         Args:
             weights: float (num_rows, dim).
-            keys: int64 (num_rows,); 0, 1, 2 and so on if None, as the torch classes have it.
+            keys: int64 or int32 (num_rows,); 0, 1, 2 and so on if None, as in torch.
             freeze: do not train them.
             options: of the constructor.
 
@@ -258,6 +258,7 @@ class TableModule(torch.nn.Module):
             )
         if keys is None:
             keys = torch.arange(len(weights), device="cpu")
+        keys = as_keys(f"[{cls.__name__}.from_pretrained]", "keys", keys)
         module = cls(weights.shape[1], **options)
         values = weights.detach().to("cpu", torch.float32).contiguous()
         module.table.reinitialize(keys)  # rows without a question to admission

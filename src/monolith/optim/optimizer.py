@@ -45,8 +45,11 @@ class Optimizer(torch.optim.Optimizer):
         dense: torch.optim.Optimizer | None = None,
     ) -> None:
         self._is_built = False
-        self.queues = _queues_of(modules)
+        given = _as_modules(modules)
+        self.queues = _queues_of(given)
         self.dense = _checked_dense(dense)
+        if dense is None:
+            _check_only_tables(given, self.queues)
         groups = self._take_dense_groups()
         self._num_dense = len(groups)
         with_names = any("param_names" in group for group in groups)
@@ -56,6 +59,11 @@ class Optimizer(torch.optim.Optimizer):
         self._is_built = True
         if self.dense is not None:
             self.state = self.dense.state
+            self.defaults = dict(self.dense.defaults)
+            # Schedulers that cycle the momentum write it into every group; tables leave it there.
+            momentum = {k: v for k, v in self.defaults.items() if k in ("betas", "momentum")}
+            for group in self._table_groups():
+                group.update(momentum)
 
     def _take_dense_groups(self) -> list[dict[str, Any]]:
         """The groups of the dense optimizer, without anchors; the objects themselves."""
@@ -68,11 +76,10 @@ class Optimizer(torch.optim.Optimizer):
                 group[name] = [value for value, kept in pairs if kept]
         return groups
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Step the dense parameters, then each table: one dedup and one update of its whole queue.
 
-        Nothing is stepped if a table would refuse its gradients.
+        Nothing is stepped if a table would refuse its gradients, its learning rates or the call.
 
         Args:
             closure: computes the loss and its gradients again, once, before the step.
@@ -88,10 +95,10 @@ class Optimizer(torch.optim.Optimizer):
             for queue in self.queues:
                 queue.drop()
             return loss
-        for queue in self.queues:
-            queue.check_finite("[Optimizer.step]")
         groups = iter(self._table_groups())
         rates = [self._learning_rates(queue, groups) for queue in self.queues]
+        for queue, of_segments in zip(self.queues, rates, strict=True):
+            queue.check("[Optimizer.step]", of_segments)
         if self.dense is not None:
             self.dense.step()
         for queue, of_segments in zip(self.queues, rates, strict=True):
@@ -134,9 +141,17 @@ class Optimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of the dense parameters and the queues of the tables."""
-        super().zero_grad(set_to_none)
+        if self.dense is not None:
+            self.dense.zero_grad(set_to_none)
         for queue in self.queues:
             queue.drop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refused: a copy would step other parameters than those of a copied model."""
+        raise TypeError(
+            "[Optimizer] expected no copy and no pickle of it, got one; make a new one and call "
+            "load_state_dict(optimizer.state_dict())"
+        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused after construction: groups of `dense` come first."""
@@ -165,8 +180,7 @@ class Optimizer(torch.optim.Optimizer):
             self.dense.__setstate__({"state": self.state, "param_groups": groups})
 
 
-def _queues_of(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[GradientQueue]:
-    """The queues of all tables, each once."""
+def _as_modules(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
     given = [modules] if isinstance(modules, torch.nn.Module) else list(modules)
     for module in given:
         if not isinstance(module, torch.nn.Module):
@@ -174,6 +188,28 @@ def _queues_of(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[Gra
                 f"[Optimizer] expected a module or several, got {type(module).__name__}; pass the "
                 "model, not its parameters"
             )
+    return given
+
+
+def _check_only_tables(given: list[torch.nn.Module], queues: list[GradientQueue]) -> None:
+    """Refuse parameters that nobody would step."""
+    anchors = {queue.anchor for queue in queues}
+    others = [
+        name
+        for module in given
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and parameter not in anchors
+    ]
+    if others:
+        raise ValueError(
+            f"[Optimizer] expected dense, an optimizer of the other parameters, got none beside "
+            f"{', '.join(others[:3])}{' ...' if len(others) > 3 else ''} ({len(others)} in all); "
+            "pass dense=torch.optim.Adam(model.parameters()), or only the modules with tables"
+        )
+
+
+def _queues_of(given: list[torch.nn.Module]) -> list[GradientQueue]:
+    """The queues of all tables, each once."""
     inner = (part for module in given for part in module.modules())
     found = (getattr(part, "queue", None) for part in inner)
     queues = {q.handle: q for q in found if isinstance(q, GradientQueue)}
