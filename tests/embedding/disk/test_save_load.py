@@ -245,26 +245,6 @@ def test_a_second_save_into_the_same_folder_is_refused_while_one_runs(tmp_path):
     assert_same_table(load_table(tmp_path), table)
 
 
-def test_saves_beside_writers_hold_rows_of_one_moment(tmp_path):
-    table, is_done = make(plain(4)), threading.Event()
-    numbers = random_keys(5000)
-
-    def write():
-        for i in range(1, 10_000):
-            table.assign(numbers, torch.full((5000, 4), float(i)))
-            if is_done.is_set():
-                return
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    for _ in range(3):
-        save_tables(table, tmp_path)
-        weights = exported(load_table(tmp_path)).columns.get("weight/0", torch.ones(1, 4))
-        assert (weights == weights[0, 0]).all()
-    is_done.set()
-    thread.join()
-
-
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("config", [plain(8), CONFIG], ids=["rows", "rows and candidates"])
 def test_a_save_lets_go_of_the_rows_that_are_written(tmp_path, config):
@@ -287,35 +267,6 @@ def test_paths_with_a_scheme(tmp_path, scheme):
     save_tables(table, path)
     save_tables(table, path)
     assert_same_table(load_table(path), table)
-
-
-def test_a_save_of_a_cut_holds_its_moment_and_leaves_it_open(tmp_path):
-    tables = [filled(100, plain(2, name=name)) for name in "ab"]
-    before = [load_table(saved(tmp_path, table)) for table in tables]
-    with tables[0].cut() as snapshot:
-        tables[0].assign(keys(1), torch.ones(1, 2))
-        for _ in range(2):
-            save_tables([snapshot, tables[1]], tmp_path)
-        rows = next(snapshot.export())
-    loaded = load_tables(tmp_path)
-    assert len(rows) == len(before[0])
-    for name, expected in zip("ab", before, strict=True):
-        assert_same_table(loaded[name], expected)
-
-
-def test_a_closed_cut_is_not_saved(tmp_path):
-    snapshot = filled(3).cut()
-    snapshot.close()
-    with pytest.raises(FailedPreconditionError, match="expected an open cut, got a closed one"):
-        save_tables(snapshot, tmp_path)
-    assert listing(tmp_path) == {}
-
-
-def test_a_cut_and_its_table_are_not_saved_together(tmp_path):
-    table = filled(3)
-    text = r"expected tables of different names, got \['user', 'user'\]"
-    with table.cut() as snapshot, pytest.raises(ValueError, match=text):
-        save_tables([table, snapshot], tmp_path)
 
 
 def test_a_save_of_no_partitions_has_no_rows(tmp_path):
@@ -390,15 +341,3 @@ def test_a_load_checks_rows_once_and_stores_them_as_they_are(tmp_path, monkeypat
     save_tables(table, tmp_path)
     monkeypatch.setattr(checks, "check_rows", None)  # of `import_rows`
     assert load_table(tmp_path).contains(keys(7)).tolist() == [True]
-
-
-def test_a_save_gives_up_the_cut_of_a_table_with_its_last_file(tmp_path):
-    a, b = (filled(100, plain(name=name)) for name in "ab")
-
-    def clear(progress):
-        if progress.num_rows > len(b):
-            a.clear()
-
-    save_tables([a, b], tmp_path, progress=clear, num_threads=1)
-    assert len(a) == 0
-    assert len(load_table(tmp_path, name="a")) == len(b)
