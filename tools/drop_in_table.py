@@ -14,7 +14,7 @@ def table() -> str:
     """The whole table in Markdown."""
     from tests.nn.test_drop_in import facts
 
-    return HEADER + "".join(f"| {' | '.join(fact)} |\n" for fact in facts())  # type: ignore[no-untyped-call]
+    return HEADER + "".join(f"| {' | '.join(fact)} |\n" for fact in facts())
 
 
 def page(text: str) -> str:

@@ -70,7 +70,7 @@ def lookup_bags(
 
 def _check_eager(queue: GradientQueue, anchor: torch.Tensor) -> None:
     """Refuse what would lose gradients or rows without a word."""
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         raise RuntimeError(
             f"[torch.jit.trace] expected no lookup in a traced function, got one: its rows would "
             f"become constants (table {queue.table.name!r}); use torch.export"

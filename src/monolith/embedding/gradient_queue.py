@@ -117,10 +117,12 @@ class GradientQueue:
         item = BagGradients(_copied(bags), gradients, winners)
         if backward not in self._pending:
             self._pending[backward] = []
+
+            def forget() -> None:
+                self._pending.pop(backward, None)
+
             # What never comes to the anchor, as in `torch.autograd.grad`, goes with its backward.
-            torch.autograd.Variable._execution_engine.queue_callback(
-                lambda: self._pending.pop(backward, None)
-            )
+            torch.autograd.Variable._execution_engine.queue_callback(forget)
         self._pending[backward].append(item)
         return gradients.new_zeros(1)
 

@@ -68,16 +68,16 @@ def restore_content(table: TableVerbs, content: Mapping[str, Any]) -> None:
     table.latest_time = content["latest_time"]
 
 
-_FIELDS: dict[str, type] = {
-    "version": int,
-    "config": Mapping,
-    "keys": torch.Tensor,
-    "times": torch.Tensor,
-    "columns": Mapping,
-    "candidates": Mapping,
-    "num_update_calls": int,
-    "latest_time": int,
-}
+_FIELDS: tuple[tuple[str, type], ...] = (
+    ("version", int),
+    ("config", Mapping),
+    ("keys", torch.Tensor),
+    ("times", torch.Tensor),
+    ("columns", Mapping),
+    ("candidates", Mapping),
+    ("num_update_calls", int),
+    ("latest_time", int),
+)
 
 
 def _check_fields(content: Mapping[str, Any], which: str) -> None:
@@ -88,7 +88,7 @@ def _check_fields(content: Mapping[str, Any], which: str) -> None:
             f"[load_state_dict] expected table content of version {_VERSION}, got version "
             f"{version} {which}"
         )
-    for name, expected in _FIELDS.items():
+    for name, expected in _FIELDS:
         value = content.get(name)
         if not isinstance(value, expected) or isinstance(value, bool):
             got = type(value).__name__ if name in content else "none"
