@@ -171,7 +171,7 @@ class ClickWorker:
         return {"value": rate / 1e3, "others_cores": window.others_cores}
 
     def _run(self, num_steps: int) -> None:
-        loss = None
+        loss: Any = math.nan
         for position in range(self._position, self._position + num_steps):
             loss = self._system.train(self._batches[position % len(self._batches)])
         self._position += num_steps

@@ -92,7 +92,7 @@ class ManyTables(OurClick):
     def _by_feature(self, flat: torch.Tensor) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:
         """Modules of the features that have some of the numbers, their ids, and where they are."""
         features, ids = flat // self.sizes.rows, flat % self.sizes.rows
-        masks = [(int(number), features == number) for number in features.unique()]
+        masks = [(int(number), features == number) for number in torch.unique(features)]
         return [(self.modules[number], ids[mine], mine) for number, mine in masks]
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

@@ -83,7 +83,7 @@ class TorchClick(ClickSystem):
         self.optimizer.zero_grad()
         inputs = torch.cat([prepared.dense, self.embed(prepared.ids)], 1)
         loss = log_loss(self.layers, inputs, prepared.labels)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
 
@@ -102,7 +102,7 @@ class DenseStep:
         self._optimizer.zero_grad()
         self._inputs.grad = None
         loss = log_loss(self._layers, self._inputs, labels)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return loss.detach()
 
