@@ -85,11 +85,12 @@ class StepSplit:
 
         for table in self._tables:
             for verb in _VERBS:
-                setattr(table, verb, functools.partial(timed, verb, getattr(table, verb)))
+                inner = f"_{verb}"  # modules have checked the arguments, and call what is below
+                setattr(table, inner, functools.partial(timed, verb, getattr(table, inner)))
         yield seconds
         for table in self._tables:
             for verb in _VERBS:
-                delattr(table, verb)
+                delattr(table, f"_{verb}")
 
     @staticmethod
     def _copies(steps: Steps, num_steps: int = 8) -> float:

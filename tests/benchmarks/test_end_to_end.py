@@ -110,7 +110,7 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert sum(parts) == pytest.approx(split["step_ms"], abs=0.003)
     assert split["verbs_ms"]["lookup_bags"] > 0
     assert split["copy_ms"] > 0
-    assert "lookup_bags" not in vars(table)
+    assert "_lookup_bags" not in vars(table)
 
 
 def test_small_bags_of_both_systems_give_the_same_outputs() -> None:

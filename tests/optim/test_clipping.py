@@ -2,29 +2,10 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from monolith.embedding import (
-    Zeros,
-)
 from monolith.optim import Optimizer
 from tests.nn.cases import make_bag, rows
+from tests.optim.cases import IDS, adam
 from tests.suites.table_base import assert_same_rows
-
-IDS = torch.tensor([[1, 2], [2, 3]])
-
-
-@pytest.fixture
-def bag():
-    return make_bag(initializer=Zeros())
-
-
-@pytest.fixture
-def model(bag):
-    torch.manual_seed(0)
-    return torch.nn.Sequential(bag, torch.nn.Linear(2, 1))
-
-
-def adam(model):
-    return torch.optim.Adam(model.parameters(), lr=0.01)
 
 
 def expected_norm(grads):

@@ -19,24 +19,8 @@ from monolith.errors import FailedPreconditionError
 from monolith.nn import Embedding, EmbeddingBag
 from monolith.optim import Optimizer
 from tests.nn.cases import Model, make_bag, rows, train
+from tests.optim.cases import IDS, adam
 from tests.suites.table_base import assert_same_rows
-
-IDS = torch.tensor([[1, 2], [2, 3]])
-
-
-@pytest.fixture
-def bag():
-    return make_bag(initializer=Zeros())
-
-
-@pytest.fixture
-def model(bag):
-    torch.manual_seed(0)
-    return torch.nn.Sequential(bag, torch.nn.Linear(2, 1))
-
-
-def adam(model):
-    return torch.optim.Adam(model.parameters(), lr=0.01)
 
 
 def test_a_step_trains_dense_parameters_and_rows(model):
