@@ -16,7 +16,7 @@ from torch.nn import functional
 import monolith
 from benchmarks import workload as work
 from benchmarks.harness import Measurement, Rules, Sample, emit, interleave, ratios, say, timed
-from benchmarks.ours import table_config
+from benchmarks.ours import fill_known, table_config
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.worker import check
 from benchmarks.workload import Workload
@@ -41,11 +41,7 @@ class Bench:
         self.workload = workload
         torch.set_num_threads(workload.threads)
         self.table = Table(table_config(workload.dim, with_state=True))
-        self._weight = torch.empty(workload.rows, workload.dim)
-        for indices in work.index_ranges(workload.rows, workload.batch):
-            values = torch.from_numpy(work.values_of(indices, workload.dim))
-            self.table.assign(torch.from_numpy(work.keys_of(indices)), values)
-            self._weight[torch.from_numpy(indices)] = values
+        self._weight = fill_known(self.table, workload)
         batches = work.index_batches(workload, _DISTRIBUTION)
         self._ids = [torch.from_numpy(batch) for batch in batches]
         self._keys = [torch.from_numpy(work.keys_of(batch)) for batch in batches]

@@ -14,6 +14,7 @@ from benchmarks.workload import (
     Workload,
     index_ranges,
     keys_of,
+    values_of,
 )
 from monolith.embedding import SGD, Adagrad, ReferenceTable, Segment, Table, TableConfig, Uniform
 
@@ -29,6 +30,16 @@ def fill(table: Table, workload: Workload) -> None:
     """All rows of a workload, with their initial values."""
     for indices in index_ranges(workload.rows, workload.batch):
         table.lookup_or_insert(torch.from_numpy(keys_of(indices)))
+
+
+def fill_known(table: Table, workload: Workload) -> torch.Tensor:
+    """All rows of a workload with their known values; the same rows as a tensor, by index."""
+    weight = torch.empty(workload.rows, workload.dim)
+    for indices in index_ranges(workload.rows, workload.batch):
+        values = torch.from_numpy(values_of(indices, workload.dim))
+        table.assign(torch.from_numpy(keys_of(indices)), values)
+        weight[torch.from_numpy(indices)] = values
+    return weight
 
 
 class Monolith(System):

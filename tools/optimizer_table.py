@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from monolith.embedding import optimizers
+from tools.page_table import rewrite
 
 PAGE = Path(__file__).parents[1] / "docs" / "optimizers.md"
-BEGIN, END = "<!-- begin table -->\n", "<!-- end table -->\n"
 HEADER = "| optimizer | state, bytes per row | update | options |\n|---|---|---|---|\n"
 
 
@@ -54,15 +54,9 @@ def table() -> str:
     return HEADER + "".join(rows)
 
 
-def page(text: str) -> str:
-    """The page with the table of the code."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}{table()}{END}{rest.split(END)[1]}"
-
-
 def main() -> None:
     """Rewrites the page."""
-    PAGE.write_text(page(PAGE.read_text()))
+    rewrite(PAGE, table())
 
 
 if __name__ == "__main__":

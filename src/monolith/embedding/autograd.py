@@ -195,15 +195,9 @@ def _lookup_op(
 
 @_lookup_op.register_fake
 def _(
-    anchor: torch.Tensor,
-    keys: torch.Tensor,
-    row_splits: torch.Tensor,
-    weights: torch.Tensor | None,
-    handle: int,
-    mode: str,
-    missing: str,
-    padding: int | None,
+    anchor: torch.Tensor, keys: Any, row_splits: torch.Tensor, weights: Any, *options: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    handle, mode, *_ = options
     values = anchor.new_empty((row_splits.shape[0] - 1, queue_at(handle).table.dim))
     return values, values.new_empty(values.shape if mode == "max" else (0,), dtype=torch.int32)
 
@@ -234,17 +228,7 @@ def _push_op(
 
 
 @_push_op.register_fake
-def _(
-    gradients: torch.Tensor,
-    keys: torch.Tensor,
-    row_splits: torch.Tensor,
-    weights: torch.Tensor | None,
-    winners: torch.Tensor,
-    handle: int,
-    mode: str,
-    padding: int | None,
-    number: int,
-) -> torch.Tensor:
+def _(gradients: torch.Tensor, *_: Any) -> torch.Tensor:
     return gradients.new_empty(1)
 
 
@@ -268,15 +252,7 @@ def _weight_gradients_op(
 
 
 @_weight_gradients_op.register_fake
-def _(
-    gradients: torch.Tensor,
-    keys: torch.Tensor,
-    row_splits: torch.Tensor,
-    weights: torch.Tensor,
-    handle: int,
-    missing: str,
-    padding: int | None,
-) -> torch.Tensor:
+def _(gradients: Any, keys: Any, row_splits: Any, weights: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty_like(weights)
 
 
