@@ -4,9 +4,8 @@ from tools import optimizer_table
 
 
 def test_the_page_shows_the_table_of_the_code():
-    assert optimizer_table.table() in optimizer_table.PAGE.read_text(), "run python -m tools.optimizer_table"
-        "run python -m tools.optimizer_table"
-    )
+    shown = optimizer_table.PAGE.read_text()
+    assert optimizer_table.table() in shown, "run python -m tools.optimizer_table"
 
 
 def test_every_optimizer_has_a_line():
