@@ -15,7 +15,7 @@ from monolith.embedding.verbs import TableVerbs
 
 Steps = Callable[[int], None]
 _NUM_ROUNDS = 5
-_VERBS = ("lookup_bags", "bag_gradient_norm", "apply_bag_gradients")
+_VERBS = ("lookup_bags", "sum_bag_gradients", "apply_bag_gradients")
 _COPIES = ("cat", "copy_", "clone", "arange", "fill_", "zero_")
 
 

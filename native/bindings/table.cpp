@@ -19,6 +19,7 @@ using monolith::BagPiece;
 using monolith::Bags;
 using monolith::BudgetPolicy;
 using monolith::Cut;
+using monolith::GradientSum;
 using monolith::NonFinite;
 using monolith::PoolMode;
 using monolith::Recorder;
@@ -179,20 +180,21 @@ void bind_bags(nb::class_<Table>& table) {
       ReleaseGil(), "bags"_a, "grads"_a, "out"_a, "initial"_a, "scales"_a, "threads"_a);
 }
 
-void bind_bag_gradients(nb::class_<Table>& table) {
+void bind_bag_gradients(nb::module_& module, nb::class_<Table>& table) {
+  nb::class_<GradientSum>(module, "GradientSum").def_prop_ro("norm", &GradientSum::norm);
   table.def(
       "apply_bag_gradients",
-      [](Table& self, const std::vector<PieceTuple>& pieces, const std::vector<float>& rates,
+      [](Table& self, GradientSum& sum, const std::vector<float>& rates,
          const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads) {
-        const auto counts = self.apply_bag_gradients(
-            pieces_of(pieces), {rates.data(), scales.data(), step}, now, threads);
+        const auto counts =
+            self.apply_bag_gradients(sum, {rates.data(), scales.data(), step}, now, threads);
         return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
       },
-      ReleaseGil(), "pieces"_a, "rates"_a, "scales"_a, "step"_a, "now"_a, "threads"_a);
+      ReleaseGil(), "summed"_a, "rates"_a, "scales"_a, "step"_a, "now"_a, "threads"_a);
   table.def(
-      "bag_gradient_norm",
+      "sum_bag_gradients",
       [](const Table& self, const std::vector<PieceTuple>& pieces, unsigned threads) {
-        return self.bag_gradient_norm(pieces_of(pieces), threads);
+        return new GradientSum(self.sum_bag_gradients(pieces_of(pieces), threads));
       },
       ReleaseGil(), "pieces"_a, "threads"_a);
 }
@@ -367,7 +369,7 @@ void init_table(nb::module_& module) {
             "log_bytes"_a = uint64_t{64} << 20, "records"_a = false, "first_generation"_a = 1);
   bind_reads(table);
   bind_bags(table);
-  bind_bag_gradients(table);
+  bind_bag_gradients(module, table);
   bind_writes(table);
   bind_retention(table);
   bind_changes(table);

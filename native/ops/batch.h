@@ -32,10 +32,15 @@ class Batch {
     std::vector<uint32_t> slots, groups, order;
   };
 
-  // Three passes, each finished by all threads before the next: count(member), then place(member),
-  // then group(p) once per partition, which allocates nothing but scratch.
-  void count(unsigned member, unsigned num_members) noexcept;
-  void place(unsigned member, unsigned num_members) noexcept;
+  // What the members of a team do first, all together; then group(p) once per partition, which
+  // allocates nothing but scratch.
+  template <typename Team>
+  void arrange(Team& team, unsigned member) noexcept {
+    count(member, team.size());
+    team.meet();
+    place(member, team.size());
+    team.meet();
+  }
   void group(uint32_t partition, Scratch& scratch);
 
   enum State : uint32_t { kOld, kHeld, kNew, kRefused };  // kHeld: old, and marked
@@ -53,12 +58,20 @@ class Batch {
   std::span<Entry> distinct(uint32_t partition) const noexcept {
     return {entries_.get() + starts_[partition], num_distinct_[partition]};
   }
+  // Its number among those of all partitions, with gaps; less than size().
+  size_t index_of(const Entry& entry) const noexcept { return &entry - entries_.get(); }
+  // The occurrences in a partition: those of its first distinct key, of the second, and so on.
+  std::span<const uint32_t> order(uint32_t partition) const noexcept {
+    return {order_.get() + starts_[partition], starts_[partition + 1] - starts_[partition]};
+  }
   // Occurrences of a distinct key, ascending.
   std::span<const uint32_t> occurrences(const Entry& entry) const noexcept {
     return {order_.get() + entry.first, entry.num_occurs};
   }
 
  private:
+  void count(unsigned member, unsigned num_members) noexcept;
+  void place(unsigned member, unsigned num_members) noexcept;
   uint32_t bucket_of(uint64_t hash) const noexcept {
     return static_cast<uint32_t>(hash >> 1 >> (63 - bucket_bits_));
   }

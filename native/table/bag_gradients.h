@@ -6,7 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "ops/batch.h"
 #include "optimizer/kernels.h"
+#include "table/arena.h"
 #include "table/bags.h"
 
 namespace monolith {
@@ -25,12 +27,10 @@ class BagGradients {
   const int64_t* keys() const noexcept { return keys_; }
   size_t size() const noexcept { return starts_.back(); }
 
-  void prefetch_place(uint32_t i) const noexcept { __builtin_prefetch(rows_.get() + i); }
-  void prefetch(uint32_t i) const noexcept;
-  // Sum of the occurrences' gradients in order, starting from the first (contract 1): in scratch,
-  // (dim), or where it is.
-  const float* sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
-                   float* scratch) const noexcept;
+  [[gnu::always_inline]] void prefetch(uint32_t i) const noexcept { prefetch_bytes(row(i), dim_ * 4); }
+  // out = sum of the occurrences' gradients in order, starting from the first (contract 1).
+  void sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
+           float* out) const noexcept;
 
  private:
   // The gradient of one occurrence.
@@ -41,14 +41,55 @@ class BagGradients {
     int32_t place;  // of the columns that it won
   };
   Term term(uint32_t i) const noexcept;
+  // Of an occurrence, its bag's gradient.
+  const float* row(uint32_t i) const noexcept {
+    return rows_ ? rows_[i] : pieces_.front().grads + size_t{i} * dim_;
+  }
 
   const std::span<const BagPiece> pieces_;
   const size_t dim_;
   std::vector<size_t> starts_;               // (pieces + 1,), of their occurrences
   std::vector<std::vector<float>> factors_;  // of each piece's bags, where its mode has any
-  std::unique_ptr<const float*[]> rows_;     // of each occurrence, its bag's gradient
+  std::unique_ptr<const float*[]> rows_;     // of each occurrence; null: in its own place
   std::unique_ptr<int64_t[]> joined_;        // keys of several pieces
   const int64_t* keys_;
+};
+
+// The gradients of the distinct keys in some bags: those of equal keys are summed.
+class GradientSum {
+ public:
+  // The pieces are copied; the memory that they name is borrowed while it lives. salt, depth: of
+  // the table, as Batch takes them.
+  GradientSum(std::vector<BagPiece> pieces, size_t dim, const Kernels& kernels, uint64_t salt,
+              uint32_t depth, unsigned threads);
+  GradientSum(const GradientSum&) = delete;
+  GradientSum& operator=(const GradientSum&) = delete;
+
+  // L2 norm; not finite if a gradient of a key is not, or a sum.
+  double norm() const noexcept { return norm_; }
+  const BagGradients& grads() const noexcept { return grads_; }
+  Batch& batch() noexcept { return batch_; }
+
+  // Of a distinct key, (dim). What a writing call asks of its values.
+  [[gnu::always_inline]] void prefetch(const Batch&, const Batch::Entry& entry) const noexcept {
+    prefetch_bytes(at(entry), dim_ * 4);
+  }
+  const float* sum(const Batch&, const Batch::Entry& entry, const Kernels&, float*) const noexcept {
+    return at(entry);
+  }
+
+ private:
+  const float* at(const Batch::Entry& entry) const noexcept {
+    return sums_.get() + batch_.index_of(entry) * dim_;
+  }
+  void add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept;
+
+  const std::vector<BagPiece> pieces_;
+  const size_t dim_;
+  const BagGradients grads_;
+  Batch batch_;
+  std::unique_ptr<float[]> sums_;  // (occurrences, dim), used at the places of the distinct keys
+  double norm_ = 0.0;
 };
 
 }  // namespace monolith

@@ -25,6 +25,14 @@ struct Bags {
     if (row_splits[0] != 0 || row_splits[num_bags] != static_cast<int64_t>(num_keys)) return false;
     return std::is_sorted(row_splits, row_splits + num_bags + 1);
   }
+  // Whether every bag is one key.
+  bool are_single() const noexcept {
+    if (num_bags != num_keys) return false;
+    for (size_t bag = 0; bag < num_bags; ++bag) {
+      if (begin(bag) != bag) return false;
+    }
+    return true;
+  }
   size_t begin(size_t bag) const noexcept { return static_cast<size_t>(row_splits[bag]); }
   size_t end(size_t bag) const noexcept { return static_cast<size_t>(row_splits[bag + 1]); }
   bool has_factors() const noexcept { return mode == PoolMode::kMean || mode == PoolMode::kSqrtn; }

@@ -101,10 +101,7 @@ std::vector<int64_t> Table::in_hash_order(const std::vector<int64_t>& keys, unsi
   Batch batch(keys.data(), static_cast<uint32_t>(keys.size()), nullptr, index_.salt(), 0, threads);
   std::atomic<uint32_t> next{0};
   Team::run(threads, [&](Team& team, unsigned member) {
-    batch.count(member, team.size());
-    team.meet();
-    batch.place(member, team.size());
-    team.meet();
+    batch.arrange(team, member);
     team.attempt([&] {
       Batch::Scratch scratch;
       for (uint32_t p; (p = next++) < batch.num_partitions();) {

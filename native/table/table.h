@@ -136,11 +136,10 @@ class Table {
   // Throws std::invalid_argument under NonFinite::kRefuse.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const StepOptions& options, uint32_t now, unsigned threads);
+  GradientSum sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const;
   // The same, bit for bit, as apply_gradients with the gradients of all keys in the bags.
-  AppliedCounts apply_bag_gradients(std::span<const BagPiece> pieces, const StepOptions& options,
-                                    uint32_t now, unsigned threads);
-  // L2 norm of the gradients of the distinct keys in the bags.
-  double bag_gradient_norm(std::span<const BagPiece> pieces, unsigned threads) const;
+  AppliedCounts apply_bag_gradients(GradientSum& sum, const StepOptions& options, uint32_t now,
+                                    unsigned threads);
   void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
                     unsigned threads);
   void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
@@ -261,15 +260,9 @@ class Table {
   template <typename Update>
   void numbered(const Update& update);
   void saw(uint32_t time) noexcept;
-  // The keys of a call that applies gradients; skipped: per occurrence, or null.
-  struct Stepped {
-    const int64_t* keys;
-    size_t n;
-    const uint8_t* skipped;
-  };
-  template <typename Source>
-  AppliedCounts step_rows(const Stepped& stepped, const Source& grads, const StepOptions& options,
-                          uint32_t now, unsigned threads);
+  template <typename MakeWriter, typename Source>
+  AppliedCounts step_rows(const MakeWriter& make_writer, const Source& grads,
+                          const StepOptions& options, uint32_t now);
   void prefetch_row(uint32_t number) const noexcept;
   std::string refusal(size_t row, size_t column, float value) const;
 

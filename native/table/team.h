@@ -1,8 +1,8 @@
 // A few threads that work on one call together.
 //
-// Threads are started per call: no pool to share, to own, or to lose in a fork. A start costs about
-// as much as waking a sleeping thread, and the members claim work in small pieces, so a late one
-// costs little.
+// They are torch's own where torch has loaded OpenMP: its threads wait for work on their cores for
+// milliseconds, and others would have to fight them for the processor. Elsewhere, and in a process
+// made by fork, whose parent keeps those threads, they are started per call.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,6 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <thread>
-#include <vector>
 
 #include "table/bin.h"
 
@@ -27,23 +25,9 @@ class Team {
   template <typename Body>
   static void run(unsigned num_threads, Body body) {
     Team team;
-    std::vector<std::thread> helpers;
-    num_threads = std::clamp(num_threads, 1u, kMaxThreads);
-    try {
-      helpers.reserve(num_threads - 1);
-      for (unsigned member = 1; member < num_threads; ++member) {
-        helpers.emplace_back([&team, &body, member] {
-          team.size_.wait(0);
-          body(team, member);
-        });
-      }
-    } catch (const std::exception&) {
-      // The system gives no more threads, or no memory for them: go on with those that run.
-    }
-    team.size_.store(static_cast<unsigned>(helpers.size()) + 1);
-    team.size_.notify_all();
-    body(team, 0);
-    for (std::thread& helper : helpers) helper.join();
+    team.start(std::clamp(num_threads, 1u, kMaxThreads), &body, [](Team& self, unsigned member) {
+      (*static_cast<Body*>(self.body_))(self, member);
+    });
     if (team.error_) std::rethrow_exception(team.error_);
   }
 
@@ -79,6 +63,16 @@ class Team {
   bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
  private:
+  using Call = void (*)(Team& team, unsigned member);
+
+  Team() = default;
+  void start(unsigned num_threads, void* body, Call call);
+  void start_threads(unsigned num_threads);
+  void member_of_pool() noexcept;
+
+  void* body_ = nullptr;
+  Call call_ = nullptr;
+  unsigned most_ = 1;  // members
   std::atomic<unsigned> size_{0};
   std::atomic<unsigned> arrived_{0};
   std::atomic<unsigned> turn_{0};

@@ -260,7 +260,7 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
     const Values source{values, dim};
     writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          source.sum(writer.batch().occurrences(entry), layout_.kernels(), rows.sum.data());
+          source.sum(writer.batch(), entry, layout_.kernels(), rows.sum.data());
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows,
@@ -302,54 +302,52 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     clip(clipped.get(), n * dim, clip_value_);
     grads = clipped.get();
   }
-  AppliedCounts counts =
-      step_rows({keys, n, skipped.get()}, Values{grads, dim}, options, now, threads);
+  const auto writer = [&](uint64_t call) {
+    return Writer(*this, keys, n, skipped.get(), now, threads, {true, call});
+  };
+  AppliedCounts counts = step_rows(writer, Values{grads, dim}, options, now);
   counts.skipped = num_skipped;
   counters_.skipped += num_skipped;
   return counts;
 }
 
-// Where a gradient is not finite, or may become so by its weight, the keys' gradients are written
-// out, so that the policy sees each of them.
-AppliedCounts Table::apply_bag_gradients(std::span<const BagPiece> pieces,
-                                         const StepOptions& options, uint32_t now,
-                                         unsigned threads) {
-  const size_t dim = layout_.dim();
-  const Kernels& kernels = layout_.kernels();
-  bool are_finite = true;
-  for (const auto& [bags, grads, winners] : pieces) {
-    check_bags("apply_bag_gradients", bags);
-    const size_t n = bags.num_bags * dim;
-    are_finite = are_finite && find_non_finite(kernels, grads, n, threads) == n;
-    if (are_finite && bags.weights != nullptr) {
-      const float weight = kernels.largest(bags.weights, bags.num_keys);
-      are_finite = std::isfinite(kernels.largest(grads, n) * weight);
-    }
-  }
-  const BagGradients source(pieces, dim);
-  const size_t n = source.size();
-  if (are_finite) return step_rows({source.keys(), n, nullptr}, source, options, now, threads);
-  const auto grads = std::make_unique_for_overwrite<float[]>(n * dim);
-  for (uint32_t i = 0; i < n; ++i) {
-    float* row = grads.get() + i * dim;
-    const float* gradient = source.sum({&i, 1}, kernels, row);
-    if (gradient != row) std::copy_n(gradient, dim, row);
-  }
-  return apply_gradients(source.keys(), n, grads.get(), options, now, threads);
+GradientSum Table::sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const {
+  for (const BagPiece& piece : pieces) check_bags("sum_bag_gradients", piece.bags);
+  return GradientSum(std::move(pieces), layout_.dim(), layout_.kernels(), index_.salt(),
+                     index_depth(), std::max(1u, threads));
 }
 
-// One optimizer step for each distinct key, on the sum of its gradients.
-template <typename Source>
-AppliedCounts Table::step_rows(const Stepped& stepped, const Source& grads,
-                               const StepOptions& options, uint32_t now, unsigned threads) {
+// Where a gradient or a sum is not finite, the keys' gradients are written out, so that the policy
+// sees each of them.
+AppliedCounts Table::apply_bag_gradients(GradientSum& sum, const StepOptions& options, uint32_t now,
+                                         unsigned threads) {
+  if (std::isfinite(sum.norm())) {
+    const auto writer = [&](uint64_t call) {
+      return Writer(*this, sum.batch(), now, threads, {true, call});
+    };
+    return step_rows(writer, sum, options, now);
+  }
+  const size_t dim = layout_.dim();
+  const BagGradients& source = sum.grads();
+  const auto grads = std::make_unique_for_overwrite<float[]>(source.size() * dim);
+  for (uint32_t i = 0; i < source.size(); ++i) {
+    source.sum({&i, 1}, layout_.kernels(), grads.get() + i * dim);
+  }
+  return apply_gradients(source.keys(), source.size(), grads.get(), options, now, threads);
+}
+
+// One optimizer step for each distinct key of writer(number of the call), on its gradients' sum.
+template <typename MakeWriter, typename Source>
+AppliedCounts Table::step_rows(const MakeWriter& make_writer, const Source& grads,
+                               const StepOptions& options, uint32_t now) {
   const size_t dim = layout_.dim();
   AppliedCounts counts;
   const Gate::Shared gate(gate_);
   numbered([&](uint64_t call) {
-    Writer writer(*this, stepped.keys, stepped.n, stepped.skipped, now, threads, {true, call});
+    Writer writer = make_writer(call);
     writer.run(true, grads, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum =
-          grads.sum(writer.batch().occurrences(entry), layout_.kernels(), rows.sum.data());
+          grads.sum(writer.batch(), entry, layout_.kernels(), rows.sum.data());
       if (layout_.changes_gradients() && sum != rows.sum.data()) {
         sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
       }

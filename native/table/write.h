@@ -88,13 +88,15 @@ struct Asking {
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
-  // A source that must look up where a row is has that fetched first.
-  void prefetch_place(uint32_t) const noexcept {}
-  void prefetch(uint32_t i) const noexcept { prefetch_bytes(data + i * dim, dim * 4); }
-  // Sum of the occurrences' rows in order, starting from the first (contract 1): in scratch, (dim),
-  // or where it is.
-  const float* sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
+  [[gnu::always_inline]] void prefetch(const Batch& batch,
+                                       const Batch::Entry& entry) const noexcept {
+    for (const uint32_t i : batch.occurrences(entry)) prefetch_bytes(data + i * dim, dim * 4);
+  }
+  // Sum of the key's rows in order, starting from the first (contract 1): in scratch, (dim), or
+  // where it is.
+  const float* sum(const Batch& batch, const Batch::Entry& entry, const Kernels& kernels,
                    float* scratch) const noexcept {
+    const std::span<const uint32_t> occurrences = batch.occurrences(entry);
     const float* first = data + occurrences.front() * dim;
     if (occurrences.size() == 1) return first;
     std::copy_n(first, dim, scratch);
@@ -118,8 +120,18 @@ class Table::Writer {
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
-        batch_(keys, static_cast<uint32_t>(n), skipped, table.index_.salt(), table.index_depth(),
-               threads_),
+        own_(std::in_place, keys, static_cast<uint32_t>(n), skipped, table.index_.salt(),
+             table.index_depth(), threads_),
+        batch_(*own_),
+        admission_(asking.asks ? table.admission_.get() : nullptr),
+        call_(asking.call),
+        recorded_call_(Recorder::call()) {}
+  // Keys that are grouped already.
+  Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, Asking asking)
+      : table_(table),
+        now_(now),
+        threads_(std::max(1u, threads)),
+        batch_(grouped),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
         recorded_call_(Recorder::call()) {}
@@ -184,10 +196,7 @@ class Table::Writer {
   template <typename Finish>
   void pass(Plan plan, const Finish& finish) {
     Team::run(threads_, [&](Team& team, unsigned member) {
-      batch_.count(member, team.size());
-      team.meet();
-      batch_.place(member, team.size());
-      team.meet();
+      if (own_) own_->arrange(team, member);
       std::optional<Hands> hands;  // what finishing needs is allocated before anything changes
       team.attempt([&] {
         hands.emplace(*this);
@@ -207,7 +216,11 @@ class Table::Writer {
 
   void prepare(Team& team, Hands& hands, Plan plan) {
     for (uint32_t p; (p = next_prepared_++) < batch_.num_partitions() && !team.has_failed();) {
-      batch_.group(p, hands.scratch);
+      if (own_) {
+        own_->group(p, hands.scratch);
+      } else {
+        for (Entry& entry : batch_.distinct(p)) entry.state = Batch::kOld;
+      }
       find_rows(batch_.distinct(p), plan, hands.rows);
       hands.guard.refresh();
       table_.epochs_.reclaim();  // so that a large batch does not hold all bins that it outgrew
@@ -312,11 +325,11 @@ class Table::Writer {
   }
 
   template <typename Source>
-  void prefetch(const Entry& entry, const Source& values) const noexcept {
+  [[gnu::always_inline]] void prefetch(const Entry& entry, const Source& values) const noexcept {
     if (entry.state == Batch::kRefused) return;
     __builtin_prefetch(entry.line);
     table_.prefetch_row(entry.row);
-    values.prefetch(batch_.occurrences(entry).back());
+    values.prefetch(batch_, entry);
   }
 
   template <typename Visit, typename Source>
@@ -325,9 +338,6 @@ class Table::Writer {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
       for (size_t i = 0; i < entries.size() + kRowAhead; ++i) {
-        if (i + kRowAhead < entries.size()) {
-          values.prefetch_place(batch_.occurrences(entries[i + kRowAhead]).back());
-        }
         if (i < entries.size()) prefetch(entries[i], values);
         if (i < kRowAhead) continue;
         const Entry& entry = entries[i - kRowAhead];
@@ -391,7 +401,8 @@ class Table::Writer {
   Table& table_;
   const uint32_t now_;
   const unsigned threads_;
-  Batch batch_;
+  std::optional<Batch> own_;  // none: batch_ is the caller's, and grouped
+  Batch& batch_;
   Admission* const admission_;  // null: nobody asks
   const uint64_t call_;
   const int64_t recorded_call_;

@@ -85,7 +85,7 @@ void read_bags(Table& table, std::mt19937_64& random) {
   std::vector<float> dots(kBatch);
   table.bag_weight_gradients(some.bags, {true, nullptr}, ones.data(), dots.data(), threads);
   const BagPiece piece{some.bags, ones.data(), winners};
-  CHECK(table.bag_gradient_norm({&piece, 1}, threads) > 0.0);
+  CHECK(table.sum_bag_gradients({piece}, threads).norm() > 0.0);
 }
 
 void read(Table& table, std::mt19937_64& random) {
@@ -149,8 +149,8 @@ void write(Table& table, std::mt19937_64& random) {
       SomeBags some(random);
       some.bags.mode = PoolMode::kSum;  // so that the weights stay multiples of 1/4
       const BagPiece piece{some.bags, values.data(), nullptr};
-      const BagPiece pieces[] = {piece, piece};
-      table.apply_bag_gradients(pieces, {&rate, nullptr, 0}, 9, threads);
+      GradientSum sum = table.sum_bag_gradients({piece, piece}, threads);
+      table.apply_bag_gradients(sum, {&rate, nullptr, 0}, 9, threads);
       return;
     }
     default:

@@ -43,8 +43,9 @@ def test_row_splits_that_changed_since_they_were_checked(verb, place, split):
     table = Table(TableConfig("user", Segment(2)))
     bags = Bags(torch.tensor([1, 2]), torch.tensor([0, 1, 2]))
     bags.row_splits[place] = split
+    said = verb.replace("apply_bag", "sum_bag")  # the first thing that an update does
     text = (
-        f"[Table.{verb}] expected row_splits from 0 to 2, ascending, got others than Bags checked "
+        f"[Table.{said}] expected row_splits from 0 to 2, ascending, got others than Bags checked "
         "(table 'user')"
     )
     with refuses(table, ValueError, text):

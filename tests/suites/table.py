@@ -11,7 +11,7 @@ from tests.suites.table_arguments import BadArguments, Numbers
 from tests.suites.table_bad_bags import BadBags
 from tests.suites.table_bad_cuts import BadCuts
 from tests.suites.table_bad_input import BadExport, BadImport, BadInput
-from tests.suites.table_bag_gradients import AppliedBags, BagNorms
+from tests.suites.table_bag_gradients import AppliedSums, BagNorms
 from tests.suites.table_bags import BagReads, BagWeightGradients
 from tests.suites.table_budget import Budgets
 from tests.suites.table_changes import BadCursors, Changes
@@ -49,7 +49,7 @@ class TableSuite(
     NonFinite,
     BagReads,
     BagWeightGradients,
-    AppliedBags,
+    AppliedSums,
     BagNorms,
     BadBags,
     Exports,

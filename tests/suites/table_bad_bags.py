@@ -13,7 +13,7 @@ VERBS = {
     "apply_bag_gradients": lambda table, bags, gradients, **options: table.apply_bag_gradients(
         [BagGradients(bags, gradients)], **options
     ),
-    "bag_gradient_norm": lambda table, bags, gradients, **options: table.bag_gradient_norm(
+    "sum_bag_gradients": lambda table, bags, gradients, **options: table.sum_bag_gradients(
         [BagGradients(bags, gradients)], **options
     ),
     "bag_weight_gradients": lambda table, bags, gradients, **options: table.bag_weight_gradients(
@@ -21,7 +21,7 @@ VERBS = {
     ),
 }
 READERS = ("lookup_bags", "bag_weight_gradients")
-QUEUE_VERBS = ("apply_bag_gradients", "bag_gradient_norm")
+QUEUE_VERBS = ("apply_bag_gradients", "sum_bag_gradients")
 STEP_VERBS = (*READERS, "apply_bag_gradients")
 
 

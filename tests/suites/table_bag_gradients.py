@@ -14,6 +14,7 @@ from monolith.embedding import (
     Constant,
     MinCount,
     OneBit,
+    ReferenceTable,
     Segment,
     TableConfig,
     Uniform,
@@ -184,6 +185,36 @@ class AppliedBags(TableCase):
         self.check(one, other, [BagGradients(bags, floats([1e10, 1], [1, 1]))])
 
 
+class AppliedSums(AppliedBags):
+    def test_a_sum_can_be_applied_twice(self):
+        one, other = self.equal_tables(TableConfig("user", Segment(9, Adagrad(0.5))))
+        queue = [gradients_of(one, random_bags(repeated_keys(300)))]
+        summed = one.sum_bag_gradients(queue)
+        for _ in range(2):
+            one.apply_bag_gradients(summed)
+            other.apply_bag_gradients(queue)
+        assert_same_rows(one, other)
+
+    def test_a_sum_outlives_rows_that_it_found(self):
+        table = self.table()
+        summed = table.sum_bag_gradients([BagGradients(Bags(keys(1, 2), splits(2)), column(1))])
+        table.apply_bag_gradients(summed)
+        table.erase(keys(1))
+        assert table.apply_bag_gradients(summed) == Applied(2, 1, 0, 0)
+
+    def test_a_sum_of_another_table_is_as_good(self):
+        table = self.table()
+        queue = [BagGradients(Bags(keys(1, 2, 1), splits(2, 1)), column(1, 2))]
+        table.apply_bag_gradients(ReferenceTable(table.config).sum_bag_gradients(queue))
+        assert table.lookup(keys(1, 2)).tolist() == floats([-0.3], [-0.1]).tolist()
+
+    def test_a_sum_is_refused_where_its_rows_have_another_size(self):
+        queue = [BagGradients(Bags(keys(1), splits(1)), floats([1, 2]))]
+        summed = self.table(2).sum_bag_gradients(queue)
+        with pytest.raises(ValueError, match=r"expected gradients of shape \(1, 1\)"):
+            self.table(1).apply_bag_gradients(summed)
+
+
 class BagNorms(TableCase):
     def norm(self, table, queue):
         grads = {}
@@ -195,7 +226,8 @@ class BagNorms(TableCase):
     def test_norm_is_that_of_the_gradients_of_distinct_keys(self, mode):
         table = self.table(5, initializer=Uniform(-1, 1))
         queue = [gradients_of(table, random_bags(repeated_keys(300), mode), i) for i in range(2)]
-        assert table.bag_gradient_norm(queue) == pytest.approx(self.norm(table, queue), rel=1e-6)
+        norm = table.sum_bag_gradients(queue).norm
+        assert norm == pytest.approx(self.norm(table, queue), rel=1e-6)
 
     @pytest.mark.parametrize("num_threads", [1, 3])
     @pytest.mark.parametrize("dim", [1, 16, 19])
@@ -204,34 +236,35 @@ class BagNorms(TableCase):
         bags = random_bags(repeated_keys(5000), weighted=True)
         queue = [gradients_of(table, bags), gradients_of(table, random_bags(keys(1, 2, 3)))]
         expected = reference_bags.gradient_norm(queue, dim)
-        assert table.bag_gradient_norm(queue, num_threads=num_threads) == expected
+        assert table.sum_bag_gradients(queue, num_threads=num_threads).norm == expected
 
     def test_norm_by_hand(self):
         queue = [BagGradients(Bags(keys(1, 2, 1), splits(2, 1)), column(1, 2))]
-        assert self.table().bag_gradient_norm(queue) == math.sqrt(3**2 + 1)
+        assert self.table().sum_bag_gradients(queue).norm == math.sqrt(3**2 + 1)
 
     def test_norm_of_nothing_is_zero(self):
         table = self.table()
         empty = BagGradients(Bags(keys(), splits(0)), column(NAN))
-        assert table.bag_gradient_norm([]) == 0
-        assert table.bag_gradient_norm([empty]) == 0
+        assert table.sum_bag_gradients([]).norm == 0
+        assert table.sum_bag_gradients([empty]).norm == 0
 
     def test_norm_of_gradients_that_are_not_finite(self):
         table = self.table()
         bags = Bags(keys(1, 2), splits(1, 1))
-        assert table.bag_gradient_norm([BagGradients(bags, column(1, -INF))]) == INF
-        assert math.isnan(table.bag_gradient_norm([BagGradients(bags, column(INF, NAN))]))
+        assert table.sum_bag_gradients([BagGradients(bags, column(1, -INF))]).norm == INF
+        assert math.isnan(table.sum_bag_gradients([BagGradients(bags, column(INF, NAN))]).norm)
 
     def test_norm_of_the_largest_gradients_is_finite(self):
         queue = [BagGradients(Bags(keys(1), splits(1)), column(3e38))]
-        assert self.table().bag_gradient_norm(queue) == pytest.approx(3e38)
+        assert self.table().sum_bag_gradients(queue).norm == pytest.approx(3e38)
 
     def test_norm_changes_nothing(self):
         table = self.table()
-        table.bag_gradient_norm([BagGradients(Bags(keys(1), splits(1)), column(1))])
+        table.sum_bag_gradients([BagGradients(Bags(keys(1), splits(1)), column(1))])
         assert len(table) == 0
         assert table.num_update_calls == 0
 
     def test_norm_of_a_serving_table_is_that_of_its_argument(self):
         table = self.build(TableConfig("user", Segment(1), kind="serving"))
-        assert table.bag_gradient_norm([BagGradients(Bags(keys(1), splits(1)), column(3))]) == 3
+        queue = [BagGradients(Bags(keys(1), splits(1)), column(3))]
+        assert table.sum_bag_gradients(queue).norm == 3

@@ -1,5 +1,7 @@
 """Random sequences of verbs on a table and on the reference table: equal bit for bit."""
 
+import math
+
 import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, settings
@@ -228,10 +230,10 @@ class TableMachine(RuleBasedStateMachine):
             bags = self.bags(batch, seed, mode)
             grads = self.floats(seed, bags.num_bags, with_bad)
             queue.append(BagGradients(bags, grads, self.tables[1].lookup_bags(bags).winners))
-        first, second = self.both("bag_gradient_norm", queue, num_threads=num_threads)
-        assert first == second or (first != first and second != second)
+        first, second = self.both("sum_bag_gradients", queue, num_threads=num_threads)
+        assert first.norm == second.norm or (math.isnan(first.norm) and math.isnan(second.norm))
         options = {"step": step, "now": now, "num_threads": num_threads}
-        first, second = self.both("apply_bag_gradients", queue, **options)
+        first, second = self.both("apply_bag_gradients", first if step % 2 else queue, **options)
         assert first == second
 
     @rule(batch=batches, now=nows)

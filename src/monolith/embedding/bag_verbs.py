@@ -6,7 +6,7 @@ import torch
 
 from monolith.embedding import checks, reference_bags
 from monolith.embedding.arguments import as_list
-from monolith.embedding.bags import BagGradients, Bags, PooledRows
+from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.calls import TableCalls
 from monolith.embedding.rows import Applied
 
@@ -48,7 +48,7 @@ class BagVerbs(TableCalls):
 
     def apply_bag_gradients(
         self,
-        queue: Sequence[BagGradients],
+        queue: Sequence[BagGradients] | GradientSum,
         *,
         step: int = 0,
         learning_rates: Sequence[float] | None = None,
@@ -61,7 +61,7 @@ class BagVerbs(TableCalls):
         (`BagGradients`); its rows are those that a refusal of non-finite gradients counts.
 
         Args:
-            queue: gradients of pooled rows, in order.
+            queue: gradients of pooled rows, in order; or their sum, in one call at a time.
             step: training step.
             learning_rates: one per segment, for this call; each segment's own if None.
             now: time of the update in seconds.
@@ -71,28 +71,31 @@ class BagVerbs(TableCalls):
             Counts of keys applied, inserted, refused and skipped.
         """
         verb = "apply_bag_gradients"
-        queue, num_keys = self._check_queue(verb, queue)
+        is_summed = isinstance(queue, GradientSum)
+        pieces, num_keys = self._check_queue(verb, queue.queue if is_summed else queue)
         checks.check_training(self.config, verb)
         threads = checks.check_threads(self.config, verb, num_threads, num_keys)
         step = checks.check_step(self.config, verb, step)
         rates = checks.check_rates(self.config, verb, step, learning_rates)
+        summed = queue if is_summed else self._sum_bag_gradients(pieces, threads)
         with self._time(verb, now) as time_now:
-            return self._apply_bag_gradients(queue, rates, step, time_now, threads)
+            return self._apply_bag_gradients(summed, rates, step, time_now, threads)
 
-    def bag_gradient_norm(
+    def sum_bag_gradients(
         self, queue: Sequence[BagGradients], *, num_threads: int | None = None
-    ) -> float:
-        """L2 norm of the gradient that `apply_bag_gradients` would apply. Safe with every verb.
+    ) -> GradientSum:
+        """The gradient that `apply_bag_gradients` would apply, and its norm. Safe with every verb.
 
-        Gradients of equal keys are summed first, as there; what is not finite makes it inf or nan.
+        Its work is not done again if `apply_bag_gradients` gets the sum in place of the queue.
 
         Args:
-            queue: gradients of pooled rows, in order.
+            queue: gradients of pooled rows, in order; they stay as they are while the sum is used.
             num_threads: most threads to use.
         """
-        queue, num_keys = self._check_queue("bag_gradient_norm", queue)
-        threads = checks.check_threads(self.config, "bag_gradient_norm", num_threads, num_keys)
-        return self._bag_gradient_norm(queue, threads)
+        verb = "sum_bag_gradients"
+        pieces, num_keys = self._check_queue(verb, queue)
+        threads = checks.check_threads(self.config, verb, num_threads, num_keys)
+        return self._sum_bag_gradients(pieces, threads)
 
     def bag_weight_gradients(
         self,
@@ -165,13 +168,13 @@ class BagVerbs(TableCalls):
         return reference_bags.pool(bags, self._lookup(bags.keys, initial, step, threads))
 
     def _apply_bag_gradients(
-        self, queue: list[BagGradients], rates: list[float], step: int, now: int, threads: int
+        self, summed: GradientSum, rates: list[float], step: int, now: int, threads: int
     ) -> Applied:
-        keys, grads = reference_bags.expand(queue, self.dim)
+        keys, grads = reference_bags.expand(summed.queue, self.dim)
         return self._apply_gradients(keys, grads, rates, step, now, threads)
 
-    def _bag_gradient_norm(self, queue: list[BagGradients], threads: int) -> float:
-        return reference_bags.gradient_norm(queue, self.dim)
+    def _sum_bag_gradients(self, queue: list[BagGradients], threads: int) -> GradientSum:
+        return GradientSum(queue, reference_bags.gradient_norm(queue, self.dim))
 
     def _bag_weight_gradients(
         self, bags: Bags, gradients: torch.Tensor, initial: bool, step: int, threads: int

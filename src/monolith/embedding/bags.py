@@ -1,14 +1,17 @@
 """Keys in bags, and what the pooled verbs of a table take and return for them."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
 from monolith.embedding.checks import check_tensor
 
-__all__ = ["BagGradients", "Bags", "MODES", "PooledRows"]
+if TYPE_CHECKING:
+    import monolith._native as _native
+
+__all__ = ["BagGradients", "Bags", "GradientSum", "MODES", "PooledRows"]
 
 MODES = ("sum", "mean", "sqrtn", "max")
 """How the rows of a bag are combined; sqrtn is the sum over the square root of the count."""
@@ -150,3 +153,18 @@ class BagGradients:
                 f"[BagGradients] expected winners of shape {tuple(self.gradients.shape)}, "
                 f"got {tuple(self.winners.shape)}"
             )
+
+
+@dataclass(frozen=True)
+class GradientSum:
+    """The gradient of the distinct keys in some bags, as `sum_bag_gradients` returns it.
+
+    Attributes:
+        queue: what it is the sum of.
+        norm: its L2 norm; inf or nan if a gradient or a sum is not finite.
+        core: what the table keeps of it for `apply_bag_gradients`; None: nothing.
+    """
+
+    queue: list[BagGradients]
+    norm: float
+    core: "_native.GradientSum | None" = None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from monolith.embedding.bags import BagGradients, Bags, PooledRows
+from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.checks import (
     check_num_keys,
     check_rates,
@@ -62,6 +62,7 @@ class GradientQueue:
         self._items: list[BagGradients] = []
         # By backward: what reaches the anchor's gradient only when that backward has summed it.
         self._pending: dict[int, list[BagGradients]] = {}
+        self._sum: GradientSum | None = None  # of the items, if they are as the last backward left
         self._norm = 0.0
         self._was_applied = False
         self._first_value: float | None = None  # of the anchor, at the first backward
@@ -133,17 +134,18 @@ class GradientQueue:
             self._check_anchor()
         self._follow_anchor()
         self._items += pushed
-        self._norm = self._norm_of(self._items)
+        self._sum = self._summed()
+        self._norm = self._sum.norm
         self._seen = float(np.float32(self._norm)) or _NO_NORM
         assert self.anchor.grad is not None
         self.anchor.grad.fill_(self._seen)
 
-    def _norm_of(self, items: list[BagGradients]) -> float:
-        """`Table.bag_gradient_norm` of items that are checked."""
-        table, num_keys = self.table, sum(item.bags.keys.numel() for item in items)
-        table._check_open("bag_gradient_norm")
-        check_num_keys(table.config, "bag_gradient_norm", num_keys)
-        return table._bag_gradient_norm(items, default_threads(num_keys))
+    def _summed(self) -> GradientSum:
+        """`Table.sum_bag_gradients` of the items, which are checked."""
+        table, num_keys = self.table, sum(item.bags.keys.numel() for item in self._items)
+        table._check_open("sum_bag_gradients")
+        check_num_keys(table.config, "sum_bag_gradients", num_keys)
+        return table._sum_bag_gradients(self._items, default_threads(num_keys))
 
     def _check_anchor(self) -> None:
         """Warn if an optimizer steps the anchor, and nothing the table."""
@@ -165,7 +167,7 @@ class GradientQueue:
         gradient = self.anchor.grad
         value = 0.0 if gradient is None else gradient.item()
         if value == 0:
-            self._items, self._norm, self._seen = [], 0.0, 0.0
+            self._empty()
         elif value != self._seen and self._seen != 0 and math.isfinite(self._seen):
             self.scale(value / self._seen)
 
@@ -174,6 +176,7 @@ class GradientQueue:
         self._items = [
             BagGradients(item.bags, item.gradients * factor, item.winners) for item in self._items
         ]
+        self._sum = None
         self._norm *= abs(factor)
         self._seen *= factor
         if self.anchor.grad is not None:
@@ -181,9 +184,12 @@ class GradientQueue:
 
     def drop(self) -> None:
         """Empty the queue without applying it."""
-        self._items, self._norm, self._seen = [], 0.0, 0.0
+        self._empty()
         self._pending.clear()
         self.anchor.grad = None
+
+    def _empty(self) -> None:
+        self._items, self._sum, self._norm, self._seen = [], None, 0.0, 0.0
 
     def check(self, where: str, learning_rates: Sequence[float]) -> None:
         """Refuse what `apply` would refuse, before anything has changed."""
@@ -214,7 +220,7 @@ class GradientQueue:
             self.drop()
             return Applied(0, 0, 0, 0)
         applied = self.table.apply_bag_gradients(
-            self._items, step=self.step, learning_rates=learning_rates, now=now
+            self._sum or self._items, step=self.step, learning_rates=learning_rates, now=now
         )
         self._was_applied = True
         self.drop()

@@ -101,7 +101,7 @@ class Record:
     def _run(self, method: str, run: Callable[..., Any], *arguments: Any) -> Any:
         noted = arguments
         if method == "_apply_bag_gradients":  # noted as the call by key that it equals
-            method, queue = "_apply_gradients", arguments[0]
+            method, queue = "_apply_gradients", arguments[0].queue
             dim = queue[0].gradients.shape[1] if queue else 0
             noted = *expand(queue, dim), *arguments[1:]
         copies = tuple(_copied(argument) for argument in noted)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 import monolith._native as _native
-from monolith.embedding.bags import BagGradients, Bags, PooledRows
+from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.calls import DEFAULT_CHANGES_BYTES
 from monolith.embedding.checks import default_threads
 from monolith.embedding.config import (
@@ -179,17 +179,19 @@ class Table(TableVerbs):
         return PooledRows(values, winners)
 
     def _apply_bag_gradients(
-        self, queue: list[BagGradients], rates: list[float], step: int, now: int, threads: int
+        self, summed: GradientSum, rates: list[float], step: int, now: int, threads: int
     ) -> Applied:
         scales = self._scales(step)
+        native = summed.core or self._sum_bag_gradients(summed.queue, threads).core
+        assert native is not None
         with self._open("apply_bag_gradients") as core:
-            pieces = [piece_tuple(gradients) for gradients in queue]
-            counts = core.apply_bag_gradients(pieces, rates, scales, step, now, threads)
+            counts = core.apply_bag_gradients(native, rates, scales, step, now, threads)
         return Applied(*counts)
 
-    def _bag_gradient_norm(self, queue: list[BagGradients], threads: int) -> float:
-        with self._open("bag_gradient_norm") as core:
-            return core.bag_gradient_norm([piece_tuple(gradients) for gradients in queue], threads)
+    def _sum_bag_gradients(self, queue: list[BagGradients], threads: int) -> GradientSum:
+        with self._open("sum_bag_gradients") as core:
+            summed = core.sum_bag_gradients([piece_tuple(piece) for piece in queue], threads)
+        return GradientSum(queue, summed.norm, summed)
 
     def _bag_weight_gradients(
         self, bags: Bags, gradients: torch.Tensor, initial: bool, step: int, threads: int

@@ -1,0 +1,97 @@
+#include "table/team.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <thread>
+#include <vector>
+
+namespace monolith {
+namespace {
+
+// The functions of the OpenMP library that torch uses. There may be several libraries in a process,
+// each with threads of its own, so they are looked up as torch's calls are: from its library on.
+struct OpenMp {
+  void (*parallel)(void (*work)(void*), void* data, unsigned num_threads, unsigned flags);
+  int (*max_threads)();
+  int (*num_threads)();
+  int (*thread_num)();
+
+  template <typename Function>
+  static bool find(void* library, const char* name, Function& function) noexcept {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    return function != nullptr;
+  }
+  static OpenMp of_torch() noexcept {
+    OpenMp found{};
+    void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (torch == nullptr) return found;
+    const bool is_whole = find(torch, "omp_get_max_threads", found.max_threads) &&
+                          find(torch, "omp_get_num_threads", found.num_threads) &&
+                          find(torch, "omp_get_thread_num", found.thread_num) &&
+                          find(torch, "GOMP_parallel", found.parallel);
+    dlclose(torch);  // torch itself keeps it
+    return is_whole ? found : OpenMp{};
+  }
+};
+
+std::atomic<bool> is_forked{false};
+
+const OpenMp& pool() noexcept {
+  static const OpenMp found = [] {
+    const OpenMp pool = OpenMp::of_torch();
+    const auto note = [] { is_forked.store(true, std::memory_order_relaxed); };
+    return pthread_atfork(nullptr, nullptr, note) == 0 ? pool : OpenMp{};
+  }();
+  return found;
+}
+
+}  // namespace
+
+void Team::start(unsigned num_threads, void* body, Call call) {
+  body_ = body;
+  call_ = call;
+  most_ = num_threads;
+  if (num_threads == 1) {
+    size_ = 1;
+    return call(*this, 0);
+  }
+  const OpenMp& openmp = pool();
+  if (openmp.parallel == nullptr || is_forked.load(std::memory_order_relaxed)) {
+    return start_threads(num_threads);
+  }
+  // A pool that is asked for fewer threads than the last time ends the others: all are asked for.
+  const auto all = static_cast<unsigned>(std::max(1, openmp.max_threads()));
+  openmp.parallel([](void* team) { static_cast<Team*>(team)->member_of_pool(); }, this,
+                  std::max(all, num_threads), 0);
+}
+
+void Team::member_of_pool() noexcept {
+  const OpenMp& openmp = pool();
+  const auto member = static_cast<unsigned>(openmp.thread_num());
+  // Each member says the same.
+  size_.store(std::min(most_, static_cast<unsigned>(openmp.num_threads())),
+              std::memory_order_relaxed);
+  if (member < size()) call_(*this, member);
+}
+
+void Team::start_threads(unsigned num_threads) {
+  std::vector<std::thread> helpers;
+  try {
+    helpers.reserve(num_threads - 1);
+    for (unsigned member = 1; member < num_threads; ++member) {
+      helpers.emplace_back([this, member] {
+        size_.wait(0);
+        call_(*this, member);
+      });
+    }
+  } catch (const std::exception&) {
+    // The system gives no more threads, or no memory for them: go on with those that run.
+  }
+  size_.store(static_cast<unsigned>(helpers.size()) + 1);
+  size_.notify_all();
+  call_(*this, 0);
+  for (std::thread& helper : helpers) helper.join();
+}
+
+}  // namespace monolith

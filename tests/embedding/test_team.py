@@ -1,0 +1,69 @@
+"""Calls of several threads in processes where torch has threads of its own."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from monolith.embedding import Segment, Table, TableConfig
+
+NUM_KEYS = 50_000
+
+COUNT_THREADS = """
+import os, torch
+from monolith.embedding import Segment, Table, TableConfig
+torch.set_num_threads(3)
+torch.ones(1_000_000).add(1)
+table, before = Table(TableConfig("user", Segment(4))), len(os.listdir("/proc/self/task"))
+table.lookup_or_insert(torch.arange(50_000), num_threads=2)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def filled_table():
+    table = Table(TableConfig("user", Segment(4)))
+    table.lookup_or_insert(torch.arange(NUM_KEYS), num_threads=2)
+    return table
+
+
+def test_a_call_neither_adds_threads_to_those_of_torch_nor_ends_some():
+    run = [sys.executable, "-c", COUNT_THREADS]
+    found = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["0"]
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    table, keys = filled_table(), torch.arange(NUM_KEYS)
+    expected = table.lookup(keys, num_threads=1)
+    child = os.fork()
+    if child == 0:  # where large ops of torch itself would wait for threads that are not there
+        rows = table.lookup(keys, num_threads=2)
+        os._exit(0 if rows.numpy().tobytes() == expected.numpy().tobytes() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("num_threads", [2, 7, 64])
+def test_any_number_of_threads_reads_the_same(num_threads):
+    table = filled_table()
+    keys = torch.arange(NUM_KEYS)
+    assert torch.equal(
+        table.lookup(keys, num_threads=num_threads), table.lookup(keys, num_threads=1)
+    )
+
+
+def test_calls_of_several_python_threads_run_beside_each_other():
+    table, found = filled_table(), []
+
+    def read():
+        for _ in range(20):
+            found.append(len(table.lookup(torch.arange(NUM_KEYS), num_threads=2)))
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert found == [NUM_KEYS] * 80
