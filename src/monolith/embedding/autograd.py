@@ -36,7 +36,7 @@ def lookup_bags(
     queue: GradientQueue,
     anchor: torch.Tensor,
     keys: torch.Tensor,
-    row_splits: torch.Tensor,
+    row_splits: torch.Tensor | int,
     weights: torch.Tensor | None,
     reading: Reading,
 ) -> torch.Tensor:
@@ -46,7 +46,8 @@ def lookup_bags(
         queue: of the table.
         anchor: of the queue, as the module has it: while torch traces, a stand-in.
         keys: int64 (num_keys,).
-        row_splits: int64 (num_bags + 1,).
+        row_splits: int64 (num_bags + 1,), or the number of bags, of equally many keys; while
+            torch traces, a tensor.
         weights: float32 (num_keys,) of the keys in a sum; they get gradients too.
         reading: how.
     """
@@ -59,7 +60,10 @@ def lookup_bags(
         assert isinstance(values, torch.Tensor)
         return values
     _check_eager(queue, anchor)
-    bags, is_kept = _without_padding(keys, row_splits, weights, mode, padding)
+    if padding is None and weights is None:
+        bags, is_kept = Bags.unchecked(keys, row_splits, mode), None
+    else:
+        bags, is_kept = _without_padding(keys, row_splits, weights, mode, padding)
     if torch.is_grad_enabled() and (anchor.requires_grad or _requires_grad(weights)):
         arguments = (anchor, weights, queue, bags, is_kept, missing)
         found = _LookupBags.apply(*arguments)  # type: ignore[no-untyped-call]
@@ -101,7 +105,7 @@ def _requires_grad(weights: torch.Tensor | None) -> bool:
 
 def _without_padding(
     keys: torch.Tensor,
-    row_splits: torch.Tensor,
+    row_splits: torch.Tensor | int,
     weights: torch.Tensor | None,
     mode: str,
     padding: int | None,
@@ -114,7 +118,7 @@ def _without_padding(
     is_kept = keys != padding
     num_kept = torch.nn.functional.pad(is_kept.cumsum(0), (1, 0))  # before each key
     weights = None if weights is None else weights[is_kept]
-    return Bags(keys[is_kept], num_kept[row_splits], mode, weights), is_kept
+    return Bags(keys[is_kept], num_kept[bags.splits()], mode, weights), is_kept
 
 
 def _weight_gradients(
@@ -149,7 +153,8 @@ class _LookupBags(torch.autograd.Function):
         ctx.queue, ctx.bags, ctx.is_kept, ctx.missing = queue, bags, is_kept, missing
         ctx.winners = pooled.winners
         # Saved so that torch notices a change of them, and a backward after the graph was freed.
-        ctx.save_for_backward(bags.keys, bags.row_splits, bags.weights)
+        splits = bags.row_splits
+        ctx.save_for_backward(bags.keys, None if isinstance(splits, int) else splits, bags.weights)
         return pooled.values
 
     @staticmethod
@@ -157,8 +162,8 @@ class _LookupBags(torch.autograd.Function):
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Queues the gradients; the rest is done in a step."""
         _ = ctx.saved_tensors
-        # The caller may use its memory again before the step, and may have a graph of it.
-        gradients = gradients.detach().clone(memory_format=torch.contiguous_format)
+        # The caller may use its memory again before the step.
+        gradients = gradients.clone(memory_format=torch.contiguous_format)
         of_anchor = of_weights = None
         if ctx.needs_input_grad[0]:
             of_anchor = ctx.queue.push(ctx.bags, gradients, ctx.winners)

@@ -1,5 +1,6 @@
 """What backward has queued for a table, until a step applies it; and handles of such queues."""
 
+import functools
 import itertools
 import math
 import warnings
@@ -107,21 +108,20 @@ class GradientQueue:
     def push(
         self, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
     ) -> torch.Tensor:
-        """Queue the gradients of one lookup; called by backward. Keys and weights are copied.
+        """Queue the gradients of one lookup; called by backward.
+
+        Keys and weights are copied: the caller may use their memory again before the step.
 
         Returns:
             A zero: the share in the anchor's gradient, which is replaced by the norm of the queue
             when the backward that runs has come to the anchor.
         """
         backward = torch._C._current_graph_task_id()
-        item = BagGradients(_copied(bags), gradients, winners)
+        item = BagGradients(bags.copy(), gradients, winners)
         if backward not in self._pending:
             self._pending[backward] = []
-
-            def forget() -> None:
-                self._pending.pop(backward, None)
-
             # What never comes to the anchor, as in `torch.autograd.grad`, goes with its backward.
+            forget = functools.partial(self._pending.pop, backward, None)
             torch.autograd.Variable._execution_engine.queue_callback(forget)
         self._pending[backward].append(item)
         return gradients.new_zeros(1)
@@ -189,14 +189,14 @@ class GradientQueue:
         """Refuse what `apply` would refuse, before anything has changed."""
         if not self._has_keys():
             return
-        verb = "apply_bag_gradients"
+        config, verb = self.table.config, "apply_bag_gradients"
         self.table._check_open(verb)
-        check_training(self.table.config, verb)
-        check_rates(self.table.config, verb, self.step, learning_rates)
-        if self.table.config.non_finite == "refuse" and not math.isfinite(self.norm):
+        check_training(config, verb)
+        check_rates(config, verb, self.step, learning_rates)
+        if config.non_finite == "refuse" and not math.isfinite(self._norm):
             raise ValueError(
-                f"{where} expected finite gradients, got norm {self.norm} (table "
-                f"{self.table.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
+                f"{where} expected finite gradients, got norm {self._norm} (table "
+                f"{config.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
             )
 
     def _has_keys(self) -> bool:
@@ -230,19 +230,6 @@ class GradientQueue:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._connect(fill_table(state["table"]), state["anchor"], state["is_seed_drawn"])
-
-
-def _copied(bags: Bags) -> Bags:
-    """Bags with memory of their own: the caller may use that of the ids again before the step."""
-    copied = object.__new__(Bags)  # they are checked already; a check is the slow part of a push
-    weights = bags.weights
-    vars(copied).update(
-        keys=bags.keys.clone(),
-        row_splits=bags.row_splits.clone(),
-        mode=bags.mode,
-        weights=None if weights is None else weights.clone(),
-    )
-    return copied
 
 
 def queue_of(table: TableVerbs) -> GradientQueue:

@@ -34,7 +34,7 @@ def pool(bags: Bags, rows: torch.Tensor) -> PooledRows:
 def _pool_max(bags: Bags, values: Matrix) -> PooledRows:
     pooled = np.zeros((bags.num_bags, values.shape[1]), np.float32)
     winners = np.full(pooled.shape, -1, np.int32)
-    for bag, (start, end) in enumerate(pairwise(bags.row_splits.tolist())):
+    for bag, (start, end) in enumerate(pairwise(bags.splits().tolist())):
         for i in range(start, end):
             wins = values[i] > pooled[bag] if i > start else np.full(len(values[i]), True)
             pooled[bag][wins] = values[i][wins]
@@ -89,7 +89,7 @@ def weight_gradients(bags: Bags, rows: torch.Tensor, gradients: torch.Tensor) ->
 
 
 def _counts(bags: Bags) -> NDArray[np.int64]:
-    return np.diff(bags.row_splits.numpy())
+    return np.diff(bags.splits().numpy())
 
 
 def _bag_of_key(bags: Bags) -> NDArray[np.int64]:

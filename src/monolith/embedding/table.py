@@ -2,8 +2,6 @@
 
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -21,6 +19,7 @@ from monolith.embedding.config import (
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
 from monolith.embedding.native_bags import address, bags_tuple, piece_tuple
+from monolith.embedding.native_core import OpenCore
 from monolith.embedding.native_cut import NativeCut
 from monolith.embedding.record import Record, int64_rows
 from monolith.embedding.retention_checks import candidate_columns
@@ -141,16 +140,12 @@ class Table(TableVerbs):
         self._num_clamped = 0
         self._clamped_lock = threading.Lock()
 
-    @contextmanager
-    def _open(self, verb: str) -> Iterator[_native.Table]:
+    def _open(self, verb: str) -> OpenCore:
         """The core for one call; it lives until the call ends, also if the table is closed."""
         core = self._core
         if core is None:
             raise self._closed_error(verb)
-        try:
-            yield core
-        except MemoryError as error:
-            raise MemoryError(f"[Table.{verb}] {error} (table {self.name!r})") from error
+        return OpenCore(core, verb, self.name)
 
     def _scales(self, step: int) -> list[float]:
         """Scales of the segments' views, where there are any."""
@@ -173,9 +168,12 @@ class Table(TableVerbs):
             winners = None
             if bags.mode == "max":
                 winners = _empty(bags.num_bags, self.dim, dtype=torch.int32)
-            core.lookup_bags(
-                bags_tuple(bags), values.data_ptr(), address(winners), initial, scales, threads
-            )
+            out = values.data_ptr(), address(winners)
+            try:
+                core.lookup_bags(bags_tuple(bags), *out, initial, scales, threads)
+            except (RuntimeError, TypeError, ValueError):
+                bags.check()  # says more
+                raise
         return PooledRows(values, winners)
 
     def _apply_bag_gradients(

@@ -79,6 +79,8 @@ class EmbeddingBag(TableModule):
             self._check_weights(weights, ids)
             weights = weights.reshape(-1).contiguous()
         flat = (ids if ids.dim() == 1 else ids.reshape(-1)).contiguous()
+        if isinstance(splits, int):
+            return self._lookup(flat, splits, self.mode, weights)
         splits = splits.contiguous()
         if offsets is None or torch.compiler.is_compiling():
             return self._lookup(flat, splits, self.mode, weights)
@@ -88,9 +90,12 @@ class EmbeddingBag(TableModule):
             self._check_offsets(splits, len(flat))  # in the caller's words, when it is too late
             raise
 
-    def _splits(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
+    def _splits(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor | int:
+        """Row splits, or the number of bags of equally many ids."""
         if ids.dim() == 2:
             self._check_no_offsets(offsets, "ids with 2 dimensions")
+            if not torch.compiler.is_compiling():
+                return ids.shape[0]
             return torch.arange(ids.shape[0] + 1, device="cpu") * ids.shape[1]
         if ids.dim() != 1:
             raise ValueError(

@@ -133,7 +133,7 @@ class TableModule(torch.nn.Module):
     def _lookup(
         self,
         keys: torch.Tensor,
-        row_splits: torch.Tensor,
+        row_splits: torch.Tensor | int,
         mode: str,
         weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
