@@ -158,18 +158,26 @@ class _LookupBags(torch.autograd.Function):
         return pooled.values
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Queues the gradients; the rest is done in a step."""
-        _ = ctx.saved_tensors
-        # The caller may use its memory again before the step.
-        gradients = gradients.clone(memory_format=torch.contiguous_format)
-        of_anchor = of_weights = None
-        if ctx.needs_input_grad[0]:
-            of_anchor = ctx.queue.push(ctx.bags, gradients, ctx.winners)
-        if ctx.needs_input_grad[1]:
-            of_weights = _weight_gradients(ctx.queue, ctx.bags, ctx.is_kept, gradients, ctx.missing)
-        return of_anchor, of_weights, None, None, None, None
+        is_graph_made = torch.is_grad_enabled()
+        return _queue_once(ctx, gradients) if is_graph_made else _queue_gradients(ctx, gradients)
+
+
+def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    _ = ctx.saved_tensors
+    # The caller may use its memory again before the step.
+    gradients = gradients.clone(memory_format=torch.contiguous_format)
+    of_anchor = of_weights = None
+    is_anchor_trained, is_weight_trained, *_ = ctx.needs_input_grad
+    if is_anchor_trained:
+        of_anchor = ctx.queue.push(ctx.bags, gradients, ctx.winners)
+    if is_weight_trained:
+        of_weights = _weight_gradients(ctx.queue, ctx.bags, ctx.is_kept, gradients, ctx.missing)
+    return of_anchor, of_weights, None, None, None, None
+
+
+_queue_once = once_differentiable(_queue_gradients)  # refuses a second derivative; is slower
 
 
 # The same as ops. Their arguments are tensors and plain values; a table is named by its handle.

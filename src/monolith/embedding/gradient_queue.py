@@ -15,6 +15,7 @@ from monolith.embedding.bags import BagGradients, Bags, PooledRows
 from monolith.embedding.checks import (
     check_num_keys,
     check_rates,
+    check_time,
     check_training,
     default_threads,
 )
@@ -133,17 +134,17 @@ class GradientQueue:
             self._check_anchor()
         self._follow_anchor()
         self._items += pushed
-        self._norm = self._norm_of(self._items)
+        self._norm = self._compute_norm()
         self._seen = float(np.float32(self._norm)) or _NO_NORM
         assert self.anchor.grad is not None
         self.anchor.grad.fill_(self._seen)
 
-    def _norm_of(self, items: list[BagGradients]) -> float:
-        """`Table.bag_gradient_norm` of items that are checked."""
-        table, num_keys = self.table, sum(item.bags.keys.numel() for item in items)
+    def _compute_norm(self) -> float:
+        """`Table.bag_gradient_norm` of the queue, whose items are checked."""
+        table, num_keys = self.table, self._num_keys()
         table._check_open("bag_gradient_norm")
         check_num_keys(table.config, "bag_gradient_norm", num_keys)
-        return table._bag_gradient_norm(items, default_threads(num_keys))
+        return table._bag_gradient_norm(self._items, default_threads(num_keys))
 
     def _check_anchor(self) -> None:
         """Warn if an optimizer steps the anchor, and nothing the table."""
@@ -185,8 +186,8 @@ class GradientQueue:
         self._pending.clear()
         self.anchor.grad = None
 
-    def check(self, where: str, learning_rates: Sequence[float]) -> None:
-        """Refuse what `apply` would refuse, before anything has changed."""
+    def check(self, where: str, learning_rates: list[float]) -> None:
+        """Refuse what `apply_checked` would meet, before anything has changed."""
         if not self._has_keys():
             return
         config, verb = self.table.config, "apply_bag_gradients"
@@ -201,7 +202,10 @@ class GradientQueue:
 
     def _has_keys(self) -> bool:
         self._follow_anchor()
-        return any(item.bags.num_keys for item in self._items)
+        return self._num_keys() > 0
+
+    def _num_keys(self) -> int:
+        return sum([item.bags.keys.numel() for item in self._items])
 
     def apply(
         self, *, learning_rates: Sequence[float] | None = None, now: int | None = None
@@ -219,6 +223,18 @@ class GradientQueue:
         self._was_applied = True
         self.drop()
         return applied
+
+    def apply_checked(self, learning_rates: list[float]) -> None:
+        """`apply` at the clock's time, right after `check` with the same rates."""
+        num_keys = self._num_keys()
+        if num_keys:
+            table, verb = self.table, "apply_bag_gradients"
+            now = table._clock_time(verb)
+            check_time(table.config, verb, now)
+            threads = default_threads(num_keys)
+            table._apply_bag_gradients(self._items, learning_rates, self.step, now, threads)
+            self._was_applied = True
+        self.drop()
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: a copy has a table of its own; nothing is queued there."""
