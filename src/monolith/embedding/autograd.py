@@ -52,7 +52,8 @@ def lookup_bags(
         reading: how.
     """
     mode, missing, padding, is_trained = reading
-    anchor = anchor if is_trained else anchor.detach()
+    if not is_trained:
+        anchor = anchor.detach()
     if torch.compiler.is_compiling():
         values, _ = torch.ops.monolith.lookup_bags(
             anchor, keys, row_splits, weights, queue.handle, mode, missing, padding
@@ -65,8 +66,8 @@ def lookup_bags(
     else:
         bags, is_kept = _without_padding(keys, row_splits, weights, mode, padding)
     if torch.is_grad_enabled() and (anchor.requires_grad or _requires_grad(weights)):
-        arguments = (anchor, weights, queue, bags, is_kept, missing)
-        found = _LookupBags.apply(*arguments)  # type: ignore[no-untyped-call]
+        lookup = _Lookup(queue, bags, is_kept, missing)
+        found = _LookupBags.apply(anchor, weights, lookup)  # type: ignore[no-untyped-call]
         assert isinstance(found, torch.Tensor)
         return found
     return queue.lookup(bags, missing).values
@@ -135,23 +136,26 @@ def _weight_gradients(
     return found.new_zeros(len(is_kept)).masked_scatter_(is_kept, found)
 
 
+class _Lookup(NamedTuple):
+    """What `_LookupBags` takes beside the tensors that get gradients; torch handles it as one."""
+
+    queue: GradientQueue
+    bags: Bags
+    is_kept: torch.Tensor | None
+    missing: str
+
+
 class _LookupBags(torch.autograd.Function):
     """The eager lookup."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        anchor: torch.Tensor,
-        weights: torch.Tensor | None,
-        queue: GradientQueue,
-        bags: Bags,
-        is_kept: torch.Tensor | None,
-        missing: str,
+        ctx: Any, anchor: torch.Tensor, weights: torch.Tensor | None, lookup: _Lookup
     ) -> torch.Tensor:
         """Pooled rows."""
-        pooled = queue.lookup(bags, missing)
-        ctx.queue, ctx.bags, ctx.is_kept, ctx.missing = queue, bags, is_kept, missing
-        ctx.winners = pooled.winners
+        bags = lookup.bags
+        pooled = lookup.queue.lookup(bags, lookup.missing)
+        ctx.lookup, ctx.winners = lookup, pooled.winners
         # Saved so that torch notices a change of them, and a backward after the graph was freed.
         splits = bags.row_splits
         ctx.save_for_backward(bags.keys, None if isinstance(splits, int) else splits, bags.weights)
@@ -168,13 +172,14 @@ def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | 
     _ = ctx.saved_tensors
     # The caller may use its memory again before the step.
     gradients = gradients.clone(memory_format=torch.contiguous_format)
+    queue, bags, is_kept, missing = ctx.lookup
     of_anchor = of_weights = None
-    is_anchor_trained, is_weight_trained, *_ = ctx.needs_input_grad
+    is_anchor_trained, is_weight_trained, _ = ctx.needs_input_grad
     if is_anchor_trained:
-        of_anchor = ctx.queue.push(ctx.bags, gradients, ctx.winners)
+        of_anchor = queue.push(bags, gradients, ctx.winners)
     if is_weight_trained:
-        of_weights = _weight_gradients(ctx.queue, ctx.bags, ctx.is_kept, gradients, ctx.missing)
-    return of_anchor, of_weights, None, None, None, None
+        of_weights = _weight_gradients(queue, bags, is_kept, gradients, missing)
+    return of_anchor, of_weights, None
 
 
 _queue_once = once_differentiable(_queue_gradients)  # refuses a second derivative; is slower

@@ -118,6 +118,8 @@ def check_num_keys(config: TableConfig, verb: str, num_keys: int) -> None:
 
 def check_integer(config: TableConfig, verb: str, name: str, value: int) -> int:
     """The value as an int; refuses what is none."""
+    if type(value) is int:
+        return value
     where = _where(config, verb)
     return as_integer(where[0], name, value, f" {where[1]}")
 
@@ -133,7 +135,7 @@ def check_key(config: TableConfig, verb: str, name: str, key: int) -> int:
 
 def default_threads(num_keys: int) -> int:
     """Threads of a call that asks for no number."""
-    return _useful(torch.get_num_threads() if num_keys >= _ONE_THREAD_BELOW else 1, num_keys)
+    return 1 if num_keys < _ONE_THREAD_BELOW else _useful(torch.get_num_threads(), num_keys)
 
 
 def check_threads(config: TableConfig, verb: str, num_threads: int | None, num_keys: int) -> int:

@@ -95,7 +95,7 @@ class GradientQueue:
     @property
     def step(self) -> int:
         """Training step of the table, for schedules and optimizers: updates so far."""
-        return self.table.num_update_calls
+        return self.table._update_calls()
 
     def lookup(self, bags: Bags, missing: str) -> PooledRows:
         """`Table.lookup_bags` as of the table's step; the module has checked `missing`."""
@@ -118,7 +118,7 @@ class GradientQueue:
             when the backward that runs has come to the anchor.
         """
         backward = torch._C._current_graph_task_id()
-        item = BagGradients(bags.copy(), gradients, winners)
+        item = BagGradients.unchecked(bags.copy(), gradients, winners)
         if backward not in self._pending:
             self._pending[backward] = []
             # What never comes to the anchor, as in `torch.autograd.grad`, goes with its backward.
@@ -193,7 +193,7 @@ class GradientQueue:
         config, verb = self.table.config, "apply_bag_gradients"
         self.table._check_open(verb)
         check_training(config, verb)
-        check_rates(config, verb, self.step, learning_rates)
+        check_rates(config, verb, 0, learning_rates)  # they are given, whatever the step
         if config.non_finite == "refuse" and not math.isfinite(self._norm):
             raise ValueError(
                 f"{where} expected finite gradients, got norm {self._norm} (table "

@@ -45,6 +45,11 @@ class TableModule(torch.nn.Module):
     """
 
     anchor: torch.nn.Parameter
+    _where = "[TableModule]"  # the start of messages
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls._where = f"[{cls.__name__}]"
 
     def __init__(
         self,
@@ -100,10 +105,6 @@ class TableModule(torch.nn.Module):
                 f"{where} expected dim {made.dim} of the table, got {dim} (table {made.name!r})"
             )
         return queue_of(made)
-
-    @property
-    def _where(self) -> str:
-        return f"[{type(self).__name__}]"
 
     @property
     def table(self) -> TableVerbs:
