@@ -45,9 +45,9 @@ def lookup_bags(
     Args:
         queue: of the table.
         anchor: of the queue, as the module has it: while torch traces, a stand-in.
-        keys: int64 (num_keys,).
-        row_splits: int64 (num_bags + 1,), or the number of bags, of equally many keys; while
-            torch traces, a tensor.
+        keys: int64 (num_keys,), contiguous.
+        row_splits: int64 (num_bags + 1,); or the number of bags of equally many keys, which may
+            have any shape then. While torch traces, a tensor.
         weights: float32 (num_keys,) of the keys in a sum; they get gradients too.
         reading: how.
     """
@@ -64,7 +64,7 @@ def lookup_bags(
     if padding is None and weights is None:
         bags, is_kept = Bags.unchecked(keys, row_splits, mode), None
     else:
-        bags, is_kept = _without_padding(keys, row_splits, weights, mode, padding)
+        bags, is_kept = _without_padding(keys.reshape(-1), row_splits, weights, mode, padding)
     if torch.is_grad_enabled() and (anchor.requires_grad or _requires_grad(weights)):
         lookup = _Lookup(queue, bags, is_kept, missing)
         found = _LookupBags.apply(anchor, weights, lookup)  # type: ignore[no-untyped-call]

@@ -56,7 +56,10 @@ class Bags:
         mode: str,
         weights: torch.Tensor | None = None,
     ) -> "Bags":
-        """Bags whose splits the table checks when it reads them, for a check here is slow."""
+        """Bags whose splits the table checks when it reads them, for a check here is slow.
+
+        The keys are contiguous int64 in main memory, of any shape.
+        """
         bags = object.__new__(cls)
         vars(bags).update(keys=keys, row_splits=row_splits, mode=mode, weights=weights)
         return bags
@@ -70,6 +73,10 @@ class Bags:
             self.mode,
             None if weights is None else weights.clone(),
         )
+
+    def checked(self) -> "Bags":
+        """The same of keys with one dimension, and checked."""
+        return Bags(self.keys.reshape(-1), self.row_splits, self.mode, self.weights)
 
     def check(self) -> None:
         """Refuse keys, splits or weights that do not fit together."""

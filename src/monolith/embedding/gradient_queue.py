@@ -1,5 +1,6 @@
 """What backward has queued for a table, until a step applies it; and handles of such queues."""
 
+import ctypes
 import functools
 import itertools
 import math
@@ -8,7 +9,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from monolith.embedding.bags import BagGradients, Bags, PooledRows
@@ -135,9 +135,16 @@ class GradientQueue:
         self._follow_anchor()
         self._items += pushed
         self._norm = self._compute_norm()
-        self._seen = float(np.float32(self._norm)) or _NO_NORM
+        self._show(self._norm)
+
+    def _show(self, value: float) -> None:
+        """Write the anchor's gradient. In its memory, for an op takes longer than the norm."""
         assert self.anchor.grad is not None
-        self.anchor.grad.fill_(self._seen)
+        cell = ctypes.c_float.from_address(self.anchor.grad.data_ptr())
+        cell.value = value
+        if cell.value == 0:
+            cell.value = _NO_NORM
+        self._seen = cell.value
 
     def _compute_norm(self) -> float:
         """`Table.bag_gradient_norm` of the queue, whose items are checked."""

@@ -47,7 +47,7 @@ def expand(queue: Sequence[BagGradients], dim: int) -> tuple[torch.Tensor, torch
     keys = [torch.empty(0, dtype=torch.int64, device="cpu")]
     grads = [np.empty((0, dim), np.float32)]
     for piece in queue:
-        keys.append(piece.bags.keys)
+        keys.append(piece.bags.keys.reshape(-1))
         grads.append(_expand_one(piece))
     return torch.cat(keys), torch.from_numpy(np.concatenate(grads))
 

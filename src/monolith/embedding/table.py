@@ -31,6 +31,9 @@ from monolith.errors import FailedPreconditionError
 __all__ = ["Table"]
 
 
+_CPU = torch.device("cpu")
+
+
 def _bounds(initializer: Initializer) -> tuple[float, float]:
     """Bounds of uniform values; mean and deviation of normal ones."""
     if isinstance(initializer, Normal):
@@ -84,7 +87,7 @@ def _retention_arguments(
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Memory for the core to fill, whatever torch's default dtype and device are."""
     try:
-        return torch.empty(shape, dtype=dtype, device="cpu")
+        return torch.empty(shape, dtype=dtype, device=_CPU)
     except RuntimeError as error:  # torch has no class of its own for it on the CPU
         num_bytes = math.prod(shape) * dtype.itemsize
         raise MemoryError(f"out of memory: asked for {num_bytes} bytes") from error
@@ -172,7 +175,7 @@ class Table(TableVerbs):
             try:
                 core.lookup_bags(bags_tuple(bags), *out, initial, scales, threads)
             except (RuntimeError, TypeError, ValueError):
-                bags.check()  # says more
+                bags.checked()  # says more
                 raise
         return PooledRows(values, winners)
 

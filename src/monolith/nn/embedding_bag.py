@@ -78,9 +78,9 @@ class EmbeddingBag(TableModule):
         if weights is not None:
             self._check_weights(weights, ids)
             weights = weights.reshape(-1).contiguous()
-        flat = (ids if ids.dim() == 1 else ids.reshape(-1)).contiguous()
         if isinstance(splits, int):
-            return self._lookup(flat, splits, self.mode, weights)
+            return self._lookup(ids.contiguous(), splits, self.mode, weights)
+        flat = (ids if ids.dim() == 1 else ids.reshape(-1)).contiguous()
         splits = splits.contiguous()
         if offsets is None or torch.compiler.is_compiling():
             return self._lookup(flat, splits, self.mode, weights)
