@@ -147,8 +147,8 @@ Bags bags_of(const BagsTuple& tuple) {
                         : name == "max"   ? PoolMode::kMax
                                           : PoolMode::kSum;
   const size_t width = num_bags == 0 ? 0 : num_keys / num_bags;
-  return {
-      at<int64_t>(keys), num_keys, at<int64_t>(row_splits), num_bags, mode, at<float>(weights), width};
+  return {at<int64_t>(keys),  num_keys, at<int64_t>(row_splits), num_bags, mode,
+          at<float>(weights), width};
 }
 
 // (bags, gradients, winners or 0)

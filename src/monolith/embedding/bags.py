@@ -135,7 +135,7 @@ class Bags:
         return splits if isinstance(splits, int) else splits.numel() - 1
 
     def splits(self) -> torch.Tensor:
-        """The row splits as a tensor, where they are a number too.  # (num_bags + 1,)"""
+        """The row splits as a tensor, (num_bags + 1,), also where they are a number."""
         if isinstance(self.row_splits, torch.Tensor):
             return self.row_splits
         width = self.num_keys // max(1, self.row_splits)

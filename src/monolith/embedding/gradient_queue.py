@@ -104,7 +104,11 @@ class GradientQueue:
         check_num_keys(table.config, "lookup_bags", num_keys)
         initial = missing == "initial" and not table._is_serving
         step = self.step if self._has_steps else 0
-        return table._lookup_bags(bags, initial, step, default_threads(num_keys))
+        try:
+            return table._lookup_bags(bags, initial, step, default_threads(num_keys))
+        except ValueError:
+            bags.checked()  # says more than the core about splits
+            raise
 
     def push(
         self, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
@@ -122,10 +126,13 @@ class GradientQueue:
         if backward not in self._pending:
             self._pending[backward] = []
             # What never comes to the anchor, as in `torch.autograd.grad`, goes with its backward.
-            forget = functools.partial(self._pending.pop, backward, None)
+            forget = functools.partial(self._forget, backward)
             torch.autograd.Variable._execution_engine.queue_callback(forget)
         self._pending[backward].append(item)
         return gradients.new_zeros(1)
+
+    def _forget(self, backward: int) -> None:
+        self._pending.pop(backward, None)
 
     def _accumulate(self) -> None:
         """Take what this backward has pushed. A `torch.autograd.grad` never comes here."""

@@ -1,10 +1,15 @@
-"""The core of a native table for the length of a call."""
+"""A native table's core for the length of a call, and memory for it to fill."""
 
+import math
 from types import TracebackType
+
+import torch
 
 import monolith._native as _native
 
-__all__ = ["OpenCore"]
+__all__ = ["OpenCore", "empty"]
+
+_CPU = torch.device("cpu")
 
 
 class OpenCore:
@@ -32,3 +37,12 @@ class OpenCore:
     ) -> None:
         if isinstance(error, MemoryError):
             raise MemoryError(f"[Table.{self._verb}] {error} (table {self._name!r})") from error
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Memory for the core to fill, whatever torch's default dtype and device are."""
+    try:
+        return torch.empty(shape, dtype=dtype, device=_CPU)
+    except RuntimeError as error:  # torch has no class of its own for it on the CPU
+        num_bytes = math.prod(shape) * dtype.itemsize
+        raise MemoryError(f"out of memory: asked for {num_bytes} bytes") from error

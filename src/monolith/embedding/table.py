@@ -1,6 +1,5 @@
 """The native table: the verbs of `verbs.py` on the C++ core (native/table/)."""
 
-import math
 import threading
 
 import torch
@@ -19,7 +18,7 @@ from monolith.embedding.config import (
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
 from monolith.embedding.native_bags import address, bags_tuple, piece_tuple
-from monolith.embedding.native_core import OpenCore
+from monolith.embedding.native_core import OpenCore, empty
 from monolith.embedding.native_cut import NativeCut
 from monolith.embedding.record import Record, int64_rows
 from monolith.embedding.retention_checks import candidate_columns
@@ -29,9 +28,6 @@ from monolith.embedding.views import OneBit, codec_of
 from monolith.errors import FailedPreconditionError
 
 __all__ = ["Table"]
-
-
-_CPU = torch.device("cpu")
 
 
 def _bounds(initializer: Initializer) -> tuple[float, float]:
@@ -82,15 +78,6 @@ def _retention_arguments(
     )
     bound = (budget.max_bytes, budget.policy) if budget else ((1 << 64) - 1, "refuse")
     return admission, (expiry.days, list(expiry.slots.items())), bound
-
-
-def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Memory for the core to fill, whatever torch's default dtype and device are."""
-    try:
-        return torch.empty(shape, dtype=dtype, device=_CPU)
-    except RuntimeError as error:  # torch has no class of its own for it on the CPU
-        num_bytes = math.prod(shape) * dtype.itemsize
-        raise MemoryError(f"out of memory: asked for {num_bytes} bytes") from error
 
 
 class Table(TableVerbs):
@@ -160,23 +147,20 @@ class Table(TableVerbs):
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
         scales = self._scales(step)
         with self._open("lookup") as core:
-            out = _empty(keys.numel(), self.dim)
+            out = empty(keys.numel(), self.dim)
             core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, scales, threads)
         return out
 
     def _lookup_bags(self, bags: Bags, initial: bool, step: int, threads: int) -> PooledRows:
         scales = self._scales(step)
         with self._open("lookup_bags") as core:
-            values = _empty(bags.num_bags, self.dim)
+            values = empty(bags.num_bags, self.dim)
             winners = None
             if bags.mode == "max":
-                winners = _empty(bags.num_bags, self.dim, dtype=torch.int32)
-            out = values.data_ptr(), address(winners)
-            try:
-                core.lookup_bags(bags_tuple(bags), *out, initial, scales, threads)
-            except (RuntimeError, TypeError, ValueError):
-                bags.checked()  # says more
-                raise
+                winners = empty(bags.num_bags, self.dim, dtype=torch.int32)
+            core.lookup_bags(
+                bags_tuple(bags), values.data_ptr(), address(winners), initial, scales, threads
+            )
         return PooledRows(values, winners)
 
     def _apply_bag_gradients(
@@ -197,7 +181,7 @@ class Table(TableVerbs):
     ) -> torch.Tensor:
         scales = self._scales(step)
         with self._open("bag_weight_gradients") as core:
-            out = _empty(bags.num_keys)
+            out = empty(bags.num_keys)
             core.bag_weight_gradients(
                 bags_tuple(bags), gradients.data_ptr(), out.data_ptr(), initial, scales, threads
             )
@@ -205,16 +189,16 @@ class Table(TableVerbs):
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("contains") as core:
-            out = _empty(keys.numel(), dtype=torch.bool)
+            out = empty(keys.numel(), dtype=torch.bool)
             threads = default_threads(keys.numel())
             core.contains(keys.data_ptr(), keys.numel(), out.data_ptr(), threads)
         return out
 
     def _empty_rows(self, n: int) -> Rows:
         columns = {
-            name: _empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
+            name: empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
         }
-        return Rows(_empty(n, dtype=torch.int64), _empty(n, dtype=torch.int64), columns)
+        return Rows(empty(n, dtype=torch.int64), empty(n, dtype=torch.int64), columns)
 
     def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
         """Address of the times; addresses of the columns, and bytes of a row, in row order."""
@@ -225,7 +209,7 @@ class Table(TableVerbs):
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         with self._open("lookup_entry") as core:
             rows = self._empty_rows(keys.numel())
-            present = _empty(keys.numel(), dtype=torch.bool)
+            present = empty(keys.numel(), dtype=torch.bool)
             rows.keys.copy_(keys)
             threads = default_threads(keys.numel())
             buffers = self._column_buffers(rows)
@@ -248,7 +232,7 @@ class Table(TableVerbs):
     ) -> torch.Tensor:
         scales = self._scales(step)
         with self._open("lookup_or_insert") as core:
-            out = _empty(keys.numel(), self.dim)
+            out = empty(keys.numel(), self.dim)
             core.lookup_or_insert(
                 keys.data_ptr(), keys.numel(), out.data_ptr(), scales, now, threads
             )
@@ -288,14 +272,14 @@ class Table(TableVerbs):
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         with self._open("reinitialize") as core:
-            existed = _empty(keys.numel(), dtype=torch.int32)
+            existed = empty(keys.numel(), dtype=torch.int32)
             threads = default_threads(keys.numel())
             core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now, threads)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("erase") as core:
-            existed = _empty(keys.numel(), dtype=torch.bool)
+            existed = empty(keys.numel(), dtype=torch.bool)
             threads = default_threads(keys.numel())
             core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed

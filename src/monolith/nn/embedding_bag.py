@@ -68,6 +68,7 @@ class EmbeddingBag(TableModule):
             float32 (num_bags, dim).
         """
         where = self._where
+        splits: torch.Tensor | int
         if isinstance(input, Ragged):
             ids, splits = as_keys(where, "input", input.values), input.row_splits
             self._check_no_offsets(offsets, "a Ragged")
@@ -112,6 +113,8 @@ class EmbeddingBag(TableModule):
                 f"{self._where} expected offsets with 1 dimension, got shape {tuple(offsets.shape)}"
             )
         if self.include_last_offset:
+            if offsets.shape[0] == 0:
+                self._check_offsets(offsets, ids.shape[0])
             return offsets
         return torch.cat([offsets, offsets.new_full((1,), ids.shape[0])])
 

@@ -108,8 +108,8 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     @staticmethod
-    def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:  # type: ignore[override]
-        """torch's frame around `step`, which calls hooks and names the step in a profile.
+    def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The frame of torch around `step`, which calls hooks and names the step in a profile.
 
         Left out where there are neither, for it takes longer than the step of a small bag.
         """
@@ -117,7 +117,7 @@ class Optimizer(torch.optim.Optimizer):
 
         @functools.wraps(function)
         def step(self: "Optimizer", *arguments: Any, **named: Any) -> Any:
-            is_framed = torch.autograd._profiler_enabled() or self._has_step_hooks()
+            is_framed = torch._C._autograd._profiler_enabled() or self._has_step_hooks()
             return (with_hooks if is_framed else function)(self, *arguments, **named)
 
         return step
