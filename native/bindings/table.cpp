@@ -138,7 +138,7 @@ Numbers memory_report(Table& table) {
   return result;
 }
 
-// (keys, num_keys, row_splits, num_bags, mode, weights or 0)
+// (keys, num_keys, row_splits or 0, num_bags, mode, weights or 0)
 using BagsTuple = std::tuple<Address, size_t, Address, size_t, std::string, Address>;
 
 Bags bags_of(const BagsTuple& tuple) {
@@ -147,7 +147,9 @@ Bags bags_of(const BagsTuple& tuple) {
                         : name == "sqrtn" ? PoolMode::kSqrtn
                         : name == "max"   ? PoolMode::kMax
                                           : PoolMode::kSum;
-  return {at<int64_t>(keys), num_keys, at<int64_t>(row_splits), num_bags, mode, at<float>(weights)};
+  const size_t width = num_bags == 0 ? 0 : num_keys / num_bags;
+  return {at<int64_t>(keys),  num_keys, at<int64_t>(row_splits), num_bags, mode,
+          at<float>(weights), width};
 }
 
 // (bags, gradients, winners or 0)

@@ -27,6 +27,19 @@ def test_keys_and_splits_of_another_dtype(name):
     refused(TypeError, text, lambda: Bags(**arguments))
 
 
+def test_bags_of_equally_many_keys_have_the_splits_of_their_number():
+    bags = Bags(keys(7, 8, 7, 9), 2)
+    assert (bags.num_keys, bags.num_bags) == (4, 2)
+    assert torch.equal(bags.splits(), splits(2, 2))
+    assert torch.equal(Bags(keys(), 3).splits(), splits(0, 0, 0))
+
+
+@pytest.mark.parametrize("num_bags", [-1, 0, 2])
+def test_number_of_bags_that_the_keys_do_not_fill(num_bags):
+    text = f"[Bags] expected a number of bags that divides 3 keys, got {num_bags}"
+    refused(ValueError, text, lambda: Bags(keys(1, 2, 3), num_bags))
+
+
 def test_keys_of_two_dimensions():
     text = "[Bags] expected keys with 1 dimension(s), got shape (1, 2)"
     refused(ValueError, text, lambda: Bags(torch.zeros(1, 2).long(), splits(2)))

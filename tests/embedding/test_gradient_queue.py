@@ -36,6 +36,14 @@ def test_a_handle_is_never_used_again():
     assert GradientQueue(new_table()).handle > handle
 
 
+def test_bags_that_were_not_checked_are_refused_as_checked_ones():
+    bags = Bags.unchecked(torch.tensor([1]), torch.tensor([0, 2]), "sum")
+    with pytest.raises(
+        ValueError, match=r"^\[Bags\] expected row_splits from 0 to 1, got .* to 2$"
+    ):
+        GradientQueue(new_table()).lookup(bags, "initial")
+
+
 def test_the_gradient_of_the_anchor_is_the_norm_of_the_summed_gradients():
     bag = make_bag()
     (3 * bag(ONE)[:, :1] + bag(ONE)[:, :1]).sum().backward()  # both of the same key

@@ -115,6 +115,11 @@ def test_a_last_offset_that_is_not_the_number_of_ids_is_refused():
         make_bag(include_last_offset=True)(IDS, OFFSETS)
 
 
+def test_no_last_offset_is_refused():
+    with pytest.raises(ValueError, match=r"offsets that end with 4, the .* got \[\]"):
+        make_bag(include_last_offset=True)(IDS, OFFSETS[:0])
+
+
 @pytest.mark.parametrize("mode", ["mean", "max", "sqrtn"])
 def test_weights_are_refused_outside_of_a_sum(mode):
     text = f"per_sample_weights only with mode 'sum', got mode '{mode}'"

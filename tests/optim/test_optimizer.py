@@ -4,6 +4,10 @@ import pickle
 import pytest
 import torch
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from monolith.embedding import (
     SGD,
@@ -30,6 +34,34 @@ def test_a_step_trains_dense_parameters_and_rows(model):
     optimizer.step()
     assert len(model[0].table) == 3
     assert not torch.equal(model[1].bias, before)
+
+
+@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
+def test_hooks_of_a_step_are_called(bag, register):
+    optimizer, called = Optimizer(bag), []
+    handle = getattr(optimizer, register)(lambda *arguments: called.append(arguments[0]))
+    optimizer.step()
+    handle.remove()
+    optimizer.step()
+    assert called == [optimizer]
+
+
+@pytest.mark.parametrize(
+    "register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook]
+)
+def test_hooks_of_all_optimizers_are_called(bag, register):
+    optimizer, called = Optimizer(bag), []
+    handle = register(lambda *arguments: called.append(arguments[0]))
+    optimizer.step()
+    handle.remove()
+    assert called == [optimizer]
+
+
+def test_a_profile_names_the_step(bag):
+    optimizer = Optimizer(bag)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        optimizer.step()
+    assert "Optimizer.step#Optimizer.step" in {event.key for event in profile.key_averages()}
 
 
 def test_dense_parameters_step_as_without_tables(model):

@@ -103,6 +103,14 @@ class AppliedBags(TableCase):
         for step in range(2):
             self.check(one, other, [gradients_of(one, bags, step)], step=step, now=NOW - 5)
 
+    @every_mode
+    @pytest.mark.parametrize("num_bags", [1, 30, 300])
+    def test_bags_of_equally_many_keys_are_applied_as_their_keys_would_be(self, mode, num_bags):
+        one, other = self.equal_tables(TableConfig("user", CONFIGS["fp32"]))
+        piece = gradients_of(one, Bags(repeated_keys(300), num_bags, mode))
+        assert one.sum_bag_gradients([piece]).norm == reference_bags.gradient_norm([piece], one.dim)
+        self.check(one, other, [piece], num_threads=3)
+
     @pytest.mark.parametrize("num_threads", [1, 3])
     @pytest.mark.parametrize("longest", [1, 20])
     def test_many_pieces_of_all_modes_are_one_call(self, num_threads, longest):

@@ -138,6 +138,20 @@ class BagReads(TableCase):
         assert_same_bits(pooled.values, expected.values)
 
     @every_mode
+    @pytest.mark.parametrize("num_bags", [1, 30, 9000])
+    def test_bags_of_equally_many_keys_need_no_splits(self, mode, num_bags):
+        table = self.table(3, initializer=Uniform(-1, 1))
+        bags = Bags(repeated_keys(9000), num_bags, mode)
+        expected = table.lookup_bags(Bags(bags.keys, bags.splits(), mode))
+        pooled = table.lookup_bags(bags, num_threads=3)
+        assert_same_bits(pooled.values, expected.values)
+
+    @every_mode
+    def test_equally_empty_bags_read_zeros(self, mode):
+        assert self.known().lookup_bags(Bags(keys(), 2, mode)).values.tolist() == [[0, 0]] * 2
+        assert self.known().lookup_bags(Bags(keys(), 0, mode)).values.shape == (0, 2)
+
+    @every_mode
     def test_one_bag_of_many_keys_is_read_in_their_order(self, mode):
         table = self.table(3, initializer=Uniform(-1, 1))
         numbers = repeated_keys(9000)

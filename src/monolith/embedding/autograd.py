@@ -36,7 +36,7 @@ def lookup_bags(
     queue: GradientQueue,
     anchor: torch.Tensor,
     keys: torch.Tensor,
-    row_splits: torch.Tensor,
+    row_splits: torch.Tensor | int,
     weights: torch.Tensor | None,
     reading: Reading,
 ) -> torch.Tensor:
@@ -45,13 +45,15 @@ def lookup_bags(
     Args:
         queue: of the table.
         anchor: of the queue, as the module has it: while torch traces, a stand-in.
-        keys: int64 (num_keys,).
-        row_splits: int64 (num_bags + 1,).
+        keys: int64 (num_keys,), contiguous.
+        row_splits: int64 (num_bags + 1,); or the number of bags of equally many keys, which may
+            have any shape then. While torch traces, a tensor.
         weights: float32 (num_keys,) of the keys in a sum; they get gradients too.
         reading: how.
     """
     mode, missing, padding, is_trained = reading
-    anchor = anchor if is_trained else anchor.detach()
+    if not is_trained:
+        anchor = anchor.detach()
     if torch.compiler.is_compiling():
         values, _ = torch.ops.monolith.lookup_bags(
             anchor, keys, row_splits, weights, queue.handle, mode, missing, padding
@@ -59,10 +61,13 @@ def lookup_bags(
         assert isinstance(values, torch.Tensor)
         return values
     _check_eager(queue, anchor)
-    bags, is_kept = _without_padding(keys, row_splits, weights, mode, padding)
+    if padding is None and weights is None:
+        bags, is_kept = Bags.unchecked(keys, row_splits, mode), None
+    else:
+        bags, is_kept = _without_padding(keys.reshape(-1), row_splits, weights, mode, padding)
     if torch.is_grad_enabled() and (anchor.requires_grad or _requires_grad(weights)):
-        arguments = (anchor, weights, queue, bags, is_kept, missing)
-        found = _LookupBags.apply(*arguments)  # type: ignore[no-untyped-call]
+        lookup = _Lookup(queue, bags, is_kept, missing)
+        found = _LookupBags.apply(anchor, weights, lookup)  # type: ignore[no-untyped-call]
         assert isinstance(found, torch.Tensor)
         return found
     return queue.lookup(bags, missing).values
@@ -101,7 +106,7 @@ def _requires_grad(weights: torch.Tensor | None) -> bool:
 
 def _without_padding(
     keys: torch.Tensor,
-    row_splits: torch.Tensor,
+    row_splits: torch.Tensor | int,
     weights: torch.Tensor | None,
     mode: str,
     padding: int | None,
@@ -114,7 +119,7 @@ def _without_padding(
     is_kept = keys != padding
     num_kept = torch.nn.functional.pad(is_kept.cumsum(0), (1, 0))  # before each key
     weights = None if weights is None else weights[is_kept]
-    return Bags(keys[is_kept], num_kept[row_splits], mode, weights), is_kept
+    return Bags(keys[is_kept], num_kept[bags.splits()], mode, weights), is_kept
 
 
 def _weight_gradients(
@@ -131,40 +136,53 @@ def _weight_gradients(
     return found.new_zeros(len(is_kept)).masked_scatter_(is_kept, found)
 
 
+class _Lookup(NamedTuple):
+    """What `_LookupBags` takes beside the tensors that get gradients; torch handles it as one."""
+
+    queue: GradientQueue
+    bags: Bags
+    is_kept: torch.Tensor | None
+    missing: str
+
+
 class _LookupBags(torch.autograd.Function):
     """The eager lookup."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        anchor: torch.Tensor,
-        weights: torch.Tensor | None,
-        queue: GradientQueue,
-        bags: Bags,
-        is_kept: torch.Tensor | None,
-        missing: str,
+        ctx: Any, anchor: torch.Tensor, weights: torch.Tensor | None, lookup: _Lookup
     ) -> torch.Tensor:
         """Pooled rows."""
-        pooled = queue.lookup(bags, missing)
-        ctx.queue, ctx.bags, ctx.is_kept, ctx.missing = queue, bags, is_kept, missing
-        ctx.winners = pooled.winners
+        bags = lookup.bags
+        pooled = lookup.queue.lookup(bags, lookup.missing)
+        ctx.lookup, ctx.winners = lookup, pooled.winners
         # Saved so that torch notices a change of them, and a backward after the graph was freed.
-        ctx.save_for_backward(bags.keys, bags.row_splits, bags.weights)
+        splits = bags.row_splits
+        ctx.save_for_backward(bags.keys, None if isinstance(splits, int) else splits, bags.weights)
         return pooled.values
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Queues the gradients; the rest is done in a step."""
-        _ = ctx.saved_tensors
-        # The caller may use its memory again before the step, and may have a graph of it.
-        gradients = gradients.detach().clone(memory_format=torch.contiguous_format)
-        of_anchor = of_weights = None
-        if ctx.needs_input_grad[0]:
-            of_anchor = ctx.queue.push(ctx.bags, gradients, ctx.winners)
-        if ctx.needs_input_grad[1]:
-            of_weights = _weight_gradients(ctx.queue, ctx.bags, ctx.is_kept, gradients, ctx.missing)
-        return of_anchor, of_weights, None, None, None, None
+        is_graph_made = torch.is_grad_enabled()
+        return _queue_once(ctx, gradients) if is_graph_made else _queue_gradients(ctx, gradients)
+
+
+def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    _ = ctx.saved_tensors
+    # The caller may use its memory again before the step.
+    gradients = gradients.clone(memory_format=torch.contiguous_format)
+    queue, bags, is_kept, missing = ctx.lookup
+    of_anchor = of_weights = None
+    is_anchor_trained, is_weight_trained, _ = ctx.needs_input_grad
+    if is_anchor_trained:
+        of_anchor = queue.push(bags, gradients, ctx.winners)
+    if is_weight_trained:
+        of_weights = _weight_gradients(queue, bags, is_kept, gradients, missing)
+    return of_anchor, of_weights, None
+
+
+_queue_once = once_differentiable(_queue_gradients)  # refuses a second derivative; is slower
 
 
 # The same as ops. Their arguments are tensors and plain values; a table is named by its handle.

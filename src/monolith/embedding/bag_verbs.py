@@ -165,6 +165,7 @@ class BagVerbs(TableCalls):
     # The meaning, on top of the verbs by key.
 
     def _lookup_bags(self, bags: Bags, initial: bool, step: int, threads: int) -> PooledRows:
+        bags = bags.checked()
         return reference_bags.pool(bags, self._lookup(bags.keys, initial, step, threads))
 
     def _apply_bag_gradients(

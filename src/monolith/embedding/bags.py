@@ -32,7 +32,8 @@ class Bags:
 
     Args:
         keys: int64 (num_keys,).
-        row_splits: int64 (num_bags + 1,), ascending from 0 to num_keys.
+        row_splits: int64 (num_bags + 1,), ascending from 0 to num_keys; or the number of bags,
+            where all have equally many keys.
         mode: "sum", "mean", "sqrtn" or "max".
         weights: float32 (num_keys,), of the rows in a sum; only with "sum".
 
@@ -43,15 +44,52 @@ class Bags:
     """
 
     keys: torch.Tensor
-    row_splits: torch.Tensor
+    row_splits: torch.Tensor | int
     mode: str = "sum"
     weights: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
+        self.check()
+
+    @classmethod
+    def unchecked(
+        cls,
+        keys: torch.Tensor,
+        row_splits: torch.Tensor | int,
+        mode: str,
+        weights: torch.Tensor | None = None,
+    ) -> "Bags":
+        """Bags whose splits the table checks when it reads them, for a check here is slow.
+
+        The keys are contiguous int64 in main memory, of any shape.
+        """
+        bags = object.__new__(cls)
+        vars(bags).update(keys=keys, row_splits=row_splits, mode=mode, weights=weights)
+        return bags
+
+    def copy(self) -> "Bags":
+        """The same with memory of its own."""
+        splits, weights = self.row_splits, self.weights
+        return Bags.unchecked(
+            self.keys.clone(),
+            splits.clone() if isinstance(splits, torch.Tensor) else splits,
+            self.mode,
+            None if weights is None else weights.clone(),
+        )
+
+    def checked(self) -> "Bags":
+        """The same of keys with one dimension, and checked."""
+        return Bags(self.keys.reshape(-1), self.row_splits, self.mode, self.weights)
+
+    def check(self) -> None:
+        """Refuse keys, splits or weights that do not fit together."""
         where = ("[Bags]", "")
         check_tensor(where, "keys", self.keys, torch.int64, 1)
-        check_tensor(where, "row_splits", self.row_splits, torch.int64, 1)
-        self._check_splits()
+        if isinstance(self.row_splits, int):
+            self._check_number(self.row_splits)
+        else:
+            check_tensor(where, "row_splits", self.row_splits, torch.int64, 1)
+            self._check_splits(self.row_splits)
         if self.mode not in MODES:
             raise ValueError(f"[Bags] expected mode in {', '.join(MODES)}, got {self.mode!r}")
         if self.weights is None:
@@ -64,9 +102,15 @@ class Bags:
                 f"[Bags] expected {len(self.keys)} weights, one per key, got {len(self.weights)}"
             )
 
-    def _check_splits(self) -> None:
-        # By numpy, whose calls cost less than torch's; a forward pass of few keys feels them.
-        splits, num_keys = self.row_splits.numpy(), self.keys.numel()
+    def _check_number(self, num_bags: int) -> None:
+        if num_bags < 0 or self.num_keys % max(1, num_bags) or (num_bags == 0 and self.num_keys):
+            raise ValueError(
+                f"[Bags] expected a number of bags that divides {self.num_keys} keys, "
+                f"got {num_bags}"
+            )
+
+    def _check_splits(self, row_splits: torch.Tensor) -> None:
+        splits, num_keys = row_splits.numpy(), self.keys.numel()
         if len(splits) == 0:
             raise ValueError("[Bags] expected row_splits from 0 on, got none")
         if splits[0] != 0 or splits[-1] != num_keys:
@@ -90,7 +134,15 @@ class Bags:
     @property
     def num_bags(self) -> int:
         """Bags, empty ones too."""
-        return self.row_splits.numel() - 1
+        splits = self.row_splits
+        return splits if isinstance(splits, int) else splits.numel() - 1
+
+    def splits(self) -> torch.Tensor:
+        """The row splits as a tensor, (num_bags + 1,), also where they are a number."""
+        if isinstance(self.row_splits, torch.Tensor):
+            return self.row_splits
+        width = self.num_keys // max(1, self.row_splits)
+        return torch.arange(self.row_splits + 1, device="cpu") * width
 
 
 class PooledRows(NamedTuple):
@@ -128,6 +180,15 @@ class BagGradients:
     bags: Bags
     gradients: torch.Tensor
     winners: torch.Tensor | None = None
+
+    @classmethod
+    def unchecked(
+        cls, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
+    ) -> "BagGradients":
+        """Gradients of an autograd engine, which has seen to it that they fit."""
+        piece = object.__new__(cls)
+        vars(piece).update(bags=bags, gradients=gradients, winners=winners)
+        return piece
 
     def __post_init__(self) -> None:
         where = ("[BagGradients]", "")

@@ -131,7 +131,7 @@ class TableCalls(TableStorage):
     @contextmanager
     def _time(self, verb: str, now: int | None) -> Iterator[int]:
         """The time of a writing call, counted if clamped when the call has succeeded."""
-        clock_now = checks.check_integer(self.config, verb, "the clock's time", self._clock())
+        clock_now = self._clock_time(verb)
         latest = clock_now + _FUTURE_SECONDS
         now = clock_now if now is None else checks.check_integer(self.config, verb, "now", now)
         time_now = min(now, latest)
@@ -139,3 +139,6 @@ class TableCalls(TableStorage):
         yield time_now
         if now > latest:
             self._count_clamped()
+
+    def _clock_time(self, verb: str) -> int:
+        return checks.check_integer(self.config, verb, "the clock's time", self._clock())

@@ -118,6 +118,8 @@ def check_num_keys(config: TableConfig, verb: str, num_keys: int) -> None:
 
 def check_integer(config: TableConfig, verb: str, name: str, value: int) -> int:
     """The value as an int; refuses what is none."""
+    if type(value) is int:
+        return value
     where = _where(config, verb)
     return as_integer(where[0], name, value, f" {where[1]}")
 
@@ -133,7 +135,7 @@ def check_key(config: TableConfig, verb: str, name: str, key: int) -> int:
 
 def default_threads(num_keys: int) -> int:
     """Threads of a call that asks for no number."""
-    return _useful(torch.get_num_threads() if num_keys >= _ONE_THREAD_BELOW else 1, num_keys)
+    return 1 if num_keys < _ONE_THREAD_BELOW else _useful(torch.get_num_threads(), num_keys)
 
 
 def check_threads(config: TableConfig, verb: str, num_threads: int | None, num_keys: int) -> int:
@@ -194,11 +196,13 @@ def check_rates(
     config: TableConfig, verb: str, step: int, rates: Sequence[float] | None
 ) -> list[float]:
     """The rates of a call, or each segment's own at `step`; one finite number >= 0 per segment."""
+    expected = len(segments_of(config))
     if rates is None:
         rates = [segment.optimizer.rate(step) for segment in segments_of(config)]
+    elif type(rates) is list and len(rates) == expected and all(map(_is_plain_rate, rates)):
+        return rates  # the quick way of a step
     where = _where(config, verb)
     rates = as_list(where[0], "learning_rates", rates, f" {where[1]}")
-    expected = len(segments_of(config))
     if len(rates) != expected:
         raise ValueError(
             f"{where[0]} expected {expected} learning rate(s), one per segment, "
@@ -211,6 +215,10 @@ def check_rates(
                 f"{where[0]} expected learning rates in [0, {MAX_FLOAT32:g}], got {rate} {where[1]}"
             )
     return [float(rate) for rate in rates]
+
+
+def _is_plain_rate(rate: object) -> bool:
+    return type(rate) is float and 0 <= rate <= MAX_FLOAT32
 
 
 def check_rows(config: TableConfig, rows: Rows) -> None:

@@ -1,5 +1,7 @@
 """What backward has queued for a table, until a step applies it; and handles of such queues."""
 
+import ctypes
+import functools
 import itertools
 import math
 import warnings
@@ -7,13 +9,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.checks import (
     check_num_keys,
     check_rates,
+    check_time,
     check_training,
     default_threads,
 )
@@ -94,7 +96,7 @@ class GradientQueue:
     @property
     def step(self) -> int:
         """Training step of the table, for schedules and optimizers: updates so far."""
-        return self.table.num_update_calls
+        return self.table._update_calls()
 
     def lookup(self, bags: Bags, missing: str) -> PooledRows:
         """`Table.lookup_bags` as of the table's step; the module has checked `missing`."""
@@ -103,29 +105,35 @@ class GradientQueue:
         check_num_keys(table.config, "lookup_bags", num_keys)
         initial = missing == "initial" and not table._is_serving
         step = self.step if self._has_steps else 0
-        return table._lookup_bags(bags, initial, step, default_threads(num_keys))
+        try:
+            return table._lookup_bags(bags, initial, step, default_threads(num_keys))
+        except ValueError:
+            bags.checked()  # says more than the core about splits
+            raise
 
     def push(
         self, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
     ) -> torch.Tensor:
-        """Queue the gradients of one lookup; called by backward. Keys and weights are copied.
+        """Queue the gradients of one lookup; called by backward.
+
+        Keys and weights are copied: the caller may use their memory again before the step.
 
         Returns:
             A zero: the share in the anchor's gradient, which is replaced by the norm of the queue
             when the backward that runs has come to the anchor.
         """
         backward = torch._C._current_graph_task_id()
-        item = BagGradients(_copied(bags), gradients, winners)
+        item = BagGradients.unchecked(bags.copy(), gradients, winners)
         if backward not in self._pending:
             self._pending[backward] = []
-
-            def forget() -> None:
-                self._pending.pop(backward, None)
-
             # What never comes to the anchor, as in `torch.autograd.grad`, goes with its backward.
+            forget = functools.partial(self._forget, backward)
             torch.autograd.Variable._execution_engine.queue_callback(forget)
         self._pending[backward].append(item)
         return gradients.new_zeros(1)
+
+    def _forget(self, backward: int) -> None:
+        self._pending.pop(backward, None)
 
     def _accumulate(self) -> None:
         """Take what this backward has pushed. A `torch.autograd.grad` never comes here."""
@@ -136,13 +144,20 @@ class GradientQueue:
         self._items += pushed
         self._sum = self._summed()
         self._norm = self._sum.norm
-        self._seen = float(np.float32(self._norm)) or _NO_NORM
+        self._show(self._norm)
+
+    def _show(self, value: float) -> None:
+        """Write the anchor's gradient. In its memory, for an op takes longer than the norm."""
         assert self.anchor.grad is not None
-        self.anchor.grad.fill_(self._seen)
+        cell = ctypes.c_float.from_address(self.anchor.grad.data_ptr())
+        cell.value = value
+        if cell.value == 0:
+            cell.value = _NO_NORM
+        self._seen = cell.value
 
     def _summed(self) -> GradientSum:
         """`Table.sum_bag_gradients` of the items, which are checked."""
-        table, num_keys = self.table, sum(item.bags.keys.numel() for item in self._items)
+        table, num_keys = self.table, self._num_keys()
         table._check_open("sum_bag_gradients")
         check_num_keys(table.config, "sum_bag_gradients", num_keys)
         return table._sum_bag_gradients(self._items, default_threads(num_keys))
@@ -191,23 +206,26 @@ class GradientQueue:
     def _empty(self) -> None:
         self._items, self._sum, self._norm, self._seen = [], None, 0.0, 0.0
 
-    def check(self, where: str, learning_rates: Sequence[float]) -> None:
-        """Refuse what `apply` would refuse, before anything has changed."""
+    def check(self, where: str, learning_rates: list[float]) -> None:
+        """Refuse what `apply_checked` would meet, before anything has changed."""
         if not self._has_keys():
             return
-        verb = "apply_bag_gradients"
+        config, verb = self.table.config, "apply_bag_gradients"
         self.table._check_open(verb)
-        check_training(self.table.config, verb)
-        check_rates(self.table.config, verb, self.step, learning_rates)
-        if self.table.config.non_finite == "refuse" and not math.isfinite(self.norm):
+        check_training(config, verb)
+        check_rates(config, verb, 0, learning_rates)  # they are given, whatever the step
+        if config.non_finite == "refuse" and not math.isfinite(self._norm):
             raise ValueError(
-                f"{where} expected finite gradients, got norm {self.norm} (table "
-                f"{self.table.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
+                f"{where} expected finite gradients, got norm {self._norm} (table "
+                f"{config.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
             )
 
     def _has_keys(self) -> bool:
         self._follow_anchor()
-        return any(item.bags.num_keys for item in self._items)
+        return self._num_keys() > 0
+
+    def _num_keys(self) -> int:
+        return sum([item.bags.keys.numel() for item in self._items])
 
     def apply(
         self, *, learning_rates: Sequence[float] | None = None, now: int | None = None
@@ -226,6 +244,19 @@ class GradientQueue:
         self.drop()
         return applied
 
+    def apply_checked(self, learning_rates: list[float]) -> None:
+        """`apply` at the clock's time, right after `check` with the same rates."""
+        num_keys = self._num_keys()
+        if num_keys:
+            table, verb = self.table, "apply_bag_gradients"
+            now = table._clock_time(verb)
+            check_time(table.config, verb, now)
+            threads = default_threads(num_keys)
+            summed = self._sum or self._summed()
+            table._apply_bag_gradients(summed, learning_rates, self.step, now, threads)
+            self._was_applied = True
+        self.drop()
+
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: a copy has a table of its own; nothing is queued there."""
         return {
@@ -236,19 +267,6 @@ class GradientQueue:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._connect(fill_table(state["table"]), state["anchor"], state["is_seed_drawn"])
-
-
-def _copied(bags: Bags) -> Bags:
-    """Bags with memory of their own: the caller may use that of the ids again before the step."""
-    copied = object.__new__(Bags)  # they are checked already; a check is the slow part of a push
-    weights = bags.weights
-    vars(copied).update(
-        keys=bags.keys.clone(),
-        row_splits=bags.row_splits.clone(),
-        mode=bags.mode,
-        weights=None if weights is None else weights.clone(),
-    )
-    return copied
 
 
 def queue_of(table: TableVerbs) -> GradientQueue:

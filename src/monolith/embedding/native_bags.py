@@ -15,15 +15,13 @@ def address(tensor: torch.Tensor | None) -> int:
 
 
 def bags_tuple(bags: Bags) -> BagsTuple:
-    """Keys, their number, row splits, number of bags, mode, weights."""
-    return (
-        bags.keys.data_ptr(),
-        bags.num_keys,
-        bags.row_splits.data_ptr(),
-        bags.num_bags,
-        bags.mode,
-        address(bags.weights),
-    )
+    """Keys, their number, row splits or 0, number of bags, mode, weights."""
+    keys, splits = bags.keys, bags.row_splits
+    if isinstance(splits, int):
+        at, num_bags = 0, splits
+    else:
+        at, num_bags = splits.data_ptr(), splits.numel() - 1
+    return keys.data_ptr(), keys.numel(), at, num_bags, bags.mode, address(bags.weights)
 
 
 def piece_tuple(piece: BagGradients) -> tuple[BagsTuple, int, int]:

@@ -34,7 +34,7 @@ def pool(bags: Bags, rows: torch.Tensor) -> PooledRows:
 def _pool_max(bags: Bags, values: Matrix) -> PooledRows:
     pooled = np.zeros((bags.num_bags, values.shape[1]), np.float32)
     winners = np.full(pooled.shape, -1, np.int32)
-    for bag, (start, end) in enumerate(pairwise(bags.row_splits.tolist())):
+    for bag, (start, end) in enumerate(pairwise(bags.splits().tolist())):
         for i in range(start, end):
             wins = values[i] > pooled[bag] if i > start else np.full(len(values[i]), True)
             pooled[bag][wins] = values[i][wins]
@@ -47,7 +47,7 @@ def expand(queue: Sequence[BagGradients], dim: int) -> tuple[torch.Tensor, torch
     keys = [torch.empty(0, dtype=torch.int64, device="cpu")]
     grads = [np.empty((0, dim), np.float32)]
     for piece in queue:
-        keys.append(piece.bags.keys)
+        keys.append(piece.bags.keys.reshape(-1))
         grads.append(_expand_one(piece))
     return torch.cat(keys), torch.from_numpy(np.concatenate(grads))
 
@@ -89,7 +89,7 @@ def weight_gradients(bags: Bags, rows: torch.Tensor, gradients: torch.Tensor) ->
 
 
 def _counts(bags: Bags) -> NDArray[np.int64]:
-    return np.diff(bags.row_splits.numpy())
+    return np.diff(bags.splits().numpy())
 
 
 def _bag_of_key(bags: Bags) -> NDArray[np.int64]:

@@ -1,9 +1,6 @@
 """The native table: the verbs of `verbs.py` on the C++ core (native/table/)."""
 
-import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -21,6 +18,7 @@ from monolith.embedding.config import (
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
 from monolith.embedding.native_bags import address, bags_tuple, piece_tuple
+from monolith.embedding.native_core import OpenCore, empty
 from monolith.embedding.native_cut import NativeCut
 from monolith.embedding.record import Record, int64_rows
 from monolith.embedding.retention_checks import candidate_columns
@@ -82,15 +80,6 @@ def _retention_arguments(
     return admission, (expiry.days, list(expiry.slots.items())), bound
 
 
-def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Memory for the core to fill, whatever torch's default dtype and device are."""
-    try:
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    except RuntimeError as error:  # torch has no class of its own for it on the CPU
-        num_bytes = math.prod(shape) * dtype.itemsize
-        raise MemoryError(f"out of memory: asked for {num_bytes} bytes") from error
-
-
 class Table(TableVerbs):
     """A table in this process's memory; the verbs and their meaning stand in `TableVerbs`.
 
@@ -141,16 +130,12 @@ class Table(TableVerbs):
         self._num_clamped = 0
         self._clamped_lock = threading.Lock()
 
-    @contextmanager
-    def _open(self, verb: str) -> Iterator[_native.Table]:
+    def _open(self, verb: str) -> OpenCore:
         """The core for one call; it lives until the call ends, also if the table is closed."""
         core = self._core
         if core is None:
             raise self._closed_error(verb)
-        try:
-            yield core
-        except MemoryError as error:
-            raise MemoryError(f"[Table.{verb}] {error} (table {self.name!r})") from error
+        return OpenCore(core, verb, self.name)
 
     def _scales(self, step: int) -> list[float]:
         """Scales of the segments' views, where there are any."""
@@ -162,17 +147,17 @@ class Table(TableVerbs):
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
         scales = self._scales(step)
         with self._open("lookup") as core:
-            out = _empty(keys.numel(), self.dim)
+            out = empty(keys.numel(), self.dim)
             core.lookup(keys.data_ptr(), keys.numel(), out.data_ptr(), initial, scales, threads)
         return out
 
     def _lookup_bags(self, bags: Bags, initial: bool, step: int, threads: int) -> PooledRows:
         scales = self._scales(step)
         with self._open("lookup_bags") as core:
-            values = _empty(bags.num_bags, self.dim)
+            values = empty(bags.num_bags, self.dim)
             winners = None
             if bags.mode == "max":
-                winners = _empty(bags.num_bags, self.dim, dtype=torch.int32)
+                winners = empty(bags.num_bags, self.dim, dtype=torch.int32)
             core.lookup_bags(
                 bags_tuple(bags), values.data_ptr(), address(winners), initial, scales, threads
             )
@@ -198,7 +183,7 @@ class Table(TableVerbs):
     ) -> torch.Tensor:
         scales = self._scales(step)
         with self._open("bag_weight_gradients") as core:
-            out = _empty(bags.num_keys)
+            out = empty(bags.num_keys)
             core.bag_weight_gradients(
                 bags_tuple(bags), gradients.data_ptr(), out.data_ptr(), initial, scales, threads
             )
@@ -206,16 +191,16 @@ class Table(TableVerbs):
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("contains") as core:
-            out = _empty(keys.numel(), dtype=torch.bool)
+            out = empty(keys.numel(), dtype=torch.bool)
             threads = default_threads(keys.numel())
             core.contains(keys.data_ptr(), keys.numel(), out.data_ptr(), threads)
         return out
 
     def _empty_rows(self, n: int) -> Rows:
         columns = {
-            name: _empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
+            name: empty(n, size, dtype=self._dtypes[name]) for name, size in self._sizes.items()
         }
-        return Rows(_empty(n, dtype=torch.int64), _empty(n, dtype=torch.int64), columns)
+        return Rows(empty(n, dtype=torch.int64), empty(n, dtype=torch.int64), columns)
 
     def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
         """Address of the times; addresses of the columns, and bytes of a row, in row order."""
@@ -226,7 +211,7 @@ class Table(TableVerbs):
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         with self._open("lookup_entry") as core:
             rows = self._empty_rows(keys.numel())
-            present = _empty(keys.numel(), dtype=torch.bool)
+            present = empty(keys.numel(), dtype=torch.bool)
             rows.keys.copy_(keys)
             threads = default_threads(keys.numel())
             buffers = self._column_buffers(rows)
@@ -249,7 +234,7 @@ class Table(TableVerbs):
     ) -> torch.Tensor:
         scales = self._scales(step)
         with self._open("lookup_or_insert") as core:
-            out = _empty(keys.numel(), self.dim)
+            out = empty(keys.numel(), self.dim)
             core.lookup_or_insert(
                 keys.data_ptr(), keys.numel(), out.data_ptr(), scales, now, threads
             )
@@ -289,14 +274,14 @@ class Table(TableVerbs):
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         with self._open("reinitialize") as core:
-            existed = _empty(keys.numel(), dtype=torch.int32)
+            existed = empty(keys.numel(), dtype=torch.int32)
             threads = default_threads(keys.numel())
             core.reinitialize(keys.data_ptr(), keys.numel(), existed.data_ptr(), now, threads)
         return existed
 
     def _erase(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("erase") as core:
-            existed = _empty(keys.numel(), dtype=torch.bool)
+            existed = empty(keys.numel(), dtype=torch.bool)
             threads = default_threads(keys.numel())
             core.erase(keys.data_ptr(), keys.numel(), existed.data_ptr(), threads)
         return existed

@@ -39,6 +39,10 @@ class Embedding(TableModule):
 
     def _rows(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as messages call it
         keys = as_keys(self._where, "input", input)
-        flat = keys.reshape(-1).contiguous()
-        row_splits = torch.arange(flat.shape[0] + 1, device="cpu")  # a bag for each
-        return self._lookup(flat, row_splits, "sum").reshape(*keys.shape, self.dim)
+        if torch.compiler.is_compiling():
+            flat = keys.reshape(-1).contiguous()
+            row_splits = torch.arange(flat.shape[0] + 1, device="cpu")
+            rows = self._lookup(flat, row_splits, "sum")
+        else:
+            rows = self._lookup(keys.contiguous(), keys.numel(), "sum")  # a bag for each
+        return rows.reshape(*keys.shape, self.dim)

@@ -68,6 +68,7 @@ class EmbeddingBag(TableModule):
             float32 (num_bags, dim).
         """
         where = self._where
+        splits: torch.Tensor | int
         if isinstance(input, Ragged):
             ids, splits = as_keys(where, "input", input.values), input.row_splits
             self._check_no_offsets(offsets, "a Ragged")
@@ -78,6 +79,8 @@ class EmbeddingBag(TableModule):
         if weights is not None:
             self._check_weights(weights, ids)
             weights = weights.reshape(-1).contiguous()
+        if isinstance(splits, int):
+            return self._lookup(ids.contiguous(), splits, self.mode, weights)
         flat = (ids if ids.dim() == 1 else ids.reshape(-1)).contiguous()
         splits = splits.contiguous()
         if offsets is None or torch.compiler.is_compiling():
@@ -88,9 +91,12 @@ class EmbeddingBag(TableModule):
             self._check_offsets(splits, len(flat))  # in the caller's words, when it is too late
             raise
 
-    def _splits(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
+    def _splits(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor | int:
+        """Row splits, or the number of bags of equally many ids."""
         if ids.dim() == 2:
             self._check_no_offsets(offsets, "ids with 2 dimensions")
+            if not torch.compiler.is_compiling():
+                return ids.shape[0]
             return torch.arange(ids.shape[0] + 1, device="cpu") * ids.shape[1]
         if ids.dim() != 1:
             raise ValueError(
@@ -107,6 +113,8 @@ class EmbeddingBag(TableModule):
                 f"{self._where} expected offsets with 1 dimension, got shape {tuple(offsets.shape)}"
             )
         if self.include_last_offset:
+            if offsets.shape[0] == 0:
+                self._check_offsets(offsets, ids.shape[0])
             return offsets
         return torch.cat([offsets, offsets.new_full((1,), ids.shape[0])])
 

@@ -24,7 +24,7 @@ def as_keys(where: str, name: str, ids: torch.Tensor) -> torch.Tensor:
                 f"{str(ids.dtype).removeprefix('torch.')}; cast with .long()"
             )
         ids = ids.long()
-    if ids.device.type != "cpu":
+    if not ids.is_cpu:
         raise ValueError(
             f"{where} expected {name} on device cpu, got {ids.device}; move with .cpu(), and the "
             "output to the device of the model"

@@ -45,6 +45,11 @@ class TableModule(torch.nn.Module):
     """
 
     anchor: torch.nn.Parameter
+    _where = "[TableModule]"  # the start of messages
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls._where = f"[{cls.__name__}]"
 
     def __init__(
         self,
@@ -102,10 +107,6 @@ class TableModule(torch.nn.Module):
         return queue_of(made)
 
     @property
-    def _where(self) -> str:
-        return f"[{type(self).__name__}]"
-
-    @property
     def table(self) -> TableVerbs:
         """The table; loading a state with another seed into a module replaces it."""
         return self.queue.table
@@ -133,7 +134,7 @@ class TableModule(torch.nn.Module):
     def _lookup(
         self,
         keys: torch.Tensor,
-        row_splits: torch.Tensor,
+        row_splits: torch.Tensor | int,
         mode: str,
         weights: torch.Tensor | None = None,
     ) -> torch.Tensor:

@@ -1,9 +1,11 @@
 """`Optimizer`: steps dense parameters and tables together."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from monolith.embedding.config import segment_name, segments_of
 from monolith.embedding.gradient_queue import GradientQueue
@@ -102,8 +104,31 @@ class Optimizer(torch.optim.Optimizer):
         if self.dense is not None:
             self.dense.step()
         for queue, of_segments in zip(self.queues, rates, strict=True):
-            queue.apply(learning_rates=of_segments)
+            queue.apply_checked(of_segments)
         return loss
+
+    @staticmethod
+    def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The frame of torch around `step`, which calls hooks and names the step in a profile.
+
+        Left out where there are neither, for it takes longer than the step of a small bag.
+        """
+        with_hooks = torch.optim.Optimizer.profile_hook_step(function)
+
+        @functools.wraps(function)
+        def step(self: "Optimizer", *arguments: Any, **named: Any) -> Any:
+            is_framed = torch._C._autograd._profiler_enabled() or self._has_step_hooks()
+            return (with_hooks if is_framed else function)(self, *arguments, **named)
+
+        return step
+
+    def _has_step_hooks(self) -> bool:
+        return bool(
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+        )
 
     def _is_skipped(self) -> bool:
         """Whether a gradient scaler found Inf or NaN; else its factor is taken out here."""
