@@ -179,6 +179,8 @@ class GradientQueue:
 
     def _follow_anchor(self) -> None:
         """Do to the queue what was done to the anchor's gradient since the last backward."""
+        if not self._items:
+            return
         gradient = self.anchor.grad
         value = 0.0 if gradient is None else gradient.item()
         if value == 0:
