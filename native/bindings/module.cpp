@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 void init_codec(nanobind::module_& module);
+void init_group(nanobind::module_& module);
 void init_io(nanobind::module_& module);
 void init_table(nanobind::module_& module);
 void init_touched_key_set(nanobind::module_& module);
@@ -13,5 +14,6 @@ NB_MODULE(_native, module) {
   init_codec(module);
   init_io(module);
   init_table(module);
+  init_group(module);
   init_touched_key_set(module);
 }

@@ -133,7 +133,8 @@ class Table {
     const float* scales;
     int64_t step;
   };
-  // Throws std::invalid_argument under NonFinite::kRefuse.
+  // Throws std::invalid_argument if apply_gradients would, under NonFinite::kRefuse.
+  void check_finite(const float* grads, size_t n, unsigned threads) const;
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const StepOptions& options, uint32_t now, unsigned threads);
   GradientSum sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const;

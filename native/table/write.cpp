@@ -279,24 +279,30 @@ std::string Table::refusal(size_t row, size_t column, float value) const {
          name_ + "'); see TableConfig.non_finite";
 }
 
+void Table::check_finite(const float* grads, size_t n, unsigned threads) const {
+  if (non_finite_ != NonFinite::kRefuse) return;
+  const size_t dim = layout_.dim();
+  const size_t bad = find_non_finite(layout_.kernels(), grads, n * dim, threads);
+  if (bad < n * dim) throw std::invalid_argument(refusal(bad / dim, bad % dim, grads[bad]));
+}
+
 AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                      const StepOptions& options, uint32_t now, unsigned threads) {
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
   uint64_t num_skipped = 0;
-  const size_t bad = find_non_finite(layout_.kernels(), grads, n * dim, threads);
-  if (bad < n * dim && non_finite_ == NonFinite::kRefuse) {
-    throw std::invalid_argument(refusal(bad / dim, bad % dim, grads[bad]));
-  }
-  if (bad < n * dim && non_finite_ == NonFinite::kSkip) {
+  check_finite(grads, n, threads);
+  const bool has_bad = non_finite_ != NonFinite::kRefuse &&
+                       find_non_finite(layout_.kernels(), grads, n * dim, threads) < n * dim;
+  if (has_bad && non_finite_ == NonFinite::kSkip) {
     skipped = std::make_unique<uint8_t[]>(n);
     for (size_t i = 0; i < n; ++i) {
       skipped[i] = layout_.kernels().find_non_finite(grads + i * dim, dim) < dim;
       num_skipped += skipped[i];
     }
   }
-  if (bad < n * dim && non_finite_ == NonFinite::kClip) {
+  if (has_bad && non_finite_ == NonFinite::kClip) {
     clipped = std::make_unique_for_overwrite<float[]>(n * dim);
     std::copy_n(grads, n * dim, clipped.get());
     clip(clipped.get(), n * dim, clip_value_);

@@ -177,6 +177,37 @@ class GradientSum:
 def set_recorded_call(call: int) -> None: ...
 def kernels_name() -> str: ...
 
+class TableGroup:
+    def __init__(self, tables: list) -> None: ...
+    def lookup(
+        self,
+        keys: int,
+        num_keys: int,
+        splits: int,
+        out: int,
+        initial: bool,
+        scales: Sequence[float],
+        threads: int,
+    ) -> None: ...
+    def assign(
+        self, keys: int, num_keys: int, splits: int, values: int, now: int, threads: int
+    ) -> None: ...
+    def assign_add(
+        self, keys: int, num_keys: int, splits: int, values: int, now: int, threads: int
+    ) -> None: ...
+    def apply_gradients(
+        self,
+        keys: int,
+        num_keys: int,
+        splits: int,
+        grads: int,
+        rates: Sequence[float],
+        scales: Sequence[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> tuple[int, int, int, int]: ...
+
 class TouchedKeySet:
     def __init__(self, capacity: int, concurrency_level: int) -> None: ...
     @property

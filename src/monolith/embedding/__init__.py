@@ -3,7 +3,7 @@
 import warnings
 
 from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
-from monolith.embedding.bags import BagGradients, Bags, PooledRows
+from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.budget import Budget
 from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
@@ -33,6 +33,7 @@ from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.rows import Applied, Entries, Rows, Touched
 from monolith.embedding.schedules import PolynomialDecay
 from monolith.embedding.sweep import BackgroundSweep
+from monolith.embedding.table_group import TableGroup
 from monolith.embedding.touched_key_set import TouchedKeySet
 from monolith.embedding.views import FixedR8, OneBit
 from monolith.ops.native import load_native
@@ -67,6 +68,7 @@ __all__ = [
     "Expiry",
     "FTRL",
     "FixedR8",
+    "GradientSum",
     "GroupAdagrad",
     "GroupFTRL",
     "MinCount",
@@ -91,6 +93,7 @@ __all__ = [
     "Snapshot",
     "Table",
     "TableConfig",
+    "TableGroup",
     "Touched",
     "TouchedKeySet",
     "Uniform",

@@ -71,13 +71,14 @@ class BagVerbs(TableCalls):
             Counts of keys applied, inserted, refused and skipped.
         """
         verb = "apply_bag_gradients"
-        is_summed = isinstance(queue, GradientSum)
-        pieces, num_keys = self._check_queue(verb, queue.queue if is_summed else queue)
+        summed = queue if isinstance(queue, GradientSum) else None
+        given = queue.queue if isinstance(queue, GradientSum) else queue
+        pieces, num_keys = self._check_queue(verb, given)
         checks.check_training(self.config, verb)
         threads = checks.check_threads(self.config, verb, num_threads, num_keys)
         step = checks.check_step(self.config, verb, step)
         rates = checks.check_rates(self.config, verb, step, learning_rates)
-        summed = queue if is_summed else self._sum_bag_gradients(pieces, threads)
+        summed = summed or self._sum_bag_gradients(pieces, threads)
         with self._time(verb, now) as time_now:
             return self._apply_bag_gradients(summed, rates, step, time_now, threads)
 

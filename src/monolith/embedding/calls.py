@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -68,13 +69,23 @@ class TableCalls(TableStorage):
         self._is_serving = config.kind == "serving"
         self._clock = clock
         self._is_closed = False
+        self._watchers: list[weakref.WeakMethod[Callable[[str], None]]] = []
         self._cut_lock = threading.Lock()
         self._is_loading = False  # a restore fills the table; changed under `_cut_lock`
 
     def close(self) -> None:
         """Free the table; running calls finish, later ones raise. Closing twice is fine."""
         self._is_closed = True
+        for watcher in self._watchers:
+            tell = watcher()
+            if tell is not None:
+                tell(self.name)
         self._close()
+
+    def _on_close(self, tell: Callable[[str], None]) -> None:
+        """Call a method with the table's name when the table is closed; its object may go first."""
+        self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
+        self._watchers.append(weakref.WeakMethod(tell))
 
     def __enter__(self) -> "Self":
         return self
@@ -131,14 +142,19 @@ class TableCalls(TableStorage):
     @contextmanager
     def _time(self, verb: str, now: int | None) -> Iterator[int]:
         """The time of a writing call, counted if clamped when the call has succeeded."""
+        time_now, is_clamped = self._resolve_time(verb, now)
+        yield time_now
+        if is_clamped:
+            self._count_clamped()
+
+    def _resolve_time(self, verb: str, now: int | None) -> tuple[int, bool]:
+        """The time of a writing call, and whether it was clamped."""
         clock_now = self._clock_time(verb)
         latest = clock_now + _FUTURE_SECONDS
         now = clock_now if now is None else checks.check_integer(self.config, verb, "now", now)
         time_now = min(now, latest)
         checks.check_time(self.config, verb, time_now)
-        yield time_now
-        if now > latest:
-            self._count_clamped()
+        return time_now, now > latest
 
     def _clock_time(self, verb: str) -> int:
         return checks.check_integer(self.config, verb, "the clock's time", self._clock())

@@ -2,31 +2,32 @@
 
 import math
 from types import TracebackType
+from typing import Generic, TypeVar
 
 import torch
 
-import monolith._native as _native
-
 __all__ = ["OpenCore", "empty"]
 
+Core = TypeVar("Core")
 _CPU = torch.device("cpu")
 
 
-class OpenCore:
+class OpenCore(Generic[Core]):
     """Gives the core in a `with`, and names verb and table where memory runs out.
 
     Args:
         core: lives until the call ends, also if the table is closed.
-        verb: of the table.
-        name: of the table.
+        verb: of the owner.
+        name: of the table; empty where there are several.
+        owner: whose call it is.
     """
 
-    __slots__ = ("_core", "_name", "_verb")
+    __slots__ = ("_core", "_name", "_owner", "_verb")
 
-    def __init__(self, core: _native.Table, verb: str, name: str) -> None:
-        self._core, self._verb, self._name = core, verb, name
+    def __init__(self, core: Core, verb: str, name: str = "", *, owner: str = "Table") -> None:
+        self._core, self._verb, self._name, self._owner = core, verb, name, owner
 
-    def __enter__(self) -> _native.Table:
+    def __enter__(self) -> Core:
         return self._core
 
     def __exit__(
@@ -36,7 +37,8 @@ class OpenCore:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, MemoryError):
-            raise MemoryError(f"[Table.{self._verb}] {error} (table {self._name!r})") from error
+            which = f" (table {self._name!r})" if self._name else ""
+            raise MemoryError(f"[{self._owner}.{self._verb}] {error}{which}") from error
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -122,6 +122,7 @@ class Table(TableVerbs):
             log_bytes=self._changes_bytes,
             records=record is not None,
         )
+        self._is_recorded = record is not None
         if record is not None:
             record.attach(self, self._core)
         self._has_views = any(segment.view is not None for segment in segments_of(config))
@@ -130,7 +131,7 @@ class Table(TableVerbs):
         self._num_clamped = 0
         self._clamped_lock = threading.Lock()
 
-    def _open(self, verb: str) -> OpenCore:
+    def _open(self, verb: str) -> OpenCore[_native.Table]:
         """The core for one call; it lives until the call ends, also if the table is closed."""
         core = self._core
         if core is None:

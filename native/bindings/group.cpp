@@ -1,0 +1,75 @@
+// Python binding of a group of tables. Takes addresses and sizes; the checks are in Python.
+#include "table/group.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <utility>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using monolith::TableGroup;
+
+namespace {
+
+using Address = uintptr_t;
+using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
+
+TableGroup::Keys keys_at(Address keys, size_t num_keys, Address splits) {
+  return {reinterpret_cast<const int64_t*>(keys), num_keys,
+          reinterpret_cast<const int64_t*>(splits)};
+}
+
+const float* floats_at(Address address) { return reinterpret_cast<const float*>(address); }
+
+}  // namespace
+
+void init_group(nb::module_& module) {
+  nb::class_<TableGroup>(module, "TableGroup")
+      .def(
+          "__init__",
+          [](TableGroup* self, const nb::list& tables) {
+            std::vector<monolith::Table*> cores;
+            for (nb::handle table : tables) cores.push_back(nb::cast<monolith::Table*>(table));
+            new (self) TableGroup(std::move(cores));
+          },
+          "tables"_a, nb::keep_alive<1, 2>())
+      .def(
+          "lookup",
+          [](const TableGroup& self, Address keys, size_t num_keys, Address splits, Address out,
+             bool initial, const std::vector<float>& scales, unsigned threads) {
+            self.lookup(keys_at(keys, num_keys, splits), reinterpret_cast<float*>(out), initial,
+                        scales.data(), threads);
+          },
+          ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "out"_a, "initial"_a, "scales"_a,
+          "threads"_a)
+      .def(
+          "assign",
+          [](TableGroup& self, Address keys, size_t num_keys, Address splits, Address values,
+             uint32_t now, unsigned threads) {
+            self.assign(keys_at(keys, num_keys, splits), floats_at(values), now, threads);
+          },
+          ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "values"_a, "now"_a, "threads"_a)
+      .def(
+          "assign_add",
+          [](TableGroup& self, Address keys, size_t num_keys, Address splits, Address values,
+             uint32_t now, unsigned threads) {
+            self.assign_add(keys_at(keys, num_keys, splits), floats_at(values), now, threads);
+          },
+          ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "values"_a, "now"_a, "threads"_a)
+      .def(
+          "apply_gradients",
+          [](TableGroup& self, Address keys, size_t num_keys, Address splits, Address grads,
+             const std::vector<float>& rates, const std::vector<float>& scales, int64_t step,
+             uint32_t now, unsigned threads) {
+            const auto counts =
+                self.apply_gradients(keys_at(keys, num_keys, splits), floats_at(grads),
+                                     {rates.data(), scales.data(), step}, now, threads);
+            return std::make_tuple(counts.applied, counts.inserted, counts.refused,
+                                   counts.skipped);
+          },
+          ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "grads"_a, "rates"_a, "scales"_a,
+          "step"_a, "now"_a, "threads"_a);
+}

@@ -1,0 +1,98 @@
+#include "table/group.h"
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+#include "table/team.h"
+
+namespace monolith {
+
+// Tables without keys have no part.
+std::vector<TableGroup::Part> TableGroup::parts_of(const Keys& keys) const {
+  const int64_t* splits = keys.splits;
+  const size_t num_tables = tables_.size();
+  if (splits[0] != 0 || splits[num_tables] != static_cast<int64_t>(keys.num_keys) ||
+      !std::is_sorted(splits, splits + num_tables + 1)) {
+    throw std::invalid_argument("[TableGroup] expected row_splits from 0 to " +
+                                std::to_string(keys.num_keys) + ", ascending, got others");
+  }
+  std::vector<Part> parts;
+  size_t first_float = 0, first_segment = 0;
+  for (size_t t = 0; t < num_tables; ++t) {
+    Table* table = tables_[t];
+    const auto n = static_cast<size_t>(splits[t + 1] - splits[t]);
+    if (n > 0) parts.push_back({table, keys.keys + splits[t], n, first_float, first_segment});
+    first_float += n * table->layout().dim();
+    first_segment += table->layout().segments().size();
+  }
+  return parts;
+}
+
+// work(part, threads) for each part: a large one by all threads, one after another, then the small
+// ones side by side, the largest first.
+template <typename Work>
+void TableGroup::share(std::vector<Part> parts, unsigned threads, const Work& work) const {
+  constexpr size_t kLarge = 4096;  // keys that feed several threads
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.n > b.n; });
+  size_t num_left = 0;
+  for (const Part& part : parts) num_left += part.n;
+  size_t num_large = 0;
+  for (; num_large < parts.size(); ++num_large) {
+    const Part& part = parts[num_large];
+    if (part.n < kLarge || part.n * threads <= num_left) break;
+    work(part, threads);
+    num_left -= part.n;
+  }
+  std::atomic<size_t> next{num_large};
+  Team::run(num_left < kLarge ? 1 : threads, [&](Team& team, unsigned) {
+    team.attempt([&] {
+      for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);
+    });
+  });
+}
+
+void TableGroup::lookup(const Keys& keys, float* out, bool initial, const float* scales,
+                        unsigned threads) const {
+  share(parts_of(keys), threads, [&](const Part& part, unsigned members) {
+    part.table->lookup(part.keys, part.n, out + part.first_float, initial,
+                       scales + part.first_segment, members);
+  });
+}
+
+void TableGroup::assign(const Keys& keys, const float* values, uint32_t now, unsigned threads) {
+  share(parts_of(keys), threads, [&](const Part& part, unsigned members) {
+    part.table->assign(part.keys, part.n, values + part.first_float, now, members);
+  });
+}
+
+void TableGroup::assign_add(const Keys& keys, const float* values, uint32_t now,
+                            unsigned threads) {
+  share(parts_of(keys), threads, [&](const Part& part, unsigned members) {
+    part.table->assign_add(part.keys, part.n, values + part.first_float, now, members);
+  });
+}
+
+AppliedCounts TableGroup::apply_gradients(const Keys& keys, const float* grads,
+                                          const Table::StepOptions& options, uint32_t now,
+                                          unsigned threads) {
+  const std::vector<Part> parts = parts_of(keys);
+  share(parts, threads, [&](const Part& part, unsigned members) {
+    part.table->check_finite(grads + part.first_float, part.n, members);
+  });
+  std::atomic<uint64_t> applied{0}, inserted{0}, refused{0}, skipped{0};
+  share(parts, threads, [&](const Part& part, unsigned members) {
+    const Table::StepOptions own{options.rates + part.first_segment,
+                                 options.scales + part.first_segment, options.step};
+    const AppliedCounts counts = part.table->apply_gradients(
+        part.keys, part.n, grads + part.first_float, own, now, members);
+    applied += counts.applied;
+    inserted += counts.inserted;
+    refused += counts.refused;
+    skipped += counts.skipped;
+  });
+  return {applied, inserted, refused, skipped};
+}
+
+}  // namespace monolith

@@ -1,0 +1,52 @@
+// Many tables in one call: their keys lie one after another, and threads share all of the work.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "table/table.h"
+
+namespace monolith {
+
+// The tables are borrowed and outlive it. Its calls may run beside each other and beside calls of
+// the tables.
+class TableGroup {
+ public:
+  explicit TableGroup(std::vector<Table*> tables) : tables_(std::move(tables)) {}
+
+  // Keys of all tables: those of table t are [splits[t], splits[t + 1]). Rows lie in the same order,
+  // each with the dim of its table. Throws std::invalid_argument if the splits do not ascend from 0
+  // to num_keys.
+  struct Keys {
+    const int64_t* keys;
+    size_t num_keys;
+    const int64_t* splits;  // (tables + 1,)
+  };
+
+  // scales: of the views, one per segment, table after table; likewise rates.
+  void lookup(const Keys& keys, float* out, bool initial, const float* scales,
+              unsigned threads) const;
+  void assign(const Keys& keys, const float* values, uint32_t now, unsigned threads);
+  void assign_add(const Keys& keys, const float* values, uint32_t now, unsigned threads);
+  // Sums over the tables. Under NonFinite::kRefuse all gradients are checked before a row changes.
+  AppliedCounts apply_gradients(const Keys& keys, const float* grads,
+                                const Table::StepOptions& options, uint32_t now, unsigned threads);
+
+ private:
+  // What a call is about in one table.
+  struct Part {
+    Table* table;
+    const int64_t* keys;
+    size_t n;
+    size_t first_float;    // of its rows
+    size_t first_segment;  // of its table
+  };
+  std::vector<Part> parts_of(const Keys& keys) const;
+  template <typename Work>
+  void share(std::vector<Part> parts, unsigned threads, const Work& work) const;
+
+  const std::vector<Table*> tables_;
+};
+
+}  // namespace monolith

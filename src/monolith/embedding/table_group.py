@@ -1,0 +1,286 @@
+"""Many tables behind one call: one fused lookup and one fused update for all of them."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import torch
+
+from monolith.embedding import checks
+from monolith.embedding.config import segments_of
+from monolith.embedding.group_storage import PerSegment, group_storage
+from monolith.embedding.rows import Applied
+from monolith.embedding.verbs import TableVerbs
+from monolith.errors import FailedPreconditionError
+from monolith.ops import Ragged
+
+__all__ = ["TableGroup"]
+
+
+class TableGroup:
+    """Tables that are read and updated together, each with keys, rows and rates of its own.
+
+    Keys travel as one `Ragged` with a row for each table, rows and gradients as one flat tensor in
+    the same order; the tables come in the order of their names. The work of a call is shared by its
+    threads over all tables, and the number of tables costs nothing in Python.
+
+    A call does what the calls of its name on each table would do. It is checked completely before
+    the first change; if memory runs out in one table, others may have changed. The group lives as
+    long as its tables: when one is closed, its calls are refused.
+
+    Args:
+        tables: of one kind, with different names; the clock of the first in order gives the time.
+
+    Attributes:
+        tables: by name.
+
+    Example:
+        >>> from monolith.embedding import SGD, Segment, Table, TableConfig, Zeros
+        >>> user = Table(TableConfig("user", Segment(2, SGD(1.0), Zeros())))
+        >>> item = Table(TableConfig("item", Segment(1, SGD(1.0), Zeros())))
+        >>> group = TableGroup([user, item])
+        >>> keys = group.keys({"user": torch.tensor([7]), "item": torch.tensor([7, 8])})
+        >>> keys.to_lists()
+        [[7, 8], [7]]
+        >>> group.apply_gradients(keys, torch.tensor([1.0, 2.0, 3.0, 4.0])).num_applied
+        3
+        >>> group.unpack(keys, group.lookup(keys))["user"]
+        tensor([[-3., -4.]])
+    """
+
+    def __init__(self, tables: Iterable[TableVerbs]) -> None:
+        given = list(tables)
+        _check_tables(given)
+        by_name = {table.name: table for table in sorted(given, key=lambda table: table.name)}
+        self.tables: Mapping[str, TableVerbs] = MappingProxyType(by_name)
+        self._tables = list(by_name.values())
+        self._first = self._tables[0]
+        self._dims = torch.tensor([table.dim for table in self._tables], device="cpu")
+        segments = [s for table in self._tables for s in segments_of(table.config)]
+        self._rates = PerSegment([segment.optimizer.schedule for segment in segments])
+        self._storage = group_storage(self._tables, self._dims)
+        self._closed: str | None = None
+        for table in self._tables:
+            table._on_close(self._note_closed)
+
+    def _note_closed(self, name: str) -> None:
+        self._closed = name
+
+    def keys(self, ids: Mapping[str, torch.Tensor]) -> Ragged:
+        """The keys of some tables, int64 (n,) each, as the calls take them.
+
+        Example:
+            >>> from monolith.embedding import Segment, Table, TableConfig
+            >>> group = TableGroup([Table(TableConfig(name, Segment(1))) for name in "ab"])
+            >>> group.keys({"b": torch.tensor([7, 8])})
+            Ragged(values=tensor([7, 8]), row_splits=tensor([0, 0, 2]))
+        """
+        unknown = sorted(set(ids) - set(self.tables))
+        if unknown:
+            raise ValueError(
+                f"[TableGroup.keys] expected names of the tables, got {', '.join(unknown)}; the "
+                f"group has {', '.join(self.tables)}"
+            )
+        for name, values in ids.items():
+            checks.check_tensor(
+                ("[TableGroup.keys]", f"(table {name!r})"), "ids", values, torch.int64, 1
+            )
+        none = torch.empty(0, dtype=torch.int64, device="cpu")
+        columns = [ids.get(name, none) for name in self.tables]
+        lengths = torch.tensor([len(column) for column in columns], device="cpu")
+        return Ragged.from_lengths(torch.cat(columns), lengths)
+
+    def unpack(self, keys: Ragged, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The rows of each table, (n, dim), in what `lookup` gave for the keys; views of it."""
+        self._check("unpack", keys)
+        self._check_flat("unpack", "flat", flat, keys)
+        sizes = (keys.lengths * self._dims).tolist()
+        rows = flat.split(sizes)  # type: ignore[no-untyped-call]
+        parts = zip(self._tables, rows, strict=True)
+        return {table.name: part.view(-1, table.dim) for table, part in parts}
+
+    def lookup(
+        self,
+        keys: Ragged,
+        *,
+        missing: str = "initial",
+        step: int = 0,
+        num_threads: int | None = None,
+    ) -> torch.Tensor:
+        """Weights of the keys, as `Table.lookup` reads them; float32 (num_floats,).
+
+        Args:
+            keys: int64, a row for each table.
+            missing: what a missing key reads as.
+            step: training step, for a `OneBit` view.
+            num_threads: most threads to use.
+        """
+        threads = self._check("lookup", keys, num_threads)
+        initial = self._first._check_missing("lookup", missing)
+        step = checks.check_step(self._first.config, "lookup", step)
+        return self._storage.lookup(keys, initial, step, threads)
+
+    def assign(
+        self,
+        keys: Ragged,
+        values: torch.Tensor,
+        *,
+        now: int | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Set weights, as `Table.assign` does. values: float32 (num_floats,)."""
+        self._write("assign", keys, values, now, num_threads)
+
+    def assign_add(
+        self,
+        keys: Ragged,
+        values: torch.Tensor,
+        *,
+        now: int | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Add to weights, as `Table.assign_add` does. values: float32 (num_floats,)."""
+        self._write("assign_add", keys, values, now, num_threads)
+
+    def _write(
+        self,
+        verb: str,
+        keys: Ragged,
+        values: torch.Tensor,
+        now: int | None,
+        num_threads: int | None,
+    ) -> None:
+        threads = self._check(verb, keys, num_threads)
+        self._check_flat(verb, "values", values, keys)
+        time_now, is_clamped = self._first._resolve_time(verb, now)
+        self._storage.write(verb, keys, values, time_now, threads)
+        self._count_clamped(is_clamped)
+
+    def apply_gradients(
+        self,
+        keys: Ragged,
+        grads: torch.Tensor,
+        *,
+        step: int = 0,
+        learning_rates: Mapping[str, Sequence[float]] | None = None,
+        now: int | None = None,
+        num_threads: int | None = None,
+    ) -> Applied:
+        """One optimizer step per distinct key of each table, as `Table.apply_gradients` does.
+
+        Args:
+            keys: int64, a row for each table.
+            grads: float32 (num_floats,).
+            step: training step.
+            learning_rates: of some tables, by name, one per segment; the others have their own.
+            now: time of the update in seconds.
+            num_threads: most threads to use.
+
+        Returns:
+            Counts over all tables.
+        """
+        verb = "apply_gradients"
+        threads = self._check(verb, keys, num_threads)
+        self._check_flat(verb, "grads", grads, keys)
+        checks.check_training(self._first.config, verb)
+        step = checks.check_step(self._first.config, verb, step)
+        rates = self._rates_at(step, learning_rates)
+        time_now, is_clamped = self._first._resolve_time(verb, now)
+        applied = self._storage.apply_gradients(keys, grads, rates, step, time_now, threads)
+        self._count_clamped(is_clamped)
+        return applied
+
+    def _rates_at(
+        self, step: int, learning_rates: Mapping[str, Sequence[float]] | None
+    ) -> list[float]:
+        """Of all segments. By name, so that two tables cannot take each other's."""
+        rates = self._rates.at(step)
+        if learning_rates is None:
+            return rates
+        unknown = sorted(set(learning_rates) - set(self.tables))
+        if unknown:
+            raise ValueError(
+                f"[TableGroup.apply_gradients] expected learning rates of the tables, got some of "
+                f"{', '.join(unknown)}; the group has {', '.join(self.tables)}"
+            )
+        given, at = list(rates), 0
+        for table in self._tables:
+            end = at + len(segments_of(table.config))
+            if table.name in learning_rates:
+                own = learning_rates[table.name]
+                given[at:end] = checks.check_rates(table.config, "apply_gradients", step, own)
+            at = end
+        return given
+
+    def reinitialize(
+        self, name: str, keys: torch.Tensor, *, now: int | None = None
+    ) -> torch.Tensor:
+        """`Table.reinitialize` of one table; -1 for every key where there is no such table."""
+        if name in self.tables:
+            return self.tables[name].reinitialize(keys, now=now)
+        where = ("[TableGroup.reinitialize]", "")
+        checks.check_tensor(where, "keys", keys, torch.int64, 1)
+        return torch.full((len(keys),), -1, dtype=torch.int32, device="cpu")
+
+    def _check(self, verb: str, keys: Ragged, num_threads: int | None = None) -> int:
+        """Refuse a closed group and wrong keys; the threads of the call."""
+        where = f"[TableGroup.{verb}]"
+        if self._closed is not None:
+            raise FailedPreconditionError(
+                f"{where} expected open tables, got a closed one (table {self._closed!r})"
+            )
+        if not isinstance(keys, Ragged):
+            raise TypeError(
+                f"{where} expected keys as a Ragged, got {type(keys).__name__}; make one with "
+                "TableGroup.keys"
+            )
+        checks.check_tensor((where, ""), "keys", keys.values, torch.int64, 1)
+        checks.check_tensor((where, ""), "row_splits of the keys", keys.row_splits, torch.int64, 1)
+        if keys.num_rows != len(self._tables):
+            raise ValueError(
+                f"{where} expected keys with {len(self._tables)} rows, one per table, got "
+                f"{keys.num_rows}"
+            )
+        num_keys = keys.values.numel()
+        checks.check_num_keys(self._first.config, verb, num_keys)
+        return checks.check_threads(self._first.config, verb, num_threads, num_keys)
+
+    def _check_flat(self, verb: str, name: str, flat: torch.Tensor, keys: Ragged) -> None:
+        where = f"[TableGroup.{verb}]"
+        checks.check_tensor((where, ""), name, flat, torch.float32, 1)
+        expected = self._num_floats(keys)
+        if flat.numel() != expected:
+            raise ValueError(
+                f"{where} expected {name} with {expected} numbers, the rows of all keys, got "
+                f"{flat.numel()}"
+            )
+
+    def _num_floats(self, keys: Ragged) -> int:
+        return int((keys.lengths * self._dims).sum())
+
+    def _count_clamped(self, is_clamped: bool) -> None:
+        for table in self._tables if is_clamped else ():
+            table._count_clamped()
+
+
+def _check_tables(tables: list[TableVerbs]) -> None:
+    """Refuse what cannot be called together."""
+    where = "[TableGroup]"
+    if not tables:
+        raise ValueError(f"{where} expected at least one table, got none")
+    for table in tables:
+        if not isinstance(table, TableVerbs):
+            raise TypeError(f"{where} expected tables as Table, got {type(table).__name__}")
+        table._check_open("group")
+        if table.config.kind != tables[0].config.kind:
+            raise ValueError(
+                f"{where} expected tables of one kind, got {tables[0].config.kind} (table "
+                f"{tables[0].name!r}) and {table.config.kind} (table {table.name!r})"
+            )
+        if table.config.skip_zero:
+            raise ValueError(
+                f"{where} expected tables without skip_zero, got one with it (table {table.name!r})"
+            )
+    twice = [name for name, n in Counter(table.name for table in tables).items() if n > 1]
+    if twice:
+        raise ValueError(f"{where} expected different names, got several of {', '.join(twice)}")
