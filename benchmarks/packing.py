@@ -8,13 +8,15 @@ import functools
 import itertools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from benchmarks.harness import Sample, interleave, say, timed
+from benchmarks.harness import BenchmarkError, Sample, interleave, say, timed
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
+from monolith.ops import get_keyed_shape, pack_tensors, unpack_tensors
+from monolith.ops.reshape import Shape
 
 _NUM_TENSORS = 200
 _COLUMNS = 16
@@ -38,12 +40,12 @@ def pack_with_torch(tensors: Tensors) -> torch.Tensor:
 
 
 def unpack_with_torch(
-    shapes: dict[str, Sequence[int]], packed: torch.Tensor, splits: list[int]
+    shapes: dict[str, Shape], packed: torch.Tensor, splits: list[int]
 ) -> Tensors:
     """Views of the buffer, by name."""
     ends = itertools.pairwise(splits)
     return {
-        name: packed[begin:end].reshape(shape)
+        name: packed[begin:end].reshape(shape)  # type: ignore[arg-type]
         for (name, shape), (begin, end) in zip(shapes.items(), ends, strict=True)
     }
 
@@ -58,6 +60,14 @@ def sample(call: Callable[[], object], seconds: float) -> Sample:
                 call()
             num_calls += _CALLS_PER_CLOCK
     return Sample(num_calls / window.seconds, window.others_cores)
+
+
+def check(ours: object, theirs: object) -> None:
+    """Refuse a wrong answer."""
+    try:
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    except AssertionError as error:
+        raise BenchmarkError(f"wrong answer: {error}") from error
 
 
 def measure(name: str, calls: dict[str, Callable[[], object]], options: Options) -> None:
@@ -80,11 +90,21 @@ def run(options: Options) -> None:
     say(f"[packing] {_NUM_TENSORS} tensors of 64 to 4,096 floats")
     torch.set_num_threads(2)
     tensors = make_tensors()
-    packed = pack_with_torch(tensors)
-    splits = [0, *itertools.accumulate(tensor.numel() for tensor in tensors.values())]
-    shapes: dict[str, Sequence[int]] = {name: tensor.shape for name, tensor in tensors.items()}
-    measure("pack", {"torch": lambda: pack_with_torch(tensors)}, options)
-    measure("unpack", {"torch": lambda: unpack_with_torch(shapes, packed, splits)}, options)
+    shapes = get_keyed_shape(tensors)
+    ours, theirs = pack_tensors(tensors), pack_with_torch(tensors)
+    splits = [0, *itertools.accumulate(ours[1].tolist())]
+    check(ours[0], theirs)
+    check(unpack_tensors(shapes, ours), unpack_with_torch(shapes, theirs, splits))
+    packs: dict[str, Callable[[], object]] = {
+        "monolith": lambda: pack_tensors(tensors),
+        "torch": lambda: pack_with_torch(tensors),
+    }
+    unpacks: dict[str, Callable[[], object]] = {
+        "monolith": lambda: unpack_tensors(shapes, ours),
+        "torch": lambda: unpack_with_torch(shapes, theirs, splits),
+    }
+    measure("pack", packs, options)
+    measure("unpack", unpacks, options)
 
 
 if __name__ == "__main__":
