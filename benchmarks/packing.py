@@ -39,9 +39,7 @@ def pack_with_torch(tensors: Tensors) -> torch.Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
 
 
-def unpack_with_torch(
-    shapes: dict[str, Shape], packed: torch.Tensor, splits: list[int]
-) -> Tensors:
+def unpack_with_torch(shapes: dict[str, Shape], packed: torch.Tensor, splits: list[int]) -> Tensors:
     """Views of the buffer, by name."""
     ends = itertools.pairwise(splits)
     return {

@@ -30,15 +30,12 @@ bool answers(nb::handle tensor, nb::handle method, nb::handle value) {
   return nb::object(tensor.attr(method)()).is(value);
 }
 
-// Whether the bytes of the tensor, in order, are all that a copy of it needs. Torch negates the
-// imaginary part of a conjugate when it is read; such a view has gaps unless it is one element.
-bool is_plain(const Names& names, nb::handle tensor, nb::handle strided, bool with_grad,
-              bool is_small) {
+// Whether the bytes of the tensor, in order, are its elements.
+bool is_plain(const Names& names, nb::handle tensor, nb::handle strided, bool with_grad) {
   const nb::handle yes(Py_True), no(Py_False);
   return has(tensor, names.layout, strided) && has(tensor, names.is_cpu, yes) &&
          has(tensor, names.is_nested, no) && (with_grad || has(tensor, names.requires_grad, no)) &&
-         answers(tensor, names.is_contiguous, yes) &&
-         !(is_small && answers(tensor, names.is_neg, yes));
+         answers(tensor, names.is_contiguous, yes);
 }
 
 using Buffers = std::pair<std::vector<uintptr_t>, std::vector<size_t>>;  // addresses, bytes
@@ -56,8 +53,11 @@ Buffers plain_buffers(const Names& names, nb::list tensors, nb::tuple types, nb:
     if (!is_known) return {};
     if (!dtype.is_valid()) dtype = nb::getattr(tensor, names.dtype);
     if (!has(tensor, names.dtype, dtype)) return {};
+    if (!is_plain(names, tensor, strided, with_grad)) return {};
     const auto bytes = nb::cast<size_t>(nb::getattr(tensor, names.nbytes));
-    if (!is_plain(names, tensor, strided, with_grad, bytes <= kMaxItem)) return {};
+    // Torch negates the imaginary part of a conjugate when it is read; such a view has gaps unless
+    // it is one element.
+    if (bytes <= kMaxItem && answers(tensor, names.is_neg, nb::handle(Py_True))) return {};
     found.first.push_back(nb::cast<uintptr_t>(tensor.attr(names.data_ptr)()));
     found.second.push_back(bytes);
   }

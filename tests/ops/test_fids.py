@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.ops import fids
+from tests.ops.cases import refused
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -18,12 +19,6 @@ def unsigned(number):
 
 def signed(number):
     return number - (1 << 64) if number >= 1 << 63 else number
-
-
-def refused(error, text, call, *arguments):
-    with pytest.raises(error) as caught:
-        call(*arguments)
-    assert str(caught.value) == text
 
 
 @pytest.mark.parametrize(
@@ -166,7 +161,9 @@ def test_the_reserved_bit_is_refused():
     ],
 )
 def test_fids_are_int64_tensors(call, name):
-    refused(TypeError, f"{name} of dtype int64, got int32; cast with .long()", call, tensor(1).int())
+    refused(
+        TypeError, f"{name} of dtype int64, got int32; cast with .long()", call, tensor(1).int()
+    )
     refused(TypeError, f"{name} as a torch.Tensor, got int", call, 1)
 
 

@@ -5,15 +5,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from monolith.ops import NestedRagged, Ragged, maybe_squeeze_3d_tensor
+from tests.ops.cases import refused
 
 ROWS = [[[7, 8], []], [], [[9]]]
-
-
-def refused(error, text, call, *arguments):
-    with pytest.raises(error) as caught:
-        call(*arguments)
-    assert str(caught.value) == text
-
 
 # The type.
 
@@ -71,7 +65,7 @@ def test_a_squeeze_of_anything_but_ragged_is_refused(argument):
     ids=["nested", "plain"],
 )
 def test_a_squeeze_of_rank_4_is_refused(argument):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="Unknown shape of RaggedTensor") as caught:
         maybe_squeeze_3d_tensor(argument)
     assert caught.value.args == ("Unknown shape of RaggedTensor. ", argument)
 

@@ -1,21 +1,17 @@
 import collections
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
 from monolith.ops import NestedRagged, NestedTensors, Ragged
+from tests.ops.cases import refused
 
 
 @pytest.fixture
 def ragged():
     return Ragged.from_lists([[], [1], [2, 3]])
-
-
-def refused(error, text, call, *arguments):
-    with pytest.raises(error) as caught:
-        call(*arguments)
-    assert str(caught.value) == text
 
 
 @pytest.mark.req("NT-NEST-T1")
@@ -46,7 +42,9 @@ def test_a_tensor_that_occurs_twice_is_one_entry(ragged):
     dense = torch.ones(2)
     nested = NestedTensors([dense, {"a": dense}, ragged, ragged])
     assert len(nested.get_tensors()) == 3
-    first, other, one, two = nested.get_nested_result([torch.zeros(2), torch.ones(1), torch.ones(2)])
+    first, other, one, two = nested.get_nested_result(
+        [torch.zeros(2), torch.ones(1), torch.ones(2)]
+    )
     assert first is other["a"]
     assert one is two
 
@@ -105,11 +103,16 @@ def test_dictionaries_keep_their_order_and_kind():
     assert list(result) == ["b", "a"]
 
 
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: int
+
+
 def test_a_named_tuple_keeps_its_kind():
-    pair = collections.namedtuple("Pair", "x y")(torch.ones(1), 2)
+    pair = Pair(torch.ones(1), 2)
     nested = NestedTensors(pair)
     result = nested.get_nested_result([torch.zeros(1)])
-    assert type(result) is type(pair)
+    assert type(result) is Pair
     assert (result.x.item(), result.y) == (0, 2)
 
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.ops import Ragged
+from tests.ops.cases import refused
 
 ROWS = [[7, 8], [], [9]]
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -18,12 +19,6 @@ def tensor(*numbers):
 @pytest.fixture
 def ragged():
     return Ragged(tensor(7, 8, 9), tensor(0, 2, 2, 3))
-
-
-def refused(error, text, build, *arguments, **options):
-    with pytest.raises(error) as caught:
-        build(*arguments, **options)
-    assert str(caught.value) == text
 
 
 # The two tensors.

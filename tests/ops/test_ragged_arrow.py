@@ -6,14 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.ops import Ragged
+from tests.ops.cases import refused
 
 ROWS = [[7, 8], [], [9]]
-
-
-def refused(error, text, call, *arguments):
-    with pytest.raises(error) as caught:
-        call(*arguments)
-    assert str(caught.value) == text
 
 
 @given(rows=st.lists(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=4), max_size=8))

@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.ops import StaticReshapeNBuilder, static_reshape
-
-
-def refused(error, text, inputs, shapes):
-    with pytest.raises(error) as caught:
-        static_reshape(inputs, shapes)
-    assert str(caught.value) == text
+from tests.ops.cases import refused
 
 
 @pytest.mark.req("NT-SRSH-T1")
@@ -78,7 +73,7 @@ def test_a_shape_that_does_not_fit_is_refused(shape):
         "[static_reshape] expected a shape for the 6 elements of input 1 of shape (2, 3), "
         f"got {shape}; one dimension may be None"
     )
-    refused(ValueError, text, [torch.ones(6), torch.ones(2, 3)], [(6,), shape])
+    refused(ValueError, text, static_reshape, [torch.ones(6), torch.ones(2, 3)], [(6,), shape])
 
 
 def test_an_unknown_dimension_beside_no_elements_is_refused():
@@ -94,12 +89,12 @@ def test_no_elements_and_a_scalar_can_be_reshaped():
 
 def test_another_number_of_shapes_is_refused():
     text = "[static_reshape] expected a shape for each input, got 1 inputs and 2 shapes"
-    refused(ValueError, text, [torch.ones(6)], [(6,), (6,)])
+    refused(ValueError, text, static_reshape, [torch.ones(6)], [(6,), (6,)])
 
 
 def test_an_input_that_is_no_tensor_is_refused():
     text = "[static_reshape] expected input 0 as a tensor, got list"
-    refused(TypeError, text, [[1, 2]], [(2,)])
+    refused(TypeError, text, static_reshape, [[1, 2]], [(2,)])
 
 
 def test_a_compiled_function_reshapes_and_differentiates(compiled):

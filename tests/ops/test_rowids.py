@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
 from monolith.ops import NestedRagged, Ragged, fused_value_rowids
+from tests.ops.cases import refused
 
 ROWS = [[], [1], [2, 3]]
 
@@ -44,14 +45,12 @@ def test_empty_rows_have_no_row_ids(rows, expected):
     ids=["dense", "list", "none", "jagged"],
 )
 def test_anything_but_ragged_is_refused(argument):
-    with pytest.raises(ValueError) as caught:
-        fused_value_rowids(argument)
-    assert str(caught.value) == "rt must be RaggedTensor"
+    refused(ValueError, "rt must be RaggedTensor", fused_value_rowids, argument)
 
 
 def test_rows_of_rows_are_refused():
-    with pytest.raises(ValueError, match="^rt must be RaggedTensor$"):
-        fused_value_rowids(NestedRagged.from_lists([[[7]]]))
+    nested = NestedRagged.from_lists([[[7]]])
+    refused(ValueError, "rt must be RaggedTensor", fused_value_rowids, nested)
 
 
 def test_nothing_is_kept_before_the_first_call():
@@ -87,12 +86,11 @@ def test_a_derived_object_does_not_have_it(derive):
 )
 def test_splits_of_an_unchecked_object_are_checked_before_memory_is_written(splits):
     ragged = Ragged._unchecked(torch.ones(3), torch.tensor(splits, dtype=torch.int64))
-    with pytest.raises(ValueError) as caught:
-        fused_value_rowids(ragged)
-    assert str(caught.value) == (
+    text = (
         "[fused_value_rowids] expected row_splits that run from 0 to 3, the number of values, "
         "without a step back; build it with Ragged"
     )
+    refused(ValueError, text, fused_value_rowids, ragged)
 
 
 def test_meta_tensors_give_the_shape():

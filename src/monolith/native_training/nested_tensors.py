@@ -1,7 +1,7 @@
 """Import path of the reference system; see `monolith.ops.nested_tensors`."""
 
-from monolith.ops.nested_tensors import *  # noqa: F403
 from monolith.ops.nested_tensors import (
+    NestedTensors,
     _convert_ragged_to_tensors,
     _convert_tensors_to_ragged,
     _flatten_to_ragged,

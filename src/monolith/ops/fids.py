@@ -163,7 +163,9 @@ def _slot_bits(slots: torch.Tensor | int, limit: int, bits: int) -> torch.Tensor
     """The slots in their place, as int64."""
     if isinstance(slots, torch.Tensor):
         if slots.dtype not in _INTEGERS:
-            raise TypeError(f"[fids] expected slots of an integer dtype, got {name_of(slots.dtype)}")
+            raise TypeError(
+                f"[fids] expected slots of an integer dtype, got {name_of(slots.dtype)}"
+            )
         _check_slots(slots, limit)
         return slots.long() << bits
     if not isinstance(slots, int):

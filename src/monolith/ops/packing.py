@@ -1,7 +1,7 @@
 """Dictionaries of tensors in few buffers, and back."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from monolith.ops.splits import name_of
 __all__ = ["int64_tensor", "pack_in_order", "pack_tensors", "sorted_names", "unpack_tensors"]
 
 Packed = tuple[torch.Tensor, torch.Tensor]
-"""All elements, (num_elements,), and the number of elements of each tensor, int64 (num_tensors,)."""
+"""All elements, and the number of elements of each tensor as int64."""
 
 # What the native copy takes; it copies bytes, which say nothing of a conjugate or of a scale.
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -131,7 +131,7 @@ def sorted_names(where: str, keyed: Mapping[str, object]) -> list[str]:
 
 def int64_tensor(numbers: list[int]) -> torch.Tensor:
     """A tensor on the host."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _is_watched():
         return torch.tensor(numbers, dtype=torch.int64, device="cpu")
     return torch.from_numpy(np.array(numbers, dtype=np.int64))  # 4 times as fast
 
@@ -241,7 +241,7 @@ def _views(
     # Half the time of slices and views.
     return [
         buffer.as_strided(shape, _strides(shape), begin)
-        for shape, begin in zip(shapes, begins, strict=False)
+        for shape, begin in zip(shapes, begins, strict=False)  # the last is the end
     ]
 
 

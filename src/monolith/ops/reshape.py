@@ -26,7 +26,7 @@ def resolve_shape(shape: Shape, numel: int) -> tuple[int, ...] | None:
     product = math.prod(known)
     if len(shape) - len(known) > 1 or min(known, default=0) < 0 or product == 0:
         return None
-    if numel % product != 0:
+    if numel < 0 or numel % product != 0:
         return None
     return tuple(numel // product if dim is None else dim for dim in shape)
 

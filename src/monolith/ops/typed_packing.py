@@ -45,7 +45,7 @@ def split_tensors_with_type(
     """Group tensors by dtype: groups in sorted order of the dtype's name, keys sorted in each.
 
     Example:
-        >>> tensors = {"a": torch.ones(1, dtype=torch.int64), "b": torch.ones(1), "c": torch.ones(1)}
+        >>> tensors = {"a": torch.arange(2), "b": torch.ones(1), "c": torch.ones(1)}
         >>> [list(group) for group in split_tensors_with_type(tensors)]
         [['b', 'c'], ['a']]
     """
