@@ -14,7 +14,7 @@ using namespace nb::literals;
 namespace {
 
 // Attributes and methods of torch's tensors, asked for by name: torch is not linked here. A loop in
-// Python over as many takes twice as long, and more than the copy itself.
+// Python over them takes longer than the copy itself.
 struct Names {
   nb::object dtype = nb::str("dtype"), layout = nb::str("layout"), is_cpu = nb::str("is_cpu"),
              is_nested = nb::str("is_nested"), requires_grad = nb::str("requires_grad"),
@@ -38,11 +38,13 @@ bool is_plain(const Names& names, nb::handle tensor, nb::handle strided, bool wi
          answers(tensor, names.is_contiguous, yes);
 }
 
+using Tensors = nb::typed<nb::list, nb::object>;
+using Types = nb::typed<nb::tuple, nb::object, nb::ellipsis>;
 using Buffers = std::pair<std::vector<uintptr_t>, std::vector<size_t>>;  // addresses, bytes
 
 Buffers plain_buffers(const Names& names, nb::list tensors, nb::tuple types, nb::handle strided,
                       bool with_grad) {
-  constexpr size_t kMaxItem = 16;
+  constexpr size_t kMaxItem = 16;  // bytes of an element
   Buffers found;
   found.first.reserve(nb::len(tensors));
   found.second.reserve(nb::len(tensors));
@@ -69,7 +71,8 @@ Buffers plain_buffers(const Names& names, nb::list tensors, nb::tuple types, nb:
 void init_pack(nb::module_& module) {
   module.def(
       "plain_buffers",
-      [names = Names()](nb::list tensors, nb::tuple types, nb::handle strided, bool with_grad) {
+      [names = Names()](const Tensors& tensors, const Types& types, nb::handle strided,
+                        bool with_grad) {
         return plain_buffers(names, tensors, types, strided, with_grad);
       },
       "tensors"_a, "types"_a, "strided"_a, "with_grad"_a);
