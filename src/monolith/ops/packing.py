@@ -97,9 +97,9 @@ def unpack_tensors(keyed_shape: Mapping[str, Shape], packed: Packed) -> dict[str
     names = sorted_names(where, keyed_shape)
     _check_packed(where, len(names), buffer, sizes)
     if torch.compiler.is_compiling():
-        counts = _traced_counts([keyed_shape[name] for name in names], buffer, sizes)
+        fit, counts = _traced_shape, _traced_counts([keyed_shape[n] for n in names], buffer, sizes)
     else:
-        counts = sizes.tolist()
+        fit, counts = resolve_shape, sizes.tolist()
     if sum(counts) != buffer.shape[0]:
         raise ValueError(
             f"{where} expected sizes that add up to {buffer.shape[0]}, the elements of the buffer, "
@@ -107,7 +107,7 @@ def unpack_tensors(keyed_shape: Mapping[str, Shape], packed: Packed) -> dict[str
         )
     shapes = []
     for name, count in zip(names, counts, strict=True):
-        shape = _fitting_shape(keyed_shape[name], count)
+        shape = fit(keyed_shape[name], count)
         if shape is None:
             raise ValueError(
                 f"{where} expected a shape for the {count} elements of {name!r}, "
@@ -215,11 +215,11 @@ def _traced_counts(shapes: list[Shape], buffer: torch.Tensor, sizes: torch.Tenso
     return [count for count in counts if count is not None]
 
 
-def _fitting_shape(shape: Shape, count: int) -> tuple[int, ...] | None:
-    if torch.compiler.is_compiling() and sum([dim is None for dim in shape]) == 1:
-        # A count read from a tensor cannot be divided while torch traces; the view divides it.
+def _traced_shape(shape: Shape, numel: int) -> tuple[int, ...] | None:
+    """A count read from a tensor cannot be divided while torch traces; the view divides it."""
+    if sum([dim is None for dim in shape]) == 1:
         return tuple([-1 if dim is None else dim for dim in shape])
-    return resolve_shape(shape, count)
+    return resolve_shape(shape, numel)
 
 
 def _product(shape: Shape) -> int:

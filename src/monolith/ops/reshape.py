@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
@@ -20,8 +19,8 @@ def resolve_shape(shape: Shape, numel: int) -> tuple[int, ...] | None:
         ((6, 2), None, None)
     """
     if None not in shape:
-        dims = cast("tuple[int, ...]", tuple(shape))
-        return dims if math.prod(dims) == numel and min(dims, default=0) >= 0 else None
+        dims: tuple[int, ...] = tuple(shape)  # type: ignore[arg-type]
+        return dims if math.prod(dims) == numel and (not dims or min(dims) >= 0) else None
     known = [dim for dim in shape if dim is not None]
     product = math.prod(known)
     if len(shape) - len(known) > 1 or min(known, default=0) < 0 or product == 0:
