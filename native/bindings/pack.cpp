@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -48,11 +49,11 @@ Buffers plain_buffers(const Names& names, nb::list tensors, nb::tuple types, nb:
   Buffers found;
   found.first.reserve(nb::len(tensors));
   found.second.reserve(nb::len(tensors));
+  const std::vector<nb::handle> known(types.begin(), types.end());
   nb::object dtype;
   for (nb::handle tensor : tensors) {
-    bool is_known = false;
-    for (nb::handle type : types) is_known |= tensor.type().is(type);
-    if (!is_known) return {};
+    const auto is_type = [tensor](nb::handle type) { return tensor.type().is(type); };
+    if (std::none_of(known.begin(), known.end(), is_type)) return {};
     if (!dtype.is_valid()) dtype = nb::getattr(tensor, names.dtype);
     if (!has(tensor, names.dtype, dtype)) return {};
     if (!is_plain(names, tensor, strided, with_grad)) return {};

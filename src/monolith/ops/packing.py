@@ -62,7 +62,7 @@ def pack_in_order(
 ) -> tuple[torch.Tensor, list[int]]:
     """`pack_tensors` with its sizes as a list."""
     names = sorted_names(where, keyed_tensors)
-    tensors = [keyed_tensors[name] for name in names]
+    tensors = list(map(keyed_tensors.__getitem__, names))
     if not (torch.compiler.is_compiling() or _is_watched()):
         copied = _copied(tensors)
         if copied is not None:
