@@ -37,6 +37,7 @@ STAGES = (
     "end_to_end",
     "small_bag",
     "group",
+    "packing",
 )
 
 

@@ -10,6 +10,7 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using monolith::Table;
 using monolith::TableGroup;
 
 namespace {
@@ -30,9 +31,9 @@ void init_group(nb::module_& module) {
   nb::class_<TableGroup>(module, "TableGroup")
       .def(
           "__init__",
-          [](TableGroup* self, const nb::list& tables) {
-            std::vector<monolith::Table*> cores;
-            for (nb::handle table : tables) cores.push_back(nb::cast<monolith::Table*>(table));
+          [](TableGroup* self, const nb::typed<nb::list, Table>& tables) {
+            std::vector<Table*> cores;
+            for (nb::handle table : tables) cores.push_back(nb::cast<Table*>(table));
             new (self) TableGroup(std::move(cores));
           },
           "tables"_a, nb::keep_alive<1, 2>())

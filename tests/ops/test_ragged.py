@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.ops import Ragged
+from tests.ops.cases import refused
 
 ROWS = [[7, 8], [], [9]]
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -18,12 +19,6 @@ def tensor(*numbers):
 @pytest.fixture
 def ragged():
     return Ragged(tensor(7, 8, 9), tensor(0, 2, 2, 3))
-
-
-def refused(error, text, build, *arguments, **options):
-    with pytest.raises(error) as caught:
-        build(*arguments, **options)
-    assert str(caught.value) == text
 
 
 # The two tensors.
@@ -323,5 +318,27 @@ def test_both_tensors_move_to_a_device(ragged):
     assert moved.row_splits.is_meta
 
 
-def test_a_move_to_its_own_device_copies_nothing(ragged):
-    assert ragged.to("cpu").values is ragged.values
+def test_a_move_to_its_own_device_gives_the_same_object(ragged):
+    assert ragged.to("cpu") is ragged.cpu() is ragged
+
+
+def test_its_device_is_that_of_both_tensors(ragged):
+    assert ragged.device == torch.device("cpu")
+    assert ragged.to("meta").device == torch.device("meta")
+
+
+def test_a_move_need_not_wait(ragged, monkeypatch):
+    options = []
+    move = torch.Tensor.to
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, *a, **k: options.append(k) or move(self, *a, **k)
+    )
+    ragged.to("meta", non_blocking=True)
+    assert options == [{"non_blocking": True}] * 2
+
+
+@pytest.mark.parametrize("pinned", [[True, True], [True, False], [False, True]])
+def test_it_is_pinned_if_both_tensors_are(ragged, monkeypatch, pinned):
+    answers = {id(ragged.values): pinned[0], id(ragged.row_splits): pinned[1]}
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: answers[id(self)])
+    assert ragged.is_pinned() == all(pinned)

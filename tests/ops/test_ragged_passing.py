@@ -64,13 +64,6 @@ def test_a_tree_of_anything_is_rebuilt_unchecked(ragged):
     assert (shapes.values, shapes.row_splits) == ((3,), (4,))
 
 
-@pytest.fixture
-def compiled():
-    """Compiles a function whole, and forgets it afterwards."""
-    yield lambda function: torch.compile(function, fullgraph=True, backend="aot_eager")
-    torch._dynamo.reset()
-
-
 def test_a_compiled_function_takes_it(ragged, compiled):
     function = compiled(lambda x: (x.values + 1, x.row_splits * 2, x.lengths, len(x)))
     values, splits, lengths, num_rows = function(ragged)

@@ -1,12 +1,17 @@
 """Rows of different lengths in two tensors."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from monolith.ops.splits import as_index, check_splits, name_of
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["Ragged"]
 
@@ -45,11 +50,13 @@ class Ragged:
 
     values: torch.Tensor
     row_splits: torch.Tensor
+    # Kept by `fused_value_rowids`; no copy, move or tree of this object has it.
+    monolith_fused_value_rowids: torch.Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         where, name = "[Ragged]", "row_splits"
-        splits = _as_index(where, name, self.values, self.row_splits)
-        _check_splits(where, name, splits, self.values.shape[0])
+        splits = as_index(where, name, self.values, self.row_splits)
+        check_splits(where, name, splits, self.values.shape[0])
         object.__setattr__(self, "row_splits", splits)
 
     @classmethod
@@ -78,8 +85,8 @@ class Ragged:
         given = torch.tensor(flat)
         if given.numel() and not torch.can_cast(given.dtype, dtype):  # torch makes a 1 of 1.5
             raise TypeError(
-                f"[Ragged.from_lists] expected values of dtype {_text(dtype)}, got "
-                f"{_text(given.dtype)}; pass dtype={given.dtype}"
+                f"[Ragged.from_lists] expected values of dtype {name_of(dtype)}, got "
+                f"{name_of(given.dtype)}; pass dtype={given.dtype}"
             )
         values = torch.tensor(flat, dtype=dtype, device=device)
         return cls._unchecked(values, torch.tensor(splits, device=device))
@@ -101,11 +108,11 @@ class Ragged:
             [[7, 8], [], [9]]
         """
         where, name = "[Ragged.from_offsets]", "offsets"
-        splits = _as_index(where, name, values, offsets)
+        splits = as_index(where, name, values, offsets)
         if not include_last:
             splits = torch.cat([splits, splits.new_full((1,), values.shape[0])])
             name = "offsets and the number of values"
-        _check_splits(where, name, splits, values.shape[0])
+        check_splits(where, name, splits, values.shape[0])
         return cls._unchecked(values, splits)
 
     @classmethod
@@ -117,9 +124,9 @@ class Ragged:
             [[7, 8], [], [9]]
         """
         where = "[Ragged.from_lengths]"
-        lengths = _as_index(where, "lengths", values, lengths)
+        lengths = as_index(where, "lengths", values, lengths)
         splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        _check_splits(where, "running sums of lengths", splits, values.shape[0])
+        check_splits(where, "running sums of lengths", splits, values.shape[0])
         return cls._unchecked(values, splits)
 
     @classmethod
@@ -137,7 +144,7 @@ class Ragged:
         if nested.layout != torch.jagged:
             raise ValueError(
                 f"{where} expected a nested tensor of layout jagged, got layout "
-                f"{_text(nested.layout)}; make it with torch.nested and layout=torch.jagged"
+                f"{name_of(nested.layout)}; make it with torch.nested and layout=torch.jagged"
             )
         # Not from the shape: under torch.compile it does not tell which dimension differs.
         if nested._ragged_idx != 1:  # type: ignore[attr-defined]
@@ -148,9 +155,22 @@ class Ragged:
         if nested.lengths() is not None:  # type: ignore[attr-defined]
             nested = nested.contiguous()
         values = nested.values()
-        splits = _as_index(where, "offsets", values, nested.offsets())  # type: ignore[attr-defined]
-        _check_splits(where, "offsets", splits, values.shape[0])
+        splits = as_index(where, "offsets", values, nested.offsets())  # type: ignore[attr-defined]
+        check_splits(where, "offsets", splits, values.shape[0])
         return cls._unchecked(values, splits)
+
+    @classmethod
+    def from_arrow(cls, array: "pyarrow.Array | pyarrow.ChunkedArray") -> "Ragged":
+        """Copy lists of numbers from Arrow: an array of any list type, or a column of a table.
+
+        Example:
+            >>> import pyarrow
+            >>> Ragged.from_arrow(pyarrow.array([[7, 8], [], [9]])).to_lists()
+            [[7, 8], [], [9]]
+        """
+        from monolith.ops.ragged_arrow import from_arrow
+
+        return cls._unchecked(*from_arrow(array))
 
     @classmethod
     def _unchecked(cls, values: Any, row_splits: Any) -> "Ragged":
@@ -158,6 +178,7 @@ class Ragged:
         ragged = object.__new__(cls)
         object.__setattr__(ragged, "values", values)
         object.__setattr__(ragged, "row_splits", row_splits)
+        object.__setattr__(ragged, "monolith_fused_value_rowids", None)
         return ragged
 
     def __len__(self) -> int:
@@ -190,69 +211,46 @@ class Ragged:
         """A nested tensor of layout `torch.jagged` on the same memory; differentiable."""
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 
-    def to(self, device: torch.device | str) -> "Ragged":
-        """The same rows on another device; differentiable, and no copy where it already is."""
-        return self._unchecked(self.values.to(device), self.row_splits.to(device))
+    def to_arrow(self) -> "pyarrow.LargeListArray":
+        """Lists of 64-bit offsets on the same memory: do not change the values while it is used.
+
+        Example:
+            >>> Ragged.from_lists([[7, 8], [], [9]]).to_arrow().to_pylist()
+            [[7, 8], [], [9]]
+        """
+        from monolith.ops.ragged_arrow import to_arrow
+
+        return to_arrow(self.values, self.row_splits)
+
+    @property
+    def device(self) -> torch.device:
+        """Where both tensors are."""
+        return self.values.device
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Ragged":
+        """The same rows on another device; differentiable; itself where it already is.
+
+        Args:
+            device: where to.
+            non_blocking: from pinned memory, do not wait for the copy; as in `Tensor.to`.
+        """
+        values = self.values.to(device, non_blocking=non_blocking)
+        row_splits = self.row_splits.to(device, non_blocking=non_blocking)
+        if values is self.values and row_splits is self.row_splits:
+            return self
+        return self._unchecked(values, row_splits)
+
+    def cpu(self) -> "Ragged":
+        """The same rows in the memory of the host."""
+        return self.to("cpu")
 
     def pin_memory(self) -> "Ragged":
         """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
         return self._unchecked(self.values.pin_memory(), self.row_splits.pin_memory())
 
-
-def _as_index(where: str, name: str, values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """The index as contiguous int64; refuses what cannot divide values, as far as shapes tell."""
-    for argument, tensor in (("values", values), (name, index)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{where} expected {argument} as a torch.Tensor, got {type(tensor).__name__}"
-            )
-        if tensor.layout != torch.strided or tensor.is_nested:
-            layout = "nested" if tensor.is_nested else _text(tensor.layout)
-            raise ValueError(f"{where} expected {argument} as a dense tensor, got layout {layout}")
-    if values.dim() == 0:
-        raise ValueError(f"{where} expected values with at least 1 dimension, got shape ()")
-    if index.dtype not in (torch.int64, torch.int32):
-        raise TypeError(
-            f"{where} expected {name} of dtype int64 or int32, got {_text(index.dtype)}; "
-            "cast with .long()"
-        )
-    if index.dim() != 1:
-        raise ValueError(
-            f"{where} expected {name} with 1 dimension, got shape {tuple(index.shape)}"
-        )
-    if index.device != values.device:
-        raise ValueError(
-            f"{where} expected {name} on device {values.device}, that of values, "
-            f"got {index.device}; move with .to({str(values.device)!r})"
-        )
-    return index.long().contiguous()
-
-
-def _check_splits(where: str, name: str, splits: torch.Tensor, num_values: int) -> None:
-    """Refuse what does not run from 0 to the number of values without a step back."""
-    if splits.shape[0] == 0:
-        raise ValueError(f"{where} expected {name} with at least 1 entry, got 0; no rows are [0]")
-    if torch.compiler.is_compiling() or splits.is_meta:
-        return
-    host = splits.cpu().numpy()  # one wait for the device; numpy is faster on short arrays
-    if host[0] != 0:
-        raise ValueError(f"{where} expected {name} that begin with 0, got {host[0]}")
-    backwards = host[1:] < host[:-1]
-    if backwards.any():
-        i = int(backwards.argmax())
-        raise ValueError(
-            f"{where} expected {name} that never decrease, got {host[i]} before {host[i + 1]} "
-            f"at index {i}"
-        )
-    if host[-1] != num_values:
-        raise ValueError(
-            f"{where} expected {name} that end with {num_values}, the number of values, "
-            f"got {host[-1]}"
-        )
-
-
-def _text(kind: torch.dtype | torch.layout) -> str:
-    return str(kind).removeprefix("torch.")
+    def is_pinned(self) -> bool:
+        """Whether both tensors are in page-locked memory."""
+        return self.values.is_pinned() and self.row_splits.is_pinned()
 
 
 pytree.register_pytree_node(

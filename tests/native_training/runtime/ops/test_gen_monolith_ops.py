@@ -26,10 +26,18 @@ def call_codec(ops):
     return codes.tolist()
 
 
+def call_rowids(ops):
+    """Rows of the values of [[], [1], [2, 3]]."""
+    splits, out = torch.tensor([0, 0, 1, 3]), torch.empty(3, dtype=torch.int64)
+    ops.fused_value_rowids(splits.data_ptr(), 4, out.data_ptr(), 3)
+    return out.tolist()
+
+
 # (one call, what it may return) for each family of native ops.
 FAMILY_CALLS = {
     "kernels": (lambda ops: ops.kernels_name(), ("baseline", "avx2", "avx512")),
     "codec": (call_codec, ([[1]],)),
+    "ragged": (call_rowids, ([1, 2, 2],)),
     "table": (call_table, ([[0.5, 0.5]],)),
 }
 

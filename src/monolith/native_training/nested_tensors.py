@@ -1,0 +1,19 @@
+"""Import path of the reference system; see `monolith.ops.nested_tensors`."""
+
+from monolith.ops.nested_tensors import (
+    NestedTensors,
+    _convert_ragged_to_tensors,
+    _convert_tensors_to_ragged,
+    _flatten_to_ragged,
+    _iterate,
+    _ragged_to_flatten,
+)
+
+__all__ = [
+    "NestedTensors",
+    "_convert_ragged_to_tensors",
+    "_convert_tensors_to_ragged",
+    "_flatten_to_ragged",
+    "_iterate",
+    "_ragged_to_flatten",
+]

@@ -1,0 +1,3 @@
+"""Import path of the reference system; see `monolith.ops.rowids`."""
+
+from monolith.ops.rowids import *  # noqa: F403
