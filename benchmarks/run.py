@@ -36,6 +36,7 @@ STAGES = (
     "changes",
     "end_to_end",
     "small_bag",
+    "layout",
 )
 
 
