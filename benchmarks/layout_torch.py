@@ -66,7 +66,7 @@ class TorchLayout:
         for kind in KINDS:
             chosen = torch.tensor(features_of(kind))
             ids = work.ids[chosen] + (chosen * vocabulary)[:, None, None]
-            self._places[kind], indices = ids.unique(return_inverse=True)
+            self._places[kind], indices = torch.unique(ids, return_inverse=True)
             rows = work.rows.flatten(0, 1)[self._places[kind]]
             self._rows[kind] = rows.requires_grad_()
             self._indices[kind] = indices.transpose(0, 1).reshape(-1, IDS_PER_CELL).contiguous()
@@ -89,5 +89,7 @@ class TorchLayout:
         """Of the last step, by feature and id, like the rows of the work."""
         found = torch.zeros_like(work.rows)
         for kind in KINDS:
-            found.view(-1, DIM)[self._places[kind]] = self._rows[kind].grad
+            gradient = self._rows[kind].grad
+            assert gradient is not None
+            found.view(-1, DIM)[self._places[kind]] = gradient
         return found

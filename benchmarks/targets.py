@@ -147,6 +147,7 @@ TARGETS = (
     Target(
         "step of a bag of 64 ids: x nn.EmbeddingBag's", "small_bag", 0.7, _ratio("torch"), (), True
     ),
+    Target("layout, 100 features, both ways: x torch", "layout", 3, _ratio("torch")),
     Target("empty table [B]", "empty_table", 4096, _field("median"), is_maximum=True),
     Target("1,000 tables of 10 rows [MiB]", "thousand_tables", 16, _field("median"), (), True),
     Target("creating 1,000 tables [ms]", "create_tables", 50, _field("median"), is_maximum=True),

@@ -3,6 +3,7 @@
 
 void init_codec(nanobind::module_& module);
 void init_io(nanobind::module_& module);
+void init_layout(nanobind::module_& module);
 void init_table(nanobind::module_& module);
 void init_touched_key_set(nanobind::module_& module);
 
@@ -12,6 +13,7 @@ NB_MODULE(_native, module) {
       "Compiled core of monolith. Tensors come as addresses of checked, contiguous memory.";
   init_codec(module);
   init_io(module);
+  init_layout(module);
   init_table(module);
   init_touched_key_set(module);
 }
