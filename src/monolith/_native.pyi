@@ -8,6 +8,58 @@ from collections.abc import Sequence
 def encode(codec: str, weights: int, n: int, dim: int, codes: int, parameter: float) -> None: ...
 def decode(codec: str, codes: int, n: int, dim: int, weights: int, parameter: float) -> None: ...
 def crc32c(data: int, n: int, before: int) -> int: ...
+def embeddings_to_layout(
+    plan: tuple[tuple[int, int], tuple[int, int]],
+    offsets: tuple[tuple[int, int], tuple[int, int], tuple[int, int], int, bool],
+    lists: Sequence[int],
+    sizes: Sequence[int],
+    outputs: Sequence[int],
+    threads: int,
+) -> None: ...
+def layout_to_gradients(
+    plan: tuple[tuple[int, int], tuple[int, int]],
+    offsets: tuple[tuple[int, int], tuple[int, int], tuple[int, int], int, bool],
+    gradients: Sequence[int],
+    lists: Sequence[int],
+    sizes: Sequence[int],
+    threads: int,
+) -> None: ...
+def count_rows(
+    values: Sequence[int],
+    sizes: Sequence[int],
+    num_shards: int,
+    is_unique: bool,
+    rows: int,
+    counts: int,
+    threads: int,
+) -> None: ...
+def place_rows(
+    values: Sequence[int],
+    sizes: Sequence[int],
+    num_shards: int,
+    places: int,
+    fids: int,
+    codes: int,
+    threads: int,
+) -> None: ...
+def fill_buffer(
+    parts: Sequence[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]],
+    offsets: tuple[tuple[int, int], tuple[int, int]],
+    dims: tuple[int, int],
+    buffer: tuple[int, int],
+    threads: int,
+) -> None: ...
+def sum_from_buffer(
+    parts: Sequence[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]],
+    offsets: tuple[tuple[int, int], tuple[int, int]],
+    dims: tuple[int, int],
+    buffer: tuple[int, int],
+    threads: int,
+) -> None: ...
+def first_seen(
+    ids: tuple[int, int], row_splits: tuple[int, int], groups: int, firsts: int, counts: int
+) -> None: ...
+def bucket_order(values: tuple[int, int], order: int, counts: tuple[int, int]) -> bool: ...
 
 class Cut:
     @property

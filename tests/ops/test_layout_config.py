@@ -78,7 +78,10 @@ def test_a_shape_that_the_slices_do_not_make_is_refused():
         (lambda: FeatureConfig("t", ()), r"slice_dims of at least 1 each, got \(\) .table 't'."),
         (lambda: FeatureConfig("t", (0,)), r"got \(0,\)"),
         (lambda: FeatureConfig("t", (1,), FIRSTN), "max_sequence_length of at least 1 with FIRSTN"),
-        (lambda: FeatureConfig("t", (1,), 2), "PoolingType as one of SUM=0, MEAN=1, FIRSTN=3, got 2"),
+        (
+            lambda: FeatureConfig("t", (1,), 2),
+            "PoolingType as one of SUM=0, MEAN=1, FIRSTN=3, got 2",
+        ),
         (lambda: OutConfig([], CONCAT), "expected at least 1 slice, got none"),
         (lambda: OutConfig([SliceConfig("a", 0, 1)], 4), "OutType as one of CONCAT=0, .* got 4"),
         (

@@ -80,7 +80,7 @@ def test_the_shard_is_the_floor_remainder():
     for ps_num in (2, 3, 4):
         sharded = sharding_sparse_fids({"a": ids}, configs, batch_size=1, ps_num=ps_num)
         shards = [code >> 32 for code in sharded.fid_offset.tolist()]
-        assert shards == [id % ps_num for id in ids.values.tolist()]
+        assert shards == [key % ps_num for key in ids.values.tolist()]
 
 
 def test_no_shard_counts_as_one():
@@ -150,5 +150,5 @@ def test_more_ids_or_floats_than_offsets_can_count_are_refused(monkeypatch):
         shard({"a": TWO})
     monkeypatch.setattr(sharding_module, "_MAX_IDS", 3)
     monkeypatch.setattr(sharding_module, "_MAX_PLACE", 6)
-    with pytest.raises(ValueError, match="fewer than 6 floats .* got 6; use more shards"):
+    with pytest.raises(ValueError, match=r"fewer than 6 floats .* got 6; use more shards"):
         shard({"a": TWO})

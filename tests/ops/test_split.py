@@ -5,12 +5,12 @@ from monolith.ops import (
     Ragged,
     fused_reorder_by_indices,
     gen_seq_mask,
+    id_groups,
     normalize_merged_split,
     ragged_split_by_indices,
     reorder_by_indices,
     split_by_indices,
 )
-from monolith.ops import id_groups
 
 
 def tensor(*values):
@@ -130,7 +130,10 @@ ONE = torch.ones(1, dtype=torch.int64)
         (lambda: split_by_indices(ONE, ONE, 1), r"expected indices in \[0, 1\), got 1 to 1"),
         (lambda: split_by_indices(-ONE, ONE, 1), r"expected indices in \[0, 1\), got -1 to -1"),
         (lambda: split_by_indices(ONE, ONE, 0), "expected at least 1 split, got 0"),
-        (lambda: split_by_indices(ONE, tensor(1, 2), 2), "tensor of length 1, that of indices, got 2"),
+        (
+            lambda: split_by_indices(ONE, tensor(1, 2), 2),
+            "tensor of length 1, that of indices, got 2",
+        ),
         (lambda: split_by_indices(ONE, torch.tensor(1), 2), "tensor of length 1"),
         (lambda: split_by_indices(ONE[None], ONE, 2), "indices with 1 dimension, got shape"),
         (
@@ -142,7 +145,10 @@ ONE = torch.ones(1, dtype=torch.int64)
         (lambda: fused_reorder_by_indices([ONE], 2, []), "dim_sizes of length 1"),
         (lambda: fused_reorder_by_indices([ONE], 0, [1]), "expected at least 1 shard, got 0"),
         (lambda: normalize_merged_split(ONE, tensor(0, 1)), "sizes of at least 1, got 0"),
-        (lambda: normalize_merged_split(ONE, tensor(2)), "row_split of length 2, that of the sizes"),
+        (
+            lambda: normalize_merged_split(ONE, tensor(2)),
+            "row_split of length 2, that of the sizes",
+        ),
         (lambda: gen_seq_mask(ONE, -1), "length of at least 0, got 1 and -1"),
     ],
 )
