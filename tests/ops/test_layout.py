@@ -298,6 +298,12 @@ def test_offsets_that_lead_nowhere_are_refused(field, at, value, text):
         run(rows, dataclasses.replace(sharded, **{field: changed}))
 
 
+def test_no_thread_is_refused():
+    sharded = small_shards()
+    with pytest.raises(ValueError, match="num_threads of at least 1, got 0"):
+        fused_embedding_to_layout(small_rows(sharded), sharded, small_configs(), num_threads=0)
+
+
 def test_gradients_of_another_number_shape_or_dtype_are_refused():
     sharded, configs = small_shards(), small_configs()
     good = [torch.ones(2, *tail) for tail in configs.plan.tails]
@@ -359,5 +365,5 @@ def test_the_ops_keep_the_rules_of_torch():
     rows = [part.detach().view(-1).requires_grad_() for part in small_rows(sharded)]
     tails = [n for tail in configs.plan.tails for n in (len(tail), *tail)]
     offsets = (sharded.fid_offset, sharded.feature_offset, sharded.nfl_offset, sharded.cuts)
-    plan = (configs.plan.dims, configs.plan.slices, tails, 2, False)
+    plan = (configs.plan.dims, configs.plan.slices, tails, 2, False, 0)
     torch.library.opcheck(torch.ops.monolith.embeddings_to_layout, (rows, *offsets, *plan))

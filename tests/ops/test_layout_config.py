@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from monolith.ops import (
@@ -12,6 +14,7 @@ from monolith.ops import (
 )
 from tests.ops.layout_oracle import FIRSTN, MEAN, SUM, small_configs
 
+UNKNOWN: tuple[Any, ...] = (2.5,)
 CONCAT, STACK, ADDN, NONE = OutType.CONCAT, OutType.STACK, OutType.ADDN, OutType.NONE
 
 
@@ -79,11 +82,14 @@ def test_a_shape_that_the_slices_do_not_make_is_refused():
         (lambda: FeatureConfig("t", (0,)), r"got \(0,\)"),
         (lambda: FeatureConfig("t", (1,), FIRSTN), "max_sequence_length of at least 1 with FIRSTN"),
         (
-            lambda: FeatureConfig("t", (1,), 2),
-            "PoolingType as one of SUM=0, MEAN=1, FIRSTN=3, got 2",
+            lambda: FeatureConfig("t", (1,), *UNKNOWN),
+            "PoolingType as one of SUM=0, MEAN=1, FIRSTN=3, got 2.5",
         ),
         (lambda: OutConfig([], CONCAT), "expected at least 1 slice, got none"),
-        (lambda: OutConfig([SliceConfig("a", 0, 1)], 4), "OutType as one of CONCAT=0, .* got 4"),
+        (
+            lambda: OutConfig([SliceConfig("a", 0, 1)], *UNKNOWN),
+            "OutType as one of CONCAT=0, .* got 2.5",
+        ),
         (
             lambda: ShardingSparseFidsOpParams(-1, small_configs()),
             "expected num_ps of at least 0, got -1",

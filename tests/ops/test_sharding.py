@@ -127,6 +127,7 @@ TWO = Ragged.from_lists([[1], [2]])
         ({"a": TWO}, {"batch_size": 3}, "expected feature 'a' with 3 rows, got 2"),
         ({"a": TWO}, {"shared": ["a"]}, "expected feature 'a' with 1 row, it is shared, got 2"),
         ({}, {"batch_size": -1}, "expected batch_size of at least 0, got -1"),
+        ({}, {"num_threads": 0}, "expected num_threads of at least 1, got 0"),
         ({}, {"version": 6}, "expected a version of .* got version 6 and 1 shards"),
         ({}, {"ps_num": 1 << 31}, "few enough shards"),
         ({"a": Ragged(torch.ones(2, 1).long(), TWO.row_splits)}, {}, "'a' with 1 dimension, got"),

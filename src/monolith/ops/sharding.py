@@ -19,7 +19,7 @@ from monolith.ops.layout_config import FeatureConfigs
 from monolith.ops.list_places import BY_SHARD, ListPlaces
 from monolith.ops.native import load_native
 from monolith.ops.ragged import Ragged
-from monolith.ops.tensor_checks import check_tensor, default_threads
+from monolith.ops.tensor_checks import check_tensor, check_threads, default_threads
 
 __all__ = ["SHARED", "ShardedFids", "sharding_sparse_fids"]
 
@@ -166,7 +166,7 @@ def sharding_sparse_fids(
     native = load_native()
     values = [column.values for column in columns]
     sizes = [len(ids) for ids in values]
-    threads = num_threads or default_threads(sum(sizes))
+    threads = check_threads(_WHERE, num_threads) or default_threads(sum(sizes))
     addresses = [ids.data_ptr() for ids in values]
     codes = torch.empty(sum(sizes), dtype=torch.int64)
     counts = np.empty((len(columns), ps_num), dtype=np.int64)

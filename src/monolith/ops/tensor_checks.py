@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["check_tensor", "default_threads", "dtype_name"]
+__all__ = ["check_tensor", "check_threads", "default_threads", "dtype_name"]
 
 _FEW_IDS = 4096  # below, a second thread costs more than it saves
 
@@ -60,3 +60,14 @@ def check_tensor(
 def default_threads(num_ids: int) -> int:
     """Threads of a call on so many ids."""
     return torch.get_num_threads() if num_ids >= _FEW_IDS else 1
+
+
+def check_threads(where: str, num_threads: int | None) -> int:
+    """The number, 0 for None.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    if num_threads is not None and num_threads < 1:
+        raise ValueError(f"{where} expected num_threads of at least 1, got {num_threads}")
+    return num_threads or 0

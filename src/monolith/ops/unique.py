@@ -16,7 +16,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.ops.id_groups import bucket_order, first_seen
 from monolith.ops.native import load_native
 from monolith.ops.ragged import Ragged
-from monolith.ops.tensor_checks import check_tensor, default_threads
+from monolith.ops.tensor_checks import check_tensor, check_threads, default_threads
 
 __all__ = ["fill_with_offset_map", "unique_key_with_value_and_offset"]
 
@@ -130,7 +130,7 @@ class _Fill:
         offsets = check_tensor(where, "offset_map", offset_map.values, torch.int64, 1)
         self._offsets = (offsets, offset_map.row_splits)
         self._size = size
-        self._threads = num_threads or default_threads(len(offsets))
+        self._threads = check_threads(where, num_threads) or default_threads(len(offsets))
 
     def fill(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """The buffer."""
