@@ -160,7 +160,7 @@ def run(options: Options) -> None:
         },
         versions=_VERSIONS,
         ratios=ratios(series, "monolith", ["torch"]),
-        notes={"shard_ms": 1e3 / statistics.median(series["shard"].values)},
+        notes={"shard_ms": round(1e3 / statistics.median(series["shard"].values), 1)},
     )
     emit(measurement, options.rules)
 
