@@ -13,6 +13,58 @@ def plain_buffers(
 ) -> tuple[list[int], list[int]]: ...
 def pack_buffers(buffers: Sequence[int], sizes: Sequence[int], out: int) -> None: ...
 def fused_value_rowids(row_splits: int, num_splits: int, out: int, num_values: int) -> None: ...
+def embeddings_to_layout(
+    plan: tuple[tuple[int, int], tuple[int, int]],
+    offsets: tuple[tuple[int, int], tuple[int, int], tuple[int, int], int, bool],
+    lists: Sequence[int],
+    sizes: Sequence[int],
+    outputs: Sequence[int],
+    threads: int,
+) -> None: ...
+def layout_to_gradients(
+    plan: tuple[tuple[int, int], tuple[int, int]],
+    offsets: tuple[tuple[int, int], tuple[int, int], tuple[int, int], int, bool],
+    gradients: Sequence[int],
+    lists: Sequence[int],
+    sizes: Sequence[int],
+    threads: int,
+) -> None: ...
+def count_rows(
+    values: Sequence[int],
+    sizes: Sequence[int],
+    num_shards: int,
+    is_unique: bool,
+    rows: int,
+    counts: int,
+    threads: int,
+) -> None: ...
+def place_rows(
+    values: Sequence[int],
+    sizes: Sequence[int],
+    num_shards: int,
+    places: int,
+    fids: int,
+    codes: int,
+    threads: int,
+) -> None: ...
+def fill_buffer(
+    parts: Sequence[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]],
+    offsets: tuple[tuple[int, int], tuple[int, int]],
+    dims: tuple[int, int],
+    buffer: tuple[int, int],
+    threads: int,
+) -> None: ...
+def sum_from_buffer(
+    parts: Sequence[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]],
+    offsets: tuple[tuple[int, int], tuple[int, int]],
+    dims: tuple[int, int],
+    buffer: tuple[int, int],
+    threads: int,
+) -> None: ...
+def first_seen(
+    ids: tuple[int, int], row_splits: tuple[int, int], groups: int, firsts: int, counts: int
+) -> None: ...
+def bucket_order(values: tuple[int, int], order: int, counts: tuple[int, int]) -> bool: ...
 
 class Cut:
     @property
@@ -183,7 +235,7 @@ def set_recorded_call(call: int) -> None: ...
 def kernels_name() -> str: ...
 
 class TableGroup:
-    def __init__(self, tables: list) -> None: ...
+    def __init__(self, tables: list[Table]) -> None: ...
     def lookup(
         self,
         keys: int,

@@ -1,0 +1,207 @@
+"""The two passes of layouts, as torch sees them; what they do: layout.py.
+
+In eager mode a pass is a `torch.autograd.Function`, under torch.compile and torch.export the op
+`monolith::embeddings_to_layout`; both do the same.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
+
+from monolith.ops.layout_plan import LayoutPlan
+from monolith.ops.native import load_native
+from monolith.ops.tensor_checks import default_threads
+
+__all__ = ["LayoutPass"]
+
+_WHERE = "[fused_embedding_to_layout]"
+Offsets = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class LayoutPass:
+    """One pass with everything but rows and gradients.
+
+    Args:
+        offsets: `fid_offset`, `feature_offset`, `nfl_offset`, `cuts` of the sharded ids.
+        plan: of the configs.
+        batch_size: number of examples.
+        in_rows: whether codes count rows.
+        threads: 0: those of torch, one if there are few ids.
+
+    Raises:
+        ValueError: the offsets are of another number of features than the plan.
+    """
+
+    def __init__(
+        self, offsets: Offsets, plan: LayoutPlan, batch_size: int, in_rows: bool, threads: int
+    ) -> None:
+        self._offsets = tuple(tensor.contiguous() for tensor in offsets)
+        self._plan, self._batch_size = plan, batch_size
+        self._in_rows, self._threads = in_rows, threads
+        num_features, num_offsets = plan.dims.shape[0], offsets[2].shape[0]
+        if num_offsets != num_features + 1:
+            raise ValueError(
+                f"{_WHERE} expected nfl_offset of {num_features + 1} entries, got {num_offsets}; "
+                "use the configs that the ids were sharded with"
+            )
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All tensors of the pass."""
+        return (*self._offsets, self._plan.dims, self._plan.slices)
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs, which backward knows about."""
+        if torch.compiler.is_compiling():
+            tails = [number for tail in self._plan.tails for number in (len(tail), *tail)]
+            options = (tails, self._batch_size, self._in_rows, self._threads)
+            op = torch.ops.monolith.embeddings_to_layout
+            return list(op(list(tensors), *self.tensors, *options))
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return list(_Layout.apply(self, *tensors))  # type: ignore[no-untyped-call]
+        return self.forward(tensors)
+
+    def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs."""
+        outputs = [torch.empty((self._batch_size, *tail)) for tail in self._plan.tails]
+        addresses = [output.data_ptr() for output in outputs]
+        lists, sizes = self._lists(tensors)
+        plan, offsets, threads = self._arguments()
+        load_native().embeddings_to_layout(plan, offsets, lists, sizes, addresses, threads)
+        return outputs
+
+    def backward(
+        self, gradients: Sequence[torch.Tensor | None], sizes: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Gradients of the rows, one flat tensor of each size."""
+        found = [None if gradient is None else gradient.contiguous() for gradient in gradients]
+        addresses = [0 if gradient is None else gradient.data_ptr() for gradient in found]
+        tensors = [torch.zeros(size) for size in sizes]
+        lists, list_sizes = self._lists(tensors)
+        plan, offsets, threads = self._arguments()
+        load_native().layout_to_gradients(plan, offsets, addresses, lists, list_sizes, threads)
+        return tensors
+
+    def _arguments(self) -> tuple[Any, Any, int]:
+        """Plan, offsets and threads as the core takes them."""
+        *arrays, _ = ((tensor.data_ptr(), len(tensor)) for tensor in self._offsets)
+        plan = [(tensor.data_ptr(), len(tensor)) for tensor in (self._plan.dims, self._plan.slices)]
+        threads = self._threads or default_threads(len(self._offsets[0]))
+        return tuple(plan), (*arrays, self._batch_size, self._in_rows), threads
+
+    def _lists(self, tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
+        """Address and floats of each index1; refuses tensors of other sizes."""
+        numbers, begins, sizes = self._offsets[3].numpy().T
+        found = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
+        expected = np.zeros(len(tensors), dtype=np.int64)
+        np.add.at(expected, numbers, sizes)
+        if (found != expected).any():
+            at = int((found != expected).argmax())
+            raise ValueError(
+                f"{_WHERE} expected {expected[at]} floats in embeddings[{at}], got {found[at]}"
+            )
+        addresses = np.array([tensor.data_ptr() for tensor in tensors], dtype=np.int64)
+        return (addresses[numbers] + 4 * begins).tolist(), sizes.tolist()
+
+
+class _Layout(torch.autograd.Function):
+    """The eager pass."""
+
+    @staticmethod
+    def forward(ctx: Any, call: LayoutPass, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Outputs."""
+        ctx.call, ctx.sizes = call, [tensor.numel() for tensor in tensors]
+        ctx.set_materialize_grads(False)
+        # Saved so that torch notices a change of the offsets.
+        ctx.save_for_backward(*call.tensors)
+        return tuple(call.forward(tensors))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of the rows."""
+        _ = ctx.saved_tensors
+        if all(gradient is None for gradient in gradients):
+            return (None,) * (len(ctx.sizes) + 1)
+        return None, *ctx.call.backward(gradients, ctx.sizes)
+
+
+# The same as ops.
+
+_ARGUMENTS = (
+    "Tensor fid_offset, Tensor feature_offset, Tensor nfl_offset, Tensor cuts, Tensor dims, "
+    "Tensor slices, int[] tails, SymInt batch_size, bool in_rows, int threads"
+)
+
+
+def _pass_of(
+    fid_offset: torch.Tensor,
+    feature_offset: torch.Tensor,
+    nfl_offset: torch.Tensor,
+    cuts: torch.Tensor,
+    *arguments: Any,
+) -> LayoutPass:
+    dims, slices, tails, *options = arguments
+    plan = LayoutPlan(dims.contiguous(), slices.contiguous(), tuple(map(tuple, _nested(tails))))
+    return LayoutPass((fid_offset, feature_offset, nfl_offset, cuts), plan, *options)
+
+
+def _nested(flat: Sequence[int]) -> list[list[int]]:
+    """Shapes from one list: the number of sizes, then the sizes."""
+    tails, at = [], 0
+    while at < len(flat):
+        tails.append(list(flat[at + 1 : at + 1 + flat[at]]))
+        at += 1 + flat[at]
+    return tails
+
+
+@torch.library.custom_op(
+    "monolith::embeddings_to_layout",
+    mutates_args=(),
+    schema=f"(Tensor[] embeddings, {_ARGUMENTS}) -> Tensor[]",
+)
+def _forward_op(embeddings: Sequence[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:
+    return _pass_of(*arguments).forward([tensor.contiguous() for tensor in embeddings])
+
+
+@_forward_op.register_fake
+def _(embeddings: Any, fid_offset: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
+    tails, batch_size, *_ = arguments[-4:]
+    new = fid_offset.new_empty
+    return [new((batch_size, *tail), dtype=torch.float32) for tail in _nested(tails)]
+
+
+@torch.library.custom_op(
+    "monolith::layout_to_gradients",
+    mutates_args=(),
+    schema=f"(Tensor[] gradients, SymInt[] sizes, {_ARGUMENTS}) -> Tensor[]",
+)
+def _backward_op(
+    gradients: Sequence[torch.Tensor], sizes: Sequence[int], *arguments: Any
+) -> list[torch.Tensor]:
+    return _pass_of(*arguments).backward(gradients, sizes)
+
+
+@_backward_op.register_fake
+def _(gradients: Any, sizes: Sequence[int], fid_offset: torch.Tensor, *_: Any) -> Any:
+    return [fid_offset.new_empty((size,), dtype=torch.float32) for size in sizes]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    embeddings, *tensors = inputs[:7]
+    ctx.options = inputs[7:]
+    ctx.sizes = [tensor.shape[0] for tensor in embeddings]
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, gradients: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    of_rows = torch.ops.monolith.layout_to_gradients(
+        list(gradients), ctx.sizes, *ctx.saved_tensors, *ctx.options
+    )
+    return of_rows, *(None,) * 10
+
+
+_forward_op.register_autograd(_backward, setup_context=_save)

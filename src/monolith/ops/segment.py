@@ -1,0 +1,244 @@
+"""Rows of values pooled by the example that they belong to; plain torch, differentiable."""
+
+from collections.abc import Sequence
+
+import torch
+
+from monolith.ops.tensor_checks import check_tensor
+
+__all__ = [
+    "first_n",
+    "fused_reduce_and_split",
+    "fused_reduce_sum_and_split",
+    "fused_sorted_segment_sum",
+    "reduce_mean",
+    "reduce_sqrtn",
+    "reduce_sum",
+]
+
+
+def reduce_sum(
+    id_indices: torch.Tensor, id_values: torch.Tensor, id_length: torch.Tensor | int
+) -> torch.Tensor:
+    """Sum of the values of each example; 0 without values.
+
+    Args:
+        id_indices: the example of each value, int64 (n, 1) or (n,).
+        id_values: (n, dim).
+        id_length: number of examples; an int or a tensor with one.
+
+    Raises:
+        TypeError: the indices are not int64.
+        ValueError: shapes do not fit, or an index is not below the number of examples.
+
+    Example:
+        >>> values = torch.tensor([[1.0], [2.0], [4.0]])
+        >>> reduce_sum(torch.tensor([[0], [0], [2]]), values, 3)
+        tensor([[3.],
+                [0.],
+                [4.]])
+    """
+    rows, size = _rows("[reduce_sum]", id_indices, id_values, id_length)
+    return _sum(rows, id_values, size)
+
+
+def reduce_mean(
+    id_indices: torch.Tensor, id_values: torch.Tensor, id_length: torch.Tensor | int
+) -> torch.Tensor:
+    """Mean of the values of each example; 0 without values. Arguments as in `reduce_sum`."""
+    rows, size = _rows("[reduce_mean]", id_indices, id_values, id_length)
+    counts = id_values.new_zeros(size).index_add(0, rows, id_values.new_ones(rows.shape[0]))
+    return _sum(rows, id_values, size) / counts.clamp(min=1)[:, None]
+
+
+def reduce_sqrtn(
+    id_indices: torch.Tensor, id_values: torch.Tensor, id_length: torch.Tensor | int
+) -> torch.Tensor:
+    """Square root of the sum of squares of the values of each example, column by column.
+
+    Where it is 0, so is its gradient. Arguments as in `reduce_sum`.
+    """
+    rows, size = _rows("[reduce_sqrtn]", id_indices, id_values, id_length)
+    squares = _sum(rows, id_values * id_values, size)
+    is_positive = squares > 0
+    return torch.where(is_positive, torch.where(is_positive, squares, 1.0).sqrt(), 0.0)
+
+
+def fused_reduce_sum_and_split(
+    id_indices: torch.Tensor,
+    id_values: torch.Tensor,
+    id_length: torch.Tensor | int,
+    split_dims: Sequence[int],
+) -> list[torch.Tensor]:
+    """`reduce_sum`, its columns cut into tensors of these widths.
+
+    Raises:
+        TypeError: the indices are not int64.
+        ValueError: as in `reduce_sum`, or the widths do not sum up to that of the values.
+
+    Example:
+        >>> values = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 1.0], [4.0, 4.0, 2.0]])
+        >>> fused_reduce_sum_and_split(torch.tensor([0, 0, 1]), values, 2, [2, 1])
+        [tensor([[3., 3.],
+                [4., 4.]]), tensor([[2.],
+                [2.]])]
+    """
+    where = "[fused_reduce_sum_and_split]"
+    rows, size = _rows(where, id_indices, id_values, id_length)
+    return _cut(where, _sum(rows, id_values, size), split_dims)
+
+
+def fused_sorted_segment_sum(
+    indices: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
+    shapes: Sequence[Sequence[int]],
+) -> list[torch.Tensor]:
+    """Several `reduce_sum`, whose indices ascend, into zeros of these shapes.
+
+    Raises:
+        TypeError: indices are not int64.
+        ValueError: as in `reduce_sum`, the numbers of arguments differ, or indices descend.
+
+    Example:
+        >>> values = torch.tensor([[1.0], [2.0]])
+        >>> fused_sorted_segment_sum([torch.tensor([1, 1])], [values], [(3, 1)])
+        [tensor([[0.],
+                [3.],
+                [0.]])]
+    """
+    where = "[fused_sorted_segment_sum]"
+    if not len(indices) == len(values) == len(shapes):
+        raise ValueError(
+            f"{where} expected as many indices, values and shapes, got {len(indices)}, "
+            f"{len(values)} and {len(shapes)}"
+        )
+    sums = []
+    for places, rows, shape in zip(indices, values, shapes, strict=True):
+        at, size = _rows(where, places, rows, shape[0])
+        if bool((at.diff() < 0).any()):
+            raise ValueError(f"{where} expected indices that never decrease, got {at.tolist()[:8]}")
+        if tuple(rows.shape[1:]) != tuple(shape[1:]):
+            raise ValueError(
+                f"{where} expected values of width {tuple(shape[1:])}, got {tuple(rows.shape[1:])}"
+            )
+        sums.append(_sum(at, rows, size))
+    return sums
+
+
+def fused_reduce_and_split(
+    row_splits: Sequence[torch.Tensor],
+    embeddings: Sequence[torch.Tensor],
+    slice_dims: Sequence[Sequence[int]],
+) -> list[list[torch.Tensor]]:
+    """Sum-pool each ragged feature and cut its columns into slices.
+
+    Args:
+        row_splits: of each feature, int64 (num_rows + 1,); all have the same number of rows.
+        embeddings: of each feature, (num_values, dim).
+        slice_dims: of each feature, the widths of its slices.
+
+    Raises:
+        ValueError: the numbers of arguments or of rows differ, or shapes do not fit.
+
+    Example:
+        >>> splits, rows = torch.tensor([0, 2, 2]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> fused_reduce_and_split([splits], [rows], [[1, 1]])
+        [[tensor([[4.],
+                [0.]]), tensor([[6.],
+                [0.]])]]
+    """
+    where = "[fused_reduce_and_split]"
+    if not len(row_splits) == len(embeddings) == len(slice_dims):
+        raise ValueError(
+            f"{where} expected as many row_splits, embeddings and slice_dims, got "
+            f"{len(row_splits)}, {len(embeddings)} and {len(slice_dims)}"
+        )
+    sizes = {len(splits) for splits in row_splits}
+    if len(sizes) > 1:
+        raise ValueError(f"{where} expected features of one number of rows, got {sorted(sizes)}")
+    pooled = []
+    for splits, rows, dims in zip(row_splits, embeddings, slice_dims, strict=True):
+        at = _rows_of(where, splits, rows)
+        pooled.append(_cut(where, _sum(at, rows, len(splits) - 1), dims))
+    return pooled
+
+
+def first_n(row_splits: torch.Tensor, values: torch.Tensor, length: int) -> torch.Tensor:
+    """The first values of each row, padded with zeros; (num_rows, length, ...).
+
+    Args:
+        row_splits: int64 (num_rows + 1,).
+        values: (num_values, ...).
+        length: how many are kept.
+
+    Raises:
+        ValueError: the splits do not end with the number of values, or the length is negative.
+
+    Example:
+        >>> first_n(torch.tensor([0, 1, 3, 6]), torch.arange(1, 7), 2)
+        tensor([[1, 0],
+                [2, 3],
+                [4, 5]])
+    """
+    where = "[first_n]"
+    if length < 0:
+        raise ValueError(f"{where} expected a length of at least 0, got {length}")
+    rows = _rows_of(where, row_splits, values)
+    positions = torch.arange(values.shape[0]) - row_splits[rows]
+    is_kept = positions < length
+    num_rows = row_splits.shape[0] - 1
+    out = values.new_zeros(num_rows * length, *values.shape[1:])
+    places = (rows * length + positions)[is_kept]
+    return out.index_copy(0, places, values[is_kept]).view(num_rows, length, *values.shape[1:])
+
+
+def _rows(
+    where: str, indices: torch.Tensor, values: torch.Tensor, length: torch.Tensor | int
+) -> tuple[torch.Tensor, int]:
+    """The example of each value, and their number."""
+    indices = check_tensor(where, "id_indices", indices, torch.int64)
+    check_tensor(where, "id_values", values)
+    is_column = indices.dim() == 1 or (indices.dim() == 2 and indices.shape[1] == 1)
+    if not is_column or values.dim() < 2 or indices.shape[0] != values.shape[0]:
+        raise ValueError(
+            f"{where} expected id_indices of shape (n, 1) or (n,) and id_values of shape (n, dim), "
+            f"got {tuple(indices.shape)} and {tuple(values.shape)}"
+        )
+    size, rows = int(length), indices.view(-1)
+    if torch.compiler.is_compiling() or len(rows) == 0:
+        return rows, size
+    if not 0 <= int(rows.min()) <= int(rows.max()) < size:
+        raise ValueError(
+            f"{where} expected id_indices in [0, {size}), got {int(rows.min())} to "
+            f"{int(rows.max())}"
+        )
+    return rows, size
+
+
+def _rows_of(where: str, splits: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The row of each value."""
+    splits = check_tensor(where, "row_splits", splits, torch.int64, 1)
+    lengths = splits.diff()
+    if (
+        len(splits) == 0
+        or int(splits[0]) != 0
+        or int(splits[-1]) != values.shape[0]
+        or bool((lengths < 0).any())
+    ):
+        raise ValueError(
+            f"{where} expected row_splits that ascend from 0 to {values.shape[0]}, the number of "
+            f"values, got {splits.tolist()[:8]}"
+        )
+    return torch.arange(len(lengths)).repeat_interleave(lengths)
+
+
+def _sum(rows: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:
+    return values.new_zeros(size, *values.shape[1:]).index_add(0, rows, values)
+
+
+def _cut(where: str, sums: torch.Tensor, dims: Sequence[int]) -> list[torch.Tensor]:
+    if sum(dims) != sums.shape[1]:
+        raise ValueError(
+            f"{where} expected widths that sum up to {sums.shape[1]}, got {list(dims)}"
+        )
+    return list(torch.split(sums, list(dims), 1))

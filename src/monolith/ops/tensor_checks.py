@@ -1,0 +1,73 @@
+"""What the ops ask of tensors before their addresses go to the compiled core."""
+
+from typing import Any
+
+import torch
+
+__all__ = ["check_tensor", "check_threads", "default_threads", "dtype_name"]
+
+_FEW_IDS = 4096  # below, a second thread costs more than it saves
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`int64`, not `torch.int64`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_tensor(
+    where: str,
+    name: str,
+    tensor: Any,
+    dtype: torch.dtype | tuple[torch.dtype, ...] | None = None,
+    dims: int | None = None,
+) -> torch.Tensor:
+    """The tensor, contiguous.
+
+    Args:
+        where: starts the message, as in "[split_by_indices]".
+        name: of the argument.
+        tensor: to be looked at.
+        dtype: one of these; None: any.
+        dims: number of dimensions; None: any.
+
+    Raises:
+        TypeError: it is no tensor, or of another dtype.
+        ValueError: it is no dense tensor on the CPU, or has another number of dimensions.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{where} expected {name} as a torch.Tensor, got {type(tensor).__name__}")
+    allowed = (dtype,) if isinstance(dtype, torch.dtype) else dtype
+    if allowed is not None and tensor.dtype not in allowed:
+        texts = " or ".join(map(dtype_name, allowed))
+        raise TypeError(
+            f"{where} expected {name} of dtype {texts}, got {dtype_name(tensor.dtype)}; "
+            f"cast with .to({allowed[0]})"
+        )
+    if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "meta"):
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise ValueError(
+            f"{where} expected {name} as a dense tensor on the CPU, got layout {layout} on "
+            f"{tensor.device}"
+        )
+    if dims is not None and tensor.dim() != dims:
+        raise ValueError(
+            f"{where} expected {name} with {dims} dimension{'s' * (dims != 1)}, got shape "
+            f"{tuple(tensor.shape)}"
+        )
+    return tensor.contiguous()
+
+
+def default_threads(num_ids: int) -> int:
+    """Threads of a call on so many ids."""
+    return torch.get_num_threads() if num_ids >= _FEW_IDS else 1
+
+
+def check_threads(where: str, num_threads: int | None) -> int:
+    """The number, 0 for None.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    if num_threads is not None and num_threads < 1:
+        raise ValueError(f"{where} expected num_threads of at least 1, got {num_threads}")
+    return num_threads or 0

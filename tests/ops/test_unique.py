@@ -1,0 +1,90 @@
+import pytest
+import torch
+
+from monolith.errors import InvalidArgumentError
+from monolith.ops import Ragged, fill_with_offset_map, unique_key_with_value_and_offset
+
+KEYS = Ragged.from_lists([[], [0, 1, 2, 1, 0], [0, 1, 0], []])
+DIMS = [1, 2, 3, 4]
+POS = Ragged.from_lists([[], [0, 1, 2], [3, 4], []])
+
+
+def offsets():
+    return unique_key_with_value_and_offset(KEYS, DIMS)[1]
+
+
+def fill(value, pos=POS, size=19, **options):
+    return fill_with_offset_map([pos], [value], offsets(), DIMS, size, **options)
+
+
+def test_keys_are_unique_by_row_in_the_order_of_sight():
+    unique, places = unique_key_with_value_and_offset(KEYS, DIMS)
+    assert unique.to_lists() == [[], [0, 1, 2], [0, 1], []]
+    assert places.to_lists() == [[0, 8], [2, 6], [4], [10, 16], [13]]
+
+
+def test_no_keys_are_no_keys():
+    unique, places = unique_key_with_value_and_offset(Ragged.from_lists([[], []]), [1, 2])
+    assert unique.to_lists() == [[], []]
+    assert places.to_lists() == []
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_rows_are_copied_to_all_their_places(num_threads):
+    found = fill(torch.arange(12.0), num_threads=num_threads)
+    assert found.tolist() == [0, 1, 2, 3, 4, 5, 2, 3, 0, 1, 6, 7, 8, 9, 10, 11, 6, 7, 8]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_the_gradient_of_a_row_is_the_sum_over_its_copies(num_threads):
+    value = torch.arange(12.0).requires_grad_()
+    fill(value, num_threads=num_threads).backward(torch.arange(19.0))
+    assert value.grad.tolist() == [8, 10, 8, 10, 4, 5, 26, 28, 30, 13, 14, 15]
+
+
+def test_shards_fill_one_buffer():
+    pos = [Ragged.from_lists([[], [2, 0], [4], []]), Ragged.from_lists([[], [1], [3], []])]
+    values = [torch.tensor([4.0, 5, 0, 1, 9, 10, 11]), torch.tensor([2.0, 3, 6, 7, 8])]
+    found = fill_with_offset_map(pos, values, offsets(), DIMS, 19)
+    assert torch.equal(found, fill(torch.arange(12.0)))
+
+
+def test_places_that_nobody_fills_are_zero():
+    assert fill_with_offset_map([], [], offsets(), DIMS, 2).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("size", [10, 13])
+def test_a_value_of_another_length_is_refused(size):
+    with pytest.raises(InvalidArgumentError, match=f"a value of 12 floats, got {size}"):
+        fill(torch.zeros(size))
+
+
+@pytest.mark.parametrize("number", [5, -1])
+def test_a_key_that_does_not_exist_is_refused(number):
+    pos = Ragged.from_lists([[], [number], [], []])
+    with pytest.raises(InvalidArgumentError, match=rf"expected pos in \[0, 5\), got {number}"):
+        fill(torch.zeros(2), pos)
+
+
+def test_a_place_outside_of_the_buffer_is_refused():
+    text = "expected an offset with 3 of 18 floats behind it, got 16"
+    with pytest.raises(InvalidArgumentError, match=text):
+        fill(torch.zeros(12), size=18)
+
+
+def test_other_numbers_of_arguments_are_refused():
+    with pytest.raises(ValueError, match="expected 4 dims of at least 1, one per row, got "):
+        unique_key_with_value_and_offset(KEYS, [1])
+    with pytest.raises(ValueError, match=r"got \[1, 2, 3, 0\]"):
+        unique_key_with_value_and_offset(KEYS, [1, 2, 3, 0])
+    with pytest.raises(ValueError, match="got 1 pos and 0 values"):
+        fill_with_offset_map([POS], [], offsets(), DIMS, 19)
+    with pytest.raises(ValueError, match="expected a size of at least 0, got -1"):
+        fill(torch.zeros(12), size=-1)
+
+
+def test_other_dtypes_are_refused():
+    with pytest.raises(TypeError, match="ids of dtype int64, got float32"):
+        unique_key_with_value_and_offset(Ragged(torch.ones(1), torch.tensor([0, 1])), [1])
+    with pytest.raises(TypeError, match=r"value\[0\] of dtype float32, got float64"):
+        fill(torch.zeros(12).double())
