@@ -1,14 +1,13 @@
 """What a sharded table reads: rows by key, in order of their hash, candidates, and facts."""
 
 from abc import ABC
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from monolith.embedding.calls import TableCalls
-from monolith.embedding.counter_random import partitions_of
+from monolith.embedding.counter_random import key_hash, partitions_of
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Entries, Rows
 from monolith.embedding.split import Split, by_hash, concatenated
@@ -57,21 +56,37 @@ class ShardedReads(TableCalls, ABC):
         self, verb: str, cuts: list[int] | None, first: int, last: int, limit: int
     ) -> Rows:
         """Rows in ascending order of their hash; `cuts` are numbers that go before the range."""
-        heads = [()] * self.routing.num_shards if cuts is None else [(cut,) for cut in cuts]
-        if not isinstance(self.routing, PartitionRouting):
-            calls = [(*head, first, last, limit) for head in heads]
-            rows = concatenated([Rows(*rows) for rows in self._client.call(verb, calls)])
-            return rows.take(by_hash(rows.keys)[:limit])
         parts: list[Rows] = []
-        for shard, head in enumerate(heads):  # each behind the one before
+        for shard in range(self.routing.num_shards):
+            head = () if cuts is None else (cuts[shard],)
             owned = self.routing.partitions_of(shard)
             start, stop = max(first, owned.start << 52), min(last, (owned.stop << 52) - 1)
-            if start <= stop:
+            if not isinstance(self.routing, PartitionRouting):
+                parts.append(self._filled(shard, verb, head, (start, stop), limit))
+            elif start <= stop:  # the shards' rows lie behind each other
                 left = limit - sum(map(len, parts))
-                parts.append(Rows(*self._ask_one(shard, verb, *head, start, stop, left)))
-            if sum(map(len, parts)) == limit:
-                break
-        return concatenated(parts)
+                parts.append(self._filled(shard, verb, head, (start, stop), left))
+                if len(parts[-1]) == left:
+                    break
+        rows = concatenated(parts)
+        if isinstance(self.routing, PartitionRouting):
+            return rows
+        return rows.take(by_hash(rows.keys)[:limit])
+
+    def _filled(
+        self, shard: int, verb: str, head: tuple[int, ...], range_: tuple[int, int], limit: int
+    ) -> Rows:
+        """Rows of one shard, fewer than `limit` only at the end: a chunk alone may be short."""
+        start, stop = range_
+        parts: list[Rows] = []
+        while True:
+            left = limit - sum(map(len, parts))
+            parts.append(Rows(*self._ask_one(shard, verb, *head, start, stop, left)))
+            if len(parts[-1]) in (0, left):
+                return concatenated(parts)
+            start = key_hash(int(parts[-1].keys[-1])) + 1
+            if start > stop:
+                return concatenated(parts)
 
     def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         return self._candidates("export_candidates", None, partitions)
@@ -99,10 +114,10 @@ class ShardedReads(TableCalls, ABC):
         return sum(self._ask_all("num_rows"))
 
     def _memory_report(self) -> dict[str, int]:
-        return _sums(self._ask_all("memory_report"))
+        return _together(self._ask_all("memory_report"))
 
     def _stats(self) -> dict[str, int]:
-        return _sums(self._ask_all("stats"))
+        return _together(self._ask_all("stats"))
 
     def _update_calls(self) -> int:
         return max(self._ask_all("update_calls"))
@@ -117,8 +132,11 @@ class ShardedReads(TableCalls, ABC):
         return sorted(set().union(*self._ask_all("cursors")))
 
 
-def _sums(reports: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
+def _together(reports: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Sums of the numbers of all shards; the largest where a number is a maximum."""
+    total: dict[str, int] = {}
     for report in reports:
-        total.update(report)
-    return dict(total)
+        for name, number in report.items():
+            old = total.get(name, 0)
+            total[name] = max(old, number) if "_max_" in name else old + number
+    return total

@@ -87,6 +87,15 @@ class ShardClient:
         timeout_seconds: float = 30.0,
         num_tries: int = 5,
     ) -> None:
+        if not timeout_seconds >= 0:
+            raise ValueError(
+                f"[ShardClient] expected timeout_seconds >= 0, got {timeout_seconds} "
+                f"(table {name!r})"
+            )
+        if num_tries < 1:
+            raise ValueError(
+                f"[ShardClient] expected num_tries >= 1, got {num_tries} (table {name!r})"
+            )
         self._name = name
         self._transports = list(transports)
         self._timeout_seconds = timeout_seconds
