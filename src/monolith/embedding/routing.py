@@ -47,7 +47,7 @@ class PartitionRouting(Routing):
     Example:
         >>> routing = PartitionRouting(3)
         >>> routing.shard_of(torch.tensor([7, -7, 8])).tolist()
-        [1, 1, 2]
+        [0, 2, 2]
         >>> routing.partitions_of(1)
         range(1366, 2731)
     """

@@ -180,7 +180,8 @@ class ShardedTable(ShardedReads, TableVerbs):
         threads: int,
     ) -> Applied:
         """The shards sum equal keys: all occurrences of a key are in one part, in their order."""
-        if self.config.non_finite == "refuse" and not _is_finite(grads):
+        is_checked = self.config.non_finite != "refuse" or self.routing.num_shards == 1
+        if not is_checked and not _is_finite(grads):
             finite_gradients(self.config, keys.tolist(), grads.detach().numpy())  # raises
         split = Split(self.routing, keys)
         parts = zip(split.parts(keys), split.parts(grads), strict=True)

@@ -27,7 +27,8 @@ class Split:
     """
 
     def __init__(self, routing: Routing, keys: torch.Tensor) -> None:
-        self._order: torch.Tensor | None = None
+        self._order: torch.Tensor | None = None  # (n,): places in the call, by shard
+        self._back: torch.Tensor | None = None  # its inverse
         self.sizes = [len(keys)]
         if routing.num_shards > 1:
             self._sort(routing.shard_of(keys).numpy(), routing.num_shards)
@@ -41,7 +42,10 @@ class Split:
 
     def _sort(self, shards: NDArray[np.int64], num_shards: int) -> None:
         # Of 16 bits: numpy sorts them by radix, many times quicker than wider ones.
-        self._order = torch.from_numpy(np.argsort(shards.astype(np.int16), kind="stable"))
+        order = np.argsort(shards.astype(np.int16), kind="stable")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        self._order, self._back = torch.from_numpy(order), torch.from_numpy(back)
         self.sizes = np.bincount(shards, minlength=num_shards).tolist()
 
     def parts(self, values: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -62,9 +66,7 @@ class Split:
     def merged(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Undoes `parts`."""
         values = _joined(parts)
-        if self._order is None:
-            return values
-        return torch.empty_like(values).index_copy_(0, self._order, values)
+        return values if self._back is None else values.index_select(0, self._back)
 
     def merged_rows(self, parts: Sequence[Rows]) -> Rows:
         """Undoes `rows`."""
