@@ -31,7 +31,9 @@ class ShardedCut(CutStorage):
         chunk: Callable[[str, list[int], int, int, int], Rows],
         candidates: Callable[[str, list[int], list[int]], dict[str, torch.Tensor]],
     ) -> None:
-        numbers, num_rows, calls, times, recorded = (list(fact) for fact in zip(*facts, strict=True))
+        numbers, num_rows, calls, times, recorded = (
+            list(fact) for fact in zip(*facts, strict=True)
+        )
         self.num_rows, self.num_recorded = sum(num_rows), sum(recorded)
         self.num_update_calls, self.latest_time = max(calls), max(times)
         self._numbers = numbers

@@ -10,7 +10,7 @@ from monolith.embedding.calls import TableCalls
 from monolith.embedding.counter_random import key_hash, partitions_of
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Entries, Rows
-from monolith.embedding.split import Split, by_hash, concatenated
+from monolith.embedding.shard_split import Split, by_hash, concatenated
 from monolith.embedding.transport import ShardClient
 
 __all__ = ["ShardedReads"]
@@ -52,9 +52,7 @@ class ShardedReads(TableCalls, ABC):
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         return self._chunk("export_chunk", None, first, last, limit)
 
-    def _chunk(
-        self, verb: str, cuts: list[int] | None, first: int, last: int, limit: int
-    ) -> Rows:
+    def _chunk(self, verb: str, cuts: list[int] | None, first: int, last: int, limit: int) -> Rows:
         """Rows in ascending order of their hash; `cuts` are numbers that go before the range."""
         parts: list[Rows] = []
         for shard in range(self.routing.num_shards):
@@ -120,10 +118,10 @@ class ShardedReads(TableCalls, ABC):
         return _together(self._ask_all("stats"))
 
     def _update_calls(self) -> int:
-        return max(self._ask_all("update_calls"))
+        return max(map(int, self._ask_all("update_calls")))
 
     def _seen_time(self) -> int:
-        return max(self._ask_all("seen_time"))
+        return max(map(int, self._ask_all("seen_time")))
 
     def _has_cut(self) -> bool:
         return any(self._ask_all("has_cut"))

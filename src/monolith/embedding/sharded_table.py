@@ -14,9 +14,9 @@ from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Applied, Rows
 from monolith.embedding.shard_host import ShardHost, plain_rows
+from monolith.embedding.shard_split import Split, by_hash
 from monolith.embedding.sharded_cut import ShardedCut
 from monolith.embedding.sharded_reads import ShardedReads
-from monolith.embedding.split import Split, by_hash
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport
 from monolith.embedding.verbs import TableVerbs
 
