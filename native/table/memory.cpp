@@ -14,7 +14,7 @@ void* Memory::allocate(size_t bytes) {
   const size_t held = held_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   void* block = nullptr;
   if (held <= limit_bytes_.load(std::memory_order_relaxed)) {
-    block = bytes >= kHugeBytes     ? PageHeap::map(bytes)
+    block = bytes >= kHugeBytes    ? PageHeap::map(bytes)
             : PageHeap::has(bytes) ? PageHeap::shared().allocate(bytes)
                                    : std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   }
