@@ -148,6 +148,7 @@ TARGETS = (
         "step of a bag of 64 ids: x nn.EmbeddingBag's", "small_bag", 0.7, _ratio("torch"), (), True
     ),
     Target("step over 100 tables: x one table's", "group", 0.9, _ratio("one_table")),
+    Target("step over 4 shards: x one table's", "shards", 0.85, _ratio("one_table")),
     Target("pack of 200 tensors: x torch.cat of flattened views", "pack", 2, _ratio("torch")),
     Target("unpack of 200 tensors: x slices and reshapes", "unpack", 1.5, _ratio("torch")),
     Target("layout, 100 features, both ways: x torch", "layout", 3, _ratio("torch")),

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "table/team.h"
+#include "table/share.h"
 
 namespace monolith {
 
@@ -30,32 +30,9 @@ std::vector<TableGroup::Part> TableGroup::parts_of(const Keys& keys) const {
   return parts;
 }
 
-// work(part, threads) for each part: a large one by all threads, one after another, then the small
-// ones side by side, the largest first.
-template <typename Work>
-void TableGroup::share(std::vector<Part> parts, unsigned threads, const Work& work) const {
-  constexpr size_t kLarge = 4096;  // keys that feed several threads
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.n > b.n; });
-  size_t num_left = 0;
-  for (const Part& part : parts) num_left += part.n;
-  size_t num_large = 0;
-  for (; num_large < parts.size(); ++num_large) {
-    const Part& part = parts[num_large];
-    if (part.n < kLarge || part.n * threads <= num_left) break;
-    work(part, threads);
-    num_left -= part.n;
-  }
-  std::atomic<size_t> next{num_large};
-  Team::run(num_left < kLarge ? 1 : threads, [&](Team& team, unsigned) {
-    team.attempt([&] {
-      for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);
-    });
-  });
-}
-
 void TableGroup::lookup(const Keys& keys, float* out, bool initial, const float* scales,
                         unsigned threads) const {
-  share(parts_of(keys), threads, [&](const Part& part, unsigned members) {
+  share(in_pieces(parts_of(keys)), threads, [&](const Part& part, unsigned members) {
     part.table->lookup(part.keys, part.n, out + part.first_float, initial,
                        scales + part.first_segment, members);
   });

@@ -41,10 +41,12 @@ class TableGroup {
     size_t n;
     size_t first_float;    // of its rows
     size_t first_segment;  // of its table
+    Part piece(size_t first, size_t count) const {
+      return {table, keys + first, count, first_float + first * table->layout().dim(),
+              first_segment};
+    }
   };
   std::vector<Part> parts_of(const Keys& keys) const;
-  template <typename Work>
-  void share(std::vector<Part> parts, unsigned threads, const Work& work) const;
 
   const std::vector<Table*> tables_;
 };

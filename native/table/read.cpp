@@ -26,8 +26,17 @@ void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
 }
 
 void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
-                   unsigned threads) const {
+                   unsigned threads, const int64_t* places) const {
   const size_t dim = layout_.dim();
+  if (places != nullptr) {
+    const auto target = [=](size_t i) { return out + places[i] * dim; };
+    return in_pieces(n, threads, [&](size_t first, size_t last) {
+      const auto fetch_target = [&](size_t i) {
+        if (i + kAhead < last) prefetch_bytes(target(i + kAhead), dim * 4);
+      };
+      read_weights(keys, first, last, {initial, scales}, target, fetch_target);
+    });
+  }
   const auto target = [=](size_t i) { return out + i * dim; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
     read_weights(keys, first, last, {initial, scales}, target, [](size_t) {});

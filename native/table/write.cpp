@@ -316,6 +316,15 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
   return counts;
 }
 
+AppliedCounts Table::apply_finite(const int64_t* keys, size_t n, const float* grads,
+                                  const int64_t* places, const StepOptions& options, uint32_t now,
+                                  unsigned threads) {
+  const auto writer = [&](uint64_t call) {
+    return Writer(*this, keys, n, nullptr, now, threads, {true, call});
+  };
+  return step_rows(writer, Values{grads, layout_.dim(), places}, options, now);
+}
+
 GradientSum Table::sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const {
   for (const BagPiece& piece : pieces) check_bags("sum_bag_gradients", piece.bags);
   return GradientSum(std::move(pieces), layout_.dim(), layout_.kernels(), index_.salt(),

@@ -88,19 +88,24 @@ struct Asking {
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
+  const int64_t* places = nullptr;  // of each occurrence, the number of its row; null: in order
+
+  const float* row(uint32_t i) const noexcept {
+    return data + (places == nullptr ? i : places[i]) * dim;
+  }
   [[gnu::always_inline]] void prefetch(const Batch& batch,
                                        const Batch::Entry& entry) const noexcept {
-    for (const uint32_t i : batch.occurrences(entry)) prefetch_bytes(data + i * dim, dim * 4);
+    for (const uint32_t i : batch.occurrences(entry)) prefetch_bytes(row(i), dim * 4);
   }
   // Sum of the key's rows in order, starting from the first (contract 1): in scratch, (dim), or
   // where it is.
   const float* sum(const Batch& batch, const Batch::Entry& entry, const Kernels& kernels,
                    float* scratch) const noexcept {
     const std::span<const uint32_t> occurrences = batch.occurrences(entry);
-    const float* first = data + occurrences.front() * dim;
+    const float* first = row(occurrences.front());
     if (occurrences.size() == 1) return first;
     std::copy_n(first, dim, scratch);
-    for (const uint32_t i : occurrences.subspan(1)) kernels.add(scratch, data + i * dim, dim);
+    for (const uint32_t i : occurrences.subspan(1)) kernels.add(scratch, row(i), dim);
     return scratch;
   }
 };

@@ -234,6 +234,23 @@ class GradientSum:
 def set_recorded_call(call: int) -> None: ...
 def kernels_name() -> str: ...
 
+class Shards:
+    def __init__(self, tables: list[Table], owners: Sequence[int]) -> None: ...
+    def lookup(
+        self, keys: int, n: int, out: int, initial: bool, scales: Sequence[float], threads: int
+    ) -> None: ...
+    def apply_gradients(
+        self,
+        keys: int,
+        n: int,
+        grads: int,
+        rates: Sequence[float],
+        scales: Sequence[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> tuple[int, int, int, int]: ...
+
 class TableGroup:
     def __init__(self, tables: list[Table]) -> None: ...
     def lookup(

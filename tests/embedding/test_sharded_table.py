@@ -63,6 +63,13 @@ def sharded(num_shards, routing=None):
     return staticmethod(make)
 
 
+def through_transports(config, **options):
+    """A table in two shards without the fused calls of shards in one process."""
+    table = ShardedTable.local(config, 2, **options)
+    table._fused = None
+    return table
+
+
 class ShardedSuite(TableSuite):
     @pytest.fixture(autouse=True)
     def _leave_out_exact_budgets(self, request):
@@ -75,7 +82,7 @@ class TestOneShard(TableSuite):
 
 
 class TestTwoShards(ShardedSuite):
-    make = sharded(2)
+    make = staticmethod(through_transports)
 
 
 @pytest.mark.slow

@@ -61,6 +61,11 @@ class PartitionRouting(Routing):
         """The shard that owns the partition of each key."""
         return torch.from_numpy(self._owners[partitions_of(keys.numpy())])
 
+    @property
+    def owners(self) -> list[int]:
+        """The shard of each partition."""
+        return [int(owner) for owner in self._owners]
+
     def owner_of(self, partitions: torch.Tensor) -> torch.Tensor:
         """The shard that owns each partition: int64 (n,) -> int64 (n,)."""
         return torch.from_numpy(self._owners[partitions.numpy()])

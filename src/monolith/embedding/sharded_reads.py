@@ -8,6 +8,7 @@ import torch
 
 from monolith.embedding.calls import TableCalls
 from monolith.embedding.counter_random import key_hash, partitions_of
+from monolith.embedding.local_shards import LocalShards
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Entries, Rows
 from monolith.embedding.shard_split import Split, by_hash, concatenated
@@ -21,6 +22,7 @@ class ShardedReads(TableCalls, ABC):
 
     routing: Routing
     _client: ShardClient
+    _fused: LocalShards | None
 
     def _ask_all(self, verb: str, *arguments: Any) -> list[Any]:
         """The same call on every shard."""
@@ -33,6 +35,9 @@ class ShardedReads(TableCalls, ABC):
     # Rows by key
 
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
+        fused = self._fused
+        if fused is not None:
+            return fused.lookup(keys, initial, step, threads)
         split = Split(self.routing, keys)
         calls = [(part, initial, step, threads) for part in split.parts(keys)]
         return split.merged(self._client.call("lookup", calls))

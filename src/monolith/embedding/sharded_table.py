@@ -10,6 +10,7 @@ from monolith.embedding.admission import SlidingFilter
 from monolith.embedding.calls import DEFAULT_CHANGES_BYTES, Clock, check_options, wall_clock
 from monolith.embedding.config import TableConfig
 from monolith.embedding.gate import Gate
+from monolith.embedding.local_shards import LocalShards, local_shards
 from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Applied, Rows
@@ -101,6 +102,7 @@ class ShardedTable(ShardedReads, TableVerbs):
             )
         self._check_admission()
         self._client = ShardClient(self.name, transports)
+        self._fused: LocalShards | None = None
         self._gate = Gate()
 
     @classmethod
@@ -125,7 +127,9 @@ class ShardedTable(ShardedReads, TableVerbs):
         routing = PartitionRouting(num_shards) if routing is None else routing
         changes_bytes = check_options(config, clock, changes_bytes)
         hosts = [make_shard(config, num_shards, changes_bytes) for _ in range(num_shards)]
-        return cls(config, [LocalTransport(host) for host in hosts], routing=routing, clock=clock)
+        table = cls(config, [LocalTransport(host) for host in hosts], routing=routing, clock=clock)
+        table._fused = local_shards([host.table for host in hosts], routing)
+        return table
 
     def _check_admission(self) -> None:
         is_filter = isinstance(self.config.admission, SlidingFilter) and not self._is_serving
@@ -181,6 +185,10 @@ class ShardedTable(ShardedReads, TableVerbs):
         threads: int,
     ) -> Applied:
         """The shards sum equal keys: all occurrences of a key are in one part, in their order."""
+        fused = self._fused
+        if fused is not None:
+            with self._gate.shared():
+                return fused.apply_gradients(keys, grads, rates, step, now, threads)
         is_checked = self.config.non_finite != "refuse" or self.routing.num_shards == 1
         if not is_checked and not _is_finite(grads):
             finite_gradients(self.config, keys.tolist(), grads.detach().numpy())  # raises
@@ -247,6 +255,7 @@ class ShardedTable(ShardedReads, TableVerbs):
         self._ask_one(0, "count_clamped")
 
     def _close(self) -> None:
+        self._fused = None
         self._ask_all("close")
 
     # Cuts and the touched log

@@ -1,0 +1,51 @@
+// How threads share the parts of a call that is about several tables.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "table/team.h"
+
+namespace monolith {
+
+// work(part, threads) for each part, which has n keys: side by side, the largest first. A part is
+// done by all threads together where it is large, and one thread would be left with it.
+template <typename Part, typename Work>
+void share(std::vector<Part> parts, unsigned threads, const Work& work) {
+  constexpr size_t kLarge = 8192;  // keys that feed several threads
+  threads = std::max(1u, threads);
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.n > b.n; });
+  size_t num_large = 0, num_left = 0, num_done = 0;
+  for (const Part& part : parts) {
+    num_large += part.n >= kLarge;
+    num_left += part.n;
+  }
+  for (; num_done < num_large; ++num_done) {
+    const Part& part = parts[num_done];
+    if ((num_large - num_done) % threads == 0 && part.n * threads <= num_left) break;
+    work(part, threads);
+    num_left -= part.n;
+  }
+  std::atomic<size_t> next{num_done};
+  Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned) {
+    team.attempt([&] {
+      for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);
+    });
+  });
+}
+
+// The parts in pieces that threads take one by one, where keys do not depend on each other.
+template <typename Part>
+std::vector<Part> in_pieces(const std::vector<Part>& parts) {
+  constexpr size_t kMost = 4096;
+  std::vector<Part> pieces;
+  for (const Part& part : parts) {
+    for (size_t at = 0; at < part.n; at += kMost) {
+      pieces.push_back(part.piece(at, std::min(kMost, part.n - at)));
+    }
+  }
+  return pieces;
+}
+
+}  // namespace monolith

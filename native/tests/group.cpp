@@ -1,0 +1,133 @@
+// Groups and shards of tables: equal to single tables, and safe beside them.
+#include "table/group.h"
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "table/shards.h"
+#include "tests/check.h"
+#include "tests/tables.h"
+
+using namespace monolith;
+
+namespace {
+
+constexpr size_t kDim = 4;
+constexpr size_t kKeys = 20000;
+
+std::vector<std::unique_ptr<Table>> make_tables(size_t n) {
+  std::vector<std::unique_ptr<Table>> tables;
+  for (size_t i = 0; i < n; ++i) tables.push_back(std::make_unique<Table>(adagrad_table(kDim)));
+  return tables;
+}
+
+std::vector<Table*> borrowed(const std::vector<std::unique_ptr<Table>>& tables) {
+  std::vector<Table*> cores;
+  for (const auto& table : tables) cores.push_back(table.get());
+  return cores;
+}
+
+std::vector<float> some_gradients(size_t n) {
+  std::vector<float> grads(n * kDim);
+  for (size_t i = 0; i < grads.size(); ++i) grads[i] = static_cast<float>(i % 7) - 3.0f;
+  return grads;
+}
+
+const float kRate = 0.1f;
+const Table::StepOptions kOptions{&kRate, nullptr, 0};
+
+// A large part, small ones and an empty one.
+void test_a_group_equals_its_tables() {
+  const auto tables = make_tables(4), alone = make_tables(4);
+  TableGroup group(borrowed(tables));
+  const std::vector<int64_t> splits = {0, 100, 15000, 15000, kKeys};
+  auto keys = keys_from(0, kKeys);
+  for (size_t i = 0; i < kKeys; ++i) keys[i] %= 3000;
+  const auto grads = some_gradients(kKeys);
+  const std::vector<float> rates(4, kRate), scales(4, 1.0f);
+  std::vector<float> found(kKeys * kDim), expected(kKeys * kDim);
+  for (const unsigned threads : {1u, 3u}) {
+    const AppliedCounts counts =
+        group.apply_gradients({keys.data(), kKeys, splits.data()}, grads.data(),
+                              {rates.data(), scales.data(), 0}, 9, threads);
+    group.lookup({keys.data(), kKeys, splits.data()}, found.data(), true, scales.data(), threads);
+    uint64_t applied = 0;
+    for (size_t t = 0; t < 4; ++t) {
+      const auto first = static_cast<size_t>(splits[t]);
+      const size_t n = static_cast<size_t>(splits[t + 1]) - first;
+      if (n == 0) continue;
+      applied +=
+          alone[t]
+              ->apply_gradients(keys.data() + first, n, grads.data() + first * kDim, kOptions, 9, 1)
+              .applied;
+      alone[t]->lookup(keys.data() + first, n, expected.data() + first * kDim, true, nullptr, 1);
+    }
+    CHECK(counts.applied == applied);
+    CHECK(found == expected);
+  }
+}
+
+void test_shards_equal_one_table(const std::vector<uint16_t>& owners, size_t num_shards) {
+  const auto tables = make_tables(num_shards), alone = make_tables(1);
+  Shards shards(borrowed(tables), owners);
+  auto keys = keys_from(-5000, kKeys);
+  for (size_t i = 0; i < kKeys; i += 3) keys[i] = keys[i / 2];
+  const auto grads = some_gradients(kKeys);
+  std::vector<float> found(kKeys * kDim), expected(kKeys * kDim);
+  for (const unsigned threads : {1u, 3u}) {
+    const AppliedCounts counts =
+        shards.apply_gradients(keys.data(), kKeys, grads.data(), kOptions, 9, threads);
+    const AppliedCounts of_one =
+        alone[0]->apply_gradients(keys.data(), kKeys, grads.data(), kOptions, 9, 1);
+    CHECK(counts.applied == of_one.applied && counts.inserted == of_one.inserted);
+    shards.lookup(keys.data(), kKeys, found.data(), true, nullptr, threads);
+    alone[0]->lookup(keys.data(), kKeys, expected.data(), true, nullptr, 1);
+    CHECK(found == expected);
+  }
+  for (const auto& table : tables) CHECK(table->num_update_calls() == 2);
+}
+
+void test_groups_and_shards_beside_their_tables() {
+  const auto tables = make_tables(3);
+  TableGroup group(borrowed(tables));
+  Shards shards(borrowed(tables), {});
+  const auto keys = keys_from(0, 9000);
+  const std::vector<int64_t> splits = {0, 3000, 6000, 9000};
+  const auto grads = some_gradients(keys.size());
+  const std::vector<float> rates(3, kRate), scales(3, 1.0f);
+  const auto repeat = [](const auto& work) {
+    return std::thread([work] {
+      for (int i = 0; i < 20; ++i) work();
+    });
+  };
+  std::vector<std::thread> threads;
+  threads.push_back(repeat([&] {
+    group.apply_gradients({keys.data(), keys.size(), splits.data()}, grads.data(),
+                          {rates.data(), scales.data(), 0}, 9, 2);
+  }));
+  threads.push_back(repeat(
+      [&] { shards.apply_gradients(keys.data(), keys.size(), grads.data(), kOptions, 9, 2); }));
+  threads.push_back(repeat([&] {
+    std::vector<float> rows(keys.size() * kDim);
+    shards.lookup(keys.data(), keys.size(), rows.data(), true, nullptr, 2);
+    group.lookup({keys.data(), keys.size(), splits.data()}, rows.data(), true, scales.data(), 2);
+  }));
+  threads.push_back(repeat([&] {
+    const auto existed = std::make_unique<bool[]>(100);
+    tables[1]->erase(keys.data(), 100, existed.get(), 1);
+  }));
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+int main() {
+  test_a_group_equals_its_tables();
+  std::vector<uint16_t> owners(4096);
+  for (size_t p = 0; p < owners.size(); ++p) owners[p] = static_cast<uint16_t>(p * 3 / 4096);
+  test_shards_equal_one_table(owners, 3);
+  test_shards_equal_one_table({}, 4);
+  test_groups_and_shards_beside_their_tables();
+}
