@@ -37,12 +37,13 @@ test: build  ## run every test but the slow ones (under ten minutes)
 	@echo "== running the tests, without those marked slow"
 	$(PY) -m pytest -m "not slow"
 
-# The shared suite runs on new tables there; on reloaded ones it is left to `make test`, as are the
-# replay proofs, lookups in compiled graphs, examples and benchmarks.
+# The shared suite runs on new tables there; on reloaded ones and on shards it is left to `make test`,
+# as are the replay proofs, lookups in compiled graphs, examples and benchmarks.
 test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
 	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
 	  --ignore=tests/embedding/disk/test_reloaded.py --ignore=tests/embedding/test_replay.py \
+	  --ignore=tests/embedding/test_sharded_table.py \
 	  --ignore=tests/embedding/test_autograd.py --ignore=tests/examples --ignore=tests/benchmarks \
 	  -k "not (TestReference and many_rows)"
 

@@ -8,9 +8,11 @@ from monolith.embedding.budget import Budget
 from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
 from monolith.embedding.cut import Snapshot
+from monolith.embedding.distributed_table import DistributedHashTable
 from monolith.embedding.disk import Progress, load_table, load_tables, restore_tables, save_tables
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
+from monolith.embedding.local_servers import LocalServers, ps_device
 from monolith.embedding.optimizers import (
     FTRL,
     SGD,
@@ -30,8 +32,10 @@ from monolith.embedding.optimizers import (
 )
 from monolith.embedding.record import Record
 from monolith.embedding.reference import ReferenceTable
+from monolith.embedding.routing import FloorModRouting, PartitionRouting
 from monolith.embedding.rows import Applied, Entries, Rows, Touched
 from monolith.embedding.schedules import PolynomialDecay
+from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.sweep import BackgroundSweep
 from monolith.embedding.table_group import TableGroup
 from monolith.embedding.touched_key_set import TouchedKeySet
@@ -63,20 +67,24 @@ __all__ = [
     "BatchSoftmax",
     "Budget",
     "Constant",
+    "DistributedHashTable",
     "DynamicWdAdagrad",
     "Entries",
     "Expiry",
     "FTRL",
     "FixedR8",
+    "FloorModRouting",
     "GradientSum",
     "GroupAdagrad",
     "GroupFTRL",
+    "LocalServers",
     "MinCount",
     "Momentum",
     "MovingAverage",
     "NUM_PARTITIONS",
     "Normal",
     "OneBit",
+    "PartitionRouting",
     "PolynomialDecay",
     "PooledRows",
     "Probabilistic",
@@ -89,6 +97,7 @@ __all__ = [
     "Rows",
     "SGD",
     "Segment",
+    "ShardedTable",
     "SlidingFilter",
     "Snapshot",
     "Table",
@@ -102,6 +111,7 @@ __all__ = [
     "encode",
     "load_table",
     "load_tables",
+    "ps_device",
     "restore_tables",
     "save_tables",
 ]

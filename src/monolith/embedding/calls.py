@@ -18,7 +18,7 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Clock", "DEFAULT_CHANGES_BYTES", "TableCalls", "wall_clock"]
+__all__ = ["Clock", "DEFAULT_CHANGES_BYTES", "TableCalls", "check_options", "wall_clock"]
 
 Clock = Callable[[], int]
 """Seconds since 1970."""
@@ -30,6 +30,26 @@ _FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contrac
 def wall_clock() -> int:
     """The machine's time in whole seconds."""
     return int(time.time())
+
+
+def check_options(config: TableConfig, clock: Clock, changes_bytes: int) -> int:
+    """Refuse what no table can be made of; `changes_bytes` as an int."""
+    if not isinstance(config, TableConfig):
+        raise TypeError(
+            f"[Table] expected config as a TableConfig, got {type(config).__name__}"
+        )
+    if not callable(clock):
+        raise TypeError(
+            f"[Table] expected clock as a function that gives seconds, got {clock!r} "
+            f"(table {config.name!r})"
+        )
+    which = f"(table {config.name!r})"
+    num_bytes = as_integer("[Table]", "changes_bytes", changes_bytes, f" {which}")
+    if not 0 <= num_bytes < 1 << 63:
+        raise ValueError(
+            f"[Table] expected changes_bytes in [0, 2**63), got {changes_bytes} {which}"
+        )
+    return num_bytes
 
 
 class TableCalls(TableStorage):
@@ -48,21 +68,7 @@ class TableCalls(TableStorage):
         clock: Clock = wall_clock,
         changes_bytes: int = DEFAULT_CHANGES_BYTES,
     ) -> None:
-        if not isinstance(config, TableConfig):
-            raise TypeError(
-                f"[Table] expected config as a TableConfig, got {type(config).__name__}"
-            )
-        if not callable(clock):
-            raise TypeError(
-                f"[Table] expected clock as a function that gives seconds, got {clock!r} "
-                f"(table {config.name!r})"
-            )
-        which = f"(table {config.name!r})"
-        self._changes_bytes = as_integer("[Table]", "changes_bytes", changes_bytes, f" {which}")
-        if not 0 <= self._changes_bytes < 1 << 63:
-            raise ValueError(
-                f"[Table] expected changes_bytes in [0, 2**63), got {changes_bytes} {which}"
-            )
+        self._changes_bytes = check_options(config, clock, changes_bytes)
         self.config = config
         self.name = config.name
         self.dim = config.dim

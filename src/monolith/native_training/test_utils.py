@@ -8,8 +8,9 @@ from monolith.embedding.entry_config import (
     HashTableConfigInstance,
 )
 from monolith.embedding.entry_parts import Fp32Compressor, StochasticRoundingFloat16OptimizerWrapper
+from monolith.embedding.local_servers import LocalServers
 
-__all__ = ["generate_test_hash_table_config"]
+__all__ = ["create_test_ps_cluster", "generate_test_hash_table_config"]
 
 
 def generate_test_hash_table_config(
@@ -20,3 +21,9 @@ def generate_test_hash_table_config(
     segment = CombineAsSegment(dim, Zeros(), optimizer, Fp32Compressor())
     config = CuckooHashTableConfig().table_config(EntryConfig([segment]))
     return HashTableConfigInstance(config, [learning_rate])
+
+
+def create_test_ps_cluster(num_ps: int) -> tuple[LocalServers, dict[str, list[str]]]:
+    """Servers, to be closed at the end of the test, and the description of their cluster."""
+    servers = LocalServers(num_ps)
+    return servers, servers.cluster()

@@ -1,0 +1,179 @@
+"""One table over parameter servers, with the calls of the reference system."""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import contextmanager
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from monolith.embedding.calls import Clock, wall_clock
+from monolith.embedding.config import TableConfig
+from monolith.embedding.local_servers import LocalServers, current_servers
+from monolith.embedding.routing import FloorModRouting
+from monolith.embedding.sharded_table import ShardedTable
+from monolith.embedding.transport import LocalTransport
+from monolith.errors import DeadlineExceededError
+
+__all__ = ["Completion", "DistributedHashTable"]
+
+
+class Completion:
+    """Done when the updates that were running when it was made have ended.
+
+    Args:
+        running: one per update.
+        name: of the table.
+    """
+
+    def __init__(self, running: Iterable["Future[None]"], name: str) -> None:
+        self._running = list(running)
+        self._name = name
+
+    def is_done(self) -> bool:
+        """Whether all of them have ended."""
+        return all(update.done() for update in self._running)
+
+    def wait(self, timeout_seconds: float = 60.0) -> None:
+        """Wait for all of them; the error of one that failed is raised."""
+        done, running = wait(self._running, timeout_seconds, return_when=FIRST_EXCEPTION)
+        for update in done:
+            update.result()
+        if running:
+            raise DeadlineExceededError(
+                f"[Completion.wait] expected the updates to end within {timeout_seconds} seconds, "
+                f"got {len(running)} that run (table {self._name!r}); wait longer"
+            )
+
+
+class DistributedHashTable:
+    """A table with a shard on every server; an id is on server id % number of servers.
+
+    Any two calls may run at once from any two threads. What is missing reads as in `Table.lookup`.
+
+    Args:
+        config: what the table is; its learning rates are those of this object's updates.
+        servers: hold the shards, which stay when this object is gone; those of the run if None.
+        clock: gives the time of an update.
+
+    Example:
+        >>> from monolith.embedding import SGD, Segment, Zeros
+        >>> with LocalServers(2) as servers:
+        ...     config = TableConfig("user", Segment(1, SGD(1.0), Zeros()))
+        ...     table = DistributedHashTable(config, servers)
+        ...     rows = table.lookup(torch.tensor([5, 5, 6]))
+        ...     rows.sum().backward()
+        ...     table.apply_gradients([(rows.grad, rows)]).as_op().wait()
+        ...     print(table.lookup(torch.tensor([5, 6])).tolist())
+        [[-2.0], [-1.0]]
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        servers: LocalServers | None = None,
+        *,
+        clock: Clock = wall_clock,
+    ) -> None:
+        servers = current_servers() if servers is None else servers
+        num_servers = len(servers)
+        shards = [servers[i].shard(config, num_servers) for i in range(num_servers)]
+        transports = [LocalTransport(shard) for shard in shards]
+        routing = FloorModRouting(num_servers)
+        self._table = ShardedTable(config, transports, routing=routing, clock=clock)
+        self._ids = WeakTensorKeyDictionary()
+        self._running: set[Future[None]] = set()
+        self._num_applied = 0
+        self._lock = threading.Lock()
+
+    @property
+    def table(self) -> ShardedTable:
+        """The same rows with all the verbs of a table."""
+        return self._table
+
+    def lookup(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the ids, which the result's gradients will be applied to; nothing is stored.
+
+        Args:
+            ids: int64 (n,); each of equal ones is asked for once.
+
+        Returns:
+            float32 (n, dim), a leaf that takes gradients.
+        """
+        self._table._check_keys("lookup", ids)
+        unique, places = torch.unique(ids, return_inverse=True)
+        rows = self._table.lookup(unique)[places].requires_grad_()
+        self._ids[rows] = ids.clone()
+        return rows
+
+    def assign(self, ids: torch.Tensor, values: torch.Tensor) -> "DistributedHashTable":
+        """Set the rows of the ids; of equal ones the last wins. Returns this table."""
+        with self._update():
+            self._table.assign(ids, values)
+        return self
+
+    def assign_add(self, ids: torch.Tensor, values: torch.Tensor) -> "DistributedHashTable":
+        """Add to the rows of the ids; values of equal ones are summed. Returns this table."""
+        with self._update():
+            self._table.assign_add(ids, values)
+        return self
+
+    def apply_gradients(
+        self,
+        grads_and_rows: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        *,
+        step: int = 0,
+        now: int | None = None,
+    ) -> "DistributedHashTable":
+        """One optimizer step per distinct id, on the sum of its gradients. Returns this table.
+
+        Args:
+            grads_and_rows: pairs of a gradient and a result of `lookup`, all for one step.
+            step: training step.
+            now: time of the update in seconds.
+        """
+        ids, grads = [], []
+        for grad, rows in grads_and_rows:
+            found = self._ids.get(rows)
+            if found is None:
+                raise ValueError(
+                    "[DistributedHashTable.apply_gradients] expected results of this table's "
+                    f"lookup, got a tensor of shape {tuple(rows.shape)} that is none "
+                    f"(table {self._table.name!r})"
+                )
+            ids.append(found)
+            grads.append(grad)
+        if ids:
+            with self._update():
+                applied = self._table.apply_gradients(
+                    torch.cat(ids), torch.cat(grads), step=step, now=now
+                )
+                with self._lock:
+                    self._num_applied += applied.num_applied
+        return self
+
+    def as_op(self) -> Completion:
+        """A handle that is done when the updates that run now have ended on every server."""
+        with self._lock:
+            return Completion(self._running, self._table.name)
+
+    def stats(self) -> dict[str, int]:
+        """Counters of the shards together, and `num_applied`, the steps that this object made."""
+        return {**self._table.stats(), "num_applied": self._num_applied}
+
+    @contextmanager
+    def _update(self) -> Iterator[None]:
+        update: Future[None] = Future()
+        with self._lock:
+            self._running.add(update)
+        try:
+            yield
+        except BaseException as error:
+            update.set_exception(error)
+            raise
+        else:
+            update.set_result(None)
+        finally:
+            with self._lock:
+                self._running.discard(update)

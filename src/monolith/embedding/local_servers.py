@@ -1,0 +1,215 @@
+"""Servers in this process that hold tables and named dense parameters, and outlive a run."""
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.embedding.arguments import as_integer
+from monolith.embedding.config import TableConfig, segments_of
+from monolith.embedding.shard_host import ShardHost
+from monolith.embedding.sharded_table import make_shard, shard_config
+from monolith.errors import FailedPreconditionError
+from monolith.util.placement import PS_JOB_NAME, ps_label
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["LocalServer", "LocalServers", "current_server", "current_servers", "ps_device"]
+
+
+class LocalServer:
+    """One server. Any thread may use it at any time.
+
+    Args:
+        index: number of the server.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.label = ps_label(index)
+        self._lock = threading.Lock()
+        self._shards: dict[str, ShardHost] = {}
+        self._parameters: dict[str, torch.nn.Parameter] = {}
+        self._is_closed = False
+
+    def shard(self, config: TableConfig, num_shards: int = 1) -> ShardHost:
+        """The shard of a table; made if the server has none of that name.
+
+        Learning rates belong to a run: they may differ from those of the run that made the shard.
+
+        Args:
+            config: of the whole table.
+            num_shards: number of shards of the table; 1 for a table of this server alone.
+        """
+        with self._lock:
+            self._check_open("shard")
+            found = self._shards.get(config.name)
+            if found is None:
+                found = self._shards[config.name] = make_shard(config, num_shards)
+            expected, got = found.table.config, shard_config(config, num_shards)
+            if _without_rates(expected) != _without_rates(got):
+                raise ValueError(
+                    f"[LocalServer.shard] expected the config that the table has, {expected}, "
+                    f"got {got} (table {config.name!r} on {self.label})"
+                )
+            return found
+
+    def parameter(self, name: str, initial: torch.Tensor) -> torch.nn.Parameter:
+        """The dense parameter of that name; made with a copy of `initial` if there is none."""
+        with self._lock:
+            self._check_open("parameter")
+            if name not in self._parameters:
+                self._parameters[name] = torch.nn.Parameter(initial.detach().clone())
+            found = self._parameters[name]
+        expected, got = (tuple(found.shape), found.dtype), (tuple(initial.shape), initial.dtype)
+        if expected != got:
+            raise ValueError(
+                f"[LocalServer.parameter] expected the shape and dtype that the parameter has, "
+                f"{expected}, got {got} (parameter {name!r} on {self.label})"
+            )
+        return found
+
+    @property
+    def table_names(self) -> list[str]:
+        """Names of the tables, sorted."""
+        return sorted(self._shards)
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Names of the parameters, sorted."""
+        return sorted(self._parameters)
+
+    def close(self) -> None:
+        """Free the tables and forget the parameters. Closing twice is fine."""
+        with self._lock:
+            self._is_closed = True
+            for host in self._shards.values():
+                host.close()
+            self._shards.clear()
+            self._parameters.clear()
+
+    def _check_open(self, verb: str) -> None:
+        if self._is_closed:
+            raise FailedPreconditionError(
+                f"[LocalServer.{verb}] expected an open server, got a closed one ({self.label})"
+            )
+
+
+class LocalServers:
+    """Parameter servers as objects of this process. Close them: they hold their tables.
+
+    Args:
+        num_servers: at least 1.
+
+    Example:
+        >>> from monolith.embedding import Segment
+        >>> with LocalServers(2) as servers, servers.run():
+        ...     with ps_device(1) as server:
+        ...         bias = current_server().parameter("bias", torch.zeros(1))
+        ...     print(server.label, servers[1].parameter_names)
+        /job:ps/task:1/device:CPU:0 ['bias']
+    """
+
+    def __init__(self, num_servers: int) -> None:
+        number = as_integer("[LocalServers]", "num_servers", num_servers)
+        if number < 1:
+            raise ValueError(f"[LocalServers] expected num_servers >= 1, got {number}")
+        self._servers = [LocalServer(index) for index in range(number)]
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def __getitem__(self, index: int) -> LocalServer:
+        if not 0 <= index < len(self):
+            raise IndexError(
+                f"[LocalServers] expected a server in [0, {len(self)}), got number {index}"
+            )
+        return self._servers[index]
+
+    def cluster(self) -> dict[str, list[str]]:
+        """The description of the cluster: one job, with an address per server."""
+        return {PS_JOB_NAME: [f"local:{server.index}" for server in self._servers]}
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """A run on these servers: inside, `ps_device` means them. What was made stays after it."""
+        token = _PLACE.set(_Place(self, None))
+        try:
+            yield
+        finally:
+            _PLACE.reset(token)
+
+    @contextmanager
+    def ps_device(self, index: int) -> Iterator[LocalServer]:
+        """Select a server: inside, it is `current_server()`, whatever was selected outside.
+
+        The selection belongs to the thread, or to the asynchronous task.
+        """
+        server = self[index]
+        token = _PLACE.set(_Place(self, server))
+        try:
+            yield server
+        finally:
+            _PLACE.reset(token)
+
+    def close(self) -> None:
+        """Close every server. Closing twice is fine."""
+        for server in self._servers:
+            server.close()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    servers: LocalServers
+    server: LocalServer | None
+
+
+_PLACE: ContextVar[_Place | None] = ContextVar("monolith_place", default=None)
+
+
+def current_servers() -> LocalServers:
+    """The servers of the run around the caller."""
+    place = _PLACE.get()
+    if place is None:
+        raise FailedPreconditionError(
+            "[current_servers] expected a run on servers, got none; use `with servers.run():`"
+        )
+    return place.servers
+
+
+def current_server() -> LocalServer:
+    """The server that `ps_device` selected around the caller."""
+    place = _PLACE.get()
+    if place is None or place.server is None:
+        raise FailedPreconditionError(
+            "[current_server] expected a selected server, got none; use `with ps_device(i):`"
+        )
+    return place.server
+
+
+@contextmanager
+def ps_device(index: int) -> Iterator[LocalServer]:
+    """`LocalServers.ps_device` of the servers of the run around the caller."""
+    with current_servers().ps_device(index) as server:
+        yield server
+
+
+def _without_rates(config: TableConfig) -> TableConfig:
+    segments = [
+        dataclasses.replace(
+            segment, optimizer=dataclasses.replace(segment.optimizer, learning_rate=0.0)
+        )
+        for segment in segments_of(config)
+    ]
+    return dataclasses.replace(config, segments=segments)

@@ -1,0 +1,187 @@
+"""The side of a shard: does the calls that arrive, each write once."""
+
+import itertools
+import threading
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import torch
+
+from monolith.embedding.calls import TableCalls
+from monolith.embedding.cut import CutStorage
+from monolith.embedding.rows import Rows
+from monolith.errors import AbortedError
+
+__all__ = ["Call", "PlainRows", "ShardHost", "plain_rows"]
+
+PlainRows = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
+"""Keys, times, columns."""
+
+_READS = frozenset(
+    {
+        "contains",
+        "cursors",
+        "cut_candidates",
+        "cut_chunk",
+        "export_candidates",
+        "export_chunk",
+        "has_cut",
+        "lookup",
+        "lookup_entry",
+        "memory_report",
+        "num_rows",
+        "seen_time",
+        "stats",
+        "update_calls",
+    }
+)
+_WRITES = frozenset(
+    {
+        "apply_gradients",
+        "assign",
+        "assign_add",
+        "changes",
+        "clear",
+        "close",
+        "close_cut",
+        "count_clamped",
+        "drop_cursor",
+        "erase",
+        "evict",
+        "evict_slice",
+        "import_candidates",
+        "import_rows",
+        "lookup_or_insert",
+        "open_cut",
+        "reinitialize",
+        "release_cut",
+        "set_seen_time",
+        "set_update_calls",
+    }
+)
+
+
+class Call(NamedTuple):
+    """A call as it travels.
+
+    Attributes:
+        client: who calls.
+        sequence: number of the call among the client's; with `client`, its id.
+        done: every call of the client below this number has its answer, so the shard may forget it.
+        verb: what to do.
+        arguments: plain values.
+    """
+
+    client: int
+    sequence: int
+    done: int
+    verb: str
+    arguments: tuple[Any, ...]
+
+
+class _Client:
+    """Answers to a client's writes that it may ask for again."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.answers: dict[int, Future[Any]] = {}
+
+    def forget(self, done: int) -> None:
+        if done > self.done:
+            self.done = done
+            for number in [number for number in self.answers if number < done]:
+                del self.answers[number]
+
+
+class ShardHost:
+    """A table that is a shard, behind calls. Any thread may call at any time.
+
+    Args:
+        table: the rows of the shard; the host closes it.
+    """
+
+    def __init__(self, table: TableCalls) -> None:
+        self.table = table
+        self._clients: dict[int, _Client] = {}
+        self._cuts: dict[int, CutStorage] = {}
+        self._cut_numbers = itertools.count()
+        # Entered again by a cut that is collected, and so closed, inside a call.
+        self._lock = threading.RLock()
+
+    def do(self, call: Call) -> Any:
+        """Do the call; a write that came before is not done again, and has the same answer."""
+        if call.verb in _READS:
+            return self._run(call)
+        if call.verb not in _WRITES:
+            raise ValueError(
+                f"[ShardHost.do] expected a verb of a shard, got {call.verb!r} "
+                f"(table {self.table.name!r})"
+            )
+        with self._lock:
+            client = self._clients.setdefault(call.client, _Client())
+            if call.sequence < client.done:
+                raise AbortedError(
+                    f"[ShardHost.do] expected calls from number {client.done} on, got "
+                    f"{call.sequence}, which has its answer (table {self.table.name!r})"
+                )
+            client.forget(call.done)
+            answer = client.answers.get(call.sequence)
+            is_new = answer is None
+            if answer is None:
+                answer = client.answers[call.sequence] = Future()
+        if is_new:
+            try:
+                answer.set_result(self._run(call))
+            except BaseException as error:
+                answer.set_exception(error)
+        return answer.result()
+
+    def _run(self, call: Call) -> Any:
+        own = getattr(self, f"_do_{call.verb}", None)
+        run = own or getattr(self.table, f"_{call.verb}")
+        return run(*call.arguments)
+
+    def close(self) -> None:
+        """Free the table. Closing twice is fine."""
+        self.table.close()
+
+    # Verbs whose arguments or results are not plain on a table.
+
+    def _do_close(self) -> None:
+        self.close()
+
+    def _do_lookup_entry(self, keys: torch.Tensor) -> tuple[torch.Tensor, PlainRows]:
+        entries = self.table._lookup_entry(keys)
+        return entries.present, plain_rows(entries.rows)
+
+    def _do_export_chunk(self, first: int, last: int, limit: int) -> PlainRows:
+        return plain_rows(self.table._export_chunk(first, last, limit))
+
+    def _do_import_rows(self, rows: PlainRows, absent: torch.Tensor | None, threads: int) -> None:
+        self.table._import_rows(Rows(*rows), absent, threads)
+
+    def _do_open_cut(self) -> tuple[int, int, int, int, int] | None:
+        """A number for the cut, and its facts; None where four are open."""
+        cut = self.table._open_cut()
+        if cut is None:
+            return None
+        number = next(self._cut_numbers)
+        self._cuts[number] = cut
+        return number, cut.num_rows, cut.num_update_calls, cut.latest_time, cut.num_recorded
+
+    def _do_cut_chunk(self, number: int, first: int, last: int, limit: int) -> PlainRows:
+        return plain_rows(self._cuts[number].export_chunk(first, last, limit))
+
+    def _do_cut_candidates(self, number: int, partitions: list[int]) -> dict[str, torch.Tensor]:
+        return self._cuts[number].export_candidates(partitions)
+
+    def _do_release_cut(self, number: int, partitions: list[int]) -> None:
+        self._cuts[number].release(partitions)
+
+    def _do_close_cut(self, number: int) -> None:
+        self._cuts.pop(number).close()
+
+
+def plain_rows(rows: Rows) -> PlainRows:
+    """Rows as they travel."""
+    return rows.keys, rows.times, rows.columns

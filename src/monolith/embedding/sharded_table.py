@@ -1,0 +1,283 @@
+"""A table in several shards, each behind a transport; the verbs and their meaning are a table's."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from monolith.embedding.admission import SlidingFilter
+from monolith.embedding.calls import DEFAULT_CHANGES_BYTES, Clock, check_options, wall_clock
+from monolith.embedding.config import TableConfig
+from monolith.embedding.gate import Gate
+from monolith.embedding.reference_batch import finite_gradients
+from monolith.embedding.routing import PartitionRouting, Routing
+from monolith.embedding.rows import Applied, Rows
+from monolith.embedding.shard_host import ShardHost, plain_rows
+from monolith.embedding.sharded_cut import ShardedCut
+from monolith.embedding.sharded_reads import ShardedReads
+from monolith.embedding.split import Split, by_hash
+from monolith.embedding.transport import LocalTransport, ShardClient, Transport
+from monolith.embedding.verbs import TableVerbs
+
+__all__ = ["ShardedTable", "make_shard", "shard_config"]
+
+
+def shard_config(config: TableConfig, num_shards: int) -> TableConfig:
+    """Config of a shard: that of the table, with an equal part of its budget.
+
+    Example:
+        >>> from monolith.embedding import Budget, Segment
+        >>> shard_config(TableConfig("user", Segment(1), budget=Budget(1 << 20)), 4).budget
+        Budget(max_bytes=262144, policy='refuse')
+    """
+    if config.budget is None:
+        return config
+    budget = dataclasses.replace(config.budget, max_bytes=config.budget.max_bytes // num_shards)
+    try:
+        return dataclasses.replace(config, budget=budget)
+    except ValueError as error:
+        raise ValueError(
+            f"[ShardedTable] expected a budget for {num_shards} shards, got "
+            f"{config.budget.max_bytes} bytes; of each: {error}"
+        ) from error
+
+
+def make_shard(
+    config: TableConfig, num_shards: int, changes_bytes: int = DEFAULT_CHANGES_BYTES
+) -> ShardHost:
+    """One of the shards of a table, in this process, with its part of the bounds on memory."""
+    from monolith.embedding import Table  # late: the package imports this module
+
+    part = shard_config(config, num_shards)
+    return ShardHost(Table(part, changes_bytes=changes_bytes // num_shards))
+
+
+class ShardedTable(ShardedReads, TableVerbs):
+    """A table whose rows are spread over shards; every verb gives the bits that one table gives.
+
+    All shards have the same config and seed, and take part in every writing call, so that their
+    numbers of update calls stay equal: rows do not depend on routing or on the number of shards.
+
+    Different from one table:
+        - The budget is divided among the shards. A key is refused, or makes another row go, when
+          its own shard is full, and each shard has a fixed cost of its own.
+        - A call is checked as a whole before the first shard changes. If memory then runs out in
+          one shard, or a shard cannot be reached, the others have done their part.
+        - Two update calls that run at once may be numbered in another order by each shard.
+        - `FloorModRouting`: the cap of `MinCount` counts for each shard, and `SlidingFilter`, whose
+          filters belong to partitions, is refused.
+
+    Args:
+        config: what the table is.
+        transports: one per shard, each to a `ShardHost` of `shard_config`.
+        routing: which shard holds a key; `PartitionRouting` if None.
+        clock: gives the time of a call that has no `now`.
+
+    Example:
+        >>> from monolith.embedding import SGD, Segment, Zeros
+        >>> table = ShardedTable.local(TableConfig("user", Segment(1, SGD(0.5), Zeros())), 3)
+        >>> table.apply_gradients(torch.tensor([7, -7, 7]), torch.ones(3, 1))
+        Applied(num_applied=2, num_inserted=2, num_refused=0, num_skipped=0)
+        >>> table.lookup(torch.tensor([7, -7, 8])).flatten().tolist()
+        [-1.0, -0.5, 0.0]
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        transports: Sequence[Transport],
+        *,
+        routing: Routing | None = None,
+        clock: Clock = wall_clock,
+    ) -> None:
+        super().__init__(config, clock=clock)
+        self.routing = PartitionRouting(len(transports)) if routing is None else routing
+        if self.routing.num_shards != len(transports):
+            raise ValueError(
+                f"[ShardedTable] expected a transport for each of the {self.routing.num_shards} "
+                f"shards, got {len(transports)} (table {self.name!r})"
+            )
+        self._check_admission()
+        self._client = ShardClient(self.name, transports)
+        self._gate = Gate()
+
+    @classmethod
+    def local(
+        cls,
+        config: TableConfig,
+        num_shards: int,
+        *,
+        routing: Routing | None = None,
+        clock: Clock = wall_clock,
+        changes_bytes: int = DEFAULT_CHANGES_BYTES,
+    ) -> "ShardedTable":
+        """A table in shards of this process.
+
+        Args:
+            config: what the table is.
+            num_shards: number of shards.
+            routing: which shard holds a key.
+            clock: gives the time of a call that has no `now`.
+            changes_bytes: bound of the touched log, divided among the shards.
+        """
+        routing = PartitionRouting(num_shards) if routing is None else routing
+        changes_bytes = check_options(config, clock, changes_bytes)
+        hosts = [make_shard(config, num_shards, changes_bytes) for _ in range(num_shards)]
+        return cls(config, [LocalTransport(host) for host in hosts], routing=routing, clock=clock)
+
+    def _check_admission(self) -> None:
+        is_filter = isinstance(self.config.admission, SlidingFilter) and not self._is_serving
+        if is_filter and not isinstance(self.routing, PartitionRouting):
+            raise ValueError(
+                f"[ShardedTable] expected PartitionRouting with a SlidingFilter, got "
+                f"{type(self.routing).__name__} (table {self.name!r}); use MinCount"
+            )
+
+    def _write(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """A writing call on every shard: an empty part counts as a call, and has a time, too."""
+        with self._gate.shared():
+            return self._client.call(verb, arguments)
+
+    def _alone(self, verb: str, *arguments: Any) -> list[Any]:
+        """The same call on every shard, while no writing call runs."""
+        with self._gate.alone():
+            return self._ask_all(verb, *arguments)
+
+    # Writing
+
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor:
+        split = Split(self.routing, keys)
+        calls = [(part, step, now, threads) for part in split.parts(keys)]
+        return split.merged(self._write("lookup_or_insert", calls))
+
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
+        split = Split(self.routing, keys)
+        parts = zip(split.parts(keys), split.parts(values), _flags(split, absent), strict=True)
+        self._write("assign", [(*part, now, threads) for part in parts])
+
+    def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
+        split = Split(self.routing, keys)
+        parts = zip(split.parts(keys), split.parts(values), strict=True)
+        self._write("assign_add", [(*part, now, threads) for part in parts])
+
+    def _apply_gradients(
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        """The shards sum equal keys: all occurrences of a key are in one part, in their order."""
+        is_checked = self.config.non_finite != "refuse" or self.routing.num_shards == 1
+        if not is_checked and not _is_finite(grads):
+            finite_gradients(self.config, keys.tolist(), grads.detach().numpy())  # raises
+        split = Split(self.routing, keys)
+        parts = zip(split.parts(keys), split.parts(grads), strict=True)
+        calls = [(*part, rates, step, now, threads) for part in parts]
+        counts = self._write("apply_gradients", calls)
+        return Applied(*map(sum, zip(*counts, strict=True)))
+
+    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
+        split = Split(self.routing, keys)
+        return split.merged(self._write("reinitialize", [(p, now) for p in split.parts(keys)]))
+
+    def _erase(self, keys: torch.Tensor) -> torch.Tensor:
+        split = Split(self.routing, keys)
+        return split.merged(self._write("erase", [(part,) for part in split.parts(keys)]))
+
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
+        split = Split(self.routing, rows.keys)
+        parts = zip(split.rows(rows), _flags(split, absent), strict=True)
+        self._write("import_rows", [(plain_rows(part), flags, threads) for part, flags in parts])
+
+    def _clear(self) -> None:
+        with self._gate.alone():
+            if self._has_cut():  # of any shard: before one of them is cleared
+                raise self._cut_error()
+            self._ask_all("clear")
+
+    def _evict(self, reference: int) -> int:
+        return sum(self._write("evict", [(reference,)] * self.routing.num_shards))
+
+    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
+        """One shard after the other: the bits above the hash are the shard's number."""
+        shard, start = first >> 64, first & ((1 << 64) - 1)
+        with self._gate.shared():
+            num_evicted, following = self._ask_one(shard, "evict_slice", start, reference)
+        if following is not None:
+            return num_evicted, shard << 64 | following
+        is_last = shard + 1 == self.routing.num_shards
+        return num_evicted, None if is_last else (shard + 1) << 64
+
+    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
+        if not columns:
+            return
+        if "key" in columns:
+            split = Split(self.routing, columns["key"])
+        else:  # of filters
+            assert isinstance(self.routing, PartitionRouting)  # see `_check_admission`
+            split = Split.of_partitions(self.routing, columns["partition"])
+        parts = {name: split.parts(column) for name, column in columns.items()}
+        calls = [
+            ({name: of_shard[i].contiguous() for name, of_shard in parts.items()},)
+            for i in range(self.routing.num_shards)
+        ]
+        self._write("import_candidates", calls)
+
+    def _set_update_calls(self, number: int) -> None:
+        self._alone("set_update_calls", number)
+
+    def _set_seen_time(self, time: int) -> None:
+        self._alone("set_seen_time", time)
+
+    def _count_clamped(self) -> None:
+        self._ask_one(0, "count_clamped")
+
+    def _close(self) -> None:
+        self._ask_all("close")
+
+    # Cuts and the touched log
+
+    def _open_cut(self) -> ShardedCut | None:
+        with self._gate.alone():
+            facts = self._ask_all("open_cut")
+        opened = [fact for fact in facts if fact is not None]
+        if len(opened) == len(facts):
+            return ShardedCut(opened, self._client.call, self._chunk, self._candidates)
+        calls = [None if fact is None else (fact[0],) for fact in facts]
+        self._client.call("close_cut", calls)
+        return None
+
+    def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        answers = self._alone("changes", cursor)
+        if any(full for full, _, _ in answers):
+            nothing = torch.empty(0, dtype=torch.int64, device="cpu")
+            return True, nothing, nothing
+        changed, gone = (torch.cat([answer[i] for answer in answers]) for i in (1, 2))
+        return False, changed[by_hash(changed)], gone[by_hash(gone)]
+
+    def _drop_cursor(self, cursor: str) -> bool:
+        return any(self._alone("drop_cursor", cursor))
+
+
+def _flags(split: Split, absent: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+    return [None] * len(split.sizes) if absent is None else split.parts(absent)
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    if not values.numel():
+        return True
+    least, most = torch.aminmax(values.detach())  # NaN is both; nothing of their size is made
+    return bool(torch.isfinite(least) & torch.isfinite(most))

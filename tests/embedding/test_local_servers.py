@@ -1,0 +1,157 @@
+import threading
+
+import pytest
+import torch
+
+from monolith.embedding import SGD, Adagrad, LocalServers, Segment, TableConfig, ps_device
+from monolith.embedding.local_servers import current_server, current_servers
+from monolith.errors import FailedPreconditionError
+from tests.suites.table_base import column, keys
+
+CONFIG = TableConfig("user", Segment(1, SGD(1.0)))
+
+
+@pytest.fixture
+def servers():
+    with LocalServers(2) as servers:
+        yield servers
+
+
+@pytest.mark.req("NT-TESTU-T2")
+def test_two_servers_host_a_parameter_each_and_shut_down(servers):
+    with servers.run():
+        for i in range(2):
+            with ps_device(i):
+                current_server().parameter(f"v{i}", torch.full((2,), float(i)))
+    assert [servers[i].parameter_names for i in range(2)] == [["v0"], ["v1"]]
+    assert servers[1].parameter("v1", torch.zeros(2)).tolist() == [1, 1]
+    servers.close()
+    assert [servers[i].parameter_names for i in range(2)] == [[], []]
+
+
+def test_what_a_run_made_is_there_in_the_next(servers):
+    for expected in (0.0, 1.0):
+        with servers.run(), ps_device(1) as server:
+            bias = server.parameter("bias", torch.zeros(1))
+            assert bias.item() == expected
+            bias.data += 1
+            table = server.shard(CONFIG).table
+            assert table.lookup(keys(7), missing="zeros").item() == expected
+            table.assign(keys(7), column(1))
+    assert servers[0].table_names == []
+    assert servers[1].table_names == ["user"]
+
+
+def test_a_parameter_is_a_copy_that_takes_gradients(servers):
+    initial = torch.ones(2)
+    parameter = servers[0].parameter("bias", initial)
+    initial.zero_()
+    assert parameter.tolist() == [1, 1]
+    assert parameter.requires_grad
+
+
+def test_the_inner_selection_counts_and_the_outer_comes_back(servers):
+    with servers.ps_device(0), ps_device(1):
+        assert current_server() is servers[1]
+        with servers.ps_device(0) as server:
+            assert current_server() is server is servers[0]
+        assert current_server() is servers[1]
+
+
+def test_a_selection_of_other_servers_hides_those_outside(servers):
+    with LocalServers(3) as others, servers.ps_device(1), others.run():
+        assert current_servers() is others
+        with pytest.raises(FailedPreconditionError, match="expected a selected server"):
+            current_server()
+        with ps_device(2):
+            assert current_server() is others[2]
+
+
+def test_a_selection_ends_with_an_error(servers):
+    with pytest.raises(KeyError), servers.ps_device(0):
+        raise KeyError
+    with pytest.raises(FailedPreconditionError):
+        current_server()
+
+
+def test_each_thread_has_a_selection_of_its_own(servers):
+    seen = []
+
+    def work(i):
+        with servers.ps_device(i):
+            barrier.wait(60)
+            seen.append((i, current_server().index))
+            barrier.wait(60)
+
+    barrier = threading.Barrier(2)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == [(0, 0), (1, 1)]
+
+
+def test_labels_and_the_description_of_the_cluster(servers):
+    assert servers[1].label == "/job:ps/task:1/device:CPU:0"
+    assert servers.cluster() == {"ps": ["local:0", "local:1"]}
+    assert len(servers) == 2
+
+
+def test_nothing_is_selected_outside():
+    text = r"\[current_servers\] expected a run on servers, got none; use `with servers.run\(\):`"
+    with pytest.raises(FailedPreconditionError, match=text), ps_device(0):
+        pass
+    text = r"\[current_server\] expected a selected server, got none; use `with ps_device\(i\):`"
+    with pytest.raises(FailedPreconditionError, match=text):
+        current_server()
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_server_that_is_not_there(servers, index):
+    text = rf"\[LocalServers\] expected a server in \[0, 2\), got number {index}"
+    with pytest.raises(IndexError, match=text), servers.ps_device(index):
+        pass
+
+
+def test_a_number_of_servers_outside_its_range():
+    with pytest.raises(ValueError, match=r"\[LocalServers\] expected num_servers >= 1, got 0"):
+        LocalServers(0)
+
+
+def test_another_config_of_the_same_table_is_refused(servers):
+    servers[0].shard(CONFIG)
+    text = r"\[LocalServer.shard\] expected the config that the table has, .* got .*Adagrad"
+    with pytest.raises(ValueError, match=text):
+        servers[0].shard(TableConfig("user", Segment(1, Adagrad())))
+
+
+def test_another_learning_rate_is_no_other_config(servers):
+    shard = servers[0].shard(CONFIG)
+    assert servers[0].shard(TableConfig("user", Segment(1, SGD(0.5)))) is shard
+
+
+def test_another_shape_of_a_parameter_is_refused(servers):
+    servers[0].parameter("bias", torch.zeros(2))
+    text = (
+        r"\[LocalServer.parameter\] expected the shape and dtype that the parameter has, "
+        r"\(\(2,\), torch.float32\), got \(\(3,\), torch.float32\) "
+        r"\(parameter 'bias' on /job:ps/task:0/device:CPU:0\)"
+    )
+    with pytest.raises(ValueError, match=text):
+        servers[0].parameter("bias", torch.zeros(3))
+
+
+@pytest.mark.parametrize("verb", ["shard", "parameter"])
+def test_a_closed_server_takes_nothing(servers, verb):
+    table = servers[0].shard(CONFIG).table
+    servers.close()
+    arguments = {"shard": (CONFIG,), "parameter": ("bias", torch.zeros(1))}[verb]
+    text = (
+        rf"\[LocalServer.{verb}\] expected an open server, got a closed one "
+        r"\(/job:ps/task:0/device:CPU:0\)"
+    )
+    with pytest.raises(FailedPreconditionError, match=text):
+        getattr(servers[0], verb)(*arguments)
+    with pytest.raises(FailedPreconditionError, match="expected an open table"):
+        len(table)
