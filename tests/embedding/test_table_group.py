@@ -160,7 +160,7 @@ class TestRates:
         keys = group.keys({"a": torch.tensor([1])})
         text = (
             r"\[TableGroup.apply_gradients\] expected learning rates of the tables, got some of z; "
-            "the group has a, b"
+            "the tables are a, b"
         )
         with pytest.raises(ValueError, match=text):
             group.apply_gradients(keys, torch.ones(1), learning_rates={"z": [1.0]})

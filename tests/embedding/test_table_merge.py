@@ -38,7 +38,11 @@ def test_other_names_have_no_older_name(name):
 
 def test_equal_configs_share_a_table_in_the_order_of_names():
     merged = merge_feature_config({"b": FOUR, "c": TWO, "a": FOUR}, ids_carry_slot=True)
-    assert merged.feature_to_sub_table_name == {"a": md5("a", "b"), "b": md5("a", "b"), "c": md5("c")}
+    assert merged.feature_to_sub_table_name == {
+        "a": md5("a", "b"),
+        "b": md5("a", "b"),
+        "c": md5("c"),
+    }
     assert merged.sub_table_name_to_config == {md5("a", "b"): FOUR, md5("c"): TWO}
 
 

@@ -8,8 +8,9 @@ from monolith.embedding.budget import Budget
 from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
 from monolith.embedding.cut import Snapshot
-from monolith.embedding.distributed_table import DistributedHashTable
 from monolith.embedding.disk import Progress, load_table, load_tables, restore_tables, save_tables
+from monolith.embedding.distributed_multi_type_table import DistributedMultiTypeHashTable
+from monolith.embedding.distributed_table import DistributedHashTable
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
 from monolith.embedding.local_servers import LocalServers, ps_device
@@ -68,6 +69,7 @@ __all__ = [
     "Budget",
     "Constant",
     "DistributedHashTable",
+    "DistributedMultiTypeHashTable",
     "DynamicWdAdagrad",
     "Entries",
     "Expiry",

@@ -58,7 +58,9 @@ def merge_feature_config(
     table_of: dict[str, str] = {}
     for config, names in members.items():
         table = get_sub_table_name(names)[1]
-        given = [other for name in names for other in feature_configs[name].extra_restore_names or ()]
+        given = [
+            other for name in names for other in feature_configs[name].extra_restore_names or ()
+        ]
         older = get_sub_table_name(_OLD_SLOT.sub("", name) for name in names)[1]
         extra = dict.fromkeys([*given, older])  # in order, each once
         extra.pop(table, None)
