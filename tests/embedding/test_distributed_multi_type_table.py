@@ -61,10 +61,8 @@ def random_ids(n, seed):
 def exercise(table):
     """Writes of every kind to two slots with equal ids; what they read afterwards."""
     ids = {"ad": random_ids(90, 0), "user": random_ids(70, 0)}
-    rows = {
-        slot: (own, random_floats(len(own), d))
-        for (slot, own), d in zip(ids.items(), (3, 4), strict=True)
-    }
+    dims = {"ad": 3, "user": 4}
+    rows = {slot: (own, random_floats(len(own), dims[slot])) for slot, own in ids.items()}
     table.assign({slot: (own[:30], values[:30]) for slot, (own, values) in rows.items()})
     table.assign_add(rows)
     table.apply_gradients(rows, step=1)

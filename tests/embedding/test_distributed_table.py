@@ -1,4 +1,4 @@
-"""One table over parameter servers (of the seed's group `distributed_ps_test`)."""
+"""One table over parameter servers: the group `distributed_ps_test` of the reference system."""
 
 import threading
 

@@ -131,6 +131,13 @@ def test_another_learning_rate_is_no_other_config(servers):
     assert servers[0].shard(TableConfig("user", Segment(1, SGD(0.5)))) is shard
 
 
+def test_a_table_that_was_closed_is_made_anew(servers):
+    table = servers[0].shard(CONFIG).table
+    table.assign(keys(7), column(1))
+    table.close()
+    assert len(servers[0].shard(CONFIG).table) == 0
+
+
 def test_another_shape_of_a_parameter_is_refused(servers):
     servers[0].parameter("bias", torch.zeros(2))
     text = (

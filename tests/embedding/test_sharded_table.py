@@ -41,7 +41,7 @@ from tests.suites.table_machine import CONFIGS, check_random_verbs
 
 COUNTS = (1, 2, 3, 7)
 
-# Exact numbers of rows under a budget of a few kilobytes: of shards, each has a part of it and 4,096
+# Exact numbers of rows under a budget of a few kilobytes. Each shard has a part of it, and 4,096
 # bytes of its own.
 OF_ONE_BUDGET = (
     "test_bound_holds_after_every_call",
@@ -244,9 +244,7 @@ def test_a_filter_needs_shards_of_partitions():
 
 
 def test_routing_of_another_number_of_shards_is_refused():
-    text = (
-        r"\[ShardedTable\] expected a transport for each of the 3 shards, got 2 \(table 'user'\)"
-    )
+    text = r"\[ShardedTable\] expected a transport for each of the 3 shards, got 2 \(table 'user'\)"
     with pytest.raises(ValueError, match=text):
         ShardedTable.local(TableConfig("user", Segment(1)), 2, routing=PartitionRouting(3))
 

@@ -35,9 +35,7 @@ def wall_clock() -> int:
 def check_options(config: TableConfig, clock: Clock, changes_bytes: int) -> int:
     """Refuse what no table can be made of; `changes_bytes` as an int."""
     if not isinstance(config, TableConfig):
-        raise TypeError(
-            f"[Table] expected config as a TableConfig, got {type(config).__name__}"
-        )
+        raise TypeError(f"[Table] expected config as a TableConfig, got {type(config).__name__}")
     if not callable(clock):
         raise TypeError(
             f"[Table] expected clock as a function that gives seconds, got {clock!r} "

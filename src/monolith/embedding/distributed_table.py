@@ -105,14 +105,13 @@ class DistributedHashTable:
         """
         ids, grads = [], []
         for grad, rows in grads_and_rows:
-            found = self._ids.get(rows)
-            if found is None:
+            if rows not in self._ids:
                 raise ValueError(
                     "[DistributedHashTable.apply_gradients] expected results of this table's "
                     f"lookup, got a tensor of shape {tuple(rows.shape)} that is none "
                     f"(table {self._table.name!r})"
                 )
-            ids.append(found)
+            ids.append(self._ids[rows])
             grads.append(grad)
         if ids:
             with self._updates.update():

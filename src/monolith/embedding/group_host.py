@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from monolith.embedding.call_host import Call, CallHost
-from monolith.embedding.split import is_finite
+from monolith.embedding.shard_split import is_finite
 from monolith.embedding.table_group import TableGroup
 from monolith.ops import Ragged
 

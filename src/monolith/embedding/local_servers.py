@@ -49,7 +49,7 @@ class LocalServer:
         with self._lock:
             self._check_open("shard")
             found = self._shards.get(config.name)
-            if found is None:
+            if found is None or found.table._is_closed:
                 found = self._shards[config.name] = make_shard(config, num_shards)
             expected, got = found.table.config, shard_config(config, num_shards)
             if _without_rates(expected) != _without_rates(got):

@@ -22,6 +22,9 @@ class ShardedCut(CutStorage):
         ask: calls the shards.
         chunk: rows in order over the shards: (verb, number of each cut, first, last, limit).
         candidates: candidates in order over the shards: (verb, number of each cut, partitions).
+
+    Attributes:
+        shards_recorded: events of each shard's record at the cut.
     """
 
     def __init__(
@@ -31,8 +34,11 @@ class ShardedCut(CutStorage):
         chunk: Callable[[str, list[int], int, int, int], Rows],
         candidates: Callable[[str, list[int], list[int]], dict[str, torch.Tensor]],
     ) -> None:
-        numbers, num_rows, calls, times, recorded = (list(fact) for fact in zip(*facts, strict=True))
+        numbers, num_rows, calls, times, recorded = (
+            list(fact) for fact in zip(*facts, strict=True)
+        )
         self.num_rows, self.num_recorded = sum(num_rows), sum(recorded)
+        self.shards_recorded = recorded
         self.num_update_calls, self.latest_time = max(calls), max(times)
         self._numbers = numbers
         self._ask, self._chunk, self._candidates = ask, chunk, candidates

@@ -15,7 +15,7 @@ from monolith.embedding.local_servers import LocalServers
 from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.routing import FloorModRouting
 from monolith.embedding.rows import Applied
-from monolith.embedding.split import is_finite
+from monolith.embedding.shard_split import is_finite
 from monolith.embedding.table_group import TableGroup
 from monolith.embedding.timed_transport import TimedTransport
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport

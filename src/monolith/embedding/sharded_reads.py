@@ -10,7 +10,7 @@ from monolith.embedding.calls import TableCalls
 from monolith.embedding.counter_random import key_hash, partitions_of
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Entries, Rows
-from monolith.embedding.split import Split, by_hash, concatenated
+from monolith.embedding.shard_split import Split, by_hash, concatenated
 from monolith.embedding.transport import ShardClient
 
 __all__ = ["ShardedReads"]
@@ -52,26 +52,19 @@ class ShardedReads(TableCalls, ABC):
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         return self._chunk("export_chunk", None, first, last, limit)
 
-    def _chunk(
-        self, verb: str, cuts: list[int] | None, first: int, last: int, limit: int
-    ) -> Rows:
+    def _chunk(self, verb: str, cuts: list[int] | None, first: int, last: int, limit: int) -> Rows:
         """Rows in ascending order of their hash; `cuts` are numbers that go before the range."""
+        is_ordered = isinstance(self.routing, PartitionRouting)  # a shard's rows behind the last's
         parts: list[Rows] = []
         for shard in range(self.routing.num_shards):
             head = () if cuts is None else (cuts[shard],)
             owned = self.routing.partitions_of(shard)
             start, stop = max(first, owned.start << 52), min(last, (owned.stop << 52) - 1)
-            if not isinstance(self.routing, PartitionRouting):
-                parts.append(self._filled(shard, verb, head, (start, stop), limit))
-            elif start <= stop:  # the shards' rows lie behind each other
-                left = limit - sum(map(len, parts))
+            left = limit - sum(map(len, parts)) if is_ordered else limit
+            if left and start <= stop:
                 parts.append(self._filled(shard, verb, head, (start, stop), left))
-                if len(parts[-1]) == left:
-                    break
         rows = concatenated(parts)
-        if isinstance(self.routing, PartitionRouting):
-            return rows
-        return rows.take(by_hash(rows.keys)[:limit])
+        return rows if is_ordered else rows.take(by_hash(rows.keys)[:limit])
 
     def _filled(
         self, shard: int, verb: str, head: tuple[int, ...], range_: tuple[int, int], limit: int
@@ -120,10 +113,10 @@ class ShardedReads(TableCalls, ABC):
         return _together(self._ask_all("stats"))
 
     def _update_calls(self) -> int:
-        return max(self._ask_all("update_calls"))
+        return max(map(int, self._ask_all("update_calls")))
 
     def _seen_time(self) -> int:
-        return max(self._ask_all("seen_time"))
+        return max(map(int, self._ask_all("seen_time")))
 
     def _has_cut(self) -> bool:
         return any(self._ask_all("has_cut"))

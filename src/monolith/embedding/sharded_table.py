@@ -14,9 +14,9 @@ from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Applied, Rows
 from monolith.embedding.shard_host import ShardHost, plain_rows
+from monolith.embedding.shard_split import Split, by_hash, is_finite
 from monolith.embedding.sharded_cut import ShardedCut
 from monolith.embedding.sharded_reads import ShardedReads
-from monolith.embedding.split import Split, by_hash, is_finite
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport
 from monolith.embedding.verbs import TableVerbs
 
@@ -64,6 +64,7 @@ class ShardedTable(ShardedReads, TableVerbs):
           its own shard is full, and each shard has a fixed cost of its own.
         - A call is checked as a whole before the first shard changes. If memory then runs out in
           one shard, or a shard cannot be reached, the others have done their part.
+        - A cut is one moment of the calls made through this object, not of those of other clients.
         - Two update calls that run at once may be numbered in another order by each shard.
         - `FloorModRouting`: the cap of `MinCount` counts for each shard, and `SlidingFilter`, whose
           filters belong to partitions, is refused.

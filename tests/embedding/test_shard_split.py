@@ -3,7 +3,7 @@ import torch
 
 from monolith.embedding import FloorModRouting, PartitionRouting, Rows
 from monolith.embedding.counter_random import key_hash
-from monolith.embedding.split import Split, by_hash, concatenated
+from monolith.embedding.shard_split import Split, by_hash, concatenated
 from tests.suites.table_base import assert_equal_rows, column, keys, random_keys
 
 

@@ -52,7 +52,7 @@ class Split:
         """The values of each shard's keys, (n, ...) -> one (m, ...) per shard."""
         if self._order is None:
             return (values,)
-        return values.detach().index_select(0, self._order).split(self.sizes)
+        return torch.split_with_sizes(values.detach().index_select(0, self._order), self.sizes)
 
     def rows(self, rows: Rows) -> list[Rows]:
         """`parts` of every column."""
