@@ -31,6 +31,7 @@ from monolith.embedding.optimizers import (
     RMSpropV2,
     RowWiseAdagrad,
 )
+from monolith.embedding.partitioned_table import PartitionedHashTable
 from monolith.embedding.record import Record
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.routing import FloorModRouting, PartitionRouting
@@ -87,6 +88,7 @@ __all__ = [
     "Normal",
     "OneBit",
     "PartitionRouting",
+    "PartitionedHashTable",
     "PolynomialDecay",
     "PooledRows",
     "Probabilistic",

@@ -90,7 +90,7 @@ class DistributedMultiTypeHashTable:
             float32 (n, dim) each.
         """
         for slot, ids in slot_to_id.items():
-            self._check_ids("lookup", slot, ids)
+            self._group.check_ids("lookup", slot, ids)
         rows = self._routes.lookup(slot_to_id, step)
         return {slot: rows[slot] for slot in slot_to_id}
 
@@ -126,7 +126,8 @@ class DistributedMultiTypeHashTable:
         slot_to_id_and_value: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
         now: int | None,
     ) -> "DistributedMultiTypeHashTable":
-        self._check_pairs(verb, "values", slot_to_id_and_value)
+        for slot, (ids, values) in slot_to_id_and_value.items():
+            self._group.check_rows(verb, slot, ids, values)
         parts, rows = self._routes.split(slot_to_id_and_value)
         self._group.write(verb, parts, rows, now)
         return self
@@ -150,7 +151,8 @@ class DistributedMultiTypeHashTable:
         Returns:
             Counts over all slots and servers.
         """
-        self._check_pairs("apply_gradients", "gradients", slot_to_id_and_grad)
+        for slot, (ids, values) in slot_to_id_and_grad.items():
+            self._group.check_rows("apply_gradients", slot, ids, values)
         parts, grads = self._routes.split(slot_to_id_and_grad)
         return self._group.apply_gradients(
             parts, grads, step=step, learning_rates=learning_rates, now=now
@@ -220,20 +222,3 @@ class DistributedMultiTypeHashTable:
                 f"{keys.num_rows}"
             )
         return keys
-
-    def _check_ids(self, verb: str, slot: str, ids: torch.Tensor) -> None:
-        where = f"[{_OWNER}.{verb}]"
-        if slot not in self._group.configs:
-            raise ValueError(
-                f"{where} expected slots of the table, got {slot!r}; it has "
-                f"{', '.join(self._group.configs)}"
-            )
-        checks.check_tensor((where, f"(slot {slot!r})"), "ids", ids, torch.int64, 1)
-
-    def _check_pairs(
-        self, verb: str, name: str, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-    ) -> None:
-        for slot, (ids, values) in pairs.items():
-            self._check_ids(verb, slot, ids)
-            shape = (len(ids), self._group.configs[slot].dim)
-            checks.check_matrix(self._group.configs[slot], verb, name, values, shape)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from monolith.embedding import checks
 from monolith.embedding.admission import SlidingFilter
 from monolith.embedding.calls import Clock, wall_clock
 from monolith.embedding.config import TableConfig
@@ -76,6 +77,23 @@ class ShardedGroup:
     def num_floats(self, keys: Ragged) -> int:
         """Floats in the rows of the keys."""
         return int((keys.lengths * self._widths).sum())
+
+    def check_ids(self, verb: str, name: str, ids: torch.Tensor) -> None:
+        """Refuse ids of a table that is not here, or of a wrong kind."""
+        where = f"[{self._owner}.{verb}]"
+        if name not in self.configs:
+            raise ValueError(
+                f"{where} expected slots of the table, got {name!r}; it has "
+                f"{', '.join(self.configs)}"
+            )
+        checks.check_tensor((where, f"(slot {name!r})"), "ids", ids, torch.int64, 1)
+
+    def check_rows(self, verb: str, name: str, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Refuse ids and rows of a table that do not fit it, or each other."""
+        self.check_ids(verb, name, ids)
+        config = self.configs[name]
+        kind = "grads" if verb == "apply_gradients" else "values"
+        checks.check_matrix(config, verb, kind, rows, (len(ids), config.dim))
 
     def lookup(self, parts: Sequence[Ragged], *, step: int = 0) -> list[torch.Tensor]:
         """Rows of the keys of each shard, flat; shards without keys are not asked."""
