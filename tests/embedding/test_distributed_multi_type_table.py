@@ -1,5 +1,7 @@
 """Many tables over parameter servers (of the seed's group `distributed_ps_test`)."""
 
+import sys
+
 import pytest
 import torch
 
@@ -52,6 +54,17 @@ def make():
     yield make
     for servers in made:
         servers.close()
+
+
+def num_python_calls(call):
+    """Calls of Python functions that are made inside of a call."""
+    counted = []
+    sys.setprofile(lambda frame, event, argument: counted.append(event == "call"))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return sum(counted)
 
 
 def random_ids(n, seed):
@@ -256,6 +269,17 @@ class TestRaw:
         applied = table.raw_apply_gradients(batch, torch.tensor([1.0, 2, 4, 8, 16]), step=1)
         assert applied.num_applied == 3
         assert table.raw_lookup(batch).tolist() == [-5, -2, -5, -8, -16]
+
+    def test_python_does_as_much_for_many_slots_as_for_few(self, make):
+        def num_calls(num_slots):
+            table = make(2, {f"{i:03}": 1 for i in range(num_slots)})
+            lengths = torch.full((num_slots,), 900 // num_slots)
+            batch, grads = Ragged.from_lengths(torch.arange(900), lengths), torch.ones(900)
+            table.raw_apply_gradients(batch, grads)
+            update = num_python_calls(lambda: table.raw_apply_gradients(batch, grads))
+            return update, num_python_calls(lambda: table.raw_lookup(batch))
+
+        assert num_calls(3) == num_calls(300)
 
     def test_wrong_batches_are_refused(self, make):
         table = make(2, {"a": 1, "b": 2})

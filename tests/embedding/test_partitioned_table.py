@@ -6,94 +6,29 @@ import pytest
 import torch
 
 from monolith.embedding import LocalServers, PartitionedHashTable
-from monolith.embedding.combiners import Combiner, FirstN, ReduceMean, ReduceSum
-from monolith.embedding.feature_plan import FeatureSpec
-from monolith.native_training.test_utils import generate_test_hash_table_config
 from monolith.observe import MemorySink
 from monolith.ops import (
-    OutConfig,
-    OutType,
     ParserContext,
     Ragged,
-    SliceConfig,
     sharding_sparse_fids,
+)
+from tests.embedding.partitioned_oracle import (
+    ASK,
+    BATCH,
+    FEATURES,
+    ONE,
+    OUTPUTS,
+    TWIN_BATCH,
+    TWIN_OUTPUT,
+    TWIN_READ,
+    TWINS,
+    TWO,
+    DenseModel,
 )
 from tests.suites.table_base import NOW, column, keys
 
 every_count = pytest.mark.parametrize("num_ps", [0, 1, 2, 3])
 generate = PartitionedHashTable.gen_feature_configs
-THREE, TWO, ONE = (generate_test_hash_table_config(dim) for dim in (3, 2, 1))
-
-FEATURES = {
-    "a": FeatureSpec(THREE, [1, 2], ReduceSum()),
-    "b": FeatureSpec(THREE, [1, 2], ReduceMean()),
-    "c": FeatureSpec(TWO, [2], FirstN(2)),
-    "d": FeatureSpec(TWO, [2], FirstN(2)),
-}
-
-
-def slices(*pieces):
-    return [SliceConfig(*piece) for piece in pieces]
-
-
-OUTPUTS = {
-    "bias": OutConfig(slices(("a", 0, 1), ("b", 0, 1)), OutType.ADDN),
-    "seq": OutConfig(slices(("c", 0, 2), ("d", 1, 2)), OutType.NONE),
-    "side": OutConfig(slices(("c", 0, 2), ("d", 0, 2)), OutType.CONCAT),
-    "stk": OutConfig(slices(("a", 1, 3), ("b", 1, 3)), OutType.STACK),
-    "vec": OutConfig(slices(("a", 1, 3), ("b", 1, 3)), OutType.CONCAT),
-}
-IDS = {
-    "a": [[10, 11], [10], [-3, 12, -3]],
-    "b": [[20, 21, 10], [], [10]],
-    "c": [[31, 30, 32], [31], []],
-    "d": [[1, 31, 7]],
-}
-BATCH = {name: Ragged.from_lists(rows) for name, rows in IDS.items()}
-ASK = {"shared": ["d"], "batch_size": 3}
-
-
-class DenseModel:
-    """A row for each (feature, id) of the batch, and the outputs in plain torch."""
-
-    def __init__(self):
-        torch.manual_seed(0)
-        dims = {"a": 3, "b": 3, "c": 2, "d": 2}
-        self.rows = {
-            (name, i): torch.randn(dims[name]).requires_grad_()
-            for name, cells in IDS.items()
-            for i in sorted({i for cell in cells for i in cell})
-        }
-
-    def pooled(self, name):
-        def of(cell):
-            rows = [self.rows[name, i] for i in cell]
-            if name in "ab":
-                total = sum(rows, torch.zeros(3))
-                return total / max(1, len(rows)) if name == "b" else total
-            return torch.stack([*rows, torch.zeros(2), torch.zeros(2)][:2])
-
-        cells = IDS[name] * 3 if name == "d" else IDS[name]
-        return torch.stack([of(cell) for cell in cells])
-
-    def outputs(self):
-        a, b, c, d = (self.pooled(name) for name in "abcd")
-        return {
-            "bias": a[:, :1] + b[:, :1],
-            "seq": [c, d[:, :, 1:2]],
-            "side": torch.cat([c, d], 2),
-            "stk": torch.stack([a[:, 1:], b[:, 1:]], 1),
-            "vec": torch.cat([a[:, 1:], b[:, 1:]], 1),
-        }
-
-    def values(self):
-        """Ids and rows by feature, to be assigned."""
-        names = {name for name, _ in self.rows}
-        ids = {name: [i for feature, i in self.rows if feature == name] for name in names}
-        return {
-            name: (keys(*own), torch.stack([self.rows[name, i].detach() for i in own]))
-            for name, own in ids.items()
-        }
 
 
 @pytest.fixture
@@ -159,20 +94,6 @@ def test_outputs_have_the_same_bits_on_every_number_of_shards(make):
         found.append(table.flatten_layout(table.lookup(BATCH, **ASK)))
     for other in found[1:]:
         assert all(torch.equal(*pair) for pair in zip(found[0], other, strict=True))
-
-
-@pytest.mark.req("NT-DPS-T8")
-@pytest.mark.parametrize("out_type", [OutType.CONCAT, OutType.STACK])
-@pytest.mark.parametrize("other", [ReduceSum(), FirstN(3)])
-def test_an_output_of_mixed_lengths_is_refused(out_type, other):
-    features = {"c": FEATURES["c"], "e": FeatureSpec(TWO, [2], other)}
-    outputs = {"out": OutConfig(slices(("c", 0, 2), ("e", 0, 2)), out_type)}
-    with pytest.raises(ValueError, match="as FIRSTN with one length, or none of them"):
-        generate(2, features, outputs)
-
-
-TWINS = {name: FeatureSpec(ONE, [1], ReduceSum()) for name in ("fc_slot_1", "fc_slot_2")}
-TWIN_OUTPUT = {"out": OutConfig(slices(("fc_slot_1", 0, 1), ("fc_slot_2", 0, 1)), OutType.CONCAT)}
 
 
 @pytest.mark.req("NT-DPS-T8")
@@ -255,10 +176,6 @@ class Manager:
             return enqueue
         enqueue()
         return self.queue.pop()()
-
-
-TWIN_BATCH = {name: Ragged.from_lists([[7], [8]]) for name in TWINS}
-TWIN_READ = {name: Ragged.from_lists([[7]]) for name in TWINS}
 
 
 class TestUpdates:
@@ -356,15 +273,6 @@ class TestRefusals:
         params = dataclasses.replace(generate(2, FEATURES, OUTPUTS), **{option: True})
         with pytest.raises(NotImplementedError, match=text):
             PartitionedHashTable(ParserContext(sharding_sparse_fids_op_params=params))
-
-    def test_a_combiner_that_layouts_do_not_have(self):
-        with pytest.raises(Exception, match=r"^pooling_type error!$"):
-            generate(2, {"a": FeatureSpec(ONE, [1], Combiner())}, {})
-
-    def test_slices_that_do_not_fill_a_row(self):
-        text = r"expected slices of 3 columns, the row of the table, got \[1, 1\] \(feature 'a'\)"
-        with pytest.raises(ValueError, match=text):
-            generate(2, {"a": FeatureSpec(THREE, [1, 1], ReduceSum())}, {})
 
     def test_a_context_without_params(self):
         with pytest.raises(ValueError, match="a context with sharding_sparse_fids_op_params"):
