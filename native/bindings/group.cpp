@@ -68,8 +68,7 @@ void init_group(nb::module_& module) {
             const auto counts =
                 self.apply_gradients(keys_at(keys, num_keys, splits), floats_at(grads),
                                      {rates.data(), scales.data(), step}, now, threads);
-            return std::make_tuple(counts.applied, counts.inserted, counts.refused,
-                                   counts.skipped);
+            return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
           },
           ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "grads"_a, "rates"_a, "scales"_a,
           "step"_a, "now"_a, "threads"_a);

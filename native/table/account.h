@@ -4,14 +4,14 @@
 #include <atomic>
 #include <cstddef>
 
-#include "table/page_heap.h"
+#include "table/memory.h"
 
 namespace monolith {
 
-// Thread-safe. Blocks of whole pages lie on huge pages once there are many.
+// Thread-safe.
 class Account {
  public:
-  explicit Account(Memory& memory) : memory_(memory), heap_(memory) {}
+  explicit Account(Memory& memory) : memory_(memory) {}
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
@@ -19,7 +19,7 @@ class Account {
   void* take(size_t bytes) {
     if (!memory_.try_use(bytes)) return nullptr;
     try {
-      void* block = heap_.allocate(bytes);
+      void* block = memory_.allocate(bytes);
       bytes_.fetch_add(bytes, std::memory_order_relaxed);
       return block;
     } catch (...) {
@@ -29,7 +29,7 @@ class Account {
   }
   void give(void* block, size_t bytes) noexcept {
     if (block == nullptr) return;
-    heap_.release(block, bytes);
+    memory_.release(block, bytes);
     memory_.unuse(bytes);
     bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }
@@ -37,7 +37,6 @@ class Account {
 
  private:
   Memory& memory_;
-  PageHeap heap_;
   std::atomic<size_t> bytes_{0};
 };
 

@@ -27,7 +27,9 @@ class BagGradients {
   const int64_t* keys() const noexcept { return keys_; }
   size_t size() const noexcept { return starts_.back(); }
 
-  [[gnu::always_inline]] void prefetch(uint32_t i) const noexcept { prefetch_bytes(row(i), dim_ * 4); }
+  [[gnu::always_inline]] void prefetch(uint32_t i) const noexcept {
+    prefetch_bytes(row(i), dim_ * 4);
+  }
   // out = sum of the occurrences' gradients in order, starting from the first (contract 1).
   void sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
            float* out) const noexcept;

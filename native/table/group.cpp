@@ -67,8 +67,7 @@ void TableGroup::assign(const Keys& keys, const float* values, uint32_t now, uns
   });
 }
 
-void TableGroup::assign_add(const Keys& keys, const float* values, uint32_t now,
-                            unsigned threads) {
+void TableGroup::assign_add(const Keys& keys, const float* values, uint32_t now, unsigned threads) {
   share(parts_of(keys), threads, [&](const Part& part, unsigned members) {
     part.table->assign_add(part.keys, part.n, values + part.first_float, now, members);
   });
@@ -85,8 +84,8 @@ AppliedCounts TableGroup::apply_gradients(const Keys& keys, const float* grads,
   share(parts, threads, [&](const Part& part, unsigned members) {
     const Table::StepOptions own{options.rates + part.first_segment,
                                  options.scales + part.first_segment, options.step};
-    const AppliedCounts counts = part.table->apply_gradients(
-        part.keys, part.n, grads + part.first_float, own, now, members);
+    const AppliedCounts counts =
+        part.table->apply_gradients(part.keys, part.n, grads + part.first_float, own, now, members);
     applied += counts.applied;
     inserted += counts.inserted;
     refused += counts.refused;

@@ -15,9 +15,9 @@ class TableGroup {
  public:
   explicit TableGroup(std::vector<Table*> tables) : tables_(std::move(tables)) {}
 
-  // Keys of all tables: those of table t are [splits[t], splits[t + 1]). Rows lie in the same order,
-  // each with the dim of its table. Throws std::invalid_argument if the splits do not ascend from 0
-  // to num_keys.
+  // Keys of all tables: those of table t are [splits[t], splits[t + 1]). Rows lie in the same
+  // order, each with the dim of its table. Throws std::invalid_argument if the splits do not ascend
+  // from 0 to num_keys.
   struct Keys {
     const int64_t* keys;
     size_t num_keys;

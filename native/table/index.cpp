@@ -86,7 +86,6 @@ void Bin::remove(Place place) noexcept {
 Index::Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version,
              IndexLimits limits)
     : memory_(memory),
-      heap_(memory),
       epochs_(epochs),
       salt_(salt),
       first_version_(first_version),
@@ -115,7 +114,7 @@ Index::~Index() {
     if (bin != last) free_bin(bin);
     last = bin;
   }
-  heap_.release(directory, directory->bytes());
+  memory_.release(directory, directory->bytes());
 }
 
 // Each bin and rebuild draws its own slack.
@@ -132,7 +131,7 @@ uint32_t Index::lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
 }
 
 Bin* Index::allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation) {
-  Bin* bin = new (heap_.allocate((size_t{num_lines} + 1) * sizeof(Line))) Bin;
+  Bin* bin = new (memory_.allocate((size_t{num_lines} + 1) * sizeof(Line))) Bin;
   bin->num_lines = num_lines;
   bin->max_keys = std::max(1u, static_cast<uint32_t>(num_lines * Line::kSlots * kMaxLoad));
   bin->generation = generation;
@@ -163,14 +162,14 @@ void Index::reserve(size_t num_retired, size_t new_bytes, size_t old_bytes) {
 
 Index::Directory* Index::allocate_directory(uint32_t depth) {
   const size_t bytes = sizeof(Directory) + (size_t{8} << depth);
-  auto* directory = new (heap_.allocate(bytes)) Directory{depth, 63 - depth};
+  auto* directory = new (memory_.allocate(bytes)) Directory{depth, 63 - depth};
   for (size_t i = 0; i < size_t{1} << depth; ++i)
     new (directory->entries() + i) std::atomic<uint64_t>(0);
   return directory;
 }
 
 void Index::free_retired(void* owner, void* block, size_t bytes) {
-  static_cast<Index*>(owner)->heap_.release(block, bytes);
+  static_cast<Index*>(owner)->memory_.release(block, bytes);
 }
 
 Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {

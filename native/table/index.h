@@ -10,7 +10,7 @@
 #include "table/bin.h"
 #include "table/epochs.h"
 #include "table/hash.h"
-#include "table/page_heap.h"
+#include "table/memory.h"
 
 namespace monolith {
 
@@ -109,12 +109,12 @@ class Index {
   uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
                      uint32_t generation) const noexcept;
   Bin* allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation);
-  void free_bin(Bin* bin) noexcept { heap_.release(bin, bin->bytes()); }
+  void free_bin(Bin* bin) noexcept { memory_.release(bin, bin->bytes()); }
   void count_bytes(size_t added, size_t removed);
   void reserve(size_t num_retired, size_t new_bytes, size_t old_bytes);
   Directory* allocate_directory(uint32_t depth);
   void free_directory(Directory* directory) noexcept {
-    heap_.release(directory, directory->bytes());
+    memory_.release(directory, directory->bytes());
   }
   static void free_retired(void* owner, void* block, size_t bytes);
 
@@ -126,7 +126,6 @@ class Index {
   void retire(Bin* bin) noexcept;
 
   Memory& memory_;
-  PageHeap heap_;
   Epochs& epochs_;
   const uint64_t salt_;
   const uint32_t first_version_;

@@ -1,32 +1,10 @@
 #include "table/memory.h"
 
-#include <sys/mman.h>
-
 #include <cstdlib>
 
+#include "table/page_heap.h"
+
 namespace monolith {
-namespace {
-
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-// mmap has no alignment argument: map more, cut off both ends.
-void* map_aligned(size_t bytes) noexcept {
-  const size_t mapped = bytes + kHugeBytes;
-  void* raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  const auto address = reinterpret_cast<uintptr_t>(raw);
-  const uintptr_t start = round_up(address, kHugeBytes);
-  const uintptr_t end = start + bytes;
-  if (start > address) munmap(raw, start - address);
-  if (address + mapped > end) munmap(reinterpret_cast<void*>(end), address + mapped - end);
-  void* block = reinterpret_cast<void*>(start);
-#ifdef MADV_HUGEPAGE
-  madvise(block, bytes, MADV_HUGEPAGE);  // a wish: small pages work too
-#endif
-  return block;
-}
-
-}  // namespace
 
 OutOfMemory::OutOfMemory(size_t asked_bytes, size_t held_bytes)
     : text_("out of memory: asked for " + std::to_string(asked_bytes) +
@@ -36,8 +14,9 @@ void* Memory::allocate(size_t bytes) {
   const size_t held = held_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   void* block = nullptr;
   if (held <= limit_bytes_.load(std::memory_order_relaxed)) {
-    block = bytes >= kHugeBytes ? map_aligned(round_up(bytes, kPageBytes))
-                                : std::aligned_alloc(64, round_up(bytes, 64));
+    block = bytes >= kHugeBytes    ? PageHeap::map(bytes)
+            : PageHeap::has(bytes) ? PageHeap::shared().allocate(bytes)
+                                   : std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   }
   if (block == nullptr) {
     held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -50,7 +29,9 @@ void Memory::release(void* block, size_t bytes) noexcept {
   if (block == nullptr) return;
   held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   if (bytes >= kHugeBytes) {
-    munmap(block, round_up(bytes, kPageBytes));
+    PageHeap::unmap(block, bytes);
+  } else if (PageHeap::has(bytes)) {
+    PageHeap::shared().release(block, bytes);
   } else {
     std::free(block);
   }

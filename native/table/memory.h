@@ -7,10 +7,9 @@
 #include <new>
 #include <string>
 
-namespace monolith {
+#include "table/page_heap.h"
 
-inline constexpr size_t kPageBytes = 4096;
-inline constexpr size_t kHugeBytes = size_t{2} << 20;
+namespace monolith {
 
 // Says how much was asked for and held; reaches Python as MemoryError.
 class OutOfMemory : public std::bad_alloc {
@@ -25,8 +24,8 @@ class OutOfMemory : public std::bad_alloc {
 // The table's budget allows no more, though the machine has memory.
 class OverBudget : public std::bad_alloc {};
 
-// Thread-safe. Blocks are aligned to 64 bytes; from 2 MiB on they are mapped on their own, aligned
-// to 2 MiB and asked to be huge pages.
+// Thread-safe. Blocks are aligned to 64 bytes. Those of whole pages come from the PageHeap; from
+// 2 MiB on they are mapped on their own, aligned to 2 MiB and asked to be huge pages.
 class Memory {
  public:
   explicit Memory(size_t budget_bytes = SIZE_MAX, size_t used_bytes = 0)

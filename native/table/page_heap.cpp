@@ -1,6 +1,11 @@
 #include "table/page_heap.h"
 
+#include <pthread.h>
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 
 namespace monolith {
 
@@ -29,27 +34,56 @@ void PageHeap::Slab::mark(size_t first, size_t pages, bool is_used) noexcept {
   if (!is_used) most_run = kPages;
 }
 
-PageHeap::~PageHeap() {
-  for (const Slab& slab : slabs_) memory_.release(slab.base, kHugeBytes);
+// Never destroyed: tables may outlive it. A child of fork gets it unlocked.
+PageHeap& PageHeap::shared() noexcept {
+  static PageHeap* const heap = [] {
+    auto* made = new PageHeap;
+    pthread_atfork([] { shared().mutex_.lock(); }, [] { shared().mutex_.unlock(); },
+                   [] { shared().mutex_.unlock(); });
+    return made;
+  }();
+  return *heap;
 }
 
-void* PageHeap::allocate(size_t bytes) {
-  const size_t pages = bytes / kPageBytes;
-  const bool is_whole = bytes % kPageBytes == 0 && pages > 0 && pages < kPages;
-  if (is_whole) {
-    const std::lock_guard lock(mutex_);
-    if (small_bytes_ + bytes > kSlabFrom) return allocate_in_slab(pages);
-    small_bytes_ += bytes;
-  }
-  try {
-    return memory_.allocate(bytes);
-  } catch (...) {
-    if (is_whole) {
-      const std::lock_guard lock(mutex_);
-      small_bytes_ -= bytes;
+size_t PageHeap::held_bytes() noexcept {
+  const std::lock_guard lock(mutex_);
+  return slabs_.size() * kHugeBytes;
+}
+
+// mmap has no alignment argument: map more, cut off both ends.
+void* PageHeap::map(size_t bytes) noexcept {
+  const size_t wanted = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t mapped = wanted + kHugeBytes;
+  void* raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  const auto address = reinterpret_cast<uintptr_t>(raw);
+  const uintptr_t start = (address + kHugeBytes - 1) / kHugeBytes * kHugeBytes;
+  const uintptr_t end = start + wanted;
+  if (start > address) munmap(raw, start - address);
+  if (address + mapped > end) munmap(reinterpret_cast<void*>(end), address + mapped - end);
+  void* block = reinterpret_cast<void*>(start);
+#ifdef MADV_HUGEPAGE
+  madvise(block, wanted, MADV_HUGEPAGE);  // a wish: small pages work too
+#endif
+  return block;
+}
+
+void PageHeap::unmap(void* block, size_t bytes) noexcept {
+  munmap(block, (bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
+}
+
+void* PageHeap::allocate(size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (small_bytes_ + bytes > kSlabFrom) {
+    try {
+      return allocate_in_slab(bytes / kPageBytes);
+    } catch (const std::bad_alloc&) {
+      return nullptr;
     }
-    throw;
   }
+  void* block = std::aligned_alloc(64, bytes);
+  if (block != nullptr) small_bytes_ += bytes;
+  return block;
 }
 
 void* PageHeap::allocate_in_slab(size_t pages) {
@@ -61,7 +95,8 @@ void* PageHeap::allocate_in_slab(size_t pages) {
     return slab->base + first * kPageBytes;
   }
   if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 1);
-  Slab slab{static_cast<char*>(memory_.allocate(kHugeBytes))};
+  Slab slab{static_cast<char*>(map(kHugeBytes))};
+  if (slab.base == nullptr) return nullptr;
   slab.mark(0, pages, true);
   const auto at = std::upper_bound(slabs_.begin(), slabs_.end(), slab.base,
                                    [](char* base, const Slab& s) { return base < s.base; });
@@ -71,24 +106,19 @@ void* PageHeap::allocate_in_slab(size_t pages) {
 
 void PageHeap::release(void* block, size_t bytes) noexcept {
   auto* address = static_cast<char*>(block);
-  const size_t pages = bytes / kPageBytes;
-  const bool is_whole = bytes % kPageBytes == 0 && pages > 0 && pages < kPages;
-  if (is_whole) {
-    const std::lock_guard lock(mutex_);
-    auto after = std::upper_bound(slabs_.begin(), slabs_.end(), address,
-                                  [](char* at, const Slab& slab) { return at < slab.base; });
-    if (after != slabs_.begin() && address < (after - 1)->base + kHugeBytes) {
-      Slab& slab = *(after - 1);
-      slab.mark(static_cast<size_t>(address - slab.base) / kPageBytes, pages, false);
-      if (slab.num_free == kPages) {
-        memory_.release(slab.base, kHugeBytes);
-        slabs_.erase(after - 1);
-      }
-      return;
-    }
+  const std::lock_guard lock(mutex_);
+  auto after = std::upper_bound(slabs_.begin(), slabs_.end(), address,
+                                [](char* at, const Slab& slab) { return at < slab.base; });
+  if (after == slabs_.begin() || address >= (after - 1)->base + kHugeBytes) {
     small_bytes_ -= bytes;
+    return std::free(block);
   }
-  memory_.release(block, bytes);
+  Slab& slab = *(after - 1);
+  slab.mark(static_cast<size_t>(address - slab.base) / kPageBytes, bytes / kPageBytes, false);
+  if (slab.num_free == kPages) {
+    unmap(slab.base, kHugeBytes);
+    slabs_.erase(after - 1);
+  }
 }
 
 }  // namespace monolith

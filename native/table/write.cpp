@@ -259,8 +259,7 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
     const Values source{values, dim};
     writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
-      const float* sum =
-          source.sum(writer.batch(), entry, layout_.kernels(), rows.sum.data());
+      const float* sum = source.sum(writer.batch(), entry, layout_.kernels(), rows.sum.data());
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows,
@@ -352,8 +351,7 @@ AppliedCounts Table::step_rows(const MakeWriter& make_writer, const Source& grad
   numbered([&](uint64_t call) {
     Writer writer = make_writer(call);
     writer.run(true, grads, [&](const Batch::Entry& entry, RowCache& rows) {
-      const float* sum =
-          grads.sum(writer.batch(), entry, layout_.kernels(), rows.sum.data());
+      const float* sum = grads.sum(writer.batch(), entry, layout_.kernels(), rows.sum.data());
       if (layout_.changes_gradients() && sum != rows.sum.data()) {
         sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
       }

@@ -345,17 +345,29 @@ void test_erased_rows_are_reused() {
 }
 
 void test_page_heap_merges_neighbours() {
-  Memory memory;
-  PageHeap heap(memory);
+  PageHeap& heap = PageHeap::shared();
+  CHECK(heap.held_bytes() == 0);  // all tables are gone
   std::vector<void*> blocks;
   for (int i = 0; i < 1024; ++i) blocks.push_back(heap.allocate(kPageBytes));
-  const size_t held = memory.held_bytes();
+  const size_t held = heap.held_bytes();
   for (void* block : blocks) heap.release(block, kPageBytes);
-  CHECK(memory.held_bytes() == 0);
+  CHECK(heap.held_bytes() == 0);
   for (int i = 0; i < 4; ++i) blocks[i] = heap.allocate(256 * kPageBytes);
-  CHECK(memory.held_bytes() <= held);
+  CHECK(heap.held_bytes() <= held);
   for (int i = 0; i < 4; ++i) heap.release(blocks[i], 256 * kPageBytes);
-  CHECK(memory.held_bytes() == 0);
+  CHECK(heap.held_bytes() == 0);
+}
+
+// Two tables of half a slab each fit into few slabs.
+void test_tables_share_slabs() {
+  Table first(adagrad_table(16)), second(adagrad_table(16));
+  const auto keys = keys_from(0, 12000);
+  std::vector<float> rows(keys.size() * 16);
+  for (Table* table : {&first, &second}) {
+    table->lookup_or_insert(keys.data(), keys.size(), rows.data(), nullptr, 1, 1);
+  }
+  const size_t used = first.held_bytes() + second.held_bytes();
+  CHECK(PageHeap::shared().held_bytes() <= used + kHugeBytes);
 }
 
 void test_retired_memory_waits_for_its_readers() {
@@ -394,6 +406,7 @@ int main() {
   test_erase_gives_index_back();
   test_erased_rows_are_reused();
   test_page_heap_merges_neighbours();
+  test_tables_share_slabs();
   test_retired_memory_waits_for_its_readers();
   std::printf("memory: ok\n");
 }
