@@ -1,6 +1,7 @@
 """Many tables over parameter servers (of the seed's group `distributed_ps_test`)."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -356,6 +357,22 @@ def test_lookup_times_of_each_server_go_to_the_sink(make):
     found = [sink.summary("embedding_lookup", each) for each in tags]
     assert [summary.num_times for summary in found] == [1, 2]
     assert found[0].minimum > 0
+
+
+@both_paths
+def test_updates_of_several_threads_all_count(make, is_raw):
+    table = make(3, {"a": 1, "b": 2}, is_raw=is_raw)
+    ids = torch.arange(-50, 50)
+
+    def update(_):
+        for _ in range(20):
+            table.apply_gradients({"a": (ids, torch.ones(100, 1)), "b": (ids, torch.ones(100, 2))})
+            table.lookup({"a": ids})
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(update, range(4)))
+    rows = table.lookup({"a": ids, "b": ids})
+    assert all(own.eq(-80).all() for own in rows.values())
 
 
 def test_a_handle_waits_for_updates(make):
