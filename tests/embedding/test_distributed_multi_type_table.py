@@ -8,21 +8,18 @@ import torch
 
 from monolith.embedding import (
     SGD,
-    Adagrad,
     DistributedMultiTypeHashTable,
     LocalServers,
     PolynomialDecay,
     Segment,
     SlidingFilter,
-    Table,
     TableConfig,
-    Uniform,
     Zeros,
 )
 from monolith.native_training.test_utils import generate_test_hash_table_config
 from monolith.observe import MemorySink
 from monolith.ops import Ragged
-from tests.suites.table_base import NOW, column, floats, keys, random_floats
+from tests.suites.table_base import NOW, column, floats, keys
 
 every_count = pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
 both_paths = pytest.mark.parametrize("is_raw", [True, False])
@@ -30,16 +27,6 @@ both_paths = pytest.mark.parametrize("is_raw", [True, False])
 
 def config_of(name, dim=1, rate=1.0, **options):
     return TableConfig(name, Segment(dim, SGD(rate), Zeros()), **options)
-
-
-def mixed():
-    """Slots of different dims, one with two segments."""
-    segments = [Segment(2, Adagrad(0.5), Uniform(-1, 1)), Segment(1, SGD(0.1))]
-    return {
-        "ad": TableConfig("ad", segments, seed=3),
-        "none": config_of("none", 2),
-        "user": TableConfig("user", Segment(4, SGD(0.5), Uniform(-1, 1))),
-    }
 
 
 @pytest.fixture
@@ -66,52 +53,6 @@ def num_python_calls(call):
     finally:
         sys.setprofile(None)
     return sum(counted)
-
-
-def random_ids(n, seed):
-    return torch.randint(-40, 40, (n,), generator=torch.Generator().manual_seed(seed))
-
-
-def exercise(table):
-    """Writes of every kind to two slots with equal ids; what they read afterwards."""
-    ids = {"ad": random_ids(90, 0), "user": random_ids(70, 0)}
-    dims = {"ad": 3, "user": 4}
-    rows = {slot: (own, random_floats(len(own), dims[slot])) for slot, own in ids.items()}
-    table.assign({slot: (own[:30], values[:30]) for slot, (own, values) in rows.items()})
-    table.assign_add(rows)
-    table.apply_gradients(rows, step=1)
-    table.apply_gradients({"user": rows["user"]}, step=2)
-    return table.lookup({"ad": random_ids(120, 1), "user": random_ids(60, 2)})
-
-
-def one_by_one(configs):
-    """The same on single tables, without shards."""
-
-    class Tables:
-        def __init__(self):
-            self.tables = {n: Table(config, clock=lambda: NOW) for n, config in configs.items()}
-
-        def lookup(self, ids):
-            return {slot: self.tables[slot].lookup(own) for slot, own in ids.items()}
-
-        def __getattr__(self, verb):
-            def call(pairs, **options):
-                for slot, pair in pairs.items():
-                    getattr(self.tables[slot], verb)(*pair, **options)
-
-            return call
-
-    return Tables()
-
-
-@pytest.mark.req("NT-DPS-T4", "NT-DPS-T12")
-@both_paths
-@every_count
-def test_rows_are_those_of_single_tables_bit_for_bit(make, num_ps, is_raw):
-    expected = exercise(one_by_one(mixed()))
-    found = exercise(make(num_ps, mixed(), is_raw=is_raw))
-    assert found.keys() == {"ad", "user"}
-    assert all(torch.equal(found[slot], expected[slot]) for slot in expected)
 
 
 @pytest.mark.req("NT-DPS-T4")

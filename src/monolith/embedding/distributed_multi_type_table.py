@@ -28,8 +28,7 @@ class DistributedMultiTypeHashTable:
     run at once from any two threads. What is missing reads as in `Table.lookup`.
 
     Raw, ids travel as one ragged batch and rows as one flat tensor. Otherwise each slot's ids are
-    split by themselves, and packed for each server; the results are the same. Rows of fp16 and bf16
-    precision are rounded at random by the calls that a shard has seen, so that their last bits
+    split by themselves, and packed for each server; the results are the same. Rows do not
     depend on the number of servers.
 
     Args:

@@ -18,7 +18,8 @@ _WRITES = frozenset({"apply_gradients", "assign", "assign_add", "reinitialize"})
 class GroupHost(CallHost):
     """The tables of a shard, behind calls. Any thread may call at any time.
 
-    Keys arrive as the values and row splits of a `Ragged` with a row per table.
+    Keys arrive as the values and row splits of a `Ragged` with a row per table. A writing call also
+    names its idle tables: those without keys here that have some on other shards.
 
     Args:
         group: the tables; whoever made them closes them.
@@ -38,30 +39,50 @@ class GroupHost(CallHost):
         return narrowed("[GroupHost.lookup]", "rows", rows) if as_float16 else rows
 
     def _do_assign(
-        self, keys: torch.Tensor, splits: torch.Tensor, values: torch.Tensor, now: int
+        self,
+        keys: torch.Tensor,
+        splits: torch.Tensor,
+        values: torch.Tensor,
+        idle: list[str],
+        now: int,
     ) -> None:
         self.group.assign(Ragged(keys, splits), values, now=now)
+        self._count_call(idle, now)
 
     def _do_assign_add(
-        self, keys: torch.Tensor, splits: torch.Tensor, values: torch.Tensor, now: int
+        self,
+        keys: torch.Tensor,
+        splits: torch.Tensor,
+        values: torch.Tensor,
+        idle: list[str],
+        now: int,
     ) -> None:
         self.group.assign_add(Ragged(keys, splits), values, now=now)
+        self._count_call(idle, now)
 
     def _do_apply_gradients(
         self,
         keys: torch.Tensor,
         splits: torch.Tensor,
         grads: torch.Tensor,
+        idle: list[str],
         rates: list[float],
         step: int,
         now: int,
     ) -> tuple[int, ...]:
-        return tuple(
-            self.group._apply_at_rates(Ragged(keys, splits), grads.float(), rates, step, now)
-        )
+        applied = self.group._apply_at_rates(Ragged(keys, splits), grads.float(), rates, step, now)
+        self._count_call(idle, now)
+        return tuple(applied)
 
     def _do_reinitialize(self, name: str, keys: torch.Tensor, now: int) -> torch.Tensor:
         return self.group.reinitialize(name, keys, now=now)
+
+    def _count_call(self, idle: list[str], now: int) -> None:
+        """Let a table count a call of which it has no part, so that all shards count alike."""
+        for name in idle:
+            table = self.group.tables[name]
+            nothing = torch.empty(0, dtype=torch.int64, device="cpu")
+            table._assign_add(nothing, torch.empty(0, table.dim, device="cpu"), now, 1)
 
 
 def short_name(names: list[str]) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from monolith.embedding import checks
-from monolith.embedding.admission import SlidingFilter
+from monolith.embedding.admission import Probabilistic, SlidingFilter
 from monolith.embedding.calls import Clock, wall_clock
-from monolith.embedding.config import TableConfig
+from monolith.embedding.config import TableConfig, segments_of
 from monolith.embedding.entry_config import HashTableConfigInstance
 from monolith.embedding.group_host import GroupHost, narrowed, short_name
 from monolith.embedding.group_rates import GroupRates
@@ -72,6 +72,7 @@ class ShardedGroup:
         self._widths = torch.tensor(self.dims, device="cpu")
         self._rates = GroupRates(ordered, owner)
         self._client = ShardClient(self.name, transports, owner=owner)
+        self._counting = {i: c.name for i, c in enumerate(ordered) if _counts_calls(c)}
         self._is_refusing = any(config.non_finite == "refuse" for config in ordered)
 
     def num_floats(self, keys: Ragged) -> int:
@@ -111,7 +112,7 @@ class ShardedGroup:
         """`TableGroup.assign` or `assign_add` on each shard, as the verb says."""
         time_now = self._clock() if now is None else now
         with self.updates.update():
-            self._client.call(verb, _calls(parts, rows, time_now))
+            self._client.call(verb, self._calls(parts, rows, time_now))
 
     def apply_gradients(
         self,
@@ -131,9 +132,29 @@ class ShardedGroup:
             grads = [narrowed(where, "gradients", part) for part in grads]
         time_now = self._clock() if now is None else now
         with self.updates.update():
-            calls = _calls(parts, grads, rates, step, time_now)
+            calls = self._calls(parts, grads, rates, step, time_now)
             counts = self._client.call("apply_gradients", calls)
         return Applied(*map(sum, zip((0, 0, 0, 0), *counts, strict=True)))
+
+    def _calls(
+        self, parts: Sequence[Ragged], rows: Sequence[torch.Tensor], *options: Any
+    ) -> list[tuple[Any, ...] | None]:
+        """Arguments of a writing call for each shard; one with nothing to do is not asked."""
+        return [
+            (keys.values, keys.row_splits, own, idle, *options)
+            if len(keys.values) or idle
+            else None
+            for keys, own, idle in zip(parts, rows, self._idle(parts), strict=True)
+        ]
+
+    def _idle(self, parts: Sequence[Ragged]) -> list[list[str]]:
+        """For each shard, tables that must count this call although their keys are elsewhere."""
+        if not self._counting or len(parts) == 1:
+            return [[]] * len(parts)
+        lengths = torch.stack([part.lengths[list(self._counting)] for part in parts])
+        is_idle = (lengths == 0) & (lengths.sum(0) > 0)  # (num_shards, num_counting)
+        names = list(self._counting.values())
+        return [[names[i] for i in own.nonzero().flatten().tolist()] for own in is_idle]
 
     def _check_finite(self, parts: Sequence[Ragged], grads: Sequence[torch.Tensor]) -> None:
         """Raise what the shard would, before another shard changes."""
@@ -200,11 +221,7 @@ def table_configs(
     return configs
 
 
-def _calls(
-    parts: Sequence[Ragged], rows: Sequence[torch.Tensor], *options: Any
-) -> list[tuple[Any, ...] | None]:
-    """Arguments for each shard; one without keys has nothing to do."""
-    return [
-        (keys.values, keys.row_splits, own, *options) if len(keys.values) else None
-        for keys, own in zip(parts, rows, strict=True)
-    ]
+def _counts_calls(config: TableConfig) -> bool:
+    """Whether random numbers of a table depend on how many calls it has seen."""
+    is_rounded = any(segment.precision != "fp32" for segment in segments_of(config))
+    return config.kind != "serving" and (is_rounded or isinstance(config.admission, Probabilistic))
