@@ -260,6 +260,11 @@ class TestRefusals:
         with pytest.raises(ValueError, match=text):
             table.apply_gradients({"a": (keys(1), column(1))}, learning_rates={"z": [1.0]})
 
+    def test_a_step_below_zero(self, make):
+        table = make(2, {"a": 1})
+        with pytest.raises(ValueError, match=r"apply_gradients\] expected step"):
+            table.apply_gradients({"a": (keys(1), column(1))}, step=-1)
+
     @both_paths
     def test_a_gradient_that_is_not_finite_leaves_every_server_as_it_was(self, make, is_raw):
         skipping = config_of("b", non_finite="skip")

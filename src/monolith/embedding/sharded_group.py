@@ -124,6 +124,8 @@ class ShardedGroup:
         now: int | None = None,
     ) -> Applied:
         """`TableGroup.apply_gradients` on each shard; counts over all of them."""
+        first = next(iter(self.configs.values()))
+        step = checks.check_step(first, "apply_gradients", step)
         rates = self._rates.at(step, learning_rates)
         if self._is_refusing and len(parts) > 1 and not all(map(is_finite, grads)):
             self._check_finite(parts, grads)
