@@ -94,8 +94,12 @@ void fill_buffer(const Fill& fill, unsigned threads) {
 
 void sum_from_buffer(const Fill& fill, unsigned threads) {
   by_row(fill, threads, [&](float* row, int64_t dim, std::span<const int64_t> places) {
-    std::fill_n(row, dim, 0.0f);
-    for (const int64_t place : places) {
+    if (places.empty()) {
+      std::fill_n(row, dim, 0.0f);
+      return;
+    }
+    std::copy_n(fill.buffer + places[0], dim, row);  // not 0 + x, which loses the sign of -0
+    for (const int64_t place : places.subspan(1)) {
       for (int64_t c = 0; c < dim; ++c) row[c] += fill.buffer[place + c];
     }
   });

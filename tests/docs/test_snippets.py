@@ -5,7 +5,7 @@ import pytest
 from tests.docs.pages import blocks, page
 
 
-@pytest.mark.parametrize("name", ["docs/groups.md", "docs/ragged.md"])
+@pytest.mark.parametrize("name", ["docs/groups.md", "docs/partitioned.md", "docs/ragged.md"])
 def test_snippets_do_what_they_show(name):
     text = "\n".join(blocks(page(name), "python"))
     problems = []

@@ -17,6 +17,8 @@ from monolith.embedding import (
     TableGroup,
     Uniform,
     Zeros,
+    restore_tables,
+    save_tables,
 )
 from monolith.embedding.fused import fused_apply_gradients, fused_lookup
 from monolith.errors import FailedPreconditionError
@@ -160,7 +162,7 @@ class TestRates:
         keys = group.keys({"a": torch.tensor([1])})
         text = (
             r"\[TableGroup.apply_gradients\] expected learning rates of the tables, got some of z; "
-            "the group has a, b"
+            "the tables are a, b"
         )
         with pytest.raises(ValueError, match=text):
             group.apply_gradients(keys, torch.ones(1), learning_rates={"z": [1.0]})
@@ -287,6 +289,20 @@ class TestReinitialize:
         rows = group.tables["slot2"].lookup(torch.tensor([1, 2, 3]))
         assert rows.count_nonzero() == 0
         assert group.reinitialize("slot3", torch.tensor([1, 2, 3])).tolist() == [-1, -1, -1]
+
+
+def test_vector_18_a_save_restores_the_tables_that_both_have(tmp_path):
+    dims = {"slot0": 1, "slot1": 2, "slot2": 2, "slot3": 2}
+    given = {n: TableConfig(n, Segment(dim, SGD(1.0), Zeros())) for n, dim in dims.items()}
+    saved = make_group(Table, [given[n] for n in ("slot0", "slot1", "slot2")])
+    ids = saved.keys({n: torch.tensor([4]) for n in saved.tables})
+    saved.assign(ids, torch.tensor([1.0, 2, 2, 4, 4]))
+    save_tables(list(saved.tables.values()), tmp_path)
+    group = make_group(Table, [given[n] for n in ("slot0", "slot2", "slot3")])
+    missing = restore_tables(list(group.tables.values()), tmp_path, allow_missing=True)
+    assert missing == ["slot3"]
+    ids = group.keys({n: torch.tensor([4]) for n in group.tables})
+    assert group.lookup(ids).tolist() == [1, 4, 4, 0, 0]
 
 
 def numbered_group(kind, dims, rate=0.1):

@@ -1,6 +1,12 @@
 import pytest
 
-from monolith.embedding import DistributedHashTable, ps_device
+from monolith.embedding import (
+    DistributedHashTable,
+    DistributedMultiTypeHashTable,
+    PartitionedHashTable,
+    ps_device,
+)
+from monolith.embedding.table_merge import get_sub_table_name
 from monolith.native_training import distributed_ps, utils
 from monolith.native_training.test_utils import (
     create_test_ps_cluster,
@@ -11,6 +17,9 @@ from tests.suites.table_base import column, keys
 
 def test_names_of_the_reference_system():
     assert distributed_ps.DistributedHashTable is DistributedHashTable
+    assert distributed_ps.DistributedMultiTypeHashTable is DistributedMultiTypeHashTable
+    assert distributed_ps.PartitionedHashTable is PartitionedHashTable
+    assert distributed_ps.get_sub_table_name is get_sub_table_name
     assert distributed_ps.ps_device is ps_device
 
 

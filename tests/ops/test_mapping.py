@@ -144,3 +144,9 @@ gather_back = gather_embeddings_by_input_gradient_back_prop
 def test_what_does_not_fit_is_refused(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+def test_no_ids_are_no_rows():
+    ids, rows = torch.empty(0, dtype=torch.int64), torch.empty(0, 3)
+    assert map_id_to_embedding([ids], [rows], ids).shape == (0, 3)
+    assert gather_embeddings_by_input(ids, rows, ids)[0].shape == (0, 3)

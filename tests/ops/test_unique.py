@@ -2,7 +2,12 @@ import pytest
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.ops import Ragged, fill_with_offset_map, unique_key_with_value_and_offset
+from monolith.ops import (
+    Ragged,
+    fill_with_offset_map,
+    fill_with_offset_map_gradient,
+    unique_key_with_value_and_offset,
+)
 
 KEYS = Ragged.from_lists([[], [0, 1, 2, 1, 0], [0, 1, 0], []])
 DIMS = [1, 2, 3, 4]
@@ -40,6 +45,32 @@ def test_the_gradient_of_a_row_is_the_sum_over_its_copies(num_threads):
     value = torch.arange(12.0).requires_grad_()
     fill(value, num_threads=num_threads).backward(torch.arange(19.0))
     assert value.grad.tolist() == [8, 10, 8, 10, 4, 5, 26, 28, 30, 13, 14, 15]
+
+
+def test_the_gradient_is_to_be_had_without_autograd():
+    pos = [Ragged.from_lists([[], [2, 0], [4], []]), Ragged.from_lists([[], [1], [3], []])]
+    found = fill_with_offset_map_gradient(pos, torch.arange(19.0), offsets(), DIMS)
+    assert [part.tolist() for part in found] == [[4, 5, 8, 10, 13, 14, 15], [8, 10, 26, 28, 30]]
+
+
+def test_the_gradient_of_one_copy_has_its_bits():
+    one = Ragged.from_lists([[0]])
+    (found,) = fill_with_offset_map_gradient([one], torch.tensor([-0.0]), one, [1])
+    assert torch.signbit(found).tolist() == [True]
+
+
+def test_the_gradient_of_a_row_without_copies_is_zero():
+    one, nowhere = Ragged.from_lists([[0]]), Ragged.from_lists([[]])
+    (found,) = fill_with_offset_map_gradient(
+        [one], torch.ones(0), Ragged(nowhere.values.long(), nowhere.row_splits), [1]
+    )
+    assert found.tolist() == [0]
+
+
+def test_a_gradient_of_another_size_is_refused():
+    text = "expected an offset with 3 of 18 floats behind it, got 16"
+    with pytest.raises(InvalidArgumentError, match=text):
+        fill_with_offset_map_gradient([POS], torch.zeros(18), offsets(), DIMS)
 
 
 def test_shards_fill_one_buffer():

@@ -9,6 +9,7 @@ from monolith.embedding.codecs import decode, encode
 from monolith.embedding.config import NUM_PARTITIONS, Segment, TableConfig
 from monolith.embedding.cut import Snapshot
 from monolith.embedding.disk import Progress, load_table, load_tables, restore_tables, save_tables
+from monolith.embedding.distributed_multi_type_table import DistributedMultiTypeHashTable
 from monolith.embedding.distributed_table import DistributedHashTable
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
@@ -30,6 +31,7 @@ from monolith.embedding.optimizers import (
     RMSpropV2,
     RowWiseAdagrad,
 )
+from monolith.embedding.partitioned_table import PartitionedHashTable
 from monolith.embedding.record import Record
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.routing import FloorModRouting, PartitionRouting
@@ -68,6 +70,7 @@ __all__ = [
     "Budget",
     "Constant",
     "DistributedHashTable",
+    "DistributedMultiTypeHashTable",
     "DynamicWdAdagrad",
     "Entries",
     "Expiry",
@@ -85,6 +88,7 @@ __all__ = [
     "Normal",
     "OneBit",
     "PartitionRouting",
+    "PartitionedHashTable",
     "PolynomialDecay",
     "PooledRows",
     "Probabilistic",

@@ -1,9 +1,7 @@
 """One table over parameter servers, with the calls of the reference system."""
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -14,37 +12,9 @@ from monolith.embedding.local_servers import LocalServers, current_servers
 from monolith.embedding.routing import FloorModRouting
 from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.transport import LocalTransport
-from monolith.errors import DeadlineExceededError
+from monolith.embedding.updates import Completion, RunningUpdates
 
 __all__ = ["Completion", "DistributedHashTable"]
-
-
-class Completion:
-    """Done when the updates that were running when it was made have ended.
-
-    Args:
-        running: one per update.
-        name: of the table.
-    """
-
-    def __init__(self, running: Iterable["Future[None]"], name: str) -> None:
-        self._running = list(running)
-        self._name = name
-
-    def is_done(self) -> bool:
-        """Whether all of them have ended."""
-        return all(update.done() for update in self._running)
-
-    def wait(self, timeout_seconds: float = 60.0) -> None:
-        """Wait for all of them; the error of one that failed is raised."""
-        done, running = wait(self._running, timeout_seconds, return_when=FIRST_EXCEPTION)
-        for update in done:
-            update.result()
-        if running:
-            raise DeadlineExceededError(
-                f"[Completion.wait] expected the updates to end within {timeout_seconds} seconds, "
-                f"got {len(running)} that run (table {self._name!r}); wait longer"
-            )
 
 
 class DistributedHashTable:
@@ -83,7 +53,7 @@ class DistributedHashTable:
         routing = FloorModRouting(num_servers)
         self._table = ShardedTable(config, transports, routing=routing, clock=clock)
         self._ids = WeakTensorKeyDictionary()
-        self._running: set[Future[None]] = set()
+        self._updates = RunningUpdates(config.name)
         self._num_applied = 0
         self._lock = threading.Lock()
 
@@ -109,13 +79,13 @@ class DistributedHashTable:
 
     def assign(self, ids: torch.Tensor, values: torch.Tensor) -> "DistributedHashTable":
         """Set the rows of the ids; of equal ones the last wins. Returns this table."""
-        with self._update():
+        with self._updates.update():
             self._table.assign(ids, values)
         return self
 
     def assign_add(self, ids: torch.Tensor, values: torch.Tensor) -> "DistributedHashTable":
         """Add to the rows of the ids; values of equal ones are summed. Returns this table."""
-        with self._update():
+        with self._updates.update():
             self._table.assign_add(ids, values)
         return self
 
@@ -144,7 +114,7 @@ class DistributedHashTable:
             ids.append(self._ids[rows])
             grads.append(grad)
         if ids:
-            with self._update():
+            with self._updates.update():
                 applied = self._table.apply_gradients(
                     torch.cat(ids), torch.cat(grads), step=step, now=now
                 )
@@ -154,25 +124,8 @@ class DistributedHashTable:
 
     def as_op(self) -> Completion:
         """A handle that is done when the updates that run now have ended on every server."""
-        with self._lock:
-            return Completion(self._running, self._table.name)
+        return self._updates.completion()
 
     def stats(self) -> dict[str, int]:
         """Counters of the shards together, and `num_applied`, the steps that this object made."""
         return {**self._table.stats(), "num_applied": self._num_applied}
-
-    @contextmanager
-    def _update(self) -> Iterator[None]:
-        update: Future[None] = Future()
-        with self._lock:
-            self._running.add(update)
-        try:
-            yield
-        except BaseException as error:
-            update.set_exception(error)
-            raise
-        else:
-            update.set_result(None)
-        finally:
-            with self._lock:
-                self._running.discard(update)

@@ -1,16 +1,14 @@
 """The side of a shard: does the calls that arrive, each write once."""
 
 import itertools
-import threading
-from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from monolith.embedding.call_host import Call, CallHost
 from monolith.embedding.calls import TableCalls
 from monolith.embedding.cut import CutStorage
 from monolith.embedding.rows import Rows
-from monolith.errors import AbortedError
 
 __all__ = ["Call", "PlainRows", "ShardHost", "plain_rows"]
 
@@ -61,39 +59,7 @@ _WRITES = frozenset(
 )
 
 
-class Call(NamedTuple):
-    """A call as it travels.
-
-    Attributes:
-        client: who calls.
-        sequence: number of the call among the client's; with `client`, its id.
-        done: every call of the client below this number has its answer, so the shard may forget it.
-        verb: what to do.
-        arguments: plain values.
-    """
-
-    client: int
-    sequence: int
-    done: int
-    verb: str
-    arguments: tuple[Any, ...]
-
-
-class _Client:
-    """Answers to a client's writes that it may ask for again."""
-
-    def __init__(self) -> None:
-        self.done = 0
-        self.answers: dict[int, Future[Any]] = {}
-
-    def forget(self, done: int) -> None:
-        if done > self.done:
-            self.done = done
-            for number in [number for number in self.answers if number < done]:
-                del self.answers[number]
-
-
-class ShardHost:
+class ShardHost(CallHost):
     """A table that is a shard, behind calls. Any thread may call at any time.
 
     Args:
@@ -101,40 +67,10 @@ class ShardHost:
     """
 
     def __init__(self, table: TableCalls) -> None:
+        super().__init__(table.name, _READS, _WRITES)
         self.table = table
-        self._clients: dict[int, _Client] = {}
         self._cuts: dict[int, CutStorage] = {}
         self._cut_numbers = itertools.count()
-        # Entered again by a cut that is collected, and so closed, inside a call.
-        self._lock = threading.RLock()
-
-    def do(self, call: Call) -> Any:
-        """Do the call; a write that came before is not done again, and has the same answer."""
-        if call.verb in _READS:
-            return self._run(call)
-        if call.verb not in _WRITES:
-            raise ValueError(
-                f"[ShardHost.do] expected a verb of a shard, got {call.verb!r} "
-                f"(table {self.table.name!r})"
-            )
-        with self._lock:
-            client = self._clients.setdefault(call.client, _Client())
-            if call.sequence < client.done:
-                raise AbortedError(
-                    f"[ShardHost.do] expected calls from number {client.done} on, got "
-                    f"{call.sequence}, which has its answer (table {self.table.name!r})"
-                )
-            client.forget(call.done)
-            answer = client.answers.get(call.sequence)
-            is_new = answer is None
-            if answer is None:
-                answer = client.answers[call.sequence] = Future()
-        if is_new:
-            try:
-                answer.set_result(self._run(call))
-            except BaseException as error:
-                answer.set_exception(error)
-        return answer.result()
 
     def _run(self, call: Call) -> Any:
         own = getattr(self, f"_do_{call.verb}", None)

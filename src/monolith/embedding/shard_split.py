@@ -10,7 +10,7 @@ from monolith.embedding.counter_random import key_hashes
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Rows
 
-__all__ = ["Split", "by_hash", "concatenated"]
+__all__ = ["Split", "by_hash", "concatenated", "is_finite"]
 
 
 class Split:
@@ -92,3 +92,11 @@ def concatenated(parts: Sequence[Rows]) -> Rows:
 def by_hash(keys: torch.Tensor) -> torch.Tensor:
     """Places of the keys in ascending order of their hash."""
     return torch.from_numpy(np.argsort(key_hashes(keys.numpy())))
+
+
+def is_finite(values: torch.Tensor) -> bool:
+    """Whether there is neither NaN nor infinity; makes nothing of the values' size."""
+    if not values.numel():
+        return True
+    least, most = torch.aminmax(values.detach())
+    return bool(torch.isfinite(least) & torch.isfinite(most))

@@ -15,7 +15,7 @@ from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Applied, Rows
 from monolith.embedding.shard_host import ShardHost, plain_rows
-from monolith.embedding.shard_split import Split, by_hash
+from monolith.embedding.shard_split import Split, by_hash, is_finite
 from monolith.embedding.sharded_cut import ShardedCut
 from monolith.embedding.sharded_reads import ShardedReads
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport
@@ -190,7 +190,7 @@ class ShardedTable(ShardedReads, TableVerbs):
             with self._gate.shared():
                 return fused.apply_gradients(keys, grads, rates, step, now, threads)
         is_checked = self.config.non_finite != "refuse" or self.routing.num_shards == 1
-        if not is_checked and not _is_finite(grads):
+        if not is_checked and not is_finite(grads):
             finite_gradients(self.config, keys.tolist(), grads.detach().numpy())  # raises
         split = Split(self.routing, keys)
         parts = zip(split.parts(keys), split.parts(grads), strict=True)
@@ -284,10 +284,3 @@ class ShardedTable(ShardedReads, TableVerbs):
 
 def _flags(split: Split, absent: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
     return [None] * len(split.sizes) if absent is None else split.parts(absent)
-
-
-def _is_finite(values: torch.Tensor) -> bool:
-    if not values.numel():
-        return True
-    least, most = torch.aminmax(values.detach())  # NaN is both; nothing of their size is made
-    return bool(torch.isfinite(least) & torch.isfinite(most))

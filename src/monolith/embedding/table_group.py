@@ -7,8 +7,8 @@ from types import MappingProxyType
 import torch
 
 from monolith.embedding import checks
-from monolith.embedding.config import segments_of
-from monolith.embedding.group_storage import PerSegment, group_storage
+from monolith.embedding.group_rates import GroupRates
+from monolith.embedding.group_storage import group_storage
 from monolith.embedding.rows import Applied
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import FailedPreconditionError
@@ -56,8 +56,7 @@ class TableGroup:
         self._tables = list(by_name.values())
         self._first = self._tables[0]
         self._dims = torch.tensor([table.dim for table in self._tables], device="cpu")
-        segments = [s for table in self._tables for s in segments_of(table.config)]
-        self._rates = PerSegment([segment.optimizer.schedule for segment in segments])
+        self._rates = GroupRates([table.config for table in self._tables])
         self._storage = group_storage(self._tables, self._dims)
         self._closed: str | None = None
         for table in self._tables:
@@ -179,38 +178,34 @@ class TableGroup:
         Returns:
             Counts over all tables.
         """
+        step = checks.check_step(self._first.config, "apply_gradients", step)
+        rates = self._rates.at(step, learning_rates)
+        return self._apply_at_rates(keys, grads, rates, step, now, num_threads=num_threads)
+
+    def _apply_at_rates(
+        self,
+        keys: Ragged,
+        grads: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int | None,
+        *,
+        num_threads: int | None = None,
+    ) -> Applied:
+        """`apply_gradients` with a rate for each segment of all tables, in the order of names."""
         verb = "apply_gradients"
         threads = self._check(verb, keys, num_threads)
         self._check_flat(verb, "grads", grads, keys)
         checks.check_training(self._first.config, verb)
-        step = checks.check_step(self._first.config, verb, step)
-        rates = self._rates_at(step, learning_rates)
+        if len(rates) != self._rates.num_rates:
+            raise ValueError(
+                f"[TableGroup.{verb}] expected {self._rates.num_rates} learning rates, one per "
+                f"segment of all tables, got {len(rates)}"
+            )
         time_now, is_clamped = self._first._resolve_time(verb, now)
         applied = self._storage.apply_gradients(keys, grads, rates, step, time_now, threads)
         self._count_clamped(is_clamped)
         return applied
-
-    def _rates_at(
-        self, step: int, learning_rates: Mapping[str, Sequence[float]] | None
-    ) -> list[float]:
-        """Of all segments. By name, so that two tables cannot take each other's."""
-        rates = self._rates.at(step)
-        if learning_rates is None:
-            return rates
-        unknown = sorted(set(learning_rates) - set(self.tables))
-        if unknown:
-            raise ValueError(
-                f"[TableGroup.apply_gradients] expected learning rates of the tables, got some of "
-                f"{', '.join(unknown)}; the group has {', '.join(self.tables)}"
-            )
-        given, at = list(rates), 0
-        for table in self._tables:
-            end = at + len(segments_of(table.config))
-            if table.name in learning_rates:
-                own = learning_rates[table.name]
-                given[at:end] = checks.check_rates(table.config, "apply_gradients", step, own)
-            at = end
-        return given
 
     def reinitialize(
         self, name: str, keys: torch.Tensor, *, now: int | None = None

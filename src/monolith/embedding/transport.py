@@ -2,7 +2,7 @@
 
 What crosses it is plain: a verb's name, numbers, tensors, and tuples, lists and dicts of them. A
 call has an id, (client, sequence number), so that one that was lost can be sent again and one that
-comes twice is done once (`shard_host.py`).
+comes twice is done once (`call_host.py`).
 """
 
 import concurrent.futures
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from monolith.embedding.shard_host import Call, ShardHost
+from monolith.embedding.call_host import Call, CallHost
 from monolith.errors import UnavailableError
 
 __all__ = ["LocalTransport", "Pending", "ShardClient", "Transport"]
@@ -56,7 +56,7 @@ class LocalTransport(Transport):
         host: of the shard.
     """
 
-    def __init__(self, host: ShardHost) -> None:
+    def __init__(self, host: CallHost) -> None:
         self.host = host
 
     def send(self, call: Call) -> Pending:
@@ -77,6 +77,7 @@ class ShardClient:
         transports: one per shard.
         timeout_seconds: how long to wait for an answer before the call is sent again.
         num_tries: how often a call is sent at most.
+        owner: whose calls these are, for messages.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class ShardClient:
         *,
         timeout_seconds: float = 30.0,
         num_tries: int = 5,
+        owner: str = "ShardedTable",
     ) -> None:
         if not timeout_seconds >= 0:
             raise ValueError(
@@ -96,7 +98,7 @@ class ShardClient:
             raise ValueError(
                 f"[ShardClient] expected num_tries >= 1, got {num_tries} (table {name!r})"
             )
-        self._name = name
+        self._name, self._owner = name, owner
         self._transports = list(transports)
         self._timeout_seconds = timeout_seconds
         self._num_tries = num_tries
@@ -154,7 +156,7 @@ class ShardClient:
             except _LOST as error:
                 if num_tries == self._num_tries:
                     raise UnavailableError(
-                        f"[ShardedTable.{call.verb}] expected an answer of shard {shard} within "
+                        f"[{self._owner}.{call.verb}] expected an answer of shard {shard} within "
                         f"{self._num_tries} tries of {self._timeout_seconds} seconds, got none: "
                         f"{error!r} (table {self._name!r}); the call may be done in part"
                     ) from error

@@ -64,6 +64,7 @@ from monolith.ops.typed_packing import (
 )
 from monolith.ops.unique import (
     fill_with_offset_map,
+    fill_with_offset_map_gradient,
     unique_key_with_value_and_offset,
 )
 
@@ -85,6 +86,7 @@ __all__ = [
     "StaticReshapeNBuilder",
     "fids",
     "fill_with_offset_map",
+    "fill_with_offset_map_gradient",
     "first_n",
     "flatten_layout",
     "fused_embedding_to_layout",

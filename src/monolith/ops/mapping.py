@@ -59,7 +59,7 @@ def map_id_to_embedding(
         )
     places = _places(where, torch.cat(list(ids)), input_ids)
     found = torch.cat(list(embeddings)).index_select(0, places.view(-1))
-    return found.view(*input_ids.shape, -1)
+    return found.view(*input_ids.shape, found.shape[1])
 
 
 def map_id_to_embedding_gradient_back_prop(
@@ -128,7 +128,8 @@ def gather_embeddings_by_input(
     ids = check_tensor(where, "ids", ids, torch.int64, 1)
     _check_rows(where, "embeddings", ids, embeddings)
     places = _places(where, ids, input_ids)
-    return embeddings.index_select(0, places.view(-1)).view(*input_ids.shape, -1), places
+    found = embeddings.index_select(0, places.view(-1))
+    return found.view(*input_ids.shape, found.shape[1]), places
 
 
 def gather_embeddings_by_input_gradient_back_prop(

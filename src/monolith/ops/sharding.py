@@ -10,7 +10,6 @@ of the next. Features and tables are numbered in the order of their names.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -165,7 +164,7 @@ def sharding_sparse_fids(
         )
     native = load_native()
     values = [column.values for column in columns]
-    sizes = [len(ids) for ids in values]
+    sizes = [ids.numel() for ids in values]
     threads = check_threads(_WHERE, num_threads) or default_threads(sum(sizes))
     addresses = [ids.data_ptr() for ids in values]
     codes = torch.empty(sum(sizes), dtype=torch.int64)
@@ -233,7 +232,7 @@ def _columns(
                 f"{_WHERE} expected feature {name!r} with {kind}, got {column.num_rows}"
             )
         columns.append(Ragged._unchecked(values, column.row_splits))
-    total = sum(len(column.values) for column in columns)
+    total = sum(column.values.numel() for column in columns)
     if total >= _MAX_IDS:
         raise ValueError(f"{_WHERE} expected fewer than {_MAX_IDS} ids in a batch, got {total}")
     return columns
@@ -243,14 +242,14 @@ def _cells(
     columns: list[Ragged], is_shared: list[bool], sizes: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`feature_offset` and `nfl_offset`."""
-    first_cells = np.cumsum([0, *(column.num_rows for column in columns)])
-    first_ids = [0, *accumulate(sizes)]
-    cells = np.full(first_cells[-1] + 1, first_ids[-1], dtype=np.int32)
-    for column, begin, end, first in zip(
-        columns, first_cells, first_cells[1:], first_ids, strict=False
-    ):
-        splits = column.row_splits.numpy()
-        np.add(splits[:-1], first, out=cells[begin:end], casting="unsafe")
+    num_cells = np.array([column.num_rows for column in columns], dtype=np.int64)
+    first_cells = np.concatenate(([0], np.cumsum(num_cells)))
+    first_ids = np.concatenate(([0], np.cumsum(np.array(sizes, dtype=np.int64))))
+    none = torch.empty(0, dtype=torch.int64)
+    splits = torch.cat([none, *(column.row_splits for column in columns)]).numpy()
+    splits = splits + np.repeat(first_ids[:-1], num_cells + 1)
+    last_of_column = np.cumsum(num_cells + 1) - 1  # the first of the next one, or the end
+    cells = np.append(np.delete(splits, last_of_column), first_ids[-1]).astype(np.int32)
     first_cells[-1] += 1
     first_cells[:-1] |= np.array(is_shared, dtype=np.int64) << 31
     return torch.from_numpy(cells), torch.from_numpy(first_cells)

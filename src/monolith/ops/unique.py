@@ -18,7 +18,11 @@ from monolith.ops.native import load_native
 from monolith.ops.ragged import Ragged
 from monolith.ops.tensor_checks import check_tensor, check_threads, default_threads
 
-__all__ = ["fill_with_offset_map", "unique_key_with_value_and_offset"]
+__all__ = [
+    "fill_with_offset_map",
+    "fill_with_offset_map_gradient",
+    "unique_key_with_value_and_offset",
+]
 
 
 def unique_key_with_value_and_offset(key: Ragged, dims: Sequence[int]) -> tuple[Ragged, Ragged]:
@@ -107,6 +111,45 @@ def fill_with_offset_map(
     return filled
 
 
+def fill_with_offset_map_gradient(
+    pos: Sequence[Ragged],
+    gradient: torch.Tensor,
+    offset_map: Ragged,
+    dims: Sequence[int],
+    *,
+    num_threads: int | None = None,
+) -> list[torch.Tensor]:
+    """Gradients of the rows of `fill_with_offset_map`: of each, the sum over its copies.
+
+    Args:
+        pos: as forward.
+        gradient: of the buffer, float32 (size,).
+        offset_map: as forward.
+        dims: as forward.
+        num_threads: as forward.
+
+    Returns:
+        Per shard, flat, the gradients of its rows.
+
+    Raises:
+        TypeError: a tensor is of another dtype.
+        ValueError: the lengths do not fit.
+        InvalidArgumentError: a number or a place is out of range.
+
+    Example:
+        >>> keys = Ragged.from_lists([[7, 8, 7]])
+        >>> _, offsets = unique_key_with_value_and_offset(keys, [2])
+        >>> places = [Ragged.from_lists([[0, 1]])]
+        >>> fill_with_offset_map_gradient(places, torch.arange(6.0), offsets, [2])
+        [tensor([4., 6., 2., 3.])]
+    """
+    where = "[fill_with_offset_map_gradient]"
+    gradient = check_tensor(where, "gradient", gradient, torch.float32, 1)
+    call = _Fill(where, pos, offset_map, dims, len(gradient), num_threads)
+    widths = torch.tensor(dims, dtype=torch.int64)
+    return call.sum(gradient, [int((keys.lengths * widths).sum()) for keys in pos])
+
+
 class _Fill:
     """One pass with everything but rows and buffer."""
 
@@ -144,7 +187,10 @@ class _Fill:
     def sum(self, gradient: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Gradients of the rows."""
         values = [torch.empty(size) for size in sizes]
-        self._run("sum_from_buffer", values, gradient.contiguous())
+        try:
+            self._run("sum_from_buffer", values, gradient.contiguous())
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from error
         return values
 
     def _run(self, name: str, values: Sequence[torch.Tensor], buffer: torch.Tensor) -> None:

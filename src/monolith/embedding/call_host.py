@@ -1,0 +1,91 @@
+"""The side that calls arrive at: does them, each write once."""
+
+import threading
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from monolith.errors import AbortedError
+
+__all__ = ["Call", "CallHost"]
+
+
+class Call(NamedTuple):
+    """A call as it travels.
+
+    Attributes:
+        client: who calls.
+        sequence: number of the call among the client's; with `client`, its id.
+        done: every call of the client below this number has its answer, so the shard may forget it.
+        verb: what to do.
+        arguments: plain values.
+    """
+
+    client: int
+    sequence: int
+    done: int
+    verb: str
+    arguments: tuple[Any, ...]
+
+
+class _Client:
+    """Answers to a client's writes that it may ask for again."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.answers: dict[int, Future[Any]] = {}
+
+    def forget(self, done: int) -> None:
+        if done > self.done:
+            self.done = done
+            for number in [number for number in self.answers if number < done]:
+                del self.answers[number]
+
+
+class CallHost(ABC):
+    """Something behind calls. Any thread may call at any time.
+
+    Args:
+        name: of the table, for messages.
+        reads: verbs that change nothing, and may be done again.
+        writes: verbs that are done once.
+    """
+
+    def __init__(self, name: str, reads: frozenset[str], writes: frozenset[str]) -> None:
+        self.name = name
+        self._reads, self._writes = reads, writes
+        self._clients: dict[int, _Client] = {}
+        # Entered again by a cut that is collected, and so closed, inside a call.
+        self._lock = threading.RLock()
+
+    def do(self, call: Call) -> Any:
+        """Do the call; a write that came before is not done again, and has the same answer."""
+        if call.verb in self._reads:
+            return self._run(call)
+        if call.verb not in self._writes:
+            raise ValueError(
+                f"[{type(self).__name__}.do] expected a verb of a shard, got {call.verb!r} "
+                f"(table {self.name!r})"
+            )
+        with self._lock:
+            client = self._clients.setdefault(call.client, _Client())
+            if call.sequence < client.done:
+                raise AbortedError(
+                    f"[{type(self).__name__}.do] expected calls from number {client.done} on, got "
+                    f"{call.sequence}, which has its answer (table {self.name!r})"
+                )
+            client.forget(call.done)
+            answer = client.answers.get(call.sequence)
+            is_new = answer is None
+            if answer is None:
+                answer = client.answers[call.sequence] = Future()
+        if is_new:
+            try:
+                answer.set_result(self._run(call))
+            except BaseException as error:
+                answer.set_exception(error)
+        return answer.result()
+
+    @abstractmethod
+    def _run(self, call: Call) -> Any:
+        """Do a call whose verb is known."""

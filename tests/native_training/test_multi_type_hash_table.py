@@ -1,0 +1,6 @@
+from monolith.embedding.merged_table import MergedMultiTypeHashTable
+from monolith.native_training import multi_type_hash_table
+
+
+def test_names_of_the_reference_system():
+    assert multi_type_hash_table.MergedMultiTypeHashTable is MergedMultiTypeHashTable
