@@ -37,15 +37,15 @@ test: build  ## run every test but the slow ones (under ten minutes)
 	@echo "== running the tests, without those marked slow"
 	$(PY) -m pytest -m "not slow"
 
-# The shared suite runs on new tables there; on reloaded ones and on shards it is left to `make test`,
-# as are the replay proofs, lookups in compiled graphs, examples and benchmarks.
+# The shared suite runs on the native table there; reference, reloaded and sharded tables are left to
+# `make test`, as are proofs by replay, compiled graphs, examples and benchmarks.
+FAST_IGNORE := disk/test_reloaded test_replay test_autograd test_sharded_table test_sharded_replay \
+  test_transport test_multi_type_bits
 test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
 	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
-	  --ignore=tests/embedding/disk/test_reloaded.py --ignore=tests/embedding/test_replay.py \
-	  --ignore=tests/embedding/test_sharded_table.py \
-	  --ignore=tests/embedding/test_autograd.py --ignore=tests/examples --ignore=tests/benchmarks \
-	  -k "not (TestReference and many_rows)"
+	  $(FAST_IGNORE:%=--ignore=tests/embedding/%.py) --ignore=tests/examples --ignore=tests/benchmarks \
+	  -k "not TestReference and not compiled"
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"

@@ -104,7 +104,7 @@ def test_calls_that_go_astray_change_nothing(routing, num_shards):
     undisturbed = Table(CONFIG, clock=lambda: NOW)
     for each in (table, undisturbed):
         draw = random.Random(5)
-        for _ in range(40):
+        for _ in range(16):
             write(each, draw)
     fates = {fate for transport in transports for fate in transport.seen}
     assert len(fates) == 6
