@@ -109,6 +109,11 @@ def test_merged_splits_become_one():
     assert found.tolist() == [0, 2, 5, 5, 9, 9, 12, 13]
 
 
+def test_merged_splits_begin_where_all_before_them_end():
+    found = normalize_merged_split(tensor(0, 2, 0, 3, 0, 4), tensor(2, 2, 2))
+    assert found.tolist() == [0, 2, 2 + 3, 2 + 3 + 4]
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_a_mask_marks_the_positions_that_have_a_value(dtype):
     mask = gen_seq_mask(tensor(0, 5, 7, 9, 13).to(dtype), 6)
