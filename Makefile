@@ -4,6 +4,8 @@ PY := .venv/bin/python
 SOURCES := $(shell find src native -not -name '*.pyc' -not -name __pycache__ 2>/dev/null)
 # Two builds in one build folder would spoil each other.
 LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
+# Workers of pytest share the cores: a thread without work gives its core to others.
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest
 PIP_INSTALL := $(PY) -m pip install --quiet -c constraints.txt
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -35,7 +37,7 @@ test: build  ## run every test but the slow ones (under ten minutes)
 	@echo "== building and running the C++ tests"
 	bash tools/native_tests.sh plain
 	@echo "== running the tests, without those marked slow"
-	$(PY) -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 # The shared suite runs on the native table there; reference, reloaded and sharded tables are left to
 # `make test`, as are proofs by replay, compiled graphs, examples and benchmarks.
@@ -43,7 +45,7 @@ FAST_IGNORE := disk/test_reloaded test_replay test_autograd test_sharded_table t
   test_transport test_multi_type_bits
 test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
-	$(PY) -m pytest -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
+	$(PYTEST) -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
 	  $(FAST_IGNORE:%=--ignore=tests/embedding/%.py) --ignore=tests/examples --ignore=tests/benchmarks \
 	  -k "not TestReference and not compiled"
 
@@ -51,7 +53,7 @@ test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"
 	bash tools/native_tests.sh plain address thread
 	@echo "== running all tests"
-	$(PY) -m pytest --hypothesis-profile=long
+	$(PYTEST) --hypothesis-profile=long
 
 check: build  ## check format, lint, types, sizes, stubs and the changelog
 	@echo "== checking format, lint, types, sizes, stubs and the changelog"

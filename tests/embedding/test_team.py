@@ -29,12 +29,14 @@ def filled_table():
     return table
 
 
+@pytest.mark.dist
 def test_a_call_neither_adds_threads_to_those_of_torch_nor_ends_some():
     run = [sys.executable, "-c", COUNT_THREADS]
     found = subprocess.run(run, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["0"]
 
 
+@pytest.mark.dist
 def test_a_forked_process_has_threads_of_its_own():
     table, keys = filled_table(), torch.arange(NUM_KEYS)
     expected = table.lookup(keys, num_threads=1)

@@ -40,6 +40,7 @@ def test_the_library_lies_where_the_path_helper_says():
 GEN_OPS = "monolith.native_training.runtime.ops.gen_monolith_ops"
 
 
+@pytest.mark.dist
 @pytest.mark.req("NT-GENOPS-T2")
 def test_a_missing_library_is_named_in_the_error(failed_import):
     package, error = failed_import(GEN_OPS)
@@ -50,6 +51,7 @@ def test_a_missing_library_is_named_in_the_error(failed_import):
     )
 
 
+@pytest.mark.dist
 @pytest.mark.req("NT-GENOPS-T2")
 def test_an_unloadable_library_is_named_with_the_message_of_the_loader(failed_import):
     package, error = failed_import(GEN_OPS, library=b"not a library, but long enough for a header")

@@ -158,7 +158,6 @@ class Budgets(TableCase):
             assert used(table) <= 75_000
         assert table.stats()["num_candidates"] > 20
 
-    @pytest.mark.many_rows
     @pytest.mark.parametrize("rule", [MinCount(1), SlidingFilter(1, capacity=1)])
     def test_import_of_candidates_keeps_the_bound_and_counts_the_rest(self, rule):
         source = self.table(admission=rule)

@@ -54,7 +54,6 @@ class AdmissionFilters(TableCase):
         assert stats["num_candidates"] + stats["num_dropped_candidates"] == 600
         assert abs(stats["num_candidates"] - num_kept) <= 40
 
-    @pytest.mark.many_rows
     @pytest.mark.parametrize(
         ("count", "equal", "expected"),
         [(1, False, 10_000 / 7), (2, False, 20_000 / 7), (1, True, 3482), (2, True, 5751)],

@@ -84,7 +84,6 @@ class Races(TableCase):
         assert (rows.times == TIME).all()
         assert len(table) == table.stats()["num_inserted"] == 2000
 
-    @pytest.mark.many_rows
     def test_ten_threads_copy_the_partitions_of_a_table(self):
         source, target = self.adagrad_table(), self.adagrad_table()
         source.apply_gradients(random_keys(26_000), random_floats(26_000, 4), now=TIME)
@@ -99,7 +98,6 @@ class Races(TableCase):
         assert len(target) == 26_000
         assert_same_rows(source, target)
 
-    @pytest.mark.many_rows
     @pytest.mark.parametrize("verb", ["assign", "import_rows"])
     def test_reader_sees_nothing_that_nobody_wrote(self, verb):
         table, numbers, stop = self.adagrad_table(), random_keys(5000), threading.Event()
@@ -121,7 +119,6 @@ class Races(TableCase):
 
         run_together(times_of(25, stop, write), until(stop, read), until(stop, read))
 
-    @pytest.mark.many_rows
     @pytest.mark.parametrize("verb", ["assign", "import_rows"])
     def test_export_holds_nothing_that_nobody_wrote(self, verb):
         table, numbers, stop = self.adagrad_table(), random_keys(5000), threading.Event()
@@ -142,7 +139,6 @@ class Races(TableCase):
 
         run_together(times_of(25, stop, write), until(stop, export))
 
-    @pytest.mark.many_rows
     def test_number_of_rows_is_off_by_the_keys_of_running_calls_at_most(self):
         table, numbers, stop = self.table(2), torch.arange(20_000), threading.Event()
         erased = numbers[:5000]
@@ -159,6 +155,5 @@ class Races(TableCase):
         )
         assert len(table) == int(table.contains(numbers).sum())
 
-    @pytest.mark.many_rows
     def test_lookups_stay_right_over_twenty_turnovers(self):
         turn_over(self.table(), num_rows=20_000, num_turns=20)

@@ -16,7 +16,7 @@ from tests.suites.table_base import (
 )
 
 CONFIG = TableConfig("user", [Segment(3, SGD(0.5)), Segment(5, Adagrad(0.5), Uniform(-1, 1))])
-MANY = pytest.param(65_536, marks=pytest.mark.many_rows)
+MANY = 65_536
 
 
 class Scale(TableCase):
@@ -24,7 +24,6 @@ class Scale(TableCase):
         """A table of this implementation and the reference, to be treated alike."""
         return self.build(config), ReferenceTable(config, clock=lambda: NOW)
 
-    @pytest.mark.many_rows
     def test_growth_to_a_hundred_thousand_rows(self):
         tables = self.pair()
         numbers, grads = random_keys(100_000), random_floats(100_000, 8)
@@ -88,7 +87,6 @@ class Scale(TableCase):
         assert table.contains(present).all()
         assert not table.contains(absent).any()
 
-    @pytest.mark.many_rows
     def test_erased_rows_come_back_fresh(self):
         tables = self.pair()
         numbers = random_keys(20_000)
@@ -99,7 +97,6 @@ class Scale(TableCase):
         assert len(tables[0]) == 17_000
         assert_same_rows(*tables)
 
-    @pytest.mark.many_rows
     def test_space_of_erased_rows_is_used_again(self):
         table = self.build(CONFIG)
         numbers = random_keys(10_000)
@@ -111,14 +108,12 @@ class Scale(TableCase):
             table.lookup_or_insert(numbers)
         assert table.memory_report()["total_bytes"] <= 1.5 * size
 
-    @pytest.mark.many_rows
     def test_sequential_keys_have_rows_of_their_own(self):
         tables = self.pair()
         for table in tables:
             table.assign(torch.arange(-20_000, 20_000), random_floats(40_000, 8))
         assert_same_rows(*tables)
 
-    @pytest.mark.many_rows
     def test_import_of_a_large_export_equals(self):
         table, reference = self.pair()
         reference.apply_gradients(random_keys(30_000), random_floats(30_000, 8))
