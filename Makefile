@@ -37,7 +37,7 @@ test: build  ## run every test but the slow ones (under ten minutes)
 	@echo "== building and running the C++ tests"
 	bash tools/native_tests.sh plain
 	@echo "== running the tests, without those marked slow"
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -q -n auto -m "not slow"
 
 # The shared suite runs on the native table there; reference, reloaded and sharded tables are left to
 # `make test`, as are proofs by replay, compiled graphs, examples and benchmarks.

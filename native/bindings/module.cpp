@@ -1,6 +1,8 @@
 // The Python module `monolith._native`. One init function per native folder.
 #include <nanobind/nanobind.h>
 
+#include "table/team.h"
+
 void init_codec(nanobind::module_& module);
 void init_group(nanobind::module_& module);
 void init_io(nanobind::module_& module);
@@ -10,6 +12,7 @@ void init_table(nanobind::module_& module);
 void init_touched_key_set(nanobind::module_& module);
 
 NB_MODULE(_native, module) {
+  monolith::Team::watch_forks();
   nanobind::set_leak_warnings(false);  // tables alive at exit are no leak
   module.doc() =
       "Compiled core of monolith. Tensors come as addresses of checked, contiguous memory.";

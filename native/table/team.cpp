@@ -35,18 +35,20 @@ struct OpenMp {
   }
 };
 
-std::atomic<bool> is_forked{false};
+// Whether the pool's threads, torch's or ours, may be those of a parent process.
+std::atomic<bool> is_unwatched{true};
 
 const OpenMp& pool() noexcept {
-  static const OpenMp found = [] {
-    const OpenMp pool = OpenMp::of_torch();
-    const auto note = [] { is_forked.store(true, std::memory_order_relaxed); };
-    return pthread_atfork(nullptr, nullptr, note) == 0 ? pool : OpenMp{};
-  }();
+  static const OpenMp found = OpenMp::of_torch();
   return found;
 }
 
 }  // namespace
+
+void Team::watch_forks() noexcept {
+  const auto note = [] { is_unwatched.store(true, std::memory_order_relaxed); };
+  if (pthread_atfork(nullptr, nullptr, note) == 0) is_unwatched = false;
+}
 
 void Team::start(unsigned num_threads, void* body, Call call) {
   body_ = body;
@@ -57,7 +59,7 @@ void Team::start(unsigned num_threads, void* body, Call call) {
     return call(*this, 0);
   }
   const OpenMp& openmp = pool();
-  if (openmp.parallel == nullptr || is_forked.load(std::memory_order_relaxed)) {
+  if (openmp.parallel == nullptr || is_unwatched.load(std::memory_order_relaxed)) {
     return start_threads(num_threads);
   }
   // A pool that is asked for fewer threads than the last time ends the others: all are asked for.

@@ -19,6 +19,9 @@ class Team {
  public:
   static constexpr unsigned kMaxThreads = 256;
 
+  // To be called once, before threads are used: a fork is noticed from then on.
+  static void watch_forks() noexcept;
+
   // Runs body(team, member) on at most num_threads threads, the calling one among them. The body
   // must not throw (attempt() is for work that may); the first failure is thrown here, after all
   // have ended.

@@ -105,6 +105,13 @@ class TestCalls:
         assert applied == (2, 2, 2, 0)
 
     @KINDS
+    def test_gradients_may_have_a_graph(self, kind):
+        group = scalar_group("a", "b", kind=kind)
+        keys = group.keys({"b": torch.tensor([1])})
+        group.apply_gradients(keys, torch.ones(1, requires_grad=True) * 2)
+        assert group.lookup(keys).tolist() == [-2]
+
+    @KINDS
     def test_missing_keys_read_as_zeros_if_asked(self, kind):
         group = make_group(kind)
         keys = group.keys({"b": torch.tensor([7])})
@@ -226,6 +233,7 @@ class TestRefusals:
         text = r"\[TableGroup.lookup\] expected open tables, got a closed one \(table 'b'\)"
         with pytest.raises(FailedPreconditionError, match=text):
             group.lookup(keys)
+        assert group._storage is None  # which would keep the table's memory
 
     @pytest.mark.parametrize(
         ("keys", "kind", "text"),

@@ -36,6 +36,27 @@ def test_a_call_neither_adds_threads_to_those_of_torch_nor_ends_some():
     assert found.stdout.split() == ["0"]
 
 
+FORK_AFTER_TORCH = """
+import os, torch
+from monolith.embedding import Segment, Table, TableConfig
+torch.set_num_threads(2)
+keys = torch.arange(1_000_000)
+torch.ones(1_000_000).add(1)
+child = os.fork()
+if child == 0:
+    table = Table(TableConfig("user", Segment(4)))
+    os._exit(len(table._lookup(keys[:50_000], True, 0, 2)) != 50_000)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.dist
+def test_a_fork_before_the_first_call_is_noticed():
+    run = [sys.executable, "-c", FORK_AFTER_TORCH]
+    found = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.split() == ["0"]
+
+
 @pytest.mark.dist
 def test_a_forked_process_has_threads_of_its_own():
     table, keys = filled_table(), torch.arange(NUM_KEYS)

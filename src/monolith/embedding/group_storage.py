@@ -108,7 +108,7 @@ class _Loop(GroupStorage):
     ) -> Applied:
         for table, part, rows in self._parts(keys, grads):
             if table.config.non_finite == "refuse":
-                finite_gradients(table.config, part.tolist(), rows.numpy())
+                finite_gradients(table.config, part.tolist(), rows.detach().numpy())
         counts, at = torch.zeros(4, dtype=torch.int64, device="cpu"), 0
         for table, part, rows in self._parts(keys, grads):
             own_rates = rates[at : at + len(segments_of(table.config))]

@@ -8,7 +8,7 @@ import torch
 
 from monolith.embedding import checks
 from monolith.embedding.group_rates import GroupRates
-from monolith.embedding.group_storage import group_storage
+from monolith.embedding.group_storage import GroupStorage, group_storage
 from monolith.embedding.rows import Applied
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import FailedPreconditionError
@@ -57,13 +57,14 @@ class TableGroup:
         self._first = self._tables[0]
         self._dims = torch.tensor([table.dim for table in self._tables], device="cpu")
         self._rates = GroupRates([table.config for table in self._tables])
-        self._storage = group_storage(self._tables, self._dims)
+        self._storage: GroupStorage | None = group_storage(self._tables, self._dims)
         self._closed: str | None = None
         for table in self._tables:
             table._on_close(self._note_closed)
 
     def _note_closed(self, name: str) -> None:
         self._closed = name
+        self._storage = None  # the core would keep the closed table's memory
 
     def keys(self, ids: Mapping[str, torch.Tensor]) -> Ragged:
         """The keys of some tables, int64 (n,) each, as the calls take them.
@@ -117,7 +118,7 @@ class TableGroup:
         threads = self._check("lookup", keys, num_threads)
         initial = self._first._check_missing("lookup", missing)
         step = checks.check_step(self._first.config, "lookup", step)
-        return self._storage.lookup(keys, initial, step, threads)
+        return self._open("lookup").lookup(keys, initial, step, threads)
 
     def assign(
         self,
@@ -152,7 +153,7 @@ class TableGroup:
         threads = self._check(verb, keys, num_threads)
         self._check_flat(verb, "values", values, keys)
         time_now, is_clamped = self._first._resolve_time(verb, now)
-        self._storage.write(verb, keys, values, time_now, threads)
+        self._open(verb).write(verb, keys, values, time_now, threads)
         self._count_clamped(is_clamped)
 
     def apply_gradients(
@@ -203,7 +204,8 @@ class TableGroup:
                 f"segment of all tables, got {len(rates)}"
             )
         time_now, is_clamped = self._first._resolve_time(verb, now)
-        applied = self._storage.apply_gradients(keys, grads, rates, step, time_now, threads)
+        storage = self._open(verb)
+        applied = storage.apply_gradients(keys, grads, rates, step, time_now, threads)
         self._count_clamped(is_clamped)
         return applied
 
@@ -217,13 +219,20 @@ class TableGroup:
         checks.check_tensor(where, "keys", keys, torch.int64, 1)
         return torch.full((len(keys),), -1, dtype=torch.int32, device="cpu")
 
+    def _open(self, verb: str) -> GroupStorage:
+        """What runs a call, also if a table is closed meanwhile."""
+        storage = self._storage
+        if storage is None:
+            raise FailedPreconditionError(
+                f"[TableGroup.{verb}] expected open tables, got a closed one (table "
+                f"{self._closed!r})"
+            )
+        return storage
+
     def _check(self, verb: str, keys: Ragged, num_threads: int | None = None) -> int:
         """Refuse a closed group and wrong keys; the threads of the call."""
         where = f"[TableGroup.{verb}]"
-        if self._closed is not None:
-            raise FailedPreconditionError(
-                f"{where} expected open tables, got a closed one (table {self._closed!r})"
-            )
+        self._open(verb)
         if not isinstance(keys, Ragged):
             raise TypeError(
                 f"{where} expected keys as a Ragged, got {type(keys).__name__}; make one with "
