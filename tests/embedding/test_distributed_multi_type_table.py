@@ -246,7 +246,7 @@ class TestRefusals:
 
     def test_values_of_another_shape(self, make):
         table = make(2, {"a": 1})
-        with pytest.raises(ValueError, match=r"values .*\(1, 1\).*\(1, 2\).*table 'a'"):
+        with pytest.raises(ValueError, match=r"values .*\(1, 1\).*\(1, 2\).*slot 'a'"):
             table.assign({"a": (keys(1), torch.ones(1, 2))})
 
     def test_ids_of_another_dtype(self, make):

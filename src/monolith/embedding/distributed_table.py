@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from monolith.embedding import checks
 from monolith.embedding.calls import Clock, wall_clock
 from monolith.embedding.config import TableConfig
 from monolith.embedding.local_servers import LocalServers, current_servers
@@ -15,6 +16,8 @@ from monolith.embedding.transport import LocalTransport
 from monolith.embedding.updates import Completion, RunningUpdates
 
 __all__ = ["Completion", "DistributedHashTable"]
+
+_APPLY = "[DistributedHashTable.apply_gradients]"
 
 
 class DistributedHashTable:
@@ -104,15 +107,16 @@ class DistributedHashTable:
             now: time of the update in seconds.
         """
         ids, grads = [], []
-        for grad, rows in grads_and_rows:
-            if rows not in self._ids:
-                raise ValueError(
-                    "[DistributedHashTable.apply_gradients] expected results of this table's "
-                    f"lookup, got a tensor of shape {tuple(rows.shape)} that is none "
-                    f"(table {self._table.name!r})"
+        for number, (grad, rows) in enumerate(grads_and_rows):
+            ids.append(self._ids_of(rows, number))
+            which = f"(pair {number}, table {self._table.name!r})"
+            if grad is None:
+                raise TypeError(
+                    f"{_APPLY} expected a gradient, got None {which}; call backward() before, or "
+                    "leave the pair out"
                 )
-            ids.append(self._ids[rows])
-            grads.append(grad)
+            shape = (len(ids[-1]), self._table.dim)
+            grads.append(checks.check_part_rows((_APPLY, which), "grads", grad, shape))
         if ids:
             with self._updates.update():
                 applied = self._table.apply_gradients(
@@ -121,6 +125,22 @@ class DistributedHashTable:
                 with self._lock:
                     self._num_applied += applied.num_applied
         return self
+
+    def _ids_of(self, rows: object, number: int) -> torch.Tensor:
+        """The ids whose lookup gave the rows of a pair."""
+        which = f"(pair {number}, table {self._table.name!r})"
+        if not isinstance(rows, torch.Tensor):
+            raise TypeError(
+                f"{_APPLY} expected rows as a result of this table's lookup, got "
+                f"{type(rows).__name__} {which}"
+            )
+        if rows not in self._ids:
+            raise ValueError(
+                f"{_APPLY} expected results of this table's lookup, got a tensor of shape "
+                f"{tuple(rows.shape)} that is none {which}"
+            )
+        ids: torch.Tensor = self._ids[rows]
+        return ids
 
     def as_op(self) -> Completion:
         """A handle that is done when the updates that run now have ended on every server."""

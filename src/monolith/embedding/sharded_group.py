@@ -92,9 +92,10 @@ class ShardedGroup:
     def check_rows(self, verb: str, name: str, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Refuse ids and rows of a table that do not fit it, or each other."""
         self.check_ids(verb, name, ids)
-        config = self.configs[name]
         kind = "grads" if verb == "apply_gradients" else "values"
-        checks.check_matrix(config, verb, kind, rows, (len(ids), config.dim))
+        where = (f"[{self._owner}.{verb}]", f"(slot {name!r})")
+        shape = (len(ids), self.configs[name].dim)
+        checks.check_matrix_of(where, kind, rows, torch.float32, shape)
 
     def lookup(self, parts: Sequence[Ragged], *, step: int = 0) -> list[torch.Tensor]:
         """Rows of the keys of each shard, flat; shards without keys are not asked."""
