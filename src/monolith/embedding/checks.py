@@ -31,9 +31,11 @@ __all__ = [
     "check_rates",
     "check_rows",
     "check_step",
+    "check_step_of",
     "check_tensor",
     "check_threads",
     "check_time",
+    "check_time_of",
     "check_training",
     "default_threads",
     "hash_ranges",
@@ -213,9 +215,13 @@ def check_training(config: TableConfig, verb: str) -> None:
 
 def check_step(config: TableConfig, verb: str, step: int) -> int:
     """The step as an int; refuses one that is negative or no int64."""
-    step = check_integer(config, verb, "step", step)
+    return check_step_of(_where(config, verb), step)
+
+
+def check_step_of(where: tuple[str, str], step: int) -> int:
+    """`check_step` with the start and end of the message."""
+    step = as_integer(where[0], "step", step, f" {where[1]}")
     if not 0 <= step < 1 << 63:
-        where = _where(config, verb)
         raise ValueError(f"{where[0]} expected step in [0, 2**63), got {step} {where[1]}")
     return step
 
@@ -274,8 +280,12 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
 
 def check_time(config: TableConfig, verb: str, now: int) -> None:
     """Refuse a time that a row cannot have."""
+    check_time_of(_where(config, verb), now)
+
+
+def check_time_of(where: tuple[str, str], now: int) -> None:
+    """`check_time` with the start and end of the message."""
     if not 0 <= now <= MAX_TIME:
-        where = _where(config, verb)
         raise ValueError(
             f"{where[0]} expected now in [0, {MAX_TIME}] seconds, got {now} {where[1]}"
         )
