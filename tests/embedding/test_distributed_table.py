@@ -16,6 +16,7 @@ from monolith.embedding import (
     Zeros,
 )
 from monolith.errors import DeadlineExceededError
+from monolith.observe import MemorySink
 from tests.suites.table_base import NOW, assert_same_rows, column, floats, keys, random_floats
 
 every_count = pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
@@ -87,6 +88,15 @@ def test_equal_ids_are_asked_for_once(make):
     table.table.lookup = lambda ids: asked.append(ids.tolist()) or lookup(ids)
     table.lookup(keys(3, 1, 3, 3))
     assert asked == [[1, 3]]
+
+
+def test_lookup_times_of_each_server_go_to_the_sink():
+    sink = MemorySink()
+    with LocalServers(2) as servers:
+        table = DistributedHashTable(config_of(), servers, sink=sink, model_name="clicks")
+        table.lookup(keys(0, 1))
+    tags = [{"model_name": "clicks", "ps": ps} for ps in ("0", "1")]
+    assert [sink.summary("embedding_lookup", each).num_times for each in tags] == [1, 1]
 
 
 def test_a_lookup_stores_nothing_and_takes_gradients(make):

@@ -12,8 +12,10 @@ from monolith.embedding.config import TableConfig
 from monolith.embedding.local_servers import LocalServers, current_servers
 from monolith.embedding.routing import FloorModRouting
 from monolith.embedding.sharded_table import ShardedTable
+from monolith.embedding.timed_transport import TimedTransport
 from monolith.embedding.transport import LocalTransport
 from monolith.embedding.updates import Completion, RunningUpdates
+from monolith.observe import MetricsSink, NullSink
 
 __all__ = ["Completion", "DistributedHashTable"]
 
@@ -29,6 +31,8 @@ class DistributedHashTable:
         config: what the table is; its learning rates are those of this object's updates.
         servers: hold the shards, which stay when this object is gone; those of the run if None.
         clock: gives the time of an update.
+        sink: takes the lookup times of each server (`timed_transport.py`).
+        model_name: a tag of these times.
 
     Example:
         >>> from monolith.embedding import SGD, Segment, Zeros
@@ -48,11 +52,16 @@ class DistributedHashTable:
         servers: LocalServers | None = None,
         *,
         clock: Clock = wall_clock,
+        sink: MetricsSink | None = None,
+        model_name: str = "",
     ) -> None:
         servers = current_servers() if servers is None else servers
         num_servers = len(servers)
         shards = [servers[i].shard(config, num_servers) for i in range(num_servers)]
-        transports = [LocalTransport(shard) for shard in shards]
+        transports = [
+            TimedTransport(LocalTransport(shard), i, model_name, sink or NullSink())
+            for i, shard in enumerate(shards)
+        ]
         routing = FloorModRouting(num_servers)
         self._table = ShardedTable(config, transports, routing=routing, clock=clock)
         self._ids = WeakTensorKeyDictionary()

@@ -10,7 +10,7 @@ import itertools
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from monolith.embedding.call_host import Call, CallHost
@@ -27,6 +27,9 @@ class Pending(Protocol):
 
     def result(self, timeout: float | None = None) -> Any:
         """The answer, or the shard's error; `TimeoutError` if it does not come in time."""
+
+    def add_done_callback(self, tell: Callable[[Any], object], /) -> None:
+        """Call `tell` when the answer is here, now if it is; what it is given is of no use."""
 
 
 class Transport(ABC):
@@ -47,6 +50,9 @@ class _Answer(NamedTuple):
         if self.error is not None:
             raise self.error
         return self.value
+
+    def add_done_callback(self, tell: Callable[[Any], object], /) -> None:
+        tell(self)
 
 
 class LocalTransport(Transport):
