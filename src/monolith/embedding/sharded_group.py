@@ -35,7 +35,7 @@ class ShardedGroup:
     The caller splits its keys: a call takes one `Ragged` for each shard, with a row per table, and
     flat rows in the same order, as `TableGroup` does. Learning rates travel with each update. A
     call is checked as a whole before the first shard changes. If memory then runs out in one shard,
-    or a shard cannot be reached, the others have done their part.
+    or a shard is closed or cannot be reached, the others have done their part.
 
     Any two calls may run at once from any two threads.
 
