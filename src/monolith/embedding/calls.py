@@ -18,7 +18,14 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Clock", "DEFAULT_CHANGES_BYTES", "TableCalls", "check_options", "resolve_time", "wall_clock"]
+__all__ = [
+    "Clock",
+    "DEFAULT_CHANGES_BYTES",
+    "TableCalls",
+    "check_options",
+    "resolve_time",
+    "wall_clock",
+]
 
 Clock = Callable[[], int]
 """Seconds since 1970."""

@@ -19,8 +19,8 @@ class GroupHost(CallHost):
     """The tables of a shard, behind calls. Any thread may call at any time.
 
     Keys arrive as the values and row splits of a `Ragged` with a row per table. A writing call also
-    names its idle tables: those without keys here that have some on other shards. Times are taken as
-    they are: the caller's clock has clamped them.
+    names its idle tables: those without keys here that have some on other shards. Times are taken
+    as they are: the caller's clock has clamped them.
 
     Args:
         group: the tables; whoever made them closes them.
