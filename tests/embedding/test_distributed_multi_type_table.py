@@ -246,7 +246,7 @@ class TestRefusals:
 
     def test_values_of_another_shape(self, make):
         table = make(2, {"a": 1})
-        with pytest.raises(ValueError, match=r"values .*\(1, 1\).*\(1, 2\).*table 'a'"):
+        with pytest.raises(ValueError, match=r"values .*\(1, 1\).*\(1, 2\).*slot 'a'"):
             table.assign({"a": (keys(1), torch.ones(1, 2))})
 
     def test_ids_of_another_dtype(self, make):
@@ -262,8 +262,11 @@ class TestRefusals:
 
     def test_a_step_below_zero(self, make):
         table = make(2, {"a": 1})
-        with pytest.raises(ValueError, match=r"apply_gradients\] expected step"):
+        text = r"\[DistributedMultiTypeHashTable.{}\] expected step .*got -1 \(table 'a'\)"
+        with pytest.raises(ValueError, match=text.format("apply_gradients")):
             table.apply_gradients({"a": (keys(1), column(1))}, step=-1)
+        with pytest.raises(ValueError, match=text.format("lookup")):
+            table.lookup({"a": keys(1)}, step=-1)
 
     @both_paths
     def test_a_gradient_that_is_not_finite_leaves_every_server_as_it_was(self, make, is_raw):
@@ -330,3 +333,47 @@ def test_a_handle_waits_for_updates(make):
 
 def test_dims_come_in_the_order_of_names(make):
     assert make(2, {"b": 3, "a": 2}).get_table_dim_sizes() == [2, 3]
+
+
+class TestTime:
+    """The clock of the object that updates counts, not that of a server."""
+
+    CONFIG = config_of("a")
+
+    def table(self, servers, clock):
+        return DistributedMultiTypeHashTable({"a": self.CONFIG}, servers, clock=lambda: clock)
+
+    def times(self, servers):
+        shards = [servers[i].shard(self.CONFIG, 2).table for i in range(2)]
+        return [shard.lookup_entry(keys(i)).rows.times.item() for i, shard in enumerate(shards)]
+
+    def test_a_clock_ahead_of_the_servers_gives_the_time(self):
+        with LocalServers(2) as servers:
+            table = self.table(servers, 4_000_000_000)
+            table.assign({"a": (keys(0, 1), column(1, 1))})
+            assert self.times(servers) == [4_000_000_000] * 2
+
+    @pytest.mark.parametrize("verb", ["assign", "assign_add", "apply_gradients", "reinitialize"])
+    def test_a_time_ahead_of_the_clock_is_clamped_and_counted_once(self, verb):
+        with LocalServers(2) as servers:
+            table = self.table(servers, 1000)
+            if verb == "reinitialize":
+                table.reinitialize("a", keys(0, 1), now=1_000_000)
+            else:
+                getattr(table, verb)({"a": (keys(0, 1), column(1, 1))}, now=1_000_000)
+            assert self.times(servers) == [4600, 4600]
+            shards = [servers[i].shard(self.CONFIG, 2).table for i in range(2)]
+            assert [shard.stats()["num_clamped_times"] for shard in shards] == [1, 0]
+
+    @pytest.mark.parametrize("now", [-1, "noon"])
+    def test_a_time_that_is_none_is_refused_before_a_server_changes(self, make, now):
+        table = make(2, {"a": 1, "b": 1})
+        text = r"\[DistributedMultiTypeHashTable.assign\] expected now .*\(table 'a and 1 more'\)"
+        with pytest.raises((TypeError, ValueError), match=text):
+            table.assign({"b": (keys(1), column(1))}, now=now)
+
+    def test_a_slot_that_is_not_there_counts_no_clamped_time(self):
+        with LocalServers(2) as servers:
+            table = self.table(servers, 1000)
+            table.reinitialize("z", keys(0), now=1_000_000)
+            assert servers[0].shard(self.CONFIG, 2).table.stats()["num_clamped_times"] == 0

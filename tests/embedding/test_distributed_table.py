@@ -16,6 +16,7 @@ from monolith.embedding import (
     Zeros,
 )
 from monolith.errors import DeadlineExceededError
+from monolith.observe import MemorySink
 from tests.suites.table_base import NOW, assert_same_rows, column, floats, keys, random_floats
 
 every_count = pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
@@ -89,6 +90,15 @@ def test_equal_ids_are_asked_for_once(make):
     assert asked == [[1, 3]]
 
 
+def test_lookup_times_of_each_server_go_to_the_sink():
+    sink = MemorySink()
+    with LocalServers(2) as servers:
+        table = DistributedHashTable(config_of(), servers, sink=sink, model_name="clicks")
+        table.lookup(keys(0, 1))
+    tags = [{"model_name": "clicks", "ps": ps} for ps in ("0", "1")]
+    assert [sink.summary("embedding_lookup", each).num_times for each in tags] == [1, 1]
+
+
 def test_a_lookup_stores_nothing_and_takes_gradients(make):
     table = make(2, config_of(2, initializer=Uniform(1, 2)))
     rows = table.lookup(keys(1, 2, 1))
@@ -119,10 +129,38 @@ def test_rows_of_elsewhere_have_no_ids(make):
     table = make(2, config_of())
     text = (
         r"\[DistributedHashTable.apply_gradients\] expected results of this table's lookup, got a "
-        r"tensor of shape \(1, 1\) that is none \(table 'user'\)"
+        r"tensor of shape \(1, 1\) that is none \(pair 0, table 'user'\)"
     )
     with pytest.raises(ValueError, match=text):
         table.apply_gradients([(column(1), column(1))])
+
+
+@pytest.mark.parametrize(
+    ("grads", "text"),
+    [
+        ([column(1), column(10, 20)], r"grads of shape \(2, 1\), got \(1, 1\) \(pair 0, "),
+        ([column(1, 2), None], r"a gradient, got None \(pair 1, table 'user'\); call backward"),
+        ([column(1, 2), column(1).int()], r"grads of dtype float32, got int32 \(pair 1, "),
+    ],
+)
+def test_each_gradient_fits_its_own_rows(make, grads, text):
+    table = make(2, config_of())
+    rows = [table.lookup(keys(1, 2)), table.lookup(keys(3))]
+    with pytest.raises((TypeError, ValueError), match=rf"apply_gradients\] expected {text}"):
+        table.apply_gradients(list(zip(grads, rows, strict=True)))
+    assert len(table.table) == 0
+
+
+def test_rows_that_are_no_tensor_are_refused(make):
+    text = r"expected rows as a result of this table's lookup, got list \(pair 0, table 'user'\)"
+    with pytest.raises(TypeError, match=text):
+        make(2, config_of()).apply_gradients([(column(1), [1])])
+
+
+def test_a_gradient_may_have_any_strides(make):
+    table = make(2, config_of(2))
+    table.apply_gradients([(torch.ones(1, 1).expand(2, 2), table.lookup(keys(1, 2)))])
+    assert table.lookup(keys(1, 2)).tolist() == [[-1, -1], [-1, -1]]
 
 
 def test_ids_that_change_after_the_lookup_are_remembered_as_they_were(make):

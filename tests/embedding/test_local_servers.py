@@ -126,6 +126,16 @@ def test_another_config_of_the_same_table_is_refused(servers):
         servers[0].shard(TableConfig("user", Segment(1, Adagrad())))
 
 
+def test_another_number_of_shards_of_the_same_table_is_refused(servers):
+    servers[0].shard(CONFIG, 2)
+    text = (
+        r"\[LocalServer.shard\] expected num_shards 2, which the table has, got 1 "
+        r"\(table 'user' on /job:ps/task:0/device:CPU:0\)"
+    )
+    with pytest.raises(ValueError, match=text):
+        servers[0].shard(CONFIG)
+
+
 def test_another_learning_rate_is_no_other_config(servers):
     shard = servers[0].shard(CONFIG)
     assert servers[0].shard(TableConfig("user", Segment(1, SGD(0.5)))) is shard

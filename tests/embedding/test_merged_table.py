@@ -43,3 +43,21 @@ def test_unknown_slots_are_refused(table):
     text = r"\.assign\] expected slots of the table, got 'z'; it has bias, slot1, slot2"
     with pytest.raises(ValueError, match=text):
         table.assign({"z": (keys(1), column(1))})
+
+
+@pytest.mark.parametrize("verb", ["assign", "assign_add", "apply_gradients"])
+def test_the_rows_of_each_slot_fit_its_own_ids(table, verb):
+    name = "grads" if verb == "apply_gradients" else "values"
+    text = rf"Table\.{verb}\] expected {name} of shape \(2, 2\), got \(1, 2\) \(slot 'slot1'\)"
+    swapped = {"slot1": (keys(1, 2), floats([1, 1])), "slot2": (keys(3), floats([2, 2], [3, 3]))}
+    with pytest.raises(ValueError, match=text):
+        getattr(table, verb)(swapped)
+    assert table.lookup({"slot1": keys(1, 2, 3)})["slot1"].eq(0).all()
+
+
+def test_ids_of_another_dtype_are_refused_by_slot(table):
+    text = r"\.{}\] expected ids of dtype int64, got int32 \(slot 'slot2'\)"
+    with pytest.raises(TypeError, match=text.format("lookup")):
+        table.lookup({"slot1": keys(1), "slot2": keys(1).int()})
+    with pytest.raises(TypeError, match=text.format("assign")):
+        table.assign({"slot2": (keys(1).int(), floats([1, 1]))})

@@ -316,6 +316,14 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"assign\] expected features of the configs, got 'z'"):
             make(2).assign({"z": (keys(1), column(1))})
 
+    def test_rows_of_another_shape_are_refused_by_feature(self, make):
+        text = (
+            r"\[PartitionedHashTable.assign\] expected values of shape \(1, 1\), got \(2, 1\) "
+            r"\(feature 'fc_slot_1'\)"
+        )
+        with pytest.raises(ValueError, match=text):
+            make(2, TWINS, TWIN_OUTPUT).assign({"fc_slot_1": (keys(1), column(1, 2))})
+
 
 def test_two_contexts_know_nothing_of_each_other(make):
     one, two = make(2, TWINS, TWIN_OUTPUT), make(3)

@@ -40,6 +40,11 @@ def configs():
     ]
 
 
+def scheduled(name, rate):
+    """A table of zeros whose rate is what a schedule says."""
+    return TableConfig(name, Segment(1, SGD(lambda step: rate), Zeros()))
+
+
 def make_group(kind=Table, given=None):
     return TableGroup([kind(config, clock=lambda: NOW) for config in given or configs()])
 
@@ -173,6 +178,32 @@ class TestRates:
         )
         with pytest.raises(ValueError, match=text):
             group.apply_gradients(keys, torch.ones(1), learning_rates={"z": [1.0]})
+
+    @pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0])
+    def test_rates_of_a_schedule_are_refused_as_a_table_refuses_them(self, rate):
+        given = [TableConfig("a", Segment(1, SGD(1.0))), scheduled("b", rate)]
+        group = make_group(Table, given)
+        text = rf"\[Table.apply_gradients\] expected learning rates in .*got {rate} \(table 'b'\)"
+        for update in (
+            lambda: group.tables["b"].apply_gradients(torch.tensor([1]), torch.ones(1, 1)),
+            lambda: group.apply_gradients(Ragged.from_lists([[1], [1]]), torch.ones(2)),
+        ):
+            with pytest.raises(ValueError, match=text):
+                update()
+        assert [len(table) for table in group.tables.values()] == [0, 0]
+
+    def test_a_schedule_is_not_asked_for_a_good_rate_where_one_is_given(self):
+        group = make_group(Table, [scheduled("a", -1.0), scheduled("b", 0.5)])
+        keys = Ragged.from_lists([[1], [1]])
+        group.apply_gradients(keys, torch.ones(2), learning_rates={"a": [2.0]})
+        assert group.lookup(keys).tolist() == [-2.0, -0.5]
+
+    def test_rates_of_all_tables_in_one_list_are_refused(self):
+        group = make_group()
+        keys = group.keys({"a": torch.tensor([1])})
+        text = r"apply_gradients\] expected learning_rates as a mapping by table name, got list"
+        with pytest.raises(TypeError, match=text):
+            group.apply_gradients(keys, torch.ones(1), learning_rates=[[1.0]])
 
     def test_rates_of_a_wrong_number_are_refused_with_their_table(self):
         group = scalar_group("a", "b")

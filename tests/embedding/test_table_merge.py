@@ -30,7 +30,9 @@ def test_a_slot_column_has_the_older_name_of_its_table_too():
     assert config.extra_restore_names == (md5("slot_12"),)
 
 
-@pytest.mark.parametrize("name", ["slot_12", "fc_slot_a", "my_fc_slot_12x", "user"])
+@pytest.mark.parametrize(
+    "name", ["slot_12", "fc_slot_a", "my_fc_slot_12", "fc_slot_12x", "fc_slot_12\n", "user"]
+)
 def test_other_names_have_no_older_name(name):
     merged = merge_feature_config({name: FOUR}, ids_carry_slot=True)
     assert merged.sub_table_name_to_config[md5(name)].extra_restore_names is None

@@ -258,3 +258,47 @@ def test_an_unknown_verb_is_refused():
     text = r"\[ShardHost\.do\] expected a verb of a shard, got '__class__' \(table 'user'\)"
     with pytest.raises(ValueError, match=text):
         host.do(Call(1, 0, 0, "__class__", ()))
+
+
+def test_a_client_that_is_gone_is_forgotten():
+    host = ShardHost(Table(TableConfig("user", Segment(1))))
+    for _ in range(5):
+        client = ShardClient("user", [LocalTransport(host)])
+        client.call("assign_add", [(keys(7), column(1), NOW, 1)])
+        assert len(host._clients) == 1
+        del client
+    assert len(host._clients) == 0
+
+
+def test_a_late_copy_of_a_call_of_a_client_that_is_gone_is_refused():
+    table = Table(TableConfig("user", Segment(1)))
+    host = ShardHost(table)
+    assign_once(host)
+    host.do(Call(1, 0, 0, "bye", ()))
+    text = (
+        r"\[ShardHost\.do\] expected calls of a client that is there, got number 0 of one that "
+        r"is gone \(table 'user'\)"
+    )
+    with pytest.raises(AbortedError, match=text):
+        assign_once(host)
+    assert table.num_update_calls == 1
+
+
+def test_the_memory_of_gone_clients_is_bounded():
+    host = ShardHost(Table(TableConfig("user", Segment(1))))
+    for client in range(2000):
+        host.do(Call(client, 0, 0, "bye", ()))
+    assert len(host._gone) == 1024
+
+
+class RefusingTransport(Transport):
+    def send(self, call):
+        raise UnavailableError("nobody")
+
+
+def test_a_client_goes_quietly_where_a_shard_cannot_be_reached():
+    host = ShardHost(Table(TableConfig("user", Segment(1))))
+    client = ShardClient("user", [LocalTransport(host), RefusingTransport(), LocalTransport(host)])
+    client.call("assign_add", [(keys(7), column(1), NOW, 1), None, None])
+    del client  # an error of a finalizer would be a warning, and so an error
+    assert len(host._clients) == 0

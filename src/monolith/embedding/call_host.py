@@ -7,7 +7,12 @@ from typing import Any, NamedTuple
 
 from monolith.errors import AbortedError
 
-__all__ = ["Call", "CallHost"]
+__all__ = ["BYE", "Call", "CallHost"]
+
+BYE = "bye"
+"""Verb of a client's last call: the host forgets the answers it kept for it."""
+
+_MAX_GONE = 1024  # clients of which late copies of calls are still refused
 
 
 class Call(NamedTuple):
@@ -55,6 +60,7 @@ class CallHost(ABC):
         self.name = name
         self._reads, self._writes = reads, writes
         self._clients: dict[int, _Client] = {}
+        self._gone: dict[int, None] = {}  # in order
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.RLock()
 
@@ -62,12 +68,19 @@ class CallHost(ABC):
         """Do the call; a write that came before is not done again, and has the same answer."""
         if call.verb in self._reads:
             return self._run(call)
+        if call.verb == BYE:
+            return self._forget(call.client)
         if call.verb not in self._writes:
             raise ValueError(
                 f"[{type(self).__name__}.do] expected a verb of a shard, got {call.verb!r} "
                 f"(table {self.name!r})"
             )
         with self._lock:
+            if call.client in self._gone:
+                raise AbortedError(
+                    f"[{type(self).__name__}.do] expected calls of a client that is there, got "
+                    f"number {call.sequence} of one that is gone (table {self.name!r})"
+                )
             client = self._clients.setdefault(call.client, _Client())
             if call.sequence < client.done:
                 raise AbortedError(
@@ -85,6 +98,13 @@ class CallHost(ABC):
             except BaseException as error:
                 answer.set_exception(error)
         return answer.result()
+
+    def _forget(self, client: int) -> None:
+        with self._lock:
+            self._clients.pop(client, None)
+            self._gone[client] = None
+            while len(self._gone) > _MAX_GONE:
+                del self._gone[next(iter(self._gone))]
 
     @abstractmethod
     def _run(self, call: Call) -> Any:

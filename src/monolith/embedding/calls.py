@@ -18,7 +18,14 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Clock", "DEFAULT_CHANGES_BYTES", "TableCalls", "check_options", "wall_clock"]
+__all__ = [
+    "Clock",
+    "DEFAULT_CHANGES_BYTES",
+    "TableCalls",
+    "check_options",
+    "resolve_time",
+    "wall_clock",
+]
 
 Clock = Callable[[], int]
 """Seconds since 1970."""
@@ -30,6 +37,16 @@ _FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contrac
 def wall_clock() -> int:
     """The machine's time in whole seconds."""
     return int(time.time())
+
+
+def resolve_time(where: tuple[str, str], clock: Clock, now: int | None) -> tuple[int, bool]:
+    """The time of a writing call, and whether it was clamped; `where` is of the message."""
+    clock_now = as_integer(where[0], "the clock's time", clock(), f" {where[1]}")
+    latest = clock_now + _FUTURE_SECONDS
+    now = clock_now if now is None else as_integer(where[0], "now", now, f" {where[1]}")
+    time_now = min(now, latest)
+    checks.check_time_of(where, time_now)
+    return time_now, now > latest
 
 
 def check_options(config: TableConfig, clock: Clock, changes_bytes: int) -> int:
@@ -153,12 +170,7 @@ class TableCalls(TableStorage):
 
     def _resolve_time(self, verb: str, now: int | None) -> tuple[int, bool]:
         """The time of a writing call, and whether it was clamped."""
-        clock_now = self._clock_time(verb)
-        latest = clock_now + _FUTURE_SECONDS
-        now = clock_now if now is None else checks.check_integer(self.config, verb, "now", now)
-        time_now = min(now, latest)
-        checks.check_time(self.config, verb, time_now)
-        return time_now, now > latest
+        return resolve_time((f"[Table.{verb}]", f"(table {self.name!r})"), self._clock, now)
 
     def _clock_time(self, verb: str) -> int:
         return checks.check_integer(self.config, verb, "the clock's time", self._clock())

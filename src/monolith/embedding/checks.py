@@ -23,14 +23,19 @@ __all__ = [
     "check_key",
     "check_keys",
     "check_matrix",
+    "check_matrix_of",
     "check_num_keys",
+    "check_part",
+    "check_part_rows",
     "check_partitions",
     "check_rates",
     "check_rows",
     "check_step",
+    "check_step_of",
     "check_tensor",
     "check_threads",
     "check_time",
+    "check_time_of",
     "check_training",
     "default_threads",
     "hash_ranges",
@@ -59,6 +64,24 @@ def check_tensor(
         dtype: what it must be.
         ndim: number of its dimensions.
     """
+    value = check_part(where, name, value, dtype, ndim)
+    start, end = where[0], where[1] and f" {where[1]}"
+    if not value.is_contiguous():
+        raise ValueError(
+            f"{start} expected contiguous {name}, got strides {value.stride()}{end}; "
+            "call .contiguous()"
+        )
+    if value.is_neg():
+        raise ValueError(
+            f"{start} expected {name} as they are in memory, got a negated view{end}; "
+            "call .resolve_neg()"
+        )
+
+
+def check_part(
+    where: tuple[str, str], name: str, value: object, dtype: torch.dtype, ndim: int
+) -> torch.Tensor:
+    """`check_tensor` of a part that will be copied with others: it may have any strides."""
     start, end = where[0], where[1] and f" {where[1]}"
     if not isinstance(value, torch.Tensor):
         raise TypeError(
@@ -84,15 +107,24 @@ def check_tensor(
         raise ValueError(
             f"{start} expected {name} with {ndim} dimension(s), got shape {tuple(value.shape)}{end}"
         )
-    if not value.is_contiguous():
+    return value
+
+
+def check_part_rows(
+    where: tuple[str, str], name: str, rows: object, shape: tuple[int, int]
+) -> torch.Tensor:
+    """Refuse a part that is no float32 matrix of `shape`."""
+    part = check_part(where, name, rows, torch.float32, 2)
+    _check_shape(where, name, part, shape)
+    return part
+
+
+def _check_shape(
+    where: tuple[str, str], name: str, values: torch.Tensor, shape: tuple[int, int]
+) -> None:
+    if tuple(values.shape) != shape:
         raise ValueError(
-            f"{start} expected contiguous {name}, got strides {value.stride()}{end}; "
-            "call .contiguous()"
-        )
-    if value.is_neg():
-        raise ValueError(
-            f"{start} expected {name} as they are in memory, got a negated view{end}; "
-            "call .resolve_neg()"
+            f"{where[0]} expected {name} of shape {shape}, got {tuple(values.shape)} {where[1]}"
         )
 
 
@@ -157,21 +189,19 @@ def check_matrix(
     config: TableConfig, verb: str, name: str, values: torch.Tensor, shape: tuple[int, int]
 ) -> None:
     """Refuse values that are not a contiguous float32 CPU matrix of `shape`."""
-    _check_matrix(_where(config, verb), name, values, torch.float32, shape)
+    check_matrix_of(_where(config, verb), name, values, torch.float32, shape)
 
 
-def _check_matrix(
+def check_matrix_of(
     where: tuple[str, str],
     name: str,
     values: torch.Tensor,
     dtype: torch.dtype,
     shape: tuple[int, int],
 ) -> None:
+    """Refuse values that are not a contiguous CPU matrix of `dtype` and `shape`."""
     check_tensor(where, name, values, dtype, 2)
-    if tuple(values.shape) != shape:
-        raise ValueError(
-            f"{where[0]} expected {name} of shape {shape}, got {tuple(values.shape)} {where[1]}"
-        )
+    _check_shape(where, name, values, shape)
 
 
 def check_training(config: TableConfig, verb: str) -> None:
@@ -185,9 +215,13 @@ def check_training(config: TableConfig, verb: str) -> None:
 
 def check_step(config: TableConfig, verb: str, step: int) -> int:
     """The step as an int; refuses one that is negative or no int64."""
-    step = check_integer(config, verb, "step", step)
+    return check_step_of(_where(config, verb), step)
+
+
+def check_step_of(where: tuple[str, str], step: int) -> int:
+    """`check_step` with the start and end of the message."""
+    step = as_integer(where[0], "step", step, f" {where[1]}")
     if not 0 <= step < 1 << 63:
-        where = _where(config, verb)
         raise ValueError(f"{where[0]} expected step in [0, 2**63), got {step} {where[1]}")
     return step
 
@@ -235,7 +269,7 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
         )
     for name, dtype in column_dtypes(config).items():
         shape = (len(rows), sizes[name])
-        _check_matrix(where, name, rows.columns[name], getattr(torch, dtype), shape)
+        check_matrix_of(where, name, rows.columns[name], getattr(torch, dtype), shape)
     times = rows.times.numpy()  # torch would start a team of threads for a minimum
     if len(times) and not (times.min() >= 0 and times.max() <= MAX_TIME):
         raise ValueError(
@@ -246,8 +280,12 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
 
 def check_time(config: TableConfig, verb: str, now: int) -> None:
     """Refuse a time that a row cannot have."""
+    check_time_of(_where(config, verb), now)
+
+
+def check_time_of(where: tuple[str, str], now: int) -> None:
+    """`check_time` with the start and end of the message."""
     if not 0 <= now <= MAX_TIME:
-        where = _where(config, verb)
         raise ValueError(
             f"{where[0]} expected now in [0, {MAX_TIME}] seconds, got {now} {where[1]}"
         )

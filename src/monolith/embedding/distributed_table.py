@@ -6,15 +6,20 @@ from collections.abc import Sequence
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from monolith.embedding import checks
 from monolith.embedding.calls import Clock, wall_clock
 from monolith.embedding.config import TableConfig
 from monolith.embedding.local_servers import LocalServers, current_servers
 from monolith.embedding.routing import FloorModRouting
 from monolith.embedding.sharded_table import ShardedTable
+from monolith.embedding.timed_transport import TimedTransport
 from monolith.embedding.transport import LocalTransport
 from monolith.embedding.updates import Completion, RunningUpdates
+from monolith.observe import MetricsSink, NullSink
 
 __all__ = ["Completion", "DistributedHashTable"]
+
+_APPLY = "[DistributedHashTable.apply_gradients]"
 
 
 class DistributedHashTable:
@@ -26,6 +31,8 @@ class DistributedHashTable:
         config: what the table is; its learning rates are those of this object's updates.
         servers: hold the shards, which stay when this object is gone; those of the run if None.
         clock: gives the time of an update.
+        sink: takes the lookup times of each server (`timed_transport.py`).
+        model_name: a tag of these times.
 
     Example:
         >>> from monolith.embedding import SGD, Segment, Zeros
@@ -45,11 +52,16 @@ class DistributedHashTable:
         servers: LocalServers | None = None,
         *,
         clock: Clock = wall_clock,
+        sink: MetricsSink | None = None,
+        model_name: str = "",
     ) -> None:
         servers = current_servers() if servers is None else servers
         num_servers = len(servers)
         shards = [servers[i].shard(config, num_servers) for i in range(num_servers)]
-        transports = [LocalTransport(shard) for shard in shards]
+        transports = [
+            TimedTransport(LocalTransport(shard), i, model_name, sink or NullSink())
+            for i, shard in enumerate(shards)
+        ]
         routing = FloorModRouting(num_servers)
         self._table = ShardedTable(config, transports, routing=routing, clock=clock)
         self._ids = WeakTensorKeyDictionary()
@@ -104,15 +116,16 @@ class DistributedHashTable:
             now: time of the update in seconds.
         """
         ids, grads = [], []
-        for grad, rows in grads_and_rows:
-            if rows not in self._ids:
-                raise ValueError(
-                    "[DistributedHashTable.apply_gradients] expected results of this table's "
-                    f"lookup, got a tensor of shape {tuple(rows.shape)} that is none "
-                    f"(table {self._table.name!r})"
+        for number, (grad, rows) in enumerate(grads_and_rows):
+            ids.append(self._ids_of(rows, number))
+            which = f"(pair {number}, table {self._table.name!r})"
+            if grad is None:
+                raise TypeError(
+                    f"{_APPLY} expected a gradient, got None {which}; call backward() before, or "
+                    "leave the pair out"
                 )
-            ids.append(self._ids[rows])
-            grads.append(grad)
+            shape = (len(ids[-1]), self._table.dim)
+            grads.append(checks.check_part_rows((_APPLY, which), "grads", grad, shape))
         if ids:
             with self._updates.update():
                 applied = self._table.apply_gradients(
@@ -121,6 +134,22 @@ class DistributedHashTable:
                 with self._lock:
                     self._num_applied += applied.num_applied
         return self
+
+    def _ids_of(self, rows: object, number: int) -> torch.Tensor:
+        """The ids whose lookup gave the rows of a pair."""
+        which = f"(pair {number}, table {self._table.name!r})"
+        if not isinstance(rows, torch.Tensor):
+            raise TypeError(
+                f"{_APPLY} expected rows as a result of this table's lookup, got "
+                f"{type(rows).__name__} {which}"
+            )
+        if rows not in self._ids:
+            raise ValueError(
+                f"{_APPLY} expected results of this table's lookup, got a tensor of shape "
+                f"{tuple(rows.shape)} that is none {which}"
+            )
+        ids: torch.Tensor = self._ids[rows]
+        return ids
 
     def as_op(self) -> Completion:
         """A handle that is done when the updates that run now have ended on every server."""

@@ -12,14 +12,15 @@ from monolith.ops import Ragged
 __all__ = ["GroupHost", "narrowed", "short_name"]
 
 _READS = frozenset({"lookup"})
-_WRITES = frozenset({"apply_gradients", "assign", "assign_add", "reinitialize"})
+_WRITES = frozenset({"apply_gradients", "assign", "assign_add", "count_clamped", "reinitialize"})
 
 
 class GroupHost(CallHost):
     """The tables of a shard, behind calls. Any thread may call at any time.
 
     Keys arrive as the values and row splits of a `Ragged` with a row per table. A writing call also
-    names its idle tables: those without keys here that have some on other shards.
+    names its idle tables: those without keys here that have some on other shards. Times are taken
+    as they are: the caller's clock has clamped them.
 
     Args:
         group: the tables; whoever made them closes them.
@@ -46,7 +47,7 @@ class GroupHost(CallHost):
         idle: list[str],
         now: int,
     ) -> None:
-        self.group.assign(Ragged(keys, splits), values, now=now)
+        self.group._write_at("assign", Ragged(keys, splits), values, now)
         self._count_call(idle, now)
 
     def _do_assign_add(
@@ -57,7 +58,7 @@ class GroupHost(CallHost):
         idle: list[str],
         now: int,
     ) -> None:
-        self.group.assign_add(Ragged(keys, splits), values, now=now)
+        self.group._write_at("assign_add", Ragged(keys, splits), values, now)
         self._count_call(idle, now)
 
     def _do_apply_gradients(
@@ -70,12 +71,16 @@ class GroupHost(CallHost):
         step: int,
         now: int,
     ) -> tuple[int, ...]:
-        applied = self.group._apply_at_rates(Ragged(keys, splits), grads.float(), rates, step, now)
+        applied = self.group._apply_at(Ragged(keys, splits), grads.float(), rates, step, now)
         self._count_call(idle, now)
         return tuple(applied)
 
     def _do_reinitialize(self, name: str, keys: torch.Tensor, now: int) -> torch.Tensor:
-        return self.group.reinitialize(name, keys, now=now)
+        return self.group._reinitialize_at(name, keys, now)
+
+    def _do_count_clamped(self, names: list[str]) -> None:
+        for name in names:
+            self.group.tables[name]._count_clamped()
 
     def _count_call(self, idle: list[str], now: int) -> None:
         """Let a table count a call of which it has no part, so that all shards count alike."""

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["LocalServer", "LocalServers", "current_server", "current_servers", "ps_device"]
 
 
+class _Shard(NamedTuple):
+    host: ShardHost
+    num_shards: int  # of the whole table
+
+
 class LocalServer:
     """One server. Any thread may use it at any time.
 
@@ -33,7 +38,7 @@ class LocalServer:
         self.index = index
         self.label = ps_label(index)
         self._lock = threading.Lock()
-        self._shards: dict[str, ShardHost] = {}
+        self._shards: dict[str, _Shard] = {}
         self._parameters: dict[str, torch.nn.Parameter] = {}
         self._is_closed = False
 
@@ -49,15 +54,21 @@ class LocalServer:
         with self._lock:
             self._check_open("shard")
             found = self._shards.get(config.name)
-            if found is None or found.table._is_closed:
-                found = self._shards[config.name] = make_shard(config, num_shards)
-            expected, got = found.table.config, shard_config(config, num_shards)
+            if found is None or found.host.table._is_closed:
+                found = _Shard(make_shard(config, num_shards), num_shards)
+                self._shards[config.name] = found
+            if found.num_shards != num_shards:
+                raise ValueError(
+                    f"[LocalServer.shard] expected num_shards {found.num_shards}, which the table "
+                    f"has, got {num_shards} (table {config.name!r} on {self.label})"
+                )
+            expected, got = found.host.table.config, shard_config(config, num_shards)
             if _without_rates(expected) != _without_rates(got):
                 raise ValueError(
                     f"[LocalServer.shard] expected the config that the table has, {expected}, "
                     f"got {got} (table {config.name!r} on {self.label})"
                 )
-            return found
+            return found.host
 
     def parameter(self, name: str, initial: torch.Tensor) -> torch.nn.Parameter:
         """The dense parameter of that name; made with a copy of `initial` if there is none."""
@@ -88,8 +99,8 @@ class LocalServer:
         """Free the tables and forget the parameters. Closing twice is fine."""
         with self._lock:
             self._is_closed = True
-            for host in self._shards.values():
-                host.close()
+            for shard in self._shards.values():
+                shard.host.close()
             self._shards.clear()
             self._parameters.clear()
 

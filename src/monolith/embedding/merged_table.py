@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
+from monolith.embedding import checks
 from monolith.embedding.entry_config import HashTableConfigInstance
 from monolith.embedding.rows import Applied
 from monolith.embedding.table_merge import SubTables, merge_feature_config
@@ -76,12 +77,16 @@ class MergedMultiTypeHashTable:
     ) -> None:
         self.sub_tables: SubTables = merge_feature_config(slot_to_config, ids_carry_slot=True)
         self.table = factory(self.sub_tables.sub_table_name_to_config)
+        configs = self.sub_tables.sub_table_name_to_config
+        self._dims = {table: config.table(table).dim for table, config in configs.items()}
 
     def lookup(
         self, slot_to_id: Mapping[str, torch.Tensor], *, step: int = 0
     ) -> dict[str, torch.Tensor]:
         """Rows of the ids, of the slots that are asked for; nothing is stored."""
         slots = self._by_table("lookup", slot_to_id)
+        for slot, each in slot_to_id.items():
+            checks.check_part(_where("lookup", slot), "ids", each, torch.int64, 1)
         ids = {table: torch.cat([slot_to_id[s] for s in own]) for table, own in slots.items()}
         found: dict[str, torch.Tensor] = {}
         for table, rows in self.table.lookup(ids, step=step).items():
@@ -132,6 +137,20 @@ class MergedMultiTypeHashTable:
     def _joined(self, verb: str, pairs: Pairs) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         joined = {}
         for table, slots in self._by_table(verb, pairs).items():
+            for slot in slots:
+                self._check_pair(verb, slot, *pairs[slot])
             ids, rows = zip(*(pairs[slot] for slot in slots), strict=True)
             joined[table] = (torch.cat(ids), torch.cat(rows))
         return joined
+
+    def _check_pair(self, verb: str, slot: str, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Joined, rows that one slot lacks could be those that another has too many."""
+        where = _where(verb, slot)
+        checks.check_part(where, "ids", ids, torch.int64, 1)
+        dim = self._dims[self.sub_tables.feature_to_sub_table_name[slot]]
+        name = "grads" if verb == "apply_gradients" else "values"
+        checks.check_part_rows(where, name, rows, (len(ids), dim))
+
+
+def _where(verb: str, slot: str) -> tuple[str, str]:
+    return f"[MergedMultiTypeHashTable.{verb}]", f"(slot {slot!r})"

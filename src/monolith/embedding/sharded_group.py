@@ -1,13 +1,14 @@
 """Many tables over shards: one call to each shard for all tables, each way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 
 from monolith.embedding import checks
 from monolith.embedding.admission import Probabilistic, SlidingFilter
-from monolith.embedding.calls import Clock, wall_clock
+from monolith.embedding.calls import Clock, resolve_time, wall_clock
 from monolith.embedding.config import TableConfig, segments_of
 from monolith.embedding.entry_config import HashTableConfigInstance
 from monolith.embedding.group_host import GroupHost, narrowed, short_name
@@ -34,7 +35,7 @@ class ShardedGroup:
     The caller splits its keys: a call takes one `Ragged` for each shard, with a row per table, and
     flat rows in the same order, as `TableGroup` does. Learning rates travel with each update. A
     call is checked as a whole before the first shard changes. If memory then runs out in one shard,
-    or a shard cannot be reached, the others have done their part.
+    or a shard is closed or cannot be reached, the others have done their part.
 
     Any two calls may run at once from any two threads.
 
@@ -79,25 +80,51 @@ class ShardedGroup:
         """Floats in the rows of the keys."""
         return int((keys.lengths * self._widths).sum())
 
-    def check_ids(self, verb: str, name: str, ids: torch.Tensor) -> None:
-        """Refuse ids of a table that is not here, or of a wrong kind."""
+    def check_ids(self, verb: str, name: str, ids: torch.Tensor, which: str = "") -> None:
+        """Refuse ids of a table that is not here, or of a wrong kind; `which` as in check_rows."""
         where = f"[{self._owner}.{verb}]"
         if name not in self.configs:
             raise ValueError(
                 f"{where} expected slots of the table, got {name!r}; it has "
                 f"{', '.join(self.configs)}"
             )
-        checks.check_tensor((where, f"(slot {name!r})"), "ids", ids, torch.int64, 1)
+        which = which or f"(slot {name!r})"
+        checks.check_tensor((where, which), "ids", ids, torch.int64, 1)
 
-    def check_rows(self, verb: str, name: str, ids: torch.Tensor, rows: torch.Tensor) -> None:
-        """Refuse ids and rows of a table that do not fit it, or each other."""
-        self.check_ids(verb, name, ids)
-        config = self.configs[name]
+    def check_rows(
+        self, verb: str, name: str, ids: torch.Tensor, rows: torch.Tensor, which: str = ""
+    ) -> None:
+        """Refuse ids and rows of a table that do not fit it, or each other.
+
+        Args:
+            verb: what they are for.
+            name: of the table.
+            ids: int64 (n,).
+            rows: float32 (n, dim).
+            which: end of the message, where the caller does not know the table as a slot.
+        """
+        self.check_ids(verb, name, ids, which)
         kind = "grads" if verb == "apply_gradients" else "values"
-        checks.check_matrix(config, verb, kind, rows, (len(ids), config.dim))
+        where = (f"[{self._owner}.{verb}]", which or f"(slot {name!r})")
+        shape = (len(ids), self.configs[name].dim)
+        checks.check_matrix_of(where, kind, rows, torch.float32, shape)
+
+    def _where(self, verb: str) -> tuple[str, str]:
+        return f"[{self._owner}.{verb}]", f"(table {self.name!r})"
+
+    @contextmanager
+    def _time(self, verb: str, now: int | None, name: str | None = None) -> Iterator[int]:
+        """Around an update, of all tables or of one: its time, counted once if it was clamped."""
+        time_now, is_clamped = resolve_time(self._where(verb), self._clock, now)
+        with self.updates.update():
+            yield time_now
+            names = [own for own in self.configs if name in (None, own)]
+            if is_clamped and names:
+                self._client.call("count_clamped", [(names,)] + [None] * (self.num_shards - 1))
 
     def lookup(self, parts: Sequence[Ragged], *, step: int = 0) -> list[torch.Tensor]:
         """Rows of the keys of each shard, flat; shards without keys are not asked."""
+        step = checks.check_step_of(self._where("lookup"), step)
         calls = [
             (part.values, part.row_splits, step, self._as_float16) if len(part.values) else None
             for part in parts
@@ -110,8 +137,7 @@ class ShardedGroup:
         self, verb: str, parts: Sequence[Ragged], rows: Sequence[torch.Tensor], now: int | None
     ) -> None:
         """`TableGroup.assign` or `assign_add` on each shard, as the verb says."""
-        time_now = self._clock() if now is None else now
-        with self.updates.update():
+        with self._time(verb, now) as time_now:
             self._client.call(verb, self._calls(parts, rows, time_now))
 
     def apply_gradients(
@@ -124,16 +150,14 @@ class ShardedGroup:
         now: int | None = None,
     ) -> Applied:
         """`TableGroup.apply_gradients` on each shard; counts over all of them."""
-        first = next(iter(self.configs.values()))
-        step = checks.check_step(first, "apply_gradients", step)
+        step = checks.check_step_of(self._where("apply_gradients"), step)
         rates = self._rates.at(step, learning_rates)
         if self._is_refusing and len(parts) > 1 and not all(map(is_finite, grads)):
             self._check_finite(parts, grads)
         if self._as_float16:
             where = f"[{self._owner}.apply_gradients]"
             grads = [narrowed(where, "gradients", part) for part in grads]
-        time_now = self._clock() if now is None else now
-        with self.updates.update():
+        with self._time("apply_gradients", now) as time_now:
             calls = self._calls(parts, grads, rates, step, time_now)
             counts = self._client.call("apply_gradients", calls)
         return Applied(*map(sum, zip((0, 0, 0, 0), *counts, strict=True)))
@@ -172,8 +196,7 @@ class ShardedGroup:
         self, name: str, parts: Sequence[torch.Tensor], now: int | None
     ) -> list[torch.Tensor]:
         """`TableGroup.reinitialize` of the keys of each shard."""
-        time_now = self._clock() if now is None else now
-        with self.updates.update():
+        with self._time("reinitialize", now, name) as time_now:
             return self._client.call("reinitialize", [(name, part, time_now) for part in parts])
 
 

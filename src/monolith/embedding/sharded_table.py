@@ -64,7 +64,7 @@ class ShardedTable(ShardedReads, TableVerbs):
         - The budget is divided among the shards. A key is refused, or makes another row go, when
           its own shard is full, and each shard has a fixed cost of its own.
         - A call is checked as a whole before the first shard changes. If memory then runs out in
-          one shard, or a shard cannot be reached, the others have done their part.
+          one shard, or a shard is closed or cannot be reached, the others have done their part.
         - A cut is one moment of the calls made through this object, not of those of other clients.
         - Two update calls that run at once may be numbered in another order by each shard.
         - `FloorModRouting`: the cap of `MinCount` counts for each shard, and `SlidingFilter`, whose

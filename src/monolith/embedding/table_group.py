@@ -1,7 +1,8 @@
 """Many tables behind one call: one fused lookup and one fused update for all of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import torch
@@ -150,11 +151,21 @@ class TableGroup:
         now: int | None,
         num_threads: int | None,
     ) -> None:
+        with self._first_time(verb, now) as time_now:
+            self._write_at(verb, keys, values, time_now, num_threads)
+
+    def _write_at(
+        self,
+        verb: str,
+        keys: Ragged,
+        values: torch.Tensor,
+        time_now: int,
+        num_threads: int | None = None,
+    ) -> None:
+        """`assign` or `assign_add` at a time that is taken as it is."""
         threads = self._check(verb, keys, num_threads)
         self._check_flat(verb, "values", values, keys)
-        time_now, is_clamped = self._first._resolve_time(verb, now)
         self._open(verb).write(verb, keys, values, time_now, threads)
-        self._count_clamped(is_clamped)
 
     def apply_gradients(
         self,
@@ -181,19 +192,20 @@ class TableGroup:
         """
         step = checks.check_step(self._first.config, "apply_gradients", step)
         rates = self._rates.at(step, learning_rates)
-        return self._apply_at_rates(keys, grads, rates, step, now, num_threads=num_threads)
+        with self._first_time("apply_gradients", now) as time_now:
+            return self._apply_at(keys, grads, rates, step, time_now, num_threads=num_threads)
 
-    def _apply_at_rates(
+    def _apply_at(
         self,
         keys: Ragged,
         grads: torch.Tensor,
         rates: list[float],
         step: int,
-        now: int | None,
+        time_now: int,
         *,
         num_threads: int | None = None,
     ) -> Applied:
-        """`apply_gradients` with a rate for each segment of all tables, in the order of names."""
+        """`apply_gradients` at a time, with a rate for each segment in the order of names."""
         verb = "apply_gradients"
         threads = self._check(verb, keys, num_threads)
         self._check_flat(verb, "grads", grads, keys)
@@ -203,11 +215,7 @@ class TableGroup:
                 f"[TableGroup.{verb}] expected {self._rates.num_rates} learning rates, one per "
                 f"segment of all tables, got {len(rates)}"
             )
-        time_now, is_clamped = self._first._resolve_time(verb, now)
-        storage = self._open(verb)
-        applied = storage.apply_gradients(keys, grads, rates, step, time_now, threads)
-        self._count_clamped(is_clamped)
-        return applied
+        return self._open(verb).apply_gradients(keys, grads, rates, step, time_now, threads)
 
     def reinitialize(
         self, name: str, keys: torch.Tensor, *, now: int | None = None
@@ -215,6 +223,18 @@ class TableGroup:
         """`Table.reinitialize` of one table; -1 for every key where there is no such table."""
         if name in self.tables:
             return self.tables[name].reinitialize(keys, now=now)
+        return self._without_table(keys)
+
+    def _reinitialize_at(self, name: str, keys: torch.Tensor, time_now: int) -> torch.Tensor:
+        """`reinitialize` at a time that is taken as it is."""
+        if name not in self.tables:
+            return self._without_table(keys)
+        table = self.tables[name]
+        table._check_keys("reinitialize", keys)
+        checks.check_training(table.config, "reinitialize")
+        return table._reinitialize(keys, time_now)
+
+    def _without_table(self, keys: torch.Tensor) -> torch.Tensor:
         where = ("[TableGroup.reinitialize]", "")
         checks.check_tensor(where, "keys", keys, torch.int64, 1)
         return torch.full((len(keys),), -1, dtype=torch.int32, device="cpu")
@@ -262,7 +282,11 @@ class TableGroup:
     def _num_floats(self, keys: Ragged) -> int:
         return int((keys.lengths * self._dims).sum())
 
-    def _count_clamped(self, is_clamped: bool) -> None:
+    @contextmanager
+    def _first_time(self, verb: str, now: int | None) -> Iterator[int]:
+        """The time of a writing call, counted by every table if clamped when it has succeeded."""
+        time_now, is_clamped = self._first._resolve_time(verb, now)
+        yield time_now
         for table in self._tables if is_clamped else ():
             table._count_clamped()
 

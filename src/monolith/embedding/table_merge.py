@@ -10,7 +10,7 @@ from monolith.embedding.entry_config import HashTableConfigInstance
 
 __all__ = ["SubTables", "get_sub_table_name", "merge_feature_config", "no_merge_feature_config"]
 
-_OLD_SLOT = re.compile(r"fc_(?=slot_\d+$)")
+_OLD_SLOT = re.compile(r"\Afc_(?=slot_[0-9]+\Z)")
 
 
 class SubTables(NamedTuple):

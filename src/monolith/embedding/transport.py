@@ -6,14 +6,16 @@ comes twice is done once (`call_host.py`).
 """
 
 import concurrent.futures
+import contextlib
 import itertools
 import secrets
 import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from monolith.embedding.call_host import Call, CallHost
+from monolith.embedding.call_host import BYE, Call, CallHost
 from monolith.errors import UnavailableError
 
 __all__ = ["LocalTransport", "Pending", "ShardClient", "Transport"]
@@ -27,6 +29,9 @@ class Pending(Protocol):
 
     def result(self, timeout: float | None = None) -> Any:
         """The answer, or the shard's error; `TimeoutError` if it does not come in time."""
+
+    def add_done_callback(self, tell: Callable[[Any], object], /) -> None:
+        """Call `tell` when the answer is here, now if it is; what it is given is of no use."""
 
 
 class Transport(ABC):
@@ -47,6 +52,9 @@ class _Answer(NamedTuple):
         if self.error is not None:
             raise self.error
         return self.value
+
+    def add_done_callback(self, tell: Callable[[Any], object], /) -> None:
+        tell(self)
 
 
 class LocalTransport(Transport):
@@ -107,6 +115,8 @@ class ShardClient:
         self._running: set[int] = set()
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.RLock()
+        # Hosts outlive their clients, and would keep the last answer of each.
+        weakref.finalize(self, _say_bye, self._transports, self._client).atexit = False
 
     def call(self, verb: str, arguments: Sequence[tuple[Any, ...] | None]) -> list[Any]:
         """One call per shard; a shard without arguments is not asked.
@@ -162,3 +172,10 @@ class ShardClient:
                     ) from error
             pending = self._send(shard, call)
         raise AssertionError("num_tries is at least 1")
+
+
+def _say_bye(transports: list[Transport], client: int) -> None:
+    """Let the shards forget a client; one that cannot be reached keeps its last answers."""
+    for transport in transports:
+        with contextlib.suppress(Exception):  # nobody is there to whom it would be raised
+            transport.send(Call(client, 0, 0, BYE, ()))
