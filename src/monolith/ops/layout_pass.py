@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
+from monolith.ops.host import host_empty, host_zeros
 from monolith.ops.layout_plan import LayoutPlan
 from monolith.ops.native import load_native
 from monolith.ops.tensor_checks import default_threads
@@ -66,7 +67,8 @@ class LayoutPass:
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs."""
-        outputs = [torch.empty((self._batch_size, *tail)) for tail in self._plan.tails]
+        tails, float32 = self._plan.tails, torch.float32
+        outputs = [host_empty(self._batch_size, *tail, dtype=float32) for tail in tails]
         addresses = [output.data_ptr() for output in outputs]
         lists, sizes = self._lists(tensors)
         plan, offsets, threads = self._arguments()
@@ -79,7 +81,7 @@ class LayoutPass:
         """Gradients of the rows, one flat tensor of each size."""
         found = [None if gradient is None else gradient.contiguous() for gradient in gradients]
         addresses = [0 if gradient is None else gradient.data_ptr() for gradient in found]
-        tensors = [torch.zeros(size) for size in sizes]
+        tensors = [host_zeros(size, dtype=torch.float32) for size in sizes]
         lists, list_sizes = self._lists(tensors)
         plan, offsets, threads = self._arguments()
         load_native().layout_to_gradients(plan, offsets, addresses, lists, list_sizes, threads)

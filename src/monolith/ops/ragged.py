@@ -82,7 +82,7 @@ class Ragged:
                 )
             flat.extend(row)
             splits.append(len(flat))
-        given = torch.tensor(flat)
+        given = torch.tensor(flat, device="cpu")
         if given.numel() and not torch.can_cast(given.dtype, dtype):  # torch makes a 1 of 1.5
             raise TypeError(
                 f"[Ragged.from_lists] expected values of dtype {name_of(dtype)}, got "
