@@ -161,7 +161,9 @@ class Ragged:
 
     @classmethod
     def from_arrow(cls, array: "pyarrow.Array | pyarrow.ChunkedArray") -> "Ragged":
-        """Copy lists of numbers from Arrow: an array of any list type, or a column of a table.
+        """Copy lists of numbers from Arrow: an array of lists, or such a column of a table.
+
+        Lists, large lists and lists of a fixed size are taken, views of lists are not.
 
         Example:
             >>> import pyarrow

@@ -156,8 +156,10 @@ def sharding_sparse_fids(
         >>> [(code >> 32, code & 0xFFFFFFFF) for code in sharded.fid_offset.tolist()]
         [(0, 0), (1, 0), (0, 0), (0, 3), (1, 3)]
     """
-    ps_num = max(1, ps_num)
-    columns = _columns(features, configs, frozenset(shared), batch_size)
+    if ps_num < 0:
+        raise ValueError(f"{_WHERE} expected ps_num of at least 0, got {ps_num}")
+    ps_num, shared = max(1, ps_num), frozenset(shared)
+    columns = _columns(features, configs, shared, batch_size)
     if version not in _VERSIONS or ps_num >= SHARED // max(1, len(configs.feature_names)):
         raise ValueError(
             f"{_WHERE} expected a version of {_VERSIONS} and few enough shards, got version "
@@ -232,7 +234,8 @@ def _columns(
             raise ValueError(
                 f"{_WHERE} expected feature {name!r} with {kind}, got {column.num_rows}"
             )
-        columns.append(Ragged._unchecked(values, column.row_splits))
+        splits = check_tensor(_WHERE, f"row_splits of {name!r}", column.row_splits, torch.int64, 1)
+        columns.append(Ragged._unchecked(values, splits))
     total = sum(column.values.numel() for column in columns)
     if total >= _MAX_IDS:
         raise ValueError(f"{_WHERE} expected fewer than {_MAX_IDS} ids in a batch, got {total}")

@@ -186,6 +186,8 @@ def fused_reorder_by_indices(
     if num_shards < 1:
         raise ValueError(f"{where} expected at least 1 shard, got {num_shards}")
     _check_length(where, "dim_sizes", len(dim_sizes), "inputs", len(inputs))
+    if min(dim_sizes, default=1) < 1:
+        raise ValueError(f"{where} expected dim_sizes of at least 1, got {list(dim_sizes)}")
     columns = [
         check_tensor(where, f"inputs[{i}]", ids, torch.int64, 1) for i, ids in enumerate(inputs)
     ]

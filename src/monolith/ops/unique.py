@@ -163,18 +163,15 @@ class _Fill:
         size: int,
         num_threads: int | None,
     ) -> None:
-        self._keys = [
-            (check_tensor(where, f"pos[{i}]", keys.values, torch.int64, 1), keys.row_splits)
-            for i, keys in enumerate(pos)
-        ]
+        self._keys = [_checked(where, f"pos[{i}]", keys) for i, keys in enumerate(pos)]
         for keys in pos:
             self._dims = _widths(where, dims, keys.num_rows)
         if not pos:
             self._dims = host_int64(dims)
-        offsets = check_tensor(where, "offset_map", offset_map.values, torch.int64, 1)
-        self._offsets = (offsets, offset_map.row_splits)
+        self._offsets = _checked(where, "offset_map", offset_map)
         self._size = size
-        self._threads = check_threads(where, num_threads) or default_threads(len(offsets))
+        num_offsets = len(self._offsets[0])
+        self._threads = check_threads(where, num_threads) or default_threads(num_offsets)
 
     def fill(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """The buffer."""
@@ -223,6 +220,12 @@ class _FillWithOffsetMap(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The sum over the copies of each row."""
         return None, *ctx.call.sum(gradient, ctx.sizes)
+
+
+def _checked(where: str, name: str, ids: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and row splits."""
+    values = check_tensor(where, name, ids.values, torch.int64, 1)
+    return values, check_tensor(where, f"row_splits of {name}", ids.row_splits, torch.int64, 1)
 
 
 def _array(tensor: torch.Tensor) -> tuple[int, int]:
