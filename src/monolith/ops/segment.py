@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from monolith.ops.host import host_range
+from monolith.ops.ragged import Ragged
+from monolith.ops.rowids import fused_value_rowids
 from monolith.ops.tensor_checks import check_tensor
 
 __all__ = [
@@ -230,7 +232,7 @@ def _rows_of(where: str, splits: torch.Tensor, values: torch.Tensor) -> torch.Te
             f"{where} expected row_splits that ascend from 0 to {values.shape[0]}, the number of "
             f"values, got {splits.tolist()[:8]}"
         )
-    return host_range(len(lengths)).repeat_interleave(lengths)
+    return fused_value_rowids(Ragged._unchecked(values, splits))
 
 
 def _sum(rows: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:

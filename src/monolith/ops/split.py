@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 from monolith.ops.host import host_int64, host_range
 from monolith.ops.id_groups import bucket_order, first_seen
 from monolith.ops.ragged import Ragged
+from monolith.ops.rowids import fused_value_rowids
 from monolith.ops.tensor_checks import check_tensor
 
 __all__ = [
@@ -94,7 +95,7 @@ def ragged_split_by_indices(
     order, counts = bucket_order(where, indices, num_splits)
     _check_length(where, "indices", len(order), "values", len(ragged.values))
     num_rows = ragged.num_rows
-    rows = host_range(num_rows).repeat_interleave(ragged.lengths)
+    rows = fused_value_rowids(ragged)
     lengths = torch.bincount(indices.long() * num_rows + rows, minlength=num_splits * num_rows)
     splits = torch.nn.functional.pad(lengths.view(num_splits, num_rows).cumsum(1), (1, 0))
     sizes = counts.tolist()
@@ -194,8 +195,9 @@ def fused_reorder_by_indices(
     num_inputs = len(columns)
     lengths = host_int64([len(ids) for ids in columns])
     ids = torch.cat(columns) if columns else host_int64([])
-    groups, firsts, _ = first_seen(where, Ragged.from_lengths(ids, lengths))
-    inputs_of = host_range(num_inputs).repeat_interleave(lengths)[firsts]
+    fused = Ragged.from_lengths(ids, lengths)
+    groups, firsts, _ = first_seen(where, fused)
+    inputs_of = fused_value_rowids(fused)[firsts]
     distinct = ids[firsts]
     buckets = torch.remainder(distinct, num_shards) * num_inputs + inputs_of
     order, sizes = bucket_order(where, buckets, max(1, num_shards * num_inputs))
