@@ -3,8 +3,19 @@
 #include <algorithm>
 #include <bit>
 #include <random>
+#include <stdexcept>
+#include <string>
 
 namespace monolith {
+
+void check_splits(const std::string& start, std::span<const int64_t> splits, size_t num_values) {
+  const bool is_right = !splits.empty() && splits.front() == 0 &&
+                        splits.back() == static_cast<int64_t>(num_values) &&
+                        std::is_sorted(splits.begin(), splits.end());
+  if (is_right) return;
+  throw std::invalid_argument(start + " from 0 to " + std::to_string(num_values) +
+                              ", the number of values, ascending, got others");
+}
 
 FirstSeen::FirstSeen() : salt_((uint64_t{std::random_device()()} << 32) | 1) {}
 
@@ -15,6 +26,7 @@ void FirstSeen::clear(size_t n) {
 
 void first_seen(std::span<const int64_t> ids, std::span<const int64_t> row_splits, int64_t* groups,
                 int64_t* firsts, int64_t* counts) {
+  check_splits("[first_seen] expected row_splits", row_splits, ids.size());
   FirstSeen seen;
   uint32_t next = 0;
   for (size_t row = 0; row + 1 < row_splits.size(); ++row) {

@@ -3,11 +3,16 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "table/hash.h"
 
 namespace monolith {
+
+// Throws std::invalid_argument, which begins with `start`, if the splits do not ascend from 0 to
+// the number of values.
+void check_splits(const std::string& start, std::span<const int64_t> splits, size_t num_values);
 
 // Finds equal ids by hash; the memory is used again from call to call. Not for two threads.
 class FirstSeen {
@@ -41,6 +46,7 @@ class FirstSeen {
 // Numbers the distinct ids of each row in the order in which they are first seen, over all rows.
 // groups: (num_ids,), the number of each id; firsts: (num_ids,), where each number is first seen,
 // of which as many are written as there are numbers; counts: (num_rows,), numbers of each row.
+// Throws std::invalid_argument, before anything is written, if the row splits are wrong.
 void first_seen(std::span<const int64_t> ids, std::span<const int64_t> row_splits, int64_t* groups,
                 int64_t* firsts, int64_t* counts);
 

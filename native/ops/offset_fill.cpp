@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "ops/id_groups.h"
 #include "table/team.h"
 
 namespace monolith {
@@ -27,6 +28,7 @@ struct Piece {
 }
 
 void check_part(const Fill& fill, const FillPart& part) {
+  check_splits("[fill_with_offset_map] expected row_splits of pos", part.splits, part.keys.size());
   int64_t needed = 0;
   for (size_t slot = 0; slot < fill.dims.size(); ++slot) {
     const int64_t dim = fill.dims[slot];
@@ -50,6 +52,8 @@ void check_part(const Fill& fill, const FillPart& part) {
 }
 
 std::vector<Piece> pieces_of(const Fill& fill) {
+  check_splits("[fill_with_offset_map] expected row_splits of offset_map", fill.offset_splits,
+               fill.offsets.size());
   std::vector<Piece> pieces;
   for (const FillPart& part : fill.parts) {
     check_part(fill, part);

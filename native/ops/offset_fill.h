@@ -26,7 +26,8 @@ struct Fill {
 };
 
 // Copies rows to their places. Throws std::invalid_argument, before anything is written, if a part
-// has too few values, or if a key or a place does not exist.
+// has too few values, if splits do not ascend from 0 to the number of values, or if a key or a
+// place does not exist.
 void fill_buffer(const Fill& fill, unsigned threads);
 // The opposite: each row becomes the sum of its places in the buffer, in their order.
 void sum_from_buffer(const Fill& fill, unsigned threads);

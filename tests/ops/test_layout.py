@@ -240,6 +240,13 @@ def run(rows=None, sharded=None, configs=None):
     return fused_embedding_to_layout(rows, sharded, configs or small_configs())
 
 
+@pytest.mark.parametrize("size", [17, 19])
+def test_one_tensor_for_all_shards_of_another_size_is_refused(size):
+    text = f"expected 18 floats in the rows of all shards, got {size}"
+    with pytest.raises(ValueError, match=text):
+        run([torch.ones(size)], small_shards(version=4))
+
+
 def test_another_number_of_tensors_is_refused():
     with pytest.raises(
         ValueError, match="expected 4 tensors of rows, one per table and shard, got 1"

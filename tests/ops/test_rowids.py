@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from monolith.ops import NestedRagged, Ragged, fused_value_rowids
@@ -96,6 +97,12 @@ def test_splits_of_an_unchecked_object_are_checked_before_memory_is_written(spli
 def test_meta_tensors_give_the_shape():
     rowids = fused_value_rowids(Ragged.from_lists(ROWS, device="meta"))
     assert (rowids.is_meta, rowids.dtype, rowids.shape) == (True, torch.int64, (3,))
+
+
+def test_fake_tensors_give_the_shape():
+    with FakeTensorMode():
+        rowids = fused_value_rowids(Ragged.from_lists(ROWS))
+    assert (type(rowids), rowids.dtype, rowids.shape) == (FakeTensor, torch.int64, (3,))
 
 
 def test_a_compiled_function_computes_it_in_its_graph(compiled):

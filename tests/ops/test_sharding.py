@@ -127,6 +127,7 @@ TWO = Ragged.from_lists([[1], [2]])
         ({"a": TWO}, {"batch_size": 3}, "expected feature 'a' with 3 rows, got 2"),
         ({"a": TWO}, {"shared": ["a"]}, "expected feature 'a' with 1 row, it is shared, got 2"),
         ({}, {"batch_size": -1}, "expected batch_size of at least 0, got -1"),
+        ({}, {"ps_num": -3}, "expected ps_num of at least 0, got -3"),
         ({}, {"num_threads": 0}, "expected num_threads of at least 1, got 0"),
         ({}, {"version": 6}, "expected a version of .* got version 6 and 1 shards"),
         ({}, {"ps_num": 1 << 31}, "few enough shards"),
@@ -136,6 +137,11 @@ TWO = Ragged.from_lists([[1], [2]])
 def test_bad_values_are_refused(features, options, text):
     with pytest.raises(ValueError, match=text):
         shard(features, **options)
+
+
+def test_shared_names_may_come_from_an_iterator():
+    found = small_shards(shared=iter(["c"]))
+    assert found.nfl_offset.tolist() == small_shards(shared=["c"]).nfl_offset.tolist()
 
 
 def test_bad_types_are_refused():

@@ -149,6 +149,10 @@ ONE = torch.ones(1, dtype=torch.int64)
         (lambda: reorder_by_indices(ONE, tensor(0, 1), 2), "shard_ids of length 1"),
         (lambda: fused_reorder_by_indices([ONE], 2, []), "dim_sizes of length 1"),
         (lambda: fused_reorder_by_indices([ONE], 0, [1]), "expected at least 1 shard, got 0"),
+        (
+            lambda: fused_reorder_by_indices([ONE, ONE], 2, [1, -3]),
+            r"dim_sizes of at least 1, got \[1, -3\]",
+        ),
         (lambda: normalize_merged_split(ONE, tensor(0, 1)), "sizes of at least 1, got 0"),
         (
             lambda: normalize_merged_split(ONE, tensor(2)),

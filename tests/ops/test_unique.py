@@ -97,6 +97,36 @@ def test_a_key_that_does_not_exist_is_refused(number):
         fill(torch.zeros(2), pos)
 
 
+WRONG_SPLITS = [[], [1, 2], [0, 3], [0, 1], [0, 1 << 40, 2], [0, -1, 2]]
+
+
+def unchecked(splits):
+    return Ragged._unchecked(torch.tensor([0, 1]), torch.tensor(splits, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("splits", WRONG_SPLITS[1:])
+def test_wrong_splits_of_keys_are_refused(splits):
+    text = "expected row_splits from 0 to 2, the number of values, ascending"
+    with pytest.raises(ValueError, match=text):
+        unique_key_with_value_and_offset(unchecked(splits), [1] * (len(splits) - 1))
+
+
+@pytest.mark.parametrize("splits", WRONG_SPLITS[1:])
+def test_wrong_splits_of_pos_are_refused(splits):
+    text = "expected row_splits of pos from 0 to 2, the number of values, ascending"
+    dims = [1] * (len(splits) - 1)
+    with pytest.raises(InvalidArgumentError, match=text):
+        fill_with_offset_map([unchecked(splits)], [torch.ones(2)], offsets(), dims, 19)
+
+
+@pytest.mark.parametrize("splits", WRONG_SPLITS)
+def test_wrong_splits_of_the_offset_map_are_refused(splits):
+    text = "expected row_splits of offset_map from 0 to 2, the number of values, ascending"
+    pos = Ragged.from_lists([[0]])
+    with pytest.raises(InvalidArgumentError, match=text):
+        fill_with_offset_map([pos], [torch.ones(1)], unchecked(splits), [1], 2)
+
+
 def test_a_place_outside_of_the_buffer_is_refused():
     text = "expected an offset with 3 of 18 floats behind it, got 16"
     with pytest.raises(InvalidArgumentError, match=text):

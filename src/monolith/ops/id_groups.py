@@ -31,7 +31,7 @@ def first_seen(where: str, ids: Ragged) -> tuple[torch.Tensor, torch.Tensor, tor
         raise ValueError(f"{where} expected at most {_MAX_IDS} ids, got {len(values)}")
     groups, firsts = torch.empty_like(values), torch.empty_like(values)
     counts = values.new_empty(ids.num_rows)
-    splits = ids.row_splits
+    splits = check_tensor(where, "row_splits", ids.row_splits, torch.int64, 1)
     load_native().first_seen(
         (values.data_ptr(), len(values)),
         (splits.data_ptr(), len(splits)),

@@ -180,7 +180,13 @@ def _as_lists(
     tensors = list(embeddings)
     if sharded.version == BY_SHARD and len(tensors) == 1 < sharded.ps_num:
         whole = check_tensor(where, "embeddings", tensors[0], torch.float32)
-        tensors = list(torch.split(whole.view(-1), _tensor_sizes(sharded)))
+        sizes = _tensor_sizes(sharded)
+        if whole.numel() != sum(sizes):
+            raise ValueError(
+                f"{where} expected {sum(sizes)} floats in the rows of all shards, got "
+                f"{whole.numel()}"
+            )
+        tensors = list(torch.split(whole.view(-1), sizes))
     expected = sharded.ps_num * (1 if sharded.version == BY_SHARD else len(sharded.table_names))
     if len(tensors) != expected:
         kind = "shard" if sharded.version == BY_SHARD else "table and shard"

@@ -11,13 +11,20 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
+from monolith.ops.host import host_empty, host_zeros
 from monolith.ops.layout_plan import LayoutPlan
 from monolith.ops.native import load_native
-from monolith.ops.tensor_checks import default_threads
+from monolith.ops.tensor_checks import check_tensor, default_threads
 
 __all__ = ["LayoutPass"]
 
 _WHERE = "[fused_embedding_to_layout]"
+_OFFSET_TYPES = (
+    ("fid_offset", torch.int64),
+    ("feature_offset", torch.int32),
+    ("nfl_offset", torch.int64),
+    ("cuts", torch.int64),
+)
 Offsets = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -32,13 +39,17 @@ class LayoutPass:
         threads: 0: those of torch, one if there are few ids.
 
     Raises:
-        ValueError: the offsets are of another number of features than the plan.
+        TypeError: offsets are of another dtype.
+        ValueError: the offsets are of another number of features than the plan, or not on the CPU.
     """
 
     def __init__(
         self, offsets: Offsets, plan: LayoutPlan, batch_size: int, in_rows: bool, threads: int
     ) -> None:
-        self._offsets = tuple(tensor.contiguous() for tensor in offsets)
+        self._offsets = tuple(
+            check_tensor(_WHERE, name, tensor, dtype)
+            for (name, dtype), tensor in zip(_OFFSET_TYPES, offsets, strict=True)
+        )
         self._plan, self._batch_size = plan, batch_size
         self._in_rows, self._threads = in_rows, threads
         num_features, num_offsets = plan.dims.shape[0], offsets[2].shape[0]
@@ -66,7 +77,8 @@ class LayoutPass:
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs."""
-        outputs = [torch.empty((self._batch_size, *tail)) for tail in self._plan.tails]
+        tails, float32 = self._plan.tails, torch.float32
+        outputs = [host_empty(self._batch_size, *tail, dtype=float32) for tail in tails]
         addresses = [output.data_ptr() for output in outputs]
         lists, sizes = self._lists(tensors)
         plan, offsets, threads = self._arguments()
@@ -79,7 +91,7 @@ class LayoutPass:
         """Gradients of the rows, one flat tensor of each size."""
         found = [None if gradient is None else gradient.contiguous() for gradient in gradients]
         addresses = [0 if gradient is None else gradient.data_ptr() for gradient in found]
-        tensors = [torch.zeros(size) for size in sizes]
+        tensors = [host_zeros(size, dtype=torch.float32) for size in sizes]
         lists, list_sizes = self._lists(tensors)
         plan, offsets, threads = self._arguments()
         load_native().layout_to_gradients(plan, offsets, addresses, lists, list_sizes, threads)

@@ -80,8 +80,8 @@ def plan_layout(
         tensor, is_sum = row[5], row[9]
         row[9] = int(bool(is_sum) and tensor in written)
         written.add(tensor)
-    slices = torch.tensor(rows, dtype=torch.int64).view(-1, 10)
-    return LayoutPlan(torch.tensor(dims, dtype=torch.int64), slices, tails)
+    slices = torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 10)
+    return LayoutPlan(torch.tensor(dims, dtype=torch.int64, device="cpu"), slices, tails)
 
 
 class TableOrder:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from monolith.errors import InvalidArgumentError
+from monolith.ops.host import host_int64, host_range, host_zeros
 from monolith.ops.id_groups import first_seen
 from monolith.ops.ragged import Ragged
 from monolith.ops.tensor_checks import check_tensor
@@ -227,7 +228,7 @@ def fused_gather_embeddings_by_input_gradient(
             f"{where} expected gradients of shapes {shapes}, got "
             f"{[tuple(gradient.shape) for gradient in gradients]}"
         )
-    total = torch.zeros(size)
+    total = host_zeros(size, dtype=torch.float32)
     for at, gradient in zip(places, gradients, strict=True):
         total.index_add_(0, at.reshape(-1), gradient.reshape(-1), alpha=scale)
     return total
@@ -237,7 +238,7 @@ def _places(where: str, ids: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor
     """Where each wanted id is among the ids, in the shape of the wanted ones."""
     flat = check_tensor(where, "input_ids", wanted, torch.int64).view(-1)
     both = torch.cat([ids, flat])
-    groups, firsts, _ = first_seen(where, Ragged(both, torch.tensor([0, len(both)])))
+    groups, firsts, _ = first_seen(where, Ragged(both, host_int64([0, len(both)])))
     places = firsts[groups[len(ids) :]]
     is_unknown = places >= len(ids)
     if is_unknown.any():
@@ -275,7 +276,7 @@ def _floats(
     places = []
     for i, (begins, dim) in enumerate(zip(offsets, dims, strict=True)):
         begins = check_tensor(where, f"offsets[{i}]", begins, (torch.int32, torch.int64), 1)
-        at = begins.long()[:, None] + torch.arange(dim)
+        at = begins.long()[:, None] + host_range(dim)
         _check_places(where, at.view(-1), size)
         places.append(at)
     return places

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from monolith.ops.host import host_int64
 from monolith.ops.ragged import Ragged
 from monolith.ops.splits import as_index, check_splits
 
@@ -58,7 +59,7 @@ class NestedRagged:
         for row in rows:
             inner.extend(row)
             splits.append(len(inner))
-        return cls._unchecked(Ragged.from_lists(inner, dtype=dtype), torch.tensor(splits))
+        return cls._unchecked(Ragged.from_lists(inner, dtype=dtype), host_int64(splits))
 
     @classmethod
     def _unchecked(cls, values: Any, row_splits: Any) -> "NestedRagged":

@@ -82,7 +82,7 @@ class Ragged:
                 )
             flat.extend(row)
             splits.append(len(flat))
-        given = torch.tensor(flat)
+        given = torch.tensor(flat, device="cpu")
         if given.numel() and not torch.can_cast(given.dtype, dtype):  # torch makes a 1 of 1.5
             raise TypeError(
                 f"[Ragged.from_lists] expected values of dtype {name_of(dtype)}, got "
@@ -161,7 +161,9 @@ class Ragged:
 
     @classmethod
     def from_arrow(cls, array: "pyarrow.Array | pyarrow.ChunkedArray") -> "Ragged":
-        """Copy lists of numbers from Arrow: an array of any list type, or a column of a table.
+        """Copy lists of numbers from Arrow: an array of lists, or such a column of a table.
+
+        Lists, large lists and lists of a fixed size are taken, views of lists are not.
 
         Example:
             >>> import pyarrow

@@ -1,6 +1,7 @@
 """The row of every value of a ragged tensor."""
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from monolith.ops.native import load_native
 from monolith.ops.ragged import Ragged
@@ -34,7 +35,7 @@ def fused_value_rowids(rt: Ragged) -> torch.Tensor:
 
 
 def _value_rowids(row_splits: torch.Tensor, num_values: int) -> torch.Tensor:
-    if row_splits.device.type != "cpu":
+    if row_splits.device.type != "cpu" or isinstance(row_splits, FakeTensor):
         # Searches; repeat_interleave would be as fast, but waits for the device to add up lengths.
         places = torch.arange(num_values, device=row_splits.device)
         return torch.searchsorted(row_splits, places, right=True) - 1

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from monolith.ops.host import host_range
+from monolith.ops.ragged import Ragged
+from monolith.ops.rowids import fused_value_rowids
 from monolith.ops.tensor_checks import check_tensor
 
 __all__ = [
@@ -184,7 +187,7 @@ def first_n(row_splits: torch.Tensor, values: torch.Tensor, length: int) -> torc
     if length < 0:
         raise ValueError(f"{where} expected a length of at least 0, got {length}")
     rows = _rows_of(where, row_splits, values)
-    positions = torch.arange(values.shape[0]) - row_splits[rows]
+    positions = host_range(values.shape[0]) - row_splits[rows]
     is_kept = positions < length
     num_rows = row_splits.shape[0] - 1
     out = values.new_zeros(num_rows * length, *values.shape[1:])
@@ -229,7 +232,7 @@ def _rows_of(where: str, splits: torch.Tensor, values: torch.Tensor) -> torch.Te
             f"{where} expected row_splits that ascend from 0 to {values.shape[0]}, the number of "
             f"values, got {splits.tolist()[:8]}"
         )
-    return torch.arange(len(lengths)).repeat_interleave(lengths)
+    return fused_value_rowids(Ragged._unchecked(values, splits))
 
 
 def _sum(rows: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from monolith.ops.host import host_empty, host_int64
 from monolith.ops.layout_config import FeatureConfigs
 from monolith.ops.list_places import BY_SHARD, ListPlaces
 from monolith.ops.native import load_native
@@ -155,8 +156,10 @@ def sharding_sparse_fids(
         >>> [(code >> 32, code & 0xFFFFFFFF) for code in sharded.fid_offset.tolist()]
         [(0, 0), (1, 0), (0, 0), (0, 3), (1, 3)]
     """
-    ps_num = max(1, ps_num)
-    columns = _columns(features, configs, frozenset(shared), batch_size)
+    if ps_num < 0:
+        raise ValueError(f"{_WHERE} expected ps_num of at least 0, got {ps_num}")
+    ps_num, shared = max(1, ps_num), frozenset(shared)
+    columns = _columns(features, configs, shared, batch_size)
     if version not in _VERSIONS or ps_num >= SHARED // max(1, len(configs.feature_names)):
         raise ValueError(
             f"{_WHERE} expected a version of {_VERSIONS} and few enough shards, got version "
@@ -167,7 +170,7 @@ def sharding_sparse_fids(
     sizes = [ids.numel() for ids in values]
     threads = check_threads(_WHERE, num_threads) or default_threads(sum(sizes))
     addresses = [ids.data_ptr() for ids in values]
-    codes = torch.empty(sum(sizes), dtype=torch.int64)
+    codes = host_empty(sum(sizes), dtype=torch.int64)
     counts = np.empty((len(columns), ps_num), dtype=np.int64)
     native.count_rows(
         addresses, sizes, ps_num, unique, codes.data_ptr(), counts.ctypes.data, threads
@@ -178,7 +181,7 @@ def sharding_sparse_fids(
             f"{_WHERE} expected fewer than {_MAX_PLACE} floats in the rows of a table and shard, "
             f"got {lists.largest}; use more shards"
         )
-    fids = torch.empty(int(counts.sum()), dtype=torch.int64)
+    fids = host_empty(int(counts.sum()), dtype=torch.int64)
     places = lists.places()
     native.place_rows(
         addresses, sizes, ps_num, places.ctypes.data, fids.data_ptr(), codes.data_ptr(), threads
@@ -216,7 +219,7 @@ def _columns(
             )
     if batch_size < 0:
         raise ValueError(f"{_WHERE} expected batch_size of at least 0, got {batch_size}")
-    empty = Ragged(torch.empty(0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
+    empty = Ragged(host_int64([]), host_int64([0, 0]))
     columns = []
     for name in configs.feature_names:
         column = features.get(name, empty)
@@ -231,7 +234,8 @@ def _columns(
             raise ValueError(
                 f"{_WHERE} expected feature {name!r} with {kind}, got {column.num_rows}"
             )
-        columns.append(Ragged._unchecked(values, column.row_splits))
+        splits = check_tensor(_WHERE, f"row_splits of {name!r}", column.row_splits, torch.int64, 1)
+        columns.append(Ragged._unchecked(values, splits))
     total = sum(column.values.numel() for column in columns)
     if total >= _MAX_IDS:
         raise ValueError(f"{_WHERE} expected fewer than {_MAX_IDS} ids in a batch, got {total}")
@@ -245,7 +249,7 @@ def _cells(
     num_cells = np.array([column.num_rows for column in columns], dtype=np.int64)
     first_cells = np.concatenate(([0], np.cumsum(num_cells)))
     first_ids = np.concatenate(([0], np.cumsum(np.array(sizes, dtype=np.int64))))
-    none = torch.empty(0, dtype=torch.int64)
+    none = host_int64([])
     splits = torch.cat([none, *(column.row_splits for column in columns)]).numpy()
     splits = splits + np.repeat(first_ids[:-1], num_cells + 1)
     last_of_column = np.cumsum(num_cells + 1) - 1  # the first of the next one, or the end

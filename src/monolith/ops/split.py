@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from monolith.ops.host import host_int64, host_range
 from monolith.ops.id_groups import bucket_order, first_seen
 from monolith.ops.ragged import Ragged
+from monolith.ops.rowids import fused_value_rowids
 from monolith.ops.tensor_checks import check_tensor
 
 __all__ = [
@@ -63,7 +65,7 @@ class _Permute(torch.autograd.Function):
         """Row i becomes row order[i]."""
         (order,) = ctx.saved_tensors
         back = torch.empty_like(order)
-        back[order] = torch.arange(len(order))
+        back[order] = host_range(len(order))
         return gradient.index_select(0, back), None
 
 
@@ -93,7 +95,7 @@ def ragged_split_by_indices(
     order, counts = bucket_order(where, indices, num_splits)
     _check_length(where, "indices", len(order), "values", len(ragged.values))
     num_rows = ragged.num_rows
-    rows = torch.arange(num_rows).repeat_interleave(ragged.lengths)
+    rows = fused_value_rowids(ragged)
     lengths = torch.bincount(indices.long() * num_rows + rows, minlength=num_splits * num_rows)
     splits = torch.nn.functional.pad(lengths.view(num_splits, num_rows).cumsum(1), (1, 0))
     sizes = counts.tolist()
@@ -185,18 +187,21 @@ def fused_reorder_by_indices(
     if num_shards < 1:
         raise ValueError(f"{where} expected at least 1 shard, got {num_shards}")
     _check_length(where, "dim_sizes", len(dim_sizes), "inputs", len(inputs))
+    if min(dim_sizes, default=1) < 1:
+        raise ValueError(f"{where} expected dim_sizes of at least 1, got {list(dim_sizes)}")
     columns = [
         check_tensor(where, f"inputs[{i}]", ids, torch.int64, 1) for i, ids in enumerate(inputs)
     ]
     num_inputs = len(columns)
-    lengths = torch.tensor([len(ids) for ids in columns], dtype=torch.int64)
-    ids = torch.cat(columns) if columns else torch.empty(0, dtype=torch.int64)
-    groups, firsts, _ = first_seen(where, Ragged.from_lengths(ids, lengths))
-    inputs_of = torch.arange(num_inputs).repeat_interleave(lengths)[firsts]
+    lengths = host_int64([len(ids) for ids in columns])
+    ids = torch.cat(columns) if columns else host_int64([])
+    fused = Ragged.from_lengths(ids, lengths)
+    groups, firsts, _ = first_seen(where, fused)
+    inputs_of = fused_value_rowids(fused)[firsts]
     distinct = ids[firsts]
     buckets = torch.remainder(distinct, num_shards) * num_inputs + inputs_of
     order, sizes = bucket_order(where, buckets, max(1, num_shards * num_inputs))
-    widths = torch.tensor(dim_sizes, dtype=torch.int64)[inputs_of[order]]
+    widths = host_int64(dim_sizes)[inputs_of[order]]
     offsets = torch.empty_like(order)
     offsets[order] = widths.cumsum(0) - widths
     sizes = sizes[: num_shards * num_inputs]
@@ -229,7 +234,7 @@ def normalize_merged_split(row_split: torch.Tensor, row_split_size: torch.Tensor
     ends = sizes.cumsum(0)
     values = row_split[ends - 1]
     before = (values.cumsum(0) - values).repeat_interleave(sizes)
-    is_kept = torch.ones(len(row_split), dtype=torch.bool)
+    is_kept = torch.ones(len(row_split), dtype=torch.bool, device="cpu")
     is_kept[ends[:-1]] = False  # the 0 of all but the first
     return (row_split + before)[is_kept]
 
@@ -256,11 +261,11 @@ def gen_seq_mask(splits: torch.Tensor, max_seq_length: int) -> torch.Tensor:
             f"{where} expected at least 1 split and a length of at least 0, got "
             f"{splits.shape[0]} and {max_seq_length}"
         )
-    return (torch.arange(max_seq_length) < splits.diff()[:, None]).to(splits.dtype)
+    return (host_range(max_seq_length) < splits.diff()[:, None]).to(splits.dtype)
 
 
 def _one_row(values: torch.Tensor) -> Ragged:
-    return Ragged(values, torch.tensor([0, len(values)]))
+    return Ragged(values, host_int64([0, len(values)]))
 
 
 def _check_length(where: str, name: str, found: int, other: str, expected: int) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 __all__ = ["check_tensor", "check_threads", "default_threads", "dtype_name"]
 
@@ -32,7 +33,8 @@ def check_tensor(
 
     Raises:
         TypeError: it is no tensor, or of another dtype.
-        ValueError: it is no dense tensor on the CPU, or has another number of dimensions.
+        ValueError: it is no dense tensor on the CPU, has no values (a meta or fake tensor), or has
+            another number of dimensions.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{where} expected {name} as a torch.Tensor, got {type(tensor).__name__}")
@@ -43,18 +45,28 @@ def check_tensor(
             f"{where} expected {name} of dtype {texts}, got {dtype_name(tensor.dtype)}; "
             f"cast with .to({allowed[0]})"
         )
-    if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "meta"):
+    if tensor.layout != torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         raise ValueError(
             f"{where} expected {name} as a dense tensor on the CPU, got layout {layout} on "
             f"{tensor.device}"
         )
+    if not torch.compiler.is_compiling():
+        _check_memory(where, name, tensor)
     if dims is not None and tensor.dim() != dims:
         raise ValueError(
             f"{where} expected {name} with {dims} dimension{'s' * (dims != 1)}, got shape "
             f"{tuple(tensor.shape)}"
         )
     return tensor.contiguous()
+
+
+def _check_memory(where: str, name: str, tensor: torch.Tensor) -> None:
+    """Refuse what has no values in memory that the core can read."""
+    if isinstance(tensor, FakeTensor):
+        raise ValueError(f"{where} expected {name} with values, got a fake tensor")
+    if not tensor.is_cpu:
+        raise ValueError(f"{where} expected {name} on device cpu, got {tensor.device}")
 
 
 def default_threads(num_ids: int) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from monolith.errors import InvalidArgumentError
+from monolith.ops.host import host_empty, host_int64, host_zeros
 from monolith.ops.id_groups import bucket_order, first_seen
 from monolith.ops.native import load_native
 from monolith.ops.ragged import Ragged
@@ -52,7 +53,7 @@ def unique_key_with_value_and_offset(key: Ragged, dims: Sequence[int]) -> tuple[
     widths = _widths(where, dims, key.num_rows)
     groups, firsts, counts = first_seen(where, key)
     if len(firsts) == 0:
-        none = torch.zeros(1, dtype=torch.int64)
+        none = host_int64([0])
         return Ragged.from_lengths(firsts, counts), Ragged(firsts, none)
     floats = widths.repeat_interleave(key.lengths)  # of each occurrence
     order, num_occurs = bucket_order(where, groups, len(firsts))
@@ -146,7 +147,7 @@ def fill_with_offset_map_gradient(
     where = "[fill_with_offset_map_gradient]"
     gradient = check_tensor(where, "gradient", gradient, torch.float32, 1)
     call = _Fill(where, pos, offset_map, dims, len(gradient), num_threads)
-    widths = torch.tensor(dims, dtype=torch.int64)
+    widths = host_int64(dims)
     return call.sum(gradient, [int((keys.lengths * widths).sum()) for keys in pos])
 
 
@@ -162,22 +163,19 @@ class _Fill:
         size: int,
         num_threads: int | None,
     ) -> None:
-        self._keys = [
-            (check_tensor(where, f"pos[{i}]", keys.values, torch.int64, 1), keys.row_splits)
-            for i, keys in enumerate(pos)
-        ]
+        self._keys = [_checked(where, f"pos[{i}]", keys) for i, keys in enumerate(pos)]
         for keys in pos:
             self._dims = _widths(where, dims, keys.num_rows)
         if not pos:
-            self._dims = torch.tensor(dims, dtype=torch.int64)
-        offsets = check_tensor(where, "offset_map", offset_map.values, torch.int64, 1)
-        self._offsets = (offsets, offset_map.row_splits)
+            self._dims = host_int64(dims)
+        self._offsets = _checked(where, "offset_map", offset_map)
         self._size = size
-        self._threads = check_threads(where, num_threads) or default_threads(len(offsets))
+        num_offsets = len(self._offsets[0])
+        self._threads = check_threads(where, num_threads) or default_threads(num_offsets)
 
     def fill(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """The buffer."""
-        buffer = torch.zeros(self._size)
+        buffer = host_zeros(self._size, dtype=torch.float32)
         try:
             self._run("fill_buffer", values, buffer)
         except ValueError as error:
@@ -186,7 +184,7 @@ class _Fill:
 
     def sum(self, gradient: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Gradients of the rows."""
-        values = [torch.empty(size) for size in sizes]
+        values = [host_empty(size, dtype=torch.float32) for size in sizes]
         try:
             self._run("sum_from_buffer", values, gradient.contiguous())
         except ValueError as error:
@@ -224,6 +222,12 @@ class _FillWithOffsetMap(torch.autograd.Function):
         return None, *ctx.call.sum(gradient, ctx.sizes)
 
 
+def _checked(where: str, name: str, ids: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and row splits."""
+    values = check_tensor(where, name, ids.values, torch.int64, 1)
+    return values, check_tensor(where, f"row_splits of {name}", ids.row_splits, torch.int64, 1)
+
+
 def _array(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), len(tensor)
 
@@ -233,4 +237,4 @@ def _widths(where: str, dims: Sequence[int], num_rows: int) -> torch.Tensor:
         raise ValueError(
             f"{where} expected {num_rows} dims of at least 1, one per row, got {list(dims)}"
         )
-    return torch.tensor(dims, dtype=torch.int64)
+    return host_int64(dims)
