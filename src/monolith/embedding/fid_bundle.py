@@ -62,7 +62,7 @@ def shard_keys(sharded: ShardedFids) -> list[Ragged]:
 def keys_of(ids: torch.Tensor, lengths: torch.Tensor) -> list[Ragged]:
     """The same of ids, and of how many of them each table has, (num_shards, num_tables)."""
     splits = torch.nn.functional.pad(lengths.cumsum(1), (1, 0))
-    parts = ids.split(splits[:, -1].tolist())  # type: ignore[no-untyped-call]
+    parts = torch.split_with_sizes(ids, splits[:, -1].tolist())
     return [Ragged(part, own) for part, own in zip(parts, splits, strict=True)]
 
 

@@ -1,5 +1,6 @@
 """The side of a shard that holds many tables: one call for all of them."""
 
+import functools
 from typing import Any
 
 import torch
@@ -39,27 +40,20 @@ class GroupHost(CallHost):
         rows = self.group.lookup(Ragged(keys, splits), step=step)
         return narrowed("[GroupHost.lookup]", "rows", rows) if as_float16 else rows
 
-    def _do_assign(
+    def _do_write(
         self,
+        verb: str,
         keys: torch.Tensor,
         splits: torch.Tensor,
         values: torch.Tensor,
         idle: list[str],
         now: int,
     ) -> None:
-        self.group._write_at("assign", Ragged(keys, splits), values, now)
+        self.group._write_at(verb, Ragged(keys, splits), values, now)
         self._count_call(idle, now)
 
-    def _do_assign_add(
-        self,
-        keys: torch.Tensor,
-        splits: torch.Tensor,
-        values: torch.Tensor,
-        idle: list[str],
-        now: int,
-    ) -> None:
-        self.group._write_at("assign_add", Ragged(keys, splits), values, now)
-        self._count_call(idle, now)
+    _do_assign = functools.partialmethod(_do_write, "assign")
+    _do_assign_add = functools.partialmethod(_do_write, "assign_add")
 
     def _do_apply_gradients(
         self,

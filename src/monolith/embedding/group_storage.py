@@ -79,14 +79,17 @@ class _Loop(GroupStorage):
         self._tables, self._dims = tables, dims
 
     def lookup(self, keys: Ragged, initial: bool, step: int, threads: int) -> torch.Tensor:
-        parts = zip(self._tables, _split(keys.values, keys.lengths), strict=True)
+        parts = zip(
+            self._tables, torch.split_with_sizes(keys.values, keys.lengths.tolist()), strict=True
+        )
         return torch.cat([t._lookup(part, initial, step, threads).flatten() for t, part in parts])
 
     def _parts(
         self, keys: Ragged, flat: torch.Tensor
     ) -> Iterator[tuple[TableVerbs, torch.Tensor, torch.Tensor]]:
         lengths = keys.lengths
-        parts, rows = _split(keys.values, lengths), _split(flat, lengths * self._dims)
+        parts = torch.split_with_sizes(keys.values, lengths.tolist())
+        rows = torch.split_with_sizes(flat, (lengths * self._dims).tolist())
         for table, part, row in zip(self._tables, parts, rows, strict=True):
             yield table, part, row.view(-1, table.dim)
 
@@ -160,8 +163,3 @@ class _Fused(GroupStorage):
 
 def _buffers(keys: Ragged) -> tuple[int, int, int]:
     return keys.values.data_ptr(), keys.values.numel(), keys.row_splits.data_ptr()
-
-
-def _split(values: torch.Tensor, lengths: torch.Tensor) -> Sequence[torch.Tensor]:
-    parts: Sequence[torch.Tensor] = values.split(lengths.tolist())  # type: ignore[no-untyped-call]
-    return parts

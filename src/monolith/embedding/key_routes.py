@@ -55,7 +55,7 @@ class RawRoutes(KeyRoutes):
         keys = self._joined(ids)
         flat = self.lookup_flat(keys, step)
         sizes = keys.lengths * torch.tensor(self._group.dims, device="cpu")
-        rows = flat.split(sizes.tolist())  # type: ignore[no-untyped-call]
+        rows = torch.split_with_sizes(flat, sizes.tolist())
         names = zip(self._group.configs, self._group.dims, rows, strict=True)
         return {name: part.view(-1, dim) for name, dim, part in names}
 

@@ -186,8 +186,8 @@ class ShardedGroup:
         """Raise what the shard would, before another shard changes."""
         for keys, flat in zip(parts, grads, strict=True):
             lengths = keys.lengths
-            ids = keys.values.split(lengths.tolist())  # type: ignore[no-untyped-call]
-            rows = flat.split((lengths * self._widths).tolist())  # type: ignore[no-untyped-call]
+            ids = torch.split_with_sizes(keys.values, lengths.tolist())
+            rows = torch.split_with_sizes(flat, (lengths * self._widths).tolist())
             for config, own, part in zip(self.configs.values(), ids, rows, strict=True):
                 if config.non_finite == "refuse":
                     finite_gradients(config, own.tolist(), part.view(-1, config.dim).numpy())

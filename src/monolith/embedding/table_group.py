@@ -96,7 +96,7 @@ class TableGroup:
         self._check("unpack", keys)
         self._check_flat("unpack", "flat", flat, keys)
         sizes = (keys.lengths * self._dims).tolist()
-        rows = flat.split(sizes)  # type: ignore[no-untyped-call]
+        rows = torch.split_with_sizes(flat, sizes)
         parts = zip(self._tables, rows, strict=True)
         return {table.name: part.view(-1, table.dim) for table, part in parts}
 
