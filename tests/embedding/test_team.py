@@ -15,12 +15,17 @@ NUM_KEYS = 50_000
 COUNT_THREADS = """
 import os, torch
 from monolith.embedding import Segment, Table, TableConfig
+count = lambda: len(os.listdir("/proc/self/task"))
 torch.set_num_threads(3)
-torch.ones(1_000_000).add(1)
-table, before = Table(TableConfig("user", Segment(4))), len(os.listdir("/proc/self/task"))
-table.lookup_or_insert(torch.arange(50_000), num_threads=2)
-print(len(os.listdir("/proc/self/task")) - before)
+table, keys, counts = Table(TableConfig("user", Segment(4))), torch.tensor([7] * 20_000), []
+before = count()
+FIRST
+counts.append(count() - before)
+SECOND
+counts.append(count() - before)
+print(*counts)
 """
+OF_TORCH, OF_TABLE = "torch.ones(9_000_000).add(1)", "table.lookup(keys, num_threads=3)"
 
 
 def filled_table():
@@ -30,10 +35,11 @@ def filled_table():
 
 
 @pytest.mark.dist
-def test_a_call_neither_adds_threads_to_those_of_torch_nor_ends_some():
-    run = [sys.executable, "-c", COUNT_THREADS]
-    found = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["0"]
+@pytest.mark.parametrize("order", [(OF_TORCH, OF_TABLE), (OF_TABLE, OF_TORCH)])
+def test_a_call_has_the_threads_of_torch(order):
+    code = COUNT_THREADS.replace("FIRST", order[0]).replace("SECOND", order[1])
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["2", "2"]
 
 
 FORK_AFTER_TORCH = """
