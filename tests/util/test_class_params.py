@@ -98,6 +98,14 @@ def test_an_argument_without_a_default_leaves_what_is_there():
     assert params(Model).seed == 7
 
 
+def test_a_change_of_a_list_leaves_the_default_of_the_constructor():
+    class Deep:
+        def __init__(self, sizes=[8, 4]): ...  # noqa: B006
+
+    params(Deep).sizes.append(2)
+    assert params(Deep).sizes == [8, 4]
+
+
 def test_a_module_of_torch_is_made_from_its_arguments():
     made = params(torch.nn.Linear).set(in_features=2, out_features=3)
     assert (made.name, made.bias) == ("linear", True)

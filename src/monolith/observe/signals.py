@@ -29,7 +29,7 @@ def print_stack_trace(sig: int, frame: FrameType | None) -> None:
     try:
         print("".join(lines), end="", flush=True)
     except RuntimeError:  # the signal came while the same stream was being written
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, "".join(lines).encode())
+        os.write(2, "".join(lines).encode())
 
 
 def install_stack_trace_handler() -> bool:

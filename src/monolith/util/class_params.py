@@ -1,5 +1,6 @@
 """Parameters of a class, read from the arguments of its constructors."""
 
+import copy
 import inspect
 from typing import Any, TypeVar
 
@@ -37,11 +38,12 @@ def params(cls: type) -> InstantiableParams:
     for name, parameter in _get_all_parameters(cls).items():
         if name == "name" or not is_param_name(name):
             continue
+        has_default = parameter.default is not _NO_DEFAULT
+        default = _own(parameter.default) if has_default else None
         if name not in holders:
-            default = None if parameter.default is _NO_DEFAULT else parameter.default
             made.define(name, default, f"Argument of {cls.__name__}.")
-        elif parameter.default is not _NO_DEFAULT:
-            holders[name][name] = parameter.default
+        elif has_default:
+            holders[name][name] = default
     for name in sorted(ALLOWED_KWARGS):
         _define(made, name, None)
     return made
@@ -60,6 +62,11 @@ def _inherited_params(cls: type) -> InstantiableParams:
                 inherited: InstantiableParams = base.params()  # type: ignore[attr-defined]
             return inherited
     return InstantiableParams(cls)
+
+
+def _own(default: Any) -> Any:
+    """A default that can change without changing that of the constructor."""
+    return copy.deepcopy(default) if isinstance(default, list | dict | set) else default
 
 
 def _define(made: Params, name: str, default: Any) -> None:
