@@ -13,6 +13,7 @@ MUTABLE_TYPES = re.compile(
     "SimpleNamespace|SimpleQueue|WeakKeyDictionary|WeakSet|WeakValueDictionary|bytearray|count|"
     "defaultdict|deque|dict|empty|full|iter|list|local|ones|open|set|tensor|zeros"
 )
+ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
 CACHES = frozenset({"cache", "lru_cache"})
 
 
@@ -43,6 +44,14 @@ def called_name(node):
     if isinstance(node, ast.Subscript):  # dict[str, int]()
         node = node.value
     return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def environment_uses(tree):
+    """Yields the line of each read or write of the environment."""
+    for node in ast.walk(tree):
+        imported = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+        if {getattr(node, "attr", ""), *imported} & ENVIRONMENT:
+            yield node.lineno
 
 
 def required_packages():

@@ -2,7 +2,7 @@ import ast
 
 import pytest
 
-from tests.meta.state import mutable_state, optional_imports, required_packages
+from tests.meta.state import environment_uses, mutable_state, optional_imports, required_packages
 from tests.meta.tree import modules
 
 # (module, name) -> why this state belongs to the process and not to an object.
@@ -12,6 +12,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("monolith.embedding.local_servers", "_PLACE"): "what `ps_device` selected, by thread and task",
     ("monolith.embedding.touched_key_set", "_SETS"): "touched key sets are shared by name",
     ("monolith.embedding.touched_key_set", "_SETS_LOCK"): "guards the names of these sets",
+    ("monolith.util.names", "_NAMES"): "names that were taken, by thread and task",
 }
 
 
@@ -26,6 +27,18 @@ def test_modules_import_optional_packages_only_on_use():
     required = required_packages()
     found = {name: list(optional_imports(tree, required)) for name, _, tree in modules()}
     assert {name: packages for name, packages in found.items() if packages} == {}
+
+
+def test_only_the_config_reads_the_environment():
+    readers = {name for name, _, tree in modules() if list(environment_uses(tree))}
+    assert readers == {"monolith.config"}
+
+
+@pytest.mark.parametrize(
+    "source", ["os.environ['A']", "os.getenv('A')", "from os import environ", "os.putenv('A', 'b')"]
+)
+def test_a_use_of_the_environment_is_found(source):
+    assert len(list(environment_uses(ast.parse(source)))) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from monolith.embedding.entry_config import (
 )
 from monolith.embedding.entry_parts import Fp32Compressor, StochasticRoundingFloat16OptimizerWrapper
 from monolith.embedding.local_servers import LocalServers
+from monolith.observe.profiler import profile_it
 
-__all__ = ["create_test_ps_cluster", "generate_test_hash_table_config"]
+__all__ = ["create_test_ps_cluster", "generate_test_hash_table_config", "profile_it"]
 
 
 def generate_test_hash_table_config(

@@ -1,0 +1,91 @@
+"""Names made from other names."""
+
+import contextlib
+import posixpath
+import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+__all__ = [
+    "UniqueNames",
+    "debugging_info_path",
+    "module_tree_path",
+    "to_snake_case",
+    "unique_name",
+    "unique_names",
+]
+
+# Before the last capital of "HTTPServer", and between lower and upper case.
+_CAMEL_BOUNDARY = re.compile(r"(?<=.)(?=[A-Z][a-z0-9])|(?<=[a-z])(?=[A-Z])")
+
+
+def to_snake_case(name: str) -> str:
+    """Write a name in camel case with underscores; a private one gets the prefix `private`.
+
+    Example:
+        >>> to_snake_case("HTTPServer"), to_snake_case("_Foo")
+        ('http_server', 'private__foo')
+    """
+    snake = _CAMEL_BOUNDARY.sub("_", name).lower()
+    return f"private{snake}" if snake.startswith("_") else snake
+
+
+def debugging_info_path(model_dir: str) -> str:
+    """Where a run keeps its settings, versions and table configs, as JSON."""
+    return posixpath.join(model_dir, "debugging_info.pb")
+
+
+def module_tree_path(model_dir: str) -> str:
+    """Where a run keeps the tree of its modules and parameters, as JSON."""
+    return posixpath.join(model_dir, "meta_graph_for_debugging.pb")
+
+
+class UniqueNames:
+    """Names that were given away; a name that is taken gets a number. For one thread at a time.
+
+    Example:
+        >>> names = UniqueNames()
+        >>> names.take("dense"), names.take("dense"), names.take("dense_1")
+        ('dense', 'dense_1', 'dense_1_1')
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}  # of each name that is taken, the last number behind it
+
+    def take(self, name: str) -> str:
+        """Give away a name, or the first of `name_1`, `name_2`, ... that is free."""
+        number = self._numbers.get(name, -1) + 1
+        while (taken := f"{name}_{number}" if number else name) in self._numbers:
+            number += 1
+        self._numbers[name] = number
+        self._numbers.setdefault(taken, 0)
+        return taken
+
+
+_NAMES: ContextVar[UniqueNames | None] = ContextVar("monolith_names", default=None)
+
+
+@contextlib.contextmanager
+def unique_names(names: UniqueNames | None = None) -> Iterator[UniqueNames]:
+    """Let `unique_name` of this thread or task take from `names`; without them, from new ones.
+
+    Example:
+        >>> with unique_names():
+        ...     print(unique_name("dense"), unique_name("dense"))
+        dense dense_1
+    """
+    names = UniqueNames() if names is None else names
+    token = _NAMES.set(names)
+    try:
+        yield names
+    finally:
+        _NAMES.reset(token)
+
+
+def unique_name(name: str) -> str:
+    """Take a name that is unique within `unique_names`, else within this thread or task."""
+    names = _NAMES.get()
+    if names is None:
+        names = UniqueNames()
+        _NAMES.set(names)
+    return names.take(name)

@@ -1,0 +1,30 @@
+import ast
+
+import fsspec
+import pytest
+
+from tests.docs.pages import first_cells, page, run_snippets
+from tests.meta.tree import SRC
+
+PAGE = "docs/util.md"
+
+
+@pytest.fixture(autouse=True)
+def memory():
+    """Leaves no files in `memory://`."""
+    yield
+    fsspec.filesystem("memory").store.clear()
+
+
+def test_snippets_do_what_they_show():
+    attempted, problems = run_snippets(PAGE)
+    assert attempted > 20
+    assert problems == ""
+
+
+def test_the_table_has_the_variables_that_are_read():
+    constants = ast.walk(ast.parse((SRC / "config.py").read_text()))
+    texts = {str(node.value) for node in constants if isinstance(node, ast.Constant)}
+    assert set(first_cells(page(PAGE), "| variable |")) == {
+        text for text in texts if text.isupper()
+    }
