@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from monolith.ops import FeatureConfig, FeatureConfigs, Ragged, sharding_sparse_fids
-from monolith.ops import shard_pass
+from monolith.ops import FeatureConfig, FeatureConfigs, Ragged, shard_pass, sharding_sparse_fids
 from monolith.ops.sharding import SHARED
 from tests.ops.layout_oracle import small_configs, small_shards
 

@@ -31,8 +31,8 @@ def graph_op(
         >>> @graph_op("doc_odd(Tensor x) -> Tensor", lambda x: x.new_empty(unknown_size()))
         ... def odd(x):
         ...     return x[x % 2 == 1]
-        >>> torch.compile(lambda x: odd(x) + 1, backend="eager", fullgraph=True)(torch.arange(4))
-        tensor([2, 4])
+        >>> odd(torch.arange(4))
+        tensor([1, 3])
     """
     name, _, arguments = schema.partition("(")
 

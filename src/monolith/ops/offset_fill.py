@@ -52,8 +52,7 @@ def fill_with_offset_map(
         InvalidArgumentError: a value is too short or too long, or a number is out of range.
 
     Example:
-        >>> keys = Ragged.from_lists([[7, 8, 7]])
-        >>> _, offsets = unique_key_with_value_and_offset(keys, [2])
+        >>> offsets = Ragged.from_lists([[0, 4], [2]])  # of the keys 7, 8, 7
         >>> rows = torch.tensor([0.7, 0.7, 0.8, 0.8])
         >>> fill_with_offset_map([Ragged.from_lists([[0, 1]])], [rows], offsets, [2], 6)
         tensor([0.7000, 0.7000, 0.8000, 0.8000, 0.7000, 0.7000])
@@ -63,14 +62,13 @@ def fill_with_offset_map(
         raise ValueError(
             f"{where} expected one pos for each value, got {len(pos)} pos and {len(value)} values"
         )
-    if size < 0:
-        raise ValueError(f"{where} expected a size of at least 0, got {size}")
     if torch.compiler.is_compiling():
         arguments = _flat(pos, offset_map, dims, size, num_threads)
-        return torch.ops.monolith.fill_with_offset_map(list(value), *arguments)
-    call = _Fill(where, pos, offset_map, dims, size, num_threads)
-    values = _checked_rows(where, value)
-    filled = _FillWithOffsetMap.apply(call, *values)  # type: ignore[no-untyped-call]
+        filled = torch.ops.monolith.fill_with_offset_map(list(value), *arguments)
+    else:
+        call = _Fill(where, pos, offset_map, dims, size, num_threads)
+        values = _checked_rows(where, value)
+        filled = _FillWithOffsetMap.apply(call, *values)  # type: ignore[no-untyped-call]
     assert isinstance(filled, torch.Tensor)
     return filled
 
@@ -101,8 +99,7 @@ def fill_with_offset_map_gradient(
         InvalidArgumentError: a number or a place is out of range.
 
     Example:
-        >>> keys = Ragged.from_lists([[7, 8, 7]])
-        >>> _, offsets = unique_key_with_value_and_offset(keys, [2])
+        >>> offsets = Ragged.from_lists([[0, 4], [2]])  # of the keys 7, 8, 7
         >>> places = [Ragged.from_lists([[0, 1]])]
         >>> fill_with_offset_map_gradient(places, torch.arange(6.0), offsets, [2])
         [tensor([4., 6., 2., 3.])]
@@ -136,6 +133,8 @@ class _Fill:
         size: int,
         num_threads: int | None,
     ) -> None:
+        if size < 0:
+            raise ValueError(f"{where} expected a size of at least 0, got {size}")
         self._keys = [_checked(where, f"pos[{i}]", keys) for i, keys in enumerate(pos)]
         for keys in pos:
             self._dims = check_widths(where, dims, keys.num_rows)

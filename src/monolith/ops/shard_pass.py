@@ -100,7 +100,7 @@ class _Buffers(NamedTuple):
 def _buffers(what: str, names: Sequence[str], tensors: list[torch.Tensor]) -> _Buffers:
     """Addresses of int64 with 1 dimension; one call for all, as a loop in Python takes longer."""
     plain = load_native().plain_buffers(tensors, _PLAIN_TYPES, torch.strided, True)
-    is_right = len(plain[0]) == len(tensors) and all([tensor.ndim == 1 for tensor in tensors])
+    is_right = len(plain[0]) == len(tensors) and all(x.ndim == 1 for x in tensors)
     if not is_right or (tensors and tensors[0].dtype != torch.int64):
         tensors = [
             check_tensor(_WHERE, f"{what} {name!r}", tensor, torch.int64, 1)
@@ -125,9 +125,7 @@ def _cells(ids: BatchIds, sizes: list[int]) -> tuple[torch.Tensor, torch.Tensor]
         )
     first_cells = np.concatenate(([0], np.cumsum(num_rows)))
     cells = host_empty(int(first_cells[-1]) + 1, dtype=torch.int32)
-    num_right = load_native().feature_cells(
-        splits.addresses, splits.sizes, sizes, cells.data_ptr()
-    )
+    num_right = load_native().feature_cells(splits.addresses, splits.sizes, sizes, cells.data_ptr())
     if num_right < len(sizes):
         name = f"row_splits of {ids.names[num_right]!r}"
         check_splits(_WHERE, name, splits.kept[num_right], sizes[num_right])

@@ -8,7 +8,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from monolith.ops.host import host_int64
 
-__all__ = ["check_range", "check_tensor", "check_threads", "check_widths", "default_threads", "dtype_name"]
+__all__ = [
+    "check_range",
+    "check_tensor",
+    "check_threads",
+    "check_widths",
+    "default_threads",
+    "dtype_name",
+]
 
 _FEW_IDS = 4096  # below, a second thread costs more than it saves
 

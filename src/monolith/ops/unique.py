@@ -65,7 +65,12 @@ def _unique(
     widths = check_widths(where, dims, len(row_splits) - 1)
     groups, firsts, counts = first_seen(where, Ragged._unchecked(values, row_splits))
     if len(firsts) == 0:
-        return firsts, host_zeros(len(row_splits), dtype=torch.int64), host_int64([]), host_int64([0])
+        return (
+            firsts,
+            host_zeros(len(row_splits), dtype=torch.int64),
+            host_int64([]),
+            host_int64([0]),
+        )
     floats = widths.repeat_interleave(row_splits.diff())  # of each occurrence
     order, num_occurs = bucket_order(where, groups, len(firsts))
     offsets = (floats.cumsum(0) - floats)[order]
