@@ -92,7 +92,7 @@ FILL = ([torch.tensor([0, 1])], [torch.tensor([0, 2])], IDS * 0, torch.tensor([0
 OPS = {
     "cut_rows": (ROWS.clone().requires_grad_(), torch.tensor([1, 2]), 2, "{}"),
     "join_rows": ([torch.ones(2), torch.ones(1)], 3),
-    "check_range": (IDS, 7, "", ""),
+    "check_range": ("", "", IDS, 7),
     "bucket_order": ("", IDS, 7),
     "reorder_by_indices": (IDS, IDS, 7),
     "fused_reorder_by_indices": ([IDS, IDS], 2, [1, 2]),

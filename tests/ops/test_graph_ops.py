@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from monolith.ops.graph_ops import graph_op, unknown_size
+from monolith.ops.graph_ops import graph_check, graph_op, unknown_size
 
 
 @graph_op(
@@ -40,3 +40,22 @@ def test_an_exported_program_runs_it():
 
     program = torch.export.export(Positive(), (torch.tensor([1, -1, 2]),))
     assert program.module()(torch.tensor([-1, 5, -1])).tolist() == [5]
+
+
+@graph_check("test_ascending(str name, Tensor numbers) -> Tensor")
+def ascending(name: str, numbers: torch.Tensor) -> torch.Tensor:
+    if bool((numbers.diff() < 0).any()):
+        raise ValueError(f"[ascending] expected {name} that ascend")
+    return numbers
+
+
+def test_a_check_returns_its_tensor_in_eager_mode():
+    numbers = torch.arange(4)
+    assert ascending("numbers", numbers) is numbers
+
+
+def test_a_compiled_function_checks_data_with_gaps_in_memory(compiled):
+    function = compiled(lambda numbers: ascending("numbers", numbers).view(-1) + 1)
+    assert function(torch.arange(6).view(3, 2)[:, 1]).tolist() == [2, 4, 6]
+    with pytest.raises(ValueError, match=r"^\[ascending\] expected numbers that ascend$"):
+        function(-torch.arange(6).view(3, 2)[:, 1])

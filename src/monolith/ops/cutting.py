@@ -31,9 +31,10 @@ def cut_rows(
     if torch.compiler.is_compiling():
         return list(torch.ops.monolith.cut_rows(rows, sizes, num_parts, what))
     lengths = sizes.tolist()
-    if sum(lengths) != rows.shape[0]:
-        raise ValueError(f"{what.format(sum(lengths))}, got {rows.shape[0]}")
-    return list(torch.split(rows, lengths))
+    try:
+        return list(torch.split(rows, lengths))
+    except RuntimeError as error:
+        raise ValueError(f"{what.format(sum(lengths))}, got {rows.shape[0]}") from error
 
 
 @torch.library.custom_op(

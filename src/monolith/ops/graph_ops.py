@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
-__all__ = ["UNKNOWN", "fake_size", "graph_op", "unknown_size"]
+__all__ = ["UNKNOWN", "fake_size", "graph_check", "graph_op", "unknown_size"]
 
 UNKNOWN = -1  # as an argument of an op: a size that only the data tell
 
@@ -34,24 +34,66 @@ def graph_op(
         >>> odd(torch.arange(4))
         tensor([1, 3])
     """
-    name, _, arguments = schema.partition("(")
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-        op = torch.library.custom_op(
-            f"monolith::{name}", function, mutates_args=(), schema=f"({arguments}"
-        )
-        op.register_fake(fake)
-        packet = getattr(torch.ops.monolith, name)
-
-        @functools.wraps(function)
-        def call(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
-            if torch.compiler.is_compiling():
-                return cast(_Result, packet(*args, **options))
-            return function(*args, **options)
-
-        return call
+        return _in_graphs(schema, function, function, fake)
 
     return decorate
+
+
+def graph_check(
+    schema: str,
+) -> Callable[[Callable[_Arguments, torch.Tensor]], Callable[_Arguments, torch.Tensor]]:
+    """`graph_op` for a check: a function of one tensor, which it returns; in a graph, a copy of it.
+
+    Use the result: torch leaves out of a graph what nothing depends on.
+
+    Example:
+        >>> @graph_check("doc_nonzero(Tensor x) -> Tensor")
+        ... def nonzero(x):
+        ...     assert bool((x != 0).all())
+        ...     return x
+        >>> nonzero(torch.tensor([1, 2]))
+        tensor([1, 2])
+    """
+
+    def decorate(
+        function: Callable[_Arguments, torch.Tensor],
+    ) -> Callable[_Arguments, torch.Tensor]:
+        def copied(*args: _Arguments.args, **options: _Arguments.kwargs) -> torch.Tensor:
+            return function(*args, **options).clone(memory_format=torch.contiguous_format)
+
+        return _in_graphs(schema, function, copied, _fake_check)
+
+    return decorate
+
+
+def _fake_check(*args: Any) -> torch.Tensor:
+    (tensor,) = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return tensor.new_empty(tensor.shape)
+
+
+def _in_graphs(
+    schema: str,
+    function: Callable[_Arguments, _Result],
+    in_graph: Callable[..., Any],
+    fake: Callable[..., Any],
+) -> Callable[_Arguments, _Result]:
+    """The function; an op of these two while torch traces."""
+    name, _, arguments = schema.partition("(")
+    op = torch.library.custom_op(
+        f"monolith::{name}", in_graph, mutates_args=(), schema=f"({arguments}"
+    )
+    op.register_fake(fake)
+    packet = getattr(torch.ops.monolith, name)
+
+    @functools.wraps(function)
+    def call(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        if torch.compiler.is_compiling():
+            return cast(_Result, packet(*args, **options))
+        return function(*args, **options)
+
+    return call
 
 
 def unknown_size() -> Any:

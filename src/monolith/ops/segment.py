@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from monolith.ops.graph_ops import graph_op
+from monolith.ops.graph_ops import graph_check
 from monolith.ops.host import host_range
 from monolith.ops.ragged import Ragged
 from monolith.ops.rowids import fused_value_rowids
@@ -212,23 +212,17 @@ def _rows(
     return check_range(where, "id_indices", rows, size), size
 
 
-@graph_op(
-    "sorted_indices(str where, Tensor indices) -> Tensor",
-    lambda where, indices: torch.empty_like(indices),
-)
+@graph_check("sorted_indices(str where, Tensor indices) -> Tensor")
 def _sorted(where: str, indices: torch.Tensor) -> torch.Tensor:
     """The indices; refuses those that descend."""
     if bool((indices.diff() < 0).any()):
         raise ValueError(
             f"{where} expected indices that never decrease, got {indices.tolist()[:8]}"
         )
-    return indices.clone()
+    return indices
 
 
-@graph_op(
-    "ascending_splits(str where, Tensor splits, SymInt num_values) -> Tensor",
-    lambda where, splits, num_values: torch.empty_like(splits),
-)
+@graph_check("ascending_splits(str where, Tensor splits, SymInt num_values) -> Tensor")
 def _ascending(where: str, splits: torch.Tensor, num_values: int) -> torch.Tensor:
     """The row splits; refuses those that do not ascend from 0 to the number of values."""
     splits = check_tensor(where, "row_splits", splits, torch.int64, 1)
@@ -242,7 +236,7 @@ def _ascending(where: str, splits: torch.Tensor, num_values: int) -> torch.Tenso
             f"{where} expected row_splits that ascend from 0 to {num_values}, the number of "
             f"values, got {splits.tolist()[:8]}"
         )
-    return splits.clone()
+    return splits
 
 
 def _sum(rows: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from monolith.ops.graph_ops import graph_check
 from monolith.ops.host import host_int64
 
 __all__ = [
@@ -79,36 +80,19 @@ def _check_memory(where: str, name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{where} expected {name} on device cpu, got {tensor.device}")
 
 
+@graph_check("check_range(str where, str name, Tensor numbers, SymInt size) -> Tensor")
 def check_range(where: str, name: str, numbers: torch.Tensor, size: int) -> torch.Tensor:
-    """The numbers; a compiled program checks a copy of them, each time it runs.
+    """The numbers; a compiled program checks them each time it runs.
 
     Raises:
         ValueError: one is not in [0, size).
     """
-    if torch.compiler.is_compiling():
-        checked = torch.ops.monolith.check_range(numbers, size, where, name)
-        assert isinstance(checked, torch.Tensor)
-        return checked
     if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < size:
         raise ValueError(
             f"{where} expected {name} in [0, {size}), got {int(numbers.min())} to "
             f"{int(numbers.max())}"
         )
     return numbers
-
-
-@torch.library.custom_op(
-    "monolith::check_range",
-    mutates_args=(),
-    schema="(Tensor numbers, SymInt size, str where, str name) -> Tensor",
-)
-def _check_range_op(numbers: torch.Tensor, size: int, where: str, name: str) -> torch.Tensor:
-    return check_range(where, name, numbers, size).clone()
-
-
-@_check_range_op.register_fake
-def _(numbers: torch.Tensor, *_: Any) -> torch.Tensor:
-    return torch.empty_like(numbers)
 
 
 def default_threads(num_ids: int) -> int:
