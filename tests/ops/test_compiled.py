@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils import _pytree as pytree
 
 from monolith.ops import (
@@ -14,6 +15,7 @@ from monolith.ops import (
     fill_with_offset_map,
     fill_with_offset_map_gradient,
     first_n,
+    flatten_layout,
     fused_embedding_to_layout,
     fused_embedding_to_layout_grad,
     fused_gather_embeddings_by_input,
@@ -27,6 +29,7 @@ from monolith.ops import (
     gen_seq_mask,
     map_id_to_embedding,
     map_id_to_embedding_gradient_back_prop,
+    nest_layout,
     normalize_merged_split,
     ragged_split_by_indices,
     reduce_mean,
@@ -82,7 +85,8 @@ def laid_out(batch, table):
     widths = [3, 2] * 2  # of t1 and t2, on both shards
     parts = zip(widths, sharded.fid_list, strict=True)
     whole = [table.index_select(0, part)[:, :width].reshape(-1) for width, part in parts]
-    return fused_embedding_to_layout([torch.cat(whole)], sharded, CONFIGS)
+    outputs = fused_embedding_to_layout([torch.cat(whole)], sharded, CONFIGS)
+    return flatten_layout(nest_layout(outputs, CONFIGS), CONFIGS)
 
 
 def layout_gradients(batch, vec):
@@ -216,3 +220,14 @@ def test_a_compiled_function_has_the_same_results_and_gradients(name, compiled):
         found, expected = program(*given), function(*given)
         torch.testing.assert_close(tensors(found), tensors(expected), rtol=0, atol=0)
         torch.testing.assert_close(gradients(found, given), gradients(expected, given))
+
+
+@pytest.mark.parametrize("name", ["fill", "layout", "ragged_split", "routed"])
+def test_a_compiled_function_needs_no_third_graph_for_a_third_size(name):
+    function, arguments = CASES[name]
+    graphs = CompileCounterWithBackend("aot_eager")
+    program = torch.compile(function, fullgraph=True, backend=graphs)
+    for size in (3, 8, 13, 21):
+        program(*arguments(size))
+    torch._dynamo.reset()
+    assert graphs.frame_count == 2
