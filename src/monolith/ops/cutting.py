@@ -19,7 +19,7 @@ def cut_rows(
         rows: (n, ...).
         sizes: of the parts, int64 (num_parts,).
         num_parts: their number, which a graph must know.
-        what: begins the message, and names the rows: "[first_n] expected {} values".
+        what: begins the message, and names the rows: "[split_by_indices] expected {} rows".
 
     Raises:
         ValueError: the sizes do not sum up to n.
@@ -45,7 +45,7 @@ def cut_rows(
 def _cut_op(
     rows: torch.Tensor, sizes: torch.Tensor, num_parts: int, what: str
 ) -> list[torch.Tensor]:
-    return [part.clone() for part in cut_rows(rows, sizes, num_parts, what)]
+    return [part.clone() for part in cut_rows(rows.contiguous(), sizes, num_parts, what)]
 
 
 @_cut_op.register_fake
