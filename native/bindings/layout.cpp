@@ -75,6 +75,14 @@ void bind_layout(nb::module_& module) {
 
 void bind_shards(nb::module_& module) {
   module.def(
+      "feature_cells",
+      [](const Addresses& splits, const std::vector<int64_t>& num_splits,
+         const std::vector<int64_t>& sizes, Address cells) {
+        return feature_cells(pointers<const int64_t>(splits), num_splits, sizes,
+                             at<int32_t>(cells));
+      },
+      ReleaseGil(), "splits"_a, "num_splits"_a, "sizes"_a, "cells"_a);
+  module.def(
       "count_rows",
       [](const Addresses& values, const std::vector<int64_t>& sizes, int64_t num_shards,
          bool is_unique, Address rows, Address counts, unsigned threads) {

@@ -75,6 +75,23 @@ struct Place {
 
 }  // namespace
 
+size_t feature_cells(std::span<const int64_t* const> splits, std::span<const int64_t> num_splits,
+                     std::span<const int64_t> sizes, int32_t* cells) {
+  int64_t first = 0;  // id of the feature
+  for (size_t f = 0; f < splits.size(); ++f) {
+    const std::span<const int64_t> found(splits[f], num_splits[f]);
+    const bool is_right = !found.empty() && found.front() == 0 && found.back() == sizes[f] &&
+                          std::is_sorted(found.begin(), found.end());
+    if (!is_right) return f;
+    for (const int64_t split : found.first(found.size() - 1)) {
+      *cells++ = static_cast<int32_t>(first + split);
+    }
+    first += sizes[f];
+  }
+  *cells = static_cast<int32_t>(first);
+  return splits.size();
+}
+
 void count_rows(const FeatureIds& ids, uint64_t* rows, int64_t* counts, unsigned threads) {
   by_feature(ids, threads, Count{ids, rows, counts});
 }

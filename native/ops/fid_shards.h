@@ -14,6 +14,13 @@ struct FeatureIds {
   bool is_unique;  // equal ids of a feature share a row
 };
 
+// Where the cells of all features begin among all ids, and their number: (num_cells + 1,). A cell
+// is a row of a feature. splits, num_splits: row splits of each feature and how many; sizes: its
+// ids. Returns the number of features; that of the first one, before any other is read, whose
+// splits do not ascend from 0 to its size.
+size_t feature_cells(std::span<const int64_t* const> splits, std::span<const int64_t> num_splits,
+                     std::span<const int64_t> sizes, int32_t* cells);
+
 // rows: of each id, feature by feature, its row among the rows of its feature and shard, in the
 // order in which they are first seen; counts: (features, shards), how many rows there are.
 // A feature is one thread's.

@@ -102,10 +102,22 @@ void a_row_outside_of_its_list_is_refused() {
   CHECK(is_refused);
 }
 
+void cells_begin_where_splits_say() {
+  const std::vector<int64_t> first{0, 2, 2}, second{0, 3}, far{0, int64_t{1} << 40, 2};
+  const std::vector<const int64_t*> right{first.data(), second.data()};
+  const std::vector<const int64_t*> wrong{first.data(), far.data()};
+  const std::vector<int64_t> sizes{2, 3}, num_right{3, 2}, num_wrong{3, 3};
+  std::vector<int32_t> cells(4);
+  CHECK(feature_cells(right, num_right, sizes, cells.data()) == 2);
+  CHECK((cells == std::vector<int32_t>{0, 2, 2, 5}));
+  CHECK(feature_cells(wrong, num_wrong, sizes, cells.data()) == 1);
+}
+
 }  // namespace
 
 int main() {
   threads_do_not_change_a_bit();
   a_row_outside_of_its_list_is_refused();
+  cells_begin_where_splits_say();
   std::puts("layout: ok");
 }

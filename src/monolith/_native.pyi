@@ -29,6 +29,9 @@ def layout_to_gradients(
     sizes: Sequence[int],
     threads: int,
 ) -> None: ...
+def feature_cells(
+    splits: Sequence[int], num_splits: Sequence[int], sizes: Sequence[int], cells: int
+) -> int: ...
 def count_rows(
     values: Sequence[int],
     sizes: Sequence[int],

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from monolith.ops import FeatureConfig, FeatureConfigs, Ragged, sharding_sparse_fids
-from monolith.ops import sharding as sharding_module
+from monolith.ops import FeatureConfig, FeatureConfigs, Ragged, shard_pass, sharding_sparse_fids
 from monolith.ops.sharding import SHARED
 from tests.ops.layout_oracle import small_configs, small_shards
 
@@ -152,10 +151,37 @@ def test_bad_types_are_refused():
 
 
 def test_more_ids_or_floats_than_offsets_can_count_are_refused(monkeypatch):
-    monkeypatch.setattr(sharding_module, "_MAX_IDS", 2)
+    monkeypatch.setattr(shard_pass, "_MAX_IDS", 2)
     with pytest.raises(ValueError, match="expected fewer than 2 ids in a batch, got 2"):
         shard({"a": TWO})
-    monkeypatch.setattr(sharding_module, "_MAX_IDS", 3)
-    monkeypatch.setattr(sharding_module, "_MAX_PLACE", 6)
+    monkeypatch.setattr(shard_pass, "_MAX_IDS", 3)
+    monkeypatch.setattr(shard_pass, "_MAX_PLACE", 6)
     with pytest.raises(ValueError, match=r"fewer than 6 floats .* got 6; use more shards"):
         shard({"a": TWO})
+
+
+@pytest.mark.parametrize(
+    ("splits", "text"),
+    [
+        ([1, 1, 2], "that begin with 0, got 1"),
+        ([0, 1 << 40, 2], "that never decrease, got 1099511627776 before 2 at index 1"),
+        ([0, -1, 2], "that never decrease, got 0 before -1 at index 0"),
+        ([0, 1, 3], "that end with 2, the number of values, got 3"),
+    ],
+)
+def test_wrong_splits_are_refused(splits, text):
+    wrong = Ragged._unchecked(torch.tensor([1, 2]), torch.tensor(splits))
+    with pytest.raises(ValueError, match=rf"expected row_splits of 'b' {text}"):
+        shard({"a": TWO, "b": wrong})
+
+
+def test_ids_with_gaps_in_memory_are_taken():
+    spread = torch.arange(8).view(4, 2)[:, 0]
+    ids = Ragged._unchecked(spread[:2], torch.tensor([0, 9, 1, 9, 2, 9])[::2])
+    assert shard({"a": ids}).fids.tolist() == [0, 2]
+
+
+def test_splits_of_another_dtype_are_refused():
+    wrong = Ragged._unchecked(torch.tensor([1, 2]), torch.tensor([0, 1, 2]).int())
+    with pytest.raises(TypeError, match="row_splits of 'a' of dtype int64, got int32"):
+        shard({"a": wrong})

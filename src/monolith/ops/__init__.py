@@ -1,6 +1,7 @@
 """Ragged data, pure functions on tensors, and the door to the compiled core."""
 
 from monolith.ops import fids
+from monolith.ops.aligned import aligned_flat_concat, aligned_flat_split
 from monolith.ops.layout import (
     flatten_layout,
     fused_embedding_to_layout,
@@ -27,6 +28,7 @@ from monolith.ops.mapping import (
 )
 from monolith.ops.nested_ragged import NestedRagged, maybe_squeeze_3d_tensor
 from monolith.ops.nested_tensors import NestedTensors
+from monolith.ops.offset_fill import fill_with_offset_map, fill_with_offset_map_gradient
 from monolith.ops.packing import pack_tensors, unpack_tensors
 from monolith.ops.ragged import Ragged
 from monolith.ops.reshape import StaticReshapeNBuilder, static_reshape
@@ -62,11 +64,7 @@ from monolith.ops.typed_packing import (
     split_tensors_with_type,
     unpack_packed_tensors,
 )
-from monolith.ops.unique import (
-    fill_with_offset_map,
-    fill_with_offset_map_gradient,
-    unique_key_with_value_and_offset,
-)
+from monolith.ops.unique import unique_key_with_value_and_offset
 
 __all__ = [
     "FeatureConfig",
@@ -84,6 +82,8 @@ __all__ = [
     "ShardingSparseFidsOpParams",
     "SliceConfig",
     "StaticReshapeNBuilder",
+    "aligned_flat_concat",
+    "aligned_flat_split",
     "fids",
     "fill_with_offset_map",
     "fill_with_offset_map_gradient",

@@ -2,6 +2,7 @@
 
 import torch
 
+from monolith.ops.graph_ops import graph_op
 from monolith.ops.native import load_native
 from monolith.ops.ragged import Ragged
 from monolith.ops.tensor_checks import check_tensor
@@ -42,6 +43,13 @@ def first_seen(where: str, ids: Ragged) -> tuple[torch.Tensor, torch.Tensor, tor
     return groups, firsts[: int(counts.sum())], counts
 
 
+@graph_op(
+    "bucket_order(str where, Tensor indices, SymInt num_buckets) -> (Tensor, Tensor)",
+    lambda where, indices, num_buckets: (
+        indices.new_empty(indices.shape, dtype=torch.int64),
+        indices.new_empty(num_buckets, dtype=torch.int64),
+    ),
+)
 def bucket_order(
     where: str, indices: torch.Tensor, num_buckets: int
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from monolith.ops.cutting import cut_rows
 from monolith.ops.layout_config import FeatureConfigs, OutType
 from monolith.ops.layout_pass import LayoutPass
 from monolith.ops.list_places import BY_SHARD
@@ -111,7 +112,7 @@ def fused_embedding_to_layout_grad(
             raise ValueError(
                 f"{where} expected gradient {number} of shape {shape}, got {tuple(gradient.shape)}"
             )
-    return _pass(sharded, configs, num_threads).backward(gradients, _tensor_sizes(sharded))
+    return _pass(sharded, configs, num_threads).gradients(gradients, _num_tensors(sharded))
 
 
 def nest_layout(
@@ -166,11 +167,10 @@ def _pass(sharded: ShardedFids, configs: FeatureConfigs, num_threads: int | None
     return LayoutPass(offsets, configs.plan, sharded.batch_size, in_rows, threads)
 
 
-def _tensor_sizes(sharded: ShardedFids) -> list[int]:
-    """Floats of each tensor of rows."""
-    if sharded.version == BY_SHARD:
-        return [int(n) for n in sharded.emb_size.view(sharded.ps_num, -1).sum(1)]
-    return [int(n) for n in sharded.emb_size]
+def _num_tensors(sharded: ShardedFids) -> int:
+    """Tensors of rows: one per list, in version 4 one per shard."""
+    num_lists = sharded.ps_num * len(sharded.table_names)
+    return sharded.ps_num if sharded.version == BY_SHARD else num_lists
 
 
 def _as_lists(
@@ -180,14 +180,10 @@ def _as_lists(
     tensors = list(embeddings)
     if sharded.version == BY_SHARD and len(tensors) == 1 < sharded.ps_num:
         whole = check_tensor(where, "embeddings", tensors[0], torch.float32)
-        sizes = _tensor_sizes(sharded)
-        if whole.numel() != sum(sizes):
-            raise ValueError(
-                f"{where} expected {sum(sizes)} floats in the rows of all shards, got "
-                f"{whole.numel()}"
-            )
-        tensors = list(torch.split(whole.view(-1), sizes))
-    expected = sharded.ps_num * (1 if sharded.version == BY_SHARD else len(sharded.table_names))
+        sizes = sharded.emb_size.view(sharded.ps_num, -1).sum(1)
+        what = f"{where} expected {{}} floats in the rows of all shards"
+        tensors = cut_rows(whole.view(-1), sizes, sharded.ps_num, what)
+    expected = _num_tensors(sharded)
     if len(tensors) != expected:
         kind = "shard" if sharded.version == BY_SHARD else "table and shard"
         raise ValueError(

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
+from monolith.ops.graph_ops import UNKNOWN, fake_size
 from monolith.ops.host import host_empty, host_zeros
-from monolith.ops.layout_plan import LayoutPlan
+from monolith.ops.layout_plan import Int64s, LayoutPlan
 from monolith.ops.native import load_native
 from monolith.ops.tensor_checks import check_tensor, default_threads
 
@@ -64,13 +65,17 @@ class LayoutPass:
         """All tensors of the pass."""
         return (*self._offsets, self._plan.dims, self._plan.slices)
 
+    @property
+    def _options(self) -> tuple[Any, ...]:
+        """What an op takes beside the tensors."""
+        tails = [number for tail in self._plan.tails for number in (len(tail), *tail)]
+        return tails, self._batch_size, self._in_rows, self._threads
+
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs, which backward knows about."""
         if torch.compiler.is_compiling():
-            tails = [number for tail in self._plan.tails for number in (len(tail), *tail)]
-            options = (tails, self._batch_size, self._in_rows, self._threads)
             op = torch.ops.monolith.embeddings_to_layout
-            return list(op(list(tensors), *self.tensors, *options))
+            return list(op(list(tensors), *self.tensors, *self._options))
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return list(_Layout.apply(self, *tensors))  # type: ignore[no-untyped-call]
         return self.forward(tensors)
@@ -85,6 +90,15 @@ class LayoutPass:
         load_native().embeddings_to_layout(plan, offsets, lists, sizes, addresses, threads)
         return outputs
 
+    def gradients(
+        self, gradients: Sequence[torch.Tensor | None], num_tensors: int
+    ) -> list[torch.Tensor]:
+        """Gradients of the rows, one flat tensor for each tensor of rows."""
+        if torch.compiler.is_compiling():
+            op, unknown = torch.ops.monolith.layout_to_gradients, [UNKNOWN] * num_tensors
+            return list(op(list(gradients), unknown, *self.tensors, *self._options))
+        return self.backward(gradients, self._sizes(num_tensors).tolist())
+
     def backward(
         self, gradients: Sequence[torch.Tensor | None], sizes: Sequence[int]
     ) -> list[torch.Tensor]:
@@ -97,6 +111,13 @@ class LayoutPass:
         load_native().layout_to_gradients(plan, offsets, addresses, lists, list_sizes, threads)
         return tensors
 
+    def _sizes(self, num_tensors: int) -> Int64s:
+        """Floats of each tensor of rows, as the cuts tell."""
+        numbers, _, sizes = self._offsets[3].numpy().T
+        total: Int64s = np.zeros(num_tensors, dtype=np.int64)
+        np.add.at(total, numbers, sizes)
+        return total
+
     def _arguments(self) -> tuple[Any, Any, int]:
         """Plan, offsets and threads as the core takes them."""
         *arrays, _ = ((tensor.data_ptr(), len(tensor)) for tensor in self._offsets)
@@ -108,8 +129,7 @@ class LayoutPass:
         """Address and floats of each index1; refuses tensors of other sizes."""
         numbers, begins, sizes = self._offsets[3].numpy().T
         found = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
-        expected = np.zeros(len(tensors), dtype=np.int64)
-        np.add.at(expected, numbers, sizes)
+        expected = self._sizes(len(tensors))
         if (found != expected).any():
             at = int((found != expected).argmax())
             raise ValueError(
@@ -189,17 +209,17 @@ def _(embeddings: Any, fid_offset: torch.Tensor, *arguments: Any) -> list[torch.
 @torch.library.custom_op(
     "monolith::layout_to_gradients",
     mutates_args=(),
-    schema=f"(Tensor[] gradients, SymInt[] sizes, {_ARGUMENTS}) -> Tensor[]",
+    schema=f"(Tensor?[] gradients, SymInt[] sizes, {_ARGUMENTS}) -> Tensor[]",
 )
 def _backward_op(
-    gradients: Sequence[torch.Tensor], sizes: Sequence[int], *arguments: Any
+    gradients: Sequence[torch.Tensor | None], sizes: Sequence[int], *arguments: Any
 ) -> list[torch.Tensor]:
-    return _pass_of(*arguments).backward(gradients, sizes)
+    return _pass_of(*arguments).gradients(gradients, len(sizes))
 
 
 @_backward_op.register_fake
 def _(gradients: Any, sizes: Sequence[int], fid_offset: torch.Tensor, *_: Any) -> Any:
-    return [fid_offset.new_empty((size,), dtype=torch.float32) for size in sizes]
+    return [fid_offset.new_empty(fake_size(size), dtype=torch.float32) for size in sizes]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

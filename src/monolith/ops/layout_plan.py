@@ -98,12 +98,14 @@ class TableOrder:
         first: where the features of each table begin among them.  # (num_tables,)
         num_features: of each table.  # (num_tables,)
         positions: of each of them within its table.  # (num_features,)
+        by_feature: the arguments; in a graph arrays are tensors, these are numbers.
     """
 
     def __init__(self, tables: Sequence[int], dims: Sequence[int]) -> None:
-        by_feature = np.array(tables, dtype=np.int64)
-        self.features = np.argsort(by_feature, kind="stable")
-        self.tables = by_feature[self.features]
+        self.by_feature = tuple(tables), tuple(dims)
+        numbers = np.array(tables, dtype=np.int64)
+        self.features = np.argsort(numbers, kind="stable")
+        self.tables = numbers[self.features]
         self.dims = np.array(dims, dtype=np.int64)[self.features]
         self.first, self.num_features = np.unique(
             self.tables, return_index=True, return_counts=True

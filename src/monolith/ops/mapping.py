@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import torch
 
 from monolith.errors import InvalidArgumentError
+from monolith.ops.graph_ops import graph_op
 from monolith.ops.host import host_int64, host_range, host_zeros
 from monolith.ops.id_groups import first_seen
 from monolith.ops.ragged import Ragged
-from monolith.ops.tensor_checks import check_tensor
+from monolith.ops.tensor_checks import check_range, check_tensor
 
 __all__ = [
     "fused_gather_embeddings_by_input",
@@ -162,7 +163,7 @@ def gather_embeddings_by_input_gradient_back_prop(
             f"{where} expected one gradient for each place, got shapes {tuple(gradients.shape)} "
             f"and {tuple(index_mapping.shape)}"
         )
-    _check_places(where, places, len(ids))
+    places = check_range(where, "places", places, len(ids))
     flat = gradients.reshape(len(places), gradients.shape[-1])
     return flat.new_zeros(len(ids), flat.shape[1]).index_add_(0, places, flat)
 
@@ -234,6 +235,10 @@ def fused_gather_embeddings_by_input_gradient(
     return total
 
 
+@graph_op(
+    "places_of_ids(str where, Tensor ids, Tensor wanted) -> Tensor",
+    lambda where, ids, wanted: ids.new_empty(wanted.shape),
+)
 def _places(where: str, ids: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Where each wanted id is among the ids, in the shape of the wanted ones."""
     flat = check_tensor(where, "input_ids", wanted, torch.int64).view(-1)
@@ -256,14 +261,6 @@ def _check_rows(where: str, name: str, ids: torch.Tensor, rows: torch.Tensor) ->
         raise ValueError(f"{where} expected {len(ids)} rows in {name}, got {len(rows)}")
 
 
-def _check_places(where: str, places: torch.Tensor, size: int) -> None:
-    if len(places) and not 0 <= int(places.min()) <= int(places.max()) < size:
-        raise ValueError(
-            f"{where} expected places in [0, {size}), got {int(places.min())} to "
-            f"{int(places.max())}"
-        )
-
-
 def _floats(
     where: str, size: int, offsets: Sequence[torch.Tensor], dims: Sequence[int]
 ) -> list[torch.Tensor]:
@@ -277,6 +274,5 @@ def _floats(
     for i, (begins, dim) in enumerate(zip(offsets, dims, strict=True)):
         begins = check_tensor(where, f"offsets[{i}]", begins, (torch.int32, torch.int64), 1)
         at = begins.long()[:, None] + host_range(dim)
-        _check_places(where, at.view(-1), size)
-        places.append(at)
+        places.append(check_range(where, "places", at, size))
     return places

@@ -10,7 +10,14 @@ from monolith.ops.native import load_native
 from monolith.ops.reshape import Shape, resolve_shape
 from monolith.ops.splits import name_of
 
-__all__ = ["int64_tensor", "pack_in_order", "pack_tensors", "sorted_names", "unpack_tensors"]
+__all__ = [
+    "check_alike",
+    "int64_tensor",
+    "pack_in_order",
+    "pack_tensors",
+    "sorted_names",
+    "unpack_tensors",
+]
 
 Packed = tuple[torch.Tensor, torch.Tensor]
 """All elements, and the number of elements of each tensor as int64."""
@@ -67,7 +74,7 @@ def pack_in_order(
         copied = _copied(tensors)
         if copied is not None:
             return copied
-    _check_alike(where, names, tensors)
+    check_alike(where, names, tensors)
     flat = [tensor.reshape(-1) for tensor in tensors]
     return torch.cat(flat), [piece.shape[0] for piece in flat]
 
@@ -162,7 +169,7 @@ def _copied(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, list[int]] | Non
     return packed, sizes
 
 
-def _check_alike(where: str, names: list[str], tensors: list[torch.Tensor]) -> None:
+def check_alike(where: str, names: list[str], tensors: list[torch.Tensor]) -> None:
     """Refuse what torch would convert, move or fail on without naming it."""
     first = tensors[0]
     for name, tensor in zip(names, tensors, strict=True):

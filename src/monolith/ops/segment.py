@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
+from monolith.ops.graph_ops import graph_check
 from monolith.ops.host import host_range
 from monolith.ops.ragged import Ragged
 from monolith.ops.rowids import fused_value_rowids
-from monolith.ops.tensor_checks import check_tensor
+from monolith.ops.tensor_checks import check_range, check_tensor
 
 __all__ = [
     "first_n",
@@ -118,8 +119,7 @@ def fused_sorted_segment_sum(
     sums = []
     for places, rows, shape in zip(indices, values, shapes, strict=True):
         at, size = _rows(where, places, rows, shape[0])
-        if bool((at.diff() < 0).any()):
-            raise ValueError(f"{where} expected indices that never decrease, got {at.tolist()[:8]}")
+        at = _sorted(where, at)
         if tuple(rows.shape[1:]) != tuple(shape[1:]):
             raise ValueError(
                 f"{where} expected values of width {tuple(shape[1:])}, got {tuple(rows.shape[1:])}"
@@ -161,7 +161,8 @@ def fused_reduce_and_split(
         raise ValueError(f"{where} expected features of one number of rows, got {sorted(sizes)}")
     pooled = []
     for splits, rows, dims in zip(row_splits, embeddings, slice_dims, strict=True):
-        at = _rows_of(where, splits, rows)
+        splits = _ascending(where, splits, rows.shape[0])
+        at = fused_value_rowids(Ragged._unchecked(rows, splits))
         pooled.append(_cut(where, _sum(at, rows, len(splits) - 1), dims))
     return pooled
 
@@ -186,13 +187,13 @@ def first_n(row_splits: torch.Tensor, values: torch.Tensor, length: int) -> torc
     where = "[first_n]"
     if length < 0:
         raise ValueError(f"{where} expected a length of at least 0, got {length}")
-    rows = _rows_of(where, row_splits, values)
-    positions = host_range(values.shape[0]) - row_splits[rows]
-    is_kept = positions < length
-    num_rows = row_splits.shape[0] - 1
-    out = values.new_zeros(num_rows * length, *values.shape[1:])
-    places = (rows * length + positions)[is_kept]
-    return out.index_copy(0, places, values[is_kept]).view(num_rows, length, *values.shape[1:])
+    num_values, tail = values.shape[0], values.shape[1:]
+    splits = _ascending(where, row_splits, num_values)
+    positions = host_range(length)
+    places = splits[:-1, None] + positions  # (num_rows, length)
+    places = torch.where(positions < splits.diff()[:, None], places, num_values)
+    padded = torch.cat([values, values.new_zeros(1, *tail)])
+    return padded.index_select(0, places.view(-1)).view(*places.shape, *tail)
 
 
 def _rows(
@@ -208,31 +209,34 @@ def _rows(
             f"got {tuple(indices.shape)} and {tuple(values.shape)}"
         )
     size, rows = int(length), indices.view(-1)
-    if torch.compiler.is_compiling() or len(rows) == 0:
-        return rows, size
-    if not 0 <= int(rows.min()) <= int(rows.max()) < size:
+    return check_range(where, "id_indices", rows, size), size
+
+
+@graph_check("sorted_indices(str where, Tensor indices) -> Tensor")
+def _sorted(where: str, indices: torch.Tensor) -> torch.Tensor:
+    """The indices; refuses those that descend."""
+    if bool((indices.diff() < 0).any()):
         raise ValueError(
-            f"{where} expected id_indices in [0, {size}), got {int(rows.min())} to "
-            f"{int(rows.max())}"
+            f"{where} expected indices that never decrease, got {indices.tolist()[:8]}"
         )
-    return rows, size
+    return indices
 
 
-def _rows_of(where: str, splits: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """The row of each value."""
+@graph_check("ascending_splits(str where, Tensor splits, SymInt num_values) -> Tensor")
+def _ascending(where: str, splits: torch.Tensor, num_values: int) -> torch.Tensor:
+    """The row splits; refuses those that do not ascend from 0 to the number of values."""
     splits = check_tensor(where, "row_splits", splits, torch.int64, 1)
-    lengths = splits.diff()
     if (
         len(splits) == 0
         or int(splits[0]) != 0
-        or int(splits[-1]) != values.shape[0]
-        or bool((lengths < 0).any())
+        or int(splits[-1]) != num_values
+        or bool((splits.diff() < 0).any())
     ):
         raise ValueError(
-            f"{where} expected row_splits that ascend from 0 to {values.shape[0]}, the number of "
+            f"{where} expected row_splits that ascend from 0 to {num_values}, the number of "
             f"values, got {splits.tolist()[:8]}"
         )
-    return fused_value_rowids(Ragged._unchecked(values, splits))
+    return splits
 
 
 def _sum(rows: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:

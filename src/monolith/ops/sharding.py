@@ -11,23 +11,21 @@ of the next. Features and tables are numbered in the order of their names.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from monolith.ops.host import host_empty, host_int64
+from monolith.ops.cutting import cut_rows
+from monolith.ops.host import host_int64
 from monolith.ops.layout_config import FeatureConfigs
-from monolith.ops.list_places import BY_SHARD, ListPlaces
-from monolith.ops.native import load_native
+from monolith.ops.list_places import BY_SHARD
 from monolith.ops.ragged import Ragged
-from monolith.ops.tensor_checks import check_tensor, check_threads, default_threads
+from monolith.ops.shard_pass import BatchIds, shard_ids
+from monolith.ops.tensor_checks import check_threads
 
 __all__ = ["SHARED", "ShardedFids", "sharding_sparse_fids"]
 
 SHARED = 1 << 31  # the bit of nfl_offset that says: one cell for the whole batch
 _WHERE = "[sharding_sparse_fids]"
 _VERSIONS = (1, 2, 3, 4, 5)
-_MAX_IDS = 1 << 31
-_MAX_PLACE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,17 +80,17 @@ class ShardedFids:
     @property
     def fid_list(self) -> list[torch.Tensor]:
         """The ids of each list; views."""
-        return list(torch.split(self.fids, self.fid_sizes.tolist()))
+        return _cut(self.fids, self.fid_sizes)
 
     @property
     def fid_list_row_splits(self) -> list[torch.Tensor]:
         """Of each list, where the ids of each feature of the table begin and end; views."""
-        return list(torch.split(self.row_splits, self.row_splits_sizes.tolist()))
+        return _cut(self.row_splits, self.row_splits_sizes)
 
     @property
     def shard_fids(self) -> list[torch.Tensor]:
         """Version 4: the ids of each shard, table by table; views."""
-        return list(torch.split(self.fids, self.fid_list_shard_row_lenth.tolist()))
+        return _cut(self.fids, self.fid_list_shard_row_lenth)
 
     @property
     def fid_list_table_row_length(self) -> torch.Tensor:
@@ -160,47 +158,25 @@ def sharding_sparse_fids(
         raise ValueError(f"{_WHERE} expected ps_num of at least 0, got {ps_num}")
     ps_num, shared = max(1, ps_num), frozenset(shared)
     columns = _columns(features, configs, shared, batch_size)
-    if version not in _VERSIONS or ps_num >= SHARED // max(1, len(configs.feature_names)):
+    names = configs.feature_names
+    if version not in _VERSIONS or ps_num >= SHARED // max(1, len(names)):
         raise ValueError(
             f"{_WHERE} expected a version of {_VERSIONS} and few enough shards, got version "
             f"{version} and {ps_num} shards"
         )
-    native = load_native()
-    values = [column.values for column in columns]
-    sizes = [ids.numel() for ids in values]
-    threads = check_threads(_WHERE, num_threads) or default_threads(sum(sizes))
-    addresses = [ids.data_ptr() for ids in values]
-    codes = host_empty(sum(sizes), dtype=torch.int64)
-    counts = np.empty((len(columns), ps_num), dtype=np.int64)
-    native.count_rows(
-        addresses, sizes, ps_num, unique, codes.data_ptr(), counts.ctypes.data, threads
-    )
-    lists = ListPlaces(configs.table_order, counts, version)
-    if lists.largest >= _MAX_PLACE:
-        raise ValueError(
-            f"{_WHERE} expected fewer than {_MAX_PLACE} floats in the rows of a table and shard, "
-            f"got {lists.largest}; use more shards"
-        )
-    fids = host_empty(int(counts.sum()), dtype=torch.int64)
-    places = lists.places()
-    native.place_rows(
-        addresses, sizes, ps_num, places.ctypes.data, fids.data_ptr(), codes.data_ptr(), threads
-    )
-    names = configs.feature_names
-    is_shared = [name not in features or name in shared for name in names]
-    feature_offset, nfl_offset = _cells(columns, is_shared, sizes)
-    return ShardedFids(
-        version,
-        ps_num,
-        configs.table_names,
+    ids = BatchIds(
+        [column.values for column in columns],
+        [column.row_splits for column in columns],
+        names,
+        [name not in features or name in shared for name in names],
         batch_size,
-        fids,
-        *lists.tensors(),
-        codes,
-        feature_offset,
-        nfl_offset,
-        torch.from_numpy(lists.cuts()),
+        ps_num,
+        unique,
+        version,
+        check_threads(_WHERE, num_threads),
     )
+    tensors = shard_ids(ids, configs.table_order)
+    return ShardedFids(version, ps_num, configs.table_names, batch_size, *tensors)
 
 
 def _columns(
@@ -209,51 +185,25 @@ def _columns(
     shared: frozenset[str],
     batch_size: int,
 ) -> list[Ragged]:
-    """The ids of the features in their order; refuses wrong names, dtypes and numbers of rows."""
+    """The ids of the features in their order; refuses wrong names and types."""
     known = configs.feature_configs
     for kind, names in (("features", features), ("shared features", shared)):
-        unknown = sorted(name for name in names if name not in known)
+        unknown = sorted([name for name in names if name not in known])
         if unknown:
             raise ValueError(
                 f"{_WHERE} expected {kind} of the configs, got {unknown[0]!r}; leave it out"
             )
     if batch_size < 0:
         raise ValueError(f"{_WHERE} expected batch_size of at least 0, got {batch_size}")
-    empty = Ragged(host_int64([]), host_int64([0, 0]))
-    columns = []
-    for name in configs.feature_names:
-        column = features.get(name, empty)
+    empty = Ragged._unchecked(host_int64([]), host_int64([0, 0]))
+    columns = [features.get(name, empty) for name in configs.feature_names]
+    for name, column in zip(configs.feature_names, columns, strict=True):
         if not isinstance(column, Ragged):
             raise TypeError(
                 f"{_WHERE} expected feature {name!r} as a Ragged, got {type(column).__name__}"
             )
-        values = check_tensor(_WHERE, f"feature {name!r}", column.values, torch.int64, 1)
-        num_rows = 1 if name in shared or name not in features else batch_size
-        if column.num_rows != num_rows:
-            kind = "1 row, it is shared" if name in shared else f"{num_rows} rows"
-            raise ValueError(
-                f"{_WHERE} expected feature {name!r} with {kind}, got {column.num_rows}"
-            )
-        splits = check_tensor(_WHERE, f"row_splits of {name!r}", column.row_splits, torch.int64, 1)
-        columns.append(Ragged._unchecked(values, splits))
-    total = sum(column.values.numel() for column in columns)
-    if total >= _MAX_IDS:
-        raise ValueError(f"{_WHERE} expected fewer than {_MAX_IDS} ids in a batch, got {total}")
     return columns
 
 
-def _cells(
-    columns: list[Ragged], is_shared: list[bool], sizes: list[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`feature_offset` and `nfl_offset`."""
-    num_cells = np.array([column.num_rows for column in columns], dtype=np.int64)
-    first_cells = np.concatenate(([0], np.cumsum(num_cells)))
-    first_ids = np.concatenate(([0], np.cumsum(np.array(sizes, dtype=np.int64))))
-    none = host_int64([])
-    splits = torch.cat([none, *(column.row_splits for column in columns)]).numpy()
-    splits = splits + np.repeat(first_ids[:-1], num_cells + 1)
-    last_of_column = np.cumsum(num_cells + 1) - 1  # the first of the next one, or the end
-    cells = np.append(np.delete(splits, last_of_column), first_ids[-1]).astype(np.int32)
-    first_cells[-1] += 1
-    first_cells[:-1] |= np.array(is_shared, dtype=np.int64) << 31
-    return torch.from_numpy(cells), torch.from_numpy(first_cells)
+def _cut(numbers: torch.Tensor, sizes: torch.Tensor) -> list[torch.Tensor]:
+    return cut_rows(numbers, sizes, sizes.shape[0], "[ShardedFids] expected {} ids or splits")

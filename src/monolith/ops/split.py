@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from monolith.ops.cutting import cut_rows
+from monolith.ops.graph_ops import graph_op, unknown_size
 from monolith.ops.host import host_int64, host_range
 from monolith.ops.id_groups import bucket_order, first_seen
 from monolith.ops.ragged import Ragged
@@ -46,8 +48,11 @@ def split_by_indices(
     check_tensor(where, "tensor", tensor, (torch.float32, torch.int64))
     order, counts = bucket_order(where, indices, num_splits)
     _check_length(where, "tensor", len(tensor) if tensor.dim() else 0, "indices", len(order))
-    moved = _Permute.apply(tensor, order)  # type: ignore[no-untyped-call]
-    return list(torch.split(moved, counts.tolist()))
+    if torch.compiler.is_compiling():
+        moved = tensor.index_select(0, order)  # its gradient is known to the compiler
+    else:
+        moved = _Permute.apply(tensor, order)  # type: ignore[no-untyped-call]
+    return cut_rows(moved, counts, num_splits, f"{where} expected {{}} rows")
 
 
 class _Permute(torch.autograd.Function):
@@ -96,16 +101,28 @@ def ragged_split_by_indices(
     _check_length(where, "indices", len(order), "values", len(ragged.values))
     num_rows = ragged.num_rows
     rows = fused_value_rowids(ragged)
-    lengths = torch.bincount(indices.long() * num_rows + rows, minlength=num_splits * num_rows)
+    lengths = order.new_zeros(num_splits * num_rows)
+    lengths.index_add_(0, indices.long() * num_rows + rows, torch.ones_like(order))
     splits = torch.nn.functional.pad(lengths.view(num_splits, num_rows).cumsum(1), (1, 0))
-    sizes = counts.tolist()
     parts, positions = [], []
-    for places, row_splits in zip(torch.split(order, sizes), splits, strict=True):
-        parts.append(Ragged(ragged.values.index_select(0, places), row_splits))
-        positions.append(Ragged(places, row_splits))
+    pieces = cut_rows(order, counts, num_splits, f"{where} expected {{}} values")
+    for places, row_splits in zip(pieces, splits.unbind(), strict=True):
+        parts.append(Ragged._unchecked(ragged.values.index_select(0, places), row_splits))
+        positions.append(Ragged._unchecked(places, row_splits))
     return parts, positions
 
 
+def _fake_reorder(
+    values: torch.Tensor, shard_ids: torch.Tensor, num_shards: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    reordered = values.new_empty((unknown_size(), *values.shape[1:]))
+    return reordered, values.new_empty(num_shards, dtype=torch.int64)
+
+
+@graph_op(
+    "reorder_by_indices(Tensor values, Tensor shard_ids, SymInt num_shards) -> (Tensor, Tensor)",
+    _fake_reorder,
+)
 def reorder_by_indices(
     values: torch.Tensor, shard_ids: torch.Tensor, num_shards: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -183,6 +200,25 @@ def fused_reorder_by_indices(
         >>> found.fused_embedding_offsets
         tensor([ 0,  6,  0,  7,  1,  7,  9,  3, 12])
     """
+    return FusedReorder(*_fused_reorder(list(inputs), num_shards, list(dim_sizes)))
+
+
+def _fake_fused_reorder(
+    inputs: Sequence[torch.Tensor], num_shards: int, dim_sizes: Sequence[int]
+) -> tuple[torch.Tensor, ...]:
+    num_inputs, new = len(inputs), host_int64([]).new_empty
+    sizes = (unknown_size(), num_shards, num_shards * num_inputs, num_inputs)
+    return *map(new, sizes), new(sum([ids.shape[0] for ids in inputs]))
+
+
+@graph_op(
+    "fused_reorder_by_indices(Tensor[] inputs, SymInt num_shards, int[] dim_sizes) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _fake_fused_reorder,
+)
+def _fused_reorder(
+    inputs: Sequence[torch.Tensor], num_shards: int, dim_sizes: Sequence[int]
+) -> tuple[torch.Tensor, ...]:
     where = "[fused_reorder_by_indices]"
     if num_shards < 1:
         raise ValueError(f"{where} expected at least 1 shard, got {num_shards}")
@@ -205,11 +241,16 @@ def fused_reorder_by_indices(
     offsets = torch.empty_like(order)
     offsets[order] = widths.cumsum(0) - widths
     sizes = sizes[: num_shards * num_inputs]
-    return FusedReorder(
-        distinct[order], sizes.view(num_shards, -1).sum(1), sizes, lengths, offsets[groups]
-    )
+    return distinct[order], sizes.view(num_shards, -1).sum(1), sizes, lengths, offsets[groups]
 
 
+def _fake_normalized(row_split: torch.Tensor, row_split_size: torch.Tensor) -> torch.Tensor:
+    return row_split.new_empty(unknown_size(), dtype=torch.int64)
+
+
+@graph_op(
+    "normalize_merged_split(Tensor row_split, Tensor row_split_size) -> Tensor", _fake_normalized
+)
 def normalize_merged_split(row_split: torch.Tensor, row_split_size: torch.Tensor) -> torch.Tensor:
     """Make one row_splits of several that lie one after another, each from 0 on.
 

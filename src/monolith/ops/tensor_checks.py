@@ -1,11 +1,22 @@
 """What the ops ask of tensors before their addresses go to the compiled core."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["check_tensor", "check_threads", "default_threads", "dtype_name"]
+from monolith.ops.graph_ops import graph_check
+from monolith.ops.host import host_int64
+
+__all__ = [
+    "check_range",
+    "check_tensor",
+    "check_threads",
+    "check_widths",
+    "default_threads",
+    "dtype_name",
+]
 
 _FEW_IDS = 4096  # below, a second thread costs more than it saves
 
@@ -69,6 +80,21 @@ def _check_memory(where: str, name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{where} expected {name} on device cpu, got {tensor.device}")
 
 
+@graph_check("check_range(str where, str name, Tensor numbers, SymInt size) -> Tensor")
+def check_range(where: str, name: str, numbers: torch.Tensor, size: int) -> torch.Tensor:
+    """The numbers; a compiled program checks them each time it runs.
+
+    Raises:
+        ValueError: one is not in [0, size).
+    """
+    if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < size:
+        raise ValueError(
+            f"{where} expected {name} in [0, {size}), got {int(numbers.min())} to "
+            f"{int(numbers.max())}"
+        )
+    return numbers
+
+
 def default_threads(num_ids: int) -> int:
     """Threads of a call on so many ids."""
     return torch.get_num_threads() if num_ids >= _FEW_IDS else 1
@@ -83,3 +109,16 @@ def check_threads(where: str, num_threads: int | None) -> int:
     if num_threads is not None and num_threads < 1:
         raise ValueError(f"{where} expected num_threads of at least 1, got {num_threads}")
     return num_threads or 0
+
+
+def check_widths(where: str, dims: Sequence[int], num_rows: int) -> torch.Tensor:
+    """The widths as int64.
+
+    Raises:
+        ValueError: there is not one for each row, or one is not positive.
+    """
+    if len(dims) != num_rows or min(dims, default=1) < 1:
+        raise ValueError(
+            f"{where} expected {num_rows} dims of at least 1, one per row, got {list(dims)}"
+        )
+    return host_int64(dims)
