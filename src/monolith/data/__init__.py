@@ -1,0 +1,28 @@
+"""Samples in: sources, parsing, batching."""
+
+from monolith.data.batch import Batch
+from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
+from monolith.data.hashing import cross_ids, hash_strings
+from monolith.data.memory import as_table
+from monolith.data.pipeline import Batches, Pipeline
+from monolith.data.sources import arrow, arrow_table, csv, from_files, jsonl, parquet, synthetic
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "Columns",
+    "DenseColumn",
+    "IdColumn",
+    "Label",
+    "Pipeline",
+    "arrow",
+    "arrow_table",
+    "as_table",
+    "cross_ids",
+    "csv",
+    "from_files",
+    "hash_strings",
+    "jsonl",
+    "parquet",
+    "synthetic",
+]

@@ -1,0 +1,112 @@
+"""A batch of samples, as the model takes it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils import _pytree as pytree
+
+from monolith.ops import Ragged
+
+__all__ = ["Batch"]
+
+_Move = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Samples side by side: ids, dense columns, labels, weights and times.
+
+        features   {"user": [[7], [9]], "history": [[3, 1], []]}    # Ragged, int64
+        dense      {"price": [0.5, 2.0]}                            # float32 (n,) or (n, width)
+        labels     {"click": [1., 0.]}                              # float32 (n,) or (n, width)
+        weight     [1., 1.]                                         # float32 (n,), or None
+        time       [1700000000, 1700000003]                         # int64 (n,), or None
+
+    Every column has a row for each of the n samples; that is checked here. It is a pytree, so
+    `torch.utils._pytree.tree_map` and pinning of a `DataLoader` reach its tensors.
+
+    Raises:
+        ValueError: two columns have different numbers of samples, or there is no column.
+
+    Example:
+        >>> batch = Batch({"user": Ragged.from_lists([[7], [9]])}, labels={"click": torch.ones(2)})
+        >>> len(batch), batch.label
+        (2, tensor([1., 1.]))
+    """
+
+    features: Mapping[str, Ragged] = field(default_factory=dict)
+    dense: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    labels: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    weight: torch.Tensor | None = None
+    time: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        sizes = self._sizes()
+        if not sizes:
+            raise ValueError("[Batch] expected at least one column, got none")
+        (first, expected), *others = sizes.items()
+        for name, size in others:
+            if size != expected:
+                raise ValueError(
+                    f"[Batch] expected {expected} samples in every column, as in {first!r}, got "
+                    f"{size} in {name!r}"
+                )
+
+    def _sizes(self) -> dict[str, int]:
+        sizes = {name: each.num_rows for name, each in self.features.items()}
+        sizes |= {name: each.shape[0] for name, each in (*self.dense.items(), *self.labels.items())}
+        extra = {"weight": self.weight, "time": self.time}
+        return sizes | {name: each.shape[0] for name, each in extra.items() if each is not None}
+
+    def __len__(self) -> int:
+        return next(iter(self._sizes().values()))
+
+    @property
+    def label(self) -> torch.Tensor:
+        """The only label.
+
+        Raises:
+            ValueError: there is none, or there are several; take one of `labels` by its name.
+        """
+        if len(self.labels) != 1:
+            raise ValueError(
+                f"[Batch.label] expected one label, got {sorted(self.labels) or 'none'}; take one "
+                "of batch.labels by its name, or name the label where the source is made"
+            )
+        return next(iter(self.labels.values()))
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """The same samples on another device."""
+        return self._moved(
+            lambda each: each.to(device, non_blocking=non_blocking),
+            lambda each: each.to(device, non_blocking=non_blocking),
+        )
+
+    def pin_memory(self) -> "Batch":
+        """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
+        return self._moved(torch.Tensor.pin_memory, Ragged.pin_memory)
+
+    def _moved(self, move: _Move, move_ragged: Callable[[Ragged], Ragged]) -> "Batch":
+        return Batch(
+            {name: move_ragged(each) for name, each in self.features.items()},
+            {name: move(each) for name, each in self.dense.items()},
+            {name: move(each) for name, each in self.labels.items()},
+            None if self.weight is None else move(self.weight),
+            None if self.time is None else move(self.time),
+        )
+
+
+def _flatten(batch: Batch) -> tuple[list[object], None]:
+    return [batch.features, batch.dense, batch.labels, batch.weight, batch.time], None
+
+
+def _unflatten(leaves: object, _: None) -> Batch:
+    batch = object.__new__(Batch)  # leaves may be anything a tree is mapped to
+    names = ("features", "dense", "labels", "weight", "time")
+    for name, leaf in zip(names, leaves, strict=True):  # type: ignore[call-overload]
+        object.__setattr__(batch, name, leaf)
+    return batch
+
+
+pytree.register_pytree_node(Batch, _flatten, _unflatten, serialized_type_name="monolith.data.Batch")

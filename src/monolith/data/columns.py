@@ -1,0 +1,258 @@
+"""Which columns of a source are ids, dense values, labels, weights and times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import pyarrow as pa
+
+__all__ = ["Columns", "DenseColumn", "IdColumn", "Label"]
+
+_SLOTS = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class IdColumn:
+    """A feature: numbers, strings, or lists of either; a missing value is an empty list.
+
+    Integers are keys as they are, negative ones too. Strings become keys by XXH64 of their UTF-8
+    bytes (`hash_strings`).
+
+    Args:
+        name: of the feature.
+        column: of the source; the name unless given.
+        max_length: only so many ids of a sample are kept, the first ones.
+        slot: the keys become fids v2 of this slot, with the low 48 bits of the id; 0 to 32767.
+    """
+
+    name: str
+    column: str | None = None
+    max_length: int | None = None
+    slot: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(
+                f"[IdColumn] expected max_length of at least 1, got {self.max_length} "
+                f"(feature {self.name!r})"
+            )
+        if self.slot is not None and not 0 <= self.slot < _SLOTS:
+            raise ValueError(
+                f"[IdColumn] expected a slot from 0 to {_SLOTS - 1}, got {self.slot} "
+                f"(feature {self.name!r})"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DenseColumn:
+    """Numbers, one or `width` of them for each sample.
+
+    Args:
+        name: in the batch.
+        column: of the source; the name unless given.
+        width: of a column of lists; each has exactly so many.
+        fill: what a missing number reads as; unless given, a missing number is an error.
+    """
+
+    name: str
+    column: str | None = None
+    width: int | None = None
+    fill: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.width is not None and self.width < 1:
+            raise ValueError(
+                f"[DenseColumn] expected a width of at least 1, got {self.width} "
+                f"(column {self.name!r})"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Label(DenseColumn):
+    """A dense column that is a label.
+
+    Args:
+        name: as in `DenseColumn`, like column, width and fill.
+        column: of the source.
+        width: of a column of lists.
+        fill: what a missing label reads as.
+        low: labels below it are an error.
+        high: labels above it are an error.
+    """
+
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a source gives to a batch.
+
+    A column given by its name alone stands for `IdColumn(name)`, `DenseColumn(name)` and
+    `Label(name)`.
+
+    Args:
+        ids: features.
+        dense: dense columns.
+        labels: labels.
+        weight: column of sample weights.
+        time: column of request times, seconds since 1970.
+
+    Raises:
+        ValueError: two of them have one name.
+
+    Example:
+        >>> Columns(["user", "item"], ["price"], ["click"]).names()
+        ['user', 'item', 'price', 'click']
+    """
+
+    ids: Sequence[IdColumn | str] = ()
+    dense: Sequence[DenseColumn | str] = ()
+    labels: Sequence[Label | str] = ()
+    weight: str | None = None
+    time: str | None = None
+
+    def __post_init__(self) -> None:
+        wrap = object.__setattr__
+        wrap(self, "ids", tuple(IdColumn(x) if isinstance(x, str) else x for x in self.ids))
+        wrap(self, "dense", tuple(DenseColumn(x) if isinstance(x, str) else x for x in self.dense))
+        wrap(self, "labels", tuple(Label(x) if isinstance(x, str) else x for x in self.labels))
+        names = self.names()
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"[Columns] expected different names, got {name!r} twice")
+
+    @property
+    def id_columns(self) -> tuple[IdColumn, ...]:
+        """`ids`, without short forms."""
+        return tuple(each for each in self.ids if isinstance(each, IdColumn))
+
+    @property
+    def dense_columns(self) -> tuple[DenseColumn, ...]:
+        """`dense`, without short forms."""
+        return tuple(each for each in self.dense if isinstance(each, DenseColumn))
+
+    @property
+    def label_columns(self) -> tuple[Label, ...]:
+        """`labels`, without short forms."""
+        return tuple(each for each in self.labels if isinstance(each, Label))
+
+    def names(self) -> list[str]:
+        """Names in the batch: ids, dense columns, labels, weight, time."""
+        return [name for name, _ in self.sources()]
+
+    def sources(self) -> list[tuple[str, str]]:
+        """Pairs of the name in the batch and the column of the source."""
+        floats = (*self.dense_columns, *self.label_columns)
+        pairs = [(each.name, each.column or each.name) for each in self.id_columns]
+        pairs += [(each.name, each.column or each.name) for each in floats]
+        return pairs + [(name, name) for name in (self.weight, self.time) if name is not None]
+
+    def check(self, where: str, schema: pa.Schema) -> None:
+        """Refuse a source that lacks a column.
+
+        Raises:
+            ValueError: a column is missing; names the nearest one.
+        """
+        for _, column in self.sources():
+            if schema.get_field_index(column) >= 0:
+                continue
+            near = get_close_matches(column, schema.names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{where} expected a column {column!r}, got {schema.names}{hint}")
+
+    @classmethod
+    def infer(
+        cls,
+        schema: pa.Schema,
+        *,
+        label: str | Sequence[str] | None = None,
+        weight: str | None = None,
+        time: str | None = None,
+    ) -> "Columns":
+        """Take columns by their Arrow types: integers and strings are ids, floats are dense.
+
+        Lists likewise; booleans are dense. Without `label` a column `label` is one if there is
+        one, and a column `instance_weight` is the weight.
+
+        Raises:
+            ValueError: a named column is missing.
+            TypeError: a column is of another type.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> schema = pa.schema({"user": pa.int64(), "price": pa.float32(), "label": pa.int8()})
+            >>> Columns.infer(schema).names()
+            ['user', 'price', 'label']
+        """
+        if label is None:
+            label = [name for name in ("label",) if name in schema.names]
+        if weight is None and "instance_weight" in schema.names:
+            weight = "instance_weight"
+        labels = [label] if isinstance(label, str) else list(label)
+        special = {*labels, weight, time}
+        ids: list[str] = []
+        dense: list[str] = []
+        for field in schema:
+            if field.name in special:
+                continue
+            kind = _kind_of(field)
+            (ids if kind == "ids" else dense).append(field.name)
+        columns = cls(
+            ids,
+            [_dense(schema.field(name)) for name in dense],
+            [_label(schema, name) for name in labels],
+            weight,
+            time,
+        )
+        columns.check("[Columns.infer]", schema)
+        return columns
+
+
+def _kind_of(field: pa.Field) -> str:
+    kind = field.type
+    if _is_list(kind):
+        kind = kind.value_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_integer(kind) or _is_text(kind):
+        return "ids"
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return "dense"
+    raise TypeError(
+        f"[Columns.infer] expected column {field.name!r} of numbers, strings or lists of them, got "
+        f"type {field.type}; name the columns to take with columns="
+    )
+
+
+def _dense(field: pa.Field) -> DenseColumn:
+    if pa.types.is_fixed_size_list(field.type):
+        return DenseColumn(field.name, width=field.type.list_size)
+    if _is_list(field.type):
+        raise TypeError(
+            f"[Columns.infer] expected the width of column {field.name!r} of type {field.type}; "
+            "give columns= with a DenseColumn(name, width=...)"
+        )
+    return DenseColumn(field.name)
+
+
+def _label(schema: pa.Schema, name: str) -> Label:
+    at = schema.get_field_index(name)
+    if at >= 0 and pa.types.is_fixed_size_list(schema.field(at).type):
+        return Label(name, width=schema.field(at).type.list_size)
+    return Label(name)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )

@@ -1,0 +1,303 @@
+"""Blocks of a source in the one form that the stages of a pipeline know, and batches of them.
+
+    column    of the source                                          of a block
+    ids       integers, strings, lists of them, dictionaries         int64, or list<int64>
+    dense     numbers, booleans, lists of one width                  float32, or lists of that width
+    label     the same                                               the same
+    weight    numbers                                                float32
+    time      integers, or timestamps                                int64, seconds
+
+A block has no missing values: everything is checked here, where file and place are known.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from monolith.data.batch import Batch
+from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
+from monolith.data.hashing import hash_strings
+from monolith.errors import DataLossError
+from monolith.ops import Ragged
+
+__all__ = ["BadSamples", "Origin", "to_batch", "to_block"]
+
+_Mask = npt.NDArray[np.bool_]
+_FID_BITS = 48
+_ListArray = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the first sample of some columns stands."""
+
+    source: str
+    sample: int  # of the source; 0 where the block is found by its byte
+    byte: int | None = None  # where the block begins in the file
+
+    def __str__(self) -> str:
+        return f"[data] {self.source!r}"
+
+    def at(self, row: int) -> str:
+        """Names a sample."""
+        block = "" if self.byte is None else f" of the block at byte {self.byte}"
+        return f"[data] {self.source!r}, sample {self.sample + row}{block}:"
+
+
+@dataclass(slots=True)
+class BadSamples:
+    """What to do with a sample that breaks a rule, and how many were left out."""
+
+    skips: bool = False
+    counts: dict[str, int] = field(default_factory=dict)  # by the rule they broke
+
+    def note(self, origin: Origin, reason: str, bad: _Mask) -> None:
+        """Count bad samples.
+
+        Raises:
+            DataLossError: they are not to be skipped.
+        """
+        num_bad = int(bad.sum())
+        if num_bad == 0:
+            return
+        if not self.skips:
+            raise DataLossError(
+                f"{origin.at(int(bad.argmax()))} {reason}; mend the data, or skip such samples "
+                'with on_error="skip"'
+            )
+        rule = reason.split(", got ")[0]
+        self.counts[rule] = self.counts.get(rule, 0) + num_bad
+
+
+def to_block(
+    raw: pa.RecordBatch, columns: Columns, origin: Origin, bad: BadSamples
+) -> pa.RecordBatch:
+    """Check and convert the columns of a source.
+
+    Raises:
+        ValueError: a column is missing.
+        TypeError: a column is of a type that cannot be converted.
+        DataLossError: a value breaks a rule, and bad samples are not to be skipped.
+    """
+    columns.check(str(origin), raw.schema)
+    work = _Work(raw, origin, bad, np.zeros(raw.num_rows, np.bool_))
+    arrays: dict[str, pa.Array] = {}
+    for each in columns.id_columns:
+        arrays[each.name] = work.ids(each)
+    for column in (*columns.dense_columns, *columns.label_columns):
+        arrays[column.name] = work.floats(column)
+    if columns.weight is not None:
+        arrays[columns.weight] = work.floats(DenseColumn(columns.weight))
+    if columns.time is not None:
+        arrays[columns.time] = work.times(columns.time)
+    block = pa.record_batch(arrays)
+    return block.filter(pa.array(~work.dropped)) if work.dropped.any() else block
+
+
+@dataclass(slots=True)
+class _Work:
+    """The conversion of one block."""
+
+    raw: pa.RecordBatch
+    origin: Origin
+    bad: BadSamples
+    dropped: _Mask
+
+    def _column(self, name: str) -> pa.Array:
+        array = self.raw.column(name)
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        return array
+
+    def _drop(self, reason: str, bad: _Mask) -> None:
+        self.bad.note(self.origin, reason, bad & ~self.dropped)
+        self.dropped |= bad
+
+    def _type_error(self, name: str, expected: str, kind: pa.DataType) -> TypeError:
+        return TypeError(f"{self.origin} expected column {name!r} of {expected}, got type {kind}")
+
+    def ids(self, column: IdColumn) -> pa.Array:
+        """One id for each sample, or lists of them; what is missing is an empty list."""
+        name = column.column or column.name
+        array = self._column(name)
+        if isinstance(array, _ListArray):
+            return self._id_lists(column, array)
+        keys = self._keys(name, array, array.type)
+        keys = _slotted(keys, column.slot)
+        if array.null_count == 0:
+            return pa.array(keys)
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        splits = np.concatenate([np.zeros(1, np.int32), np.cumsum(valid, dtype=np.int32)])
+        return pa.ListArray.from_arrays(pa.array(splits), pa.array(keys[valid]))
+
+    def _id_lists(self, column: IdColumn, array: pa.Array) -> pa.Array:
+        name = column.column or column.name
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        items = array.flatten()  # without the lists that are missing
+        if isinstance(array, pa.FixedSizeListArray) and array.null_count:
+            raise self._type_error(name, "lists without missing ones", array.type)
+        if pa.types.is_dictionary(items.type):
+            items = items.dictionary_decode()
+        keys = _slotted(self._keys(name, items, array.type), column.slot)
+        keep: _Mask | None = None
+        if items.null_count:
+            keep = items.is_valid().to_numpy(zero_copy_only=False)
+        if column.max_length is not None and lengths.max(initial=0) > column.max_length:
+            begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
+            is_early = np.arange(len(keys)) - begins < column.max_length
+            keep = is_early if keep is None else keep & is_early
+        if keep is not None:
+            rows = np.repeat(np.arange(len(lengths)), lengths)[keep]
+            keys, lengths = keys[keep], np.bincount(rows, minlength=len(lengths))
+        splits = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+        return pa.ListArray.from_arrays(pa.array(splits), pa.array(keys))
+
+    def _keys(self, name: str, items: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]:
+        """Keys of all items; a missing one is any key."""
+        if pa.types.is_integer(items.type):
+            if items.null_count:
+                items = items.fill_null(0)
+            keys: npt.NDArray[np.int64] = items.to_numpy(zero_copy_only=False)
+            is_unsigned = pa.types.is_uint64(items.type)  # the same bits, as of a fid
+            return keys.view(np.int64) if is_unsigned else keys.astype(np.int64, copy=False)
+        if pa.types.is_null(items.type):
+            return np.zeros(len(items), np.int64)
+        try:
+            return hash_strings(items)
+        except TypeError:
+            raise self._type_error(name, "integers or strings, or lists of them", kind) from None
+
+    def floats(self, column: DenseColumn) -> pa.Array:
+        """Numbers of one width."""
+        name = column.column or column.name
+        array = self._column(name)
+        if column.width is None:
+            return pa.array(self._numbers(column, array, array.type))
+        if not isinstance(array, _ListArray):
+            raise self._type_error(name, f"lists of {column.width} numbers", array.type)
+        return self._float_lists(column, column.width, array)
+
+    def _float_lists(self, column: DenseColumn, width: int, array: pa.Array) -> pa.Array:
+        name = column.column or column.name
+        lengths = pc.fill_null(pc.list_value_length(array), -1).to_numpy(zero_copy_only=False)
+        wrong = lengths != width
+        fill = column.fill
+        if fill is not None:
+            wrong &= lengths >= 0
+        got = int(lengths[wrong.argmax()]) if wrong.any() else 0
+        expected = f"expected {width} numbers in column {name!r}"
+        self._drop(f"{expected}, got {got if got >= 0 else 'none'}", wrong)
+        whole = lengths == width
+        kept = array.filter(pa.array(whole)) if not whole.all() else array
+        rows = np.full((len(array), width), 0.0 if fill is None else fill, np.float32)
+        items = kept.flatten()
+        rows[whole] = self._plain_numbers(name, items, array.type, fill).reshape(-1, width)
+        flat = rows.reshape(-1)
+        if fill is None and items.null_count:
+            missing = np.asarray(np.isnan(rows).any(axis=1))
+            self._drop(f"{expected}, got missing ones", missing)
+        out = np.asarray(_is_out(column, flat).reshape(-1, width).any(axis=1))
+        if out.any():
+            self._drop(_range_text(name, column, rows[out][0]), out)
+        return pa.FixedSizeListArray.from_arrays(pa.array(flat), width)
+
+    def _numbers(
+        self, column: DenseColumn, array: pa.Array, kind: pa.DataType
+    ) -> npt.NDArray[np.float32]:
+        name = column.column or column.name
+        if array.null_count and column.fill is None:
+            missing = array.is_null().to_numpy(zero_copy_only=False)
+            self._drop(f"expected a number in column {name!r}, got none", missing)
+        numbers = self._plain_numbers(name, array, kind, column.fill)
+        out = _is_out(column, numbers)
+        if out.any():
+            self._drop(_range_text(name, column, numbers[out][:1]), out)
+        return numbers
+
+    def _plain_numbers(
+        self, name: str, items: pa.Array, kind: pa.DataType, fill: float | None
+    ) -> npt.NDArray[np.float32]:
+        is_number = pa.types.is_integer(items.type) or pa.types.is_floating(items.type)
+        if pa.types.is_null(items.type) or pa.types.is_boolean(items.type):
+            items = items.cast(pa.float32())
+        elif not is_number:
+            raise self._type_error(name, "numbers", kind)
+        if items.null_count:
+            items = items.cast(pa.float32(), safe=False).fill_null(
+                float("nan") if fill is None else fill
+            )
+        numbers: npt.NDArray[np.float32] = items.to_numpy(zero_copy_only=False)
+        return numbers.astype(np.float32, copy=False)
+
+    def times(self, name: str) -> pa.Array:
+        """Seconds since 1970."""
+        array = self._column(name)
+        if pa.types.is_timestamp(array.type):
+            array = array.cast(pa.timestamp("s", tz=array.type.tz), safe=False).cast(pa.int64())
+        elif not pa.types.is_integer(array.type):
+            raise self._type_error(name, "integers or timestamps", array.type)
+        missing = array.is_null().to_numpy(zero_copy_only=False)
+        self._drop(f"expected a time in column {name!r}, got none", missing)
+        return array.fill_null(0).cast(pa.int64())
+
+
+def _slotted(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
+    return keys if slot is None else (slot << _FID_BITS) | (keys & ((1 << _FID_BITS) - 1))
+
+
+def _bounds(column: DenseColumn) -> tuple[float, float]:
+    low, high = (column.low, column.high) if isinstance(column, Label) else (None, None)
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
+def _is_out(column: DenseColumn, numbers: npt.NDArray[np.float32]) -> _Mask:
+    """Which labels are outside their range; NaN is."""
+    if not isinstance(column, Label):
+        return np.zeros(len(numbers), np.bool_)
+    low, high = _bounds(column)
+    inside: _Mask = (numbers >= low) & (numbers <= high)
+    return ~inside
+
+
+def _range_text(name: str, column: DenseColumn, got: npt.NDArray[np.float32]) -> str:
+    low, high = _bounds(column)
+    shown = ", ".join(f"{number:g}" for number in got)
+    return f"expected a label from {low:g} to {high:g} in column {name!r}, got {shown}"
+
+
+def to_batch(block: pa.RecordBatch, columns: Columns) -> Batch:
+    """Copy a block to tensors."""
+    one_each: list[torch.Tensor] = []  # the row splits that features of one id share
+    floats = {
+        each.name: _floats(block.column(each.name))
+        for each in (*columns.dense_columns, *columns.label_columns)
+    }
+    return Batch(
+        {each.name: _ragged(block.column(each.name), one_each) for each in columns.id_columns},
+        {each.name: floats[each.name] for each in columns.dense_columns},
+        {each.name: floats[each.name] for each in columns.label_columns},
+        None if columns.weight is None else _floats(block.column(columns.weight)),
+        None if columns.time is None else _copy(block.column(columns.time)),
+    )
+
+
+def _ragged(array: pa.Array, one_each: list[torch.Tensor]) -> Ragged:
+    if isinstance(array, pa.ListArray):
+        return Ragged.from_arrow(array)
+    if not one_each:
+        one_each.append(torch.arange(len(array) + 1))
+    return Ragged._unchecked(_copy(array), one_each[0])  # right by construction
+
+
+def _floats(array: pa.Array) -> torch.Tensor:
+    if isinstance(array, pa.FixedSizeListArray):
+        return _copy(array.flatten()).reshape(len(array), -1)
+    return _copy(array)
+
+
+def _copy(array: pa.Array) -> torch.Tensor:
+    return torch.from_numpy(array.to_numpy(zero_copy_only=True).copy())

@@ -1,0 +1,191 @@
+"""The blocks of many files, one file after another or several in turns."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from monolith.data.columns import Columns
+from monolith.data.convert import BadSamples, Origin, to_block
+from monolith.data.cursor import State
+from monolith.data.files import DataFile
+from monolith.data.order import permutation
+from monolith.errors import DataLossError, FailedPreconditionError
+
+__all__ = ["FileCursor", "FileFormat", "FileReader", "FileSource", "Raw"]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Columns as a file has them, and where they stand in it."""
+
+    columns: pa.RecordBatch
+    origin: Origin
+
+
+class FileReader(Protocol):
+    """An open file."""
+
+    @property
+    def position(self) -> int:
+        """Where the next block begins, in a unit of the format's own."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Read so far, of the file's size."""
+
+    def read(self) -> Raw | None:
+        """The next block; None at the end."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class FileFormat(Protocol):
+    """How a file becomes columns."""
+
+    @property
+    def name(self) -> str:
+        """For descriptions."""
+
+    def schema(self, file: DataFile) -> pa.Schema:
+        """The columns of a file."""
+
+    def open(self, file: DataFile, position: int, columns: Columns, bad: BadSamples) -> FileReader:
+        """Open a file at a position that a reader gave; 0 is its begin.
+
+        Args:
+            file: the file.
+            position: where to begin.
+            columns: those that are wanted; a reader may give others too.
+            bad: for records that cannot be read.
+        """
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A stage without a stage before it.
+
+    Args:
+        files: in order.
+        format: of all of them.
+        columns: what to take.
+        bad: what to do with bad samples.
+        interleave: how many files are read in turns.
+        shuffle_seed: files are read in an order of this seed and of the epoch; None: as given.
+    """
+
+    files: Sequence[DataFile]
+    format: FileFormat
+    columns: Columns
+    bad: BadSamples
+    interleave: int = 1
+    shuffle_seed: int | None = None
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        names = "".join(f"{file.path}\n{file.size}\n" for file in self.files)
+        digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+        order = "" if self.shuffle_seed is None else f", shuffled by {self.shuffle_seed}"
+        return [
+            f"{self.format.name}: {len(self.files)} files {digest}, "
+            f"interleave {self.interleave}{order}"
+        ]
+
+    def shard(self, index: int, count: int) -> "FileSource":
+        """Every count-th file."""
+        return replace(self, files=self.files[index::count])
+
+    def open(self, epoch: int, state: State | None = None) -> "FileCursor":
+        """See `Stage`."""
+        return FileCursor(self, epoch, state)
+
+
+class FileCursor:
+    """A pass over the files."""
+
+    def __init__(self, source: FileSource, epoch: int, state: State | None) -> None:
+        self._source = source
+        count = len(source.files)
+        seed = source.shuffle_seed
+        self._order = range(count) if seed is None else permutation(count, seed, epoch).tolist()
+        self._next = 0
+        self._turn = 0
+        self._open: list[tuple[int, FileReader]] = []  # number in the order
+        self._bytes_of_closed = 0
+        if state is not None:
+            self._next, self._turn = state["next"], state["turn"]
+            for number, position in state["open"]:
+                self._open_file(number, position)
+            closed = set(range(self._next)) - {number for number, _ in self._open}
+            self._bytes_of_closed = sum(self._file(number).size for number in closed)
+
+    def _file(self, number: int) -> DataFile:
+        return self._source.files[self._order[number]]
+
+    def _open_file(self, number: int, position: int) -> None:
+        file, source = self._file(number), self._source
+        size = file.size_now()
+        if size != file.size:
+            raise FailedPreconditionError(
+                f"[data] expected file {file.path!r} of {file.size} bytes, as when the source was "
+                f"made, got {size}; do not change files that are read"
+            )
+        with _naming(file):
+            reader = source.format.open(file, position, source.columns, source.bad)
+        self._open.append((number, reader))
+
+    def next(self) -> pa.RecordBatch | None:
+        """See `Cursor`."""
+        while True:
+            while self._next < len(self._order) and len(self._open) < self._source.interleave:
+                self._open_file(self._next, 0)
+                self._next += 1
+            if not self._open:
+                return None
+            self._turn %= len(self._open)
+            block = self._read(self._turn)
+            if block is not None and block.num_rows:
+                return block
+
+    def _read(self, turn: int) -> pa.RecordBatch | None:
+        number, reader = self._open[turn]
+        with _naming(self._file(number)):
+            raw = reader.read()
+        if raw is None:
+            reader.close()
+            del self._open[turn]
+            self._bytes_of_closed += self._file(number).size
+            return None
+        self._turn += 1
+        return to_block(raw.columns, self._source.columns, raw.origin, self._source.bad)
+
+    def state(self) -> State:
+        """See `Cursor`."""
+        opened = [[number, reader.position] for number, reader in self._open]
+        return {"next": self._next, "turn": self._turn, "open": opened}
+
+    def progress(self) -> tuple[int, int]:
+        """See `Cursor`."""
+        done = self._bytes_of_closed + sum(reader.num_bytes for _, reader in self._open)
+        return done, sum(file.size for file in self._source.files)
+
+    def close(self) -> None:
+        """See `Cursor`."""
+        for _, reader in self._open:
+            reader.close()
+        self._open.clear()
+
+
+@contextlib.contextmanager
+def _naming(file: DataFile) -> Iterator[None]:
+    """Errors of Arrow name the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, DataLossError | FileNotFoundError):
+            raise
+        raise DataLossError(f"[data] {file.path!r} cannot be read: {error}") from error

@@ -1,0 +1,102 @@
+"""The files of a source: local paths, globs, directories, and any store that fsspec knows."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from monolith.errors import NotFoundError
+
+__all__ = ["DataFile", "Paths", "find_files"]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file, as it was when it was found."""
+
+    system: Any
+    path: str
+    size: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on a disk of this machine."""
+        return isinstance(self.system, LocalFileSystem)
+
+    def open(self) -> pa.NativeFile:
+        """Open it for reads anywhere.
+
+        Raises:
+            NotFoundError: it is gone.
+        """
+        try:
+            if (
+                self.is_local
+            ):  # without Python between Arrow and the disk; not mapped: it may shrink
+                return pa.OSFile(self.path)
+            return pa.PythonFile(self.system.open(self.path, "rb"), "r")
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"[data] expected file {self.path!r}, which was there when the source was made; "
+                "it is gone"
+            ) from error
+
+    def size_now(self) -> int:
+        """Its size at the moment.
+
+        Raises:
+            NotFoundError: it is gone.
+        """
+        try:
+            return int(self.system.size(self.path))
+        except FileNotFoundError as error:
+            raise NotFoundError(f"[data] expected file {self.path!r}; it is gone") from error
+
+
+def find_files(paths: Paths) -> list[DataFile]:
+    """Expand paths in their order: a file, a glob, or all files below a directory, sorted.
+
+    Hidden files and those whose names begin with `_` are left out of globs and directories.
+
+    Raises:
+        NotFoundError: a path matches no file.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "b.csv").write_text("1"), (folder / "a.csv").write_text("1")
+        >>> [pathlib.Path(file.path).name for file in find_files(folder)]
+        ['a.csv', 'b.csv']
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    found: list[DataFile] = []
+    for given in paths:
+        system, path = fsspec.core.url_to_fs(os.fspath(given))
+        matches = _expand(system, path)
+        if not matches:
+            raise NotFoundError(
+                f"[data] expected at least one file at {os.fspath(given)!r}, got none"
+            )
+        found += [DataFile(system, each, int(system.size(each) or 0)) for each in matches]
+    return found
+
+
+def _expand(system: Any, path: str) -> list[str]:
+    if any(mark in path for mark in "*?["):
+        names = [each for each in system.glob(path) if system.isfile(each)]
+    elif system.isdir(path):
+        names = system.find(path)
+    else:
+        return [path] if system.exists(path) else []
+    return sorted(each for each in names if not _is_hidden(each))
+
+
+def _is_hidden(path: str) -> bool:
+    return path.rsplit("/", 1)[-1].startswith((".", "_"))

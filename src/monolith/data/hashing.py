@@ -1,0 +1,95 @@
+"""Keys made of strings, and of several ids: stable on every machine and in every version."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from monolith.ops.native import load_native
+
+__all__ = ["cross_ids", "hash_strings"]
+
+_Keys = npt.NDArray[np.int64]
+
+
+def hash_strings(strings: pa.Array, *, seed: int = 0) -> _Keys:
+    """XXH64 of the bytes of each string, as int64 with the same bits; of a missing one, 0 bytes.
+
+    Args:
+        strings: an Arrow array of strings or of bytes.
+        seed: of the hash, 0 to 2**64 - 1.
+
+    Raises:
+        TypeError: an array of something else.
+
+    Example:
+        >>> hash_strings(pa.array(["abc", ""]))
+        array([ 4952883123889572249, -1205034819632174695])
+    """
+    kind = strings.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        offset_type: npt.DTypeLike = np.int32
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        offset_type = np.int64
+    else:
+        raise TypeError(f"[hash_strings] expected an array of strings or bytes, got type {kind}")
+    keys = np.empty(len(strings), np.int64)
+    if len(strings) == 0:
+        return keys
+    if strings.null_count:
+        strings = strings.fill_null("" if "string" in str(kind) else b"")
+    _, offsets, data = strings.buffers()
+    splits = np.frombuffer(offsets, offset_type)[strings.offset :][: len(strings) + 1]
+    splits = splits.astype(np.int64)  # a copy, aligned
+    address = 0 if data is None else data.address
+    load_native().hash_strings(address, splits.ctypes.data, len(strings), seed, keys.ctypes.data)
+    return keys
+
+
+def cross_ids(rows: Sequence[tuple[_Keys, _Keys]]) -> tuple[_Keys, _Keys]:
+    """Ids of all combinations of a sample's ids, one of each column.
+
+        user   [7]     [8]          # values, and lengths 1, 1
+        item   [1, 2]  []           # lengths 2, 0
+        cross  [(7,1), (7,2)]  []
+
+    A combination of two is XXH64 of the 16 bytes of both ids; of three, that of the first two
+    together with the third, and so on. The first column varies slowest.
+
+    Args:
+        rows: of each column, its values and the lengths of its rows.
+
+    Returns:
+        Values and lengths.
+
+    Example:
+        >>> one = np.array([7, 8]), np.array([1, 1])
+        >>> many = np.array([1, 2]), np.array([2, 0])
+        >>> values, lengths = cross_ids([one, many])
+        >>> len(values), lengths.tolist()
+        (2, [2, 0])
+    """
+    (values, lengths), *others = rows
+    for right, right_lengths in others:
+        left_at, right_at = _pairs(lengths, right_lengths)
+        values = _hash_pairs(values[left_at], right[right_at])
+        lengths = lengths * right_lengths
+    return values, lengths
+
+
+def _pairs(left: _Keys, right: _Keys) -> tuple[_Keys, _Keys]:
+    """Which values of both sides make each combination."""
+    per_left = np.repeat(right, left)  # combinations of each value of the left side
+    left_at = np.repeat(np.arange(left.sum()), per_left)
+    first = np.repeat(np.cumsum(right) - right, left)  # where its partners begin
+    begin = np.cumsum(per_left) - per_left
+    return left_at, np.arange(len(left_at)) - np.repeat(begin - first, per_left)
+
+
+def _hash_pairs(left: _Keys, right: _Keys) -> _Keys:
+    both = np.ascontiguousarray(np.stack([left, right], axis=1), np.int64)
+    keys = np.empty(len(left), np.int64)
+    splits = np.arange(0, both.nbytes + 1, 16, dtype=np.int64)
+    load_native().hash_strings(both.ctypes.data, splits.ctypes.data, len(left), 0, keys.ctypes.data)
+    return keys

@@ -1,0 +1,141 @@
+"""Sources without files: tables in memory, and made-up samples."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from monolith.data.columns import Columns
+from monolith.data.convert import BadSamples, Origin, to_block
+from monolith.data.cursor import State
+from monolith.data.order import mix, uniform
+
+__all__ = ["SyntheticSource", "TableSource", "as_table"]
+
+_BLOCK = 65_536  # samples
+
+
+def as_table(frame: Any) -> pa.Table:
+    """An Arrow table of a frame of pandas, polars or whoever gives Arrow streams, or of a dict.
+
+    Raises:
+        TypeError: of something else.
+    """
+    if isinstance(frame, pa.Table):
+        return frame
+    if type(frame).__module__.split(".")[0] == "pandas":
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    if isinstance(frame, dict) or hasattr(frame, "__arrow_c_stream__"):  # polars, duckdb, Arrow
+        return pa.table(frame)
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    raise TypeError(
+        "[data.arrow_table] expected an Arrow table, a pandas or polars frame or a dict of "
+        f"columns, got {type(frame).__name__}"
+    )
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """The rows of a table."""
+
+    table: pa.Table
+    columns: Columns
+    bad: BadSamples
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [f"table: {self.table.num_rows} samples"]
+
+    def open(self, epoch: int, state: State | None = None) -> "_RowCursor":
+        """See `Stage`."""
+        return _RowCursor(self, self.table.num_rows, 0 if state is None else state["row"])
+
+    def read(self, first: int, count: int) -> pa.RecordBatch:
+        """Some rows, as a block."""
+        rows = self.table.slice(first, count).combine_chunks().to_batches()[0]
+        return to_block(rows, self.columns, Origin("table", first), self.bad)
+
+
+@dataclass(frozen=True)
+class SyntheticSource:
+    """Made-up samples: sample i is the same in every pass and on every machine.
+
+    Ids have a Zipf-like frequency, and the label follows a hidden weight of each id.
+    """
+
+    num_samples: int
+    num_features: int
+    num_dense: int
+    vocabulary: int
+    ids_per_feature: int
+    seed: int
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [repr(self)]
+
+    def open(self, epoch: int, state: State | None = None) -> "_RowCursor":
+        """See `Stage`."""
+        return _RowCursor(self, self.num_samples, 0 if state is None else state["row"])
+
+    def columns(self) -> Columns:
+        """What it gives: `feature_0` ..., `dense_0` ..., `label`."""
+        return Columns(
+            [f"feature_{i}" for i in range(self.num_features)],
+            [f"dense_{i}" for i in range(self.num_dense)],
+            ["label"],
+        )
+
+    def read(self, first: int, count: int) -> pa.RecordBatch:
+        """Some samples."""
+        arrays: dict[str, pa.Array] = {}
+        score = np.zeros(count)
+        for i in range(self.num_features):
+            drawn = uniform(
+                count * self.ids_per_feature, self.seed, i, first=first * self.ids_per_feature
+            )
+            # Inverse of the distribution of x with density 1/x on [1, vocabulary + 1).
+            ids = np.power(self.vocabulary + 1.0, drawn).astype(np.int64) - 1
+            hidden = mix(ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(i))
+            score += (hidden >> np.uint64(11)).reshape(count, -1).mean(axis=1) * 2.0**-52 - 1.0
+            arrays[f"feature_{i}"] = pa.array(ids)
+            if self.ids_per_feature > 1:
+                splits = np.arange(0, len(ids) + 1, self.ids_per_feature, dtype=np.int32)
+                arrays[f"feature_{i}"] = pa.ListArray.from_arrays(pa.array(splits), pa.array(ids))
+        for i in range(self.num_dense):
+            drawn = uniform(count, self.seed, self.num_features + i, first=first)
+            arrays[f"dense_{i}"] = pa.array(drawn.astype(np.float32))
+        chance = 1.0 / (1.0 + np.exp(-4.0 * score / max(1, self.num_features) ** 0.5))
+        coin = uniform(count, self.seed, -1, first=first)
+        arrays["label"] = pa.array((coin < chance).astype(np.float32))
+        return pa.record_batch(arrays)
+
+
+class _RowCursor:
+    """A pass over rows that are numbered."""
+
+    def __init__(self, source: TableSource | SyntheticSource, num_rows: int, row: int) -> None:
+        self._source, self._num_rows, self._row = source, num_rows, row
+
+    def next(self) -> pa.RecordBatch | None:
+        """See `Cursor`."""
+        while self._row < self._num_rows:
+            count = min(_BLOCK, self._num_rows - self._row)
+            block = self._source.read(self._row, count)
+            self._row += count
+            if block.num_rows:
+                return block
+        return None
+
+    def state(self) -> State:
+        """See `Cursor`."""
+        return {"row": self._row}
+
+    def progress(self) -> tuple[int, int]:
+        """See `Cursor`."""
+        return self._row, self._num_rows
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,281 @@
+"""From samples to batches: shuffle, shard, map, filter, batch, prefetch; with an exact state."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from monolith.data import stages
+from monolith.data.batch import Batch
+from monolith.data.columns import Columns, IdColumn
+from monolith.data.convert import BadSamples, to_batch
+from monolith.data.cursor import Stage, State
+from monolith.data.epochs import Cache, Repeat
+from monolith.data.file_source import FileSource
+from monolith.data.hashing import cross_ids
+from monolith.data.prefetch import Made, Prefetch
+from monolith.errors import FailedPreconditionError
+
+__all__ = ["Batches", "Pipeline"]
+
+_VERSION = 1
+_Keep = Callable[[pa.RecordBatch], Any]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Describes where samples come from and what happens to them; iterate it for batches.
+
+    Made by `monolith.data.parquet` and its like. A method returns a new pipeline with one more
+    stage; nothing is read before iteration. Iterating it twice gives the same batches. Safe with
+    everything: each iteration has its own state.
+
+    Between source and batch samples travel in blocks, Arrow record batches: ids are int64 or lists
+    of it, everything else float32 (time: int64). `map` and `filter` see these.
+
+    Example:
+        >>> from monolith import data
+        >>> table = pa.table({"user": [7, 8, 9], "label": [1, 0, 1]})
+        >>> [batch.features["user"].to_lists() for batch in data.arrow_table(table).batch(2)]
+        [[[7], [8]], [[9]]]
+    """
+
+    stage: Stage
+    columns: Columns
+    bad: BadSamples
+    depth: int = 0  # batches made ahead
+
+    def _then(self, stage: Stage) -> "Pipeline":
+        return replace(self, stage=stage)
+
+    def _files(self, method: str) -> FileSource:
+        if not isinstance(self.stage, FileSource):
+            raise ValueError(
+                f"[Pipeline.{method}] expected a source of files, without a stage after it; call "
+                "it right after the source is made"
+            )
+        return self.stage
+
+    def shuffle_files(self, seed: int = 0) -> "Pipeline":
+        """Read files in a random order, another one in each epoch. Right after the source."""
+        return self._then(replace(self._files("shuffle_files"), shuffle_seed=seed))
+
+    def interleave(self, num_files: int) -> "Pipeline":
+        """Read so many files in turns, a block of each. Right after the source."""
+        _check_positive("interleave", "files", num_files)
+        return self._then(replace(self._files("interleave"), interleave=num_files))
+
+    def shard(self, index: int, count: int) -> "Pipeline":
+        """Only the part of one of `count` workers: every count-th file.
+
+        Every count-th sample where the source has no files, or fewer than there are workers, or
+        where other stages came before.
+        """
+        if not 0 <= index < count:
+            raise ValueError(
+                f"[Pipeline.shard] expected an index from 0 to {count - 1}, got {index}"
+            )
+        if isinstance(self.stage, FileSource) and len(self.stage.files) >= count:
+            return self._then(self.stage.shard(index, count))
+        return self._then(stages.ShardSamples(self.stage, index, count))
+
+    def shuffle(self, num_samples: int, seed: int = 0) -> "Pipeline":
+        """Shuffle windows of so many samples; each is held in memory.
+
+        A window is filled, put in an order that depends on seed, epoch and the window's number, and
+        emptied. Together with `shuffle_files` and `interleave` samples mix over the whole data.
+        """
+        _check_positive("shuffle", "samples", num_samples)
+        return self._then(stages.Shuffle(stages.Blocks(self.stage, num_samples), seed))
+
+    def map(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> "Pipeline":
+        """Change blocks by a function of a block; it keeps the columns and their types."""
+        return self._then(stages.Map(self.stage, function, _name_of(function)))
+
+    def filter(self, keeps: _Keep) -> "Pipeline":
+        """Keep the samples for which a function of a block is true: an array of booleans.
+
+        Example:
+            >>> from monolith import data
+            >>> import pyarrow.compute as pc
+            >>> source = data.arrow_table(pa.table({"user": [7, 8, 9], "label": [1, 0, 1]}))
+            >>> clicked = source.filter(lambda block: pc.greater(block["label"], 0)).batch(2)
+            >>> [batch.features["user"].to_lists() for batch in clicked]
+            [[[7], [9]]]
+        """
+        return self._then(stages.Filter(self.stage, _mask_of(keeps), _name_of(keeps)))
+
+    def filter_numbered(
+        self, keeps: Callable[[pa.RecordBatch, int], npt.NDArray[np.bool_]], name: str
+    ) -> "Pipeline":
+        """As `filter`; the function is also given the number of the block's first sample."""
+        return self._then(stages.Filter(self.stage, keeps, name))
+
+    def cross(self, name: str, features: Sequence[str]) -> "Pipeline":
+        """Add a feature: the ids of all combinations of other features of a sample, hashed.
+
+        See `cross_ids` for the ids.
+        """
+        known = [each.name for each in self.columns.id_columns]
+        for feature in features:
+            if feature not in known:
+                raise ValueError(
+                    f"[Pipeline.cross] expected features, got {feature!r} (features: {known})"
+                )
+        if len(features) < 2:
+            raise ValueError(f"[Pipeline.cross] expected at least 2 features, got {len(features)}")
+        columns = replace(self.columns, ids=(*self.columns.ids, IdColumn(name)))
+        crossed = stages.Map(self.stage, _Cross(name, tuple(features)), f"cross {name} {features}")
+        return replace(self, stage=crossed, columns=columns)
+
+    def take(self, num_samples: int) -> "Pipeline":
+        """Only the first samples of each epoch."""
+        _check_positive("take", "samples", num_samples)
+        return self._then(stages.Take(self.stage, num_samples))
+
+    def cache(self) -> "Pipeline":
+        """Keep in memory what the stages before give in the first pass, for the later ones."""
+        return self._then(Cache(self.stage))
+
+    def repeat(self, num_epochs: int | None = None) -> "Pipeline":
+        """Go on with another epoch at the end; without a number, for ever."""
+        if num_epochs is not None:
+            _check_positive("repeat", "epochs", num_epochs)
+        return self._then(Repeat(self.stage, num_epochs))
+
+    def batch(self, num_samples: int, *, drop_remainder: bool = False) -> "Pipeline":
+        """Batches of so many samples; the last one has what is left, or is dropped."""
+        _check_positive("batch", "samples", num_samples)
+        return self._then(stages.Blocks(self.stage, num_samples, drop_remainder))
+
+    def prefetch(self, num_batches: int = 2) -> "Pipeline":
+        """Make batches ahead on another thread."""
+        _check_positive("prefetch", "batches", num_batches)
+        return replace(self, depth=num_batches)
+
+    def describe(self) -> list[str]:
+        """A line for each stage."""
+        return self.stage.describe()
+
+    def __iter__(self) -> "Batches":
+        return Batches(self, None)
+
+    def resume(self, state: State) -> "Batches":
+        """Go on after the batch at which `Batches.state_dict` was taken.
+
+        Raises:
+            FailedPreconditionError: the state is of another pipeline, or of other files.
+        """
+        given = state.get("version")
+        if given != _VERSION:
+            raise FailedPreconditionError(
+                f"[Pipeline.resume] expected a state of version {_VERSION}, got {given}"
+            )
+        ours, theirs = self.describe(), list(state["pipeline"])
+        if ours != theirs:
+            pairs = zip([*ours, "the end"], [*theirs, "the end"], strict=False)
+            mine, other = next((a, b) for a, b in pairs if a != b)
+            raise FailedPreconditionError(
+                f"[Pipeline.resume] expected a state of this pipeline ({mine!r}), got one of "
+                f"another ({other!r})"
+            )
+        return Batches(self, state)
+
+
+class Batches(Iterator[Batch]):
+    """A pass over a pipeline. Used by one thread; `close` it to free its files and its thread.
+
+    Example:
+        >>> from monolith import data
+        >>> source = data.arrow_table(pa.table({"user": [7, 8, 9]})).batch(1)
+        >>> batches = iter(source)
+        >>> first, state = next(batches), batches.state_dict()
+        >>> [batch.features["user"].to_lists() for batch in source.resume(state)]
+        [[[8]], [[9]]]
+    """
+
+    def __init__(self, pipeline: Pipeline, state: State | None) -> None:
+        self._pipeline = pipeline
+        self._cursor = pipeline.stage.open(0, None if state is None else state["state"])
+        self._last = Made(None, self._cursor.state(), self._cursor.progress())
+        self._ahead = Prefetch(self._make, pipeline.depth) if pipeline.depth else None
+
+    def _make(self) -> Made:
+        block = self._cursor.next()
+        batch = None if block is None else to_batch(block, self._pipeline.columns)
+        return Made(batch, self._cursor.state(), self._cursor.progress())
+
+    def __next__(self) -> Batch:
+        made = self._make() if self._ahead is None else self._ahead.next()
+        self._last = made
+        if made.batch is None:
+            raise StopIteration
+        return made.batch
+
+    def state_dict(self) -> State:
+        """Where the next batch begins: small, and JSON; see `Pipeline.resume`."""
+        pipeline = self._pipeline.describe()
+        return {"version": _VERSION, "pipeline": pipeline, "state": self._last.state}
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes read so far and in all; samples where the source is in memory; 0: not known."""
+        return self._last.progress
+
+    @property
+    def num_skipped(self) -> dict[str, int]:
+        """Samples left out because they broke a rule, by reason; of all passes."""
+        return dict(self._pipeline.bad.counts)
+
+    def close(self) -> None:
+        """Stop the thread that makes batches ahead, and close files."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._cursor.close()
+
+
+@dataclass(frozen=True)
+class _Cross:
+    name: str
+    features: tuple[str, ...]
+
+    def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        values, lengths = cross_ids([_rows(block.column(name)) for name in self.features])
+        splits = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+        crossed = pa.ListArray.from_arrays(pa.array(splits), pa.array(values))
+        return block.append_column(self.name, crossed)
+
+
+def _rows(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    if not isinstance(array, pa.ListArray):
+        return array.to_numpy(), np.ones(len(array), np.int64)
+    lengths = array.value_lengths().to_numpy().astype(np.int64)
+    return array.flatten().to_numpy(), lengths
+
+
+def _mask_of(keeps: _Keep) -> Callable[[pa.RecordBatch, int], npt.NDArray[np.bool_]]:
+    def mask(block: pa.RecordBatch, _: int) -> npt.NDArray[np.bool_]:
+        answer = keeps(block)
+        if isinstance(answer, pa.Array | pa.ChunkedArray):
+            answer = answer.to_numpy(zero_copy_only=False)
+        answer = np.asarray(answer)
+        if answer.dtype != np.bool_ or answer.shape != (block.num_rows,):
+            raise ValueError(
+                f"[Pipeline.filter] expected {block.num_rows} booleans, got shape {answer.shape} "
+                f"of {answer.dtype}"
+            )
+        return answer
+
+    return mask
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _check_positive(method: str, what: str, number: int) -> None:
+    if number < 1:
+        raise ValueError(f"[Pipeline.{method}] expected at least 1 of {what}, got {number}")

@@ -1,0 +1,265 @@
+"""Stages between a source and the batches; see `cursor.py` for what a stage is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from monolith.data.cursor import Cursor, Over, Stage, State, source_state
+from monolith.data.order import permutation
+
+__all__ = ["Blocks", "Filter", "Map", "ShardSamples", "Shuffle", "Take", "concat"]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of exactly `size` samples; the last may be shorter, or is dropped."""
+
+    source: Stage
+    size: int
+    drops_rest: bool = False
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        rest = ", the rest dropped" if self.drops_rest else ""
+        return [*self.source.describe(), f"blocks of {self.size}{rest}"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        return _BlocksCursor(self, self.source.open(epoch, source_state(state)), state)
+
+
+class _BlocksCursor(Over):
+    def __init__(self, stage: Blocks, source: Cursor, state: State | None) -> None:
+        super().__init__(source)
+        self._stage = stage
+        self._skip = 0 if state is None else state["skip"]  # samples of the first waiting block
+        self._waiting: list[tuple[pa.RecordBatch, State]] = []  # and where each begins
+        self._count = -self._skip  # samples that wait
+        self._is_over = False
+
+    def next(self) -> pa.RecordBatch | None:
+        while self._count < self._stage.size and not self._is_over:
+            before = self._source.state()
+            block = self._source.next()
+            if block is None:
+                self._is_over = True
+            else:
+                self._waiting.append((block, before))
+                self._count += block.num_rows
+        if self._count <= 0 or (self._count < self._stage.size and self._stage.drops_rest):
+            return None
+        return self._take(min(self._count, self._stage.size))
+
+    def _take(self, size: int) -> pa.RecordBatch:
+        self._count -= size
+        parts = []
+        while size > 0:
+            block, _ = self._waiting[0]
+            part = block.slice(self._skip, size)
+            parts.append(part)
+            size -= part.num_rows
+            self._skip += part.num_rows
+            if self._skip >= block.num_rows:
+                self._skip -= block.num_rows
+                del self._waiting[0]
+        return concat(parts)
+
+    def state(self) -> State:
+        before = self._waiting[0][1] if self._waiting else self._source.state()
+        return {"source": before, "skip": self._skip}
+
+
+def concat(blocks: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One block of many; a column of single ids becomes lists where another block has lists."""
+    if len(blocks) == 1:
+        return blocks[0]
+    if any(block.schema != blocks[0].schema for block in blocks):
+        lists = {name for block in blocks for name in block.schema.names if _has_lists(block, name)}
+        blocks = [_with_lists(block, lists) for block in blocks]
+    return pa.concat_batches(blocks)
+
+
+def _has_lists(block: pa.RecordBatch, name: str) -> bool:
+    return bool(pa.types.is_list(block.schema.field(name).type))
+
+
+def _with_lists(block: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
+    arrays = {name: block.column(name) for name in block.schema.names}
+    for name in names:
+        if not _has_lists(block, name):
+            splits = pa.array(np.arange(block.num_rows + 1, dtype=np.int32))
+            arrays[name] = pa.ListArray.from_arrays(splits, arrays[name])
+    return pa.record_batch(arrays)
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Every block in a random order."""
+
+    source: Blocks
+    seed: int
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [*self.source.describe(), f"shuffled by {self.seed}"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        number = 0 if state is None else state["number"]
+        return _ShuffleCursor(
+            self.source.open(epoch, source_state(state)), self.seed, epoch, number
+        )
+
+
+class _ShuffleCursor(Over):
+    def __init__(self, source: Cursor, seed: int, epoch: int, number: int) -> None:
+        super().__init__(source)
+        self._seed, self._epoch, self._number = seed, epoch, number
+
+    def next(self) -> pa.RecordBatch | None:
+        block = self._source.next()
+        if block is None:
+            return None
+        order = permutation(block.num_rows, self._seed, self._epoch, self._number)
+        self._number += 1
+        return block.take(pa.array(order))
+
+    def state(self) -> State:
+        return {"source": self._source.state(), "number": self._number}
+
+
+@dataclass(frozen=True)
+class Map:
+    """A function of each block, which must depend on the block alone."""
+
+    source: Stage
+    function: Callable[[pa.RecordBatch], pa.RecordBatch]
+    name: str
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [*self.source.describe(), f"map {self.name}"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        return _MapCursor(self.source.open(epoch, source_state(state)), self.function)
+
+
+class _MapCursor(Over):
+    def __init__(
+        self, source: Cursor, function: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ) -> None:
+        super().__init__(source)
+        self._function = function
+
+    def next(self) -> pa.RecordBatch | None:
+        while (block := self._source.next()) is not None:
+            block = self._function(block)
+            if block.num_rows:
+                return block
+        return None
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Only the samples that a function keeps.
+
+    Args:
+        source: stage before it.
+        keeps: of a block and the number of its first sample in the epoch, whether each is kept.
+        name: for descriptions.
+        counts: samples kept and left out, of all passes in this process.
+    """
+
+    source: Stage
+    keeps: Callable[[pa.RecordBatch, int], npt.NDArray[np.bool_]]
+    name: str
+    counts: dict[str, int] = field(default_factory=lambda: {"kept": 0, "left_out": 0})
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [*self.source.describe(), f"filter {self.name}"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        first = 0 if state is None else state["first"]
+        return _FilterCursor(self, self.source.open(epoch, source_state(state)), first)
+
+
+class _FilterCursor(Over):
+    def __init__(self, stage: Filter, source: Cursor, first: int) -> None:
+        super().__init__(source)
+        self._stage, self._first = stage, first
+
+    def next(self) -> pa.RecordBatch | None:
+        while (block := self._source.next()) is not None:
+            keep = self._stage.keeps(block, self._first)
+            self._first += block.num_rows
+            kept = block if keep.all() else block.filter(pa.array(keep))
+            self._stage.counts["kept"] += kept.num_rows
+            self._stage.counts["left_out"] += block.num_rows - kept.num_rows
+            if kept.num_rows:
+                return kept
+        return None
+
+    def state(self) -> State:
+        return {"source": self._source.state(), "first": self._first}
+
+
+@dataclass(frozen=True)
+class ShardSamples:
+    """Every count-th sample."""
+
+    source: Stage
+    index: int
+    count: int
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [*self.source.describe(), f"samples {self.index} of {self.count}"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        return Filter(self.source, self._keeps, "shard").open(epoch, state)
+
+    def _keeps(self, block: pa.RecordBatch, first: int) -> npt.NDArray[np.bool_]:
+        numbers = np.arange(first, first + block.num_rows)
+        is_ours: npt.NDArray[np.bool_] = numbers % self.count == self.index
+        return is_ours
+
+
+@dataclass(frozen=True)
+class Take:
+    """Only the first samples of an epoch."""
+
+    source: Stage
+    count: int
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [*self.source.describe(), f"the first {self.count}"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        left = self.count if state is None else state["left"]
+        return _TakeCursor(self.source.open(epoch, source_state(state)), left)
+
+
+class _TakeCursor(Over):
+    def __init__(self, source: Cursor, left: int) -> None:
+        super().__init__(source)
+        self._left = left
+
+    def next(self) -> pa.RecordBatch | None:
+        block = self._source.next() if self._left > 0 else None
+        if block is None:
+            return None
+        block = block.slice(0, self._left)
+        self._left -= block.num_rows
+        return block
+
+    def state(self) -> State:
+        return {"source": self._source.state(), "left": self._left}

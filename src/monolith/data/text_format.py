@@ -1,0 +1,257 @@
+"""CSV and JSON lines; positions are bytes of the (uncompressed) text."""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+
+from monolith.data.columns import Columns
+from monolith.data.convert import BadSamples, Origin
+from monolith.data.file_source import Raw
+from monolith.data.files import DataFile
+from monolith.errors import DataLossError
+
+__all__ = ["CsvFormat", "JsonLinesFormat"]
+
+_BLOCK = 1 << 22  # bytes of text
+_MAX_LINE = 1 << 28
+_UNIT = b"\x1f"  # stands for a separator of several characters
+_COMPRESSIONS = (
+    (".gz", "gzip"),
+    (".bz2", "bz2"),
+    (".zst", "zstd"),
+    (".lz4", "lz4"),
+    (".br", "brotli"),
+)
+_Parse = Callable[[bytes], pa.Table]
+
+
+def _compression_of(path: str) -> str | None:
+    return next((name for end, name in _COMPRESSIONS if path.endswith(end)), None)
+
+
+class _Text:
+    """The bytes of a file, cut at ends of lines."""
+
+    def __init__(self, file: DataFile, position: int) -> None:
+        self._file = file
+        self._raw = file.open()
+        compression = _compression_of(file.path)
+        self._stream = self._raw
+        if compression is not None:
+            self._stream = pa.CompressedInputStream(self._raw, compression)
+            self._skip(position)
+        else:
+            self._raw.seek(position)
+        self.position = position
+        self._rest = b""
+
+    def _skip(self, count: int) -> None:
+        while count > 0:
+            got = len(self._stream.read(min(count, _BLOCK)))
+            if got == 0:
+                raise DataLossError(f"[data] {self._file.path!r} is shorter than it was")
+            count -= got
+
+    @property
+    def num_bytes(self) -> int:
+        return min(self._file.size, int(self._raw.tell()))
+
+    def read(self) -> bytes:
+        """Some lines; nothing at the end."""
+        data = self._rest
+        while True:
+            more: bytes = self._stream.read(_BLOCK)
+            data += more
+            end = data.rfind(b"\n") + 1 if more else len(data)
+            if end or not more:
+                break
+            if len(data) > _MAX_LINE:
+                raise DataLossError(
+                    f"[data] {self._file.path!r}: the line at byte {self.position} is longer than "
+                    f"{_MAX_LINE} bytes"
+                )
+        self._rest = data[end:]
+        self.position += end
+        return data[:end]
+
+    def close(self) -> None:
+        self._stream.close()
+        self._raw.close()
+
+
+class _LineReader:
+    """Parses the text of a file block by block."""
+
+    def __init__(self, file: DataFile, position: int, parse: _Parse) -> None:
+        self._file, self._parse = file, parse
+        self._text = _Text(file, position)
+
+    @property
+    def position(self) -> int:
+        """See `FileReader`."""
+        return self._text.position
+
+    @property
+    def num_bytes(self) -> int:
+        """See `FileReader`."""
+        return self._text.num_bytes
+
+    def read(self) -> Raw | None:
+        """See `FileReader`."""
+        begin = self._text.position
+        while (lines := self._text.read()) and not lines.strip():
+            begin = self._text.position
+        if not lines:
+            return None
+        try:
+            table = self._parse(lines)
+        except pa.ArrowInvalid as error:
+            raise DataLossError(
+                f"[data] {self._file.path!r}, in the block at byte {begin}: {error}"
+            ) from error
+        rows = table.combine_chunks().to_batches()
+        origin = Origin(self._file.path, 0, begin)
+        return Raw(rows[0] if rows else pa.RecordBatch.from_pylist([], table.schema), origin)
+
+    def close(self) -> None:
+        """See `FileReader`."""
+        self._text.close()
+
+
+@dataclass
+class CsvFormat:
+    """Columns are named by the first line of each file, or by `names`.
+
+    Args:
+        separator: between values; of one or several characters.
+        names: of all columns, where the file has no line of names.
+        types: of columns, Arrow types or their names; others are guessed from the first block of
+            the first file.
+        lists: separators of columns whose values are lists, such as `{"genres": "|"}`.
+    """
+
+    separator: str = ","
+    names: Sequence[str] | None = None
+    types: Mapping[str, pa.DataType | str] = field(default_factory=dict)
+    lists: Mapping[str, str] = field(default_factory=dict)
+    name = "csv"
+    _guessed: dict[str, pa.DataType] | None = None
+
+    def schema(self, file: DataFile) -> pa.Schema:
+        """See `FileFormat`."""
+        names, begin = self._header(file)
+        text = _Text(file, begin)
+        lines = text.read()
+        text.close()
+        if self._guessed is None:
+            self._guessed = {**{f.name: f.type for f in self._parse(lines, names, {}).schema}}
+        return self._parse(lines, names, self._types()).schema
+
+    def _types(self) -> dict[str, pa.DataType]:
+        guessed = {k: v for k, v in (self._guessed or {}).items() if not pa.types.is_null(v)}
+        given = {
+            name: pa.type_for_alias(kind) if isinstance(kind, str) else kind
+            for name, kind in self.types.items()
+        }
+        return {**guessed, **given}
+
+    def _header(self, file: DataFile) -> tuple[list[str], int]:
+        """Names of the columns, and where the samples begin."""
+        if self.names is not None:
+            return list(self.names), 0
+        text = _Text(file, 0)
+        line, newline, _ = text.read().partition(b"\n")
+        text.close()
+        header = line.decode("utf-8-sig").strip("\r")
+        if len(self.separator) > 1:
+            names = header.split(self.separator)
+        else:
+            names = next(csv.reader([header], delimiter=self.separator), [])
+        return [name.strip() for name in names], len(line) + len(newline)
+
+    def _parse(self, lines: bytes, names: list[str], types: dict[str, pa.DataType]) -> pa.Table:
+        delimiter = self.separator
+        if len(delimiter) > 1:
+            lines, delimiter = lines.replace(delimiter.encode(), _UNIT), _UNIT.decode()
+        plain = {**types, **dict.fromkeys(self.lists, pa.string())}
+        if not lines:
+            return pa.schema([(n, plain.get(n, pa.null())) for n in names]).empty_table()
+        table = pa.csv.read_csv(
+            pa.BufferReader(lines),
+            pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(lines) + 1),
+            pa.csv.ParseOptions(delimiter=delimiter),
+            pa.csv.ConvertOptions(column_types=plain, strings_can_be_null=True),
+        )
+        for name, separator in self.lists.items():
+            table = _split_lists(table, name, separator, types.get(name))
+        return table
+
+    def open(self, file: DataFile, position: int, columns: Columns, bad: BadSamples) -> _LineReader:
+        """See `FileFormat`."""
+        names, begin = self._header(file)
+        if self._guessed is None:
+            self.schema(file)
+        types = self._types()
+        return _LineReader(
+            file, max(position, begin), lambda lines: self._parse(lines, names, types)
+        )
+
+
+def _split_lists(table: pa.Table, name: str, separator: str, kind: pa.DataType | None) -> pa.Table:
+    strings = table.column(name)
+    lists = pc.split_pattern(strings, separator)
+    if kind is not None and pa.types.is_list(kind):
+        lists = lists.cast(kind)
+    return table.set_column(table.schema.get_field_index(name), name, lists)
+
+
+@dataclass
+class JsonLinesFormat:
+    """An object on each line; its keys are the columns.
+
+    Args:
+        types: of columns, Arrow types or their names; others are guessed from the first block of
+            the first file.
+    """
+
+    types: Mapping[str, pa.DataType | str] = field(default_factory=dict)
+    name = "jsonl"
+    _guessed: pa.Schema | None = None
+
+    def schema(self, file: DataFile) -> pa.Schema:
+        """See `FileFormat`."""
+        text = _Text(file, 0)
+        lines = text.read()
+        text.close()
+        if not lines.strip():
+            return self._given()
+        if self._guessed is None:
+            self._guessed = self._parse(lines, self._given()).schema
+        return self._guessed
+
+    def _given(self) -> pa.Schema:
+        return pa.schema(
+            [
+                (name, pa.type_for_alias(kind) if isinstance(kind, str) else kind)
+                for name, kind in self.types.items()
+            ]
+        )
+
+    def _parse(self, lines: bytes, schema: pa.Schema) -> pa.Table:
+        return pa.json.read_json(
+            pa.BufferReader(lines),
+            pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
+        )
+
+    def open(self, file: DataFile, position: int, columns: Columns, bad: BadSamples) -> _LineReader:
+        """See `FileFormat`."""
+        if self._guessed is None:
+            self.schema(file)
+        schema = self._guessed or self._given()
+        return _LineReader(file, position, lambda lines: self._parse(lines, schema))
