@@ -251,6 +251,15 @@ class Shards:
         threads: int,
     ) -> tuple[int, int, int, int]: ...
 
+def step_tables(
+    tables: Sequence[Table],
+    sums: Sequence[GradientSum],
+    rates: Sequence[float],
+    times: Sequence[int],
+    are_done: int,
+    threads: int,
+) -> None: ...
+
 class TableGroup:
     def __init__(self, tables: list[Table]) -> None: ...
     def lookup(
