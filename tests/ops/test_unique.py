@@ -133,6 +133,14 @@ def test_a_place_outside_of_the_buffer_is_refused():
         fill(torch.zeros(12), size=18)
 
 
+def test_dims_may_be_a_tensor():
+    as_list = unique_key_with_value_and_offset(KEYS, DIMS)
+    as_tensor = unique_key_with_value_and_offset(KEYS, torch.tensor(DIMS))
+    assert [each.to_lists() for each in as_list] == [each.to_lists() for each in as_tensor]
+    with pytest.raises(TypeError, match="expected dims of dtype int64, got float32"):
+        unique_key_with_value_and_offset(KEYS, torch.ones(4))
+
+
 def test_other_numbers_of_arguments_are_refused():
     with pytest.raises(ValueError, match="expected 4 dims of at least 1, one per row, got "):
         unique_key_with_value_and_offset(KEYS, [1])

@@ -200,7 +200,7 @@ class DistributedMultiTypeHashTable:
 
     def get_table_dim_sizes(self) -> list[int]:
         """Width of the rows of each slot, in the order of their names."""
-        return list(self._group.dims)
+        return self._group.order.widths.tolist()
 
     def _raw(self, verb: str) -> RawRoutes:
         if not isinstance(self._routes, RawRoutes):
@@ -215,9 +215,9 @@ class DistributedMultiTypeHashTable:
         if not isinstance(keys, Ragged):
             raise TypeError(f"{where} expected keys as a Ragged, got {type(keys).__name__}")
         checks.check_tensor((where, ""), "keys", keys.values, torch.int64, 1)
-        if keys.num_rows != len(self._group.dims):
+        if keys.num_rows != len(self._group.configs):
             raise ValueError(
-                f"{where} expected keys with {len(self._group.dims)} rows, one per slot, got "
+                f"{where} expected keys with {len(self._group.configs)} rows, one per slot, got "
                 f"{keys.num_rows}"
             )
         return keys

@@ -17,6 +17,7 @@ from monolith.ops.host import host_empty, host_int64, host_zeros
 from monolith.ops.id_groups import bucket_order, first_seen
 from monolith.ops.native import load_native
 from monolith.ops.ragged import Ragged
+from monolith.ops.rowids import fused_value_rowids
 from monolith.ops.tensor_checks import check_tensor, check_threads, default_threads
 
 __all__ = [
@@ -26,12 +27,14 @@ __all__ = [
 ]
 
 
-def unique_key_with_value_and_offset(key: Ragged, dims: Sequence[int]) -> tuple[Ragged, Ragged]:
+def unique_key_with_value_and_offset(
+    key: Ragged, dims: Sequence[int] | torch.Tensor
+) -> tuple[Ragged, Ragged]:
     """Distinct keys of each row in the order in which they are first seen, and where they occur.
 
     Args:
         key: int64, one row per slot.
-        dims: width of the rows of each slot.
+        dims: width of the rows of each slot; as an int64 tensor where slots are many.
 
     Returns:
         The distinct keys, one row per slot; and one row per distinct key, over all slots: the
@@ -55,7 +58,8 @@ def unique_key_with_value_and_offset(key: Ragged, dims: Sequence[int]) -> tuple[
     if len(firsts) == 0:
         none = host_int64([0])
         return Ragged.from_lengths(firsts, counts), Ragged(firsts, none)
-    floats = widths.repeat_interleave(key.lengths)  # of each occurrence
+    # Of each occurrence. `repeat_interleave` wakes torch's threads, however few the keys are.
+    floats = widths[fused_value_rowids(key)]
     order, num_occurs = bucket_order(where, groups, len(firsts))
     offsets = (floats.cumsum(0) - floats)[order]
     unique = Ragged.from_lengths(key.values[firsts], counts)
@@ -66,7 +70,7 @@ def fill_with_offset_map(
     pos: Sequence[Ragged],
     value: Sequence[torch.Tensor],
     offset_map: Ragged,
-    dims: Sequence[int],
+    dims: Sequence[int] | torch.Tensor,
     size: int,
     *,
     num_threads: int | None = None,
@@ -77,7 +81,7 @@ def fill_with_offset_map(
         pos: per shard the numbers of the distinct keys that it answers for, one row per slot.
         value: per shard their rows in the same order, flat; float32.
         offset_map: where each distinct key occurs, of `unique_key_with_value_and_offset`.
-        dims: width of the rows of each slot.
+        dims: width of the rows of each slot; as an int64 tensor where slots are many.
         size: floats in the buffer; places that nobody fills are 0.
         num_threads: None: those of torch, one if there are few keys.
 
@@ -116,7 +120,7 @@ def fill_with_offset_map_gradient(
     pos: Sequence[Ragged],
     gradient: torch.Tensor,
     offset_map: Ragged,
-    dims: Sequence[int],
+    dims: Sequence[int] | torch.Tensor,
     *,
     num_threads: int | None = None,
 ) -> list[torch.Tensor]:
@@ -147,8 +151,7 @@ def fill_with_offset_map_gradient(
     where = "[fill_with_offset_map_gradient]"
     gradient = check_tensor(where, "gradient", gradient, torch.float32, 1)
     call = _Fill(where, pos, offset_map, dims, len(gradient), num_threads)
-    widths = host_int64(dims)
-    return call.sum(gradient, [int((keys.lengths * widths).sum()) for keys in pos])
+    return call.sum(gradient, [int((keys.lengths * call.dims).sum()) for keys in pos])
 
 
 class _Fill:
@@ -159,15 +162,14 @@ class _Fill:
         where: str,
         pos: Sequence[Ragged],
         offset_map: Ragged,
-        dims: Sequence[int],
+        dims: Sequence[int] | torch.Tensor,
         size: int,
         num_threads: int | None,
     ) -> None:
         self._keys = [_checked(where, f"pos[{i}]", keys) for i, keys in enumerate(pos)]
+        self.dims = _widths(where, dims, len(dims))
         for keys in pos:
-            self._dims = _widths(where, dims, keys.num_rows)
-        if not pos:
-            self._dims = host_int64(dims)
+            _widths(where, self.dims, keys.num_rows)
         self._offsets = _checked(where, "offset_map", offset_map)
         self._size = size
         num_offsets = len(self._offsets[0])
@@ -200,7 +202,7 @@ class _Fill:
         getattr(load_native(), name)(
             parts,
             (_array(offsets), _array(splits)),
-            _array(self._dims),
+            _array(self.dims),
             _array(buffer),
             self._threads,
         )
@@ -232,9 +234,13 @@ def _array(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), len(tensor)
 
 
-def _widths(where: str, dims: Sequence[int], num_rows: int) -> torch.Tensor:
-    if len(dims) != num_rows or min(dims, default=1) < 1:
+def _widths(where: str, dims: Sequence[int] | torch.Tensor, num_rows: int) -> torch.Tensor:
+    if isinstance(dims, torch.Tensor):
+        widths = check_tensor(where, "dims", dims, torch.int64, 1)
+    else:
+        widths = host_int64(dims)
+    if len(widths) != num_rows or (num_rows and int(widths.min()) < 1):
         raise ValueError(
-            f"{where} expected {num_rows} dims of at least 1, one per row, got {list(dims)}"
+            f"{where} expected {num_rows} dims of at least 1, one per row, got {widths.tolist()}"
         )
-    return host_int64(dims)
+    return widths
