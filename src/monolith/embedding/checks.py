@@ -28,6 +28,7 @@ __all__ = [
     "check_part",
     "check_part_rows",
     "check_partitions",
+    "check_rate",
     "check_rates",
     "check_rows",
     "check_step",

@@ -89,7 +89,7 @@ class DistributedMultiTypeHashTable:
             float32 (n, dim) each.
         """
         for slot, ids in slot_to_id.items():
-            self._group.check_ids("lookup", slot, ids)
+            self._group.order.check_ids("lookup", slot, ids)
         rows = self._routes.lookup(slot_to_id, step)
         return {slot: rows[slot] for slot in slot_to_id}
 
@@ -126,7 +126,7 @@ class DistributedMultiTypeHashTable:
         now: int | None,
     ) -> "DistributedMultiTypeHashTable":
         for slot, (ids, values) in slot_to_id_and_value.items():
-            self._group.check_rows(verb, slot, ids, values)
+            self._group.order.check_rows(verb, slot, ids, values)
         parts, rows = self._routes.split(slot_to_id_and_value)
         self._group.write(verb, parts, rows, now)
         return self
@@ -151,7 +151,7 @@ class DistributedMultiTypeHashTable:
             Counts over all slots and servers.
         """
         for slot, (ids, values) in slot_to_id_and_grad.items():
-            self._group.check_rows("apply_gradients", slot, ids, values)
+            self._group.order.check_rows("apply_gradients", slot, ids, values)
         parts, grads = self._routes.split(slot_to_id_and_grad)
         return self._group.apply_gradients(
             parts, grads, step=step, learning_rates=learning_rates, now=now

@@ -66,8 +66,8 @@ class RawRoutes(KeyRoutes):
     def split(self, pairs: Pairs) -> tuple[list[Ragged], list[torch.Tensor]]:
         """Keys and flat rows of each shard."""
         keys = self._group.order.keys({slot: ids for slot, (ids, _) in pairs.items()})
-        rows = [pairs[slot][1].detach().reshape(-1) for slot in sorted(pairs)]
-        return self.split_flat(keys, torch.cat(rows) if rows else torch.empty(0, device="cpu"))
+        rows = self._group.order.flat({slot: rows for slot, (_, rows) in pairs.items()})
+        return self.split_flat(keys, rows)
 
     def split_flat(
         self, keys: Ragged, rows: torch.Tensor

@@ -65,7 +65,7 @@ class ShardedGroup:
                     f"partitions, got one with it (table {config.name!r}); use MinCount"
                 )
         self.configs = {config.name: config for config in ordered}
-        self.order = NameOrder({config.name: config.dim for config in ordered})
+        self.order = NameOrder({config.name: config.dim for config in ordered}, owner)
         self.num_shards = len(transports)
         self.routing = FloorModRouting(self.num_shards)
         self.name = short_name(list(self.configs))
@@ -79,35 +79,6 @@ class ShardedGroup:
     def num_floats(self, keys: Ragged) -> int:
         """Floats in the rows of the keys."""
         return int((keys.lengths * self.order.widths).sum())
-
-    def check_ids(self, verb: str, name: str, ids: torch.Tensor, which: str = "") -> None:
-        """Refuse ids of a table that is not here, or of a wrong kind; `which` as in check_rows."""
-        where = f"[{self._owner}.{verb}]"
-        if name not in self.configs:
-            raise ValueError(
-                f"{where} expected slots of the table, got {name!r}; it has "
-                f"{', '.join(self.configs)}"
-            )
-        which = which or f"(slot {name!r})"
-        checks.check_tensor((where, which), "ids", ids, torch.int64, 1)
-
-    def check_rows(
-        self, verb: str, name: str, ids: torch.Tensor, rows: torch.Tensor, which: str = ""
-    ) -> None:
-        """Refuse ids and rows of a table that do not fit it, or each other.
-
-        Args:
-            verb: what they are for.
-            name: of the table.
-            ids: int64 (n,).
-            rows: float32 (n, dim).
-            which: end of the message, where the caller does not know the table as a slot.
-        """
-        self.check_ids(verb, name, ids, which)
-        kind = "grads" if verb == "apply_gradients" else "values"
-        where = (f"[{self._owner}.{verb}]", which or f"(slot {name!r})")
-        shape = (len(ids), self.configs[name].dim)
-        checks.check_matrix_of(where, kind, rows, torch.float32, shape)
 
     def _where(self, verb: str) -> tuple[str, str]:
         return f"[{self._owner}.{verb}]", f"(table {self.name!r})"
