@@ -16,6 +16,7 @@ from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Applied, Rows
 from monolith.embedding.shard_host import ShardHost, plain_rows
 from monolith.embedding.shard_split import Split, by_hash, is_finite
+from monolith.embedding.sharded_bags import ShardedBags
 from monolith.embedding.sharded_cut import ShardedCut
 from monolith.embedding.sharded_reads import ShardedReads
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport
@@ -55,7 +56,7 @@ def make_shard(
     return ShardHost(Table(part, changes_bytes=changes_bytes // num_shards))
 
 
-class ShardedTable(ShardedReads, TableVerbs):
+class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
     """A table whose rows are spread over shards; every verb gives the bits that one table gives.
 
     All shards have the same config and seed, and take part in every writing call, so that their
