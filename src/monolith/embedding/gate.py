@@ -74,6 +74,6 @@ class Gate:
                 f"[{self._owner}] expected the calls before this one to end within "
                 f"{self._timeout_seconds} seconds, got {self._num_inside} that write and "
                 f"{self._num_alone - num_own} that are alone or wait to be, since "
-                f"{time_text(start)} (table {self._name!r}); end them, for example a shard that does "
-                "not answer, or make the table with a larger timeout_seconds"
+                f"{time_text(start)} (table {self._name!r}); end them, for example a shard that "
+                "does not answer, or make the table with a larger timeout_seconds"
             )
