@@ -74,8 +74,8 @@ void clear_empty_bags(const Bags& bags, size_t first, size_t last, size_t dim, f
 }
 
 // member(each) on several threads, where each(piece) calls piece(first, last) until all bags are
-// done. A range is made of the bags that begin within `piece_keys` keys; a long bag is one thread's,
-// so that its sum has one order.
+// done. A range is made of the bags that begin within `piece_keys` keys; a long bag is one
+// thread's, so that its sum has one order.
 template <typename Member>
 void share_bags(const Bags& bags, size_t piece_keys, unsigned threads, const Member& member) {
   const size_t num_pieces = std::max<size_t>(1, (bags.num_keys + piece_keys - 1) / piece_keys);

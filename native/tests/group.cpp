@@ -87,8 +87,8 @@ void test_steps_together_equal_single_steps() {
     std::vector<uint8_t> are_done(3);
     for (size_t t = 0; t < 3; ++t) {
       sums.emplace_back(new GradientSum(sum_of(*tables[t], t)));
-      steps.push_back({tables[t].get(), sums[t].get(), &kRate, 9, &are_done[t],
-                       splits[t + 1] - splits[t]});
+      steps.push_back(
+          {tables[t].get(), sums[t].get(), &kRate, 9, &are_done[t], splits[t + 1] - splits[t]});
       GradientSum own = sum_of(*alone[t], t);
       alone[t]->apply_bag_gradients(own, kOptions, 9, 1);
     }

@@ -16,10 +16,8 @@ class Schedule:
 
 
 class WithoutHash(Schedule):
-    def __eq__(self, other):
+    def __eq__(self, other):  # Python then takes the hash away
         return True
-
-    __hash__ = None
 
 
 def rates_of(*rates):

@@ -171,7 +171,8 @@ class LocalServers:
         """Select a server: inside, it is `current_server()`, whatever was selected outside.
 
         What is made through it belongs to it: `server.parameter`, `server.table`. A `Table` or a
-        parameter of torch that is made without it belongs to its maker, inside too. The selection belongs to the thread, or to the asynchronous task.
+        parameter of torch that is made without it belongs to its maker, inside too. The selection
+        belongs to the thread, or to the asynchronous task.
         """
         server = self[index]
         token = _PLACE.set(_Place(self, server))
