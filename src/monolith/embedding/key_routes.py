@@ -113,7 +113,7 @@ class PackedRoutes(KeyRoutes):
         ids = {slot: self._split(own, own) for slot, (own, _) in pairs.items()}
         rows = {slot: self._split(own, values.detach()) for slot, (own, values) in pairs.items()}
         parts = [self._group.order.keys(shard) for shard in self._shards(ids)]
-        nothing = torch.empty(0, device="cpu")
+        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
         packed = [pack_tensors(shard)[0] if shard else nothing for shard in self._shards(rows)]
         return parts, packed
 

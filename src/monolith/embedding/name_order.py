@@ -49,7 +49,7 @@ class NameOrder:
     def flat(self, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Rows of some tables, (n, dim) each, one after another as `keys` puts their ids."""
         parts = [rows[name].detach().reshape(-1) for name in sorted(rows)]
-        return torch.cat(parts) if parts else torch.empty(0, device="cpu")
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float32, device="cpu")
 
     def rows(self, flat: torch.Tensor, lengths: Mapping[str, int]) -> dict[str, torch.Tensor]:
         """Views of rows that lie one after another, (n, dim) of some tables with n rows each."""

@@ -101,7 +101,7 @@ class ShardedGroup:
             for part in parts
         ]
         answers = iter(self._client.call("lookup", calls))
-        nothing = torch.empty(0, device="cpu")
+        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
         return [nothing if call is None else next(answers).float() for call in calls]
 
     def write(
