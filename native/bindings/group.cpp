@@ -10,9 +10,11 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using monolith::GradientSum;
 using monolith::Shards;
 using monolith::Table;
 using monolith::TableGroup;
+using monolith::TableStep;
 
 namespace {
 
@@ -60,10 +62,30 @@ void bind_shards(nb::module_& module) {
           "threads"_a);
 }
 
+// rates: of the first table's segments, then of the second's, and so on.
+void bind_steps(nb::module_& module) {
+  module.def(
+      "step_tables",
+      [](const std::vector<Table*>& tables, const std::vector<GradientSum*>& sums,
+         const std::vector<float>& rates, const std::vector<uint32_t>& times, Address are_done,
+         unsigned threads) {
+        std::vector<TableStep> steps;
+        const float* rate = rates.data();
+        for (size_t i = 0; i < tables.size(); ++i) {
+          steps.push_back({tables[i], sums[i], rate, times[i],
+                           reinterpret_cast<uint8_t*>(are_done) + i, sums[i]->grads().size()});
+          rate += tables[i]->layout().segments().size();
+        }
+        monolith::step_tables(steps, threads);
+      },
+      ReleaseGil(), "tables"_a, "sums"_a, "rates"_a, "times"_a, "are_done"_a, "threads"_a);
+}
+
 }  // namespace
 
 void init_group(nb::module_& module) {
   bind_shards(module);
+  bind_steps(module);
   nb::class_<TableGroup>(module, "TableGroup")
       .def(
           "__init__",

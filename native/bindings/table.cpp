@@ -152,6 +152,13 @@ Bags bags_of(const BagsTuple& tuple) {
           at<float>(weights), width};
 }
 
+// Of no table, so that nobody else looks at the splits before they are used.
+const Bags& checked(const Bags& bags) {
+  if (bags.are_splits_valid()) return bags;
+  throw std::invalid_argument("[Bags] expected row_splits from 0 to " +
+                              std::to_string(bags.num_keys) + ", ascending, got others");
+}
+
 // (bags, gradients, winners or 0)
 using PieceTuple = std::tuple<BagsTuple, Address, Address>;
 
@@ -182,8 +189,35 @@ void bind_bags(nb::class_<Table>& table) {
       ReleaseGil(), "bags"_a, "grads"_a, "out"_a, "initial"_a, "scales"_a, "threads"_a);
 }
 
-void bind_bag_gradients(nb::module_& module, nb::class_<Table>& table) {
-  nb::class_<GradientSum>(module, "GradientSum").def_prop_ro("norm", &GradientSum::norm);
+void bind_bags_alone(nb::module_& module) {
+  module.def(
+      "pool_rows",
+      [](const BagsTuple& bags, Address rows, size_t dim, Address out, Address winners,
+         unsigned threads) {
+        monolith::pool_rows(checked(bags_of(bags)), at<float>(rows), dim, at<float>(out),
+                            at<int32_t>(winners), threads);
+      },
+      ReleaseGil(), "bags"_a, "rows"_a, "dim"_a, "out"_a, "winners"_a, "threads"_a);
+  nb::class_<GradientSum>(module, "GradientSum")
+      .def(
+          "__init__",
+          [](GradientSum* self, const std::vector<PieceTuple>& tuples, size_t dim,
+             unsigned threads) {
+            std::vector<BagPiece> pieces = pieces_of(tuples);
+            for (const BagPiece& piece : pieces) checked(piece.bags);
+            new (self) GradientSum(std::move(pieces), dim, monolith::kernels(), 0, 0, threads);
+          },
+          ReleaseGil(), "pieces"_a, "dim"_a, "threads"_a)
+      .def_prop_ro("norm", &GradientSum::norm)
+      .def(
+          "write_out",
+          [](const GradientSum& self, Address out) {
+            self.grads().write_out(monolith::kernels(), at<float>(out));
+          },
+          ReleaseGil(), "out"_a);
+}
+
+void bind_bag_gradients(nb::class_<Table>& table) {
   table.def(
       "apply_bag_gradients",
       [](Table& self, GradientSum& sum, const std::vector<float>& rates,
@@ -371,7 +405,8 @@ void init_table(nb::module_& module) {
             "log_bytes"_a = uint64_t{64} << 20, "records"_a = false, "first_generation"_a = 1);
   bind_reads(table);
   bind_bags(table);
-  bind_bag_gradients(module, table);
+  bind_bags_alone(module);
+  bind_bag_gradients(table);
   bind_writes(table);
   bind_retention(table);
   bind_changes(table);

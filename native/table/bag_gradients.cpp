@@ -65,6 +65,10 @@ void BagGradients::sum(std::span<const uint32_t> occurrences, const Kernels& ker
   }
 }
 
+void BagGradients::write_out(const Kernels& kernels, float* out) const noexcept {
+  for (uint32_t i = 0; i < size(); ++i) sum({&i, 1}, kernels, out + i * dim_);
+}
+
 // Squares are kept by first occurrence and added in that order, whatever the threads did.
 GradientSum::GradientSum(std::vector<BagPiece> pieces, size_t dim, const Kernels& kernels,
                          uint64_t salt, uint32_t depth, unsigned threads)

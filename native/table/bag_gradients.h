@@ -33,6 +33,8 @@ class BagGradients {
   // out = sum of the occurrences' gradients in order, starting from the first (contract 1).
   void sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
            float* out) const noexcept;
+  // The gradient of each occurrence, (occurrences, dim).
+  void write_out(const Kernels& kernels, float* out) const noexcept;
 
  private:
   // The gradient of one occurrence.

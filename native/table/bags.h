@@ -54,4 +54,9 @@ struct Bags {
   }
 };
 
+// Rows of the keys, (num_keys, dim), to one per bag, out (num_bags, dim), with the bits of
+// Table::lookup_bags; winners (num_bags, dim), of kMax only. The splits are valid.
+void pool_rows(const Bags& bags, const float* rows, size_t dim, float* out, int32_t* winners,
+               unsigned threads);
+
 }  // namespace monolith

@@ -71,4 +71,12 @@ AppliedCounts TableGroup::apply_gradients(const Keys& keys, const float* grads,
   return {applied, inserted, refused, skipped};
 }
 
+void step_tables(const std::vector<TableStep>& steps, unsigned threads) {
+  share(steps, threads, [](const TableStep& step, unsigned members) {
+    const auto number = static_cast<int64_t>(step.table->num_update_calls());
+    step.table->apply_bag_gradients(*step.sum, {step.rates, nullptr, number}, step.now, members);
+    *step.is_done = 1;
+  });
+}
+
 }  // namespace monolith

@@ -51,4 +51,18 @@ class TableGroup {
   const std::vector<Table*> tables_;
 };
 
+// A step of one table on the sum of its gradients; all of it is borrowed for the call.
+struct TableStep {
+  Table* table;
+  GradientSum* sum;
+  const float* rates;  // one per segment
+  uint32_t now;
+  uint8_t* is_done;  // set when the table has made its step
+  size_t n;          // occurrences in the sum
+};
+
+// Table::apply_bag_gradients of different tables without views, at the number of each table's
+// updates so far; threads share all of the work. If memory runs out in one, others may be done.
+void step_tables(const std::vector<TableStep>& steps, unsigned threads);
+
 }  // namespace monolith

@@ -45,7 +45,75 @@ inline void add_row(const Kernels& kernels, float* out, const float* sum, const 
   for (; c < dim; ++c) out[c] = sum[c] + weight * values[c];
 }
 
+// Takes the row of key i into its bag, which begins with the first row.
+void take_row(const Kernels& kernels, const BagCursor& at, size_t i, const float* row, size_t dim,
+              float* pooled, int32_t* winners) {
+  const Bags& bags = at.bags;
+  if (i == at.begin) {
+    if (bags.weights != nullptr) kernels.scale(pooled, pooled, bags.weights[i], dim);
+    if (winners != nullptr) std::fill_n(winners, dim, static_cast<int32_t>(i));
+  } else if (winners != nullptr) {
+    kernels.take_max(pooled, winners, row, static_cast<int32_t>(i), dim);
+  } else if (bags.weights != nullptr) {
+    kernels.add_scaled(pooled, pooled, row, bags.weights[i], dim);
+  } else {
+    kernels.add(pooled, row, dim);
+  }
+  if (i + 1 == at.end && i > at.begin && bags.has_factors()) {
+    kernels.scale(pooled, pooled, bags.factor(at.bag), dim);
+  }
+}
+
+void clear_empty_bags(const Bags& bags, size_t first, size_t last, size_t dim, float* out,
+                      int32_t* winners) {
+  for (size_t bag = first; bag < last; ++bag) {
+    if (bags.begin(bag) < bags.end(bag)) continue;
+    std::fill_n(out + bag * dim, dim, 0.0f);
+    if (winners != nullptr) std::fill_n(winners + bag * dim, dim, -1);
+  }
+}
+
+// member(each) on several threads, where each(piece) calls piece(first, last) until all bags are
+// done. A range is made of the bags that begin within `piece_keys` keys; a long bag is one
+// thread's, so that its sum has one order.
+template <typename Member>
+void share_bags(const Bags& bags, size_t piece_keys, unsigned threads, const Member& member) {
+  const size_t num_pieces = std::max<size_t>(1, (bags.num_keys + piece_keys - 1) / piece_keys);
+  std::atomic<size_t> next{0};
+  Team::run(threads, [&](Team& team, unsigned) {
+    team.attempt([&] {
+      member([&](const auto& piece) {
+        for (size_t p; (p = next.fetch_add(1)) < num_pieces;) {
+          const size_t first = bags.bag_from(p * piece_keys);
+          const size_t last =
+              p + 1 < num_pieces ? bags.bag_from((p + 1) * piece_keys) : bags.num_bags;
+          if (first < last) piece(first, last);
+        }
+      });
+    });
+  });
+}
+
 }  // namespace
+
+void pool_rows(const Bags& bags, const float* rows, size_t dim, float* out, int32_t* winners,
+               unsigned threads) {
+  constexpr size_t kPieceKeys = 4096;
+  const Kernels& used = kernels();
+  share_bags(bags, kPieceKeys, threads, [&](const auto& each) {
+    each([&](size_t first, size_t last) {
+      clear_empty_bags(bags, first, last, dim, out, winners);
+      BagCursor at(bags, first);
+      for (size_t i = bags.begin(first); i < bags.begin(last); ++i) {
+        at.move_to(i);
+        float* pooled = out + at.bag * dim;
+        if (i == at.begin) std::copy_n(rows + i * dim, dim, pooled);
+        take_row(used, at, i, rows + i * dim, dim, pooled,
+                 winners == nullptr ? nullptr : winners + at.bag * dim);
+      }
+    });
+  });
+}
 
 void Table::check_bags(const char* verb, const Bags& bags) const {
   if (bags.are_splits_valid()) return;
@@ -54,21 +122,12 @@ void Table::check_bags(const char* verb, const Bags& bags) const {
                               ", ascending, got others than Bags checked (table '" + name_ + "')");
 }
 
-// Calls piece(range) on several threads until all bags are done. A range is made of the bags that
-// begin within kPiece keys; a long bag is one thread's, so that its sum has one order.
+// piece(range) of bags on several threads.
 template <typename Piece>
 void Table::in_bags(const Bags& bags, unsigned threads, const Piece& piece) const {
-  const size_t num_pieces = std::max<size_t>(1, (bags.num_keys + kPiece - 1) / kPiece);
-  std::atomic<size_t> next{0};
-  Team::run(threads, [&](Team& team, unsigned) {
-    team.attempt([&] {
-      Epochs::Guard guard(epochs_);
-      for (size_t p; (p = next.fetch_add(1)) < num_pieces;) {
-        const size_t first = bags.bag_from(p * kPiece);
-        const size_t last = p + 1 < num_pieces ? bags.bag_from((p + 1) * kPiece) : bags.num_bags;
-        if (first < last) piece(BagRange{first, last, guard});
-      }
-    });
+  share_bags(bags, kPiece, threads, [&](const auto& each) {
+    Epochs::Guard guard(epochs_);
+    each([&](size_t first, size_t last) { piece(BagRange{first, last, guard}); });
   });
 }
 
@@ -137,32 +196,15 @@ void Table::lookup_bags(const Bags& bags, const Reading& how, float* out, int32_
   const size_t dim = layout_.dim();
   const Kernels& kernels = layout_.kernels();
   in_bags(bags, threads, [&](const BagRange& range) {
-    for (size_t bag = range.first; bag < range.last; ++bag) {
-      if (bags.begin(bag) < bags.end(bag)) continue;
-      std::fill_n(out + bag * dim, dim, 0.0f);
-      if (winners != nullptr) std::fill_n(winners + bag * dim, dim, -1);
-    }
+    clear_empty_bags(bags, range.first, range.last, dim, out, winners);
     if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, how, out);
     std::vector<float> scratch(dim);
     const auto target = [&](const BagCursor& at, size_t i) {
       return i == at.begin ? out + at.bag * dim : scratch.data();
     };
     const auto use = [&](const BagCursor& at, size_t i) {
-      float* pooled = out + at.bag * dim;
-      if (i == at.begin) {
-        if (bags.weights != nullptr) kernels.scale(pooled, pooled, bags.weights[i], dim);
-        if (winners != nullptr) std::fill_n(winners + at.bag * dim, dim, static_cast<int32_t>(i));
-      } else if (winners != nullptr) {
-        kernels.take_max(pooled, winners + at.bag * dim, scratch.data(), static_cast<int32_t>(i),
-                         dim);
-      } else if (bags.weights != nullptr) {
-        kernels.add_scaled(pooled, pooled, scratch.data(), bags.weights[i], dim);
-      } else {
-        kernels.add(pooled, scratch.data(), dim);
-      }
-      if (i + 1 == at.end && i > at.begin && bags.has_factors()) {
-        kernels.scale(pooled, pooled, bags.factor(at.bag), dim);
-      }
+      take_row(kernels, at, i, scratch.data(), dim, out + at.bag * dim,
+               winners == nullptr ? nullptr : winners + at.bag * dim);
     };
     read_bags(bags, range, how, target, use);
   });

@@ -344,9 +344,7 @@ AppliedCounts Table::apply_bag_gradients(GradientSum& sum, const StepOptions& op
   const size_t dim = layout_.dim();
   const BagGradients& source = sum.grads();
   const auto grads = std::make_unique_for_overwrite<float[]>(source.size() * dim);
-  for (uint32_t i = 0; i < source.size(); ++i) {
-    source.sum({&i, 1}, layout_.kernels(), grads.get() + i * dim);
-  }
+  source.write_out(layout_.kernels(), grads.get());
   return apply_gradients(source.keys(), source.size(), grads.get(), options, now, threads);
 }
 

@@ -69,6 +69,40 @@ void test_a_group_equals_its_tables() {
   }
 }
 
+// The first table has most of the keys.
+void test_steps_together_equal_single_steps() {
+  const auto tables = make_tables(3), alone = make_tables(3);
+  auto keys = keys_from(0, kKeys);
+  for (size_t i = 0; i < kKeys; ++i) keys[i] %= 3000;
+  const auto grads = some_gradients(kKeys);
+  const std::vector<size_t> splits = {0, 19000, 19600, kKeys};
+  const auto sum_of = [&](const Table& table, size_t t) {
+    const size_t n = splits[t + 1] - splits[t];
+    const Bags bags{keys.data() + splits[t], n, nullptr, n, PoolMode::kSum, nullptr, 1};
+    return table.sum_bag_gradients({{bags, grads.data() + splits[t] * kDim, nullptr}}, 1);
+  };
+  for (const unsigned threads : {1u, 3u}) {
+    std::vector<std::unique_ptr<GradientSum>> sums;
+    std::vector<TableStep> steps;
+    std::vector<uint8_t> are_done(3);
+    for (size_t t = 0; t < 3; ++t) {
+      sums.emplace_back(new GradientSum(sum_of(*tables[t], t)));
+      steps.push_back(
+          {tables[t].get(), sums[t].get(), &kRate, 9, &are_done[t], splits[t + 1] - splits[t]});
+      GradientSum own = sum_of(*alone[t], t);
+      alone[t]->apply_bag_gradients(own, kOptions, 9, 1);
+    }
+    step_tables(steps, threads);
+    CHECK(are_done == std::vector<uint8_t>(3, 1));
+    for (size_t t = 0; t < 3; ++t) {
+      std::vector<float> found(3000 * kDim), expected(3000 * kDim);
+      tables[t]->lookup(keys.data(), 3000, found.data(), true, nullptr, 1);
+      alone[t]->lookup(keys.data(), 3000, expected.data(), true, nullptr, 1);
+      CHECK(found == expected);
+    }
+  }
+}
+
 void test_shards_equal_one_table(const std::vector<uint16_t>& owners, size_t num_shards) {
   const auto tables = make_tables(num_shards), alone = make_tables(1);
   Shards shards(borrowed(tables), owners);
@@ -125,6 +159,7 @@ void test_groups_and_shards_beside_their_tables() {
 
 int main() {
   test_a_group_equals_its_tables();
+  test_steps_together_equal_single_steps();
   std::vector<uint16_t> owners(4096);
   for (size_t p = 0; p < owners.size(); ++p) owners[p] = static_cast<uint16_t>(p * 3 / 4096);
   test_shards_equal_one_table(owners, 3);

@@ -231,9 +231,25 @@ class Table:
     def cursors(self) -> list[str]: ...
     def recorded(self) -> bytes: ...
 
+def pool_rows(
+    bags: tuple[int, int, int, int, str, int],
+    rows: int,
+    dim: int,
+    out: int,
+    winners: int,
+    threads: int,
+) -> None: ...
+
 class GradientSum:
+    def __init__(
+        self,
+        pieces: Sequence[tuple[tuple[int, int, int, int, str, int], int, int]],
+        dim: int,
+        threads: int,
+    ) -> None: ...
     @property
     def norm(self) -> float: ...
+    def write_out(self, out: int) -> None: ...
 
 def set_recorded_call(call: int) -> None: ...
 def kernels_name() -> str: ...
@@ -254,6 +270,15 @@ class Shards:
         now: int,
         threads: int,
     ) -> tuple[int, int, int, int]: ...
+
+def step_tables(
+    tables: Sequence[Table],
+    sums: Sequence[GradientSum],
+    rates: Sequence[float],
+    times: Sequence[int],
+    are_done: int,
+    threads: int,
+) -> None: ...
 
 class TableGroup:
     def __init__(self, tables: list[Table]) -> None: ...

@@ -55,6 +55,23 @@ def num_python_calls(call):
     return sum(counted)
 
 
+@both_paths
+@pytest.mark.parametrize("num_ps", [1, 2])
+def test_slots_that_are_not_asked_for_cost_no_python(make, is_raw, num_ps):
+    def num_calls(num_slots):
+        schedule = PolynomialDecay(1.0, 10)
+        slots = {f"s{i:03}": config_of(f"s{i:03}", rate=schedule) for i in range(num_slots)}
+        table = make(num_ps, slots, is_raw=is_raw)
+        pairs = {"s001": (keys(7, 8), column(1, 2))}
+        return [
+            num_python_calls(lambda: table.lookup({"s001": keys(7, 8)})),
+            num_python_calls(lambda: table.assign(pairs)),
+            num_python_calls(lambda: table.apply_gradients(pairs)),
+        ]
+
+    assert num_calls(3) == num_calls(300)
+
+
 @pytest.mark.req("NT-DPS-T4")
 @both_paths
 def test_only_slots_that_are_asked_for_are_returned(make, is_raw):

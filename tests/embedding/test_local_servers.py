@@ -3,7 +3,15 @@ import threading
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, LocalServers, Segment, TableConfig, ps_device
+from monolith.embedding import (
+    SGD,
+    Adagrad,
+    LocalServers,
+    Segment,
+    Table,
+    TableConfig,
+    ps_device,
+)
 from monolith.embedding.local_servers import current_server, current_servers
 from monolith.errors import FailedPreconditionError
 from tests.suites.table_base import column, keys
@@ -40,6 +48,19 @@ def test_what_a_run_made_is_there_in_the_next(servers):
             table.assign(keys(7), column(1))
     assert servers[0].table_names == []
     assert servers[1].table_names == ["user"]
+
+
+def test_a_table_of_a_selected_server_belongs_to_it(servers):
+    with servers.run(), ps_device(1) as server:
+        made = server.table(CONFIG)
+        made.assign(keys(7), column(3))
+        own = Table(CONFIG)
+    assert servers[1].table(CONFIG) is made
+    assert (servers[0].table_names, servers[1].table_names) == ([], ["user"])
+    assert len(own) == 0
+    servers.close()
+    with pytest.raises(FailedPreconditionError, match="expected an open table, got a closed one"):
+        made.lookup(keys(7))
 
 
 def test_a_parameter_is_a_copy_that_takes_gradients(servers):

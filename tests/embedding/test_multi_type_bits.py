@@ -105,3 +105,18 @@ def test_random_numbers_do_not_depend_on_the_number_of_servers(servers, is_raw):
 
     found, expected = train(on_servers(configs, servers, is_raw)), train(one_by_one(configs))
     assert all(torch.equal(found[slot], expected[slot]) for slot in configs)
+
+
+@both_paths
+def test_calls_that_leave_servers_without_keys_do_not_depend_on_the_default_dtype(servers, is_raw):
+    table = on_servers(mixed(), servers, is_raw)
+    pairs = {"user": (torch.tensor([0]), torch.ones(1, 4, dtype=torch.float32))}
+    torch.set_default_dtype(torch.float64)
+    try:
+        table.assign({}).assign(pairs)
+        table.apply_gradients({})
+        found = table.lookup({"user": torch.tensor([0])})["user"]
+        assert (found.dtype, table.lookup({})) == (torch.float32, {})
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.tolist() == [[1, 1, 1, 1]]

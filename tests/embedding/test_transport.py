@@ -21,7 +21,7 @@ from monolith.embedding import (
 )
 from monolith.embedding.shard_host import Call, ShardHost
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport
-from monolith.errors import AbortedError, UnavailableError
+from monolith.errors import AbortedError, DeadlineExceededError, UnavailableError
 from tests.embedding.test_replay import write
 from tests.suites.table_base import (
     NOW,
@@ -189,7 +189,7 @@ def test_a_shard_that_never_answers_is_named():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"timeout_seconds": -1.0}, "timeout_seconds >= 0, got -1.0"),
+        ({"timeout_seconds": -1.0}, r"timeout_seconds in \[0, .*\], got -1.0"),
         ({"num_tries": 0}, "num_tries >= 1, got 0"),
     ],
 )
@@ -215,6 +215,45 @@ def test_a_write_that_comes_twice_at_once_is_done_once():
     host = ShardHost(table)
     run_together(*[lambda: assign_once(host)] * 8)
     assert table.num_update_calls == 1
+
+
+class StuckTable(Table):
+    """An assignment goes on until it is told to end."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def _assign_add(self, *arguments):
+        self.has_begun.set()
+        assert self.may_end.wait(60)
+        super()._assign_add(*arguments)
+
+
+def test_a_copy_of_a_write_that_goes_on_and_on_is_told_so():
+    table = StuckTable(TableConfig("user", Segment(1, SGD(1.0))))
+    host = ShardHost(table, timeout_seconds=0.0)
+    text = (
+        r"\[ShardHost\.do\] expected the end of 'assign_add', number 0 of client 1, within 0\.0 "
+        r"seconds, got a call that runs since 20\d\d-.* UTC \(table 'user'\); it goes on: send it "
+        "again for its answer, or make the host with a larger timeout_seconds"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(assign_once, host)
+        assert table.has_begun.wait(60)
+        with pytest.raises(DeadlineExceededError, match=text):
+            assign_once(host)
+        table.may_end.set()
+        first.result(60)
+    assert assign_once(host) is None
+    assert table.num_update_calls == 1
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_host_refuses_a_limit_that_is_none(seconds):
+    text = rf"\[ShardHost\] expected timeout_seconds in \[0, .*\], got {seconds} \(table 'user'\)"
+    with pytest.raises(ValueError, match=text):
+        ShardHost(Table(TableConfig("user", Segment(1))), timeout_seconds=seconds)
 
 
 def test_writes_of_two_clients_are_apart():
@@ -250,7 +289,7 @@ def test_answers_are_forgotten_when_the_client_has_them():
     host = ShardHost(Table(TableConfig("user", Segment(1))))
     for sequence in range(50):
         assign_once(host, sequence, done=max(0, sequence - 2))
-    assert len(host._clients[1].answers) == 3
+    assert len(host._clients[1].writes) == 3
 
 
 def test_an_unknown_verb_is_refused():

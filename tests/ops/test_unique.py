@@ -46,3 +46,11 @@ def test_other_numbers_of_dims_are_refused():
 def test_other_dtypes_are_refused():
     with pytest.raises(TypeError, match="ids of dtype int64, got float32"):
         unique_key_with_value_and_offset(Ragged(torch.ones(1), torch.tensor([0, 1])), [1])
+
+
+def test_dims_may_be_a_tensor():
+    as_list = unique_key_with_value_and_offset(KEYS, DIMS)
+    as_tensor = unique_key_with_value_and_offset(KEYS, torch.tensor(DIMS))
+    assert [each.to_lists() for each in as_list] == [each.to_lists() for each in as_tensor]
+    with pytest.raises(TypeError, match="expected dims of dtype int64, got float32"):
+        unique_key_with_value_and_offset(KEYS, torch.ones(4))

@@ -1,6 +1,7 @@
 """The pooled verbs: lookups and gradients of keys in bags, without a row per key in between."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,6 +10,9 @@ from monolith.embedding.arguments import as_list
 from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.calls import TableCalls
 from monolith.embedding.rows import Applied
+
+if TYPE_CHECKING:
+    import monolith._native as _native
 
 __all__ = ["BagVerbs"]
 
@@ -177,6 +181,10 @@ class BagVerbs(TableCalls):
 
     def _sum_bag_gradients(self, queue: list[BagGradients], threads: int) -> GradientSum:
         return GradientSum(queue, reference_bags.gradient_norm(queue, self.dim))
+
+    def _step_core(self) -> "_native.Table | None":
+        """What can make this table's step in one call with those of others; None: nothing."""
+        return None
 
     def _bag_weight_gradients(
         self, bags: Bags, gradients: torch.Tensor, initial: bool, step: int, threads: int

@@ -1,11 +1,14 @@
 """The side that calls arrive at: does them, each write once."""
 
+import concurrent.futures
 import threading
+import time
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from monolith.errors import AbortedError
+from monolith.embedding.waits import WAIT_SECONDS, check_wait, time_text
+from monolith.errors import AbortedError, DeadlineExceededError
 
 __all__ = ["BYE", "Call", "CallHost"]
 
@@ -33,18 +36,26 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
+class _Write:
+    """A write that has begun."""
+
+    def __init__(self) -> None:
+        self.start = time.time()
+        self.answer: Future[Any] = Future()
+
+
 class _Client:
-    """Answers to a client's writes that it may ask for again."""
+    """A client's writes whose answers it may ask for again."""
 
     def __init__(self) -> None:
         self.done = 0
-        self.answers: dict[int, Future[Any]] = {}
+        self.writes: dict[int, _Write] = {}
 
     def forget(self, done: int) -> None:
         if done > self.done:
             self.done = done
-            for number in [number for number in self.answers if number < done]:
-                del self.answers[number]
+            for number in [number for number in self.writes if number < done]:
+                del self.writes[number]
 
 
 class CallHost(ABC):
@@ -54,10 +65,18 @@ class CallHost(ABC):
         name: of the table, for messages.
         reads: verbs that change nothing, and may be done again.
         writes: verbs that are done once.
+        timeout_seconds: how long a write that comes again waits for the first one at most.
     """
 
-    def __init__(self, name: str, reads: frozenset[str], writes: frozenset[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        reads: frozenset[str],
+        writes: frozenset[str],
+        timeout_seconds: float = WAIT_SECONDS,
+    ) -> None:
         self.name = name
+        self._timeout_seconds = check_wait(type(self).__name__, timeout_seconds, name)
         self._reads, self._writes = reads, writes
         self._clients: dict[int, _Client] = {}
         self._gone: dict[int, None] = {}  # in order
@@ -88,16 +107,29 @@ class CallHost(ABC):
                     f"{call.sequence}, which has its answer (table {self.name!r})"
                 )
             client.forget(call.done)
-            answer = client.answers.get(call.sequence)
-            is_new = answer is None
-            if answer is None:
-                answer = client.answers[call.sequence] = Future()
+            write = client.writes.get(call.sequence)
+            is_new = write is None
+            if write is None:
+                write = client.writes[call.sequence] = _Write()
         if is_new:
             try:
-                answer.set_result(self._run(call))
+                write.answer.set_result(self._run(call))
             except BaseException as error:
-                answer.set_exception(error)
-        return answer.result()
+                write.answer.set_exception(error)
+        return write.answer.result() if is_new else self._answer(call, write)
+
+    def _answer(self, call: Call, write: _Write) -> Any:
+        """Of a write that another thread may be doing; it goes on if it takes too long."""
+        concurrent.futures.wait([write.answer], self._timeout_seconds)
+        if not write.answer.done():
+            raise DeadlineExceededError(
+                f"[{type(self).__name__}.do] expected the end of {call.verb!r}, number "
+                f"{call.sequence} of client {call.client}, within {self._timeout_seconds} seconds, "
+                f"got a call that runs since {time_text(write.start)} (table {self.name!r}); it "
+                "goes on: send it again for its answer, or make the host with a larger "
+                "timeout_seconds"
+            )
+        return write.answer.result()
 
     def _forget(self, client: int) -> None:
         with self._lock:

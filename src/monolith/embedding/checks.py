@@ -28,6 +28,7 @@ __all__ = [
     "check_part",
     "check_part_rows",
     "check_partitions",
+    "check_rate",
     "check_rates",
     "check_rows",
     "check_step",
@@ -242,13 +243,23 @@ def check_rates(
             f"{where[0]} expected {expected} learning rate(s), one per segment, "
             f"got {len(rates)} {where[1]}"
         )
-    for i, rate in enumerate(rates):
-        check_number(where[0], f"learning rate {i}", rate, f" {where[1]}")
-        if not 0 <= rate <= MAX_FLOAT32:
-            raise ValueError(
-                f"{where[0]} expected learning rates in [0, {MAX_FLOAT32:g}], got {rate} {where[1]}"
-            )
-    return [float(rate) for rate in rates]
+    return [_check_rate(where, i, rate) for i, rate in enumerate(rates)]
+
+
+def check_rate(config: TableConfig, segment: int, rate: float) -> float:
+    """A scheduled rate of one segment, for `apply_gradients`."""
+    if _is_plain_rate(rate):
+        return rate
+    return _check_rate(_where(config, "apply_gradients"), segment, rate)
+
+
+def _check_rate(where: tuple[str, str], segment: int, rate: float) -> float:
+    check_number(where[0], f"learning rate {segment}", rate, f" {where[1]}")
+    if not 0 <= rate <= MAX_FLOAT32:
+        raise ValueError(
+            f"{where[0]} expected learning rates in [0, {MAX_FLOAT32:g}], got {rate} {where[1]}"
+        )
+    return float(rate)
 
 
 def _is_plain_rate(rate: object) -> bool:

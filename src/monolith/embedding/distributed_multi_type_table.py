@@ -89,7 +89,7 @@ class DistributedMultiTypeHashTable:
             float32 (n, dim) each.
         """
         for slot, ids in slot_to_id.items():
-            self._group.check_ids("lookup", slot, ids)
+            self._group.order.check_ids("lookup", slot, ids)
         rows = self._routes.lookup(slot_to_id, step)
         return {slot: rows[slot] for slot in slot_to_id}
 
@@ -126,7 +126,7 @@ class DistributedMultiTypeHashTable:
         now: int | None,
     ) -> "DistributedMultiTypeHashTable":
         for slot, (ids, values) in slot_to_id_and_value.items():
-            self._group.check_rows(verb, slot, ids, values)
+            self._group.order.check_rows(verb, slot, ids, values)
         parts, rows = self._routes.split(slot_to_id_and_value)
         self._group.write(verb, parts, rows, now)
         return self
@@ -151,7 +151,7 @@ class DistributedMultiTypeHashTable:
             Counts over all slots and servers.
         """
         for slot, (ids, values) in slot_to_id_and_grad.items():
-            self._group.check_rows("apply_gradients", slot, ids, values)
+            self._group.order.check_rows("apply_gradients", slot, ids, values)
         parts, grads = self._routes.split(slot_to_id_and_grad)
         return self._group.apply_gradients(
             parts, grads, step=step, learning_rates=learning_rates, now=now
@@ -200,7 +200,7 @@ class DistributedMultiTypeHashTable:
 
     def get_table_dim_sizes(self) -> list[int]:
         """Width of the rows of each slot, in the order of their names."""
-        return list(self._group.dims)
+        return self._group.order.widths.tolist()
 
     def _raw(self, verb: str) -> RawRoutes:
         if not isinstance(self._routes, RawRoutes):
@@ -215,9 +215,9 @@ class DistributedMultiTypeHashTable:
         if not isinstance(keys, Ragged):
             raise TypeError(f"{where} expected keys as a Ragged, got {type(keys).__name__}")
         checks.check_tensor((where, ""), "keys", keys.values, torch.int64, 1)
-        if keys.num_rows != len(self._group.dims):
+        if keys.num_rows != len(self._group.configs):
             raise ValueError(
-                f"{where} expected keys with {len(self._group.dims)} rows, one per slot, got "
+                f"{where} expected keys with {len(self._group.configs)} rows, one per slot, got "
                 f"{keys.num_rows}"
             )
         return keys

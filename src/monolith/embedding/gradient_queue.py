@@ -15,7 +15,6 @@ from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.checks import (
     check_num_keys,
     check_rates,
-    check_time,
     check_training,
     default_threads,
 )
@@ -62,11 +61,13 @@ class GradientQueue:
         self.handle = next(_HANDLES)
         self.num_traced = 0
         self._items: list[BagGradients] = []
+        self._num_keys = 0  # of the items, each as often as it occurs
         # By backward: what reaches the anchor's gradient only when that backward has summed it.
         self._pending: dict[int, list[BagGradients]] = {}
         self._sum: GradientSum | None = None  # of the items, if they are as the last backward left
         self._norm = 0.0
         self._was_applied = False
+        self._checked_rates: list[float] | None = None  # which the table takes
         self._first_value: float | None = None  # of the anchor, at the first backward
         # Only a OneBit view reads differently from step to step.
         self._has_steps = any(isinstance(s.view, OneBit) for s in segments_of(table.config))
@@ -142,6 +143,7 @@ class GradientQueue:
             self._check_anchor()
         self._follow_anchor()
         self._items += pushed
+        self._num_keys = sum([item.bags.keys.numel() for item in self._items])
         self._sum = self._summed()
         self._norm = self._sum.norm
         self._show(self._norm)
@@ -157,10 +159,10 @@ class GradientQueue:
 
     def _summed(self) -> GradientSum:
         """`Table.sum_bag_gradients` of the items, which are checked."""
-        table, num_keys = self.table, self._num_keys()
+        table = self.table
         table._check_open("sum_bag_gradients")
-        check_num_keys(table.config, "sum_bag_gradients", num_keys)
-        return table._sum_bag_gradients(self._items, default_threads(num_keys))
+        check_num_keys(table.config, "sum_bag_gradients", self._num_keys)
+        return table._sum_bag_gradients(self._items, default_threads(self._num_keys))
 
     def _check_anchor(self) -> None:
         """Warn if an optimizer steps the anchor, and nothing the table."""
@@ -206,28 +208,30 @@ class GradientQueue:
         self.anchor.grad = None
 
     def _empty(self) -> None:
-        self._items, self._sum, self._norm, self._seen = [], None, 0.0, 0.0
+        self._items, self._num_keys, self._sum = [], 0, None
+        self._norm, self._seen = 0.0, 0.0
 
-    def check(self, where: str, learning_rates: list[float]) -> None:
-        """Refuse what `apply_checked` would meet, before anything has changed."""
-        if not self._has_keys():
-            return
-        config, verb = self.table.config, "apply_bag_gradients"
-        self.table._check_open(verb)
-        check_training(config, verb)
-        check_rates(config, verb, 0, learning_rates)  # they are given, whatever the step
-        if config.non_finite == "refuse" and not math.isfinite(self._norm):
+    def check(self, where: str, learning_rates: list[float]) -> int:
+        """Refuse what a step (`queue_steps.py`) would meet, before anything has changed.
+
+        Returns:
+            The number of queued keys, each as often as it occurs.
+        """
+        self._follow_anchor()
+        if not self._num_keys:
+            return 0
+        table, verb = self.table, "apply_bag_gradients"
+        table._check_open(verb)
+        if learning_rates != self._checked_rates:
+            check_training(table.config, verb)
+            check_rates(table.config, verb, 0, learning_rates)  # they are given, whatever the step
+            self._checked_rates = learning_rates
+        if not math.isfinite(self._norm) and table.config.non_finite == "refuse":
             raise ValueError(
                 f"{where} expected finite gradients, got norm {self._norm} (table "
-                f"{config.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
+                f"{table.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
             )
-
-    def _has_keys(self) -> bool:
-        self._follow_anchor()
-        return self._num_keys() > 0
-
-    def _num_keys(self) -> int:
-        return sum([item.bags.keys.numel() for item in self._items])
+        return self._num_keys
 
     def apply(
         self, *, learning_rates: Sequence[float] | None = None, now: int | None = None
@@ -236,27 +240,23 @@ class GradientQueue:
 
         A step that the table refuses leaves the queue as it is. Without a key it is no update.
         """
-        if not self._has_keys():
+        self._follow_anchor()
+        if not self._num_keys:
             self.drop()
             return Applied(0, 0, 0, 0)
         applied = self.table.apply_bag_gradients(
             self._sum or self._items, step=self.step, learning_rates=learning_rates, now=now
         )
-        self._was_applied = True
-        self.drop()
+        self.applied()
         return applied
 
-    def apply_checked(self, learning_rates: list[float]) -> None:
-        """`apply` at the clock's time, right after `check` with the same rates."""
-        num_keys = self._num_keys()
-        if num_keys:
-            table, verb = self.table, "apply_bag_gradients"
-            now = table._clock_time(verb)
-            check_time(table.config, verb, now)
-            threads = default_threads(num_keys)
-            summed = self._sum or self._summed()
-            table._apply_bag_gradients(summed, learning_rates, self.step, now, threads)
-            self._was_applied = True
+    def summed(self) -> GradientSum:
+        """The sum of what is queued, as `check` saw it."""
+        return self._sum or self._summed()
+
+    def applied(self) -> None:
+        """A step has applied the queue."""
+        self._was_applied = True
         self.drop()
 
     def __getstate__(self) -> dict[str, Any]:

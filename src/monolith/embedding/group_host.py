@@ -8,6 +8,7 @@ import torch
 from monolith.embedding.call_host import Call, CallHost
 from monolith.embedding.shard_split import is_finite
 from monolith.embedding.table_group import TableGroup
+from monolith.embedding.waits import WAIT_SECONDS
 from monolith.ops import Ragged
 
 __all__ = ["GroupHost", "narrowed", "short_name"]
@@ -25,10 +26,11 @@ class GroupHost(CallHost):
 
     Args:
         group: the tables; whoever made them closes them.
+        timeout_seconds: how long a write that comes again waits for the first one at most.
     """
 
-    def __init__(self, group: TableGroup) -> None:
-        super().__init__(short_name(list(group.tables)), _READS, _WRITES)
+    def __init__(self, group: TableGroup, *, timeout_seconds: float = WAIT_SECONDS) -> None:
+        super().__init__(short_name(list(group.tables)), _READS, _WRITES, timeout_seconds)
         self.group = group
 
     def _run(self, call: Call) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from monolith.embedding import checks
 from monolith.embedding.config import TableConfig, segments_of
-from monolith.embedding.group_storage import PerSegment
+from monolith.embedding.per_segment import PerSegment
 
 __all__ = ["GroupRates"]
 
@@ -26,45 +26,42 @@ class GroupRates:
             schedules += [segment.optimizer.schedule for segment in segments_of(config)]
             self._places[config.name] = (config, first, len(schedules))
         self._own = PerSegment(schedules)
-        # Fixed rates were checked when their optimizers were made.
-        self._moving = [
-            name
-            for name, (_, first, end) in self._places.items()
-            if any(map(callable, schedules[first:end]))
-        ]
+        # Of each schedule, the tables that follow it, and the number of the segment in each.
+        owners = [(c, i) for c in configs for i in range(len(segments_of(c)))]
+        self._users = [[owners[place] for place in users] for users in self._own.users]
         self.num_rates = len(schedules)
 
     def at(
         self, step: int, learning_rates: Mapping[str, Sequence[float]] | None = None
     ) -> list[float]:
-        """The tables' own rates, but for those that are given; not to be changed."""
-        rates = self._own.at(step)
-        if learning_rates is None:
-            return self._with_checked_schedules(rates, step, self._moving)
-        if not isinstance(learning_rates, Mapping):
-            raise TypeError(
-                f"[{self._owner}.apply_gradients] expected learning_rates as a mapping by table "
-                f"name, got {type(learning_rates).__name__}"
-            )
-        unknown = sorted(set(learning_rates) - set(self._places))
-        if unknown:
-            raise ValueError(
-                f"[{self._owner}.apply_gradients] expected learning rates of the tables, got some "
-                f"of {', '.join(unknown)}; the tables are {', '.join(self._places)}"
-            )
-        own = [name for name in self._moving if name not in learning_rates]
-        rates = list(self._with_checked_schedules(rates, step, own))
-        for name, given in learning_rates.items():
+        """The tables' own rates, but for those that are given."""
+        given = {} if learning_rates is None else self._checked(learning_rates)
+        scheduled = self._own.scheduled(step)
+        for i, users in enumerate(self._users):
+            # Fixed rates were checked when their optimizers were made.
+            user = next((each for each in users if each[0].name not in given), None)
+            if user is not None:
+                scheduled[i] = checks.check_rate(*user, scheduled[i])
+        rates = self._own.placed(scheduled)
+        for name, own in given.items():
             config, first, end = self._places[name]
-            rates[first:end] = checks.check_rates(config, "apply_gradients", step, given)
-        return rates
-
-    def _with_checked_schedules(
-        self, rates: list[float], step: int, names: list[str]
-    ) -> list[float]:
-        """The rates, with those of tables that follow the step checked as `Table` checks them."""
-        for name in names:  # then the list is a new one
-            config, first, end = self._places[name]
-            own = rates[first:end]
             rates[first:end] = checks.check_rates(config, "apply_gradients", step, own)
         return rates
+
+    def _checked(
+        self, learning_rates: Mapping[str, Sequence[float]]
+    ) -> Mapping[str, Sequence[float]]:
+        """Refuse what is no mapping, and names of other tables."""
+        where = f"[{self._owner}.apply_gradients]"
+        if not isinstance(learning_rates, Mapping):
+            raise TypeError(
+                f"{where} expected learning_rates as a mapping by table name, got "
+                f"{type(learning_rates).__name__}"
+            )
+        unknown = sorted(name for name in learning_rates if name not in self._places)
+        if unknown:
+            raise ValueError(
+                f"{where} expected learning rates of the tables, got some of "
+                f"{', '.join(unknown)}; the tables are {', '.join(self._places)}"
+            )
+        return learning_rates

@@ -1,41 +1,20 @@
 """How a group of tables runs its calls, with checked arguments: fused in the core, or in a loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
 from monolith.embedding.config import segments_of
 from monolith.embedding.native_core import OpenCore, empty
+from monolith.embedding.per_segment import PerSegment
 from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.rows import Applied
 from monolith.embedding.verbs import TableVerbs
 from monolith.embedding.views import OneBit
 from monolith.ops import Ragged
 
-__all__ = ["GroupStorage", "PerSegment", "group_storage"]
-
-
-class PerSegment:
-    """A number for each segment of some tables: most are fixed, some follow the step.
-
-    Example:
-        >>> PerSegment([0.5, lambda step: 2.0 * step]).at(3)
-        [0.5, 6.0]
-    """
-
-    def __init__(self, numbers: Sequence[float | Callable[[int], float]]) -> None:
-        self._moving = [(i, number) for i, number in enumerate(numbers) if callable(number)]
-        self._fixed = [0.0 if callable(number) else float(number) for number in numbers]
-
-    def at(self, step: int) -> list[float]:
-        """The numbers at a step; not to be changed."""
-        if not self._moving:
-            return self._fixed
-        numbers = list(self._fixed)
-        for i, number in self._moving:
-            numbers[i] = number(step)
-        return numbers
+__all__ = ["GroupStorage", "group_storage"]
 
 
 class GroupStorage(ABC):
@@ -131,7 +110,8 @@ class _Fused(GroupStorage):
         self._dims = dims
         self._core = native.TableGroup([table._core for table in tables])  # type: ignore[attr-defined]
         views = [s.view for table in tables for s in segments_of(table.config)]
-        self._scales = PerSegment([v.scale if isinstance(v, OneBit) else 1.0 for v in views])
+        scales = {view: view.scale for view in views if isinstance(view, OneBit)}
+        self._scales = PerSegment([scales[v] if isinstance(v, OneBit) else 1.0 for v in views])
 
     def lookup(self, keys: Ragged, initial: bool, step: int, threads: int) -> torch.Tensor:
         with OpenCore(self._core, "lookup", owner="TableGroup") as core:

@@ -13,6 +13,7 @@ from monolith.embedding.arguments import as_integer
 from monolith.embedding.config import TableConfig, segments_of
 from monolith.embedding.shard_host import ShardHost
 from monolith.embedding.sharded_table import make_shard, shard_config
+from monolith.embedding.verbs import TableVerbs
 from monolith.errors import FailedPreconditionError
 from monolith.util.placement import PS_JOB_NAME, ps_label
 
@@ -69,6 +70,16 @@ class LocalServer:
                     f"got {got} (table {config.name!r} on {self.label})"
                 )
             return found.host
+
+    def table(self, config: TableConfig) -> TableVerbs:
+        """The table of this server alone; made if the server has none of that name.
+
+        It belongs to the server and is closed with it. Its learning rates are those of the run that
+        made it; calls take others as `learning_rates`.
+        """
+        found = self.shard(config).table
+        assert isinstance(found, TableVerbs)
+        return found
 
     def parameter(self, name: str, initial: torch.Tensor) -> torch.nn.Parameter:
         """The dense parameter of that name; made with a copy of `initial` if there is none."""
@@ -159,7 +170,9 @@ class LocalServers:
     def ps_device(self, index: int) -> Iterator[LocalServer]:
         """Select a server: inside, it is `current_server()`, whatever was selected outside.
 
-        The selection belongs to the thread, or to the asynchronous task.
+        What is made through it belongs to it: `server.parameter`, `server.table`. A `Table` or a
+        parameter of torch that is made without it belongs to its maker, inside too. The selection
+        belongs to the thread, or to the asynchronous task.
         """
         server = self[index]
         token = _PLACE.set(_Place(self, server))

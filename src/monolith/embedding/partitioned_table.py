@@ -292,7 +292,7 @@ class PartitionedHashTable:
                     f"[{_OWNER}.{verb}] expected features of the configs, got {name!r}"
                 )
             which = f"(feature {name!r})"
-            self._group.check_rows(verb, known[name].table, *given[name], which)
+            self._group.order.check_rows(verb, known[name].table, *given[name], which)
             by_table.setdefault(known[name].table, []).append(given[name])
         joined = {
             table: (torch.cat([ids for ids, _ in own]), torch.cat([rows for _, rows in own]))

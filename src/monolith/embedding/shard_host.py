@@ -9,6 +9,7 @@ from monolith.embedding.call_host import Call, CallHost
 from monolith.embedding.calls import TableCalls
 from monolith.embedding.cut import CutStorage
 from monolith.embedding.rows import Rows
+from monolith.embedding.waits import WAIT_SECONDS
 
 __all__ = ["Call", "PlainRows", "ShardHost", "plain_rows"]
 
@@ -64,10 +65,11 @@ class ShardHost(CallHost):
 
     Args:
         table: the rows of the shard; the host closes it.
+        timeout_seconds: how long a write that comes again waits for the first one at most.
     """
 
-    def __init__(self, table: TableCalls) -> None:
-        super().__init__(table.name, _READS, _WRITES)
+    def __init__(self, table: TableCalls, *, timeout_seconds: float = WAIT_SECONDS) -> None:
+        super().__init__(table.name, _READS, _WRITES, timeout_seconds)
         self.table = table
         self._cuts: dict[int, CutStorage] = {}
         self._cut_numbers = itertools.count()

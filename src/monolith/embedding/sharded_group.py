@@ -14,6 +14,7 @@ from monolith.embedding.entry_config import HashTableConfigInstance
 from monolith.embedding.group_host import GroupHost, narrowed, short_name
 from monolith.embedding.group_rates import GroupRates
 from monolith.embedding.local_servers import LocalServers
+from monolith.embedding.name_order import NameOrder
 from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.routing import FloorModRouting
 from monolith.embedding.rows import Applied
@@ -64,13 +65,12 @@ class ShardedGroup:
                     f"partitions, got one with it (table {config.name!r}); use MinCount"
                 )
         self.configs = {config.name: config for config in ordered}
-        self.dims = [config.dim for config in ordered]
+        self.order = NameOrder({config.name: config.dim for config in ordered}, owner)
         self.num_shards = len(transports)
         self.routing = FloorModRouting(self.num_shards)
         self.name = short_name(list(self.configs))
         self.updates = RunningUpdates(self.name)
         self._owner, self._clock, self._as_float16 = owner, clock, transfer_float16
-        self._widths = torch.tensor(self.dims, device="cpu")
         self._rates = GroupRates(ordered, owner)
         self._client = ShardClient(self.name, transports, owner=owner)
         self._counting = {i: c.name for i, c in enumerate(ordered) if _counts_calls(c)}
@@ -78,36 +78,7 @@ class ShardedGroup:
 
     def num_floats(self, keys: Ragged) -> int:
         """Floats in the rows of the keys."""
-        return int((keys.lengths * self._widths).sum())
-
-    def check_ids(self, verb: str, name: str, ids: torch.Tensor, which: str = "") -> None:
-        """Refuse ids of a table that is not here, or of a wrong kind; `which` as in check_rows."""
-        where = f"[{self._owner}.{verb}]"
-        if name not in self.configs:
-            raise ValueError(
-                f"{where} expected slots of the table, got {name!r}; it has "
-                f"{', '.join(self.configs)}"
-            )
-        which = which or f"(slot {name!r})"
-        checks.check_tensor((where, which), "ids", ids, torch.int64, 1)
-
-    def check_rows(
-        self, verb: str, name: str, ids: torch.Tensor, rows: torch.Tensor, which: str = ""
-    ) -> None:
-        """Refuse ids and rows of a table that do not fit it, or each other.
-
-        Args:
-            verb: what they are for.
-            name: of the table.
-            ids: int64 (n,).
-            rows: float32 (n, dim).
-            which: end of the message, where the caller does not know the table as a slot.
-        """
-        self.check_ids(verb, name, ids, which)
-        kind = "grads" if verb == "apply_gradients" else "values"
-        where = (f"[{self._owner}.{verb}]", which or f"(slot {name!r})")
-        shape = (len(ids), self.configs[name].dim)
-        checks.check_matrix_of(where, kind, rows, torch.float32, shape)
+        return int((keys.lengths * self.order.widths).sum())
 
     def _where(self, verb: str) -> tuple[str, str]:
         return f"[{self._owner}.{verb}]", f"(table {self.name!r})"
@@ -118,8 +89,8 @@ class ShardedGroup:
         time_now, is_clamped = resolve_time(self._where(verb), self._clock, now)
         with self.updates.update():
             yield time_now
-            names = [own for own in self.configs if name in (None, own)]
-            if is_clamped and names:
+            names = [own for own in self.configs if name in (None, own)] if is_clamped else []
+            if names:
                 self._client.call("count_clamped", [(names,)] + [None] * (self.num_shards - 1))
 
     def lookup(self, parts: Sequence[Ragged], *, step: int = 0) -> list[torch.Tensor]:
@@ -130,7 +101,7 @@ class ShardedGroup:
             for part in parts
         ]
         answers = iter(self._client.call("lookup", calls))
-        nothing = torch.empty(0, device="cpu")
+        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
         return [nothing if call is None else next(answers).float() for call in calls]
 
     def write(
@@ -187,7 +158,7 @@ class ShardedGroup:
         for keys, flat in zip(parts, grads, strict=True):
             lengths = keys.lengths
             ids = torch.split_with_sizes(keys.values, lengths.tolist())
-            rows = torch.split_with_sizes(flat, (lengths * self._widths).tolist())
+            rows = torch.split_with_sizes(flat, (lengths * self.order.widths).tolist())
             for config, own, part in zip(self.configs.values(), ids, rows, strict=True):
                 if config.non_finite == "refuse":
                     finite_gradients(config, own.tolist(), part.view(-1, config.dim).numpy())

@@ -16,10 +16,12 @@ from monolith.embedding.routing import PartitionRouting, Routing
 from monolith.embedding.rows import Applied, Rows
 from monolith.embedding.shard_host import ShardHost, plain_rows
 from monolith.embedding.shard_split import Split, by_hash, is_finite
+from monolith.embedding.sharded_bags import ShardedBags
 from monolith.embedding.sharded_cut import ShardedCut
 from monolith.embedding.sharded_reads import ShardedReads
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport
 from monolith.embedding.verbs import TableVerbs
+from monolith.embedding.waits import WAIT_SECONDS
 
 __all__ = ["ShardedTable", "make_shard", "shard_config"]
 
@@ -54,7 +56,7 @@ def make_shard(
     return ShardHost(Table(part, changes_bytes=changes_bytes // num_shards))
 
 
-class ShardedTable(ShardedReads, TableVerbs):
+class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
     """A table whose rows are spread over shards; every verb gives the bits that one table gives.
 
     All shards have the same config and seed, and take part in every writing call, so that their
@@ -75,6 +77,7 @@ class ShardedTable(ShardedReads, TableVerbs):
         transports: one per shard, each to a `ShardHost` of `shard_config`.
         routing: which shard holds a key; `PartitionRouting` if None.
         clock: gives the time of a call that has no `now`.
+        timeout_seconds: how long a call waits for calls that it cannot run beside.
 
     Example:
         >>> from monolith.embedding import SGD, Segment, Zeros
@@ -92,6 +95,7 @@ class ShardedTable(ShardedReads, TableVerbs):
         *,
         routing: Routing | None = None,
         clock: Clock = wall_clock,
+        timeout_seconds: float = WAIT_SECONDS,
     ) -> None:
         super().__init__(config, clock=clock)
         self.routing = PartitionRouting(len(transports)) if routing is None else routing
@@ -103,7 +107,7 @@ class ShardedTable(ShardedReads, TableVerbs):
         self._check_admission()
         self._client = ShardClient(self.name, transports)
         self._fused: LocalShards | None = None
-        self._gate = Gate()
+        self._gate = Gate("ShardedTable", self.name, timeout_seconds)
 
     @classmethod
     def local(
@@ -114,6 +118,7 @@ class ShardedTable(ShardedReads, TableVerbs):
         routing: Routing | None = None,
         clock: Clock = wall_clock,
         changes_bytes: int = DEFAULT_CHANGES_BYTES,
+        timeout_seconds: float = WAIT_SECONDS,
     ) -> "ShardedTable":
         """A table in shards of this process.
 
@@ -123,11 +128,13 @@ class ShardedTable(ShardedReads, TableVerbs):
             routing: which shard holds a key.
             clock: gives the time of a call that has no `now`.
             changes_bytes: bound of the touched log, divided among the shards.
+            timeout_seconds: how long a call waits for calls that it cannot run beside.
         """
         routing = PartitionRouting(num_shards) if routing is None else routing
         changes_bytes = check_options(config, clock, changes_bytes)
         hosts = [make_shard(config, num_shards, changes_bytes) for _ in range(num_shards)]
-        table = cls(config, [LocalTransport(host) for host in hosts], routing=routing, clock=clock)
+        ways = [LocalTransport(host) for host in hosts]
+        table = cls(config, ways, routing=routing, clock=clock, timeout_seconds=timeout_seconds)
         table._fused = local_shards([host.table for host in hosts], routing)
         return table
 

@@ -174,6 +174,10 @@ class Table(TableVerbs):
             counts = core.apply_bag_gradients(native, rates, scales, step, now, threads)
         return Applied(*counts)
 
+    def _step_core(self) -> _native.Table | None:
+        # A record sees calls of this object; the scale of a view may follow the step.
+        return None if self._is_recorded or self._has_views else self._core
+
     def _sum_bag_gradients(self, queue: list[BagGradients], threads: int) -> GradientSum:
         with self._open("sum_bag_gradients") as core:
             summed = core.sum_bag_gradients([piece_tuple(piece) for piece in queue], threads)

@@ -10,6 +10,7 @@ import torch
 from monolith.embedding import checks
 from monolith.embedding.group_rates import GroupRates
 from monolith.embedding.group_storage import GroupStorage, group_storage
+from monolith.embedding.name_order import NameOrder
 from monolith.embedding.rows import Applied
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import FailedPreconditionError
@@ -56,7 +57,8 @@ class TableGroup:
         self.tables: Mapping[str, TableVerbs] = MappingProxyType(by_name)
         self._tables = list(by_name.values())
         self._first = self._tables[0]
-        self._dims = torch.tensor([table.dim for table in self._tables], device="cpu")
+        self._order = NameOrder({table.name: table.dim for table in self._tables})
+        self._dims = self._order.widths
         self._rates = GroupRates([table.config for table in self._tables])
         self._storage: GroupStorage | None = group_storage(self._tables, self._dims)
         self._closed: str | None = None
@@ -76,7 +78,7 @@ class TableGroup:
             >>> group.keys({"b": torch.tensor([7, 8])})
             Ragged(values=tensor([7, 8]), row_splits=tensor([0, 0, 2]))
         """
-        unknown = sorted(set(ids) - set(self.tables))
+        unknown = sorted(name for name in ids if name not in self.tables)
         if unknown:
             raise ValueError(
                 f"[TableGroup.keys] expected names of the tables, got {', '.join(unknown)}; the "
@@ -86,10 +88,7 @@ class TableGroup:
             checks.check_tensor(
                 ("[TableGroup.keys]", f"(table {name!r})"), "ids", values, torch.int64, 1
             )
-        none = torch.empty(0, dtype=torch.int64, device="cpu")
-        columns = [ids.get(name, none) for name in self.tables]
-        lengths = torch.tensor([len(column) for column in columns], device="cpu")
-        return Ragged.from_lengths(torch.cat(columns), lengths)
+        return self._order.keys(ids)
 
     def unpack(self, keys: Ragged, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """The rows of each table, (n, dim), in what `lookup` gave for the keys; views of it."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from monolith.embedding.call_host import BYE, Call, CallHost
+from monolith.embedding.waits import check_wait
 from monolith.errors import UnavailableError
 
 __all__ = ["LocalTransport", "Pending", "ShardClient", "Transport"]
@@ -97,18 +98,13 @@ class ShardClient:
         num_tries: int = 5,
         owner: str = "ShardedTable",
     ) -> None:
-        if not timeout_seconds >= 0:
-            raise ValueError(
-                f"[ShardClient] expected timeout_seconds >= 0, got {timeout_seconds} "
-                f"(table {name!r})"
-            )
         if num_tries < 1:
             raise ValueError(
                 f"[ShardClient] expected num_tries >= 1, got {num_tries} (table {name!r})"
             )
         self._name, self._owner = name, owner
         self._transports = list(transports)
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = check_wait("ShardClient", timeout_seconds, name)
         self._num_tries = num_tries
         self._client = secrets.randbits(63)
         self._numbers = itertools.count()

@@ -16,10 +16,17 @@ from torch.autograd.function import once_differentiable
 
 from monolith.errors import InvalidArgumentError
 from monolith.ops.graph_ops import UNKNOWN, fake_size
-from monolith.ops.host import host_empty, host_int64, host_zeros
+from monolith.ops.host import host_empty, host_zeros
 from monolith.ops.native import load_native
 from monolith.ops.ragged import Ragged
-from monolith.ops.tensor_checks import check_tensor, check_threads, check_widths, default_threads
+from monolith.ops.tensor_checks import (
+    Widths,
+    check_tensor,
+    check_threads,
+    check_widths,
+    default_threads,
+    graph_widths,
+)
 
 __all__ = ["fill_with_offset_map", "fill_with_offset_map_gradient"]
 
@@ -28,7 +35,7 @@ def fill_with_offset_map(
     pos: Sequence[Ragged],
     value: Sequence[torch.Tensor],
     offset_map: Ragged,
-    dims: Sequence[int],
+    dims: Widths,
     size: int,
     *,
     num_threads: int | None = None,
@@ -39,7 +46,7 @@ def fill_with_offset_map(
         pos: per shard the numbers of the distinct keys that it answers for, one row per slot.
         value: per shard their rows in the same order, flat; float32.
         offset_map: where each distinct key occurs, of `unique_key_with_value_and_offset`.
-        dims: width of the rows of each slot.
+        dims: width of the rows of each slot; as an int64 tensor where slots are many.
         size: floats in the buffer; places that nobody fills are 0.
         num_threads: None: those of torch, one if there are few keys.
 
@@ -77,7 +84,7 @@ def fill_with_offset_map_gradient(
     pos: Sequence[Ragged],
     gradient: torch.Tensor,
     offset_map: Ragged,
-    dims: Sequence[int],
+    dims: Widths,
     *,
     num_threads: int | None = None,
 ) -> list[torch.Tensor]:
@@ -115,9 +122,9 @@ def fill_with_offset_map_gradient(
     return call.sum(gradient, _sizes(pos, dims))
 
 
-def _sizes(pos: Sequence[Ragged], dims: Sequence[int]) -> list[int]:
+def _sizes(pos: Sequence[Ragged], dims: Widths) -> list[int]:
     """Floats in the rows of each shard."""
-    widths = host_int64(dims)
+    widths = check_widths("[fill_with_offset_map_gradient]", dims, len(dims))
     return [int((keys.lengths * widths).sum()) for keys in pos]
 
 
@@ -129,17 +136,16 @@ class _Fill:
         where: str,
         pos: Sequence[Ragged],
         offset_map: Ragged,
-        dims: Sequence[int],
+        dims: Widths,
         size: int,
         num_threads: int | None,
     ) -> None:
         if size < 0:
             raise ValueError(f"{where} expected a size of at least 0, got {size}")
         self._keys = [_checked(where, f"pos[{i}]", keys) for i, keys in enumerate(pos)]
+        self._dims = check_widths(where, dims, len(dims))
         for keys in pos:
-            self._dims = check_widths(where, dims, keys.num_rows)
-        if not pos:
-            self._dims = host_int64(dims)
+            check_widths(where, self._dims, keys.num_rows)
         self._offsets = _checked(where, "offset_map", offset_map)
         self._size = size
         num_offsets = len(self._offsets[0])
@@ -221,13 +227,21 @@ _ARGUMENTS = (
 def _flat(
     pos: Sequence[Ragged],
     offset_map: Ragged,
-    dims: Sequence[int],
+    dims: Widths,
     size: int,
     num_threads: int | None,
 ) -> tuple[Any, ...]:
     """The arguments of `_Fill` as an op takes them."""
     keys, splits = [part.values for part in pos], [part.row_splits for part in pos]
-    return keys, splits, offset_map.values, offset_map.row_splits, list(dims), size, num_threads
+    return (
+        keys,
+        splits,
+        offset_map.values,
+        offset_map.row_splits,
+        graph_widths(dims),
+        size,
+        num_threads,
+    )
 
 
 def _nested(keys: Any, splits: Any, offsets: Any, offset_splits: Any, *options: Any) -> Any:

@@ -10,13 +10,17 @@ from monolith.ops.graph_ops import graph_check
 from monolith.ops.host import host_int64
 
 __all__ = [
+    "Widths",
     "check_range",
     "check_tensor",
     "check_threads",
     "check_widths",
     "default_threads",
     "dtype_name",
+    "graph_widths",
 ]
+
+Widths = Sequence[int] | torch.Tensor  # of slots; a tensor where they are many
 
 _FEW_IDS = 4096  # below, a second thread costs more than it saves
 
@@ -111,14 +115,24 @@ def check_threads(where: str, num_threads: int | None) -> int:
     return num_threads or 0
 
 
-def check_widths(where: str, dims: Sequence[int], num_rows: int) -> torch.Tensor:
+def check_widths(where: str, dims: Widths, num_rows: int) -> torch.Tensor:
     """The widths as int64.
 
     Raises:
+        TypeError: they are a tensor of another dtype.
         ValueError: there is not one for each row, or one is not positive.
     """
-    if len(dims) != num_rows or min(dims, default=1) < 1:
+    if isinstance(dims, torch.Tensor):
+        widths = check_tensor(where, "dims", dims, torch.int64, 1)
+    else:
+        widths = host_int64(dims)
+    if len(widths) != num_rows or (num_rows and int(widths.min()) < 1):
         raise ValueError(
-            f"{where} expected {num_rows} dims of at least 1, one per row, got {list(dims)}"
+            f"{where} expected {num_rows} dims of at least 1, one per row, got {widths.tolist()}"
         )
-    return host_int64(dims)
+    return widths
+
+
+def graph_widths(dims: Widths) -> list[int]:
+    """The widths as numbers of a graph."""
+    return dims.tolist() if isinstance(dims, torch.Tensor) else list(dims)

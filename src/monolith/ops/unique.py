@@ -6,25 +6,24 @@
 `fill_with_offset_map` fills the buffer.
 """
 
-from collections.abc import Sequence
-
 import torch
 
 from monolith.ops.graph_ops import graph_op, unknown_size
 from monolith.ops.host import host_int64, host_zeros
 from monolith.ops.id_groups import bucket_order, first_seen
 from monolith.ops.ragged import Ragged
-from monolith.ops.tensor_checks import check_widths
+from monolith.ops.rowids import fused_value_rowids
+from monolith.ops.tensor_checks import Widths, check_widths, graph_widths
 
 __all__ = ["unique_key_with_value_and_offset"]
 
 
-def unique_key_with_value_and_offset(key: Ragged, dims: Sequence[int]) -> tuple[Ragged, Ragged]:
+def unique_key_with_value_and_offset(key: Ragged, dims: Widths) -> tuple[Ragged, Ragged]:
     """Distinct keys of each row in the order in which they are first seen, and where they occur.
 
     Args:
         key: int64, one row per slot.
-        dims: width of the rows of each slot.
+        dims: width of the rows of each slot; as an int64 tensor where slots are many.
 
     Returns:
         The distinct keys, one row per slot; and one row per distinct key, over all slots: the
@@ -42,12 +41,14 @@ def unique_key_with_value_and_offset(key: Ragged, dims: Sequence[int]) -> tuple[
         >>> offsets.to_lists()
         [[0, 8], [2, 6], [4], [10, 16], [13]]
     """
-    unique, splits, offsets, offset_splits = _unique(key.values, key.row_splits, list(dims))
+    if torch.compiler.is_compiling():
+        dims = graph_widths(dims)
+    unique, splits, offsets, offset_splits = _unique(key.values, key.row_splits, dims)
     return Ragged._unchecked(unique, splits), Ragged._unchecked(offsets, offset_splits)
 
 
 def _fake_unique(
-    values: torch.Tensor, row_splits: torch.Tensor, dims: Sequence[int]
+    values: torch.Tensor, row_splits: torch.Tensor, dims: Widths
 ) -> tuple[torch.Tensor, ...]:
     num_distinct, new = unknown_size(), values.new_empty
     return new(num_distinct), new(row_splits.shape), new(values.shape), new(num_distinct + 1)
@@ -59,7 +60,7 @@ def _fake_unique(
     _fake_unique,
 )
 def _unique(
-    values: torch.Tensor, row_splits: torch.Tensor, dims: Sequence[int]
+    values: torch.Tensor, row_splits: torch.Tensor, dims: Widths
 ) -> tuple[torch.Tensor, ...]:
     where = "[unique_key_with_value_and_offset]"
     widths = check_widths(where, dims, len(row_splits) - 1)
@@ -71,7 +72,8 @@ def _unique(
             host_int64([]),
             host_int64([0]),
         )
-    floats = widths.repeat_interleave(row_splits.diff())  # of each occurrence
+    # Of each occurrence. `repeat_interleave` wakes torch's threads, however few the keys are.
+    floats = widths[fused_value_rowids(Ragged._unchecked(values, row_splits))]
     order, num_occurs = bucket_order(where, groups, len(firsts))
     offsets = (floats.cumsum(0) - floats)[order]
     return values[firsts], _splits_of(counts), offsets, _splits_of(num_occurs)

@@ -1,14 +1,15 @@
 """`Optimizer`: steps dense parameters and tables together."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from monolith.embedding.config import segment_name, segments_of
+from monolith.embedding.config import Segment, segment_name, segments_of
 from monolith.embedding.gradient_queue import GradientQueue
+from monolith.embedding.queue_steps import QueueStep, step_queues
 
 __all__ = ["Optimizer"]
 
@@ -55,8 +56,15 @@ class Optimizer(torch.optim.Optimizer):
         groups = self._take_dense_groups()
         self._num_dense = len(groups)
         with_names = any("param_names" in group for group in groups)
+        self._places: list[tuple[int, int]] = []  # of each table among the groups of tables
+        self._schedules: list[tuple[int, GradientQueue, Segment]] = []
         for queue in self.queues:
+            first = len(groups) - self._num_dense
             groups += _groups_of(queue, with_names)
+            self._places.append((first, len(groups) - self._num_dense))
+            for i, segment in enumerate(segments_of(queue.table.config), first):
+                if callable(segment.optimizer.schedule):
+                    self._schedules.append((i, queue, segment))
         super().__init__(groups, {})
         self._is_built = True
         if self.dense is not None:
@@ -97,14 +105,16 @@ class Optimizer(torch.optim.Optimizer):
             for queue in self.queues:
                 queue.drop()
             return loss
-        groups = iter(self._table_groups())
-        rates = [self._learning_rates(queue, groups) for queue in self.queues]
-        for queue, of_segments in zip(self.queues, rates, strict=True):
-            queue.check("[Optimizer.step]", of_segments)
+        steps = []
+        for queue, rates in zip(self.queues, self._learning_rates(), strict=True):
+            num_keys = queue.check("[Optimizer.step]", rates)
+            if num_keys:
+                steps.append(QueueStep(queue, rates, num_keys))
+            else:
+                queue.drop()
         if self.dense is not None:
             self.dense.step()
-        for queue, of_segments in zip(self.queues, rates, strict=True):
-            queue.apply_checked(of_segments)
+        step_queues(steps)
         return loss
 
     @staticmethod
@@ -144,22 +154,20 @@ class Optimizer(torch.optim.Optimizer):
                         parameter.grad.mul_(factor.to(parameter.grad.device))
         return False
 
-    def _learning_rates(
-        self, queue: GradientQueue, groups: Iterator[dict[str, Any]]
-    ) -> list[float]:
-        """Of each segment of a table, at its next update; takes the table's groups."""
-        rates = []
-        for segment, group in zip(segments_of(queue.table.config), groups, strict=False):
-            if callable(segment.optimizer.schedule):
-                if "initial_lr" in group:
-                    raise ValueError(
-                        f"[Optimizer.step] expected one schedule of the learning rate of segment "
-                        f"{group['segment']!r}, got a scheduler beside the segment's own "
-                        f"(table {queue.table.name!r}); give the segment a number"
-                    )
-                group["lr"] = segment.optimizer.rate(queue.step)
-            rates.append(float(group["lr"]))
-        return rates
+    def _learning_rates(self) -> list[list[float]]:
+        """Of each segment of each table, at its next update."""
+        groups = self._table_groups()
+        for i, queue, segment in self._schedules:
+            group = groups[i]
+            if "initial_lr" in group:
+                raise ValueError(
+                    f"[Optimizer.step] expected one schedule of the learning rate of segment "
+                    f"{group['segment']!r}, got a scheduler beside the segment's own "
+                    f"(table {queue.table.name!r}); give the segment a number"
+                )
+            group["lr"] = segment.optimizer.rate(queue.step)
+        rates = [float(group["lr"]) for group in groups]
+        return [rates[first:end] for first, end in self._places]
 
     def _table_groups(self) -> list[dict[str, Any]]:
         return self.param_groups[self._num_dense :]
