@@ -139,7 +139,7 @@ def test_a_truncated_file_is_an_error_that_names_it(tmp_path, kind):
     write(tmp_path, kind)
     path = tmp_path / f"samples.{kind}"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises((DataLossError, pa.ArrowInvalid)):
+    with pytest.raises(DataLossError, match=rf"samples.{kind}' cannot be read: "):
         list(getattr(data, kind)(path, columns=COLUMNS).batch(8))
 
 

@@ -1,8 +1,7 @@
 """The blocks of many files, one file after another or several in turns."""
 
-import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,9 +10,9 @@ import pyarrow as pa
 from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples, Origin, to_block
 from monolith.data.cursor import State
-from monolith.data.files import DataFile
+from monolith.data.files import DataFile, naming
 from monolith.data.order import permutation
-from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.errors import FailedPreconditionError
 
 __all__ = ["FileCursor", "FileFormat", "FileReader", "FileSource", "Raw"]
 
@@ -134,7 +133,7 @@ class FileCursor:
                 f"[data] expected file {file.path!r} of {file.size} bytes, as when the source was "
                 f"made, got {size}; do not change files that are read"
             )
-        with _naming(file):
+        with naming(file):
             reader = source.format.open(file, position, source.columns, source.bad)
         self._open.append((number, reader))
 
@@ -153,7 +152,7 @@ class FileCursor:
 
     def _read(self, turn: int) -> pa.RecordBatch | None:
         number, reader = self._open[turn]
-        with _naming(self._file(number)):
+        with naming(self._file(number)):
             raw = reader.read()
         if raw is None:
             reader.close()
@@ -178,14 +177,3 @@ class FileCursor:
         for _, reader in self._open:
             reader.close()
         self._open.clear()
-
-
-@contextlib.contextmanager
-def _naming(file: DataFile) -> Iterator[None]:
-    """Errors of Arrow name the file."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, DataLossError | FileNotFoundError):
-            raise
-        raise DataLossError(f"[data] {file.path!r} cannot be read: {error}") from error

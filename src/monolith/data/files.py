@@ -1,7 +1,8 @@
 """The files of a source: local paths, globs, directories, and any store that fsspec knows."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,9 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from monolith.errors import NotFoundError
+from monolith.errors import DataLossError, NotFoundError
 
-__all__ = ["DataFile", "Paths", "find_files"]
+__all__ = ["DataFile", "Paths", "find_files", "naming"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -100,3 +101,14 @@ def _expand(system: Any, path: str) -> list[str]:
 
 def _is_hidden(path: str) -> bool:
     return path.rsplit("/", 1)[-1].startswith((".", "_"))
+
+
+@contextlib.contextmanager
+def naming(file: DataFile) -> Iterator[None]:
+    """Errors of Arrow name the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, DataLossError | FileNotFoundError):
+            raise
+        raise DataLossError(f"[data] {file.path!r} cannot be read: {error}") from error

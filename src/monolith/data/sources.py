@@ -8,7 +8,7 @@ import pyarrow as pa
 from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples
 from monolith.data.file_source import FileFormat, FileSource
-from monolith.data.files import Paths, find_files
+from monolith.data.files import Paths, find_files, naming
 from monolith.data.memory import SyntheticSource, TableSource, as_table
 from monolith.data.parquet_format import ArrowFormat, ParquetFormat
 from monolith.data.pipeline import Pipeline
@@ -42,7 +42,9 @@ def from_files(
     """
     bad = _bad(on_error)
     files = find_files(paths)
-    columns = _columns(file_format.schema(files[0]), columns, label)
+    with naming(files[0]):
+        schema = file_format.schema(files[0])
+    columns = _columns(schema, columns, label)
     return Pipeline(FileSource(files, file_format, columns, bad), columns, bad)
 
 

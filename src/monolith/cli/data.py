@@ -1,0 +1,135 @@
+"""`monolith data`: look at samples, count their ids, convert files."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from monolith.cli.talk import byte_progress, emit_json, emit_table, fail, say
+from monolith.data.summary import ColumnSummary, summarize
+from monolith.data.tabular import FORMAT_NAMES, RawFiles, format_name_of, write_rows
+
+__all__ = ["app", "convert", "head", "stats"]
+
+app = typer.Typer(help="Look at samples, count their ids, convert files.", no_args_is_help=True)
+
+_Paths = Annotated[list[str], typer.Argument(help="Files, globs or directories; any fsspec path.")]
+_Format = Annotated[
+    str | None,
+    typer.Option("--format", help=f"One of {', '.join(FORMAT_NAMES)}; else the name tells."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+
+@app.command(help="Example: monolith data head logs/ -n 3\n\nPrint the first samples.")
+def head(
+    paths: _Paths,
+    num: Annotated[int, typer.Option("--num", "-n", min=1, help="How many samples.")] = 5,
+    file_format: _Format = None,
+    as_json: _Json = False,
+) -> None:
+    """Print the first samples."""
+    files = RawFiles(paths, file_format)
+    rows = [row for batch in _first(files, num) for row in batch.to_pylist()]
+    if as_json:
+        for row in rows:
+            emit_json(row)
+        return
+    emit_table(files.schema.names, [[_short(cell) for cell in row.values()] for row in rows])
+    say(f"{len(rows)} of the samples of {_described(files)}; next: monolith data stats ...")
+
+
+def _first(files: RawFiles, num: int) -> Iterator[pa.RecordBatch]:
+    for batch in files:
+        yield batch.slice(0, num)
+        num -= batch.num_rows
+        if num <= 0:
+            return
+
+
+def _short(cell: object, width: int = 40) -> str:
+    text = str(cell)
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _described(files: RawFiles) -> str:
+    count = len(files.files)
+    return f"{count} {files.format_name} file{'s' if count > 1 else ''} ({files.total_bytes:,} B)"
+
+
+@app.command(
+    help="Example: monolith data stats logs/\n\nCount samples, values and ids of each column."
+)
+def stats(
+    paths: _Paths,
+    top: Annotated[int, typer.Option(min=0, help="How many frequent values to name.")] = 3,
+    file_format: _Format = None,
+    as_json: _Json = False,
+) -> None:
+    """Count samples, values and ids of each column."""
+    files = RawFiles(paths, file_format)
+    columns = summarize(files.schema)
+    with byte_progress("reading", files.total_bytes) as advance:
+        for batch in files:
+            for name, column in columns.items():
+                column.add(batch.column(name))
+            advance(files.num_bytes)
+    if as_json:
+        for column in columns.values():
+            emit_json(column.as_dict(top))
+        return
+    names = ("column", "type", "missing", "values", "max length", "distinct", "range or top")
+    emit_table(names, [_row(column, top) for column in columns.values()])
+    num_samples = next((column.num_samples for column in columns.values()), 0)
+    say(f"{num_samples:,} samples in {_described(files)}")
+
+
+def _row(column: ColumnSummary, top: int) -> list[object]:
+    if column.low is not None:
+        mean = column.total / column.num_values
+        last = f"{column.low:g} to {column.high:g}, mean {mean:g}"
+    else:
+        last = ", ".join(f"{_short(value, 20)} ({times:,})" for value, times in column.top(top))
+    distinct = "" if column.num_distinct is None else f"{column.num_distinct:,}"
+    counts = (f"{number:,}" for number in (column.num_missing, column.num_values))
+    more = ">= " if column.is_cut else ""
+    return [column.name, column.kind, *counts, column.max_length, more + distinct, last]
+
+
+@app.command(
+    help="Example: monolith data convert logs/ all.parquet\n\nWrite samples in another format."
+)
+def convert(
+    paths: Annotated[list[str], typer.Argument(help="What to read, and last the file to write.")],
+    file_format: _Format = None,
+    to: Annotated[str | None, typer.Option(help="Format to write; else the name tells.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace a file that exists.")] = False,
+) -> None:
+    """Write samples in another format."""
+    *sources, last = paths
+    if not sources:
+        fail("expected what to read and the file to write, got one path", status=2)
+    target = Path(last)
+    to = to or format_name_of(last)
+    if to not in FORMAT_NAMES:
+        fail(f"expected --to of {', '.join(FORMAT_NAMES)}, got {to!r}", status=2)
+    if target.exists() and not overwrite:
+        fail(f"{last!r} exists; give --overwrite to replace it")
+    files = RawFiles(sources, file_format)
+    start = time.perf_counter()
+    with byte_progress("converting", files.total_bytes) as advance:
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for batch in files:
+                advance(files.num_bytes)
+                yield batch
+
+        count = write_rows(target, to, files.schema, rows())
+    seconds = time.perf_counter() - start
+    say(
+        f"wrote {count:,} samples to {last} ({target.stat().st_size:,} B, {to}) in {seconds:.1f} s;"
+        f" next: monolith data head {last}"
+    )

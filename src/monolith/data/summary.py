@@ -1,0 +1,117 @@
+"""What files hold, column by column."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["ColumnSummary", "summarize"]
+
+_MAX_DISTINCT = 5_000_000
+
+
+@dataclass
+class ColumnSummary:
+    """One column.
+
+    Args:
+        name: of the column.
+        kind: its type in the file.
+        num_samples: seen.
+        num_missing: samples without a value.
+        num_values: values, of all lists.
+        max_length: of a list; 1 without lists.
+        low: least number.
+        high: greatest number.
+        total: sum of the numbers.
+    """
+
+    name: str
+    kind: str
+    num_samples: int = 0
+    num_missing: int = 0
+    num_values: int = 0
+    max_length: int = 0
+    low: float | None = None
+    high: float | None = None
+    total: float = 0.0
+    _counts: "Counter[Any]" = field(default_factory=Counter, repr=False)
+    _is_cut: bool = False
+
+    def add(self, array: pa.Array) -> None:
+        """Count the values of a block."""
+        self.num_samples += len(array)
+        self.num_missing += array.null_count
+        if hasattr(array, "flatten") and hasattr(array.type, "value_type"):
+            if pa.types.is_dictionary(array.type):
+                array = array.dictionary_decode()
+            else:
+                longest = pc.max(pc.list_value_length(array)).as_py() or 0
+                self.max_length = max(self.max_length, longest)
+                array = array.flatten()
+        array = array.drop_null()
+        self.num_values += len(array)
+        if len(array) == 0:
+            return
+        self.max_length = max(self.max_length, 1)
+        if pa.types.is_floating(array.type):
+            self._add_numbers(array)
+        else:
+            self._add_ids(array)
+
+    def _add_numbers(self, array: pa.Array) -> None:
+        numbers = array.to_numpy(zero_copy_only=False).astype(np.float64)
+        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+        self.total += float(np.nansum(numbers))
+
+    def _add_ids(self, array: pa.Array) -> None:
+        counted = pc.value_counts(array)
+        values, counts = counted.field("values").to_pylist(), counted.field("counts").to_pylist()
+        is_known = self._counts.__contains__
+        for value, count in zip(values, counts, strict=True):
+            if len(self._counts) < _MAX_DISTINCT or is_known(value):
+                self._counts[value] += count
+            else:
+                self._is_cut = True
+
+    @property
+    def num_distinct(self) -> int | None:
+        """Different values; None for floating-point numbers. A lower bound if `is_cut`."""
+        return len(self._counts) if self._counts else None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there were more different values than are counted."""
+        return self._is_cut
+
+    def top(self, count: int) -> list[tuple[Any, int]]:
+        """The most frequent values, with how often they occur."""
+        return self._counts.most_common(count)
+
+    def as_dict(self, num_top: int) -> dict[str, Any]:
+        """For JSON."""
+        mean = self.total / self.num_values if self.low is not None else None
+        return {
+            "name": self.name,
+            "type": self.kind,
+            "samples": self.num_samples,
+            "missing": self.num_missing,
+            "values": self.num_values,
+            "max_length": self.max_length,
+            "distinct": self.num_distinct,
+            "is_lower_bound": self.is_cut,
+            "min": self.low,
+            "max": self.high,
+            "mean": mean,
+            "top": [[value, times] for value, times in self.top(num_top)],
+        }
+
+
+def summarize(schema: pa.Schema) -> dict[str, ColumnSummary]:
+    """Empty summaries of the columns, to be filled by `ColumnSummary.add`."""
+    return {each.name: ColumnSummary(each.name, str(each.type)) for each in schema}

@@ -1,0 +1,200 @@
+import functools
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from monolith import data
+from monolith.data.tabular import write_rows
+from tests.cli.run import run
+from tests.data.samples import table, users, write_parquet
+
+
+@pytest.fixture
+def monolith(capsys, monkeypatch):
+    return functools.partial(run, capsys, monkeypatch)
+
+
+def test_head_prints_the_first_samples(monolith, tmp_path):
+    write_parquet(tmp_path)
+    ran = monolith("data", "head", tmp_path, "-n", 2, "--json")
+    assert ran.status == 0
+    rows = [json.loads(line) for line in ran.out.splitlines()]
+    assert rows == table(2).to_pylist()
+
+
+def test_head_goes_on_with_the_next_file(monolith, tmp_path):
+    write_parquet(tmp_path, num_files=3, num_samples=2)
+    ran = monolith("data", "head", tmp_path, "-n", 5, "--json")
+    assert [json.loads(line)["user"] for line in ran.out.splitlines()] == [0, 1, 2, 3, 4]
+
+
+def test_head_prints_a_table_and_says_what_it_read(monolith, tmp_path):
+    write_parquet(tmp_path)
+    ran = monolith("data", "head", tmp_path)
+    assert all(word in ran.out for word in ("user", "items", "price", "label", "[2, 3]"))
+    assert "5 of the samples of 4 parquet files" in ran.err
+
+
+def test_long_cells_are_cut(monolith, tmp_path):
+    pq.write_table(pa.table({"x": ["y" * 100]}), tmp_path / "a.parquet")
+    assert "y" * 37 + "..." in monolith("data", "head", tmp_path).out
+
+
+def test_stats_counts_ids_and_ranges(monolith, tmp_path):
+    write_parquet(tmp_path, num_files=2, num_samples=50)
+    ran = monolith("data", "stats", tmp_path, "--json", "--top", 1)
+    columns = {each["name"]: each for each in map(json.loads, ran.out.splitlines())}
+    assert columns["user"]["distinct"] == 100
+    assert columns["items"]["values"] == sum(i % 3 for i in range(100))
+    assert columns["items"]["max_length"] == 2
+    assert columns["price"]["min"] == 0
+    assert columns["price"]["max"] == 99 / 4
+    assert columns["label"]["mean"] == 0.5
+
+
+def test_stats_names_frequent_values_and_missing_ones(monolith, tmp_path):
+    pq.write_table(pa.table({"city": ["oslo", "rome", "oslo", None]}), tmp_path / "a.parquet")
+    ran = monolith("data", "stats", tmp_path)
+    assert "oslo (2), rome (1)" in ran.out
+    (line,) = [line for line in ran.out.splitlines() if "oslo" in line]
+    assert line.split()[2] == "1"
+    assert "4 samples in 1 parquet file (" in ran.err
+
+
+def test_stats_of_more_values_than_are_counted_is_a_lower_bound(monolith, tmp_path, monkeypatch):
+    monkeypatch.setattr("monolith.data.summary._MAX_DISTINCT", 10)
+    write_parquet(tmp_path, num_files=1, num_samples=50)
+    assert ">= 10" in monolith("data", "stats", tmp_path).out
+
+
+def test_stats_counts_values_of_dictionaries(monolith, tmp_path):
+    cities = pa.array(["oslo", "oslo"]).dictionary_encode()
+    rows = pa.table({"city": cities})
+    with pa.ipc.new_file(tmp_path / "a.arrow", rows.schema) as sink:
+        sink.write_table(rows)
+    assert "oslo (2)" in monolith("data", "stats", tmp_path / "a.arrow").out
+
+
+READERS = {
+    "parquet": data.parquet,
+    "arrow": data.arrow,
+    "jsonl": data.jsonl,
+    "csv": lambda path: data.csv(
+        path, lists={"items": "|"}, types={"items": pa.list_(pa.int64())}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_convert_keeps_every_sample(monolith, tmp_path, kind):
+    (tmp_path / "in").mkdir()
+    write_parquet(tmp_path / "in")
+    target = tmp_path / f"all.{kind}"
+    ran = monolith("data", "convert", tmp_path / "in", target)
+    assert ran.status == 0
+    assert f"wrote 200 samples to {target}" in ran.err
+    source = READERS[kind](target).batch(64)
+    assert users(source) == list(range(200))
+    items = [row for batch in source for row in batch.features["items"].to_lists()]
+    assert items == table(200)["items"].to_pylist()
+
+
+def test_convert_back_gives_the_same_table(monolith, tmp_path):
+    pq.write_table(table(20), tmp_path / "a.parquet")
+    monolith("data", "convert", tmp_path / "a.parquet", tmp_path / "b.arrow")
+    monolith("data", "convert", tmp_path / "b.arrow", tmp_path / "c.parquet")
+    assert pq.read_table(tmp_path / "c.parquet") == table(20)
+
+
+def test_convert_does_not_replace_a_file_unless_asked(monolith, tmp_path):
+    pq.write_table(table(2), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("mine")
+    ran = monolith("data", "convert", tmp_path / "a.parquet", tmp_path / "b.csv")
+    assert ran.status == 1
+    assert "exists; give --overwrite" in ran.err
+    assert (tmp_path / "b.csv").read_text() == "mine"
+    arguments = ("data", "convert", tmp_path / "a.parquet", tmp_path / "b.csv", "--overwrite")
+    assert monolith(*arguments).status == 0
+
+
+def test_a_conversion_that_fails_leaves_nothing(monolith, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"user": 1}\n')
+    (tmp_path / "b.jsonl").write_text('{"user": \n')
+    ran = monolith(
+        "data", "convert", tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "out.parquet"
+    )
+    assert ran.status == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
+
+
+def test_convert_of_one_path_is_wrong_usage(monolith):
+    ran = monolith("data", "convert", "only")
+    assert ran.status == 2
+    assert "expected what to read and the file to write" in ran.err
+
+
+def test_an_unknown_format_to_write_is_wrong_usage(monolith):
+    ran = monolith("data", "convert", "a.parquet", "b.csv", "--to", "xml")
+    assert ran.status == 2
+    assert "expected --to of arrow, csv, jsonl, parquet, got 'xml'" in ran.err
+
+
+def test_writing_an_unknown_format_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"expected a format, one of \['arrow'.*got 'xml'"):
+        write_rows(tmp_path / "x", "xml", pa.schema([]), iter([]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("data", "head", "nothing.parquet"), "error: [data] expected at least one file at"),
+        (("data", "convert", "a.parquet", "b.xyz"), "error: [data] expected a file name that ends"),
+        (("data", "head", __file__, "--format", "xml"), "expected a format, one of ['arrow',"),
+    ],
+)
+def test_mistakes_are_one_line_without_a_traceback(monolith, arguments, text):
+    ran = monolith(*arguments)
+    assert ran.status == 1
+    assert text in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_tsv_file_is_csv_with_tabs(monolith, tmp_path):
+    (tmp_path / "a.tsv").write_text("user\tprice\n1\t2.5\n")
+    ran = monolith("data", "head", tmp_path / "a.tsv", "--json")
+    assert json.loads(ran.out) == {"user": 1, "price": 2.5}
+
+
+@pytest.mark.parametrize("command", [(), ("data",), ("data", "head"), ("data", "convert")])
+def test_help_begins_with_an_example_and_fits_a_screen(monolith, command):
+    ran = monolith(*command, "--help")
+    lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
+    assert ran.status == 0
+    assert len(lines) < 40
+    if command != ("data",):
+        assert any(line.startswith("Example: monolith data") for line in lines[:3])
+
+
+def test_an_interrupted_command_ends_with_130(monolith, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("monolith.cli.data.RawFiles", interrupt)
+    assert monolith("data", "head", "x").status == 130
+
+
+def test_bytes_in_json_are_text(monolith, tmp_path):
+    pq.write_table(pa.table({"x": [b"abc"]}), tmp_path / "a.parquet")
+    monolith("data", "convert", tmp_path / "a.parquet", tmp_path / "b.jsonl")
+    assert (tmp_path / "b.jsonl").read_text() == '{"x": "abc"}\n'
+
+
+def test_the_installed_command_runs(tmp_path):
+    write_parquet(tmp_path, num_files=1)
+    command = [sys.executable, "-m", "monolith.cli.main", "data", "head", str(tmp_path), "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(ran.stdout.splitlines()) == 5
