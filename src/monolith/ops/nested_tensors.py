@@ -9,7 +9,7 @@ import torch
 from monolith.ops.nested_ragged import NestedRagged
 from monolith.ops.ragged import Ragged
 
-__all__ = ["NestedTensors"]
+__all__ = ["NestedTensors", "snapshot"]
 
 _DENSE, _RAGGED, _PRESERVED = 0, 1, 2
 
@@ -68,6 +68,19 @@ class NestedTensors:
 
         return _iterate(self._nested, found)
 
+    def get_static(self, pending: Any) -> Any:
+        """A new structure with `pending` in place of each tensor, dense or ragged.
+
+        Example:
+            >>> NestedTensors({"a": torch.ones(2), "b": 3}).get_static("?")
+            {'a': '?', 'b': 3}
+        """
+
+        def found(place: "_Place") -> Any:
+            return self._preserved[place.index] if place.kind == _PRESERVED else pending
+
+        return _iterate(self._nested, found)
+
     def _add_tensor(self, leaf: Any) -> "_Place":
         """Register one leaf, once."""
         if id(leaf) not in self._places:
@@ -85,6 +98,37 @@ class _Place:
         self.kind, self.index = kind, index
 
 
+def snapshot(nested: Any) -> tuple[list[torch.Tensor], Any]:
+    """Tensors of a structure that `NestedTensors` takes, and a copy of it on the same tensors.
+
+    The dense tensors come first, then values and row splits of each ragged one.
+
+    Raises:
+        ValueError: as `NestedTensors` does.
+
+    Example:
+        >>> snapshot([torch.ones(1), {"k": 3}])
+        ([tensor([1.])], [tensor([1.]), {'k': 3}])
+    """
+    dense: list[torch.Tensor] = []
+    ragged: list[Ragged] = []
+
+    def keep(leaf: Any) -> Any:
+        if type(leaf) is torch.Tensor:  # most leaves; the checks of `_kind_of` take much longer
+            dense.append(leaf)
+            return leaf
+        kind = _kind_of(leaf)
+        if kind == _DENSE:
+            dense.append(leaf)
+        elif kind == _RAGGED:
+            leaf = _convert_tensors_to_ragged(*_convert_ragged_to_tensors(leaf))
+            ragged.append(leaf)
+        return leaf
+
+    copied = _iterate(nested, keep)
+    return dense + _ragged_to_flatten(ragged), copied
+
+
 def _kind_of(leaf: Any) -> int:
     # A parameter is a tensor too, but is not sent anywhere.
     if isinstance(leaf, bool | int | str | torch.nn.Parameter):
@@ -100,10 +144,14 @@ def _kind_of(leaf: Any) -> int:
 
 def _iterate(nested: Any, action: Callable[[Any], Any]) -> Any:
     """A copy of the structure with action(leaf) for every leaf; `None` is none."""
+    if type(nested) is torch.Tensor:  # most leaves
+        return action(nested)
     if nested is None:
         return None
+    if type(nested) is dict:
+        return {key: _iterate(value, action) for key, value in nested.items()}
     if isinstance(nested, dict):
-        copied = {} if type(nested) is dict else copy.copy(nested)
+        copied = copy.copy(nested)
         for key, value in nested.items():
             copied[key] = _iterate(value, action)
         return copied
