@@ -140,7 +140,7 @@ def put_together(
     with changed:
         if not wait_until(
             changed,
-            lambda: all(q._is_closed or len(q._items) < q.capacity for q in queues),
+            lambda: _is_any_closed(queues) or all(len(q._items) < q.capacity for q in queues),
             limit,
             lambda: f"room in {queues[0]}; take items or close it",
         ):
@@ -170,7 +170,7 @@ def get_together(
     with changed:
         if not wait_until(
             changed,
-            lambda: all(q._items or q._is_closed for q in queues),
+            lambda: all(q._items for q in queues) or _is_any_closed(queues),
             limit,
             lambda: f"an item in {queues[0]}; put one or close it",
         ):
@@ -181,11 +181,16 @@ def get_together(
         for queue in queues:
             if queue._is_cancelled:
                 raise CancelledError(f"[BoundedQueue.get] expected an open queue, got {queue}")
+        for queue in queues:
             if not queue._items:
                 raise EndOfQueueError(f"[BoundedQueue.get] expected an item, got {queue}")
         items = [queue._items.popleft() for queue in queues]
         changed.notify_all()
     return items
+
+
+def _is_any_closed(queues: Sequence[BoundedQueue[Any]]) -> bool:
+    return any(queue._is_closed for queue in queues)
 
 
 def _limit_of(

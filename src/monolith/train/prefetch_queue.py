@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from monolith.errors import CancelledError, QueueFullError
+from monolith.errors import CancelledError, FailedPreconditionError, QueueFullError
 from monolith.train.bounded_queue import get_together, put_together
 from monolith.train.tensor_queue import TensorElement, TensorQueue
 from monolith.util.waiting import DEFAULT_TIMEOUT_SECONDS
@@ -30,6 +30,7 @@ class PrefetchQueue:
         timeout_seconds: limit on waits; see `BoundedQueue`.
 
     Raises:
+        FailedPreconditionError: in code that is being compiled.
         ValueError: `dense_list` is None, or see `BoundedQueue`.
         TypeError: `dense_list` is no list.
 
@@ -49,6 +50,10 @@ class PrefetchQueue:
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
+        if torch.compiler.is_compiling():  # torch.compile then leaves the whole caller as it is
+            raise FailedPreconditionError(
+                f"[PrefetchQueue] expected to be made outside of compiled code (queue {queue_name!r})"
+            )
         if dense_list is None:
             raise ValueError("[PrefetchQueue] expected dense_list, got None; an empty list is one")
         if not isinstance(dense_list, list):
