@@ -3,6 +3,7 @@ import logging
 import pytest
 import torch
 
+from monolith.native_training import utils
 from monolith.util.run import Run
 from monolith.util.run_registry import add_to_collections, check_ops_dependence, get_collection
 
@@ -103,3 +104,10 @@ def test_actions_that_need_the_same_do_not_need_each_other(actions):
 def test_only_what_is_needed_of_a_group_is_named(actions):
     with pytest.raises(Exception, match=r"the ops \[t1, add\] depend on ops \[add\], which"):
         check_ops_dependence(["t1", "add"], ["t2", "add"])
+
+
+@pytest.mark.parametrize(
+    "function", [add_to_collections, check_ops_dependence, get_collection], ids=lambda f: f.__name__
+)
+def test_the_import_path_of_the_reference_system_has_the_function(function):
+    assert getattr(utils, function.__name__) is function
