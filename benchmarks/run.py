@@ -39,6 +39,7 @@ STAGES = (
     "group",
     "packing",
     "layout",
+    "queues",
 )
 
 

@@ -142,6 +142,22 @@ def test_a_step_that_makes_no_call_executes_none():
     assert len(log) == 2
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_argument_whose_input_ends_ends_the_run(is_async):
+    log, numbers = [], iter(range(3))
+    manager = AsyncFunctionManager()
+
+    def add():
+        return manager.add_async_function(
+            lambda first, second: log.append((first.item(), second.item())),
+            [torch.tensor(7), lambda: torch.tensor(next(numbers))],
+            is_async=is_async,
+        )
+
+    drive(add() if is_async else add, manager.hooks)
+    assert log == [(7, 0), (7, 1), (7, 2)]
+
+
 def test_a_second_call_in_one_step_finds_no_room():
     manager = AsyncFunctionManager(timeout_seconds=0)
     push = manager.add_async_function(print)

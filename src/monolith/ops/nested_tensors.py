@@ -114,9 +114,6 @@ def snapshot(nested: Any) -> tuple[list[torch.Tensor], Any]:
     ragged: list[Ragged] = []
 
     def keep(leaf: Any) -> Any:
-        if type(leaf) is torch.Tensor:  # most leaves; the checks of `_kind_of` take much longer
-            dense.append(leaf)
-            return leaf
         kind = _kind_of(leaf)
         if kind == _DENSE:
             dense.append(leaf)
@@ -125,8 +122,22 @@ def snapshot(nested: Any) -> tuple[list[torch.Tensor], Any]:
             ragged.append(leaf)
         return leaf
 
-    copied = _iterate(nested, keep)
-    return dense + _ragged_to_flatten(ragged), copied
+    def copied(nested: Any) -> Any:
+        kind = type(nested)
+        if kind is tuple:
+            return tuple(copied(list(nested)))
+        if kind is not dict and kind is not list:
+            return _iterate(nested, keep)
+        result = nested.copy()
+        for key, value in nested.items() if kind is dict else enumerate(nested):
+            if type(value) is torch.Tensor:  # most leaves: without a call
+                dense.append(value)
+            else:
+                result[key] = copied(value)
+        return result
+
+    whole = copied(nested)
+    return dense + _ragged_to_flatten(ragged), whole
 
 
 def _kind_of(leaf: Any) -> int:
@@ -144,14 +155,10 @@ def _kind_of(leaf: Any) -> int:
 
 def _iterate(nested: Any, action: Callable[[Any], Any]) -> Any:
     """A copy of the structure with action(leaf) for every leaf; `None` is none."""
-    if type(nested) is torch.Tensor:  # most leaves
-        return action(nested)
     if nested is None:
         return None
-    if type(nested) is dict:
-        return {key: _iterate(value, action) for key, value in nested.items()}
     if isinstance(nested, dict):
-        copied = copy.copy(nested)
+        copied = {} if type(nested) is dict else copy.copy(nested)
         for key, value in nested.items():
             copied[key] = _iterate(value, action)
         return copied

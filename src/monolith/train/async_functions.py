@@ -72,6 +72,7 @@ class AsyncFunctionManager:
         >>> run = drive(step, manager.hooks)
         []
         [0]
+        [0, 1]
         >>> pushed
         [0, 1, 2]
     """
@@ -118,12 +119,16 @@ class AsyncFunctionManager:
         """
         given, named = tuple(args or ()), dict(kwargs or {})
         if not (self._is_async if is_async is None else is_async):
-            return target(*map(_value, given), **{k: _value(v) for k, v in named.items()})
+            return target(*[_value(v) for v in given], **{k: _value(v) for k, v in named.items()})
 
         def make_call() -> Any:
-            positional = tuple(map(_value, given))
+            # Lists, not iterators: those would take a StopIteration of an argument for their own.
             # The tensor makes an element of a call without arguments.
-            return positional, {k: _value(v) for k, v in named.items()}, torch.zeros(())
+            return (
+                [_value(v) for v in given],
+                {k: _value(v) for k, v in named.items()},
+                torch.zeros(()),
+            )
 
         call, queue = prefetch(make_call, 1, queue_name, timeout_seconds=self._timeout_seconds)
         assert queue is not None
