@@ -1,7 +1,7 @@
 """A nested batch of 50 tensors into a prefetch queue and out of it, nothing copied.
 
 On one thread, and from a thread that fills the queue to one that empties it. Beside them
-`queue.Queue` with the same batch as one object: no snapshot, no check of dtypes and ranks, no close.
+`queue.Queue` with the same batch as one object: no snapshot, no check of dtypes and ranks.
 """
 
 import functools
@@ -41,6 +41,7 @@ def make_batch() -> dict[str, Any]:
 def ours(batch: Any) -> Ends:
     """Our queue, filled by a function that returns the ready batch."""
     take, filled = prefetch(lambda: batch, _CAPACITY)
+    assert filled is not None
     return filled.enqueue_op, take
 
 

@@ -2,7 +2,6 @@ import pytest
 
 from tests.docs.pages import run_snippets
 
-
 NAMES = ["data", "groups", "partitioned", "ragged", "train"]
 
 

@@ -110,7 +110,9 @@ def test_a_target_whose_result_feeds_its_own_call_is_refused():
     with run.as_current():
         target = run.action("push", lambda x: x)
         feed = run.action("feed", lambda: torch.ones(1), needs=[target])
-        text = r"the ops \[async_queue/enqueue\] depend on ops \[push\], which may cause ops \[push\]"
+        text = (
+            r"the ops \[async_queue/enqueue\] depend on ops \[push\], which may cause ops \[push\]"
+        )
         with pytest.raises(Exception, match=text):
             AsyncFunctionManager().add_async_function(target, [feed])
 
@@ -126,9 +128,7 @@ def test_an_argument_that_needs_something_else_is_accepted():
 
 def test_two_functions_of_one_manager_have_actions_and_queues_of_their_own():
     log, manager = [], AsyncFunctionManager()
-    pushes = [
-        manager.add_async_function(lambda name=name: log.append(name)) for name in ("a", "b")
-    ]
+    pushes = [manager.add_async_function(lambda name=name: log.append(name)) for name in ("a", "b")]
     assert [push.name for push in pushes] == ["async_queue/enqueue", "async_queue_1/enqueue"]
     drive_steps(3, lambda: [push() for push in pushes], manager)
     assert log == ["a", "b"] * 3

@@ -72,6 +72,14 @@ def test_tensors_of_two_devices_come_back_in_the_original_order(is_lazy):
         _ = queue.queue
 
 
+def test_who_waits_for_the_first_element_gets_its_parts_on_both_devices():
+    queue = DevicePrefetchQueue([lambda: torch.ones(1), lambda: torch.ones(2, device="meta")])
+    get = Call(queue.dequeue)
+    until_waiting(queue.queues[0])
+    queue.enqueue_op()
+    assert [tensor.device.type for tensor in get.result()] == ["cpu", "meta"]
+
+
 @BOTH
 def test_without_an_accelerator_there_is_one_queue(kind):
     queue = kind([torch.ones(1)])

@@ -133,9 +133,12 @@ def test_a_structure_of_a_callable_is_pending_as_a_whole():
 
 @pytest.mark.parametrize("is_lazy", [False, True])
 def test_a_leaf_that_is_not_supported_is_refused(is_lazy):
-    with pytest.raises(ValueError, match=r"Tensor is not supported. 1.5"):
+    def fill():
         _, queue = prefetch((lambda: {"a": 1.5}) if is_lazy else {"a": 1.5})
         queue.enqueue_op()
+
+    with pytest.raises(ValueError, match=r"Tensor is not supported. 1.5"):
+        fill()
 
 
 def test_a_closed_queue_ends_the_structure():

@@ -24,7 +24,7 @@ from tests.train.threads import Call, until
 SEEDS = pytest.mark.parametrize("seed", range(6))
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """Raised by the schedule."""
 
 
@@ -39,7 +39,7 @@ class Source:
         with self.lock:
             if len(self.made) in self.raises_at:
                 self.raises_at.remove(len(self.made))
-                raise Broken
+                raise BrokenError
             number = next(self.numbers)
             self.made.append(number)
         return torch.tensor(number)
@@ -80,7 +80,7 @@ def test_a_queue_that_ends_at_a_random_instant_loses_nothing(seed, end):
         while True:
             try:
                 queue.enqueue_op()
-            except Broken:
+            except BrokenError:
                 continue
             except CancelledError:
                 return
@@ -90,8 +90,8 @@ def test_a_queue_that_ends_at_a_random_instant_loses_nothing(seed, end):
             try:
                 mine.append(number_of(queue.dequeue()))
                 if len(mine) == breaks_at:
-                    raise Broken
-            except Broken:
+                    raise BrokenError
+            except BrokenError:
                 continue
             except CancelledError:
                 return
@@ -118,7 +118,7 @@ def test_runs_that_fail_again_and_again_use_every_element_once(seed):
         taken.append(number_of(queue.dequeue()))
         if len(taken) in fails_at:
             fails_at.remove(len(taken))
-            raise Broken
+            raise BrokenError
 
     class Fill(Hook):
         runner = QueueRunner(queue.queues, [queue.enqueue_op] * 2)
@@ -130,7 +130,7 @@ def test_runs_that_fail_again_and_again_use_every_element_once(seed):
         try:
             drive(step, [Fill()])
             break
-        except Broken:
+        except BrokenError:
             continue
     assert sorted(taken) == list(range(200))
     assert not left_in(queue)

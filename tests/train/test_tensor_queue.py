@@ -131,7 +131,9 @@ def test_a_closed_queue_refuses_enqueue_and_hands_out_what_is_left():
 
 def test_tensors_of_several_devices_may_be_in_one_element():
     queue = TensorQueue(1, ElementSpec([torch.int32] * 2, [()] * 2))
-    queue.enqueue((torch.tensor(1, dtype=torch.int32), torch.empty((), dtype=torch.int32).to("meta")))
+    queue.enqueue(
+        (torch.tensor(1, dtype=torch.int32), torch.empty((), dtype=torch.int32).to("meta"))
+    )
     assert [tensor.device.type for tensor in queue.dequeue()] == ["cpu", "meta"]
 
 

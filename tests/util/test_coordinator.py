@@ -16,6 +16,13 @@ def raising(error):
     return call
 
 
+def failing(error, prepare):
+    """Runs a block that prepares a coordinator and then raises."""
+    with Coordinator() as coordinator:
+        prepare(coordinator)
+        raise error
+
+
 def test_the_end_of_the_block_stops_and_joins_the_threads():
     with Coordinator() as coordinator:
         stop = lambda: coordinator.wait_for_stop(WAIT_SECONDS)  # noqa: E731
@@ -30,11 +37,11 @@ def test_an_error_of_a_thread_is_raised_at_the_end():
 
 
 def test_an_error_of_a_thread_requests_a_stop_and_can_be_raised_before_the_end():
-    with pytest.raises(KeyError), Coordinator() as coordinator:
-        coordinator.start(raising(KeyError("bad")), name="bad")
-        assert coordinator.wait_for_stop(WAIT_SECONDS)
+    coordinator = Coordinator()
+    coordinator.start(raising(KeyError("bad")), name="bad")
+    assert coordinator.wait_for_stop(WAIT_SECONDS)
+    with pytest.raises(KeyError, match="bad"):
         coordinator.raise_error()
-        pytest.fail("raise_error did not raise")
 
 
 def test_the_first_error_counts_and_others_are_logged(caplog):
@@ -59,10 +66,13 @@ def test_clean_ups_run_last_first_after_the_stop_and_before_the_join():
 @pytest.mark.parametrize("error", [KeyError("run"), KeyboardInterrupt()])
 def test_clean_ups_run_when_the_block_fails_and_its_error_stays(error, caplog):
     seen = []
-    with pytest.raises(type(error)) as caught, Coordinator() as coordinator:
+
+    def prepare(coordinator):
         coordinator.add_cleanup(lambda: seen.append("first"))
         coordinator.add_cleanup(raising(ValueError("clean-up")))
-        raise error
+
+    with pytest.raises(type(error)) as caught:
+        failing(error, prepare)
     assert caught.value is error
     assert seen == ["first"]
     assert [record.exc_info[1].args for record in caplog.records] == [("clean-up",)]
@@ -83,9 +93,10 @@ def test_a_clean_up_runs_once():
 
 
 def test_the_error_of_a_thread_takes_the_place_of_the_cancellation_that_it_caused():
-    with pytest.raises(KeyError) as caught, Coordinator() as coordinator:
-        coordinator.request_stop(KeyError("producer"))
-        raise CancelledError("queue")
+    producer = KeyError("producer")
+    with pytest.raises(KeyError) as caught:
+        failing(CancelledError("queue"), lambda c: c.request_stop(producer))
+    assert caught.value is producer
     assert isinstance(caught.value.__context__, CancelledError)
 
 
@@ -95,9 +106,9 @@ def test_a_cancellation_without_another_error_stays():
 
 
 def test_an_error_that_is_raised_again_is_not_logged(caplog):
-    with pytest.raises(KeyError), Coordinator() as coordinator:
-        coordinator.request_stop(KeyError("bad"))
-        coordinator.raise_error()
+    error = KeyError("bad")
+    with pytest.raises(KeyError):
+        failing(error, lambda c: c.request_stop(error))
     assert not caplog.records
 
 

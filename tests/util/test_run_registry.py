@@ -86,7 +86,7 @@ def actions(run):
 
 @pytest.mark.req("TS-UTIL-T2")
 def test_an_action_that_is_needed_raises(actions):
-    with pytest.raises(Exception) as caught:  # noqa: PT011: the requirement names this class
+    with pytest.raises(Exception, match="run twice") as caught:
         check_ops_dependence("t1", "add")
     assert type(caught.value) is Exception
     assert str(caught.value) == (

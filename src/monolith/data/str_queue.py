@@ -62,7 +62,9 @@ class StrQueue:
         capacity: int = 100_000,
         name: str = "StrQueue",
     ) -> None:
-        self.critical_section: CriticalSection = critical_section or threading.RLock()
+        self.critical_section: CriticalSection = (
+            threading.RLock() if critical_section is None else critical_section
+        )
         self.capacity, self.name = capacity, name
         self._auto_enqueue_fn = auto_enqueue_fn
         self._elements: list[str] = []

@@ -4,8 +4,8 @@ from monolith.train.async_functions import AsyncFunctionManager, AsyncPushHook
 from monolith.train.bounded_queue import BoundedQueue
 from monolith.train.driver import drive
 from monolith.train.hooks import CurrentRunHook
-from monolith.train.prefetched import PENDING, Prefetched, prefetch
 from monolith.train.prefetch_queue import DevicePrefetchQueue, PrefetchQueue
+from monolith.train.prefetched import PENDING, Prefetched, prefetch
 from monolith.train.queue_runner import EnqueueHook, QueueRunner
 from monolith.train.tensor_queue import ElementSpec, TensorQueue
 from monolith.train.tide import CustomGlobalStepWaiterHook, TideStoppingHook, TideWindow

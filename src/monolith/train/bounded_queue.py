@@ -61,7 +61,7 @@ class BoundedQueue(Generic[T]):
         self.capacity, self.name = capacity, name
         self.timeout_seconds = check_timeout("[BoundedQueue]", timeout_seconds)
         # One for room and for items: a notice that a giving-up thread swallows could stall others.
-        self._changed = threading.Condition() if beside is None else beside._changed
+        self._changed: threading.Condition = beside._changed if beside else threading.Condition()
         self._items: deque[T] = deque()
         self._is_closed = False
         self._is_cancelled = False

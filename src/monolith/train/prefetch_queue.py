@@ -52,7 +52,7 @@ class PrefetchQueue:
     ) -> None:
         if torch.compiler.is_compiling():  # torch.compile then leaves the whole caller as it is
             raise FailedPreconditionError(
-                f"[PrefetchQueue] expected to be made outside of compiled code (queue {queue_name!r})"
+                f"[PrefetchQueue] expected a call outside of compiled code (queue {queue_name!r})"
             )
         if dense_list is None:
             raise ValueError("[PrefetchQueue] expected dense_list, got None; an empty list is one")
@@ -101,6 +101,7 @@ class PrefetchQueue:
         Raises:
             OpError: see `BoundedQueue.get`.
         """
+        # The list itself: the first element may add a queue to it while this waits.
         return self._merge(get_together(self._queues, timeout_seconds))
 
     def unsent(self) -> list[list[torch.Tensor]]:

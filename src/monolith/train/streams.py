@@ -16,7 +16,8 @@ def mark_ready(tensors: Sequence[torch.Tensor]) -> Ready | None:
     Returns:
         For `wait_ready`; None where no tensor is on a CUDA device.
     """
-    if not torch.cuda.is_initialized() or not any(tensor.is_cuda for tensor in tensors):
+    has_started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if not has_started or not any(tensor.is_cuda for tensor in tensors):
         return None
     ready = {}
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:

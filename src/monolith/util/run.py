@@ -19,6 +19,7 @@ class Action:
     needs: tuple[str, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
         return self.function(*args, **kwargs)
 
 
