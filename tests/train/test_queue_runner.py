@@ -15,7 +15,7 @@ from monolith.train import (
     drive,
     prefetch,
 )
-from tests.train.threads import until, until_waiting
+from tests.train.threads import LIMIT_SECONDS, until, until_waiting
 
 
 def runner_threads():
@@ -88,9 +88,10 @@ def test_the_last_of_several_threads_closes_the_queue():
 @pytest.mark.parametrize("error", [KeyError("bad"), AbortedError("gone"), CancelledError("mine")])
 def test_a_producer_that_raises_fails_the_run_with_its_error(error):
     def produce():
+        until_waiting(queue.queue)  # the step
         raise error
 
-    batch, queue = prefetch(produce)
+    batch, queue = prefetch(produce, timeout_seconds=LIMIT_SECONDS)
     seen = []
 
     class Last(Hook):

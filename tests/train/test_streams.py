@@ -119,13 +119,16 @@ def slow_ragged(number):
 @on_device
 def test_what_another_stream_still_writes_is_read_after_that():
     numbers = iter(range(1, 4))
+    batch, queue = prefetch(
+        lambda: {"r": slow_ragged(next(numbers)), "n": torch.ones(1)}, capacity=3
+    )
 
-    def produce():
+    def fill():
         with torch.cuda.stream(torch.cuda.Stream()):
-            return {"r": slow_ragged(next(numbers)), "n": torch.ones(1)}
+            for _ in range(3):
+                queue.enqueue_op()
 
-    batch, queue = prefetch(produce, capacity=3)
-    thread = threading.Thread(target=lambda: [queue.enqueue_op() for _ in range(3)])
+    thread = threading.Thread(target=fill)
     thread.start()
     sums = []
     with torch.cuda.stream(torch.cuda.Stream()):
