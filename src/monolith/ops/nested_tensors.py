@@ -12,6 +12,7 @@ from monolith.ops.ragged import Ragged
 __all__ = ["NestedTensors", "snapshot"]
 
 _DENSE, _RAGGED, _PRESERVED = 0, 1, 2
+_PLAIN = frozenset({torch.Tensor})
 
 
 class NestedTensors:
@@ -124,17 +125,15 @@ def snapshot(nested: Any) -> tuple[list[torch.Tensor], Any]:
 
     def copied(nested: Any) -> Any:
         kind = type(nested)
-        if kind is tuple:
-            return tuple(copied(list(nested)))
-        if kind is not dict and kind is not list:
+        if kind is not dict and kind is not list and kind is not tuple:
             return _iterate(nested, keep)
-        result = nested.copy()
-        for key, value in nested.items() if kind is dict else enumerate(nested):
-            if type(value) is torch.Tensor:  # most leaves: without a call
-                dense.append(value)
-            else:
-                result[key] = copied(value)
-        return result
+        values = nested.values() if kind is dict else nested
+        if _PLAIN.issuperset(map(type, values)):  # most containers: without a call for each leaf
+            dense.extend(values)
+            return nested if kind is tuple else nested.copy()
+        if kind is dict:
+            return {key: copied(value) for key, value in nested.items()}
+        return kind([copied(value) for value in nested])
 
     whole = copied(nested)
     return dense + _ragged_to_flatten(ragged), whole

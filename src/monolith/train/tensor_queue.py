@@ -162,9 +162,9 @@ class TensorQueue(BoundedQueue[TensorElement]):
             ValueError: the number, a dtype or a shape differs.
         """
         where = f"[TensorQueue.enqueue] (queue {self.name!r})"
-        for value in tensors:
-            if not isinstance(value, torch.Tensor):
-                raise TypeError(f"{where} expected tensors, got {type(value).__name__}")
+        for kind in set(map(type, tensors)):
+            if not issubclass(kind, torch.Tensor):
+                raise TypeError(f"{where} expected tensors, got {kind.__name__}")
         if self.spec is None:
             with self._changed:
                 self.spec = self.spec or ElementSpec.of(tensors)
