@@ -1,5 +1,6 @@
 """A queue of strings that can be saved, for example of the files that are still to be read."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -154,7 +155,7 @@ class StrQueue:
         self._elements.extend(elements)
         self._offset, self._arr_size = 0, new_size
 
-    def _raw_dequeue(self, deadline: float) -> tuple[str, bool]:
+    def _raw_dequeue(self, deadline: float = math.inf) -> tuple[str, bool]:
         assert self._offset <= self._arr_size
         if self._auto_enqueue_fn is not None and self._offset == self._arr_size:
             self._refill(self._auto_enqueue_fn, deadline)
@@ -168,16 +169,18 @@ class StrQueue:
         self, auto_enqueue_fn: Callable[[], tuple[Sequence[str], bool]], deadline: float
     ) -> None:
         start, pause = time.monotonic(), 0.0
-        while self._offset == self._arr_size:
+        while True:
             elements, out_of_range = auto_enqueue_fn()
             if out_of_range:
                 return
             self._raw_enqueue_many(elements)
-            if not elements and time.monotonic() >= deadline:
+            if elements:
+                return
+            if time.monotonic() >= deadline:
                 raise DeadlineExceededError(
                     f"[StrQueue.dequeue] expected elements of auto_enqueue_fn within "
-                    f"{deadline - start:.3g} s, got none (queue {self.name!r}); have it report the "
-                    "end, or give a longer timeout"
+                    f"{max(0.0, deadline - start):.3g} s, got none (queue {self.name!r}); have it "
+                    "report the end, or give a longer timeout"
                 )
             time.sleep(pause)  # it gave nothing: ask less and less often
             pause = min(_MAX_PAUSE_SECONDS, 2 * pause + 0.0001)
