@@ -2,7 +2,7 @@ import pytest
 
 from tests.docs.pages import run_snippets
 
-NAMES = ["data", "groups", "partitioned", "ragged", "train"]
+NAMES = ["groups", "partitioned", "ragged", "str_queue", "train"]
 
 
 @pytest.mark.parametrize("name", [f"docs/{name}.md" for name in NAMES])
