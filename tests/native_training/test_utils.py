@@ -3,7 +3,16 @@ import torch
 
 from monolith import config
 from monolith.native_training import hyperparams, utils
-from monolith.util import class_params, gradients, lists, names, net, placement, shapes
+from monolith.util import (
+    class_params,
+    gradients,
+    lists,
+    names,
+    net,
+    placement,
+    run_registry,
+    shapes,
+)
 from monolith.util.instantiable_params import ALLOWED_KWARGS
 
 
@@ -48,5 +57,5 @@ def test_a_name_of_the_reference_system_is_ours(name, ours):
 
 def test_parameters_of_the_reference_system():
     assert hyperparams.allowed_kwargs is ALLOWED_KWARGS
-    assert hyperparams.get_uname is names.unique_name
+    assert hyperparams.get_uname is run_registry.unique_name
     assert hyperparams.InstantiableParams(int).cls is int

@@ -4,13 +4,13 @@ import torch
 from monolith.util import class_params
 from monolith.util.class_params import params, with_params
 from monolith.util.instantiable_params import ALLOWED_KWARGS, InstantiableParams
-from monolith.util.names import unique_names
 from monolith.util.params import Params
+from monolith.util.run import Run
 
 
 @pytest.fixture(autouse=True)
 def names():
-    with unique_names():
+    with Run().as_current():
         yield
 
 

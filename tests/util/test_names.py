@@ -1,9 +1,7 @@
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from monolith.util import names
-from monolith.util.names import UniqueNames, to_snake_case, unique_name, unique_names
+from monolith.util.names import UniqueNames, to_snake_case
 
 
 @pytest.mark.req("NT-UTIL-T2")
@@ -35,28 +33,3 @@ def test_a_taken_name_gets_the_next_free_number():
     taken = UniqueNames()
     asked = ["a", "a", "a_2", "a", "a_1"]
     assert [taken.take(name) for name in asked] == ["a", "a_1", "a_2", "a_3", "a_1_1"]
-
-
-def test_names_are_unique_within_their_scope_only():
-    with unique_names():
-        assert [unique_name("a"), unique_name("a")] == ["a", "a_1"]
-        with unique_names():
-            assert unique_name("a") == "a"
-        assert unique_name("a") == "a_2"
-
-
-def test_a_scope_can_be_entered_again_with_its_names():
-    owned = UniqueNames()
-    for expected in ("a", "a_1"):
-        with unique_names(owned) as names_of_scope:
-            assert names_of_scope is owned
-            assert unique_name("a") == expected
-
-
-def test_without_a_scope_each_thread_has_its_own_names():
-    def take_two():
-        return unique_name("a"), unique_name("a")
-
-    for _ in range(2):
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(take_two).result() == ("a", "a_1")

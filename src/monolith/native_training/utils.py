@@ -14,6 +14,9 @@ from monolith.util.names import to_snake_case as to_snake_case
 from monolith.util.net import get_local_host as get_local_host
 from monolith.util.placement import PS_JOB_NAME as PS_JOB_NAME
 from monolith.util.placement import ps_label as _ps_label
+from monolith.util.run_registry import add_to_collections as add_to_collections
+from monolith.util.run_registry import check_ops_dependence as check_ops_dependence
+from monolith.util.run_registry import get_collection as get_collection
 from monolith.util.shapes import get_ndim as get_ndim
 from monolith.util.shapes import int_shape as int_shape
 

@@ -5,8 +5,10 @@ import inspect
 from typing import Any, TypeVar
 
 from monolith.util.instantiable_params import ALLOWED_KWARGS, InstantiableParams
-from monolith.util.names import to_snake_case, unique_name, unique_names
+from monolith.util.names import to_snake_case
 from monolith.util.params import Params, is_param_name
+from monolith.util.run import Run
+from monolith.util.run_registry import unique_name
 
 __all__ = ["params", "with_params"]
 
@@ -20,7 +22,7 @@ def params(cls: type) -> InstantiableParams:
     """The parameters of a class: those of its base, and all arguments of its constructors.
 
     An argument that nested parameters have already only gives them its default. `name` is new in
-    each call: the name of the class, with a number from the second on (`unique_names`).
+    each call: the name of the class, with a number from the second on within a run.
 
     Example:
         >>> class Dense:
@@ -58,7 +60,7 @@ def with_params(cls: _Class) -> _Class:
 def _inherited_params(cls: type) -> InstantiableParams:
     for base in cls.__mro__[1:]:
         if "params" in vars(base):
-            with unique_names():  # names that the bases take here are not used
+            with Run().as_current():  # names that the bases take here are not used
                 inherited: InstantiableParams = base.params()  # type: ignore[attr-defined]
             return inherited
     return InstantiableParams(cls)

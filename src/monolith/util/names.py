@@ -1,18 +1,13 @@
 """Names made from other names."""
 
-import contextlib
 import posixpath
 import re
-from collections.abc import Iterator
-from contextvars import ContextVar
 
 __all__ = [
     "UniqueNames",
     "debugging_info_path",
     "module_tree_path",
     "to_snake_case",
-    "unique_name",
-    "unique_names",
 ]
 
 # Before the last capital of "HTTPServer", and between lower and upper case.
@@ -60,32 +55,3 @@ class UniqueNames:
         self._numbers[name] = number
         self._numbers.setdefault(taken, 0)
         return taken
-
-
-_NAMES: ContextVar[UniqueNames | None] = ContextVar("monolith_names", default=None)
-
-
-@contextlib.contextmanager
-def unique_names(names: UniqueNames | None = None) -> Iterator[UniqueNames]:
-    """Let `unique_name` of this thread or task take from `names`; without them, from new ones.
-
-    Example:
-        >>> with unique_names():
-        ...     print(unique_name("dense"), unique_name("dense"))
-        dense dense_1
-    """
-    names = UniqueNames() if names is None else names
-    token = _NAMES.set(names)
-    try:
-        yield names
-    finally:
-        _NAMES.reset(token)
-
-
-def unique_name(name: str) -> str:
-    """Take a name that is unique within `unique_names`, else within this thread or task."""
-    names = _NAMES.get()
-    if names is None:
-        names = UniqueNames()
-        _NAMES.set(names)
-    return names.take(name)
