@@ -1,5 +1,6 @@
 """Many tables over parameter servers (of the seed's group `distributed_ps_test`)."""
 
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,11 +48,14 @@ def make():
 def num_python_calls(call):
     """Calls of Python functions that are made inside of a call."""
     counted = []
+    gc.collect()
+    gc.disable()  # finalizers of whatever else is garbage are calls too
     sys.setprofile(lambda frame, event, argument: counted.append(event == "call"))
     try:
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return sum(counted)
 
 

@@ -1,4 +1,4 @@
-"""Collections, actions and names of the current run, or of the calling context outside of all runs."""
+"""Collections, actions and names of the current run; outside of all runs, of the context."""
 
 import logging
 from collections.abc import Iterable
