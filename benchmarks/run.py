@@ -30,6 +30,7 @@ STAGES = (
     "roofline",
     "precision",
     "optimizers",
+    "dense_optimizers",
     "admission",
     "eviction",
     "disk",

@@ -111,6 +111,17 @@ TARGETS = (
         True,
     ),
     Target("apply with Adam and FTRL: x Adagrad's B/s", "optimizers", 0.7, _ratio("adagrad")),
+    *(
+        Target(
+            f"step of {name}, 10 M parameters: x time of fused Adam",
+            "dense_optimizers",
+            1.5,
+            _ratio("torch_adam"),
+            (("num_parameters", 10_000_000), ("optimizer", name)),
+            is_maximum=True,
+        )
+        for name in ("adamom", "rmsprop", "rmsprop_v2")
+    ),
     Target("readers 1 to 2: x scaling of a gather", "scaling", 0.95, _ratio("gather")),
     Target(
         "longest wait of a reader [row updates]", "scaling_writer", 1, _excess_wait, is_maximum=True

@@ -4,6 +4,7 @@
 #include "table/team.h"
 
 void init_codec(nanobind::module_& module);
+void init_dense(nanobind::module_& module);
 void init_group(nanobind::module_& module);
 void init_io(nanobind::module_& module);
 void init_pack(nanobind::module_& module);
@@ -17,6 +18,7 @@ NB_MODULE(_native, module) {
   module.doc() =
       "Compiled core of monolith. Tensors come as addresses of checked, contiguous memory.";
   init_codec(module);
+  init_dense(module);
   init_io(module);
   init_pack(module);
   init_layout(module);

@@ -22,6 +22,16 @@ struct OptimizerKernel {
                float rate, int64_t global_step);
 };
 
+// One rule of dense parameters, as dense_rules.h describes it.
+struct DenseKernel {
+  const char* name;
+  size_t num_states;
+  std::span<const char* const> options;
+  // One step of n weights; no two of the arrays overlap.
+  void (*step)(float* weights, const float* grads, float* const* states, size_t n,
+               const float* options, float rate);
+};
+
 // What decides the stochastic rounding of weights.
 struct Rounding {
   uint64_t seed;
@@ -52,6 +62,7 @@ struct ViewKernel {
 struct Kernels {
   const char* name;
   std::span<const OptimizerKernel> optimizers;
+  std::span<const DenseKernel> dense;
   std::span<const CodecKernel> codecs;
   std::span<const ViewKernel> views;
   // Initial values of columns [first, first + n) of a key (contract 3: Philox4x32-10, stream 0).

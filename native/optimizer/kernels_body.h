@@ -7,6 +7,7 @@
 
 #include "optimizer/arithmetic.h"
 #include "optimizer/codecs.h"
+#include "optimizer/dense_rules.h"
 #include "optimizer/kernels.h"
 #include "optimizer/philox.h"
 #include "optimizer/views.h"
@@ -24,6 +25,13 @@ constexpr std::array<OptimizerKernel, sizeof...(Rules)> describe_all() {
   return {describe<Rules>()...};
 }
 constexpr auto kOptimizers = describe_all<MONOLITH_RULES>();
+
+template <typename T>
+constexpr DenseKernel describe_dense() {
+  return {T::kName, T::kNumStates, T::kOptions, T::step};
+}
+constexpr std::array kDense{describe_dense<DenseAdamom>(), describe_dense<DenseRmsprop>(),
+                            describe_dense<DenseRmspropV2>()};
 
 template <typename T>
 constexpr CodecKernel describe_codec() {
@@ -153,20 +161,8 @@ float dot(const float* a, const float* b, uint32_t n) {
 }  // namespace
 
 extern const Kernels kKernels;
-const Kernels kKernels{MONOLITH_ISA_NAME,
-                       kOptimizers,
-                       kCodecs,
-                       kViews,
-                       uniform,
-                       find_non_finite,
-                       add,
-                       add_scaled,
-                       scale,
-                       take_max,
-                       select,
-                       add_selected,
-                       largest,
-                       sum_squares,
-                       dot};
+const Kernels kKernels{MONOLITH_ISA_NAME, kOptimizers, kDense,      kCodecs, kViews,   uniform,
+                       find_non_finite,   add,         add_scaled,  scale,   take_max, select,
+                       add_selected,      largest,     sum_squares, dot};
 
 }  // namespace monolith::MONOLITH_ISA

@@ -7,6 +7,16 @@ from collections.abc import Sequence
 
 def encode(codec: str, weights: int, n: int, dim: int, codes: int, parameter: float) -> None: ...
 def decode(codec: str, codes: int, n: int, dim: int, weights: int, parameter: float) -> None: ...
+def dense_step(
+    rule: str,
+    parameters: Sequence[int],
+    gradients: Sequence[int],
+    states: Sequence[int],
+    sizes: Sequence[int],
+    options: Sequence[float],
+    rate: float,
+    threads: int,
+) -> None: ...
 def crc32c(data: int, n: int, before: int) -> int: ...
 def hash_strings(data: int, splits: int, n: int, seed: int, out: int) -> None: ...
 def plain_buffers(

@@ -36,7 +36,7 @@ from monolith.embedding.record import Record
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.routing import FloorModRouting, PartitionRouting
 from monolith.embedding.rows import Applied, Entries, Rows, Touched
-from monolith.embedding.schedules import PolynomialDecay
+from monolith.embedding.schedules import LearningRateFunction, PolynomialDecay
 from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.sweep import BackgroundSweep
 from monolith.embedding.table_group import TableGroup
@@ -80,6 +80,7 @@ __all__ = [
     "GradientSum",
     "GroupAdagrad",
     "GroupFTRL",
+    "LearningRateFunction",
     "LocalServers",
     "MinCount",
     "Momentum",

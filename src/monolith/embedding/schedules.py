@@ -1,15 +1,30 @@
 """Learning-rate schedules: step -> rate. Equal schedules compare equal and print the same."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
-from monolith.embedding.arguments import as_integer, check_number
+from monolith.embedding.arguments import as_integer, check_kind, check_number
 from monolith.embedding.initializers import MAX_FLOAT32
 
-__all__ = ["PolynomialDecay"]
+__all__ = ["LearningRateFunction", "PolynomialDecay"]
 
 
 @dataclass(frozen=True)
-class PolynomialDecay:
+class LearningRateFunction:
+    """Base of schedules; prints its class and its options by name, as the reference system does."""
+
+    def __call__(self, step: int) -> float:
+        """The rate of a step."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        names = sorted(field.name for field in fields(self))
+        options = ",".join(f"{name}={getattr(self, name)}" for name in names)
+        return f'LearningRateFunction("{type(self).__name__}",Params:{options})'
+
+
+@dataclass(frozen=True)
+class PolynomialDecay(LearningRateFunction):
     """From one rate to another in `decay_steps` steps, then constant.
 
     ```
@@ -21,6 +36,9 @@ class PolynomialDecay:
         decay_steps: step at which the end is reached.
         end_learning_rate: rate from there on.
         power: 1 is a straight line.
+        cycle: in place of a constant end, the line is stretched to the next multiple of
+            `decay_steps` whenever it ends, so that the rate jumps up and falls again.
+        name: a label; schedules with different ones are different.
 
     Example:
         >>> PolynomialDecay(0.0, 10, 0.5)(5)
@@ -31,6 +49,8 @@ class PolynomialDecay:
     decay_steps: int
     end_learning_rate: float = 0.0001
     power: float = 1.0
+    cycle: bool = False
+    name: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("initial_learning_rate", "end_learning_rate"):
@@ -47,9 +67,13 @@ class PolynomialDecay:
             raise ValueError(
                 f"[PolynomialDecay] expected power in (0, {MAX_FLOAT32:g}], got {self.power}"
             )
+        check_kind("[PolynomialDecay]", "cycle", self.cycle, bool)
 
     def __call__(self, step: int) -> float:
         """The rate of a step."""
-        left = 1 - min(step, self.decay_steps) / self.decay_steps
+        span_steps = self.decay_steps
+        if self.cycle:
+            span_steps *= max(1, math.ceil(step / self.decay_steps))
+        left = 1 - min(step, span_steps) / span_steps
         span = self.initial_learning_rate - self.end_learning_rate
         return float(span * left**self.power + self.end_learning_rate)

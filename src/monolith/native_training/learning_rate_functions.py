@@ -1,0 +1,3 @@
+"""Import path of the reference system; see `monolith.embedding.schedules`."""
+
+from monolith.embedding.schedules import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Import path of the reference system; see `monolith.optim.adamom`."""
+
+from monolith.optim.adamom import *  # noqa: F403

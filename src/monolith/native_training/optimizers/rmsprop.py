@@ -1,0 +1,3 @@
+"""Import path of the reference system; see `monolith.optim.rmsprop`."""
+
+from monolith.optim.rmsprop import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Import path of the reference system; see `monolith.optim.shampoo`."""
+
+from monolith.optim.shampoo import *  # noqa: F403
