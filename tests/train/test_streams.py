@@ -136,6 +136,7 @@ def test_what_another_stream_still_writes_is_read_after_that():
             values = batch()["r"].values
             sums.append((values.min(), values.max()))
     thread.join()
+    torch.cuda.synchronize()  # `item` waits for its own stream only
     assert [(low.item(), high.item()) for low, high in sums] == [(1, 1), (2, 2), (3, 3)]
 
 
