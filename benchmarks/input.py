@@ -1,7 +1,9 @@
 """Samples from Parquet to batches on one core: 26 ids, 13 floats and a label each, batch 4,096.
 
 Files are warm. Beside it Arrow's own reader, which gives record batches of the same columns: what
-is between them is the making of tensors, checks and the cut into batches.
+is between them is the making of tensors, checks and the cut into batches. Then the memory of a
+long stream: shuffled epochs over the files, and how much more the process holds at the end of it
+than after the first tenth.
 """
 
 import functools
@@ -14,7 +16,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 
-from benchmarks.harness import ROOT, BenchmarkError, Sample, interleave, say, timed
+from benchmarks.harness import (
+    ROOT,
+    BenchmarkError,
+    Sample,
+    Series,
+    interleave,
+    resident_bytes,
+    say,
+    timed,
+)
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
 from monolith import data
@@ -65,8 +76,35 @@ def of_arrow(folder: Path) -> int:
     return count
 
 
+def measure_memory(folder: Path, stream_bytes: int, options: Options) -> None:
+    """MiB that the process grew between a tenth of the stream and its end."""
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    num_epochs = max(10, stream_bytes // size)
+    source = data.parquet(folder).shuffle(100_000).repeat(num_epochs).batch(_BATCH).prefetch(2)
+
+    def grow() -> Sample:
+        num_samples, early = 0, 0
+        with timed() as window:
+            for batch in source:
+                num_samples += len(batch)
+                if early == 0 and num_samples * 10 > num_epochs * _rows(folder):
+                    early = resident_bytes()
+        if num_samples != num_epochs * _rows(folder):
+            raise BenchmarkError(f"[input] expected whole epochs, got {num_samples} samples")
+        return Sample((resident_bytes() - early) / 2**20, window.others_cores)
+
+    sizes = {"bytes": num_epochs * size, "batch": _BATCH, "window": 100_000}
+    question = Question("input_memory", "MiB", sizes, options.rules)
+    taken = grow()
+    question.answer({"monolith": Series([taken.value], [taken.others_cores])}, "monolith")
+
+
+def _rows(folder: Path) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in folder.iterdir())
+
+
 def run(options: Options) -> None:
-    """A line for each kind of file, plain and shuffled."""
+    """A line for each kind of file, plain and shuffled; and one for the memory."""
     torch.set_num_threads(1)
     num_samples = _QUICK_SAMPLES if options.is_quick else _SAMPLES
     say(f"[input] {num_samples:,} samples from Parquet")
@@ -93,6 +131,9 @@ def run(options: Options) -> None:
             question = Question("input_parquet", "M ids/s of one core", sizes, options.rules)
             for system in takes:
                 question.answer(series, system, "arrow", system=system)
+        say("[input] the memory of a long stream")
+        stream_bytes = 10**8 if options.is_quick else 10**10
+        measure_memory(_FOLDER / "plain", stream_bytes, options)
     finally:
         shutil.rmtree(_FOLDER, ignore_errors=True)
 
