@@ -1,5 +1,6 @@
 """Samples in: sources, parsing, batching."""
 
+from monolith.data import operations
 from monolith.data.batch import Batch
 from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
 from monolith.data.hashing import cross_ids, hash_strings
@@ -21,6 +22,7 @@ __all__ = [
     "from_files",
     "hash_strings",
     "jsonl",
+    "operations",
     "parquet",
     "synthetic",
 ]
