@@ -184,3 +184,15 @@ def test_a_compiled_function_encodes_and_decodes(compiled):
 
 def test_a_compiled_function_extracts_fids(compiled):
     assert compiled(lambda x: fids.extract_fid(x, 4))(tensor(185)).tolist() == [1153447759131936]
+
+
+@given(INT64, INT64)
+def test_a_combined_fid_folds_the_signed_product(left, right):
+    folded = unsigned(left * right) ^ unsigned((left * right) >> 64)
+    expected = (505 << 48) | (folded & ((1 << 48) - 1))
+    assert fids.combine_fids_v2(tensor(left), tensor(right), 505).tolist() == [expected]
+
+
+def test_a_combined_fid_of_the_reference():
+    left, right = fids.encode_fid_v2(1, tensor(100)), fids.encode_fid_v2(2, tensor(200))
+    assert fids.combine_fids_v2(left, right, 505).tolist() == [142144871828835872]

@@ -112,7 +112,7 @@ class Pipeline:
         return replace(self, stage=stage, columns=columns)
 
     def sample(self, function: Callable[[pa.RecordBatch, Draws], pa.RecordBatch]) -> "Pipeline":
-        """Keep, drop or change samples by chance, such as `monolith.data.operations.NegativeSample`.
+        """Keep, drop or change samples by chance, as `operations.NegativeSample` does.
 
         Args:
             function: of a block and of its random numbers, which depend on seed, epoch and number
