@@ -38,6 +38,7 @@ STAGES = (
     "small_bag",
     "group",
     "packing",
+    "input",
     "layout",
 )
 

@@ -21,5 +21,5 @@ void init_io(nb::module_& module) {
                                reinterpret_cast<const int64_t*>(splits), n, seed,
                                reinterpret_cast<int64_t*>(out));
       },
-      nb::call_guard<nb::gil_scoped_release>(), "bytes"_a, "splits"_a, "n"_a, "seed"_a, "out"_a);
+      nb::call_guard<nb::gil_scoped_release>(), "data"_a, "splits"_a, "n"_a, "seed"_a, "out"_a);
 }

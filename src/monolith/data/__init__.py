@@ -4,6 +4,7 @@ from monolith.data import operations
 from monolith.data.batch import Batch
 from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
 from monolith.data.hashing import cross_ids, hash_strings
+from monolith.data.memory import as_table
 from monolith.data.pipeline import Batches, Pipeline
 from monolith.data.sources import arrow, arrow_table, csv, from_files, jsonl, parquet, synthetic
 
@@ -17,6 +18,7 @@ __all__ = [
     "Pipeline",
     "arrow",
     "arrow_table",
+    "as_table",
     "cross_ids",
     "csv",
     "from_files",

@@ -36,16 +36,16 @@ class Origin:
     """Where the first sample of some columns stands."""
 
     source: str
-    sample: int  # of the file, or of the source
-    byte: int | None = None  # of the file, where the format knows it
+    sample: int  # of the source; 0 where the block is found by its byte
+    byte: int | None = None  # where the block begins in the file
 
     def __str__(self) -> str:
         return f"[data] {self.source!r}"
 
     def at(self, row: int) -> str:
         """Names a sample."""
-        near = "" if self.byte is None else f", in the block at byte {self.byte}"
-        return f"[data] {self.source!r}, sample {self.sample + row}{near}:"
+        block = "" if self.byte is None else f" of the block at byte {self.byte}"
+        return f"[data] {self.source!r}, sample {self.sample + row}{block}:"
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class BadSamples:
     """What to do with a sample that breaks a rule, and how many were left out."""
 
     skips: bool = False
-    counts: dict[str, int] = field(default_factory=dict)  # by reason
+    counts: dict[str, int] = field(default_factory=dict)  # by the rule they broke
 
     def note(self, origin: Origin, reason: str, bad: _Mask) -> None:
         """Count bad samples.
@@ -69,7 +69,8 @@ class BadSamples:
                 f"{origin.at(int(bad.argmax()))} {reason}; mend the data, or skip such samples "
                 'with on_error="skip"'
             )
-        self.counts[reason] = self.counts.get(reason, 0) + num_bad
+        rule = reason.split(", got ")[0]
+        self.counts[rule] = self.counts.get(rule, 0) + num_bad
 
 
 def to_block(
@@ -196,10 +197,12 @@ class _Work:
         items = kept.flatten()
         rows[whole] = self._plain_numbers(name, items, array.type, fill).reshape(-1, width)
         flat = rows.reshape(-1)
-        bad = self._out_of_range(column, flat).reshape(-1, width)
         if fill is None and items.null_count:
-            bad |= np.isnan(rows)
-        self._drop(_range_text(name, column, flat), np.asarray(bad.any(axis=1)))
+            missing = np.asarray(np.isnan(rows).any(axis=1))
+            self._drop(f"{expected}, got missing ones", missing)
+        out = np.asarray(_is_out(column, flat).reshape(-1, width).any(axis=1))
+        if out.any():
+            self._drop(_range_text(name, column, rows[out][0]), out)
         return pa.FixedSizeListArray.from_arrays(pa.array(flat), width)
 
     def _numbers(
@@ -210,7 +213,9 @@ class _Work:
             missing = array.is_null().to_numpy(zero_copy_only=False)
             self._drop(f"expected a number in column {name!r}, got none", missing)
         numbers = self._plain_numbers(name, array, kind, column.fill)
-        self._drop(_range_text(name, column, numbers), self._out_of_range(column, numbers))
+        out = _is_out(column, numbers)
+        if out.any():
+            self._drop(_range_text(name, column, numbers[out][:1]), out)
         return numbers
 
     def _plain_numbers(
@@ -228,13 +233,6 @@ class _Work:
         numbers: npt.NDArray[np.float32] = items.to_numpy(zero_copy_only=False)
         return numbers.astype(np.float32, copy=False)
 
-    def _out_of_range(self, column: DenseColumn, flat: npt.NDArray[np.float32]) -> _Mask:
-        bad = np.zeros(len(flat), np.bool_)
-        if isinstance(column, Label):
-            bad |= flat < (-np.inf if column.low is None else column.low)
-            bad |= flat > (np.inf if column.high is None else column.high)
-        return bad
-
     def times(self, name: str) -> pa.Array:
         """Seconds since 1970."""
         array = self._column(name)
@@ -251,13 +249,24 @@ def _slotted(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.in
     return keys if slot is None else (slot << _FID_BITS) | (keys & ((1 << _FID_BITS) - 1))
 
 
-def _range_text(name: str, column: DenseColumn, flat: npt.NDArray[np.float32]) -> str:
+def _bounds(column: DenseColumn) -> tuple[float, float]:
+    low, high = (column.low, column.high) if isinstance(column, Label) else (None, None)
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
+def _is_out(column: DenseColumn, numbers: npt.NDArray[np.float32]) -> _Mask:
+    """Which labels are outside their range; NaN is."""
     if not isinstance(column, Label):
-        return f"expected numbers in column {name!r}, got none"
-    return (
-        f"expected label {name!r} from {column.low} to {column.high}, got one of "
-        f"{np.nanmin(flat, initial=np.inf):g} to {np.nanmax(flat, initial=-np.inf):g}"
-    )
+        return np.zeros(len(numbers), np.bool_)
+    low, high = _bounds(column)
+    inside: _Mask = (numbers >= low) & (numbers <= high)
+    return ~inside
+
+
+def _range_text(name: str, column: DenseColumn, got: npt.NDArray[np.float32]) -> str:
+    low, high = _bounds(column)
+    shown = ", ".join(f"{number:g}" for number in got)
+    return f"expected a label from {low:g} to {high:g} in column {name!r}, got {shown}"
 
 
 def to_batch(block: pa.RecordBatch, columns: Columns) -> Batch:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ["Cursor", "Stage", "State"]
+__all__ = ["Cursor", "Over", "Stage", "State", "source_state"]
 
 State = dict[str, Any]
 
@@ -44,3 +44,27 @@ class Stage(Protocol):
 
     def describe(self) -> list[str]:
         """A line for each stage, the source first: a state fits only the pipeline it is of."""
+
+
+class Over:
+    """A cursor over another one."""
+
+    def __init__(self, source: Cursor) -> None:
+        self._source = source
+
+    def progress(self) -> tuple[int, int]:
+        """See `Cursor`."""
+        return self._source.progress()
+
+    def state(self) -> State:
+        """See `Cursor`."""
+        return {"source": self._source.state()}
+
+    def close(self) -> None:
+        """See `Cursor`."""
+        self._source.close()
+
+
+def source_state(state: State | None) -> State | None:
+    """The state of the stage before."""
+    return None if state is None else state["source"]

@@ -15,7 +15,7 @@ from monolith.data.files import DataFile
 from monolith.data.order import permutation
 from monolith.errors import DataLossError, FailedPreconditionError
 
-__all__ = ["FileFormat", "FileReader", "FileSource", "Raw"]
+__all__ = ["FileCursor", "FileFormat", "FileReader", "FileSource", "Raw"]
 
 
 @dataclass(frozen=True, slots=True)

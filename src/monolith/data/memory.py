@@ -17,21 +17,19 @@ _BLOCK = 65_536  # samples
 
 
 def as_table(frame: Any) -> pa.Table:
-    """An Arrow table of a pandas or polars frame, a dict of columns, or of an Arrow table.
+    """An Arrow table of a frame of pandas, polars or whoever gives Arrow streams, or of a dict.
 
     Raises:
         TypeError: of something else.
     """
     if isinstance(frame, pa.Table):
         return frame
+    if type(frame).__module__.split(".")[0] == "pandas":
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    if isinstance(frame, dict) or hasattr(frame, "__arrow_c_stream__"):  # polars, duckdb, Arrow
+        return pa.table(frame)
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame])
-    if isinstance(frame, dict):
-        return pa.table(frame)
-    if hasattr(frame, "to_arrow"):  # polars
-        return pa.table(frame.to_arrow())
-    if type(frame).__module__.startswith("pandas."):
-        return pa.Table.from_pandas(frame, preserve_index=False)
     raise TypeError(
         "[data.arrow_table] expected an Arrow table, a pandas or polars frame or a dict of "
         f"columns, got {type(frame).__name__}"
@@ -98,8 +96,8 @@ class SyntheticSource:
             drawn = uniform(
                 count * self.ids_per_feature, self.seed, i, first=first * self.ids_per_feature
             )
-            # Inverse of the distribution of x with density 1/x on [1, vocabulary].
-            ids = np.power(float(self.vocabulary), drawn).astype(np.int64) - 1
+            # Inverse of the distribution of x with density 1/x on [1, vocabulary + 1).
+            ids = np.power(self.vocabulary + 1.0, drawn).astype(np.int64) - 1
             hidden = mix(ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(i))
             score += (hidden >> np.uint64(11)).reshape(count, -1).mean(axis=1) * 2.0**-52 - 1.0
             arrays[f"feature_{i}"] = pa.array(ids)

@@ -16,6 +16,7 @@ from monolith.data.batch import Batch
 from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples, to_batch
 from monolith.data.cursor import Stage, State
+from monolith.data.epochs import Cache, Repeat
 from monolith.data.file_source import FileSource
 from monolith.data.hashing import cross_ids
 from monolith.data.operations.draws import Draws, Sampled
@@ -199,13 +200,13 @@ class Pipeline:
 
     def cache(self) -> "Pipeline":
         """Keep in memory what the stages before give in the first pass, for the later ones."""
-        return self._then(stages.Cache(self.stage))
+        return self._then(Cache(self.stage))
 
     def repeat(self, num_epochs: int | None = None) -> "Pipeline":
         """Go on with another epoch at the end; without a number, for ever."""
         if num_epochs is not None:
             _check_positive("repeat", "epochs", num_epochs)
-        return self._then(stages.Repeat(self.stage, num_epochs))
+        return self._then(Repeat(self.stage, num_epochs))
 
     def batch(self, num_samples: int, *, drop_remainder: bool = False) -> "Pipeline":
         """Batches of so many samples; the last one has what is left, or is dropped."""

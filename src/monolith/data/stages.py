@@ -7,33 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, State
+from monolith.data.cursor import Cursor, Over, Stage, State, source_state
 from monolith.data.order import permutation
 
-__all__ = ["Blocks", "Cache", "Filter", "Map", "Repeat", "ShardSamples", "Shuffle", "Take"]
-
-
-class _Over:
-    """A cursor over another one."""
-
-    def __init__(self, source: Cursor) -> None:
-        self._source = source
-
-    def progress(self) -> tuple[int, int]:
-        """See `Cursor`."""
-        return self._source.progress()
-
-    def state(self) -> State:
-        """See `Cursor`."""
-        return {"source": self._source.state()}
-
-    def close(self) -> None:
-        """See `Cursor`."""
-        self._source.close()
-
-
-def _source_state(state: State | None) -> State | None:
-    return None if state is None else state["source"]
+__all__ = ["Blocks", "Filter", "Map", "ShardSamples", "Shuffle", "Take", "concat"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +28,10 @@ class Blocks:
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
-        return _BlocksCursor(self, self.source.open(epoch, _source_state(state)), state)
+        return _BlocksCursor(self, self.source.open(epoch, source_state(state)), state)
 
 
-class _BlocksCursor(_Over):
+class _BlocksCursor(Over):
     def __init__(self, stage: Blocks, source: Cursor, state: State | None) -> None:
         super().__init__(source)
         self._stage = stage
@@ -133,11 +110,11 @@ class Shuffle:
         """See `Stage`."""
         number = 0 if state is None else state["number"]
         return _ShuffleCursor(
-            self.source.open(epoch, _source_state(state)), self.seed, epoch, number
+            self.source.open(epoch, source_state(state)), self.seed, epoch, number
         )
 
 
-class _ShuffleCursor(_Over):
+class _ShuffleCursor(Over):
     def __init__(self, source: Cursor, seed: int, epoch: int, number: int) -> None:
         super().__init__(source)
         self._seed, self._epoch, self._number = seed, epoch, number
@@ -168,10 +145,10 @@ class Map:
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
-        return _MapCursor(self.source.open(epoch, _source_state(state)), self.function)
+        return _MapCursor(self.source.open(epoch, source_state(state)), self.function)
 
 
-class _MapCursor(_Over):
+class _MapCursor(Over):
     def __init__(
         self, source: Cursor, function: Callable[[pa.RecordBatch], pa.RecordBatch]
     ) -> None:
@@ -209,10 +186,10 @@ class Filter:
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
         first = 0 if state is None else state["first"]
-        return _FilterCursor(self, self.source.open(epoch, _source_state(state)), first)
+        return _FilterCursor(self, self.source.open(epoch, source_state(state)), first)
 
 
-class _FilterCursor(_Over):
+class _FilterCursor(Over):
     def __init__(self, stage: Filter, source: Cursor, first: int) -> None:
         super().__init__(source)
         self._stage, self._first = stage, first
@@ -268,10 +245,10 @@ class Take:
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
         left = self.count if state is None else state["left"]
-        return _TakeCursor(self.source.open(epoch, _source_state(state)), left)
+        return _TakeCursor(self.source.open(epoch, source_state(state)), left)
 
 
-class _TakeCursor(_Over):
+class _TakeCursor(Over):
     def __init__(self, source: Cursor, left: int) -> None:
         super().__init__(source)
         self._left = left
@@ -286,106 +263,3 @@ class _TakeCursor(_Over):
 
     def state(self) -> State:
         return {"source": self._source.state(), "left": self._left}
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Keeps the blocks of the first whole pass in memory; later passes, in any order, read them."""
-
-    source: Stage
-    blocks: list[pa.RecordBatch] = field(default_factory=list)
-
-    def describe(self) -> list[str]:
-        """See `Stage`."""
-        return [*self.source.describe(), "cache"]
-
-    def open(self, epoch: int, state: State | None = None) -> Cursor:
-        """See `Stage`."""
-        if not self.blocks and (state is not None or epoch > 0):
-            self._fill()
-        number = 0 if state is None else state["number"]
-        if self.blocks:
-            return _CacheCursor(self.blocks, number)
-        return _FillingCursor(self.source.open(0), self.blocks)
-
-    def _fill(self) -> None:
-        cursor = _FillingCursor(self.source.open(0), self.blocks)
-        while cursor.next() is not None:
-            pass
-        cursor.close()
-
-
-class _FillingCursor(_Over):
-    def __init__(self, source: Cursor, blocks: list[pa.RecordBatch]) -> None:
-        super().__init__(source)
-        self._blocks, self._seen = blocks, list[pa.RecordBatch]()
-
-    def next(self) -> pa.RecordBatch | None:
-        block = self._source.next()
-        if block is not None:
-            self._seen.append(block)
-        elif not self._blocks:
-            self._blocks += self._seen
-        return block
-
-    def state(self) -> State:
-        return {"number": len(self._seen)}
-
-
-class _CacheCursor:
-    def __init__(self, blocks: list[pa.RecordBatch], number: int) -> None:
-        self._blocks, self._number = blocks, number
-
-    def next(self) -> pa.RecordBatch | None:
-        if self._number == len(self._blocks):
-            return None
-        self._number += 1
-        return self._blocks[self._number - 1]
-
-    def state(self) -> State:
-        return {"number": self._number}
-
-    def progress(self) -> tuple[int, int]:
-        return self._number, len(self._blocks)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """Pass after pass; each is an epoch of its own."""
-
-    source: Stage
-    count: int | None  # None: without end
-
-    def describe(self) -> list[str]:
-        """See `Stage`."""
-        return [*self.source.describe(), f"repeated {self.count or 'without end'}"]
-
-    def open(self, epoch: int, state: State | None = None) -> Cursor:
-        """See `Stage`."""
-        number = 0 if state is None else state["number"]
-        return _RepeatCursor(self, epoch, number, _source_state(state))
-
-
-class _RepeatCursor(_Over):
-    def __init__(self, stage: Repeat, epoch: int, number: int, state: State | None) -> None:
-        self._stage, self._number = stage, number
-        self._first = epoch * (stage.count or 0)
-        super().__init__(stage.source.open(self._first + number, state))
-
-    def next(self) -> pa.RecordBatch | None:
-        is_fruitless = False
-        while (block := self._source.next()) is None:
-            is_last = self._stage.count is not None and self._number + 1 >= self._stage.count
-            if is_last or is_fruitless:
-                return None
-            self._source.close()
-            self._number += 1
-            self._source = self._stage.source.open(self._first + self._number)
-            is_fruitless = True
-        return block
-
-    def state(self) -> State:
-        return {"source": self._source.state(), "number": self._number}

@@ -1,5 +1,6 @@
 """CSV and JSON lines; positions are bytes of the (uncompressed) text."""
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,12 +20,18 @@ __all__ = ["CsvFormat", "JsonLinesFormat"]
 _BLOCK = 1 << 22  # bytes of text
 _MAX_LINE = 1 << 28
 _UNIT = b"\x1f"  # stands for a separator of several characters
-_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
+_COMPRESSIONS = (
+    (".gz", "gzip"),
+    (".bz2", "bz2"),
+    (".zst", "zstd"),
+    (".lz4", "lz4"),
+    (".br", "brotli"),
+)
 _Parse = Callable[[bytes], pa.Table]
 
 
 def _compression_of(path: str) -> str | None:
-    return next((name for end, name in _COMPRESSIONS.items() if path.endswith(end)), None)
+    return next((name for end, name in _COMPRESSIONS if path.endswith(end)), None)
 
 
 class _Text:
@@ -83,7 +90,6 @@ class _LineReader:
     def __init__(self, file: DataFile, position: int, parse: _Parse) -> None:
         self._file, self._parse = file, parse
         self._text = _Text(file, position)
-        self._sample = 0  # of this reader
 
     @property
     def position(self) -> int:
@@ -109,8 +115,7 @@ class _LineReader:
                 f"[data] {self._file.path!r}, in the block at byte {begin}: {error}"
             ) from error
         rows = table.combine_chunks().to_batches()
-        origin = Origin(self._file.path, self._sample, begin)
-        self._sample += table.num_rows
+        origin = Origin(self._file.path, 0, begin)
         return Raw(rows[0] if rows else pa.RecordBatch.from_pylist([], table.schema), origin)
 
     def close(self) -> None:
@@ -162,8 +167,12 @@ class CsvFormat:
         text = _Text(file, 0)
         line, newline, _ = text.read().partition(b"\n")
         text.close()
-        names = line.decode("utf-8-sig").strip("\r").split(self.separator)
-        return [name.strip().strip('"') for name in names], len(line) + len(newline)
+        header = line.decode("utf-8-sig").strip("\r")
+        if len(self.separator) > 1:
+            names = header.split(self.separator)
+        else:
+            names = next(csv.reader([header], delimiter=self.separator), [])
+        return [name.strip() for name in names], len(line) + len(newline)
 
     def _parse(self, lines: bytes, names: list[str], types: dict[str, pa.DataType]) -> pa.Table:
         delimiter = self.separator

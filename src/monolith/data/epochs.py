@@ -1,0 +1,112 @@
+"""Stages of several passes: a cache, and repetition."""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from monolith.data.cursor import Cursor, Over, Stage, State, source_state
+
+__all__ = ["Cache", "Repeat"]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keeps the blocks of the first whole pass in memory; later passes, in any order, read them."""
+
+    source: Stage
+    blocks: list[pa.RecordBatch] = field(default_factory=list)
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [*self.source.describe(), "cache"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        if not self.blocks and (state is not None or epoch > 0):
+            self._fill()
+        number = 0 if state is None else state["number"]
+        if self.blocks:
+            return _CacheCursor(self.blocks, number)
+        return _FillingCursor(self.source.open(0), self.blocks)
+
+    def _fill(self) -> None:
+        cursor = _FillingCursor(self.source.open(0), self.blocks)
+        while cursor.next() is not None:
+            pass
+        cursor.close()
+
+
+class _FillingCursor(Over):
+    def __init__(self, source: Cursor, blocks: list[pa.RecordBatch]) -> None:
+        super().__init__(source)
+        self._blocks, self._seen = blocks, list[pa.RecordBatch]()
+
+    def next(self) -> pa.RecordBatch | None:
+        block = self._source.next()
+        if block is not None:
+            self._seen.append(block)
+        elif not self._blocks:
+            self._blocks += self._seen
+        return block
+
+    def state(self) -> State:
+        return {"number": len(self._seen)}
+
+
+class _CacheCursor:
+    def __init__(self, blocks: list[pa.RecordBatch], number: int) -> None:
+        self._blocks, self._number = blocks, number
+
+    def next(self) -> pa.RecordBatch | None:
+        if self._number == len(self._blocks):
+            return None
+        self._number += 1
+        return self._blocks[self._number - 1]
+
+    def state(self) -> State:
+        return {"number": self._number}
+
+    def progress(self) -> tuple[int, int]:
+        return self._number, len(self._blocks)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Pass after pass; each is an epoch of its own."""
+
+    source: Stage
+    count: int | None  # None: without end
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [*self.source.describe(), f"repeated {self.count or 'without end'}"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        number = 0 if state is None else state["number"]
+        return _RepeatCursor(self, epoch, number, source_state(state))
+
+
+class _RepeatCursor(Over):
+    def __init__(self, stage: Repeat, epoch: int, number: int, state: State | None) -> None:
+        self._stage, self._number = stage, number
+        self._first = epoch * (stage.count or 0)
+        super().__init__(stage.source.open(self._first + number, state))
+
+    def next(self) -> pa.RecordBatch | None:
+        is_fruitless = False
+        while (block := self._source.next()) is None:
+            is_last = self._stage.count is not None and self._number + 1 >= self._stage.count
+            if is_last or is_fruitless:
+                return None
+            self._source.close()
+            self._number += 1
+            self._source = self._stage.source.open(self._first + self._number)
+            is_fruitless = True
+        return block
+
+    def state(self) -> State:
+        return {"source": self._source.state(), "number": self._number}

@@ -1,0 +1,56 @@
+import itertools
+import threading
+
+import pytest
+
+from tests.data.samples import memory, users
+
+
+def test_prefetch_gives_the_same_batches():
+    source = memory(50).shuffle(20).batch(6)
+    assert users(source.prefetch(3)) == users(source)
+
+
+def test_prefetch_makes_at_most_so_many_batches_ahead():
+    made = []
+    first = threading.Event()
+
+    def note(block):
+        made.append(block.num_rows)
+        if len(made) == 3:
+            first.set()
+        return block
+
+    batches = iter(memory(50).batch(2).map(note).prefetch(2))
+    next(batches)
+    assert first.wait(30)
+    batches.close()
+    assert len(made) <= 4
+
+
+def test_an_error_ahead_is_raised_at_its_batch():
+    def fail(block):
+        if block["user"][0].as_py() >= 4:
+            raise RuntimeError("broken")
+        return block
+
+    batches = iter(memory(10).batch(2).map(fail).prefetch(3))
+    assert users(itertools.islice(batches, 2)) == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match="broken"):
+        next(batches)
+    with pytest.raises(RuntimeError, match="broken"):
+        next(batches)
+
+
+def test_closing_stops_the_thread():
+    before = threading.active_count()
+    batches = iter(memory(50).batch(2).prefetch(2))
+    next(batches)
+    batches.close()
+    assert threading.active_count() == before
+
+
+def test_after_the_end_comes_the_end_again():
+    batches = iter(memory(2).batch(2).prefetch(2))
+    assert len(list(batches)) == 1
+    assert list(batches) == []
