@@ -22,6 +22,12 @@ def test_op_errors_have_exactly_these_bases(name, also):
     assert getattr(errors, name).__bases__ == (errors.OpError, *also)
 
 
+def test_errors_of_queues_are_special_cases_of_others():
+    bases = (errors.OutOfRangeError, errors.CancelledError)
+    assert errors.EndOfQueueError.__bases__ == bases
+    assert errors.QueueFullError.__bases__ == (errors.DeadlineExceededError,)
+
+
 def test_op_error_is_a_monolith_error_and_a_runtime_error():
     assert errors.OpError.__bases__ == (errors.MonolithError, RuntimeError)
 

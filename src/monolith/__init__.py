@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from monolith import embedding, errors, nn, ops, optim, util
+    from monolith import data, embedding, errors, nn, ops, optim, train, util
 
-__all__ = ["__version__", "embedding", "errors", "nn", "ops", "optim", "util"]
+__all__ = ["__version__", "data", "embedding", "errors", "nn", "ops", "optim", "train", "util"]
 
 __version__ = "0.1.0"
 

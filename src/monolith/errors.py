@@ -6,10 +6,12 @@
         ├── CancelledError
         ├── DataLossError
         ├── DeadlineExceededError
+        │   └── QueueFullError
         ├── FailedPreconditionError
         ├── InvalidArgumentError     also ValueError
         ├── NotFoundError            also FileNotFoundError
         ├── OutOfRangeError
+        │   └── EndOfQueueError      also CancelledError
         └── UnavailableError
 
 Mistakes of a caller raise `ValueError` or `TypeError`; failures of RPC stay `grpc.RpcError`.
@@ -20,12 +22,14 @@ __all__ = [
     "CancelledError",
     "DataLossError",
     "DeadlineExceededError",
+    "EndOfQueueError",
     "FailedPreconditionError",
     "InvalidArgumentError",
     "MonolithError",
     "NotFoundError",
     "OpError",
     "OutOfRangeError",
+    "QueueFullError",
     "UnavailableError",
 ]
 
@@ -68,6 +72,14 @@ class NotFoundError(OpError, FileNotFoundError):
 
 class OutOfRangeError(OpError):
     """The input ended: a normal end of a training run."""
+
+
+class EndOfQueueError(OutOfRangeError, CancelledError):
+    """A queue is closed and has handed out all that it had: the end of an input."""
+
+
+class QueueFullError(DeadlineExceededError):
+    """A queue had no room before the time limit passed; what was to be put is not in it."""
 
 
 class UnavailableError(OpError):

@@ -2,8 +2,10 @@ import pytest
 
 from tests.docs.pages import run_snippets
 
+NAMES = ["data", "groups", "partitioned", "ragged", "train"]
 
-@pytest.mark.parametrize("name", ["docs/groups.md", "docs/partitioned.md", "docs/ragged.md"])
+
+@pytest.mark.parametrize("name", [f"docs/{name}.md" for name in NAMES])
 def test_snippets_do_what_they_show(name):
     attempted, problems = run_snippets(name)
     assert attempted > 7

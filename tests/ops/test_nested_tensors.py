@@ -6,6 +6,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from monolith.ops import NestedRagged, NestedTensors, Ragged
+from monolith.ops.nested_tensors import snapshot
 from tests.ops.cases import refused
 
 
@@ -118,6 +119,44 @@ def test_a_named_tuple_keeps_its_kind():
 
 def test_none_alone_is_a_structure():
     assert NestedTensors(None).get_nested_result([]) is None
+
+
+def test_the_static_structure_has_a_word_for_each_tensor(ragged):
+    parameter = torch.nn.Parameter(torch.ones(1))
+    nested = NestedTensors([torch.ones(1), {"r": ragged, "k": (3, None, "s")}, parameter])
+    static = nested.get_static("?")
+    assert static == ["?", {"r": "?", "k": (3, None, "s")}, parameter]
+
+
+def test_a_snapshot_has_new_containers_and_the_same_tensors(ragged):
+    dense, twin = torch.ones(2), torch.ones(1)
+    given = {"a": dense, "b": [twin, {"r": ragged}], "c": (dense, 3, None), "d": Pair("s", twin)}
+    tensors, copied = snapshot(given)
+    assert [id(t) for t in tensors[:4]] == [id(t) for t in (dense, twin, dense, twin)]
+    assert tensors[4:] == [ragged.values, ragged.row_splits]
+    assert copied == {**given, "b": [twin, {"r": copied["b"][1]["r"]}]}
+    assert copied["b"][1]["r"].values is ragged.values
+    assert copied is not given
+    assert copied["b"] is not given["b"]
+    assert type(copied["d"]) is Pair
+
+
+def test_a_snapshot_of_a_tensor_alone_or_of_none():
+    tensor = torch.nn.Buffer(torch.ones(1))
+    assert snapshot(tensor) == ([tensor], tensor)
+    assert snapshot(None) == ([], None)
+
+
+def test_a_snapshot_keeps_the_kind_of_a_dictionary():
+    given = collections.OrderedDict(b=torch.ones(1), a=[torch.ones(1)])
+    tensors, copied = snapshot(given)
+    assert type(copied) is collections.OrderedDict
+    assert tensors == [given["b"], given["a"][0]]
+    assert copied["a"] is not given["a"]
+
+
+def test_a_snapshot_refuses_what_nested_tensors_refuses():
+    refused(ValueError, "Tensor is not supported. 1.5", snapshot, [{"a": 1.5}])
 
 
 def test_gradients_pass_to_the_tensors():

@@ -7,15 +7,18 @@ from monolith.data.hashing import cross_ids, hash_strings
 from monolith.data.memory import as_table
 from monolith.data.pipeline import Batches, Pipeline
 from monolith.data.sources import arrow, arrow_table, csv, from_files, jsonl, parquet, synthetic
+from monolith.data.str_queue import CriticalSection, StrQueue
 
 __all__ = [
     "Batch",
     "Batches",
     "Columns",
+    "CriticalSection",
     "DenseColumn",
     "IdColumn",
     "Label",
     "Pipeline",
+    "StrQueue",
     "arrow",
     "arrow_table",
     "as_table",

@@ -9,9 +9,10 @@ import torch
 from monolith.ops.nested_ragged import NestedRagged
 from monolith.ops.ragged import Ragged
 
-__all__ = ["NestedTensors"]
+__all__ = ["NestedTensors", "snapshot"]
 
 _DENSE, _RAGGED, _PRESERVED = 0, 1, 2
+_PLAIN = frozenset({torch.Tensor})
 
 
 class NestedTensors:
@@ -68,6 +69,19 @@ class NestedTensors:
 
         return _iterate(self._nested, found)
 
+    def get_static(self, pending: Any) -> Any:
+        """A new structure with `pending` in place of each tensor, dense or ragged.
+
+        Example:
+            >>> NestedTensors({"a": torch.ones(2), "b": 3}).get_static("?")
+            {'a': '?', 'b': 3}
+        """
+
+        def found(place: "_Place") -> Any:
+            return self._preserved[place.index] if place.kind == _PRESERVED else pending
+
+        return _iterate(self._nested, found)
+
     def _add_tensor(self, leaf: Any) -> "_Place":
         """Register one leaf, once."""
         if id(leaf) not in self._places:
@@ -83,6 +97,46 @@ class _Place:
 
     def __init__(self, kind: int, index: int) -> None:
         self.kind, self.index = kind, index
+
+
+def snapshot(nested: Any) -> tuple[list[torch.Tensor], Any]:
+    """Tensors of a structure that `NestedTensors` takes, and a copy of it on the same tensors.
+
+    The dense tensors come first, then values and row splits of each ragged one.
+
+    Raises:
+        ValueError: as `NestedTensors` does.
+
+    Example:
+        >>> snapshot([torch.ones(1), {"k": 3}])
+        ([tensor([1.])], [tensor([1.]), {'k': 3}])
+    """
+    dense: list[torch.Tensor] = []
+    ragged: list[Ragged] = []
+
+    def keep(leaf: Any) -> Any:
+        kind = _kind_of(leaf)
+        if kind == _DENSE:
+            dense.append(leaf)
+        elif kind == _RAGGED:
+            leaf = _convert_tensors_to_ragged(*_convert_ragged_to_tensors(leaf))
+            ragged.append(leaf)
+        return leaf
+
+    def copied(nested: Any) -> Any:
+        kind = type(nested)
+        if kind is not dict and kind is not list and kind is not tuple:
+            return _iterate(nested, keep)
+        values = nested.values() if kind is dict else nested
+        if _PLAIN.issuperset(map(type, values)):  # most containers: without a call for each leaf
+            dense.extend(values)
+            return nested if kind is tuple else nested.copy()
+        if kind is dict:
+            return {key: copied(value) for key, value in nested.items()}
+        return kind([copied(value) for value in nested])
+
+    whole = copied(nested)
+    return dense + _ragged_to_flatten(ragged), whole
 
 
 def _kind_of(leaf: Any) -> int:

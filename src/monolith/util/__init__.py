@@ -1,1 +1,1 @@
-"""Small helpers without state that every layer may use; imports nothing else of the package."""
+"""Small helpers, and base types that several layers share (runs, hooks); imports only `errors`."""

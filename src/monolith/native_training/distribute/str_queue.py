@@ -1,0 +1,3 @@
+"""Import path of the reference system; see `monolith.data.str_queue`."""
+
+from monolith.data.str_queue import StrQueue as StrQueue

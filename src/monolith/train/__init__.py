@@ -1,0 +1,40 @@
+"""Runs: the loop that drives them, hooks around it, and queues between their threads."""
+
+from monolith.train.async_functions import AsyncFunctionManager, AsyncPushHook
+from monolith.train.bounded_queue import BoundedQueue
+from monolith.train.driver import drive
+from monolith.train.hooks import CurrentRunHook
+from monolith.train.prefetch_queue import DevicePrefetchQueue, PrefetchQueue
+from monolith.train.prefetched import PENDING, Prefetched, prefetch
+from monolith.train.queue_runner import EnqueueHook, QueueRunner
+from monolith.train.tensor_queue import ElementSpec, TensorQueue
+from monolith.train.tide import CustomGlobalStepWaiterHook, TideStoppingHook, TideWindow
+from monolith.util.coordinator import Coordinator
+from monolith.util.hooks import Hook, StepContext, StepResults
+from monolith.util.run import Run, current_run
+
+__all__ = [
+    "AsyncFunctionManager",
+    "AsyncPushHook",
+    "BoundedQueue",
+    "Coordinator",
+    "CurrentRunHook",
+    "CustomGlobalStepWaiterHook",
+    "DevicePrefetchQueue",
+    "ElementSpec",
+    "EnqueueHook",
+    "Hook",
+    "PENDING",
+    "PrefetchQueue",
+    "Prefetched",
+    "QueueRunner",
+    "Run",
+    "StepContext",
+    "StepResults",
+    "TensorQueue",
+    "TideStoppingHook",
+    "TideWindow",
+    "current_run",
+    "drive",
+    "prefetch",
+]

@@ -1,0 +1,248 @@
+import threading
+
+import pytest
+
+from monolith.errors import AbortedError, OutOfRangeError
+from monolith.train import Hook, Run, current_run, drive
+
+
+class Recorder(Hook):
+    """Writes down what is called."""
+
+    def __init__(self, seen, name="h"):
+        self.seen, self.name = seen, name
+
+    def begin(self):
+        self.seen.append(f"{self.name} begin")
+
+    def after_create_session(self, run, coordinator):
+        self.seen.append(f"{self.name} create")
+
+    def before_run(self, ctx):
+        self.seen.append(f"{self.name} before")
+        return lambda: self.seen.append(f"{self.name} call") or self.name
+
+    def after_run(self, ctx, results):
+        self.seen.append(f"{self.name} after {results.extra[self]} {results.value}")
+
+    def end(self, run):
+        self.seen.append(f"{self.name} end")
+
+
+def step_of(seen, values):
+    """A step that takes one value; the input ends with the last."""
+    left = iter(values)
+
+    def step():
+        seen.append("step")
+        return next(left)
+
+    return step
+
+
+def stopping(at, method="after_run"):
+    """A hook that requests a stop in its call number `at`."""
+    calls = []
+
+    def look(self, ctx, *_):
+        calls.append(1)
+        if len(calls) == at:
+            ctx.request_stop()
+
+    return type("Stopping", (Hook,), {method: look})()
+
+
+def test_hooks_are_called_in_order_around_each_step():
+    seen = []
+    hooks = [Recorder(seen, "a"), Recorder(seen, "b"), stopping(1)]
+    drive(step_of(seen, [7]), hooks)
+    assert seen == [
+        *("a begin", "b begin", "a create", "b create"),
+        *("a before", "b before", "a call", "b call", "step", "a after a 7", "b after b 7"),
+        *("a end", "b end"),
+    ]
+
+
+@pytest.mark.parametrize("end", [StopIteration, OutOfRangeError])
+def test_the_end_of_the_input_is_a_normal_end(end):
+    seen = []
+
+    def step():
+        raise end
+
+    drive(step, [Recorder(seen)])
+    assert seen == ["h begin", "h create", "h before", "h call", "h end"]
+
+
+def test_every_value_of_the_input_is_one_step():
+    seen = []
+    drive(step_of([], [1, 2, 3]), [Recorder(seen)])
+    assert [line for line in seen if "after" in line] == [f"h after h {i}" for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("method", ["before_run", "after_run"])
+def test_a_step_in_which_a_stop_is_requested_is_the_last_and_complete(method):
+    seen = []
+    recorder = Recorder(seen)
+    drive(step_of(seen, range(10)), [stopping(2, method), recorder])
+    assert seen.count("step") == 2
+    assert seen[-2:] == ["h after h 1", "h end"]
+
+
+def test_an_out_of_range_error_of_a_hook_is_a_normal_end():
+    seen = []
+
+    class Ended(Hook):
+        def before_run(self, ctx):
+            raise OutOfRangeError("no more")
+
+    drive(step_of(seen, [1]), [Ended(), Recorder(seen)])
+    assert seen == ["h begin", "h create", "h end"]
+
+
+@pytest.mark.parametrize("method", ["begin", "after_create_session", "before_run", "after_run"])
+def test_a_stop_iteration_of_a_hook_is_a_mistake(method):
+    def fail(self, *_):
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        drive(lambda: None, [type("Wrong", (Hook,), {method: fail})()])
+
+
+def test_a_hook_that_returns_nothing_has_no_extra():
+    extras = []
+
+    class Plain(Hook):
+        def after_run(self, ctx, results):
+            extras.append(dict(results.extra))
+            ctx.request_stop()
+
+    drive(lambda: None, [Plain()])
+    assert extras == [{}]
+
+
+@pytest.mark.parametrize("error", [KeyError("bad"), AbortedError("gone"), KeyboardInterrupt()])
+def test_a_run_that_fails_does_not_call_end_but_the_clean_ups(error):
+    seen = []
+
+    class Cleaning(Recorder):
+        def after_create_session(self, run, coordinator):
+            coordinator.add_cleanup(lambda: seen.append("clean"))
+
+    def step():
+        raise error
+
+    with pytest.raises(type(error)):
+        drive(step, [Cleaning(seen)])
+    assert "h end" not in seen
+    assert seen[-1] == "clean"
+
+
+def test_clean_ups_of_a_normal_run_come_after_end():
+    seen = []
+
+    class Cleaning(Recorder):
+        def after_create_session(self, run, coordinator):
+            coordinator.add_cleanup(lambda: seen.append("clean"))
+
+    drive(step_of([], []), [Cleaning(seen)])
+    assert seen[-2:] == ["h end", "clean"]
+
+
+def test_clean_ups_run_when_a_later_hook_fails_to_start():
+    seen = []
+
+    class Cleaning(Hook):
+        def after_create_session(self, run, coordinator):
+            coordinator.add_cleanup(lambda: seen.append("clean"))
+
+    class Failing(Hook):
+        def after_create_session(self, run, coordinator):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        drive(lambda: None, [Cleaning(), Failing()])
+    assert seen == ["clean"]
+
+
+def test_the_run_is_current_from_before_begin_until_after_end():
+    seen = []
+
+    class Looking(Hook):
+        def begin(self):
+            seen.append(current_run())
+
+        def end(self, run):
+            seen.append(current_run())
+
+    run = Run(global_step=3)
+    assert drive(lambda: seen.append(current_run()), [Looking(), stopping(1)], run=run) is run
+    assert seen == [run, run, run]
+    assert current_run() is None
+
+
+def test_a_run_that_is_not_given_is_made():
+    runs = []
+    drive(lambda: runs.append(current_run()), [stopping(2)])
+    drive(lambda: runs.append(current_run()), [stopping(1)])
+    assert runs[0] is runs[1]
+    assert runs[1] is not runs[2]
+
+
+class Threaded(Hook):
+    """Starts a thread."""
+
+    def __init__(self, target):
+        self.target = target
+        self.thread = None
+
+    def after_create_session(self, run, coordinator):
+        self.thread = coordinator.start(lambda: self.target(coordinator), name="worker")
+
+
+def test_the_error_of_a_thread_fails_the_next_step():
+    seen, may_fail = [], threading.Event()
+    threads = Threaded(lambda coordinator: may_fail.wait(60) and {}["missing"])
+
+    def step():
+        seen.append("step")
+        may_fail.set()
+        threads.thread.join()
+
+    with pytest.raises(KeyError, match="missing"):
+        drive(step, [threads, Recorder(seen)])
+    assert seen.count("step") == 1
+    assert "h end" not in seen
+
+
+def test_a_thread_that_fails_while_a_hook_waits_fails_the_step():
+    seen, threads = [], Threaded(lambda coordinator: {}["missing"])
+
+    class Waiting(Hook):
+        def before_run(self, ctx):
+            assert ctx.coordinator.wait_for_stop(60)
+
+    with pytest.raises(KeyError, match="missing"):
+        drive(lambda: seen.append("step"), [threads, Waiting()])
+    assert seen == []
+
+
+def test_threads_are_stopped_and_joined_at_the_end():
+    threads = Threaded(lambda coordinator: coordinator.wait_for_stop(60))
+    drive(step_of([], [1, 2]), [threads])
+    assert not threads.thread.is_alive()
+    assert threads.thread not in threading.enumerate()
+
+
+def test_the_callback_after_a_recovery_may_be_called_again():
+    seen = []
+
+    class Recovering(Recorder):
+        def before_run(self, ctx):
+            self.after_create_session(ctx.run, ctx.coordinator)
+
+        def after_run(self, ctx, results):
+            ctx.request_stop()
+
+    drive(lambda: None, [Recovering(seen)])
+    assert seen == ["h begin", "h create", "h create", "h end"]
