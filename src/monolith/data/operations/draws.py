@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, State
+from monolith.data.cursor import Cursor, Over, Stage, State, source_state
 from monolith.data.order import uniform
 
 __all__ = ["Draws", "Sampled"]
@@ -67,13 +67,14 @@ class Sampled:
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
-        source = self.source.open(epoch, None if state is None else state["source"])
+        source = self.source.open(epoch, source_state(state))
         return _SampledCursor(self, source, epoch, 0 if state is None else state["first"])
 
 
-class _SampledCursor:
+class _SampledCursor(Over):
     def __init__(self, stage: Sampled, source: Cursor, epoch: int, first: int) -> None:
-        self._stage, self._source, self._epoch, self._first = stage, source, epoch, first
+        super().__init__(source)
+        self._stage, self._epoch, self._first = stage, epoch, first
 
     def next(self) -> pa.RecordBatch | None:
         while (block := self._source.next()) is not None:
@@ -87,9 +88,3 @@ class _SampledCursor:
 
     def state(self) -> State:
         return {"source": self._source.state(), "first": self._first}
-
-    def progress(self) -> tuple[int, int]:
-        return self._source.progress()
-
-    def close(self) -> None:
-        self._source.close()

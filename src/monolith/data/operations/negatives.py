@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from monolith.data.columns import Columns
-from monolith.data.cursor import Cursor, Stage, State
+from monolith.data.cursor import Cursor, Over, Stage, State
 from monolith.data.operations.draws import Draws
 from monolith.data.operations.item_pool import ItemPool, Moment
 from monolith.data.operations.label_columns import label_of, set_labels, times_weight
@@ -276,13 +276,13 @@ class Generated:
         return _GeneratedCursor(self, epoch, state)
 
 
-class _GeneratedCursor:
+class _GeneratedCursor(Over):
     def __init__(self, stage: Generated, epoch: int, state: State | None) -> None:
         self._stage, self._epoch = stage, epoch
         given: State = {"source": None, "first": 0, "blocks": 0, "pool": None}
         given = given if state is None else state
         self._saved, self._first, self._file = given["source"], given["first"], given["pool"]
-        self._source = stage.source.open(epoch, self._saved)
+        super().__init__(stage.source.open(epoch, self._saved))
         self._pool = self._load()
         self._saved_first, self._blocks = self._first, 0
         for _ in range(given["blocks"]):
@@ -331,9 +331,3 @@ class _GeneratedCursor:
             "blocks": self._blocks,
             "pool": self._file,
         }
-
-    def progress(self) -> tuple[int, int]:
-        return self._source.progress()
-
-    def close(self) -> None:
-        self._source.close()
