@@ -40,16 +40,17 @@ def test_any_asks_every_sample():
     assert actions.any(actions.values != 1).tolist() == [True, False, True]
 
 
-def test_reduce_gives_the_default_to_samples_without_ids():
+def test_reduce_begins_with_a_number():
     actions = Rows.of("[here]", ACTIONS, "actions")
-    assert actions.reduce(np.add, actions.values, -5).tolist() == [3, -5, 3]
-    nothing = Rows(np.zeros(0, np.int64), np.zeros(2, np.int64))
-    assert nothing.reduce(np.add, nothing.values, -5).tolist() == [-5, -5]
+    assert actions.reduce(np.add, actions.values, -5).tolist() == [-2, -5, -2]
+    single = Rows.of("[here]", block(x=[7, 8]), "x")
+    assert single.reduce(np.minimum, single.values, 7).tolist() == [7, 7]
 
 
 def test_best_is_the_earliest_of_the_list():
     actions = Rows.of("[here]", block(actions=[[1, 2], [], [3], [9]]), "actions")
-    assert actions.best([3, 2, 1]).tolist() == [1, -1, 0, -1]
+    assert actions.best([3, 2, 1]).tolist() == [1, 3, 0, 3]
+    assert actions.best_or_first([]).tolist() == [1, 0, 3, 9]
     assert actions.best_or_first([3, 2, 1]).tolist() == [2, 0, 3, 9]
 
 
@@ -57,8 +58,11 @@ def test_first_of_single_ids_are_the_ids():
     assert Rows.of("[here]", block(x=[7, 8]), "x").first().tolist() == [7, 8]
 
 
-def test_positions_are_those_in_the_list():
-    assert positions_in(np.array([5, 7, 6]), [7, 5]).tolist() == [1, 0, -1]
+@pytest.mark.parametrize("far", [8, 1 << 40, -(1 << 63)])
+def test_positions_are_those_in_the_list(far):
+    values = np.array([5, 7, 6, -1, 4, far, (1 << 63) - 1])
+    assert positions_in(values, [7, far, 5, 7]).tolist() == [2, 0, -1, -1, -1, 1, -1]
+    assert positions_in(values, []).tolist() == [-1] * 7
 
 
 def test_set_column_replaces_in_place_or_appends():

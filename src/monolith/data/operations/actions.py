@@ -129,14 +129,15 @@ class InstanceReweight:
     def _read(self, actions: Rows) -> "_Read":
         listed, entered = self._priority, [action for action, _, _ in self._weights]
         best = actions.best(listed)
-        priority = np.where(best >= 0, best + 1, _UNLISTED)
+        priority = np.array([*range(1, len(listed) + 1), _UNLISTED])[best]
         priority[actions.is_empty()] = _EMPTY
-        place = positions_in(np.array([*listed, 0])[best], entered)
-        place[best < 0] = -1  # of the best action among the entries
+        of_listed = positions_in(np.array(listed, np.int64), entered)
+        place = np.append(of_listed, -1)[best]  # of the best action among the entries
         weights = np.array([*(weight for _, weight, _ in self._weights), 1])
         factors = weights[positions_in(actions.values, entered)]
         factors[positions_in(actions.values, listed) >= 0] = 1
-        weight = actions.reduce(np.multiply, factors, 0) * weights[place]
+        weight = actions.reduce(np.multiply, factors, 1) * weights[place]
+        weight[actions.is_empty()] = 0
         labels = np.array([*(label for _, _, label in self._weights), 0])
         return _Read(priority, weight, place >= 0, labels[place])
 

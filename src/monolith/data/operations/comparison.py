@@ -69,7 +69,7 @@ class Comparison:
         [False, True, False]
     """
 
-    where: str
+    where: str = field(repr=False)
     op: str
     operands: tuple[int | float | str, ...] = field(repr=False)
     digest: str = field(init=False)
@@ -116,7 +116,7 @@ class Comparison:
         known = np.unique(np.array(self._operand_array(pa.int64()).to_numpy(), np.int64))
         places = positions_in(rows.values, known.tolist())
         if self.op == "all":
-            answers = covers(rows.samples(), places, len(known), len(rows))
+            answers = covers(rows.samples, places, len(known), len(rows))
         else:
             answers = rows.any(places >= 0) ^ (self.op == "diff")
         return np.where(rows.is_empty(), keep_empty, answers)

@@ -99,7 +99,7 @@ def _any(rows: Sequence[Rows], known: Sequence[int], count: int) -> Mask:
 def _all(rows: Sequence[Rows], values: Sequence[Ids], known: Sequence[int], count: int) -> Mask:
     known = sorted(set(known))
     places = np.concatenate([positions_in(each, known) for each in values])
-    samples = np.concatenate([each.samples() for each in rows])
+    samples = np.concatenate([each.samples for each in rows])
     return covers(samples, places, len(known), count)
 
 

@@ -110,10 +110,8 @@ class AddLabel:
             is_negative &= actions.any(positions_in(actions.values, task.negatives) >= 0)
         if task.rate < 1.0:
             is_negative &= draws.uniform(len(actions), self.seed, stream) < task.rate
-        labels = np.full(len(actions), INVALID_LABEL, np.float32)
-        labels[is_negative] = self.negative_value
-        labels[is_positive] = 1.0
-        return labels
+        values = np.array([INVALID_LABEL, self.negative_value, 1.0], np.float32)
+        return values[is_negative + 2 * is_positive]
 
 
 @dataclass(frozen=True)
@@ -242,11 +240,10 @@ class MultiLabel:
 
     def _by_actions(self, actions: Rows) -> Floats:
         best = actions.best_or_first(self._priority)
-        labels = np.full(len(actions), INVALID_LABEL, np.float32)
-        has_action = ~actions.is_empty()
-        labels[has_action & (positions_in(best, self.pos_actions) >= 0)] = self.pos_label
-        labels[has_action & (positions_in(best, self.neg_actions) >= 0)] = self.neg_label
-        return labels
+        kinds = [1] * len(self.pos_actions) + [2] * len(self.neg_actions)
+        known = positions_in(best, [*self.pos_actions, *self.neg_actions], len(kinds))
+        kind = np.array([*kinds, 0])[known] * ~actions.is_empty()
+        return np.array([INVALID_LABEL, self.pos_label, self.neg_label], np.float32)[kind]
 
 
 def _head_id(head: int | str) -> int:

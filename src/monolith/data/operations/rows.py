@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ __all__ = [
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
+_MAX_TABLE = 4096  # ids that are close together are looked up in a table
 
 
 def column_of(where: str, block: pa.RecordBatch, name: str) -> pa.Array:
@@ -78,19 +80,28 @@ def as_tensor(ids: Ids) -> torch.Tensor:
     return torch.from_numpy(ids.copy())
 
 
-def positions_in(values: Ids, known: Sequence[int]) -> Ids:
-    """Where each value stands in `known`; -1 for those that are not there.
+def positions_in(values: Ids, known: Sequence[int], missing: int = -1) -> Ids:
+    """Where each value stands in `known`; `missing` for those that are not there.
 
     Example:
         >>> positions_in(np.array([7, 9, 7]), [9, 8])
         array([-1,  0, -1])
     """
-    found = pc.index_in(pa.array(values), value_set=pa.array(known, pa.int64()))
-    places: Ids = found.fill_null(-1).to_numpy().astype(np.int64)
-    return places
+    if not known:
+        return np.full(len(values), missing)
+    low, span = min(known), max(known) - min(known) + 1
+    if span > _MAX_TABLE:
+        found = pc.index_in(pa.array(values), value_set=pa.array(known, pa.int64()))
+        places: Ids = found.fill_null(missing).to_numpy().astype(np.int64)
+        return places
+    table = np.full(span + 1, missing)  # one more for all that is outside
+    for place in reversed(range(len(known))):
+        table[known[place] - low] = place
+    offsets = (values - low).view(np.uint64)  # what is below is large
+    return table.take(np.minimum(offsets, np.uint64(span)).view(np.int64), mode="clip")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """Ids of samples, side by side.
 
@@ -127,6 +138,7 @@ class Rows:
         splits = np.concatenate([np.zeros(1, np.int32), np.cumsum(self.lengths, dtype=np.int32)])
         return pa.ListArray.from_arrays(pa.array(splits), pa.array(self.values))
 
+    @cached_property
     def samples(self) -> Ids:
         """The number of the sample of each value."""
         numbers = np.arange(len(self))
@@ -140,39 +152,32 @@ class Rows:
         """Which samples have a value of the mask."""
         if self.lengths is None:
             return mask
-        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask)])
-        ends = np.cumsum(self.lengths)
-        has: Mask = sums[ends] > sums[ends - self.lengths]
+        has = np.zeros(len(self), np.bool_)
+        has[self.samples[np.flatnonzero(mask)]] = True
         return has
 
-    def reduce(self, operation: np.ufunc, values: Ids, default: int) -> Ids:
-        """A ufunc over the values of each sample; `default` for those without."""
-        if self.lengths is None:
-            return values
-        full = self.lengths > 0
-        reduced = np.full(len(self), default, np.int64)
-        begins = np.cumsum(self.lengths) - self.lengths
-        if len(values):
-            reduced[full] = operation.reduceat(values, begins[full])
+    def reduce(self, operation: np.ufunc, values: Ids, start: int) -> Ids:
+        """A ufunc over `start` and the values of each sample."""
+        reduced = np.full(len(self), start, np.int64)
+        operation.at(reduced, self.samples, values)
         return reduced
 
-    def first(self, default: int = 0) -> Ids:
-        """The first id of each sample; `default` for those without."""
+    def first(self) -> Ids:
+        """The first id of each sample; 0 for those without."""
         if self.lengths is None:
             return self.values
-        padded = np.append(self.values, default)
         begins = np.cumsum(self.lengths) - self.lengths
-        return padded[np.where(self.lengths > 0, begins, len(self.values))]
+        found: Ids = np.append(self.values, 0)[begins] * (self.lengths > 0)
+        return found
 
     def best(self, priority: Sequence[int]) -> Ids:
-        """Where the best id of each sample stands in a list, earlier is better; -1: none does."""
-        places = positions_in(self.values, priority)
-        places[places < 0] = len(priority)
-        best = self.reduce(np.minimum, places, len(priority))
-        best[best == len(priority)] = -1
-        return best
+        """Where the best id of each sample stands in a list, the best first; else its length."""
+        places = positions_in(self.values, priority, len(priority))
+        return places if self.lengths is None else self.reduce(np.minimum, places, len(priority))
 
     def best_or_first(self, priority: Sequence[int]) -> Ids:
         """The best id of each sample, or its first where none is listed; 0 of no ids."""
         best = self.best(priority)
-        return np.where(best >= 0, np.array([*priority, 0])[best], self.first())
+        if not priority:
+            return self.first()
+        return np.where(best < len(priority), np.array([*priority, 0])[best], self.first())

@@ -109,7 +109,7 @@ class NegativeSample:
         best = Rows.of("[NegativeSample]", block, self.actions).best(self._priority)
         by_action = dict(self._rates)
         by_place = [by_action.get(action, self.drop_rate) for action in self._priority]
-        return np.array([*by_place, self.drop_rate])[best]  # -1: no action of the list
+        return np.array([*by_place, self.drop_rate])[best]  # the last: no action of the list
 
 
 @dataclass(frozen=True)
