@@ -82,7 +82,9 @@ def test_each_file_goes_to_one_of_several_workers(tmp_path, depth):
     def work(worker):
         pipeline = source(queue, worker)
         begin.wait()
-        found[worker] = users(pipeline.prefetch(depth) if depth else pipeline)
+        batches = iter(pipeline.prefetch(depth) if depth else pipeline)
+        found[worker] = users(batches)
+        batches.close()
 
     threads = [threading.Thread(target=work, args=(str(i),)) for i in range(4)]
     for thread in threads:

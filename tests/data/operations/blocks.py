@@ -44,16 +44,22 @@ def samples_of(cursor):
 def check_resume(pipeline, num_batches=7, seed=0):
     """Stops after some random batches; a new pass from the JSON of the state gives the rest."""
     stops = np.random.default_rng(seed).integers(0, 40, num_batches)
-    whole = [batch_lists(batch) for batch in pipeline]
+    whole = read(iter(pipeline))
     for stop in [0, *stops.tolist(), len(whole)]:
         batches = iter(pipeline)
         for _ in range(min(stop, len(whole))):
             next(batches)
         state = json.loads(json.dumps(batches.state_dict()))
         batches.close()
-        rest = [batch_lists(batch) for batch in pipeline.resume(state)]
-        assert rest == whole[min(stop, len(whole)) :]
+        assert read(pipeline.resume(state)) == whole[min(stop, len(whole)) :]
     return whole
+
+
+def read(batches):
+    """All that is left of an iteration, which is closed."""
+    found = [batch_lists(batch) for batch in batches]
+    batches.close()
+    return found
 
 
 def batch_lists(batch):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from monolith.data.hashing import hash_strings
 from monolith.data.operations.rows import Mask, Rows, positions_in, signed
 
-__all__ = ["Comparison", "Operand", "covers", "read_operands"]
+__all__ = ["Comparison", "Operand", "covers", "operands_of", "read_operands"]
 
 Operand = int | float | str | Sequence[int | float | str]
 
@@ -48,6 +48,11 @@ def read_operands(path: str) -> tuple[int | float | str, ...]:
                 f"{value!r}"
             )
     return values
+
+
+def operands_of(operand: Any) -> tuple[int | float | str, ...]:
+    """One operand, or a sequence of them, as a tuple."""
+    return (operand,) if isinstance(operand, int | float | str) else tuple(operand)
 
 
 @dataclass(frozen=True)

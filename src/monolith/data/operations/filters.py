@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from monolith.data.operations.comparison import Comparison, Operand, covers, read_operands
+from monolith.data.operations.comparison import (
+    Comparison,
+    Operand,
+    covers,
+    operands_of,
+    read_operands,
+)
 from monolith.data.operations.rows import (
     Ids,
     Mask,
@@ -150,11 +156,6 @@ class FilterByValue:
         """Which samples to keep."""
         array = column_of("[FilterByValue]", block, self.column)
         return self.comparison(array, keep_empty=self.keep_empty)
-
-
-def operands_of(operand: Any) -> tuple[int | float | str, ...]:
-    """One operand, or a sequence of them, as a tuple."""
-    return (operand,) if isinstance(operand, int | float | str) else tuple(operand)
 
 
 @dataclass(frozen=True)

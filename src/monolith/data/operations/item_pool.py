@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, repeat
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,14 @@ __all__ = ["Drawn", "ItemPool", "Moment"]
 
 _NEVER = -(1 << 62)  # the number of an item that was never stored
 _MIN_SPARE = 1 << 14  # rows that may be left over before the store is packed
-_COLUMNS = {
-    "__channel__": "channel",
-    "__item__": "item",
-    "__origin_cnt__": "num_seen",
-    "__sample_cnt__": "num_drawn",
-}
+_COLUMNS = MappingProxyType(
+    {
+        "__channel__": "channel",
+        "__item__": "item",
+        "__origin_cnt__": "num_seen",
+        "__sample_cnt__": "num_drawn",
+    }
+)
 _ROW = np.dtype([(name, np.int64) for name in (*_COLUMNS.values(), "number")])
 _Floats = npt.NDArray[np.float64]
 

@@ -243,7 +243,8 @@ class MultiLabel:
         kinds = [1] * len(self.pos_actions) + [2] * len(self.neg_actions)
         known = positions_in(best, [*self.pos_actions, *self.neg_actions], len(kinds))
         kind = np.array([*kinds, 0])[known] * ~actions.is_empty()
-        return np.array([INVALID_LABEL, self.pos_label, self.neg_label], np.float32)[kind]
+        values = np.array([INVALID_LABEL, self.pos_label, self.neg_label], np.float32)
+        return np.asarray(values[kind])
 
 
 def _head_id(head: int | str) -> int:

@@ -263,13 +263,17 @@ class Generated:
     save_every: int
     num_kept: int
     initial: Path | None
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        name = repr(self.generation)
+        if self.initial is not None:  # a state fits only the same pool
+            name += f" from {hashlib.sha256(self.initial.read_bytes()).hexdigest()[:16]}"
+        object.__setattr__(self, "name", name)
 
     def describe(self) -> list[str]:
         """See `Stage`."""
-        text = repr(self.generation)
-        if self.initial is not None:
-            text += f" from {hashlib.sha256(self.initial.read_bytes()).hexdigest()[:16]}"
-        return [*self.source.describe(), text]
+        return [*self.source.describe(), self.name]
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""

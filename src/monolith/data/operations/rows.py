@@ -90,15 +90,17 @@ def positions_in(values: Ids, known: Sequence[int], missing: int = -1) -> Ids:
     if not known:
         return np.full(len(values), missing)
     low, span = min(known), max(known) - min(known) + 1
+    places: Ids
     if span > _MAX_TABLE:
         found = pc.index_in(pa.array(values), value_set=pa.array(known, pa.int64()))
-        places: Ids = found.fill_null(missing).to_numpy().astype(np.int64)
+        places = found.fill_null(missing).to_numpy().astype(np.int64)
         return places
     table = np.full(span + 1, missing)  # one more for all that is outside
     for place in reversed(range(len(known))):
         table[known[place] - low] = place
     offsets = (values - low).view(np.uint64)  # what is below is large
-    return table.take(np.minimum(offsets, np.uint64(span)).view(np.int64), mode="clip")
+    places = table.take(np.minimum(offsets, np.uint64(span)).view(np.int64), mode="clip")
+    return places
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from monolith.data import FileQueue
 
+__all__ = ["create_dynamic_sharding_dataset"]
+
 
 def create_dynamic_sharding_dataset(
     glob_patterns: Sequence[str], name: str = "dynamic_sharding_dataset"
