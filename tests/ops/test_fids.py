@@ -158,6 +158,8 @@ def test_the_reserved_bit_is_refused():
         (lambda x: fids.switch_slot_v1(x, 1), "[switch_slot_v1] expected fids"),
         (lambda x: fids.switch_slot_v2(x, 1), "[switch_slot_v2] expected fids"),
         (lambda x: fids.extract_fid(x, 1), "[extract_fid] expected values"),
+        (lambda x: fids.combine_fids_v2(x, tensor(1), 1), "[combine_fids_v2] expected left"),
+        (lambda x: fids.combine_fids_v2(tensor(1), x, 1), "[combine_fids_v2] expected right"),
     ],
 )
 def test_fids_are_int64_tensors(call, name):

@@ -1,4 +1,8 @@
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monolith import data
 from monolith.data.operations import INVALID_LABEL, AddAction, InstanceReweight
@@ -48,6 +52,46 @@ def test_the_label_before_is_compared_with_the_one_that_counts():
     reweight = "4:2:-1"  # action 1 has no entry, so the label stays
     assert repeated([1], [4], -1.0, reweight) == [1.0]
     assert repeated([1], [4], 1.0, reweight) == [1.0] * 3
+
+
+def by_the_rules(actions, before, label, priority, weights):
+    """The labels of the replicas of one sample, in plain Python."""
+
+    def place(given):
+        listed = [priority.index(each) + 1 for each in given if each in priority]
+        return min(listed, default=1000) if given else 2000
+
+    def best(given):
+        return priority[place(given) - 1] if place(given) < 1000 else None
+
+    def count(given):
+        others = [each for each in given if each not in priority]
+        return (
+            math.prod(weights.get(each, (1,))[0] for each in [best(given), *others]) if given else 0
+        )
+
+    if place(before) <= place(actions):
+        return [label] if not before and not actions else []
+    label = weights.get(best(actions), (1, label))[1]
+    if best(before) not in weights:
+        return [label] * count(actions)
+    if weights[best(before)][1] != label:
+        return [label] * (count(before) + count(actions))
+    more = count(before) - count(actions)
+    return [-label if more > 0 else label] * abs(more)
+
+
+ACTIONS = st.lists(st.sampled_from(range(1, 8)), max_size=3, unique=True)
+
+
+@given(st.lists(st.tuples(ACTIONS, ACTIONS, st.sampled_from([-1.0, 1.0])), min_size=1))
+def test_replicas_are_those_of_the_rules(samples):
+    weights = {1: (3, 1.0), 2: (2, 1.0), 3: (1, -1.0), 6: (2, 1.0)}
+    text = ",".join(f"{a}:{w}:{int(label)}" for a, (w, label) in weights.items())
+    actions, before, labels = map(list, zip(*samples, strict=True))
+    given = block(actions=actions, pre_actions=before, label=labels)
+    expected = [x for each in samples for x in by_the_rules(*each, [2, 1, 3, 4], weights)]
+    assert rows(InstanceReweight("2,1,3,4", text)(given))["label"] == expected
 
 
 def test_samples_without_a_label_are_left_out():
