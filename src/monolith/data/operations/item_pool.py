@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import compress, count, repeat
 from pathlib import Path
 from types import MappingProxyType
 
@@ -149,7 +149,7 @@ class ItemPool:
         same = np.fromiter(map(seen.setdefault, keys, count()), np.int64, len(keys))
         is_new = self._find_new(place[at], np.append(before, 0)[place[at]], old_number, same)
         rows = self._append(channels[at[is_new]], items[at[is_new]], features, at[is_new])
-        self._latest.update(zip(_pick(keys, is_new), rows.tolist(), strict=True))
+        self._latest.update(zip(compress(keys, is_new.tolist()), rows.tolist(), strict=True))
         self._count(old_row, same, is_new, rows)
         for where in np.unique(place[at[is_new]]):
             channel, of_it = self._channels[where], place[at[is_new]] == where
@@ -350,10 +350,6 @@ class ItemPool:
             each.rows = np.flatnonzero(channels == each.id)
             self._rows["number"][each.rows] = np.arange(len(each.rows))
         self._latest = self._index()
-
-
-def _pick(keys: list[tuple[int, int]], mask: Mask) -> list[tuple[int, int]]:
-    return [keys[at] for at in np.flatnonzero(mask).tolist()]
 
 
 def _groups(values: Ids) -> tuple[Ids, Ids, Ids]:
