@@ -158,6 +158,8 @@ def test_the_reserved_bit_is_refused():
         (lambda x: fids.switch_slot_v1(x, 1), "[switch_slot_v1] expected fids"),
         (lambda x: fids.switch_slot_v2(x, 1), "[switch_slot_v2] expected fids"),
         (lambda x: fids.extract_fid(x, 1), "[extract_fid] expected values"),
+        (lambda x: fids.combine_fids_v2(x, tensor(1), 1), "[combine_fids_v2] expected left"),
+        (lambda x: fids.combine_fids_v2(tensor(1), x, 1), "[combine_fids_v2] expected right"),
     ],
 )
 def test_fids_are_int64_tensors(call, name):
@@ -184,3 +186,15 @@ def test_a_compiled_function_encodes_and_decodes(compiled):
 
 def test_a_compiled_function_extracts_fids(compiled):
     assert compiled(lambda x: fids.extract_fid(x, 4))(tensor(185)).tolist() == [1153447759131936]
+
+
+@given(INT64, INT64)
+def test_a_combined_fid_folds_the_signed_product(left, right):
+    folded = unsigned(left * right) ^ unsigned((left * right) >> 64)
+    expected = (505 << 48) | (folded & ((1 << 48) - 1))
+    assert fids.combine_fids_v2(tensor(left), tensor(right), 505).tolist() == [expected]
+
+
+def test_a_combined_fid_of_the_reference():
+    left, right = fids.encode_fid_v2(1, tensor(100)), fids.encode_fid_v2(2, tensor(200))
+    assert fids.combine_fids_v2(left, right, 505).tolist() == [142144871828835872]

@@ -161,6 +161,48 @@ class Columns:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{where} expected a column {column!r}, got {schema.names}{hint}")
 
+    def plus(self, adds: "Columns | None") -> "Columns":
+        """These columns, and others that are not yet among them.
+
+        Raises:
+            ValueError: both have a weight, or a time, and they are different columns.
+        """
+        if adds is None:
+            return self
+        for kind in ("weight", "time"):
+            old, new = getattr(self, kind), getattr(adds, kind)
+            if None not in (old, new) and old != new:
+                raise ValueError(
+                    f"[Columns.plus] expected the {kind} in column {old!r}, as before, got {new!r}"
+                )
+        known = self.names()
+        return Columns(
+            [*self.ids, *(each for each in adds.id_columns if each.name not in known)],
+            [*self.dense, *(each for each in adds.dense_columns if each.name not in known)],
+            [*self.labels, *(each for each in adds.label_columns if each.name not in known)],
+            self.weight or adds.weight,
+            self.time or adds.time,
+        )
+
+    def without(self, names: Sequence[str]) -> "Columns":
+        """These columns but some.
+
+        Raises:
+            ValueError: one of them is not there.
+        """
+        for name in names:
+            if name not in self.names():
+                raise ValueError(
+                    f"[Columns.without] expected columns of {self.names()}, got {name!r}"
+                )
+        return Columns(
+            [each for each in self.id_columns if each.name not in names],
+            [each for each in self.dense_columns if each.name not in names],
+            [each for each in self.label_columns if each.name not in names],
+            None if self.weight in names else self.weight,
+            None if self.time in names else self.time,
+        )
+
     @classmethod
     def infer(
         cls,

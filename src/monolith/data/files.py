@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from monolith.errors import DataLossError, NotFoundError
 
-__all__ = ["DataFile", "Paths", "find_files", "naming"]
+__all__ = ["DataFile", "Paths", "file_at", "find_files", "naming"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -58,6 +58,16 @@ class DataFile:
             return int(self.system.size(self.path))
         except FileNotFoundError as error:
             raise NotFoundError(f"[data] expected file {self.path!r}; it is gone") from error
+
+
+def file_at(path: str) -> DataFile:
+    """The file of exactly this name.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    system, inside = fsspec.core.url_to_fs(path)
+    return DataFile(system, inside, DataFile(system, inside, 0).size_now())
 
 
 def find_files(paths: Paths) -> list[DataFile]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from monolith.ops.native import load_native
 
-__all__ = ["cross_ids", "hash_strings"]
+__all__ = ["cross_ids", "hash_strings", "pairs"]
 
 _Keys = npt.NDArray[np.int64]
 
@@ -72,13 +72,13 @@ def cross_ids(rows: Sequence[tuple[_Keys, _Keys]]) -> tuple[_Keys, _Keys]:
     """
     (values, lengths), *others = rows
     for right, right_lengths in others:
-        left_at, right_at = _pairs(lengths, right_lengths)
+        left_at, right_at = pairs(lengths, right_lengths)
         values = _hash_pairs(values[left_at], right[right_at])
         lengths = lengths * right_lengths
     return values, lengths
 
 
-def _pairs(left: _Keys, right: _Keys) -> tuple[_Keys, _Keys]:
+def pairs(left: _Keys, right: _Keys) -> tuple[_Keys, _Keys]:
     """Which values of both sides make each combination."""
     per_left = np.repeat(right, left)  # combinations of each value of the left side
     left_at = np.repeat(np.arange(left.sum()), per_left)

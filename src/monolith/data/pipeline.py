@@ -1,7 +1,10 @@
 """From samples to batches: shuffle, shard, map, filter, batch, prefetch; with an exact state."""
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from monolith.data.cursor import Stage, State
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.file_source import FileSource
 from monolith.data.hashing import cross_ids
+from monolith.data.operations.draws import Draws, Sampled
+from monolith.data.operations.negatives import Generated, NegativeGen
 from monolith.data.prefetch import Made, Prefetch
 from monolith.errors import FailedPreconditionError
 
@@ -91,9 +96,66 @@ class Pipeline:
         _check_positive("shuffle", "samples", num_samples)
         return self._then(stages.Shuffle(stages.Blocks(self.stage, num_samples), seed))
 
-    def map(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> "Pipeline":
-        """Change blocks by a function of a block; it keeps the columns and their types."""
-        return self._then(stages.Map(self.stage, function, _name_of(function)))
+    def map(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        *,
+        adds: Columns | None = None,
+    ) -> "Pipeline":
+        """Change blocks by a function of a block, such as those of `monolith.data.operations`.
+
+        Args:
+            function: it keeps the columns that it does not change.
+            adds: new columns that it gives; the function's own `adds` unless given.
+        """
+        columns = self.columns.plus(adds or getattr(function, "adds", None))
+        stage = stages.Map(self.stage, function, _name_of(function))
+        return replace(self, stage=stage, columns=columns)
+
+    def sample(self, function: Callable[[pa.RecordBatch, Draws], pa.RecordBatch]) -> "Pipeline":
+        """Keep, drop or change samples by chance, as `operations.NegativeSample` does.
+
+        Args:
+            function: of a block and of its random numbers, which depend on seed, epoch and number
+                of the sample; new columns as its `adds`.
+        """
+        columns = self.columns.plus(getattr(function, "adds", None))
+        stage = Sampled(self.stage, function, _name_of(function))
+        return replace(self, stage=stage, columns=columns)
+
+    def generate_negatives(
+        self,
+        generation: NegativeGen,
+        *,
+        pool_folder: str | os.PathLike[str] | None = None,
+        save_every: int = 1_000_000,
+        num_kept: int = 4,
+        initial_pool: str | os.PathLike[str] | None = None,
+    ) -> "Pipeline":
+        """Add negatives with items of a pool to each positive.
+
+        The pool is a part of the state that is too large for it. To go on at a state, what came
+        after the last save of the pool is read again; without a folder, the epoch from its begin.
+
+        Args:
+            generation: what to generate.
+            pool_folder: of this pipeline alone, for files of the pool.
+            save_every: samples between two saves.
+            num_kept: files that stay; a state that names an older one cannot be resumed.
+            initial_pool: a file to begin every epoch with.
+        """
+        _check_positive("generate_negatives", "save_every", save_every)
+        _check_positive("generate_negatives", "num_kept", num_kept)
+        folder = None if pool_folder is None else Path(pool_folder)
+        initial = None if initial_pool is None else Path(initial_pool)
+        stage = Generated(self.stage, generation, folder, save_every, num_kept, initial)
+        return replace(self, stage=stage, columns=self.columns.plus(generation.adds))
+
+    def drop(self, *names: str) -> "Pipeline":
+        """Leave out columns that operations needed and the model does not."""
+        columns, dropped = self.columns.without(names), list(names)
+        stage = stages.Map(self.stage, lambda block: block.drop_columns(dropped), f"drop {dropped}")
+        return replace(self, stage=stage, columns=columns)
 
     def filter(self, keeps: _Keep) -> "Pipeline":
         """Keep the samples for which a function of a block is true: an array of booleans.
@@ -273,6 +335,10 @@ def _mask_of(keeps: _Keep) -> Callable[[pa.RecordBatch, int], npt.NDArray[np.boo
 
 
 def _name_of(function: Callable[..., Any]) -> str:
+    if is_dataclass(function):  # with what it was made of: a state fits only the same
+        text = repr(function)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return text if len(text) < 200 else f"{type(function).__qualname__} {digest}"
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples
+from monolith.data.file_queue import QueueReader, QueueSource
 from monolith.data.file_source import FileFormat, FileSource
 from monolith.data.files import Paths, find_files, naming
 from monolith.data.memory import SyntheticSource, TableSource, as_table
@@ -20,7 +21,7 @@ OnError = Literal["raise", "skip"]
 
 
 def from_files(
-    paths: Paths,
+    paths: Paths | QueueReader,
     file_format: FileFormat,
     *,
     columns: Columns | None = None,
@@ -30,7 +31,8 @@ def from_files(
     """Samples of files of one format.
 
     Args:
-        paths: files, globs or directories, on local disks or wherever fsspec reaches.
+        paths: files, globs or directories, on local disks or wherever fsspec reaches; or
+            `FileQueue.reader`, the files that a worker gets of a queue, which needs `columns`.
         file_format: how they are read.
         columns: what to take; unless given, everything, as `Columns.infer` says.
         label: column of the label, or of several; only without `columns`.
@@ -41,6 +43,10 @@ def from_files(
         ValueError: a column is missing, or the arguments exclude each other.
     """
     bad = _bad(on_error)
+    if isinstance(paths, QueueReader):
+        if columns is None:
+            raise ValueError("[data] expected columns for the files of a queue; give columns=")
+        return Pipeline(QueueSource(paths, file_format, columns, bad), columns, bad)
     files = find_files(paths)
     with naming(files[0]):
         schema = file_format.schema(files[0])
@@ -65,18 +71,18 @@ def _bad(on_error: str) -> BadSamples:
     return BadSamples(on_error == "skip")
 
 
-def parquet(paths: Paths, **options: Any) -> Pipeline:
+def parquet(paths: Paths | QueueReader, **options: Any) -> Pipeline:
     """Samples of Parquet files; options as in `from_files`."""
     return from_files(paths, ParquetFormat(), **options)
 
 
-def arrow(paths: Paths, **options: Any) -> Pipeline:
+def arrow(paths: Paths | QueueReader, **options: Any) -> Pipeline:
     """Samples of Arrow IPC files, also of streams; options as in `from_files`."""
     return from_files(paths, ArrowFormat(), **options)
 
 
 def csv(
-    paths: Paths,
+    paths: Paths | QueueReader,
     *,
     separator: str = ",",
     names: Sequence[str] | None = None,
@@ -101,7 +107,10 @@ def csv(
 
 
 def jsonl(
-    paths: Paths, *, types: Mapping[str, pa.DataType | str] | None = None, **options: Any
+    paths: Paths | QueueReader,
+    *,
+    types: Mapping[str, pa.DataType | str] | None = None,
+    **options: Any,
 ) -> Pipeline:
     """Samples of files with a JSON object on each line, also compressed ones, as `csv`."""
     return from_files(paths, JsonLinesFormat(types or {}), **options)

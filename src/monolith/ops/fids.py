@@ -17,6 +17,7 @@ from monolith.ops.splits import name_of
 
 __all__ = [
     "check_fid_v2",
+    "combine_fids_v2",
     "convert_fid_v1_to_v2",
     "decode_fid_v1",
     "decode_fid_v2",
@@ -137,6 +138,25 @@ def extract_fid(values: torch.Tensor, slot: int) -> torch.Tensor:
     e = (c ^ d) * _CITY_MUL
     e = (d ^ e ^ _shifted(e, 47)) * _CITY_MUL
     return encode_fid_v2(slot, (e ^ _shifted(e, 47)) * _CITY_MUL)
+
+
+def combine_fids_v2(left: torch.Tensor, right: torch.Tensor, slot: int) -> torch.Tensor:
+    """Fids v2 of pairs: the two halves of the signed 128-bit product, combined by XOR.
+
+    Example:
+        >>> left = encode_fid_v2(1, torch.tensor([100]))
+        >>> combine_fids_v2(left, encode_fid_v2(2, torch.tensor([200])), 505)
+        tensor([142144871828835872])
+    """
+    left = _as_int64("[combine_fids_v2]", "left", left)
+    right = _as_int64("[combine_fids_v2]", "right", right)
+    # By halves of 32 bits: the low ones are unsigned, the high ones signed.
+    low = (1 << 32) - 1
+    a, b = left & low, right & low
+    middle = (left >> 32) * b + _shifted(a * b, 32)
+    other = a * (right >> 32) + (middle & low)
+    high = (left >> 32) * (right >> 32) + (middle >> 32) + (other >> 32)
+    return encode_fid_v2(slot, high ^ (left * right))
 
 
 def _shifted(x: torch.Tensor, bits: int) -> torch.Tensor:

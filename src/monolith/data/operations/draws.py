@@ -1,0 +1,90 @@
+"""Operations that draw random numbers, which depend on seed, epoch and number of the sample."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from monolith.data.cursor import Cursor, Over, Stage, State, source_state
+from monolith.data.order import uniform
+
+__all__ = ["Draws", "Sampled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Random numbers of the samples of a block, the same whatever blocks they come in.
+
+    Args:
+        epoch: of the pass.
+        first: number of the block's first sample in the epoch, counted where the operation stands.
+
+    Example:
+        >>> bool((Draws(0, 5).uniform(2, 7) == Draws(0, 4).uniform(3, 7)[1:]).all())
+        True
+    """
+
+    epoch: int
+    first: int
+
+    def uniform(self, count: int, seed: int, stream: int = 0) -> npt.NDArray[np.float64]:
+        """A number in [0, 1) for each sample; another one for each stream."""
+        return uniform(count, seed, self.epoch, stream, first=self.first)
+
+    def uniforms(
+        self, count: int, width: int, seed: int, stream: int = 0
+    ) -> npt.NDArray[np.float64]:
+        """`width` numbers in [0, 1) for each sample, (count, width)."""
+        numbers = uniform(count * width, seed, self.epoch, stream, first=self.first * width)
+        return numbers.reshape(count, width)
+
+    def after(self, num_samples: int) -> "Draws":
+        """Of the samples that follow."""
+        return Draws(self.epoch, self.first + num_samples)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A function of each block and of its random numbers.
+
+    Args:
+        source: stage before it.
+        function: gives a block with the same or another number of samples.
+        name: for descriptions.
+        counts: samples that came in and went out, of all passes in this process.
+    """
+
+    source: Stage
+    function: Callable[[pa.RecordBatch, Draws], pa.RecordBatch]
+    name: str
+    counts: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0})
+
+    def describe(self) -> list[str]:
+        """See `Stage`."""
+        return [*self.source.describe(), f"sample {self.name}"]
+
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
+        """See `Stage`."""
+        source = self.source.open(epoch, source_state(state))
+        return _SampledCursor(self, source, epoch, 0 if state is None else state["first"])
+
+
+class _SampledCursor(Over):
+    def __init__(self, stage: Sampled, source: Cursor, epoch: int, first: int) -> None:
+        super().__init__(source)
+        self._stage, self._epoch, self._first = stage, epoch, first
+
+    def next(self) -> pa.RecordBatch | None:
+        while (block := self._source.next()) is not None:
+            out = self._stage.function(block, Draws(self._epoch, self._first))
+            self._first += block.num_rows
+            self._stage.counts["in"] += block.num_rows
+            self._stage.counts["out"] += out.num_rows
+            if out.num_rows:
+                return out
+        return None
+
+    def state(self) -> State:
+        return {"source": self._source.state(), "first": self._first}

@@ -1,0 +1,39 @@
+"""Labels and weights as numpy arrays."""
+
+import numpy as np
+import pyarrow as pa
+
+from monolith.data.operations.rows import Floats, floats_of, set_column
+
+__all__ = ["INVALID_LABEL", "label_of", "set_labels", "times_weight"]
+
+INVALID_LABEL = float(np.finfo(np.float32).min)  # -3.4028235e+38
+
+
+def label_of(where: str, block: pa.RecordBatch, name: str, index: int) -> Floats:
+    """One of the labels of each sample.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    labels = floats_of(where, block, name)
+    if not 0 <= index < labels.shape[1]:
+        raise ValueError(
+            f"{where} expected a label index from 0 to {labels.shape[1] - 1}, got {index} "
+            f"(column {name!r})"
+        )
+    column: Floats = labels[:, index]
+    return column
+
+
+def times_weight(block: pa.RecordBatch, name: str, factors: Floats) -> pa.RecordBatch:
+    """The block with weights multiplied by factors; they are 1 where there is no such column."""
+    if name in block.schema.names:
+        factors = floats_of("[weight]", block, name)[:, 0] * factors
+    return set_column(block, name, factors)
+
+
+def set_labels(block: pa.RecordBatch, name: str, labels: Floats) -> pa.RecordBatch:
+    """The block with labels (n, width) in place of others of the same width."""
+    is_wide = pa.types.is_fixed_size_list(block.column(name).type)
+    return set_column(block, name, labels if is_wide else labels[:, 0])

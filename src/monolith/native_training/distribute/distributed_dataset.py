@@ -1,0 +1,14 @@
+"""Import path of the reference system; see `monolith.data.FileQueue`."""
+
+from collections.abc import Sequence
+
+from monolith.data import FileQueue
+
+__all__ = ["create_dynamic_sharding_dataset"]
+
+
+def create_dynamic_sharding_dataset(
+    glob_patterns: Sequence[str], name: str = "dynamic_sharding_dataset"
+) -> FileQueue:
+    """Names of files, which workers share out; iterate it, or give its readers to a source."""
+    return FileQueue(glob_patterns, name=name)
