@@ -52,7 +52,7 @@ from tests.data.record_bytes import (
         (example({"a": put_bytes(2, put_fixed32(1, 1.0))}), "expected the field's wire type"),
         (example({"d": put_bytes(2, fids(1))}), "'d'.: expected numbers, got strings or fids"),
         (example({"d": put_bytes(6, put_bytes(1, b"x"))}), "'d'.: expected numbers, got strings or"),
-        (put_bytes(100, b"\x12"), "byte 4: LineId: expected the field's wire type"),
+        (put_bytes(100, b"\x12"), "byte 4: LineId .column 'line_id.uid'.: expected the field's"),
         (put_bytes(100, b"\x18"), "LineId: expected a whole number"),
         (example({"__LINE_ID__": b"\x32\x09"}), "__LINE_ID__: expected a length within"),
         (example({"__LINE_ID__": put_bytes(6, put_bytes(1, b"\x18"))}), "LineId: expected a whole"),
