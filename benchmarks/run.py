@@ -40,6 +40,7 @@ STAGES = (
     "packing",
     "input",
     "layout",
+    "records",
 )
 
 

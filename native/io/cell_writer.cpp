@@ -67,7 +67,7 @@ bool CellWriter::append_numbers(Column& column, Number number, Wire data, const 
   }
   if (data.is_done()) return true;
   return column.is_ids ? append_to_ids(column, number, data, field)
-                            : append_to_floats(column, number, data, field);
+                       : append_to_floats(column, number, data, field);
 }
 
 bool CellWriter::append_one(Column& column, Number number, Wire& wire, const char* field) {
@@ -105,7 +105,11 @@ bool CellWriter::has_room(Column& column, size_t more, const Wire& wire, const c
     column.ids.room(more);
     return true;
   }
-  error = {Fault::kTooLarge, wire.at, field, &column, static_cast<int64_t>(kMaxIds),
+  error = {Fault::kTooLarge,
+           wire.at,
+           field,
+           &column,
+           static_cast<int64_t>(kMaxIds),
            static_cast<int64_t>(column.ids.size() + more)};
   return false;
 }
@@ -134,9 +138,8 @@ bool CellWriter::append_varints(Column& column, Wire data, const char* field) {
   size_t count = 0;
   for (; !data.is_done(); ++count) {
     uint64_t value = 0;
-    const size_t size = readable_end - data.at >= 8
-                            ? varint_of_word(load<uint64_t>(data.at), value)
-                            : 0;
+    const size_t size =
+        readable_end - data.at >= 8 ? varint_of_word(load<uint64_t>(data.at), value) : 0;
     if (size != 0 && size <= data.left()) [[likely]] {
       data.at += size;
     } else if (!data.varint(value)) {
@@ -185,7 +188,11 @@ bool CellWriter::finish_floats(Column& column, const uint8_t* at, const char* fi
 bool CellWriter::fail_count(Column& column, size_t got, const uint8_t* at,
                             const char* field) noexcept {
   const int64_t expected = column.is_ids ? 1 : column.width;
-  error = {got == 0 ? Fault::kMissing : Fault::kCount, at, field, &column, expected,
+  error = {got == 0 ? Fault::kMissing : Fault::kCount,
+           at,
+           field,
+           &column,
+           expected,
            static_cast<int64_t>(got)};
   return false;
 }

@@ -77,7 +77,7 @@ class CellWriter {
   // One number, or many packed ones, of a field with this tag.
   bool append_field(Column& column, Number number, Wire& wire, uint32_t tag, const char* field);
 
-  bool append_packed(Column& column, Number number, Wire data, const char* field) {
+  bool append_packed(Column& column, Number number, const Wire& data, const char* field) {
     // One id, or as many floats as a row has: most features are that.
     if (column.is_ids && number == Number::kFixed64 && data.left() == 8) [[likely]] {
       append_id(column, load<int64_t>(data.at));

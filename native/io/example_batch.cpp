@@ -150,8 +150,12 @@ void RecordDecoder::end_list(const Target& target, int64_t rows, bool is_shared)
 
 bool RecordDecoder::finish_batch(const uint8_t* at, int64_t batch_size) {
   if (batch_size < 0 || batch_size > kMaxRows) {
-    cells_.error = {batch_size < 0 ? Fault::kBatchSize : Fault::kTooLarge, at,
-                    "ExampleBatch.batch_size", nullptr, kMaxRows, batch_size};
+    cells_.error = {batch_size < 0 ? Fault::kBatchSize : Fault::kTooLarge,
+                    at,
+                    "ExampleBatch.batch_size",
+                    nullptr,
+                    kMaxRows,
+                    batch_size};
     return false;
   }
   const auto rows = static_cast<size_t>(batch_size);
@@ -209,8 +213,8 @@ bool RecordDecoder::share(Column& column, const uint8_t* at, size_t rows) {
   const auto count = static_cast<size_t>(splits[1] - splits[0]);
   const auto begin = static_cast<size_t>(splits[0]);
   if (static_cast<int64_t>(count * rows) > kMaxShared || begin + count * rows > INT32_MAX) {
-    cells_.error = {Fault::kTooLarge, at, kList, &column, kMaxShared,
-                    static_cast<int64_t>(count * rows)};
+    cells_.error = {Fault::kTooLarge, at,         kList,
+                    &column,          kMaxShared, static_cast<int64_t>(count * rows)};
     return false;
   }
   column.ids.resize(begin);

@@ -15,7 +15,7 @@ struct FrameOptions {
   bool has_sort_id = false;
   bool kafka_dump = false;
   bool checks_crc = true;
-  uint32_t record_type = 0;          // of a lagrangex header; 0 in the header fits every type
+  uint32_t record_type = 0;            // of a lagrangex header; 0 in the header fits every type
   size_t max_bytes = size_t{1} << 27;  // of a record, or of a sort id
 };
 

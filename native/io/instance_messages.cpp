@@ -15,7 +15,8 @@ struct Payload {
 };
 // By field number; 1 is the name.
 constexpr Payload kPayloads[] = {
-    {}, {},
+    {},
+    {},
     {Number::kFixed64, false, "Feature.fid"},
     {Number::kFloat, false, "Feature.float_value"},
     {Number::kVarint, false, "Feature.int64_value"},
@@ -32,10 +33,9 @@ constexpr float kLargestHalf = 65504;
 
 float from_half(uint16_t half) noexcept {
   const int exponent = half >> 10 & 31, fraction = half & 1023;
-  float value = exponent == 31 ? kLargestHalf
-                : exponent == 0
-                    ? std::ldexp(static_cast<float>(fraction), -24)
-                    : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+  float value = exponent == 31  ? kLargestHalf
+                : exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
   return half >> 15 ? -value : value;
 }
 
@@ -169,8 +169,12 @@ bool RecordDecoder::parse_quantized(Column& column, Wire bytes) {
   const bool is_half = width <= kMaxHalves;
   const size_t expected = is_half ? size_t{2} * width : size_t{4} + width;
   if (bytes.left() != expected) {
-    cells_.error = {Fault::kCount, bytes.at, "Feature.bytes_value", &column,
-                    static_cast<int64_t>(expected), static_cast<int64_t>(bytes.left())};
+    cells_.error = {Fault::kCount,
+                    bytes.at,
+                    "Feature.bytes_value",
+                    &column,
+                    static_cast<int64_t>(expected),
+                    static_cast<int64_t>(bytes.left())};
     return false;
   }
   float* out = column.floats.data() + cells_.row() * width;

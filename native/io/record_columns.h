@@ -65,8 +65,8 @@ class Array {
 struct ColumnSpec {
   std::string name;
   bool is_ids = true;
-  uint32_t width = 1;        // floats of a row
-  bool has_fill = false;     // a row with fewer floats is filled up
+  uint32_t width = 1;     // floats of a row
+  bool has_fill = false;  // a row with fewer floats is filled up
   float fill = 0;
   bool takes_first = false;  // of more floats than the width the first are taken
   bool is_one_each = false;  // ids: a row has exactly one

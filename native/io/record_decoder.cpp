@@ -7,9 +7,9 @@ namespace monolith {
 
 namespace {
 
-constexpr size_t kMaxExpected = 4096;  // features whose order is remembered
-constexpr size_t kMaxName = 127;      // bytes of a name that is remembered
-constexpr size_t kNamePrefix = 2;     // its tag and its length
+constexpr size_t kMaxExpected = 4096;   // features whose order is remembered
+constexpr size_t kMaxName = 127;        // bytes of a name that is remembered
+constexpr size_t kNamePrefix = 2;       // its tag and its length
 constexpr size_t kBlockRows = 1 << 18;  // a small batch may stand for many rows
 constexpr std::string_view kLinePrefix = "line_id.";
 
@@ -20,20 +20,13 @@ struct LineName {
   bool is_repeated;
 };
 constexpr LineName kLineNames[] = {
-    {"uid", 2, Number::kFixed64, false},
-    {"req_time", 3, Number::kVarint, false},
-    {"item_id", 4, Number::kFixed64, false},
-    {"actions", 6, Number::kVarint, true},
-    {"chnid", 19, Number::kVarint, false},
-    {"pre_actions", 23, Number::kVarint, true},
-    {"sample_rate", 27, Number::kFloat, false},
-    {"special_strategies", 39, Number::kVarint, true},
-    {"device_type", 41, Number::kBytes, false},
-    {"cid", 48, Number::kBytes, false},
-    {"user_id", 49, Number::kBytes, false},
-    {"is_draw", 87, Number::kVarint, false},
-    {"rank", 145, Number::kVarint, false},
-    {"data_source_name", 235, Number::kBytes, false},
+    {"uid", 2, Number::kFixed64, false},        {"req_time", 3, Number::kVarint, false},
+    {"item_id", 4, Number::kFixed64, false},    {"actions", 6, Number::kVarint, true},
+    {"chnid", 19, Number::kVarint, false},      {"pre_actions", 23, Number::kVarint, true},
+    {"sample_rate", 27, Number::kFloat, false}, {"special_strategies", 39, Number::kVarint, true},
+    {"device_type", 41, Number::kBytes, false}, {"cid", 48, Number::kBytes, false},
+    {"user_id", 49, Number::kBytes, false},     {"is_draw", 87, Number::kVarint, false},
+    {"rank", 145, Number::kVarint, false},      {"data_source_name", 235, Number::kBytes, false},
 };
 
 }  // namespace
@@ -153,8 +146,12 @@ RecordBlock RecordDecoder::decode(const uint8_t* data, size_t size) {
       block.needed = frame.needed;
       break;
     }
-    RecordError error{frame.fault, at + frame.at, "frame", nullptr,
-                      static_cast<int64_t>(frames_.max_bytes), static_cast<int64_t>(frame.got)};
+    RecordError error{frame.fault,
+                      at + frame.at,
+                      "frame",
+                      nullptr,
+                      static_cast<int64_t>(frames_.max_bytes),
+                      static_cast<int64_t>(frame.got)};
     if (frame.state == Frame::State::kBroken) {
       block.broken = describe(error).first;
       block.broken_at = block.consumed + frame.at;

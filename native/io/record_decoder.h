@@ -28,9 +28,9 @@ struct DecoderOptions {
 
 // What is wrong with a record, or with one row of a batch.
 struct BadRecord {
-  size_t record;    // of the block
-  size_t at;        // byte of the data
-  int64_t row;      // of the block, whose values are there all the same; -1: the record has no rows
+  size_t record;  // of the block
+  size_t at;      // byte of the data
+  int64_t row;    // of the block, whose values are there all the same; -1: the record has no rows
   std::string text;    // with its numbers
   std::string reason;  // without them
 };
@@ -76,7 +76,8 @@ class RecordDecoder {
   bool find_slot(const std::string& name, int32_t column);
   void begin_block();
   void add_record(RecordBlock& block, const uint8_t* data, Wire record, uint32_t key);
-  void add_bad(RecordBlock& block, const uint8_t* data, const RecordError& error, int64_t row) const;
+  void add_bad(RecordBlock& block, const uint8_t* data, const RecordError& error,
+               int64_t row) const;
   const Target& target_of(Wire name, size_t position);
 
   bool parse_record(Wire record);
@@ -87,7 +88,7 @@ class RecordDecoder {
   bool finish_row(Wire record);
 
   bool parse_tf_features(Wire map, size_t& position);
-  bool parse_named_feature(Wire entry, size_t position) {
+  bool parse_named_feature(const Wire& entry, size_t position) {
     // The usual entry: the name of the record before, and a list of numbers.
     if (position < expected_.size() && starts_with(entry, expected_[position].name)) [[likely]] {
       Wire rest{entry.at + expected_[position].name.size(), entry.end}, list;
@@ -98,7 +99,7 @@ class RecordDecoder {
     return parse_any_named_feature(entry, position);
   }
   static bool starts_with(const Wire& wire, const std::string& begin) noexcept;
-  bool parse_packed(const Target& target, uint32_t payload, Wire list);
+  bool parse_packed(const Target& target, uint32_t payload, const Wire& list);
   bool parse_any_named_feature(Wire entry, size_t position);
   bool parse_parts(const Target& target, Wire last, const std::vector<Wire>& before);
   bool parse_feature(Column& column, Wire feature, uint32_t& payload);
@@ -141,7 +142,7 @@ class RecordDecoder {
   std::array<LineField, 256> line_fields_;  // by number in LineId
   std::vector<int32_t> slots_, lines_;      // the columns of these
   int32_t label_ = -1, weight_ = -1, value_ = -1, key_ = -1;
-  std::vector<int32_t> awaited_;  // columns that are filled where a record does not start them
+  std::vector<int32_t> awaited_;    // columns that are filled where a record does not start them
   std::vector<size_t> ids_before_;  // of each column, in the block before
 
   // Of the record that is being read.

@@ -124,7 +124,7 @@ bool RecordDecoder::starts_with(const Wire& wire, const std::string& begin) noex
 }
 
 // One packed list, of a payload of Feature.
-bool RecordDecoder::parse_packed(const Target& target, uint32_t payload, Wire list) {
+bool RecordDecoder::parse_packed(const Target& target, uint32_t payload, const Wire& list) {
   if (target.what == What::kNothing) return true;
   const bool is_tf = options_.type == RecordType::kTfExample;
   const Payload kNothing{};
@@ -285,9 +285,9 @@ bool RecordDecoder::parse_line_id(Wire message, int priority) {
       message.fault = Fault::kWireType;
       return cells_.fail(message, "LineId", column);
     }
-    const bool is_wanted = column != nullptr && (field.is_repeated
-                                                     ? cells_.resume(*column, priority)
-                                                     : cells_.start(*column, priority));
+    const bool is_wanted =
+        column != nullptr &&
+        (field.is_repeated ? cells_.resume(*column, priority) : cells_.start(*column, priority));
     if (!is_wanted) {
       if (!message.skip(tag)) return cells_.fail(message, "LineId");
     } else if (!cells_.append_field(*column, field.number, message, tag, "LineId")) {

@@ -1,7 +1,7 @@
 // Reads the wire format of protobuf out of memory that may hold anything.
 //
-// Every length is checked before it is used. A call that returns false has set `fault` and left `at`
-// at the place; what it was asked for is not set. Owns nothing; not for two threads at once.
+// Every length is checked before it is used. A call that returns false has set `fault` and left
+// `at` at the place; what it was asked for is not set. Owns nothing; not for two threads at once.
 #pragma once
 
 #include <cstddef>
@@ -120,8 +120,8 @@ struct Wire {
     return varint(value);
   }
 
-  // The usual way to write a list into a field 2: the field's tag and length, those of a payload, and
-  // those of one packed field 1, each to the end of the one around it; all lengths below 128.
+  // The usual way to write a list into a field 2: the field's tag and length, those of a payload,
+  // and those of one packed field 1, each to the end of the one around it; all lengths below 128.
   // Gives the field number of the payload and its bytes, or 0 and nothing else.
   uint32_t packed_feature(Wire& payload) noexcept {
     constexpr uint64_t kTags = uint64_t{2 << 3 | kBytesType} | uint64_t{1 << 3 | kBytesType} << 32;

@@ -67,10 +67,11 @@ Bytes good(RecordType type) {
                    put(9, join({put(1, "a"), put(2, words({1}))})),
                    put(9, join({put(1, "d"), put(5, "UE_QTZ1234")}))});
     default:
-      return join({put(1, join({put(1, "a"), put(2, ids), put(2, ids)})),
-                   put(1, join({put(1, "d"), put(2, floats), put_number(3, 1)})),
-                   put(1, join({put(1, "__LINE_ID__"), put(2, put(6, put(1, line))), put(2, Bytes())})),
-                   put_number(3, 2)});
+      return join(
+          {put(1, join({put(1, "a"), put(2, ids), put(2, ids)})),
+           put(1, join({put(1, "d"), put(2, floats), put_number(3, 1)})),
+           put(1, join({put(1, "__LINE_ID__"), put(2, put(6, put(1, line))), put(2, Bytes())})),
+           put_number(3, 2)});
   }
 }
 
@@ -93,8 +94,8 @@ void mutate(Bytes& bytes, std::mt19937_64& random) {
         if (at < bytes.size()) *place = static_cast<uint8_t>(random());
         break;
       case 1:
-        bytes.erase(place, bytes.begin() + static_cast<ptrdiff_t>(
-                                               std::min(bytes.size(), at + random() % 8)));
+        bytes.erase(place, bytes.begin() +
+                               static_cast<ptrdiff_t>(std::min(bytes.size(), at + random() % 8)));
         break;
       default:
         bytes.insert(place, static_cast<uint8_t>(random()));
@@ -126,7 +127,7 @@ void check_records(RecordType type) {
   RecordDecoder decoder(specs(), {type, false, false}, {});
   std::mt19937_64 random(static_cast<uint64_t>(type));
   size_t num_bad = 0;
-  constexpr int kCount = 20'000;
+  constexpr int kCount = 8'000;
   for (int i = 0; i < kCount; ++i) {
     Bytes bytes = good(type);
     mutate(bytes, random);
@@ -142,7 +143,7 @@ void check_records(RecordType type) {
 
 void check_frames() {
   std::mt19937_64 random(1);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 8'000; ++i) {
     FrameOptions options;
     options.is_tfrecord = i % 5 == 4;
     options.checks_crc = i % 10 < 5;
@@ -150,7 +151,8 @@ void check_frames() {
     options.kafka_dump_prefix = options.has_sort_id = i % 5 == 2;
     options.kafka_dump = i % 5 == 3;
     const Bytes record = good(RecordType::kExample);
-    Bytes bytes = join({words({0, 0}), words({record.size()}), record, words({record.size()}), record});
+    Bytes bytes =
+        join({words({0, 0}), words({record.size()}), record, words({record.size()}), record});
     mutate(bytes, random);
     const Exact data(bytes);
     RecordDecoder decoder(specs(), {RecordType::kExample, false, false}, options);

@@ -45,7 +45,9 @@ def v2(slot, signature):
 
 
 def parse(kind, records, ids=(), dense=(), labels=(), **options):
-    columns = data.Columns(ids, dense, labels, options.pop("weight", None), options.pop("time", None))
+    columns = data.Columns(
+        ids, dense, labels, options.pop("weight", None), options.pop("time", None)
+    )
     return data.RecordParser(kind, columns, **options)(records)
 
 

@@ -29,8 +29,14 @@ from tests.data.record_bytes import (
     [
         (b"\x0a", "byte 1: Example.named_feature: expected a whole number, got the end"),
         (b"\xff" * 11, "byte 0: Example: expected a varint of at most 10 bytes, got a longer one"),
-        (b"\x0a\x7f", "byte 1: Example.named_feature: expected a length within the message, got one"),
-        (b"\x0a" + varint(1 << 62), "expected a length within the message, got one beyond its 9 by"),
+        (
+            b"\x0a\x7f",
+            "byte 1: Example.named_feature: expected a length within the message, got one",
+        ),
+        (
+            b"\x0a" + varint(1 << 62),
+            "expected a length within the message, got one beyond its 9 by",
+        ),
         (b"\x00", "byte 0: Example: expected a field number from 1 to 536870911, got another"),
         (varint(1 << 35), "Example: expected a field number"),
         (put_varint(1, 5), "Example.named_feature: expected the field's wire type, got another"),
@@ -43,15 +49,36 @@ from tests.data.record_bytes import (
         (varint(9 << 3 | 1) + b"1234", "Example: expected a whole number"),
         (put_bytes(1, b"\x0a\x05"), "byte 3: named_feature: expected a length within"),
         (put_bytes(1, put_varint(1, 1)), "named_feature: expected the field's wire type"),
-        (example({"a": b"\x12\x05"}), "byte 8: Feature.fid_v2_list .column 'a'.: expected a length"),
-        (example({"a": put_varint(2, 1)}), "Feature.fid_v2_list .column 'a'.: expected the field's"),
-        (example({"a": put_bytes(12, b"1")}), "Feature.int64_value .column 'a'.: expected the field"),
-        (example({"a": put_bytes(2, put_bytes(1, b"123"))}), "expected whole packed numbers, got a p"),
-        (example({"a": put_bytes(3, floats(1))}), "Feature.float_list .column 'a'.: expected ids, got"),
-        (example({"a": put_bytes(5, put_bytes(1, b"\x80"))}), "int64_list .* expected a whole number"),
+        (
+            example({"a": b"\x12\x05"}),
+            "byte 8: Feature.fid_v2_list .column 'a'.: expected a length",
+        ),
+        (
+            example({"a": put_varint(2, 1)}),
+            "Feature.fid_v2_list .column 'a'.: expected the field's",
+        ),
+        (
+            example({"a": put_bytes(12, b"1")}),
+            "Feature.int64_value .column 'a'.: expected the field",
+        ),
+        (
+            example({"a": put_bytes(2, put_bytes(1, b"123"))}),
+            "expected whole packed numbers, got a p",
+        ),
+        (
+            example({"a": put_bytes(3, floats(1))}),
+            "Feature.float_list .column 'a'.: expected ids, got",
+        ),
+        (
+            example({"a": put_bytes(5, put_bytes(1, b"\x80"))}),
+            "int64_list .* expected a whole number",
+        ),
         (example({"a": put_bytes(2, put_fixed32(1, 1.0))}), "expected the field's wire type"),
         (example({"d": put_bytes(2, fids(1))}), "'d'.: expected numbers, got strings or fids"),
-        (example({"d": put_bytes(6, put_bytes(1, b"x"))}), "'d'.: expected numbers, got strings or"),
+        (
+            example({"d": put_bytes(6, put_bytes(1, b"x"))}),
+            "'d'.: expected numbers, got strings or",
+        ),
         (put_bytes(100, b"\x12"), "byte 4: LineId .column 'line_id.uid'.: expected the field's"),
         (put_bytes(100, b"\x18"), "LineId: expected a whole number"),
         (example({"__LINE_ID__": b"\x32\x09"}), "__LINE_ID__: expected a length within"),
@@ -74,7 +101,11 @@ def test_what_is_wrong_is_named_with_its_place(record, text):
         ("instance", b"\x0a\x03123", "Instance.fid: expected whole packed numbers"),
         ("instance", b"\x09123", "Instance.fid: expected a whole number"),
         ("instance", put_bytes(9, b"\x0a\x09"), "Instance.feature: expected a length"),
-        ("instance", put_bytes(9, put_bytes(1, b"a") + put_varint(2, 1)), "Feature.fid .*wire type"),
+        (
+            "instance",
+            put_bytes(9, put_bytes(1, b"a") + put_varint(2, 1)),
+            "Feature.fid .*wire type",
+        ),
         ("instance", put_bytes(9, put_bytes(1, b"a") + put_fixed32(6, 1)), "fid_list .*wire type"),
         ("instance", put_bytes(3, b"12345"), "Instance.label .*: expected whole packed numbers"),
         ("example_batch", b"\x0a\x09", "named_feature_list: expected a length"),
@@ -100,8 +131,11 @@ TF = {"a": put_bytes(3, put_bytes(1, b"\x01\x02")), "d": put_bytes(2, floats(1, 
 GOOD = {
     "example": example(FEATURES, LINE + put_bytes(101, bytes(4)) + put_fixed32(102, 2.0)),
     "tf_example": tf_example(TF | {"b": put_bytes(1, put_bytes(1, b"x"))}),
-    "instance": put_bytes(1, fids(v1(1, 2))[2:]) + put_bytes(3, bytes(4)) + put_bytes(5, LINE[3:])
-    + put_bytes(9, named("a", b"")[:3] + fids(1, 2)) + put_bytes(9, put_bytes(1, b"d") + bytes(0)),
+    "instance": put_bytes(1, fids(v1(1, 2))[2:])
+    + put_bytes(3, bytes(4))
+    + put_bytes(5, LINE[3:])
+    + put_bytes(9, named("a", b"")[:3] + fids(1, 2))
+    + put_bytes(9, put_bytes(1, b"d") + bytes(0)),
     "example_batch": batch(
         2,
         named_list("a", [FEATURES["a"], FEATURES["b"]]),

@@ -137,7 +137,9 @@ def test_of_more_labels_the_first_are_taken_and_missing_ones_are_filled():
 
 
 def test_a_missing_label_or_number_without_a_fill_is_an_error():
-    with pytest.raises(DataLossError, match=r"record 0, byte 0: .*'label'.*expected a value, got none"):
+    with pytest.raises(
+        DataLossError, match=r"record 0, byte 0: .*'label'.*expected a value, got none"
+    ):
         parse("example", [example({})], labels=["label"])
     with pytest.raises(DataLossError, match=r"'a'\): expected 2 values, got 3"):
         record = example({"a": put_bytes(FLOAT, floats(1, 2, 3))})
@@ -152,15 +154,22 @@ def test_a_weight_of_the_record_that_is_none_reads_as_one(value):
 
 
 def test_a_named_weight_counts_and_an_empty_one_reads_as_one():
-    records = [example({"instance_weight": put_bytes(FLOAT, value)}, put_fixed32(102, 3))
-               for value in (floats(0.5), b"")]
+    records = [
+        example({"instance_weight": put_bytes(FLOAT, value)}, put_fixed32(102, 3))
+        for value in (floats(0.5), b"")
+    ]
     assert parse("example", records, ["a"], weight="instance_weight").weight.tolist() == [0.5, 1]
 
 
 LINE = (
-    varint(2 << 3 | 1) + (110).to_bytes(8, "little") + put_varint(3, 1700000000)
-    + put_bytes(6, varint(0) + varint(100)) + put_fixed32(27, 0.5) + put_varint(39, 4)
-    + put_varint(39, 5) + put_bytes(49, b"123")
+    varint(2 << 3 | 1)
+    + (110).to_bytes(8, "little")
+    + put_varint(3, 1700000000)
+    + put_bytes(6, varint(0) + varint(100))
+    + put_fixed32(27, 0.5)
+    + put_varint(39, 4)
+    + put_varint(39, 5)
+    + put_bytes(49, b"123")
 )
 LINE_IDS = ["line_id.uid", "line_id.actions", "line_id.special_strategies", "line_id.user_id"]
 
@@ -182,7 +191,9 @@ def test_fields_of_the_line_id_are_columns(record):
 
 
 def test_line_ids_in_two_parts_are_merged():
-    parts = put_bytes(100, put_bytes(6, varint(1)) + put_varint(3, 7)) + put_bytes(100, put_varint(6, 2))
+    parts = put_bytes(100, put_bytes(6, varint(1)) + put_varint(3, 7)) + put_bytes(
+        100, put_varint(6, 2)
+    )
     made = parse("example", [parts], ["line_id.actions"], time="line_id.req_time")
     assert made.features["line_id.actions"].to_lists() == [[1, 2]]
     assert made.time.tolist() == [7]
@@ -226,7 +237,11 @@ def test_lists_of_a_batch_are_rows_and_shared_ones_are_replicated():
         rest=put_varint(100, 256),
     )
     made = parse(
-        "example_batch", [record, record], ["a", "s", "gone", "data_source_key"], ["d"], ["label"],
+        "example_batch",
+        [record, record],
+        ["a", "s", "gone", "data_source_key"],
+        ["d"],
+        ["label"],
         weight="instance_weight",
     )
     assert made.features["a"].to_lists() == [[1], [2, 3]] * 2
@@ -246,8 +261,10 @@ def test_line_ids_of_a_batch_are_columns():
 
 
 def test_a_named_label_of_a_batch_counts_in_any_order():
-    lists = [named_list(name, [put_bytes(FLOAT, floats(value))])
-             for name, value in (("label", 1), ("__LABEL__", 2))]
+    lists = [
+        named_list(name, [put_bytes(FLOAT, floats(value))])
+        for name, value in (("label", 1), ("__LABEL__", 2))
+    ]
     for order in (lists, lists[::-1]):
         assert parse("example_batch", [batch(1, *order)], labels=["label"]).label.tolist() == [1]
 
@@ -255,7 +272,10 @@ def test_a_named_label_of_a_batch_counts_in_any_order():
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (batch(2, named_list("a", feature_lists([1]))), "expected as many features .* got 1 for 2 rows"),
+        (
+            batch(2, named_list("a", feature_lists([1]))),
+            "expected as many features .* got 1 for 2 rows",
+        ),
         (batch(1, named_list("a", feature_lists([1], [2]))), "got 2 for 1 rows"),
         (batch(1, named_list("a", [], shared=True)), "got 0 for 1 rows"),
         (batch(-1), "expected a batch_size of at least 0, got -1"),
@@ -264,7 +284,10 @@ def test_a_named_label_of_a_batch_counts_in_any_order():
             batch(1 << 20, named_list("a", feature_lists(range(17)), shared=True)),
             "expected at most 16777216 rows or values, got 17825792",
         ),
-        (batch(1, put_bytes(1, put_bytes(1, b"a") + put_varint(2, 1))), "expected the field's wire type"),
+        (
+            batch(1, put_bytes(1, put_bytes(1, b"a") + put_varint(2, 1))),
+            "expected the field's wire type",
+        ),
     ],
 )
 def test_a_batch_that_does_not_add_up_is_refused(record, text):

@@ -14,7 +14,9 @@ from monolith.errors import DataLossError
 from tests.data.record_bytes import example, fids, put_bytes
 
 OPTIONS = ("lagrangex_header", "kafka_dump_prefix", "has_sort_id", "kafka_dump")
-ALL = [dict(zip(OPTIONS, flags, strict=True)) for flags in itertools.product([False, True], repeat=4)]
+ALL = [
+    dict(zip(OPTIONS, flags, strict=True)) for flags in itertools.product([False, True], repeat=4)
+]
 
 
 def record(*ids):
@@ -42,7 +44,10 @@ def test_every_framing_round_trips_records_of_every_length(tmp_path, options):
 def test_the_header_of_each_option_has_its_size():
     sizes = {each: len(data.Framing(**{each: True}).frame(b"")) - 8 for each in OPTIONS}
     assert sizes == {
-        "lagrangex_header": 8, "kafka_dump_prefix": 16, "has_sort_id": 8, "kafka_dump": 8
+        "lagrangex_header": 8,
+        "kafka_dump_prefix": 16,
+        "has_sort_id": 8,
+        "kafka_dump": 8,
     }
 
 
@@ -63,7 +68,9 @@ def test_the_key_of_a_lagrangex_header_is_a_column(tmp_path):
     framing = data.Framing(lagrangex_header=True)
     frame = framing.frame(record(7), record_type=3, source_key=data.data_source_key("cloud"))
     columns = data.Columns(["data_source_key"])
-    (batch,) = data.examples(write(tmp_path / "f", frame), columns=columns, framing=framing).batch(1)
+    (batch,) = data.examples(write(tmp_path / "f", frame), columns=columns, framing=framing).batch(
+        1
+    )
     assert batch.features["data_source_key"].to_lists() == [[2782803200]]
 
 
@@ -88,7 +95,9 @@ def test_overwritten_memory_is_named(tmp_path):
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_length_beyond_the_limit_hints_at_the_framing(tmp_path, on_error):
     path = write(tmp_path / "f", data.Framing(kafka_dump=True).frame(record(7)) + b"\xff" * 8)
-    with pytest.raises(DataLossError, match=r"at most 134217728 bytes, got \d+; check the framing: "):
+    with pytest.raises(
+        DataLossError, match=r"at most 134217728 bytes, got \d+; check the framing: "
+    ):
         ids_in(path, on_error=on_error)
 
 
@@ -137,8 +146,11 @@ def test_a_wrong_checksum_is_an_error_or_a_skipped_record(tmp_path):
     frame = tfrecord_frame(TF)
     broken = frame[:20] + bytes([frame[20] ^ 1]) + frame[21:]
     path = write(tmp_path / "f", frame + broken + frame)
-    with pytest.raises(DataLossError, match=r"record 1 of the block at byte 0, byte \d+: frame: "
-                       "expected the checksum of the record's bytes"):
+    with pytest.raises(
+        DataLossError,
+        match=r"record 1 of the block at byte 0, byte \d+: frame: "
+        "expected the checksum of the record's bytes",
+    ):
         ids_in(path, data.tfrecords)
     batches = iter(data.tfrecords(path, columns=data.Columns(["a"]), on_error="skip").batch(9))
     assert next(batches).features["a"].to_lists() == [[7], [7]]

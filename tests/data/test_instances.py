@@ -37,8 +37,14 @@ def packed(number, form, *values):
 INSTANCE = (
     packed(1, "Q", *[v1(i, i) for i in range(10)])
     + packed(3, "f", 1.1, 2.2, 3.3)
-    + put_bytes(5, varint(2 << 3 | 1) + (110).to_bytes(8, "little") + put_fixed32(27, 0.5)
-                + put_bytes(6, varint(0) + varint(100)) + put_bytes(49, b"123"))
+    + put_bytes(
+        5,
+        varint(2 << 3 | 1)
+        + (110).to_bytes(8, "little")
+        + put_fixed32(27, 0.5)
+        + put_bytes(6, varint(0) + varint(100))
+        + put_bytes(49, b"123"),
+    )
     + feature("fidv2", packed(2, "Q", *[v2(100, i) for i in range(10)]))
     + feature("ue", packed(3, "f", *UE))
 )
@@ -60,8 +66,14 @@ def test_fids_become_v2_whatever_else_is_asked_for_and_stay_v1_by_option():
 def test_values_of_the_published_instance():
     dense = [data.DenseColumn("ue", width=16), data.DenseColumn("gone", width=8, fill=0.0)]
     label = data.Label("label", width=3)
-    made = parse("instance", [INSTANCE], ["line_id.uid", "line_id.actions"],
-                 [*dense, "line_id.sample_rate"], [label], weight="instance_weight")
+    made = parse(
+        "instance",
+        [INSTANCE],
+        ["line_id.uid", "line_id.actions"],
+        [*dense, "line_id.sample_rate"],
+        [label],
+        weight="instance_weight",
+    )
     assert made.dense["ue"].tolist() == [UE]
     assert made.dense["gone"].tolist() == [[0.0] * 8]
     assert made.label.tolist() == [np.float32([1.1, 2.2, 3.3]).tolist()]
@@ -90,9 +102,16 @@ def test_the_first_payload_that_is_not_empty_counts():
 
 
 def test_typed_fields_are_columns():
-    record = packed(2, "f", 0.5, 1.5) + put_fixed32(4, 2.0) + put_fixed32(4, 3.0) + put_varint(100, 256)
-    made = parse("instance", [record], ["data_source_key"], [data.DenseColumn("value", width=2)],
-                 weight="instance_weight")
+    record = (
+        packed(2, "f", 0.5, 1.5) + put_fixed32(4, 2.0) + put_fixed32(4, 3.0) + put_varint(100, 256)
+    )
+    made = parse(
+        "instance",
+        [record],
+        ["data_source_key"],
+        [data.DenseColumn("value", width=2)],
+        weight="instance_weight",
+    )
     assert made.dense["value"].tolist() == [[0.5, 1.5]]
     assert made.weight.tolist() == [3.0]
     assert made.features["data_source_key"].to_lists() == [[256]]
@@ -131,14 +150,18 @@ def test_two_columns_of_one_slot_are_refused():
 
 
 def test_tf_examples_have_integers_floats_and_strings():
-    record = tf_example({
-        "a": put_bytes(3, put_bytes(1, varint(5) + varint(-3) + varint(1 << 40))),
-        "b": put_bytes(3, put_varint(1, 6) + put_varint(1, 7)),
-        "s": put_bytes(1, put_bytes(1, b"abc")),
-        "d": put_bytes(2, floats(0.5, 1.5)),
-        "e": put_bytes(2, put_fixed32(1, 2.5)),
-    })
-    made = parse("tf_example", [record, b""][:1], ["a", "b", "s"], [data.DenseColumn("d", width=2), "e"])
+    record = tf_example(
+        {
+            "a": put_bytes(3, put_bytes(1, varint(5) + varint(-3) + varint(1 << 40))),
+            "b": put_bytes(3, put_varint(1, 6) + put_varint(1, 7)),
+            "s": put_bytes(1, put_bytes(1, b"abc")),
+            "d": put_bytes(2, floats(0.5, 1.5)),
+            "e": put_bytes(2, put_fixed32(1, 2.5)),
+        }
+    )
+    made = parse(
+        "tf_example", [record, b""][:1], ["a", "b", "s"], [data.DenseColumn("d", width=2), "e"]
+    )
     assert made.features["a"].to_lists() == [[5, -3, 1 << 40]]
     assert made.features["b"].to_lists() == [[6, 7]]
     assert made.features["s"].to_lists() == [[int(data.hash_strings(pa.array(["abc"]))[0])]]
@@ -147,9 +170,9 @@ def test_tf_examples_have_integers_floats_and_strings():
 
 def test_slots_make_fids_of_the_integers_of_a_tf_example():
     record = tf_example({"a": put_bytes(3, put_varint(1, 100))})
-    assert parse("tf_example", [record], [data.IdColumn("a", slot=1)]).features[
-        "a"
-    ].to_lists() == [[281474976710756]]
+    assert parse("tf_example", [record], [data.IdColumn("a", slot=1)]).features["a"].to_lists() == [
+        [281474976710756]
+    ]
 
 
 def test_missing_features_of_random_tf_examples_are_empty_or_filled():
@@ -169,8 +192,10 @@ def test_missing_features_of_random_tf_examples_are_empty_or_filled():
 
 
 def test_the_last_entry_of_a_key_counts():
-    entries = [put_bytes(1, put_bytes(1, b"a") + put_bytes(2, put_bytes(3, put_varint(1, i))))
-               for i in (1, 2)]
+    entries = [
+        put_bytes(1, put_bytes(1, b"a") + put_bytes(2, put_bytes(3, put_varint(1, i))))
+        for i in (1, 2)
+    ]
     assert ids_of("tf_example", put_bytes(1, entries[0]) + put_bytes(1, entries[1]), "a") == [[2]]
 
 

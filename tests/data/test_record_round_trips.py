@@ -93,10 +93,13 @@ def test_records_become_records_of_another_kind(tmp_path, first, second):
     ids = data.Columns(["slot_5", "history"], ["price"], ["label"])
     data.RecordWriter(first).write(TABLE, tmp_path / "one")
     (batch,) = KINDS[first](tmp_path / "one", columns=ids).batch(9)
-    table = pa.table({
-        **{name: each.to_arrow() for name, each in batch.features.items()},
-        "price": batch.dense["price"].numpy(), "label": batch.label.numpy(),
-    })
+    table = pa.table(
+        {
+            **{name: each.to_arrow() for name, each in batch.features.items()},
+            "price": batch.dense["price"].numpy(),
+            "label": batch.label.numpy(),
+        }
+    )
     data.RecordWriter(second).write(table, tmp_path / "two")
     (again,) = KINDS[second](tmp_path / "two", columns=ids).batch(9)
     assert again.features["history"].to_lists() == TABLE["history"].to_pylist()
@@ -156,13 +159,20 @@ def test_writers_refuse_what_records_cannot_hold():
 
 def test_line_ids_of_every_field_are_written_and_read():
     values = {
-        "uid": (7, [7]), "actions": ([1, 2], [1, 2]), "special_strategies": ([3, 4], [3, 4]),
-        "rank": (9, [9]), "item_id": (1 << 63, [-(1 << 63)]), "is_draw": (1, [1]),
+        "uid": (7, [7]),
+        "actions": ([1, 2], [1, 2]),
+        "special_strategies": ([3, 4], [3, 4]),
+        "rank": (9, [9]),
+        "item_id": (1 << 63, [-(1 << 63)]),
+        "is_draw": (1, [1]),
     }
-    table = pa.table({
-        f"line_id.{name}": pa.array([given], pa.uint64() if name == "item_id" else None)
-        for name, (given, _) in values.items()
-    } | {"line_id.sample_rate": [0.5], "line_id.cid": ["x"]})
+    table = pa.table(
+        {
+            f"line_id.{name}": pa.array([given], pa.uint64() if name == "item_id" else None)
+            for name, (given, _) in values.items()
+        }
+        | {"line_id.sample_rate": [0.5], "line_id.cid": ["x"]}
+    )
     (record,) = data.RecordWriter("example").records(table)
     columns = data.Columns([*table.column_names[:-2], "line_id.cid"], ["line_id.sample_rate"])
     made = data.RecordParser("example", columns)([record])

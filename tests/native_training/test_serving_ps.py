@@ -83,8 +83,10 @@ def example_batch():
     for meta in FEATURES:
         features = []
         for _ in range(1 if meta.fl_type else BATCH):
-            ids = [meta.slot << meta.bits | generator.randrange(1 << 48)
-                   for _ in range(meta.max_sequence_length)]
+            ids = [
+                meta.slot << meta.bits | generator.randrange(1 << 48)
+                for _ in range(meta.max_sequence_length)
+            ]
             packed = put_bytes(1, struct.pack(f"<{len(ids)}Q", *ids))
             features.append(put_bytes(2, put_bytes(1 + meta.fid_version, packed)))
         kind = put_varint(3, 1) if meta.fl_type else b""
@@ -97,7 +99,9 @@ def feature_configs():
     """Configs of the features, and outputs whose ranges follow from the slice dims."""
     configs = {
         meta.name: FeatureConfig(
-            meta.table.name, meta.slice_dims, POOLING[meta.pool_type],
+            meta.table.name,
+            meta.slice_dims,
+            POOLING[meta.pool_type],
             meta.max_sequence_length if meta.pool_type == 3 else 0,
         )
         for meta in FEATURES
@@ -137,7 +141,9 @@ def lists_of(message):
                 elif inner == 2:
                     ((version, listed),) = fields(part)
                     ((_, packed),) = fields(listed)
-                    features.append((version, [each for (each,) in struct.iter_unpack("<Q", packed)]))
+                    features.append(
+                        (version, [each for (each,) in struct.iter_unpack("<Q", packed)])
+                    )
                 elif inner == 4:
                     slot = part
             found[name] = features, slot
@@ -172,10 +178,18 @@ def test_conf_gen():
     pooling = {name: config.pooling_type for name, config in configs.feature_configs.items()}
     assert pooling == {meta.name: POOLING[meta.pool_type] for meta in FEATURES}
     kinds = {name: config.out_type.name for name, config in configs.out_configs.items()}
-    assert kinds == {"bias": "CONCAT", "vec": "CONCAT", "uffm": "NONE", "iffm": "NONE",
-                     "seq": "NONE", "user_only": "STACK"}
-    shapes = {name: [(BATCH, *dims[1:]) for dims in all_dims]
-              for name, all_dims in configs.output_shapes.items()}
+    assert kinds == {
+        "bias": "CONCAT",
+        "vec": "CONCAT",
+        "uffm": "NONE",
+        "iffm": "NONE",
+        "seq": "NONE",
+        "user_only": "STACK",
+    }
+    shapes = {
+        name: [(BATCH, *dims[1:]) for dims in all_dims]
+        for name, all_dims in configs.output_shapes.items()
+    }
     assert shapes == SHAPES
 
 

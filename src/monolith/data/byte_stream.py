@@ -153,7 +153,9 @@ def _size(data: bytes, path: str, most: int) -> int:
     if len(data) != 4:
         raise DataLossError(f"[data] {path!r} ends inside its compressed bytes")
     if size > most:
-        raise DataLossError(f"[data] {path!r}: expected a block of at most {most} bytes, got {size}")
+        raise DataLossError(
+            f"[data] {path!r}: expected a block of at most {most} bytes, got {size}"
+        )
     return size
 
 

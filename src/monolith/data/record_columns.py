@@ -61,9 +61,7 @@ class RecordColumns:
                     "numbers, one width, one fill"
                 )
         self._specs = list(specs.values())
-        self._has_width = {
-            each.column or each.name for each in floats if each.width is not None
-        }
+        self._has_width = {each.column or each.name for each in floats if each.width is not None}
 
     def decoder(
         self, kind: str, flags: int, *, max_bytes: int, keeps_fid_v1: bool, skips: bool
@@ -90,7 +88,14 @@ class RecordColumns:
         return self._single(rows.filter(pa.array(keep)))
 
     def _array(
-        self, spec: _Spec, block: Any, num_rows: int, values: int, splits: int, count: int, one: bool
+        self,
+        spec: _Spec,
+        block: Any,
+        num_rows: int,
+        values: int,
+        splits: int,
+        count: int,
+        one: bool,
     ) -> pa.Array:
         if not spec.is_ids:
             flat = _on_memory(pa.float32(), count, values, block)

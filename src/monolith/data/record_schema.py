@@ -1,8 +1,8 @@
 """The columns of records, by looking at the first of them; records have no schema.
 
-    ids      fids, integers, strings      int64 if each record has one, else lists
-    floats   floats, doubles              float32 if each record has one; a fixed-size list if all
-                                          have as many; else lists
+ids      fids, integers, strings      int64 if each record has one, else lists
+floats   floats, doubles              float32 if each record has one; a fixed-size list if all
+                                      have as many; else lists
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -180,7 +180,9 @@ def _payload(feature: bytes, numbers: dict[int, int] | None = None) -> tuple[int
             continue
         payload, count = number, 1 if number in _SCALARS else 0
         if isinstance(value, bytes) and number not in _SCALARS | _NESTED:
-            sizes = [_count(inner, _WIDTHS.get(number, 0)) for at, inner in fields(value) if at == 1]
+            sizes = [
+                _count(inner, _WIDTHS.get(number, 0)) for at, inner in fields(value) if at == 1
+            ]
             count = len(sizes) if number == 6 else sum(sizes)
     return payload, count
 

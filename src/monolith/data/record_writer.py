@@ -163,7 +163,9 @@ def _instance(named: dict[str, Cells], row: int) -> bytes:
         elif slot is not None and cells.kind == "ids":
             fids += _fids_v1(values[0], slot)
         else:
-            features.append(put_bytes(9, put_bytes(1, name.encode()) + _instance_values(cells, row)))
+            features.append(
+                put_bytes(9, put_bytes(1, name.encode()) + _instance_values(cells, row))
+            )
     flat = put_bytes(1, fids) if fids else b""
     return flat + tail[3] + tail[4] + tail[5] + b"".join(features)
 
