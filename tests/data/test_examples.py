@@ -141,8 +141,8 @@ def test_a_missing_label_or_number_without_a_fill_is_an_error():
         DataLossError, match=r"record 0, byte 0: .*'label'.*expected a value, got none"
     ):
         parse("example", [example({})], labels=["label"])
+    record = example({"a": put_bytes(FLOAT, floats(1, 2, 3))})
     with pytest.raises(DataLossError, match=r"'a'\): expected 2 values, got 3"):
-        record = example({"a": put_bytes(FLOAT, floats(1, 2, 3))})
         parse("example", [record], dense=[data.DenseColumn("a", width=2)])
 
 

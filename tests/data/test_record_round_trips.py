@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from monolith import data
-from monolith.data.record_format import RecordFormat
 from monolith.data.files import find_files
+from monolith.data.record_format import RecordFormat
 
 SLOT = 5 << 48
 COLUMNS = data.Columns(

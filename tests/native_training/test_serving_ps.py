@@ -38,7 +38,7 @@ POOLING = {1: PoolingType.SUM, 2: PoolingType.MEAN, 3: PoolingType.FIRSTN}
 @dataclass
 class TableMeta:
     name: str = "table"
-    slice_dims: list = field(default_factory=list)
+    slice_dims: list[int] = field(default_factory=list)
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 import zlib
 from collections.abc import Iterator
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,11 @@ import pyarrow as pa
 from monolith.data.files import DataFile
 from monolith.errors import DataLossError
 
-__all__ = ["ByteStream", "Compression", "compress", "compression_of"]
+__all__ = ["ByteStream", "compress", "compression_of"]
 
-Compression = Literal["auto", "none", "gzip", "zlib", "zstd", "snappy"]
-_ENDS = {".gz": "gzip", ".zlib": "zlib", ".zst": "zstd", ".zstd": "zstd", ".snappy": "snappy"}
+_ENDS = MappingProxyType(
+    {".gz": "gzip", ".zlib": "zlib", ".zst": "zstd", ".zstd": "zstd", ".snappy": "snappy"}
+)
 _NAMES = ("none", "gzip", "zlib", "zstd", "snappy")
 _CHUNK = 1 << 20
 _MAX_BLOCK = 1 << 28  # bytes of a block of snappy
@@ -190,5 +192,5 @@ def compress(data: bytes, compression: str) -> bytes:
 
 
 def _snapped(block: bytes) -> bytes:
-    packed = pa.Codec("snappy").compress(block, asbytes=True)
+    packed: bytes = pa.Codec("snappy").compress(block, asbytes=True)
     return len(block).to_bytes(4, "big") + len(packed).to_bytes(4, "big") + packed

@@ -2,32 +2,35 @@
 
 import struct
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 
 from monolith.util.protobuf import put_bytes, put_varint, varint
 
-__all__ = ["LINE_ID", "Cells", "cells_of", "line_ids"]
+__all__ = ["Cells", "LINE_ID", "cells_of", "line_ids"]
 
 LINE_ID = "line_id."
 # LineId: number, and how the field stands on the wire.
-_LINE_FIELDS = {
-    "uid": (2, "fixed64"),
-    "req_time": (3, "varint"),
-    "item_id": (4, "fixed64"),
-    "actions": (6, "packed"),
-    "chnid": (19, "varint"),
-    "pre_actions": (23, "packed"),
-    "sample_rate": (27, "float"),
-    "special_strategies": (39, "repeated"),
-    "device_type": (41, "string"),
-    "cid": (48, "string"),
-    "user_id": (49, "string"),
-    "is_draw": (87, "varint"),
-    "rank": (145, "varint"),
-    "data_source_name": (235, "string"),
-}
+_LINE_FIELDS = MappingProxyType(
+    {
+        "uid": (2, "fixed64"),
+        "req_time": (3, "varint"),
+        "item_id": (4, "fixed64"),
+        "actions": (6, "packed"),
+        "chnid": (19, "varint"),
+        "pre_actions": (23, "packed"),
+        "sample_rate": (27, "float"),
+        "special_strategies": (39, "repeated"),
+        "device_type": (41, "string"),
+        "cid": (48, "string"),
+        "user_id": (49, "string"),
+        "is_draw": (87, "varint"),
+        "rank": (145, "varint"),
+        "data_source_name": (235, "string"),
+    }
+)
 
 
 @dataclass(frozen=True)

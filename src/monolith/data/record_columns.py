@@ -1,6 +1,7 @@
 """Columns of decoded records: what the core is asked for, and Arrow arrays on what it gives."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from monolith.ops.native import load_native
 __all__ = ["RECORD_TYPES", "RecordColumns"]
 
 # Numbers of `PbType` of the reference system; tf.train.Example has none there.
-RECORD_TYPES = {"instance": 1, "example_batch": 2, "example": 3, "tf_example": 4}
+RECORD_TYPES = MappingProxyType({"instance": 1, "example_batch": 2, "example": 3, "tf_example": 4})
 _WEIGHT_FILL = 1.0
 
 

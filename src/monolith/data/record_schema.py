@@ -5,8 +5,9 @@ floats   floats, doubles              float32 if each record has one; a fixed-si
                                       have as many; else lists
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -14,13 +15,13 @@ from monolith.util.protobuf import fields
 
 __all__ = ["schema_of"]
 
-_RESERVED = {"__LINE_ID__", "__LABEL__", "instance_weight"}
-_FLOATS = {3, 4, 8, 9, 13, 14}  # payloads of Feature
-_NESTED = {7, 8, 9, 10, 11, 16}
-_SCALARS = {12, 13, 14, 15}
-_WIDTHS = {1: 8, 2: 8, 3: 4, 4: 8}  # bytes of a packed number
-_TF_PAYLOADS = {1: 6, 2: 3, 3: 5}  # bytes, floats, integers, as in Feature
-_INSTANCE_PAYLOADS = {2: 2, 3: 3, 4: 5, 5: 6, 6: 7, 7: 8, 8: 10, 9: 11}
+_RESERVED = frozenset({"__LINE_ID__", "__LABEL__", "instance_weight"})
+_FLOATS = frozenset({3, 4, 8, 9, 13, 14})  # payloads of Feature
+_NESTED = frozenset({7, 8, 9, 10, 11, 16})
+_SCALARS = frozenset({12, 13, 14, 15})
+_WIDTHS = MappingProxyType({1: 8, 2: 8, 3: 4, 4: 8})  # bytes of a packed number
+_TF_PAYLOADS = MappingProxyType({1: 6, 2: 3, 3: 5})  # bytes, floats, integers, as in Feature
+_INSTANCE_PAYLOADS = MappingProxyType({2: 2, 3: 3, 4: 5, 5: 6, 6: 7, 7: 8, 8: 10, 9: 11})
 _V1_BITS = 54
 
 
@@ -142,12 +143,14 @@ def _instance_feature(message: bytes) -> _Found:
         yield name, first in _FLOATS, [0 if first in _NESTED else counts[first]]
 
 
-_COLUMNS = {
-    "example": _of_example,
-    "example_batch": _of_batch,
-    "instance": _of_instance,
-    "tf_example": _of_tf_example,
-}
+_COLUMNS = MappingProxyType(
+    {
+        "example": _of_example,
+        "example_batch": _of_batch,
+        "instance": _of_instance,
+        "tf_example": _of_tf_example,
+    }
+)
 
 
 def _named(message: bytes) -> tuple[str, list[bytes], int]:
@@ -163,7 +166,7 @@ def _named(message: bytes) -> tuple[str, list[bytes], int]:
     return name, features, kind
 
 
-def _one(name: str, features: Iterable[bytes], numbers: dict[int, int] | None = None) -> _Found:
+def _one(name: str, features: Iterable[bytes], numbers: Mapping[int, int] | None = None) -> _Found:
     """A column, unless its features say nothing about it."""
     found = [_payload(feature, numbers) for feature in features]
     payloads = [payload for payload, _ in found if payload]
@@ -171,7 +174,7 @@ def _one(name: str, features: Iterable[bytes], numbers: dict[int, int] | None = 
         yield name, payloads[0] in _FLOATS, [count for _, count in found]
 
 
-def _payload(feature: bytes, numbers: dict[int, int] | None = None) -> tuple[int, int]:
+def _payload(feature: bytes, numbers: Mapping[int, int] | None = None) -> tuple[int, int]:
     """The payload of a feature, 0 if there is none, and how many values it has."""
     payload, count = 0, 0
     for number, value in fields(feature):

@@ -1,8 +1,9 @@
 """Records of the rows of a table: for tests, and to convert files."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import fsspec
 import pyarrow as pa
@@ -11,15 +12,15 @@ from monolith.data.byte_stream import compress, compression_of
 from monolith.data.framing import Framing, tfrecord_frame
 from monolith.data.record_cells import LINE_ID, Cells, cells_of, line_ids
 from monolith.data.record_columns import RECORD_TYPES
-from monolith.util.protobuf import put_bytes, put_fixed32, put_varint, varint
+from monolith.util.protobuf import put_bytes, put_varint, varint
 
 __all__ = ["RecordWriter"]
 
 _LABEL, _WEIGHT = "label", "instance_weight"
 # Field numbers of payloads of ids, floats and strings.
-_FEATURE = {"ids": 2, "floats": 3, "strings": 6}
-_TF_FEATURE = {"ids": 3, "floats": 2, "strings": 1}
-_INSTANCE_FEATURE = {"ids": 2, "floats": 3, "strings": 5}
+_FEATURE = MappingProxyType({"ids": 2, "floats": 3, "strings": 6})
+_TF_FEATURE = MappingProxyType({"ids": 3, "floats": 2, "strings": 1})
+_INSTANCE_FEATURE = MappingProxyType({"ids": 2, "floats": 3, "strings": 5})
 _V1_BITS, _V2_BITS = 54, 48
 
 
@@ -42,8 +43,8 @@ class RecordWriter:
         ValueError: an unknown kind.
 
     Example:
-        >>> RecordWriter("example").records(pa.table({"user": [7]}))
-        [b'\\n\\x16\\n\\x04user\\x12\\x0e\\x12\\x0c\\n\\x08\\x07\\x00\\x00\\x00\\x00\\x00\\x00\\x00']
+        >>> RecordWriter("example").records(pa.table({"user": [7]}))[0].hex()
+        '0a140a0475736572120c120a0a080700000000000000'
     """
 
     kind: str
@@ -108,7 +109,7 @@ def _named_cells(table: pa.Table, with_line_id: bool) -> dict[str, Cells]:
     return cells
 
 
-def _feature(cells: Cells, row: int, numbers: dict[str, int]) -> bytes:
+def _feature(cells: Cells, row: int, numbers: Mapping[str, int]) -> bytes:
     """A Feature; nothing if the value is missing."""
     values = cells.rows[row]
     if values is None:
