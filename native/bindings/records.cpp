@@ -95,7 +95,7 @@ void init_records(nb::module_& module) {
       .def_prop_ro("bad", &bad_of)
       .def("buffers", &buffers_of);
   nb::class_<RecordDecoder>(module, "RecordDecoder")
-      .def("__init__", &make, "specs"_a, "type"_a, "framing"_a, "max_bytes"_a, "keeps_fid_v1"_a,
+      .def("__init__", &make, "specs"_a, "kind"_a, "framing"_a, "max_bytes"_a, "keeps_fid_v1"_a,
            "skips"_a)
       .def(
           "decode",

@@ -1,5 +1,6 @@
 """Instance and tf.train.Example as columns."""
 
+import itertools
 import struct
 
 import numpy as np
@@ -56,6 +57,12 @@ def test_flat_fids_become_features_of_their_slots_as_fids_v2():
     assert made.features["fc_slot_2"].to_lists() == [[v2(2, 2)]]
     assert made.features["slot_77"].to_lists() == [[]]
     assert made.features["fidv2"].to_lists() == [[v2(100, i) for i in range(10)]]
+
+
+def test_features_of_one_instance_side_by_side_have_the_published_splits():
+    made = parse("instance", [INSTANCE], ["slot_0", "slot_1", "fidv2"])
+    lengths = [int(made.features[name].lengths[0]) for name in ("slot_0", "slot_1", "fidv2")]
+    assert [0, *itertools.accumulate(lengths)] == [0, 1, 2, 12]
 
 
 def test_fids_become_v2_whatever_else_is_asked_for_and_stay_v1_by_option():

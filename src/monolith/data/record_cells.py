@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from monolith.util.protobuf import put_bytes, put_varint, varint
 
@@ -40,23 +41,42 @@ class Cells:
     kind: str  # "ids", "floats" or "strings"
     rows: list[list[bytes] | None]
 
-    @property
-    def is_strings(self) -> bool:
-        """Whether each piece of a row is a value."""
-        return self.kind == "strings"
+    def lists(self, *, with_varints: bool = False) -> list[bytes | None]:
+        """The rows as messages `repeated X value = 1`, numbers packed."""
+        if self.kind == "strings":
+            return [
+                None if row is None else b"".join(put_bytes(1, value) for value in row)
+                for row in self.rows
+            ]
+        heads: dict[int, bytes] = {0: b""}
+        found: list[bytes | None] = []
+        for row in self.rows:
+            if row is None:
+                found.append(None)
+                continue
+            data = _varints(row[0]) if with_varints and self.kind == "ids" else row[0]
+            size = len(data)
+            if size not in heads:
+                heads[size] = put_bytes(1, data)[:-size]
+            found.append(heads[size] + data)
+        return found
 
-    def varints(self, row: int) -> bytes:
-        """The ids of a row as varints."""
-        (data,) = self.rows[row] or [b""]
-        return b"".join(varint(number) for (number,) in struct.iter_unpack("<q", data))
+    def pieces(self) -> list[bytes | None]:
+        """The first piece of each row."""
+        return [None if row is None else row[0] for row in self.rows]
 
-    def floats(self, row: int) -> bytes:
-        """The numbers of a row as floats, whatever they are."""
-        (data,) = self.rows[row] or [b""]
+    def floats(self) -> list[bytes | None]:
+        """The numbers of the rows as floats, whatever they are."""
         if self.kind == "floats":
-            return data
-        numbers = [number for (number,) in struct.iter_unpack("<q", data)]
-        return struct.pack(f"<{len(numbers)}f", *numbers)
+            return self.pieces()
+        return [
+            None if row is None else np.frombuffer(row[0], np.int64).astype(np.float32).tobytes()
+            for row in self.rows
+        ]
+
+
+def _varints(data: bytes) -> bytes:
+    return b"".join([varint(number) for (number,) in struct.iter_unpack("<q", data)])
 
 
 def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
@@ -69,13 +89,13 @@ def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     is_list = is_list or pa.types.is_fixed_size_list(kind)
     item = kind.value_type if is_list else kind
-    rows = column.to_pylist()
-    lists = rows if is_list else [None if row is None else [row] for row in rows]
     if pa.types.is_integer(item):
-        return Cells("ids", [_pack(row, np.int64) for row in lists])
+        dtype = np.uint64 if pa.types.is_uint64(item) else np.int64
+        return Cells("ids", _packed(column, is_list, dtype))
     if pa.types.is_floating(item) or pa.types.is_boolean(item):
-        return Cells("floats", [_pack(row, np.float32) for row in lists])
+        return Cells("floats", _packed(column, is_list, np.float32))
     if pa.types.is_string(item) or pa.types.is_large_string(item):
+        lists = [row if is_list or row is None else [row] for row in column.to_pylist()]
         return Cells(
             "strings", [None if row is None else [text.encode() for text in row] for row in lists]
         )
@@ -85,12 +105,22 @@ def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
     )
 
 
-def _pack(row: list[float] | None, dtype: type) -> list[bytes] | None:
-    if row is None:
-        return None
-    if dtype is np.int64:  # unsigned numbers keep their bits
-        return [b"".join(int(n).to_bytes(8, "little", signed=n < 0) for n in row)]
-    return [np.asarray(row, dtype).tobytes()]
+def _packed(column: pa.ChunkedArray, is_list: bool, dtype: type) -> list[list[bytes] | None]:
+    """The bytes of each row's numbers."""
+    lengths = column.is_valid().to_numpy().astype(np.int64)
+    is_missing = (lengths == 0).tolist()
+    flat = column
+    if is_list:
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        flat = pc.list_flatten(column)
+    items = flat.drop_null().to_numpy().astype(dtype)
+    data, size = items.tobytes(), items.itemsize
+    ends = (np.cumsum(lengths) * size).tolist()
+    begins = [0, *ends[:-1]]
+    return [
+        None if missing else [data[begin:end]]
+        for missing, begin, end in zip(is_missing, begins, ends, strict=True)
+    ]
 
 
 def line_ids(table: pa.Table) -> Cells | None:

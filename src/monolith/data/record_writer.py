@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 
 from monolith.data.byte_stream import compress, compression_of
@@ -62,20 +63,13 @@ class RecordWriter:
         """The bytes of the records."""
         if self.kind == "example_batch":
             starts = range(0, table.num_rows, self.batch_size)
-            return [self._batch(table.slice(start, self.batch_size)) for start in starts]
+            return [_batch(table.slice(start, self.batch_size)) for start in starts]
         make = {"example": _example, "instance": _instance, "tf_example": _tf_example}[self.kind]
-        named = _named_cells(table, self.kind != "tf_example")
-        return [make(named, row) for row in range(table.num_rows)]
-
-    def _batch(self, table: pa.Table) -> bytes:
-        parts = []
-        renamed = {_LABEL: "__LABEL__", LINE_ID: "__LINE_ID__"}
-        for name, cells in _named_cells(table, True).items():
-            features = b"".join(
-                put_bytes(2, _feature(cells, row, _FEATURE)) for row in range(table.num_rows)
-            )
-            parts.append(put_bytes(1, put_bytes(1, renamed.get(name, name).encode()) + features))
-        return b"".join(parts) + put_varint(3, table.num_rows)
+        columns = make(table)
+        if not columns:
+            return [b""] * table.num_rows
+        rows = [b"".join(parts) for parts in zip(*columns, strict=True)]
+        return [put_bytes(1, row) for row in rows] if self.kind == "tf_example" else rows
 
     def frames(self, records: Iterable[bytes]) -> bytes:
         """The records one after another, as in a file without compression."""
@@ -98,83 +92,108 @@ class RecordWriter:
             file.write(data)
 
 
-def _named_cells(table: pa.Table, with_line_id: bool) -> dict[str, Cells]:
+_Column = list[bytes]  # what a column adds to each record
+
+
+def _named_cells(table: pa.Table) -> dict[str, Cells]:
+    """The columns of a table, those of the line id together."""
     cells = {
         name: cells_of(name, table.column(name))
         for name in table.column_names
-        if not (with_line_id and name.startswith(LINE_ID))
+        if not name.startswith(LINE_ID)
     }
-    if with_line_id and (lines := line_ids(table)) is not None:
+    if (lines := line_ids(table)) is not None:
         cells[LINE_ID] = lines
     return cells
 
 
-def _feature(cells: Cells, row: int, numbers: Mapping[str, int]) -> bytes:
-    """A Feature; nothing if the value is missing."""
-    values = cells.rows[row]
-    if values is None:
-        return b""
-    packed = b"".join(put_bytes(1, value) for value in values) if cells.is_strings else b""
-    if not cells.is_strings:
-        data = cells.varints(row) if numbers is _TF_FEATURE and cells.kind == "ids" else values[0]
-        packed = put_bytes(1, data) if data else b""
-    return put_bytes(numbers[cells.kind], packed)
-
-
-def _example(named: dict[str, Cells], row: int) -> bytes:
-    parts, tail = [], {101: b"", 100: b"", 102: b""}
-    for name, cells in named.items():
-        values = cells.rows[row]
-        if values is None:
+def _fields(number: int, rows: Iterable[bytes | None], head: bytes = b"") -> _Column:
+    """Each row after `head` as the bytes of a field; nothing for a missing one."""
+    heads: dict[int, bytes] = {}  # by size: most rows have the same
+    found = []
+    for row in rows:
+        if row is None:
+            found.append(b"")
             continue
-        if name == _LABEL:
-            tail[101] = put_bytes(101, cells.floats(row))
+        size = len(row)
+        if size not in heads:
+            field = put_bytes(number, head + row)
+            heads[size] = field[: len(field) - size]
+        found.append(heads[size] + row)
+    return found
+
+
+def _features(cells: Cells, numbers: Mapping[str, int]) -> list[bytes | None]:
+    """Fields 2, each with a Feature; None where a value is missing."""
+    lists = cells.lists(with_varints=numbers is _TF_FEATURE)
+    features = _fields(2, _fields(numbers[cells.kind], lists))
+    return [None if row is None else feature for row, feature in zip(lists, features, strict=True)]
+
+
+def _weights(number: int, cells: Cells) -> _Column:
+    tag = varint(number << 3 | 5)
+    return [b"" if row is None else tag + row[:4] for row in cells.floats()]
+
+
+def _batch(table: pa.Table) -> bytes:
+    renamed = {_LABEL: "__LABEL__", LINE_ID: "__LINE_ID__"}
+    parts = []
+    for name, cells in _named_cells(table).items():
+        features = _features(cells, _FEATURE)
+        missing = put_bytes(2, b"")
+        listed = b"".join(missing if each is None else each for each in features)
+        parts.append(put_bytes(1, put_bytes(1, renamed.get(name, name).encode()) + listed))
+    return b"".join(parts) + put_varint(3, table.num_rows)
+
+
+def _example(table: pa.Table) -> list[_Column]:
+    columns, tail = [], {}
+    for name, cells in _named_cells(table).items():
+        if name == LINE_ID:
+            tail[100] = _fields(100, cells.pieces())
+        elif name == _LABEL:
+            tail[101] = _fields(101, cells.floats())
         elif name == _WEIGHT:
-            tail[102] = varint(102 << 3 | 5) + cells.floats(row)[:4]
-        elif name == LINE_ID:
-            tail[100] = put_bytes(100, values[0])
+            tail[102] = _weights(102, cells)
         else:
-            feature = put_bytes(2, _feature(cells, row, _FEATURE))
-            parts.append(put_bytes(1, put_bytes(1, name.encode()) + feature))
-    return b"".join(parts) + tail[100] + tail[101] + tail[102]
+            columns.append(_fields(1, _features(cells, _FEATURE), put_bytes(1, name.encode())))
+    return columns + [tail[number] for number in sorted(tail)]
 
 
-def _tf_example(named: dict[str, Cells], row: int) -> bytes:
-    entries = [
-        put_bytes(1, put_bytes(1, name.encode()) + put_bytes(2, _feature(cells, row, _TF_FEATURE)))
+def _tf_example(table: pa.Table) -> list[_Column]:
+    named = {name: cells_of(name, table.column(name)) for name in table.column_names}
+    return [
+        _fields(1, _features(cells, _TF_FEATURE), put_bytes(1, name.encode()))
         for name, cells in sorted(named.items())
-        if cells.rows[row] is not None
     ]
-    return put_bytes(1, b"".join(entries))
 
 
-def _instance(named: dict[str, Cells], row: int) -> bytes:
-    fids, features, tail = b"", [], {3: b"", 4: b"", 5: b""}
-    for name, cells in named.items():
-        values = cells.rows[row]
-        if values is None:
-            continue
+def _instance(table: pa.Table) -> list[_Column]:
+    flat: list[_Column] = []
+    features: list[_Column] = []
+    tail = {}
+    for name, cells in _named_cells(table).items():
         slot = _slot_of(name)
-        if name == _LABEL:
-            tail[3] = put_bytes(3, cells.floats(row))
+        if name == LINE_ID:
+            tail[5] = _fields(5, cells.pieces())
+        elif name == _LABEL:
+            tail[3] = _fields(3, cells.floats())
         elif name == _WEIGHT:
-            tail[4] = varint(4 << 3 | 5) + cells.floats(row)[:4]
-        elif name == LINE_ID:
-            tail[5] = put_bytes(5, values[0])
+            tail[4] = _weights(4, cells)
         elif slot is not None and cells.kind == "ids":
-            fids += _fids_v1(values[0], slot)
+            flat.append([b"" if row is None else _fids_v1(row[0], slot) for row in cells.rows])
         else:
-            features.append(
-                put_bytes(9, put_bytes(1, name.encode()) + _instance_values(cells, row))
-            )
-    flat = put_bytes(1, fids) if fids else b""
-    return flat + tail[3] + tail[4] + tail[5] + b"".join(features)
+            features.append(_instance_features(name, cells))
+    fids = _fields(1, [b"".join(parts) for parts in zip(*flat, strict=True)]) if flat else None
+    return ([fids] if fids else []) + [tail[number] for number in sorted(tail)] + features
 
 
-def _instance_values(cells: Cells, row: int) -> bytes:
-    values = cells.rows[row] or []
-    number = _INSTANCE_FEATURE[cells.kind]
-    return b"".join(put_bytes(number, value) for value in values if value or cells.is_strings)
+def _instance_features(name: str, cells: Cells) -> _Column:
+    number, head = _INSTANCE_FEATURE[cells.kind], put_bytes(1, name.encode())
+    if cells.kind != "strings":
+        return _fields(9, _fields(number, cells.pieces()), head)
+    rows = [b"".join(put_bytes(number, each) for each in row or []) for row in cells.rows]
+    return _fields(9, rows, head)
 
 
 def _slot_of(name: str) -> int | None:
@@ -184,12 +203,13 @@ def _slot_of(name: str) -> int | None:
 
 def _fids_v1(data: bytes, slot: int) -> bytes:
     """Flat fids of fids v2, whose signatures have 48 bits."""
-    fids = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
-    for fid in fids:
-        if fid >> _V2_BITS != slot:
-            raise ValueError(
-                f"[RecordWriter] expected fids v2 of slot {slot}, got one of slot "
-                f"{fid >> _V2_BITS} (column slot_{slot})"
-            )
-    flat = [slot << _V1_BITS | fid & ((1 << _V2_BITS) - 1) for fid in fids]
-    return b"".join(fid.to_bytes(8, "little") for fid in flat)
+    fids = np.frombuffer(data, np.uint64)
+    wrong = fids[fids >> np.uint64(_V2_BITS) != slot]
+    if len(wrong):
+        raise ValueError(
+            f"[RecordWriter] expected fids v2 of slot {slot}, got one of slot "
+            f"{int(wrong[0]) >> _V2_BITS} (column slot_{slot})"
+        )
+    signatures = fids & np.uint64((1 << _V2_BITS) - 1)
+    flat: bytes = (signatures | np.uint64(slot << _V1_BITS)).tobytes()
+    return flat
