@@ -21,7 +21,7 @@ from benchmarks.stage import Options, run_stage
 from monolith import data
 
 _FEATURES, _DENSE, _BATCH = 26, 13, 4096
-_SAMPLES, _QUICK_SAMPLES = 24_576, 4096
+_SAMPLES, _QUICK_SAMPLES = 65_536, 4096
 _PYTHON_SAMPLES = 400
 _MILLION = 1e6
 _READ = {

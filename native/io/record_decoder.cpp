@@ -132,6 +132,7 @@ const RecordDecoder::Target& RecordDecoder::target_of(Wire name, size_t position
 
 void RecordDecoder::begin_block() {
   columns_ = RecordColumns(specs_);
+  columns_.ensure_rows(rows_before_);
   for (size_t i = 0; i < specs_.size(); ++i) columns_.columns[i].ids.reserve(ids_before_[i]);
 }
 
@@ -168,6 +169,7 @@ RecordBlock RecordDecoder::decode(const uint8_t* data, size_t size) {
     if (options_.stops_at_error && !block.bad.empty()) break;
   }
   for (size_t i = 0; i < specs_.size(); ++i) ids_before_[i] = columns_.columns[i].ids.size();
+  rows_before_ = columns_.num_rows;
   block.columns = std::move(columns_);
   return block;
 }

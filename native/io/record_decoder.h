@@ -144,6 +144,7 @@ class RecordDecoder {
   int32_t label_ = -1, weight_ = -1, value_ = -1, key_ = -1;
   std::vector<int32_t> awaited_;    // columns that are filled where a record does not start them
   std::vector<size_t> ids_before_;  // of each column, in the block before
+  size_t rows_before_ = 0;
 
   // Of the record that is being read.
   RecordColumns columns_;

@@ -18,7 +18,7 @@ from monolith.errors import DataLossError
 
 __all__ = ["RecordFormat"]
 
-_BLOCK = 1 << 23  # bytes of uncompressed records
+_BLOCK = 1 << 24  # bytes of uncompressed records
 _MAX_RECORD = 1 << 27
 _TFRECORD = 1
 _UNCHECKED = 32
