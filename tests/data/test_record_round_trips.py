@@ -131,6 +131,15 @@ def test_the_schema_of_a_file_has_the_types_of_its_features(tmp_path):
     }
 
 
+def test_bad_records_tell_nothing_of_the_columns(tmp_path):
+    good = data.RecordWriter("example").records(pa.table({"a": [1, 2]}))
+    records = [b"\x0a", b"\x0a\x03\x0a\x01\xff", *good]
+    data.RecordWriter("example").write_records(records, tmp_path / "f")
+    batches = iter(data.examples(tmp_path / "f", on_error="skip").batch(9))
+    assert next(batches).features["a"].to_lists() == [[], [1], [2]]
+    assert sum(batches.num_skipped.values()) == 1
+
+
 def test_an_empty_file_has_no_columns(tmp_path):
     (tmp_path / "f").write_bytes(b"")
     assert RecordFormat("example").schema(find_files(tmp_path / "f")[0]).names == []

@@ -104,7 +104,7 @@ class _RecordReader:
     ) -> None:
         self._file, self._stream, self._columns = file, stream, columns
         self._decoder, self._bad = decoder, bad
-        self._buffer = np.empty(min(_BLOCK, max(64, file.size)), np.uint8)
+        self._buffer = np.empty(_BLOCK, np.uint8)
         self._filled = 0
         self._rows = 0  # of this reader
         self.position = position

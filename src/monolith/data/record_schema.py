@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
+from monolith.errors import DataLossError
 from monolith.util.protobuf import fields
 
 __all__ = ["schema_of"]
@@ -55,7 +56,11 @@ def schema_of(kind: str, records: Sequence[bytes]) -> pa.Schema:
     num_rows = 0
     for record in records:
         rows = 1
-        for name, is_float, counts in _COLUMNS[kind](record):
+        try:
+            found = list(_COLUMNS[kind](record))
+        except (DataLossError, UnicodeDecodeError):
+            continue  # it tells nothing here, and is reported when it is read
+        for name, is_float, counts in found:
             rows = max(rows, len(counts))
             column = seen.setdefault(name, _Seen(is_float, set()))
             column.counts.update(counts)
