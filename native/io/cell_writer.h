@@ -77,27 +77,42 @@ class CellWriter {
   // One number, or many packed ones, of a field with this tag.
   bool append_field(Column& column, Number number, Wire& wire, uint32_t tag, const char* field);
 
+  // The whole cell at once, without a call: one id, or one float. False: nothing was written.
+  bool put_one(Column& column, int priority, Number number, const Wire& data) noexcept {
+    if (column.mark == mark_) return false;
+    if (column.is_ids) {
+      const size_t size = column.ids.size();
+      uint64_t id = 0;
+      if (size == column.ids.capacity()) return false;
+      if (number == Number::kFixed64 && data.left() == 8) {
+        id = load<uint64_t>(data.at);
+      } else if (number != Number::kVarint || readable_end - data.at < 8 || data.is_done() ||
+                 varint_of_word(load<uint64_t>(data.at), id) != data.left()) {
+        return false;
+      }
+      column.ids.data()[size] = static_cast<int64_t>(id);
+      column.ids.resize(size + 1);
+      column.splits.data()[row_ + 1] = static_cast<int32_t>(size + 1);
+    } else {
+      if (number != Number::kFloat || column.width != 1 || data.left() != 4) return false;
+      column.floats.data()[row_] = load<float>(data.at);
+      column.num_floats = 1;
+    }
+    column.mark = mark_;
+    column.priority = priority;
+    ++num_started_;
+    return true;
+  }
+
   bool append_packed(Column& column, Number number, const Wire& data, const char* field) {
     // One id, or as many floats as a row has: most features are that.
     if (column.is_ids && number == Number::kFixed64 && data.left() == 8) [[likely]] {
       append_id(column, load<int64_t>(data.at));
       return true;
     }
-    if (column.is_ids && number == Number::kVarint && readable_end - data.at >= 8) {
-      uint64_t value = 0;
-      if (varint_of_word(load<uint64_t>(data.at), value) == data.left() && !data.is_done()) {
-        append_id(column, static_cast<int64_t>(value));
-        return true;
-      }
-    }
     if (!column.is_ids && number == Number::kFloat && column.num_floats == 0 &&
         data.left() == sizeof(float) * column.width) [[likely]] {
-      float* out = column.floats.data() + row_ * column.width;
-      if (column.width == 1) {
-        *out = load<float>(data.at);
-      } else {
-        std::memcpy(out, data.at, data.left());
-      }
+      std::memcpy(column.floats.data() + row_ * column.width, data.at, data.left());
       column.num_floats = column.width;
       return true;
     }

@@ -38,6 +38,7 @@ RecordDecoder::RecordDecoder(const std::vector<ColumnSpec>& specs, const Decoder
   slot_columns_.fill(-1);
   ids_before_.resize(specs.size());
   find_targets();
+  find_packed_numbers();
 }
 
 void RecordDecoder::find_targets() {
@@ -125,6 +126,7 @@ const RecordDecoder::Target& RecordDecoder::target_of(Wire name, size_t position
   const Target& target = found == targets_.end() ? kNobody : found->second;
   if (position >= kMaxExpected || text.size() > kMaxName) return target;
   if (position >= expected_.size()) expected_.resize(position + 1);
+  num_expected_ = expected_.size();
   const char prefix[kNamePrefix] = {1 << 3 | kBytesType, static_cast<char>(text.size())};
   expected_[position] = {std::string(prefix, kNamePrefix).append(text), target};
   return expected_[position].target;

@@ -90,7 +90,7 @@ class RecordDecoder {
   bool parse_tf_features(Wire map, size_t& position);
   bool parse_named_feature(const Wire& entry, size_t position) {
     // The usual entry: the name of the record before, and a list of numbers.
-    if (position < expected_.size() && starts_with(entry, expected_[position].name)) [[likely]] {
+    if (position < num_expected_ && starts_with(entry, expected_[position].name)) [[likely]] {
       Wire rest{entry.at + expected_[position].name.size(), entry.end}, list;
       const uint32_t payload = rest.packed_feature(list);
       if (payload != 0 && rest.is_done()) [[likely]]
@@ -99,7 +99,16 @@ class RecordDecoder {
     return parse_any_named_feature(entry, position);
   }
   static bool starts_with(const Wire& wire, const std::string& begin) noexcept;
-  bool parse_packed(const Target& target, uint32_t payload, const Wire& list);
+  bool parse_packed(const Target& target, uint32_t payload, const Wire& list) {
+    const int8_t number = packed_numbers_[payload];
+    if (target.what == What::kColumn && number >= 0 &&
+        cells_.put_one(column_of(target.column), target.priority, static_cast<Number>(number),
+                       list)) [[likely]]
+      return true;
+    return parse_any_packed(target, payload, list);
+  }
+  bool parse_any_packed(const Target& target, uint32_t payload, const Wire& list);
+  void find_packed_numbers();
   bool parse_any_named_feature(Wire entry, size_t position);
   bool parse_parts(const Target& target, Wire last, const std::vector<Wire>& before);
   bool parse_feature(Column& column, Wire feature, uint32_t& payload);
@@ -133,6 +142,8 @@ class RecordDecoder {
   FrameOptions frames_;
   std::unordered_map<std::string, Target> targets_;
   std::vector<Expected> expected_;
+  size_t num_expected_ = 0;
+  std::array<int8_t, 16> packed_numbers_;   // Number of each payload that is one list; -1: another
   std::array<int32_t, 1024> slot_columns_;  // by slot of a fid v1; -1: not wanted
   struct LineField {
     int32_t column = -1;  // not wanted

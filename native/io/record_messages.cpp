@@ -123,8 +123,18 @@ bool RecordDecoder::starts_with(const Wire& wire, const std::string& begin) noex
   return differs == 0;
 }
 
+void RecordDecoder::find_packed_numbers() {
+  const bool is_tf = options_.type == RecordType::kTfExample;
+  packed_numbers_.fill(-1);
+  for (uint32_t i = 0; i < packed_numbers_.size() && i < (is_tf ? kNumTfPayloads : kNumPayloads);
+       ++i) {
+    const Payload& payload = (is_tf ? kTfPayloads : kPayloads)[i];
+    if (payload.form == Form::kList) packed_numbers_[i] = static_cast<int8_t>(payload.number);
+  }
+}
+
 // One packed list, of a payload of Feature.
-bool RecordDecoder::parse_packed(const Target& target, uint32_t payload, const Wire& list) {
+bool RecordDecoder::parse_any_packed(const Target& target, uint32_t payload, const Wire& list) {
   if (target.what == What::kNothing) return true;
   const bool is_tf = options_.type == RecordType::kTfExample;
   const Payload kNothing{};
