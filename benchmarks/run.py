@@ -42,6 +42,7 @@ STAGES = (
     "input",
     "layout",
     "queues",
+    "records",
 )
 
 

@@ -166,6 +166,15 @@ TARGETS = (
     Target("ids from Parquet [M/s of one core]", "input_parquet", 30, _field("median")),
     Target("growth over a stream of 10 GB [MiB]", "input_memory", 64, _field("median"), (), True),
     Target("nested batch into a queue and out [us]", "queue", 50, _field("median"), (), True),
+    *(
+        Target(f"records of {kind} [M ids/s]", f"records_{kind}", bound, _field("median"))
+        for kind, bound in {
+            "example_batch": 20,
+            "instance": 15,
+            "example": 15,
+            "tf_example": 15,
+        }.items()
+    ),
     Target("empty table [B]", "empty_table", 4096, _field("median"), is_maximum=True),
     Target("1,000 tables of 10 rows [MiB]", "thousand_tables", 16, _field("median"), (), True),
     Target("creating 1,000 tables [ms]", "create_tables", 50, _field("median"), is_maximum=True),

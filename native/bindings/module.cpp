@@ -9,6 +9,7 @@ void init_group(nanobind::module_& module);
 void init_io(nanobind::module_& module);
 void init_pack(nanobind::module_& module);
 void init_layout(nanobind::module_& module);
+void init_records(nanobind::module_& module);
 void init_table(nanobind::module_& module);
 void init_touched_key_set(nanobind::module_& module);
 
@@ -22,6 +23,7 @@ NB_MODULE(_native, module) {
   init_io(module);
   init_pack(module);
   init_layout(module);
+  init_records(module);
   init_table(module);
   init_group(module);
   init_touched_key_set(module);

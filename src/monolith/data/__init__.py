@@ -4,10 +4,22 @@ from monolith.data import operations
 from monolith.data.batch import Batch
 from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
 from monolith.data.file_queue import FileQueue
+from monolith.data.framing import Framing, data_source_key, java_hash_code
 from monolith.data.hashing import cross_ids, hash_strings
 from monolith.data.memory import as_table
 from monolith.data.patterns import expand_template, gen_patterns, matching_patterns
 from monolith.data.pipeline import Batches, Pipeline
+from monolith.data.record_format import RecordFormat
+from monolith.data.record_sources import (
+    INVALID_LABEL,
+    RecordParser,
+    example_batches,
+    examples,
+    from_records,
+    instances,
+    tfrecords,
+)
+from monolith.data.record_writer import RecordWriter
 from monolith.data.sources import arrow, arrow_table, csv, from_files, jsonl, parquet, synthetic
 from monolith.data.str_queue import CriticalSection, StrQueue
 
@@ -18,22 +30,34 @@ __all__ = [
     "CriticalSection",
     "DenseColumn",
     "FileQueue",
+    "Framing",
+    "INVALID_LABEL",
     "IdColumn",
     "Label",
     "Pipeline",
+    "RecordFormat",
+    "RecordParser",
+    "RecordWriter",
     "StrQueue",
     "arrow",
     "arrow_table",
     "as_table",
     "cross_ids",
     "csv",
+    "data_source_key",
+    "example_batches",
+    "examples",
     "expand_template",
     "from_files",
+    "from_records",
     "gen_patterns",
     "hash_strings",
+    "instances",
+    "java_hash_code",
     "jsonl",
     "matching_patterns",
     "operations",
     "parquet",
     "synthetic",
+    "tfrecords",
 ]

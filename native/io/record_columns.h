@@ -1,0 +1,122 @@
+// Columns that grow record by record: ids with row splits, and matrices of floats.
+//
+//   ids     values  7 8 9      splits  0 2 2 3      rows [7, 8] [] [9]
+//   floats  width 2: 0.5 1 | 2 3 | 4 5               one row each
+//
+// A row is written by `start`, one or more appends, and `finish`. Nothing is kept of a record that
+// was rolled back. Owns its memory, which moves with it; not for two threads at once.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/wire.h"
+
+namespace monolith {
+
+// Numbers one after another; memory is not touched before it is written.
+template <class T>
+class Array {
+ public:
+  Array() = default;
+  Array(Array&& other) noexcept { swap(other); }
+  Array& operator=(Array&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Array() { std::free(data_); }
+
+  T* data() noexcept { return data_; }
+  const T* data() const noexcept { return data_; }
+  size_t size() const noexcept { return size_; }
+  size_t capacity() const noexcept { return capacity_; }
+  void resize(size_t size) noexcept { size_ = size; }  // at most the capacity
+
+  // Where `more` further numbers go; not counted yet.
+  T* room(size_t more) {
+    if (capacity_ - size_ < more) [[unlikely]]
+      reserve(size_ + more + size_ / 2 + 64);
+    return data_ + size_;
+  }
+
+  void reserve(size_t capacity) {
+    if (capacity <= capacity_) return;
+    void* grown = std::realloc(data_, capacity * sizeof(T));
+    if (grown == nullptr) throw std::bad_alloc();
+    data_ = static_cast<T*>(grown);
+    capacity_ = capacity;
+  }
+
+ private:
+  void swap(Array& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(capacity_, other.capacity_);
+  }
+
+  T* data_ = nullptr;
+  size_t size_ = 0, capacity_ = 0;
+};
+
+struct ColumnSpec {
+  std::string name;
+  bool is_ids = true;
+  uint32_t width = 1;     // floats of a row
+  bool has_fill = false;  // a row with fewer floats is filled up
+  float fill = 0;
+  bool takes_first = false;  // of more floats than the width the first are taken
+  bool is_one_each = false;  // ids: a row has exactly one
+};
+
+struct Column {
+  Array<int64_t> ids;
+  Array<int32_t> splits;  // (rows + 1,); its capacity is kept by RecordColumns
+  Array<float> floats;    // (rows, width), likewise
+
+  // The row that is being written.
+  uint64_t mark = 0;  // of the last row or cell that was started
+  uint32_t num_floats = 0;
+  int priority = 0;
+  bool is_ids = true;  // as in the spec, like the next two: here they are at hand
+  bool is_one_each = false;
+  uint32_t width = 1;
+
+  // Of a record that is a batch.
+  int64_t list_rows = -1;  // features of its list; -1: the record has no such list
+  bool is_shared = false;
+  int list_priority = 0;
+
+  ColumnSpec spec;
+
+  bool has_one_each(size_t rows) const noexcept;  // whether every row has exactly one id
+};
+
+struct RecordColumns {
+  std::vector<Column> columns;
+  size_t num_rows = 0;
+
+  RecordColumns() = default;
+  RecordColumns(RecordColumns&&) noexcept = default;
+  RecordColumns& operator=(RecordColumns&&) noexcept = default;
+  explicit RecordColumns(const std::vector<ColumnSpec>& specs);
+
+  // Memory for this many rows of every column.
+  void ensure_rows(size_t rows) {
+    if (rows > row_capacity_) [[unlikely]]
+      grow_rows(rows);
+  }
+
+  // Drops everything after the first `rows`, whole or not.
+  void roll_back(size_t rows) noexcept;
+
+ private:
+  void grow_rows(size_t rows);
+
+  size_t row_capacity_ = 0;
+};
+
+}  // namespace monolith

@@ -1,0 +1,182 @@
+"""Files of records: Example, ExampleBatch, Instance, tf.train.Example; positions are bytes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from monolith.data.byte_stream import ByteStream, compression_of
+from monolith.data.columns import Columns
+from monolith.data.convert import BadSamples, Origin
+from monolith.data.file_source import Raw
+from monolith.data.files import DataFile
+from monolith.data.framing import Framing
+from monolith.data.record_columns import RECORD_TYPES, RecordColumns
+from monolith.data.record_schema import schema_of
+from monolith.errors import DataLossError
+
+__all__ = ["RecordFormat"]
+
+_BLOCK = 1 << 24  # bytes of uncompressed records
+_MAX_RECORD = 1 << 27
+_TFRECORD = 1
+_UNCHECKED = 32
+_SCHEMA_RECORDS = 256
+
+
+@dataclass(frozen=True)
+class RecordFormat:
+    """Reads blocks of whole records.
+
+    Args:
+        kind: "example", "example_batch", "instance" or "tf_example".
+        framing: what stands before each record; None: TFRecord frames.
+        compression: of the files; "auto": by the ends of their names.
+        keep_fid_v1: fids v1 stay as they are; else they become fids v2.
+        check_crc: whether checksums of TFRecord frames are compared.
+        max_record_bytes: a longer record is an error.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+
+    kind: str
+    framing: Framing | None = field(default_factory=Framing)
+    compression: str = "auto"
+    keep_fid_v1: bool = False
+    check_crc: bool = True
+    max_record_bytes: int = _MAX_RECORD
+
+    def __post_init__(self) -> None:
+        if self.kind not in RECORD_TYPES:
+            raise ValueError(
+                f"[data] expected records of kind {sorted(RECORD_TYPES)}, got {self.kind!r}"
+            )
+        compression_of("", self.compression)
+
+    @property
+    def name(self) -> str:
+        """See `FileFormat`."""
+        frames = "tfrecord" if self.framing is None else f"framing {self.framing.flags}"
+        return f"{self.kind}, {frames}, {self.compression}, fid v1 {self.keep_fid_v1}"
+
+    @property
+    def _flags(self) -> int:
+        if self.framing is not None:
+            return self.framing.flags
+        return _TFRECORD if self.check_crc else _TFRECORD | _UNCHECKED
+
+    def schema(self, file: DataFile) -> pa.Schema:
+        """The columns of the first records of a file."""
+        reader = self.open(file, 0, Columns(), BadSamples())
+        records = reader.payloads(_SCHEMA_RECORDS)
+        reader.close()
+        return schema_of(self.kind, records)
+
+    def open(
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples
+    ) -> "_RecordReader":
+        """See `FileFormat`."""
+        wanted = RecordColumns(columns)
+        decoder = wanted.decoder(
+            self.kind,
+            self._flags,
+            max_bytes=self.max_record_bytes,
+            keeps_fid_v1=self.keep_fid_v1,
+            skips=bad.skips,
+        )
+        stream = ByteStream(file, position, compression_of(file.path, self.compression))
+        return _RecordReader(file, position, stream, wanted, decoder, bad)
+
+
+class _RecordReader:
+    """What is read at a position depends on nothing else: whole records of the next bytes."""
+
+    def __init__(
+        self,
+        file: DataFile,
+        position: int,
+        stream: ByteStream,
+        columns: RecordColumns,
+        decoder: Any,
+        bad: BadSamples,
+    ) -> None:
+        self._file, self._stream, self._columns = file, stream, columns
+        self._decoder, self._bad = decoder, bad
+        self._buffer = np.empty(_BLOCK, np.uint8)
+        self._filled = 0
+        self._rows = 0  # of this reader
+        self.position = position
+
+    @property
+    def num_bytes(self) -> int:
+        """See `FileReader`."""
+        return self._stream.num_bytes
+
+    def _fill(self, size: int) -> None:
+        """Have so many bytes, or all that are left."""
+        if size > len(self._buffer):
+            grown = np.empty(size, np.uint8)
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._buffer = grown
+        if self._filled < size:
+            self._filled += self._stream.read_into(self._buffer[self._filled : size])
+
+    def _decode(self) -> Any:
+        """A block of at least one record; None at the end."""
+        size = _BLOCK
+        while True:
+            self._fill(size)
+            if self._filled == 0:
+                return None
+            block = self._decoder.decode(self._buffer.ctypes.data, min(self._filled, size))
+            if block.consumed:
+                return block
+            if block.broken:
+                at = self.position + block.broken_at
+                raise DataLossError(f"[data] {self._file.path!r}, byte {at}: {block.broken}")
+            self._fill(block.needed)
+            if self._filled < block.needed:
+                raise DataLossError(
+                    f"[data] {self._file.path!r}, byte {self.position}: truncated record: expected "
+                    f"at least {block.needed} bytes, got {self._filled}"
+                )
+            size = block.needed
+
+    def read(self) -> Raw | None:
+        """See `FileReader`."""
+        block = self._decode()
+        if block is None:
+            return None
+        begin = self.position
+        for number, at, _, text, reason in block.bad:
+            if not self._bad.skips:
+                raise DataLossError(
+                    f"[data] {self._file.path!r}, record {number} of the block at byte {begin}, "
+                    f"byte {begin + at}: {text}; mend the data, or skip such records with "
+                    'on_error="skip"'
+                )
+            self._bad.counts[reason] = self._bad.counts.get(reason, 0) + 1
+        rows = self._columns.rows(block)
+        self._take(block.consumed)
+        origin = Origin(self._file.path, self._rows, begin)
+        self._rows += rows.num_rows
+        return Raw(rows, origin)
+
+    def _take(self, count: int) -> None:
+        rest = self._filled - count
+        self._buffer[:rest] = self._buffer[count : self._filled].copy()
+        self._filled = rest
+        self.position += count
+
+    def payloads(self, most: int) -> list[bytes]:
+        """The bytes of the first records."""
+        if self._decode() is None:
+            return []
+        spans = self._decoder.spans(self._buffer.ctypes.data, self._filled, most)
+        return [self._buffer[begin:end].tobytes() for begin, end in spans]
+
+    def close(self) -> None:
+        """See `FileReader`."""
+        self._stream.close()

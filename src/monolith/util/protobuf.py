@@ -1,0 +1,97 @@
+"""Protobuf messages by field numbers, without generated code: for small messages.
+
+Large numbers of records are decoded by the core, see `monolith.data`.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from monolith.errors import DataLossError
+
+__all__ = ["fields", "put_bytes", "put_fixed32", "put_varint", "signed", "varint"]
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_VARINT_BYTES = 10
+_SMALL = tuple(bytes([number]) for number in range(128))
+
+
+def varint(number: int) -> bytes:
+    """The bytes of a number; a negative one takes ten.
+
+    Example:
+        >>> varint(300).hex(), len(varint(-1))
+        ('ac02', 10)
+    """
+    if 0 <= number < len(_SMALL):
+        return _SMALL[number]
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def put_varint(field: int, number: int) -> bytes:
+    """A field of an integer, an enum or a bool."""
+    return varint(field << 3 | _VARINT) + varint(number)
+
+
+def put_bytes(field: int, data: bytes) -> bytes:
+    """A field of bytes, a string, a message or packed numbers."""
+    return varint(field << 3 | _BYTES) + varint(len(data)) + data
+
+
+def put_fixed32(field: int, number: float) -> bytes:
+    """A field of a float."""
+    return varint(field << 3 | _FIXED32) + struct.pack("<f", number)
+
+
+def signed(number: int) -> int:
+    """The signed number of a varint of type int32 or int64."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message in order: number, and an integer or bytes.
+
+    Numbers of fixed width come as bytes.
+
+    Raises:
+        DataLossError: the message is cut off, or is none.
+
+    Example:
+        >>> list(fields(put_varint(3, 10) + put_bytes(1, b"a")))
+        [(3, 10), (1, b'a')]
+    """
+    at = 0
+    while at < len(message):
+        tag, at = _read_varint(message, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            number, at = _read_varint(message, at)
+            yield tag >> 3, number
+            continue
+        if kind == _BYTES:
+            size, at = _read_varint(message, at)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise DataLossError(f"[protobuf] expected wire type 0, 1, 2 or 5, got {kind}")
+        if size > len(message) - at:
+            raise DataLossError(
+                f"[protobuf] expected {size} bytes of field {tag >> 3}, got {len(message) - at}"
+            )
+        yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for i in range(min(_MAX_VARINT_BYTES, len(message) - at)):
+        byte = message[at + i]
+        number |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return number & ((1 << 64) - 1), at + i + 1
+    raise DataLossError(f"[protobuf] expected a whole varint at byte {at}, got none")
