@@ -79,6 +79,37 @@ def test_stats_counts_values_of_dictionaries(monolith, tmp_path):
     assert "oslo (2)" in monolith("data", "stats", tmp_path / "a.arrow").out
 
 
+RECORDS = ["example", "example_batch", "instance", "tf_example"]
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_records_are_converted_and_come_back(monolith, tmp_path, kind):
+    pq.write_table(table(50), tmp_path / "a.parquet")
+    arguments = ("data", "convert", tmp_path / "a.parquet", tmp_path / "b", "--to", kind)
+    assert monolith(*arguments).status == 0
+    back = tmp_path / "c.parquet"
+    assert monolith("data", "convert", tmp_path / "b", back, "--format", kind).status == 0
+    assert pq.read_table(back).select(table(1).schema.names).to_pylist() == table(50).to_pylist()
+
+
+@pytest.mark.parametrize("name", ["b.csv.gz", "b.jsonl.bz2", "b.tfrecord.gz", "b.csv.zst"])
+def test_the_name_of_the_target_says_how_it_is_compressed(monolith, tmp_path, name):
+    pq.write_table(table(9), tmp_path / "a.parquet")
+    monolith("data", "convert", tmp_path / "a.parquet", tmp_path / name)
+    with pytest.raises(UnicodeDecodeError):
+        (tmp_path / name).read_bytes().decode()
+    ran = monolith("data", "head", tmp_path / name, "-n", 9, "--json")
+    assert [json.loads(line)["user"] for line in ran.out.splitlines()] == list(range(9))
+
+
+@pytest.mark.parametrize("name", ["b.parquet.gz", "b.arrow.zst", "b.tfrecord.bz2"])
+def test_a_compression_that_a_format_has_not_is_refused(monolith, tmp_path, name):
+    pq.write_table(table(9), tmp_path / "a.parquet")
+    ran = monolith("data", "convert", tmp_path / "a.parquet", tmp_path / name)
+    assert ran.status == 1
+    assert "such files are not compressed by" in ran.err
+
+
 READERS = {
     "parquet": data.parquet,
     "arrow": data.arrow,
@@ -140,7 +171,7 @@ def test_convert_of_one_path_is_wrong_usage(monolith):
 def test_an_unknown_format_to_write_is_wrong_usage(monolith):
     ran = monolith("data", "convert", "a.parquet", "b.csv", "--to", "xml")
     assert ran.status == 2
-    assert "expected --to of arrow, csv, jsonl, parquet, got 'xml'" in ran.err
+    assert "expected --to of arrow, csv, example, " in ran.err
 
 
 def test_writing_an_unknown_format_is_refused(tmp_path):

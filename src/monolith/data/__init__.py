@@ -2,7 +2,7 @@
 
 from monolith.data import operations
 from monolith.data.batch import Batch
-from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
+from monolith.data.columns import INVALID_LABEL, Columns, DenseColumn, IdColumn, Label
 from monolith.data.file_queue import FileQueue
 from monolith.data.framing import Framing, data_source_key, java_hash_code
 from monolith.data.hashing import cross_ids, hash_strings
@@ -11,7 +11,6 @@ from monolith.data.patterns import expand_template, gen_patterns, matching_patte
 from monolith.data.pipeline import Batches, Pipeline
 from monolith.data.record_format import RecordFormat
 from monolith.data.record_sources import (
-    INVALID_LABEL,
     RecordParser,
     example_batches,
     examples,

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+import numpy as np
 import pyarrow as pa
 
-__all__ = ["Columns", "DenseColumn", "IdColumn", "Label"]
+__all__ = ["Columns", "DenseColumn", "INVALID_LABEL", "IdColumn", "Label"]
+
+INVALID_LABEL = float(np.finfo(np.float32).min)  # no label; -3.4028235e+38
 
 _SLOTS = 1 << 15
 

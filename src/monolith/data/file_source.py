@@ -47,6 +47,10 @@ class FileFormat(Protocol):
     """How a file becomes columns."""
 
     @property
+    def has_schema(self) -> bool:
+        """Whether `schema` tells every column; else those of the first samples."""
+
+    @property
     def name(self) -> str:
         """For descriptions."""
 

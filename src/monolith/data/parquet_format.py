@@ -21,6 +21,7 @@ class ParquetFormat:
     """Reads row group after row group."""
 
     name = "parquet"
+    has_schema = True
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
@@ -54,6 +55,7 @@ class ArrowFormat:
     """Reads the record batches of a file, or of a stream that was written to one."""
 
     name = "arrow"
+    has_schema = True
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""

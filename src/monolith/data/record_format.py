@@ -56,6 +56,11 @@ class RecordFormat:
         compression_of("", self.compression)
 
     @property
+    def has_schema(self) -> bool:
+        """See `FileFormat`."""
+        return False
+
+    @property
     def name(self) -> str:
         """See `FileFormat`."""
         frames = "tfrecord" if self.framing is None else f"framing {self.framing.flags}"

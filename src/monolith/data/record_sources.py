@@ -9,16 +9,15 @@ import numpy as np
 from monolith.data.batch import Batch
 from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples, Origin, to_batch, to_block
-from monolith.data.file_source import FileSource
-from monolith.data.files import Paths, find_files
+from monolith.data.file_queue import QueueReader
+from monolith.data.files import Paths
 from monolith.data.pipeline import Pipeline
 from monolith.data.record_columns import RecordColumns
 from monolith.data.record_format import RecordFormat
-from monolith.data.sources import OnError
+from monolith.data.sources import OnError, from_files
 from monolith.errors import DataLossError
 
 __all__ = [
-    "INVALID_LABEL",
     "RecordParser",
     "example_batches",
     "examples",
@@ -27,11 +26,9 @@ __all__ = [
     "tfrecords",
 ]
 
-INVALID_LABEL = -3.4028234663852886e38  # the most negative float32: no label
-
 
 def from_records(
-    paths: Paths,
+    paths: Paths | QueueReader,
     file_format: RecordFormat,
     *,
     columns: Columns | None = None,
@@ -52,19 +49,14 @@ def from_records(
         NotFoundError: a path matches no file.
         ValueError: the arguments exclude each other, or a column cannot be had.
     """
-    if on_error not in ("raise", "skip"):
-        raise ValueError(f'[data] expected on_error "raise" or "skip", got {on_error!r}')
-    if columns is not None and label is not None:
-        raise ValueError("[data] expected columns or label, got both; name labels in columns")
-    bad = BadSamples(on_error == "skip")
-    files = find_files(paths)
-    if columns is None:
-        columns = Columns.infer(file_format.schema(files[0]), label=label)
-    RecordParser(file_format.kind, columns)  # refuses columns that records cannot give
-    return Pipeline(FileSource(files, file_format, columns, bad), columns, bad)
+    if columns is not None:
+        RecordColumns(columns)  # refuses what records cannot give
+    return from_files(paths, file_format, columns=columns, label=label, on_error=on_error)
 
 
-def _records(kind: str, paths: Paths, options: dict[str, Any], **of_format: Any) -> Pipeline:
+def _records(
+    kind: str, paths: Paths | QueueReader, options: dict[str, Any], **of_format: Any
+) -> Pipeline:
     """Options of the format are told from the others by their names."""
     names = {each.name for each in fields(RecordFormat)} - {"kind", *of_format}
     of_format |= {name: value for name, value in options.items() if name in names}
@@ -72,7 +64,7 @@ def _records(kind: str, paths: Paths, options: dict[str, Any], **of_format: Any)
     return from_records(paths, RecordFormat(kind, **of_format), **others)
 
 
-def examples(paths: Paths, **options: Any) -> Pipeline:
+def examples(paths: Paths | QueueReader, **options: Any) -> Pipeline:
     """Samples of Monolith's `Example`, one a record.
 
     Columns are features by name; `label`, `instance_weight`, `data_source_key`, and
@@ -85,12 +77,12 @@ def examples(paths: Paths, **options: Any) -> Pipeline:
     return _records("example", paths, options)
 
 
-def example_batches(paths: Paths, **options: Any) -> Pipeline:
+def example_batches(paths: Paths | QueueReader, **options: Any) -> Pipeline:
     """Samples of Monolith's `ExampleBatch`, many a record; the rest as `examples`."""
     return _records("example_batch", paths, options)
 
 
-def instances(paths: Paths, **options: Any) -> Pipeline:
+def instances(paths: Paths | QueueReader, **options: Any) -> Pipeline:
     """Samples of Monolith's `Instance`; flat fids are columns `slot_<n>` or `fc_slot_<n>`.
 
     The rest as `examples`.
@@ -98,7 +90,7 @@ def instances(paths: Paths, **options: Any) -> Pipeline:
     return _records("instance", paths, options)
 
 
-def tfrecords(paths: Paths, **options: Any) -> Pipeline:
+def tfrecords(paths: Paths | QueueReader, **options: Any) -> Pipeline:
     """Samples of TFRecord files of `tf.train.Example`; columns are its features.
 
     Args:

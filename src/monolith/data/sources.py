@@ -48,9 +48,10 @@ def from_files(
             raise ValueError("[data] expected columns for the files of a queue; give columns=")
         return Pipeline(QueueSource(paths, file_format, columns, bad), columns, bad)
     files = find_files(paths)
-    with naming(files[0]):
-        schema = file_format.schema(files[0])
-    columns = _columns(schema, columns, label)
+    if columns is None or label is not None or file_format.has_schema:
+        with naming(files[0]):
+            schema = file_format.schema(files[0])
+        columns = _columns(schema, columns, label)
     return Pipeline(FileSource(files, file_format, columns, bad), columns, bad)
 
 

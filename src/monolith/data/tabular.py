@@ -1,7 +1,9 @@
 """Files as they are: every column, unchanged, for a look and for conversion to another format."""
 
+import contextlib
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ from monolith.data.convert import BadSamples
 from monolith.data.file_source import FileFormat, FileReader, Raw
 from monolith.data.files import DataFile, Paths, find_files, naming
 from monolith.data.parquet_format import ArrowFormat, ParquetFormat
-from monolith.data.text_format import CsvFormat, JsonLinesFormat
+from monolith.data.record_format import RecordFormat
+from monolith.data.record_writer import RecordWriter
+from monolith.data.text_format import CsvFormat, JsonLinesFormat, compression_of_text
 
 __all__ = ["FORMAT_NAMES", "RawFiles", "format_name_of", "make_format", "write_rows"]
 
-FORMAT_NAMES = ("arrow", "csv", "jsonl", "parquet")
+_RECORD_KINDS = ("example", "example_batch", "instance", "tf_example")
+FORMAT_NAMES = ("arrow", "csv", *_RECORD_KINDS[:3], "jsonl", "parquet", "tf_example")
 _SUFFIXES = (
     (".parquet", "parquet"),
     (".pq", "parquet"),
@@ -30,6 +35,8 @@ _SUFFIXES = (
     (".tsv", "csv"),
     (".jsonl", "jsonl"),
     (".ndjson", "jsonl"),
+    (".tfrecord", "tf_example"),
+    (".tfrecords", "tf_example"),
 )
 _PACKED = (".gz", ".bz2", ".zst", ".lz4", ".br")
 _LIST_SEPARATOR = "|"
@@ -71,11 +78,15 @@ def make_format(name: str, path: str = "") -> FileFormat:
         return JsonLinesFormat()
     if name == "csv":
         return CsvFormat("\t" if ".tsv" in path.lower() else ",")
+    if name == "tf_example":
+        return RecordFormat(name, framing=None)
+    if name in _RECORD_KINDS:
+        return RecordFormat(name)
     raise ValueError(f"[data] expected a format, one of {list(FORMAT_NAMES)}, got {name!r}")
 
 
 class RawFiles:
-    """The samples of files, with the columns that the files have.
+    """The samples of files, with the columns that the files have; of records, strings as ids.
 
     Args:
         paths: as in `monolith.data.parquet`.
@@ -101,14 +112,16 @@ class RawFiles:
         return sum(file.size for file in self.files)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        columns, done = Columns(list(self.schema.names)), 0
+        has_schema = self._format.has_schema
+        columns = Columns(list(self.schema.names)) if has_schema else Columns.infer(self.schema)
+        done = 0
         for file in self.files:
             with naming(file):
                 reader = self._format.open(file, 0, columns, BadSamples())
             try:
                 while (raw := self._read(file, reader)) is not None:
                     self.num_bytes = done + reader.num_bytes
-                    yield raw.columns.select(self.schema.names)
+                    yield raw.columns.select(self.schema.names).cast(self.schema)
             finally:
                 reader.close()
             done += file.size
@@ -127,20 +140,22 @@ def write_rows(
     Lists in CSV are joined by `|`.
 
     Raises:
-        ValueError: there is no such format.
+        ValueError: there is no such format, or the name asks for a compression it cannot have.
     """
     writers: dict[str, Any] = {
         "parquet": _ParquetSink,
         "arrow": _ArrowSink,
         "csv": _CsvSink,
         "jsonl": _JsonSink,
+        **{kind: functools.partial(_RecordSink, kind) for kind in _RECORD_KINDS},
     }
     if format_name not in writers:
         raise ValueError(f"[data] expected a format, one of {sorted(writers)}, got {format_name!r}")
     beside = path.with_name(f".{path.name}.tmp")
+    packing = _packing(path, format_name)
     count = 0
     try:
-        with pa.OSFile(str(beside), "wb") as out:
+        with pa.OSFile(str(beside), "wb") as file, packing(file) as out:
             sink = writers[format_name](out, schema)
             try:
                 for batch in rows:
@@ -152,6 +167,28 @@ def write_rows(
     finally:
         beside.unlink(missing_ok=True)
     return count
+
+
+def _packing(path: Path, format_name: str) -> Callable[[pa.NativeFile], Any]:
+    """What compresses a file, by the end of its name.
+
+    Raises:
+        ValueError: files of the format are not compressed so.
+    """
+    name = compression_of_text(path.name)
+    if name is None:
+        return contextlib.nullcontext
+    allowed = (
+        ("gzip", "zstd")
+        if format_name in _RECORD_KINDS
+        else ("gzip", "bz2", "zstd", "lz4", "brotli")
+    )
+    if format_name in ("parquet", "arrow") or name not in allowed:
+        raise ValueError(
+            f"[data] expected a name of a {format_name} file, got {path.name!r}; such files are not "
+            f"compressed by {name}"
+        )
+    return lambda file: pa.CompressedOutputStream(file, name)
 
 
 class _ParquetSink:
@@ -186,6 +223,18 @@ class _JsonSink:
     def write(self, batch: pa.RecordBatch) -> None:
         lines = [json.dumps(row, default=_as_text) for row in batch.to_pylist()]
         self._out.write(("\n".join(lines) + "\n").encode())
+
+    def close(self) -> None:
+        """The file is the caller's."""
+
+
+class _RecordSink:
+    def __init__(self, kind: str, out: pa.NativeFile, schema: pa.Schema) -> None:
+        self._writer, self._out = RecordWriter(kind), out
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        records = self._writer.records(pa.Table.from_batches([batch]))
+        self._out.write(self._writer.frames(records))
 
     def close(self) -> None:
         """The file is the caller's."""

@@ -15,7 +15,7 @@ from monolith.data.file_source import Raw
 from monolith.data.files import DataFile
 from monolith.errors import DataLossError
 
-__all__ = ["CsvFormat", "JsonLinesFormat"]
+__all__ = ["CsvFormat", "JsonLinesFormat", "compression_of_text"]
 
 _BLOCK = 1 << 22  # bytes of text
 _MAX_LINE = 1 << 28
@@ -30,7 +30,8 @@ _COMPRESSIONS = (
 _Parse = Callable[[bytes], pa.Table]
 
 
-def _compression_of(path: str) -> str | None:
+def compression_of_text(path: str) -> str | None:
+    """By the end of the name; None: not compressed."""
     return next((name for end, name in _COMPRESSIONS if path.endswith(end)), None)
 
 
@@ -40,7 +41,7 @@ class _Text:
     def __init__(self, file: DataFile, position: int) -> None:
         self._file = file
         self._raw = file.open()
-        compression = _compression_of(file.path)
+        compression = compression_of_text(file.path)
         self._stream = self._raw
         if compression is not None:
             self._stream = pa.CompressedInputStream(self._raw, compression)
@@ -62,10 +63,10 @@ class _Text:
         return min(self._file.size, int(self._raw.tell()))
 
     def read(self) -> bytes:
-        """Some lines; nothing at the end."""
+        """Some lines; nothing at the end. How many depends on the position alone."""
         data = self._rest
         while True:
-            more: bytes = self._stream.read(_BLOCK)
+            more: bytes = self._stream.read(_BLOCK - len(data) % _BLOCK)
             data += more
             end = data.rfind(b"\n") + 1 if more else len(data)
             if end or not more:
@@ -140,6 +141,7 @@ class CsvFormat:
     types: Mapping[str, pa.DataType | str] = field(default_factory=dict)
     lists: Mapping[str, str] = field(default_factory=dict)
     name = "csv"
+    has_schema = True
     _guessed: dict[str, pa.DataType] | None = None
 
     def schema(self, file: DataFile) -> pa.Schema:
@@ -221,6 +223,7 @@ class JsonLinesFormat:
 
     types: Mapping[str, pa.DataType | str] = field(default_factory=dict)
     name = "jsonl"
+    has_schema = True
     _guessed: pa.Schema | None = None
 
     def schema(self, file: DataFile) -> pa.Schema:

@@ -5,6 +5,7 @@ random numbers, for `Pipeline.sample`; `NegativeGen` for `Pipeline.generate_nega
 else for `Pipeline.map`.
 """
 
+from monolith.data.columns import INVALID_LABEL
 from monolith.data.operations.actions import AddAction, InstanceReweight
 from monolith.data.operations.comparison import Comparison
 from monolith.data.operations.draws import Draws
@@ -17,7 +18,6 @@ from monolith.data.operations.filters import (
 )
 from monolith.data.operations.ids import FeatureCombine, FidMask, MapId, SwitchSlot
 from monolith.data.operations.item_pool import ItemPool
-from monolith.data.operations.label_columns import INVALID_LABEL
 from monolith.data.operations.label_values import LabelNormalization, LabelUpperBound, RankLabel
 from monolith.data.operations.labels import AddLabel, MultiLabel, ScatterLabel
 from monolith.data.operations.negatives import NegativeGen

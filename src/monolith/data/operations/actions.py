@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from monolith.data.columns import INVALID_LABEL
 from monolith.data.operations.comparison import Comparison, Operand, operands_of
-from monolith.data.operations.label_columns import INVALID_LABEL, set_labels
+from monolith.data.operations.label_columns import set_labels
 from monolith.data.operations.parse import entries, integers
 from monolith.data.operations.rows import Ids, Rows, column_of, floats_of, positions_in, set_column
 

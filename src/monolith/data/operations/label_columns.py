@@ -1,13 +1,10 @@
 """Labels and weights as numpy arrays."""
 
-import numpy as np
 import pyarrow as pa
 
 from monolith.data.operations.rows import Floats, floats_of, set_column
 
-__all__ = ["INVALID_LABEL", "label_of", "set_labels", "times_weight"]
-
-INVALID_LABEL = float(np.finfo(np.float32).min)  # -3.4028235e+38
+__all__ = ["label_of", "set_labels", "times_weight"]
 
 
 def label_of(where: str, block: pa.RecordBatch, name: str, index: int) -> Floats:

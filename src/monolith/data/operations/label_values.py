@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.operations.label_columns import INVALID_LABEL, set_labels
+from monolith.data.columns import INVALID_LABEL
+from monolith.data.operations.label_columns import set_labels
 from monolith.data.operations.rows import Rows, column_of, floats_of, set_column
 
 __all__ = ["LabelNormalization", "LabelUpperBound", "RankLabel"]

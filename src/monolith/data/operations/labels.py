@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from monolith.data.columns import Columns
+from monolith.data.columns import INVALID_LABEL, Columns
 from monolith.data.hashing import hash_strings
 from monolith.data.operations.draws import Draws
-from monolith.data.operations.label_columns import INVALID_LABEL
 from monolith.data.operations.parse import entries, integers
 from monolith.data.operations.rows import Floats, Ids, Rows, floats_of, positions_in, set_column
 
