@@ -178,15 +178,11 @@ def _packing(path: Path, format_name: str) -> Callable[[pa.NativeFile], Any]:
     name = compression_of_text(path.name)
     if name is None:
         return contextlib.nullcontext
-    allowed = (
-        ("gzip", "zstd")
-        if format_name in _RECORD_KINDS
-        else ("gzip", "bz2", "zstd", "lz4", "brotli")
-    )
-    if format_name in ("parquet", "arrow") or name not in allowed:
+    is_odd = format_name in _RECORD_KINDS and name not in ("gzip", "zstd")
+    if is_odd or format_name in ("parquet", "arrow"):
         raise ValueError(
-            f"[data] expected a name of a {format_name} file, got {path.name!r}; such files are not "
-            f"compressed by {name}"
+            f"[data] expected a name of a {format_name} file, got {path.name!r}; such files are "
+            f"not compressed by {name}"
         )
     return lambda file: pa.CompressedOutputStream(file, name)
 
