@@ -228,6 +228,8 @@ class ShampooOptimizer(DenseOptimizer):
             second = [x * scale for x, scale in zip(pm, scales, strict=True)]
             change = torch._foreach_mul(m, 1.0 - share)
             torch._foreach_add_(change, second, alpha=share)
+        if isinstance(rate, torch.Tensor):
+            rate = rate.to(parameters[0].device)
         torch._foreach_sub_(parameters, torch._foreach_mul(change, rate))
 
     def _precondition(
