@@ -72,8 +72,8 @@ class QueueRunner:
     def start(self, coordinator: Coordinator) -> list[threading.Thread]:
         """Start the threads, unless those of an earlier call go on; open the queues again for it.
 
-        A stop of the run closes the queues, so that nobody waits for what is not made any more; they
-        are cancelled when the run has ended, well or not.
+        A stop of the run closes the queues, so that nobody waits for what is not made any more;
+        they are cancelled when the run has ended, well or not.
         """
         if not any(thread.is_alive() for thread in self._threads):
             for queue in self.queues:
