@@ -3,6 +3,7 @@ import random
 import threading
 from collections import Counter, deque
 
+import numpy as np
 import pytest
 
 from monolith.data import StrQueue
@@ -278,3 +279,8 @@ def test_a_list_gives_the_same_sequence(seed):
                 break
             model.extend(elements)
         assert queue.dequeue() == ((model.popleft(), False) if model else END)
+
+
+def test_arrays_of_strings_are_sequences_too():
+    queue = StrQueue(np.array(["a", "b"]), auto_enqueue_fn=lambda: (np.array(["c", "d"]), False))
+    assert [queue.dequeue()[0] for _ in range(4)] == ["a", "b", "c", "d"]

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.optim import AdamomOptimizer, Optimizer, RmspropOptimizer, ShampooOptimizer
+from monolith.optim import (
+    AdamomOptimizer,
+    Optimizer,
+    PolynomialDecay,
+    RmspropOptimizer,
+    ShampooOptimizer,
+)
 from tests.nn.cases import make_bag, rows
 from tests.optim.dense_cases import (
     CASES,
@@ -339,6 +345,19 @@ def test_a_function_that_gives_no_learning_rate_is_refused(rate):
     text = f"[AdamomOptimizer.step] expected a finite learning rate >= 0, got {rate}"
     assert str(caught.value) == text
     assert w.item() == 1.0
+
+
+@pytest.mark.parametrize("rate", ["0.1", None])
+def test_a_function_that_gives_no_number_is_refused(rate):
+    text = rf"^\[AdamomOptimizer.step\] expected the learning rate as a number, got {rate!r}$"
+    with pytest.raises(TypeError, match=text):
+        AdamomOptimizer([weight()], lambda: rate).step()
+
+
+def test_a_schedule_without_its_step_is_refused():
+    text = r"got a PolynomialDecay, which needs the step; pass a ScheduledRate of it$"
+    with pytest.raises(TypeError, match=text):
+        AdamomOptimizer([weight()], PolynomialDecay(0.01, 10, 0.11))
 
 
 # Locking

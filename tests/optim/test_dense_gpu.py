@@ -55,6 +55,19 @@ def test_a_learning_rate_on_the_device(make):
     assert same_bits([p.detach() for p in params], [p.detach() for p in others])
 
 
+@pytest.mark.parametrize(("rate_on", "params_on"), [("cpu", "cuda"), ("cuda", "cpu")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "shampoo_mean"])
+def test_a_learning_rate_on_another_device(name, dtype, rate_on, params_on):
+    make, shapes = MAKERS[name], ((5, 3),) * 100  # on CUDA done by operations on lists
+    params = parameters(shapes, dtype=dtype, device=params_on)
+    others = parameters(shapes, dtype=dtype, device=params_on)
+    run(make(params, learning_rate=torch.tensor(0.125, device=rate_on)), params, 2)
+    run(make(others, learning_rate=0.125), others, 2)
+    for found, expected in zip(params, others, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 @every_elementwise
 def test_a_step_can_be_captured_in_a_graph(make):
     params, others = parameters(SHAPES, device="cuda"), parameters(SHAPES, device="cuda")

@@ -186,3 +186,12 @@ def test_the_same_input_gives_the_same_bits():
     w = np.ones((6, 5), "float32")
     first, second = (stepped(w, gradients, warmup=2, tau_1=2, tau_2=1)[0] for _ in range(2))
     assert all(map(torch.equal, first, second))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_a_parameter_without_elements_is_left_alone(shape):
+    w = torch.nn.Parameter(torch.ones(shape))
+    w.grad = torch.ones(shape)
+    optimizer = ShampooOptimizer([w], warmup=0, tau_1=1, tau_2=1)
+    optimizer.step()
+    assert optimizer.state[w]["d"].shape == shape

@@ -212,3 +212,31 @@ def test_the_hook_begins_when_its_queue_has_been_seen_with_an_element():
     queue.put(3)
     hook.end(None)
     assert log == [1, 2, 3]
+
+
+def test_the_next_run_begins_with_the_call_that_a_failed_first_step_left():
+    log, manager, numbers = [], AsyncFunctionManager(timeout_seconds=0), iter(range(3))
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(next(numbers))]
+    )
+
+    def fail():
+        push()
+        raise KeyError("bad")
+
+    with pytest.raises(KeyError):
+        drive(fail, manager.hooks)
+    drive(push, manager.hooks)
+    assert log == [0, 1, 2]
+
+
+def test_a_call_that_found_no_room_is_not_executed_in_place_of_a_later_one():
+    log, manager, numbers = [], AsyncFunctionManager(timeout_seconds=0), iter(range(3))
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(next(numbers))]
+    )
+    push()
+    with pytest.raises(QueueFullError):
+        push()
+    drive(push, manager.hooks)
+    assert log == [0, 2]

@@ -229,3 +229,12 @@ def test_cancelling_one_of_several_queues_counts_before_the_end_of_another():
     queues[1].cancel()
     with pytest.raises(CancelledError, match="'second', cancelled"):
         get_together(queues)
+
+
+def test_a_queue_holds_an_item_itself_not_its_equal():
+    queue, item = BoundedQueue(1), [1]
+    queue.put(item)
+    assert queue.holds(item)
+    assert not queue.holds([1])
+    queue.get()
+    assert not queue.holds(item)

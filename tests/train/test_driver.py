@@ -1,4 +1,5 @@
 import threading
+from dataclasses import dataclass
 
 import pytest
 
@@ -246,3 +247,18 @@ def test_the_callback_after_a_recovery_may_be_called_again():
 
     drive(lambda: None, [Recovering(seen)])
     assert seen == ["h begin", "h create", "h create", "h end"]
+
+
+def test_calls_of_hooks_that_are_equal_are_all_made():
+    made, numbers = [], iter(range(1))
+
+    @dataclass(frozen=True)
+    class Count(Hook):
+        def before_run(self, ctx):
+            return lambda: made.append(self)
+
+        def after_run(self, ctx, results):
+            ctx.request_stop()
+
+    drive(lambda: next(numbers), [Count(), Count()])
+    assert len(made) == 2

@@ -1,3 +1,5 @@
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -127,6 +129,28 @@ def test_an_element_that_could_not_be_put_is_kept_and_put_first(devices, end):
     queue.enqueue_op()
     assert not queue.unsent()
     assert queue.dequeue()[-1].numel() == 1
+
+
+@BOTH
+def test_an_element_that_is_made_when_ctrl_c_comes_is_kept(kind, monkeypatch):
+    queue = kind([numbers()], capacity=1)
+    queue.enqueue_op()
+    monkeypatch.setattr(queue.queue._changed, "wait", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue_op()
+    queue.dequeue()
+    queue.enqueue_op()
+    assert queue.dequeue()[0].numel() == 1
+
+
+@BOTH
+def test_an_element_that_is_put_when_ctrl_c_comes_is_not_put_again(kind, monkeypatch):
+    queue = kind([numbers()], capacity=1)
+    monkeypatch.setattr(queue.queue._changed, "notify_all", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue_op()
+    assert queue.size() == 1
+    assert not queue.unsent()
 
 
 @BOTH

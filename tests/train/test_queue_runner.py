@@ -209,3 +209,33 @@ def test_queues_in_a_row_stop_without_an_error():
 
     drive(second, [EnqueueHook(source), EnqueueHook(sink), Once()])
     assert not runner_threads()
+
+
+def test_a_stop_wakes_a_step_that_waits_for_a_slow_producer():
+    woken = threading.Event()
+    queue = PrefetchQueue([lambda: torch.tensor(woken.wait(LIMIT_SECONDS))])
+
+    class StopFromAThread(Hook):
+        def after_create_session(self, run, coordinator):
+            coordinator.add_cleanup(woken.set)
+            coordinator.start(lambda: self.stop(coordinator), name="stop")
+
+        def stop(self, coordinator):
+            until_waiting(queue.queue)
+            coordinator.request_stop()
+
+    drive(lambda: queue.dequeue(LIMIT_SECONDS), [EnqueueHook(queue), StopFromAThread()])
+
+
+def test_a_step_after_a_stop_does_not_wait_for_threads_that_have_ended():
+    queue = PrefetchQueue([torch.ones(1)], capacity=1)
+    hook, taken = EnqueueHook(queue), []
+
+    class StopAtOnce(Hook):
+        def before_run(self, ctx):
+            ctx.request_stop()
+            until(lambda: not runner_threads())
+            queue.queue.drain()
+
+    drive(lambda: taken.append(queue.dequeue(LIMIT_SECONDS)), [hook, StopAtOnce()])
+    assert taken == []

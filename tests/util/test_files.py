@@ -1,4 +1,5 @@
 import os
+from functools import partial
 
 import fsspec
 import pytest
@@ -164,7 +165,7 @@ def test_a_file_that_fails_fails_the_copy(memory, monkeypatch, tmp_path, max_wor
     plain_open = MemoryFileSystem.open
 
     def refuse(self, path, mode):
-        if path.endswith("c"):
+        if str(path).endswith("c"):
             raise PermissionError(path)
         return plain_open(self, path, mode)
 
@@ -221,3 +222,38 @@ def test_folders_with_a_common_beginning_are_separate(memory):
 def test_a_copy_needs_a_worker():
     with pytest.raises(ValueError, match=r"^\[copy_tree\] expected max_workers > 0, got 0$"):
         copy_tree("a", "b", max_workers=0)
+
+
+@pytest.mark.parametrize("max_workers", [1, 2])
+def test_links_are_followed(tmp_path, max_workers):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("x")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "folder").symlink_to(tmp_path / "other")
+    (tmp_path / "src" / "gone").symlink_to(tmp_path / "nothing")
+    copy_tree(str(tmp_path / "src"), str(tmp_path / "dst"), max_workers=max_workers)
+    assert (tmp_path / "dst" / "folder" / "file").read_text() == "x"
+    assert [path.name for path in (tmp_path / "dst").iterdir()] == ["folder"]
+
+
+def test_a_link_to_a_folder_above_is_refused_before_any_change(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "up").symlink_to(tmp_path / "src")
+    (tmp_path / "dst").mkdir()
+    (tmp_path / "dst" / "old").write_text("x")
+    with pytest.raises(ValueError, match=r"expected no links to folders above, got .*/up$"):
+        copy_tree(str(tmp_path / "src"), str(tmp_path / "dst"))
+    assert (tmp_path / "dst" / "old").exists()
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "src" / "closed").mkdir(parents=True)
+    monkeypatch.setattr(os, "scandir", partial(_refuse, os.scandir))
+    with pytest.raises(PermissionError):
+        copy_tree(str(tmp_path / "src"), str(tmp_path / "dst"))
+
+
+def _refuse(scandir, path):
+    if str(path).endswith("closed"):
+        raise PermissionError(path)
+    return scandir(path)

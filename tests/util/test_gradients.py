@@ -26,6 +26,12 @@ def test_a_variable_without_a_gradient_adds_nothing():
     assert propagate_back_gradients([(None, 2 * a), (torch.tensor(1.0), 5 * a)], [a]) == [5.0]
 
 
+def test_a_variable_that_depends_on_nothing_adds_nothing():
+    a, constant, one = leaf(2.0), torch.tensor(7.0), torch.tensor(1.0)
+    assert propagate_back_gradients([(one, constant)], [a]) == [None]
+    assert propagate_back_gradients([(one, constant), (one, 5 * a)], [a]) == [5.0]
+
+
 def test_nothing_to_propagate_gives_nothing():
     a = leaf(2.0)
     assert propagate_back_gradients([], [a]) == [None]

@@ -66,6 +66,17 @@ def test_a_class_without_a_constructor_gets_nothing(base):
     assert isinstance(made, base)
 
 
+def test_a_module_gets_nothing_also_after_torch_compile_has_wrapped_its_constructor(monkeypatch):
+    original = torch.nn.Module.__init__
+
+    def wrapped(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Module, "__init__", wrapped)
+    made = params_of(type("Empty", (torch.nn.Module,), {}), name="x").instantiate()
+    assert isinstance(made, torch.nn.Module)
+
+
 @pytest.mark.parametrize("cls", [None, "Named"])
 def test_without_a_class_nothing_can_be_made(cls):
     with pytest.raises(TypeError, match=rf"expected a class as cls, got {cls!r}$"):

@@ -71,7 +71,7 @@ class StrQueue:
         self._elements: list[str] = []
         self._offset = 0
         self._arr_size = 0
-        self.enqueue_many(initial_elements or ())
+        self.enqueue_many(() if initial_elements is None else initial_elements)
 
     def enqueue_many(
         self, elements: Sequence[str], timeout: float = DEFAULT_TIMEOUT_SECONDS
@@ -174,7 +174,7 @@ class StrQueue:
             if out_of_range:
                 return
             self._raw_enqueue_many(elements)
-            if elements:
+            if len(elements) > 0:  # also of an array, which has no truth value
                 return
             if time.monotonic() >= deadline:
                 raise DeadlineExceededError(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from monolith.embedding.arguments import check_kind, check_number
+from monolith.embedding.schedules import LearningRateFunction
 from monolith.optim.rules import Rate
 
 __all__ = ["DenseOptimizer", "LEAST_EPSILON", "LearningRate"]
@@ -56,7 +57,7 @@ class DenseOptimizer(torch.optim.Optimizer):
         Raises:
             NotImplementedError: a parameter cannot be changed in place: it is the result of an
                 operation, or was made in inference mode.
-            TypeError: a number is none, or a parameter is complex.
+            TypeError: a number is none, a learning rate needs the step, or a parameter is complex.
             ValueError: a number is out of its range.
         """
         where = f"[{type(self).__name__}]"
@@ -67,6 +68,11 @@ class DenseOptimizer(torch.optim.Optimizer):
                 raise ValueError(f"{where} expected learning_rate or lr in a group, got both")
             group["lr"] = group.pop("learning_rate")
         rate = group.get("lr", self.defaults["lr"])
+        if isinstance(rate, LearningRateFunction):
+            raise TypeError(
+                f"{where} expected a learning_rate without arguments, got a "
+                f"{type(rate).__name__}, which needs the step; pass a ScheduledRate of it"
+            )
         schedule = rate if callable(rate) else None
         if schedule is not None:
             group["lr"] = math.nan
@@ -120,6 +126,7 @@ class DenseOptimizer(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: a gradient is sparse.
+            TypeError: a function gave no number as learning rate.
             ValueError: a learning rate is negative or not finite, or is a function beside a
                 scheduler.
         """
@@ -164,6 +171,8 @@ class DenseOptimizer(torch.optim.Optimizer):
                 )
             known = [value for function, value in called if function is schedule]
             rate = known[0] if known else schedule()
+            if not isinstance(rate, torch.Tensor):
+                check_number(f"[{type(self).__name__}.step]", "the learning rate", rate)
             called.append((schedule, rate))
             if not torch.compiler.is_compiling():
                 group["lr"] = rate

@@ -57,12 +57,20 @@ class DenseStep:
             chosen = [[tensors[i] for i in numbers] for tensors in (parameters, gradients, *states)]
             weights, grads = chosen[0], _like(chosen[0], chosen[1])
             flat = [tensor for tensors in chosen[2:] for tensor in tensors]
+            step = self._beside(weights[0])
             if not is_fused:
-                RULES[self.rule](weights, grads, flat, self.options, self.rate)
+                RULES[self.rule](weights, grads, flat, self.options, step.rate)
             elif torch.compiler.is_compiling():
-                self._run_op(weights, grads, flat)
+                step._run_op(weights, grads, flat)
             else:
-                self._run_fused(device, weights, grads, flat)
+                step._run_fused(device, weights, grads, flat)
+
+    def _beside(self, parameter: torch.Tensor) -> "DenseStep":
+        """The step with its learning rate, if that is a tensor, on the device of a parameter."""
+        rate = self.rate
+        if not isinstance(rate, torch.Tensor) or rate.device == parameter.device:
+            return self
+        return DenseStep(self.rule, self.options, rate.to(parameter.device))
 
     def _run_op(
         self,

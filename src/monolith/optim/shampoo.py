@@ -228,6 +228,8 @@ class ShampooOptimizer(DenseOptimizer):
             second = [x * scale for x, scale in zip(pm, scales, strict=True)]
             change = torch._foreach_mul(m, 1.0 - share)
             torch._foreach_add_(change, second, alpha=share)
+        if isinstance(rate, torch.Tensor):
+            rate = rate.to(parameters[0].device)
         torch._foreach_sub_(parameters, torch._foreach_mul(change, rate))
 
     def _precondition(
@@ -243,7 +245,8 @@ class ShampooOptimizer(DenseOptimizer):
         for axis in range(rank):
             statistics, sums = state[f"g{axis}"], state[f"s{axis}"]
             if t % group["tau_2"] == 0:
-                rows = gradient.movedim(axis, 0).reshape(gradient.shape[axis], -1)
+                dim = gradient.shape[axis]
+                rows = gradient.movedim(axis, 0).reshape(dim, gradient.numel() // max(dim, 1))
                 torch.matmul(rows, rows.mT, out=statistics)
             if beta_2 < 1.0 - 1e-10:
                 sums.mul_(beta_2).add_(statistics, alpha=1.0 - beta_2)

@@ -5,7 +5,9 @@ from typing import Any, Protocol
 
 import torch
 
+from monolith.errors import CancelledError, QueueFullError
 from monolith.train.prefetched import prefetch
+from monolith.util.coordinator import Coordinator
 from monolith.util.hooks import Hook, StepContext, StepResults
 from monolith.util.run import Action, Run, current_or_default_run
 from monolith.util.run_registry import check_ops_dependence
@@ -24,7 +26,7 @@ class AsyncPushHook(Hook):
     Args:
         queue: has `size()`.
         ops: takes one element out of the queue and uses it. At the end of the run it is called
-            until the queue is empty; a run that fails leaves the rest in the queue.
+            until the queue is empty; a run that fails leaves the rest in the queue for the next.
     """
 
     def __init__(self, queue: _Sized, ops: Callable[[], Any]) -> None:
@@ -35,6 +37,10 @@ class AsyncPushHook(Hook):
     def begin(self) -> None:
         """Look up how to ask for the queue's size."""
         self._size = self._queue.size
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Look at the queue: a run that failed may have left something in it."""
+        self._has_seen_element = self._size() > 0
 
     def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
         """`ops`, once the queue has been seen with an element."""
@@ -54,7 +60,9 @@ class AsyncFunctionManager:
     """Turns calls of functions into entries of queues that the next step works off.
 
     A queue holds one call: a step makes at most one call of each function. Every call that was
-    entered is executed once, the last ones when the run ends; a run that fails executes no more.
+    entered is executed once, the last ones when the run ends; a run that fails executes no more,
+    and the next run with these hooks begins with what it left. A call that found no room was not
+    entered.
 
     Args:
         is_async: whether functions are put off unless told otherwise.
@@ -133,6 +141,13 @@ class AsyncFunctionManager:
         call, queue = prefetch(make_call, 1, queue_name, timeout_seconds=self._timeout_seconds)
         assert queue is not None
 
+        def enter() -> None:
+            try:
+                queue.enqueue_op()
+            except (CancelledError, QueueFullError):
+                queue.drop_unsent()  # the next call has arguments of its own
+                raise
+
         def execute() -> Any:
             if queue.size() == 0:  # a step that made no call
                 return None
@@ -142,7 +157,7 @@ class AsyncFunctionManager:
         run = current_or_default_run()
         name = run.unique_name(queue_name)
         needs = [v for v in (*given, *named.values()) if isinstance(v, Action)]
-        enqueue = run.action(f"{name}/enqueue", queue.enqueue_op, needs)
+        enqueue = run.action(f"{name}/enqueue", enter, needs)
         targets = [target] if isinstance(target, Action) else []
         deferred = run.action(f"{name}/execute", execute, targets)
         check_ops_dependence(enqueue.name, [deferred.name, *(action.name for action in targets)])

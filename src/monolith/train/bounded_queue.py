@@ -90,6 +90,11 @@ class BoundedQueue(Generic[T]):
         """Number of items at this moment."""
         return len(self._items)
 
+    def holds(self, item: T) -> bool:
+        """Whether this very item is in the queue at this moment."""
+        with self._changed:
+            return any(held is item for held in self._items)
+
     @property
     def is_closed(self) -> bool:
         """Whether puts are refused."""

@@ -62,9 +62,9 @@ def drive(
 
 
 def _drive_one(step: Callable[[], Any], hooks: Sequence[Hook], ctx: StepContext) -> None:
-    calls = {hook: call for hook in hooks if (call := hook.before_run(ctx)) is not None}
+    calls = [(hook, call) for hook in hooks if (call := hook.before_run(ctx)) is not None]
     ctx.coordinator.raise_error()  # a thread may have failed while a hook waited
-    extra = {hook: call() for hook, call in calls.items()}
+    extra = {hook: call() for hook, call in calls}
     try:
         value = step()
     except StopIteration as end:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from monolith.errors import CancelledError, FailedPreconditionError, QueueFullError
+from monolith.errors import FailedPreconditionError
 from monolith.train.bounded_queue import get_together, put_together
 from monolith.train.tensor_queue import TensorElement, TensorQueue
 from monolith.util.waiting import DEFAULT_TIMEOUT_SECONDS
@@ -18,8 +18,9 @@ __all__ = ["DevicePrefetchQueue", "PrefetchQueue"]
 class PrefetchQueue:
     """A queue, and the producers that fill it; nothing is copied and autograd records nothing.
 
-    An element that was made but could not be put, because the queue was closed or stayed full, is
-    kept, and the next call of `enqueue_op` puts it before it asks the producers again. All methods
+    An element that was made but could not be put, because the queue was closed or stayed full or
+    Ctrl-C came, is kept, and the next call of `enqueue_op` puts it before it asks the producers
+    again. All methods
     are safe from any thread if the producers are.
 
     Args:
@@ -83,8 +84,9 @@ class PrefetchQueue:
             parts = self._make()
         try:
             put_together(self._queues, parts, timeout_seconds)
-        except (CancelledError, QueueFullError):
-            self._unsent.append(parts)
+        except BaseException:  # Ctrl-C too
+            if not self._first.holds(parts[0]):
+                self._unsent.appendleft(parts)
             raise
 
     def dequeue(self, timeout_seconds: float | None = None) -> list[torch.Tensor]:
@@ -107,6 +109,10 @@ class PrefetchQueue:
     def unsent(self) -> list[list[torch.Tensor]]:
         """Elements that were made and could not be put yet."""
         return [self._merge(parts)[0] for parts in list(self._unsent)]
+
+    def drop_unsent(self) -> None:
+        """Forget the elements that were made and could not be put."""
+        self._unsent.clear()
 
     @property
     def queue(self) -> TensorQueue:

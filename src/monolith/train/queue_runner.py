@@ -1,5 +1,6 @@
 """Threads that fill queues while a run goes on."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -71,12 +72,14 @@ class QueueRunner:
     def start(self, coordinator: Coordinator) -> list[threading.Thread]:
         """Start the threads, unless those of an earlier call go on; open the queues again for it.
 
-        The queues are cancelled when the run ends, well or not.
+        A stop of the run closes the queues, so that nobody waits for what is not made any more;
+        they are cancelled when the run has ended, well or not.
         """
         if not any(thread.is_alive() for thread in self._threads):
             for queue in self.queues:
                 queue.reopen()
             coordinator.add_cleanup(self.cancel)
+            coordinator.start(lambda: self._close_at_stop(coordinator), name=f"close {self.name}")
             self._num_filling = len(self.enqueue_ops)
             self._threads = [
                 coordinator.start(
@@ -86,6 +89,11 @@ class QueueRunner:
                 for number, op in enumerate(self.enqueue_ops)
             ]
         return list(self._threads)
+
+    def _close_at_stop(self, coordinator: Coordinator) -> None:
+        while not coordinator.wait_for_stop(math.inf):
+            pass
+        self.close()
 
     def _fill(self, enqueue_op: Callable[[], object], coordinator: Coordinator) -> None:
         try:

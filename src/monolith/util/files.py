@@ -5,7 +5,9 @@ import os
 import posixpath
 import shutil
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import IO, Any, NamedTuple
 
 import fsspec
@@ -60,6 +62,8 @@ def copy_tree(
 ) -> None:
     """Copy a folder with all that is below it; a folder at `dst` is removed first.
 
+    Links are followed: the copy has files and folders in their place.
+
     Args:
         src: path or URL of the folder.
         dst: path or URL of the copy.
@@ -71,7 +75,8 @@ def copy_tree(
         NotADirectoryError: `src` is a file.
         NotFoundError: a file went while its folder was copied, and `skip_missing` is not set.
         ValueError: there is nothing at `src`, and `skip_missing` is not set; one of the folders is
-            inside the other; `max_workers` is not positive, or `max_retries` negative.
+            inside the other, or has a link to itself; `max_workers` is not positive, or
+            `max_retries` negative.
     """
     _check_max_retries("copy_tree", max_retries)
     if max_workers < 1:
@@ -151,11 +156,27 @@ def _write(opened: IO[bytes], target: _Place) -> None:
 def _below(source: _Place) -> tuple[list[str], list[str]]:
     """Paths of all folders and files, relative to the source."""
     folders, files = [], []
-    for root, folder_names, file_names in source.system.walk(source.path, on_error="raise"):
+    is_local = isinstance(source.system, LocalFileSystem)
+    walk = _walk_local if is_local else partial(source.system.walk, on_error="raise")
+    for root, folder_names, file_names in walk(source.path):
         inside = root[len(source.path) :].strip("/")
         folders += [posixpath.join(inside, name) for name in folder_names]
         files += [posixpath.join(inside, name) for name in file_names]
     return folders, files
+
+
+def _walk_local(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk`; fsspec takes a link to a folder for a file."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for root, folder_names, file_names in os.walk(path, onerror=refuse, followlinks=True):
+        for name in folder_names:
+            folder = os.path.join(root, name)
+            if f"{os.path.realpath(root)}/".startswith(f"{os.path.realpath(folder)}/"):
+                raise ValueError(f"[copy_tree] expected no links to folders above, got {folder}")
+        yield root, folder_names, file_names
 
 
 def _overlap(source: _Place, target: _Place) -> bool:

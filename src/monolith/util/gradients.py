@@ -21,7 +21,8 @@ def propagate_back_gradients(
     The graph stays, so that a caller may ask again.
 
     Args:
-        grads_and_vars: pairs of a gradient and its variable; None stands for no gradient.
+        grads_and_vars: pairs of a gradient and its variable; None stands for no gradient. Variables
+            that were computed from nothing that requires a gradient are left out.
         xs: tensors that require a gradient.
         valid_var_set: the only variables that may occur, if given.
 
@@ -42,7 +43,7 @@ def propagate_back_gradients(
         for _, variable in grads_and_vars:
             if id(variable) not in valid:
                 raise RuntimeError("Invalid variables in the input", variable, valid_var_set)
-    pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+    pairs = [pair for pair in grads_and_vars if pair[0] is not None and pair[1].requires_grad]
     if not pairs or not xs:
         return [None] * len(xs)
     gradients, variables = zip(*pairs, strict=True)

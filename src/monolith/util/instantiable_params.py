@@ -23,8 +23,9 @@ ALLOWED_KWARGS = frozenset(
 )
 """Arguments that a constructor with `**kwargs` gets as well."""
 
-# Their signatures have `**kwargs`, which they refuse.
-_TAKE_NOTHING = (object.__init__, torch.nn.Module.__init__)
+# The signatures of their constructors have `**kwargs`, which they refuse. The classes, not the
+# functions: torch.compile replaces that of modules.
+_TAKE_NOTHING = (object, torch.nn.Module)
 
 
 class InstantiableParams(Params):
@@ -63,7 +64,8 @@ class InstantiableParams(Params):
         signature = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
         if list(signature) == ["self", "params"] and hasattr(cls, "params"):
             return cls(self)
-        with_kwargs = cls.__init__ not in _TAKE_NOTHING and any(  # type: ignore[misc]
+        owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
+        with_kwargs = owner not in _TAKE_NOTHING and any(
             argument.kind is argument.VAR_KEYWORD for argument in signature.values()
         )
         return cls(
