@@ -65,6 +65,14 @@ def test_stats_names_frequent_values_and_missing_ones(monolith, tmp_path):
     assert "4 samples in 1 parquet file (" in ran.err
 
 
+def test_stats_writes_large_counts_with_commas(monolith, tmp_path):
+    pq.write_table(pa.table({"city": ["oslo"] * 1200 + [None] * 1100}), tmp_path / "a.parquet")
+    (line,) = [
+        line for line in monolith("data", "stats", tmp_path).out.splitlines() if "oslo" in line
+    ]
+    assert line.split()[2:4] == ["1,100", "1,200"]
+
+
 def test_stats_of_more_values_than_are_counted_is_a_lower_bound(monolith, tmp_path, monkeypatch):
     monkeypatch.setattr("monolith.data.summary._MAX_DISTINCT", 10)
     write_parquet(tmp_path, num_files=1, num_samples=50)

@@ -37,6 +37,12 @@ def test_a_missing_id_is_an_empty_list():
     assert batch_of(Columns(["u"]), u=[1, None, 3]).features["u"].to_lists() == [[1], [], [3]]
 
 
+@pytest.mark.parametrize("kind", [pa.null(), pa.list_(pa.null())])
+def test_a_column_of_missing_ids_only_has_empty_lists(kind):
+    ids = pa.array([None, [None] if pa.types.is_list(kind) else None], kind)
+    assert batch_of(Columns(["u"]), u=ids).features["u"].to_lists() == [[], []]
+
+
 def test_missing_lists_and_items_are_left_out():
     batch = batch_of(Columns(["u"]), u=[[1, None, 2], None, [None], []])
     assert batch.features["u"].to_lists() == [[1, 2], [], [], []]

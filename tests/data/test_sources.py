@@ -119,6 +119,18 @@ def test_a_block_of_bad_samples_only_is_left_out():
     assert list(data.arrow_table(rows, on_error="skip").batch(2)) == []
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_bad_sample_is_named_by_its_number_in_the_whole_file(tmp_path, kind):
+    rows, path = pa.table({"x": [0.5, 1.5, 2.5, None]}), tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(rows, path, row_group_size=2)
+    else:
+        with pa.ipc.new_file(path, rows.schema) as sink:
+            sink.write_table(rows, max_chunksize=2)
+    with pytest.raises(DataLossError, match=r"sample 3: expected a number in column 'x'"):
+        list(getattr(data, kind)(path).batch(4))
+
+
 def test_a_second_file_without_a_column_is_named(tmp_path):
     write_parquet(tmp_path, 1)
     pq.write_table(table(5).drop_columns("price"), tmp_path / "part-1.parquet")

@@ -46,3 +46,12 @@ def listed_names(tree):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
     return None
+
+
+def taken_names(tree, package):
+    """Public names that a package imports from its own modules."""
+    taken = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module.startswith(f"{package}."):
+            taken.update(alias.asname or alias.name for alias in node.names)
+    return {name for name in taken if is_public(name)}

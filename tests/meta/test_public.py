@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from tests.meta.public import is_public, listed_names, listing_problems, undocumented
+from tests.meta.public import is_public, listed_names, listing_problems, taken_names, undocumented
 from tests.meta.tree import modules
 
 PUBLIC_MODULES = [
@@ -19,6 +19,12 @@ def test_every_public_name_is_documented():
 def test_every_public_name_is_listed_in_a_sorted_all():
     problems = {module: list(listing_problems(tree)) for module, tree in PUBLIC_MODULES}
     assert {module: found for module, found in problems.items() if found} == {}
+
+
+def test_every_name_that_a_package_takes_from_its_modules_is_listed():
+    packages = [(name, tree) for name, path, tree in modules() if path.name == "__init__.py"]
+    missing = [taken_names(tree, name) - set(listed_names(tree) or ()) for name, tree in packages]
+    assert set().union(*missing) == set()
 
 
 @pytest.mark.parametrize(

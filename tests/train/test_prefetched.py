@@ -64,6 +64,12 @@ def test_capacity_zero_means_no_queue(tensors):
     assert queue is None
 
 
+def test_the_options_are_those_of_the_queue():
+    _, queue = prefetch({"a": torch.ones(1)}, 3, "batches", timeout_seconds=7)
+    made = queue.queue
+    assert (made.capacity, made.name, made.timeout_seconds) == (3, "batches", 7)
+
+
 def test_a_negative_capacity_is_refused():
     with pytest.raises(ValueError, match="at least 1, got -1"):
         prefetch({}, capacity=-1)

@@ -191,6 +191,16 @@ def test_a_second_start_in_the_same_run_starts_no_second_set_of_threads():
         assert len(runner_threads()) == 1
 
 
+def test_a_second_start_while_one_thread_goes_on_starts_none():
+    queue = PrefetchQueue([torch.ones(1)], capacity=1)
+    runner = QueueRunner(queue.queues, [queue.enqueue_op, ended([])])
+    with Coordinator() as coordinator:
+        threads = runner.start(coordinator)
+        threads[1].join(LIMIT_SECONDS)
+        until_waiting(queue.queue)
+        assert runner.start(coordinator) == threads
+
+
 def test_queues_in_a_row_end_one_after_another():
     first, source = prefetch(ended(range(30)), capacity=2)
     second, sink = prefetch(lambda: first() * 2, capacity=2)

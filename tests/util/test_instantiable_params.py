@@ -41,6 +41,11 @@ def test_nested_parameters_are_passed_too_and_the_outermost_wins():
     assert params_of(Named, inner=inner, b=4).instantiate().got == (1, 4)
 
 
+def test_nested_parameters_of_another_class_are_passed_too():
+    inner = params_of(Open, a=1, b=3)
+    assert params_of(Named, inner=inner).instantiate().got == (1, 3)
+
+
 def test_open_constructors_also_get_the_allowed_arguments_that_are_set():
     made = params_of(Open, a=1, c=2, **dict.fromkeys(ALLOWED_KWARGS))
     made.set(name="x", input_dim=3)

@@ -121,6 +121,13 @@ def test_the_first_address_of_the_host_is_ours(monkeypatch):
     assert net.get_local_server_addr(80) == "10.0.0.1:80"
 
 
+def test_the_address_is_that_of_the_name_of_the_host(monkeypatch):
+    found = {"box": [(socket.AF_INET, 0, 0, "", ("10.0.0.3", 0))]}
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda name, port: found[name])
+    assert net.get_local_ip() == "10.0.0.3"
+
+
 def test_a_resolver_error_leads_to_ipv6(monkeypatch):
     resolver(monkeypatch, {socket.AF_INET6: ["2001:db8::7"]})
     assert (net.get_local_ip(), net.is_ipv4_supported()) == ("2001:db8::7", False)
