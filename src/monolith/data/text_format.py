@@ -15,7 +15,7 @@ from monolith.data.file_source import Raw
 from monolith.data.files import DataFile
 from monolith.errors import DataLossError
 
-__all__ = ["CsvFormat", "JsonLinesFormat"]
+__all__ = ["CsvFormat", "JsonLinesFormat", "compression_of"]
 
 _BLOCK = 1 << 22  # bytes of text
 _MAX_LINE = 1 << 28
@@ -30,7 +30,8 @@ _COMPRESSIONS = (
 _Parse = Callable[[bytes], pa.Table]
 
 
-def _compression_of(path: str) -> str | None:
+def compression_of(path: str) -> str | None:
+    """How a file is compressed, by the end of its name."""
     return next((name for end, name in _COMPRESSIONS if path.lower().endswith(end)), None)
 
 
@@ -40,7 +41,7 @@ class _Text:
     def __init__(self, file: DataFile, position: int) -> None:
         self._file = file
         self._raw = file.open()
-        compression = _compression_of(file.path)
+        compression = compression_of(file.path)
         self._stream = self._raw
         if compression is not None:
             self._stream = pa.CompressedInputStream(self._raw, compression)
