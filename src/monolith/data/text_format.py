@@ -63,14 +63,20 @@ class _Text:
         return min(self._file.size, int(self._raw.tell()))
 
     def read(self) -> bytes:
-        """Some lines; nothing at the end."""
-        data = self._rest
+        """Some lines; nothing at the end. Where they end depends on where they begin alone.
+
+        So blocks are the same after a restart, and files that are read in turns keep their turns.
+        """
+        data, size = self._rest, _BLOCK
         while True:
-            more: bytes = self._stream.read(_BLOCK)
+            more: bytes = self._stream.read(size - len(data))
             data += more
+            if more and len(data) < size:
+                continue
             end = data.rfind(b"\n") + 1 if more else len(data)
             if end or not more:
                 break
+            size += _BLOCK
             if len(data) > _MAX_LINE:
                 raise DataLossError(
                     f"[data] {self._file.path!r}: the line at byte {self.position} is longer than "
