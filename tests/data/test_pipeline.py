@@ -255,3 +255,11 @@ def test_no_sample_is_lost_by_an_interrupt():
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     assert got + users(batches) == list(range(20))
+
+
+def test_samples_left_out_are_reported_once_at_the_end(caplog):
+    rows = {"user": [1, 2, 3], "price": [1.0, None, 3.0]}
+    batches = iter(data.arrow_table(rows, on_error="skip").batch(2))
+    assert [len(list(batches)), len(list(batches))] == [1, 0]
+    (record,) = caplog.records
+    assert "by reason: {\"expected a number in column 'price'\": 1}" in record.message

@@ -272,7 +272,7 @@ def test_a_csv_of_a_header_only_has_no_samples(tmp_path):
 
 def test_types_that_no_value_tells_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("user,price\n")
-    with pytest.raises(TypeError, match="expected column 'user' of numbers, .* got type null"):
+    with pytest.raises(TypeError, match=r"expected column 'user' of numbers, .* got type null"):
         data.csv(tmp_path / "a.csv")
 
 

@@ -1,6 +1,7 @@
 """From samples to batches: shuffle, shard, map, filter, batch, prefetch; with an exact state."""
 
 import hashlib
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ from monolith.data.prefetch import Made, Prefetch
 from monolith.errors import FailedPreconditionError
 
 __all__ = ["Batches", "Pipeline"]
+
+_log = logging.getLogger(__name__)
 
 _VERSION = 1
 _Keep = Callable[[pa.RecordBatch], Any]
@@ -267,7 +270,7 @@ class Batches(Iterator[Batch]):
         self._pipeline = pipeline
         self._maker = _Maker(pipeline.stage, pipeline.columns, state and state["state"])
         self._last = self._maker.last
-        self._is_closed = False
+        self._is_closed = self._is_reported = False
         self._ahead: Prefetch | None = None
         if pipeline.depth:
             self._ahead = Prefetch(self._maker.make, pipeline.depth)
@@ -281,8 +284,14 @@ class Batches(Iterator[Batch]):
             )
         self._last = self._maker.make() if self._ahead is None else self._ahead.next()
         if self._last.batch is None:
+            self._report()
             raise StopIteration
         return self._last.batch
+
+    def _report(self) -> None:
+        if self.num_skipped and not self._is_reported:
+            _log.warning("[data] samples left out so far, by reason: %s", self.num_skipped)
+        self._is_reported = True
 
     def __enter__(self) -> Self:
         return self
