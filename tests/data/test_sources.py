@@ -362,3 +362,12 @@ def test_synthetic_labels_follow_the_ids():
 def test_ids_of_synthetic_samples_are_below_the_vocabulary():
     block = data.synthetic(50_000, num_features=1, vocabulary=10).stage.read(0, 50_000)
     assert set(block["feature_0"].to_pylist()) == set(range(10))
+
+
+def test_views_of_strings_are_strings():
+    views = pa.array(["oslo", None], pa.string_view())
+    lists = pa.LargeListArray.from_arrays([0, 0, 2], views)
+    (batch,) = data.arrow_table(pa.table({"city": views, "cities": lists})).batch(4)
+    oslo = data.hash_strings(pa.array(["oslo"])).tolist()
+    assert batch.features["city"].to_lists() == [oslo, []]
+    assert batch.features["cities"].to_lists() == [[], oslo]

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -293,7 +293,7 @@ class Batches(Iterator[Batch]):
             _log.warning("[data] samples left out so far, by reason: %s", self.num_skipped)
         self._is_reported = True
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Batches":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -19,7 +19,7 @@ from monolith.data.files import DataFile, Paths, find_files, naming
 from monolith.data.parquet_format import ArrowFormat, ParquetFormat
 from monolith.data.text_format import CsvFormat, JsonLinesFormat, compression_of
 
-__all__ = ["FORMAT_NAMES", "RawFiles", "format_name_of", "make_format", "write_rows"]
+__all__ = ["FORMAT_NAMES", "RawFiles", "finite", "format_name_of", "make_format", "write_rows"]
 
 FORMAT_NAMES = ("arrow", "csv", "jsonl", "parquet")
 _SUFFIXES = (
