@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from monolith.data.operations.draws import Draws, Sampled
 from monolith.data.operations.negatives import Generated, NegativeGen
 from monolith.data.prefetch import Made, Prefetch
 from monolith.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Batches", "Pipeline"]
 
@@ -293,7 +296,7 @@ class Batches(Iterator[Batch]):
             _log.warning("[data] samples left out so far, by reason: %s", self.num_skipped)
         self._is_reported = True
 
-    def __enter__(self) -> "Batches":
+    def __enter__(self) -> "Self":
         return self
 
     def __exit__(self, *_: object) -> None:
