@@ -208,6 +208,94 @@ def test_a_tsv_file_is_csv_with_tabs(monolith, tmp_path):
     assert json.loads(ran.out) == {"user": 1, "price": 2.5}
 
 
+@pytest.mark.parametrize("end", ["csv.gz", "jsonl.zst", "tsv", "tsv.gz"])
+def test_a_written_file_is_what_its_name_says(monolith, tmp_path, end):
+    rows = pa.table({"user": [1, 2], "city": ["a\tb", "c,d"]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    assert monolith("data", "convert", tmp_path / "a.parquet", tmp_path / f"b.{end}").status == 0
+    ran = monolith("data", "head", tmp_path / f"b.{end}", "--json")
+    assert [json.loads(line) for line in ran.out.splitlines()] == rows.to_pylist()
+    start = (tmp_path / f"b.{end}").read_bytes()[:6]
+    assert start in (b'"user"',) or start[:2] in (b"\x1f\x8b", b"\x28\xb5")
+
+
+def test_a_packed_name_for_parquet_is_refused(monolith, tmp_path):
+    pq.write_table(table(2), tmp_path / "a.parquet")
+    ran = monolith("data", "convert", tmp_path / "a.parquet", tmp_path / "b.parquet.gz")
+    assert "expected a name without '.gz' for parquet" in ran.err
+
+
+def test_convert_writes_local_files_only(monolith):
+    ran = monolith("data", "convert", "a.csv", "s3://bucket/b.csv")
+    assert [ran.status, "expected a local file to write, got 's3://" in ran.err] == [2, True]
+
+
+def test_convert_casts_the_types_of_later_files(monolith, tmp_path):
+    pq.write_table(pa.table({"user": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"user": pa.array([2], pa.int32())}), tmp_path / "b.parquet")
+    target = tmp_path / "c.arrow"
+    assert monolith("data", "convert", tmp_path / "*.parquet", target).status == 0
+    assert users(data.arrow(target).batch(2)) == [1, 2]
+
+
+def test_a_later_file_that_does_not_fit_is_named(monolith, tmp_path):
+    pq.write_table(pa.table({"user": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"user": ["x"]}), tmp_path / "b.parquet")
+    ran = monolith("data", "convert", tmp_path, tmp_path / "c.arrow")
+    assert [ran.status, "b.parquet' cannot be read" in ran.err] == [1, True]
+
+
+def test_nan_is_null_in_json(monolith, tmp_path):
+    rows = pa.table({"x": [1.0, float("nan")], "y": [[float("inf")], [2.0]]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    monolith("data", "convert", tmp_path / "a.parquet", tmp_path / "b.jsonl")
+    text = '{"x": 1.0, "y": [null]}\n{"x": null, "y": [2.0]}\n'
+    assert (tmp_path / "b.jsonl").read_text() == text
+    assert monolith("data", "head", tmp_path / "a.parquet", "--json").out == text
+
+
+def test_bytes_that_are_no_text_are_refused_in_json(monolith, tmp_path):
+    pq.write_table(pa.table({"x": [b"\xff"]}), tmp_path / "a.parquet")
+    ran = monolith("data", "convert", tmp_path / "a.parquet", tmp_path / "b.jsonl")
+    assert "expected bytes that are UTF-8, for JSON, got b'\\xff'" in ran.err
+
+
+def test_stats_leaves_nan_out_of_the_range_and_the_mean(monolith, tmp_path):
+    nan = float("nan")
+    pq.write_table(pa.table({"x": [1.0, nan, 3.0], "y": [nan] * 3}), tmp_path / "a.parquet")
+    ran = monolith("data", "stats", tmp_path, "--json")
+    x, y = map(json.loads, ran.out.splitlines())
+    assert [x["min"], x["max"], x["mean"]] == [1.0, 3.0, 2.0]
+    assert [y["values"], y["min"], y["mean"]] == [3, None, None]
+
+
+def test_stats_counts_nested_columns_without_their_values(monolith, tmp_path):
+    rows = pa.table({"pair": [{"a": 1}, None], "lists": [[[1], [2]], []]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    ran = monolith("data", "stats", tmp_path, "--json")
+    pair, lists = map(json.loads, ran.out.splitlines())
+    assert [pair["values"], lists["values"], lists["max_length"]] == [1, 2, 2]
+
+
+def test_cells_are_printed_as_they_are(monolith, tmp_path):
+    pq.write_table(pa.table({"[b]": ["[/x] :smile:"]}), tmp_path / "a.parquet")
+    out = monolith("data", "head", tmp_path / "a.parquet").out
+    assert all(text in out for text in ("[b]", "[/x] :smile:"))
+
+
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_a_reader_that_leaves_is_no_error_to_print(tmp_path, option):
+    write_parquet(tmp_path, num_files=1, num_samples=3_000)
+    command = [sys.executable, "-m", "monolith.cli.main", "data", "head", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "-n", "3000", *option], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as ran:
+        ran.stdout.readline()
+        ran.stdout.close()
+        talk = ran.stderr.read()
+    assert not any(word in talk for word in (b"Traceback", b"error", b"Broken pipe"))
+
+
 @pytest.mark.parametrize("command", [(), ("data",), ("data", "head"), ("data", "convert")])
 def test_help_begins_with_an_example_and_fits_a_screen(monolith, command):
     ran = monolith(*command, "--help")

@@ -59,9 +59,10 @@ def test_lists_of_a_fixed_size_are_taken():
     assert batch.features["u"].to_lists() == [[1, 2], [3, 4]]
 
 
-def test_missing_lists_of_a_fixed_size_are_refused():
-    with pytest.raises(TypeError, match=r"column 'u' of lists without missing ones"):
-        batch_of(Columns(["u"]), u=pa.array([[1, 2], None], pa.list_(pa.int64(), 2)))
+def test_missing_lists_of_a_fixed_size_are_empty():
+    ids = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2))
+    assert batch_of(Columns(["u"]), u=ids).features["u"].to_lists() == [[1, 2], [], [3, 4]]
+    assert batch_of(Columns(["u"]), u=ids.slice(1)).features["u"].to_lists() == [[], [3, 4]]
 
 
 def test_a_slice_of_a_column_is_itself():

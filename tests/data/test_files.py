@@ -58,3 +58,21 @@ def test_a_file_that_vanished_is_an_error_that_names_it(folder, method):
     (folder / "a.csv").unlink()
     with pytest.raises(NotFoundError, match=r"expected file '.*a\.csv'.*it is gone"):
         getattr(file, method)()
+
+
+def test_hidden_folders_are_left_out_unless_named(folder):
+    (folder / "_temporary").mkdir()
+    (folder / "_temporary" / "e.csv").write_text("e")
+    assert names(folder) == ["a.csv", "b.csv", "c.txt", "d.csv"]
+    assert names(f"{folder}/**/*.csv") == ["a.csv", "b.csv", "d.csv"]
+    assert names(f"{folder}/_temporary/*.csv") == ["e.csv"]
+
+
+def test_a_name_with_brackets_is_the_file_if_there_is_one(folder):
+    (folder / "a[1].csv").write_text("1")
+    assert names(folder / "a[1].csv") == ["a[1].csv"]
+
+
+def test_no_path_is_an_error():
+    with pytest.raises(NotFoundError, match="expected at least one path, got none"):
+        find_files([])

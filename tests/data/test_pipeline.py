@@ -229,3 +229,37 @@ def test_columns_of_a_pipeline_are_those_of_its_batches():
     (batch,) = source
     assert isinstance(source.columns, Columns)
     assert list(batch.features) == [each.name for each in source.columns.id_columns]
+
+
+def test_a_closed_iteration_gives_no_more(tmp_path):
+    source = data.parquet(write_parquet(tmp_path)).batch(7)
+    for each in (source, source.prefetch(2)):
+        with iter(each) as batches:
+            state = [next(batches), batches.state_dict()][1]
+        with pytest.raises(ValueError, match="expected an open iteration, got a closed one"):
+            next(batches)
+        assert users(each.resume(batches.state_dict())) == users(each.resume(state))
+
+
+def test_no_sample_is_lost_by_an_interrupt():
+    interrupts = [6]
+
+    def check(block):
+        if interrupts and block["user"][0].as_py() >= interrupts[0]:
+            interrupts.pop()
+            raise KeyboardInterrupt
+        return block
+
+    batches = iter(memory(20).batch(3).map(check).batch(4))
+    got = users(itertools.islice(batches, 1))
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert got + users(batches) == list(range(20))
+
+
+def test_samples_left_out_are_reported_once_at_the_end(caplog):
+    rows = {"user": [1, 2, 3], "price": [1.0, None, 3.0]}
+    batches = iter(data.arrow_table(rows, on_error="skip").batch(2))
+    assert [len(list(batches)), len(list(batches))] == [1, 0]
+    (record,) = caplog.records
+    assert "by reason: {\"expected a number in column 'price'\": 1}" in record.message

@@ -54,3 +54,25 @@ def test_after_the_end_comes_the_end_again():
     batches = iter(memory(2).batch(2).prefetch(2))
     assert len(list(batches)) == 1
     assert list(batches) == []
+
+
+def threads_ahead():
+    return [each for each in threading.enumerate() if each.name == "monolith-prefetch"]
+
+
+def test_a_loop_that_is_left_stops_its_thread():
+    before = threads_ahead()
+    for _ in memory(50).batch(2).prefetch(2):
+        (ours,) = [each for each in threads_ahead() if each not in before]
+        break
+    ours.join(30)
+    assert not ours.is_alive()
+
+
+def test_the_thread_ends_at_the_end_of_the_samples():
+    before = threads_ahead()
+    batches = iter(memory(50).batch(2).prefetch(1))
+    (ours,) = [each for each in threads_ahead() if each not in before]
+    assert len(list(batches)) == 25
+    ours.join(30)
+    assert not ours.is_alive()

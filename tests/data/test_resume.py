@@ -1,5 +1,6 @@
 """A pipeline that is stopped and goes on gives what it would have given."""
 
+import gzip
 import itertools
 import json
 import random
@@ -90,6 +91,25 @@ def test_resume_at_a_hundred_positions(tmp_path):
         list(itertools.islice(batches, position))
         assert contents(source.resume(batches.state_dict())) == whole[position:]
         batches.close()
+
+
+def write_text(folder, end):
+    for i in range(3):
+        text = "".join(f"{i * 40 + j}\n" for j in range(40)).encode()
+        name, packed = f"{i}.csv{end}", gzip.compress(b"user\n" + text)
+        (folder / name).write_bytes(packed if end else b"user\n" + text)
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_text_files_keep_their_turns(tmp_path, monkeypatch, end):
+    monkeypatch.setattr("monolith.data.text_format._BLOCK", 20)
+    write_text(tmp_path, end)
+    source = data.csv(tmp_path).interleave(2).batch(3)
+    whole = contents(source)
+    for position in range(len(whole) + 1):
+        batches = iter(source)
+        list(itertools.islice(batches, position))
+        assert contents(source.resume(batches.state_dict())) == whole[position:]
 
 
 def test_a_resumed_pass_can_be_resumed(tmp_path):

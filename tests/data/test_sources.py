@@ -278,7 +278,78 @@ def test_an_empty_first_file_of_json_has_the_given_columns(tmp_path):
 
 def test_a_csv_of_a_header_only_has_no_samples(tmp_path):
     (tmp_path / "a.csv").write_text("user,price\n")
-    assert list(data.csv(tmp_path / "a.csv").batch(2)) == []
+    columns = data.Columns(["user"], ["price"])
+    assert list(data.csv(tmp_path / "a.csv", columns=columns).batch(2)) == []
+
+
+def test_types_that_no_value_tells_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("user,price\n")
+    with pytest.raises(TypeError, match=r"expected column 'user' of numbers, .* got type null"):
+        data.csv(tmp_path / "a.csv")
+
+
+def test_files_without_columns_are_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(ValueError, match="expected at least one column, got none"):
+        data.jsonl(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("first", ["", "user,city,price\n", "user,city,price\n,,1.5\n"])
+def test_types_of_csv_are_those_of_the_first_values(tmp_path, first):
+    (tmp_path / "a.csv").write_text(first)
+    (tmp_path / "b.csv").write_text("user,city,price\n7,oslo,0.5\n")
+    source = data.csv(tmp_path)
+    assert [source.columns.names(), len(source.columns.ids)] == [["user", "city", "price"], 2]
+    *_, last = source.batch(1)
+    assert last.features["city"].values.tolist() == data.hash_strings(pa.array(["oslo"])).tolist()
+
+
+@pytest.mark.parametrize("first", ["", '{"user": 7, "city": null, "items": []}\n', "\n"])
+def test_types_of_json_are_those_of_the_first_values(tmp_path, first):
+    (tmp_path / "a.jsonl").write_text(first)
+    (tmp_path / "b.jsonl").write_text('{"user": 8, "city": "oslo", "items": [1]}\n')
+    (tmp_path / "c.jsonl").write_text('{"user": 9, "new": 1}\n')
+    *_, late, last = data.jsonl(tmp_path).batch(1)
+    assert late.features["items"].to_lists() == [[1]]
+    assert late.features["city"].values.tolist() == data.hash_strings(pa.array(["oslo"])).tolist()
+    assert last.features["city"].to_lists() == last.features["items"].to_lists() == [[]]
+
+
+def test_a_column_of_json_that_begins_late_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("monolith.data.text_format._BLOCK", 40)
+    lines = ['{"user": 1, "items": []}', '{"user": 2, "items": []}', '{"user": 3, "items": [5]}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    source = data.jsonl(tmp_path / "a.jsonl", columns=data.Columns(["user", "items"]))
+    assert [batch.features["items"].to_lists() for batch in source.batch(3)] == [[[], [], [5]]]
+
+
+def test_only_an_empty_string_of_csv_is_missing(tmp_path):
+    (tmp_path / "a.csv").write_text("city,price\nNA,1\noslo,NA\n,2\n")
+    columns = data.Columns(["city"], [data.DenseColumn("price", fill=-1)])
+    (batch,) = data.csv(tmp_path / "a.csv", columns=columns).batch(4)
+    hashes = data.hash_strings(pa.array(["NA", "oslo"])).tolist()
+    assert batch.features["city"].to_lists() == [hashes[:1], hashes[1:], []]
+    assert batch.dense["price"].tolist() == [1, -1, 2]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_invalid_utf8_is_refused_where_types_are_guessed(tmp_path, name):
+    text = {"a.csv": b"city\n\xff\n", "a.jsonl": b'{"city": "\xff"}\n'}[name]
+    (tmp_path / name).write_bytes(text)
+    read = data.csv if name == "a.csv" else data.jsonl
+    with pytest.raises(DataLossError, match=rf"{name}.*UTF8"):
+        list(read(tmp_path / name).batch(4))
+
+
+def test_names_of_csv_that_are_no_utf8_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"us\xffer\n1\n")
+    with pytest.raises(DataLossError, match=r"a.csv', in the line of names: expected UTF-8"):
+        data.csv(tmp_path / "a.csv")
+
+
+def test_the_end_of_a_packed_file_may_be_in_capitals(tmp_path):
+    (tmp_path / "A.CSV.GZ").write_bytes(gzip.compress(b"user\n1\n"))
+    assert users(data.csv(tmp_path / "A.CSV.GZ").batch(2)) == [1]
 
 
 def test_synthetic_samples_do_not_depend_on_the_block(monkeypatch):
@@ -303,3 +374,12 @@ def test_synthetic_labels_follow_the_ids():
 def test_ids_of_synthetic_samples_are_below_the_vocabulary():
     block = data.synthetic(50_000, num_features=1, vocabulary=10).stage.read(0, 50_000)
     assert set(block["feature_0"].to_pylist()) == set(range(10))
+
+
+def test_views_of_strings_are_strings():
+    views = pa.array(["oslo", None], pa.string_view())
+    lists = pa.LargeListArray.from_arrays([0, 0, 2], views)
+    (batch,) = data.arrow_table(pa.table({"city": views, "cities": lists})).batch(4)
+    oslo = data.hash_strings(pa.array(["oslo"])).tolist()
+    assert batch.features["city"].to_lists() == [oslo, []]
+    assert batch.features["cities"].to_lists() == [[], oslo]

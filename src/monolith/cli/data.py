@@ -89,8 +89,7 @@ def stats(
 
 def _row(column: ColumnSummary, top: int) -> list[object]:
     if column.low is not None:
-        mean = column.total / column.num_values
-        last = f"{column.low:g} to {column.high:g}, mean {mean:g}"
+        last = f"{column.low:g} to {column.high:g}, mean {column.mean:g}"
     else:
         last = ", ".join(f"{_short(value, 20)} ({times:,})" for value, times in column.top(top))
     distinct = "" if column.num_distinct is None else f"{column.num_distinct:,}"
@@ -116,6 +115,8 @@ def convert(
     to = to or format_name_of(last)
     if to not in FORMAT_NAMES:
         fail(f"expected --to of {', '.join(FORMAT_NAMES)}, got {to!r}", status=2)
+    if "://" in last:
+        fail(f"expected a local file to write, got {last!r}; copy it there afterwards", status=2)
     if target.exists() and not overwrite:
         fail(f"{last!r} exists; give --overwrite to replace it")
     files = RawFiles(sources, file_format)

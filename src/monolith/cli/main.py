@@ -21,7 +21,7 @@ def main() -> None:
     """Run the command line: 0, 1 on failure, 2 on wrong usage, 130 on Ctrl-C; no tracebacks."""
     try:
         app()
-    except (MonolithError, OSError, ValueError, TypeError) as error:
+    except (MonolithError, OSError, ValueError, TypeError, NotImplementedError) as error:
         fail(str(error))
     except KeyboardInterrupt:
         fail("interrupted", status=130)

@@ -17,6 +17,9 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
+
+from monolith.data.tabular import finite
 
 __all__ = ["byte_progress", "emit_json", "emit_table", "fail", "say"]
 
@@ -34,7 +37,7 @@ def fail(text: str, status: int = 1) -> NoReturn:
 
 def emit_json(value: Any) -> None:
     """One line of JSON on stdout."""
-    sys.stdout.write(json.dumps(value, default=str) + "\n")
+    sys.stdout.write(json.dumps(finite(value), default=str, allow_nan=False) + "\n")
 
 
 def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -42,9 +45,11 @@ def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     console = Console()
     if not console.is_terminal:
         console = Console(width=10_000)
-    table = Table(*columns, box=rich.box.SIMPLE_HEAD)
+    table = Table(box=rich.box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(Text(column))
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))  # without markup: cells are data
     console.print(table)
 
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Columns", "DenseColumn", "INVALID_LABEL", "IdColumn", "Label"]
+__all__ = ["Columns", "DenseColumn", "INVALID_LABEL", "IdColumn", "Label", "is_untyped"]
 
 INVALID_LABEL = float(np.finfo(np.float32).min)  # no label; -3.4028235e+38
 
@@ -222,7 +222,7 @@ class Columns:
 
         Raises:
             ValueError: a named column is missing.
-            TypeError: a column is of another type.
+            TypeError: a column is of another type, or has no value that tells its type.
 
         Example:
             >>> import pyarrow as pa
@@ -230,6 +230,8 @@ class Columns:
             >>> Columns.infer(schema).names()
             ['user', 'price', 'label']
         """
+        if not schema.names:
+            raise ValueError("[Columns.infer] expected at least one column, got none")
         if label is None:
             label = [name for name in ("label",) if name in schema.names]
         if weight is None and "instance_weight" in schema.names:
@@ -262,7 +264,7 @@ def _kind_of(field: pa.Field) -> str:
         kind = kind.value_type
     if pa.types.is_integer(kind) or _is_text(kind):
         return "ids"
-    if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return "dense"
     raise TypeError(
         f"[Columns.infer] expected column {field.name!r} of numbers, strings or lists of them, got "
@@ -286,6 +288,11 @@ def _label(schema: pa.Schema, name: str) -> Label:
     if at >= 0 and pa.types.is_fixed_size_list(schema.field(at).type):
         return Label(name, width=schema.field(at).type.list_size)
     return Label(name)
+
+
+def is_untyped(kind: pa.DataType) -> bool:
+    """Whether nothing is known of the values: all are missing, or all lists are empty."""
+    return bool(pa.types.is_null(kind.value_type if _is_list(kind) else kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:

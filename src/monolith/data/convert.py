@@ -138,8 +138,6 @@ class _Work:
         name = column.column or column.name
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         items = array.flatten()  # without the lists that are missing
-        if isinstance(array, pa.FixedSizeListArray) and array.null_count:
-            raise self._type_error(name, "lists without missing ones", array.type)
         if pa.types.is_dictionary(items.type):
             items = items.dictionary_decode()
         keys = _slotted(self._keys(name, items, array.type), column.slot)

@@ -7,14 +7,16 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from monolith.data.columns import Columns
+from monolith.data.columns import Columns, is_untyped
 from monolith.data.convert import BadSamples, Origin, to_block
 from monolith.data.cursor import State
 from monolith.data.files import DataFile, naming
 from monolith.data.order import permutation
 from monolith.errors import FailedPreconditionError
 
-__all__ = ["FileCursor", "FileFormat", "FileReader", "FileSource", "Raw"]
+__all__ = ["FileCursor", "FileFormat", "FileReader", "FileSource", "Raw", "schema_of"]
+
+_LOOKED_AT = 8  # files, for the types of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,23 @@ class FileFormat(Protocol):
             columns: those that are wanted; a reader may give others too.
             bad: for records that cannot be read.
         """
+
+
+def schema_of(files: Sequence[DataFile], file_format: FileFormat) -> pa.Schema:
+    """The columns of the first file that has some; their types where they first have values."""
+    schema, num_seen = pa.schema([]), 0
+    for file in files:
+        with naming(file):
+            found = file_format.schema(file)
+        schema = schema if schema.names else found
+        for i, each in enumerate(schema):
+            if is_untyped(each.type) and each.name in found.names:
+                schema = schema.set(i, found.field(each.name))
+        num_seen += bool(found.names)
+        is_known = schema.names and not any(is_untyped(each.type) for each in schema)
+        if is_known or num_seen == _LOOKED_AT:
+            break
+    return schema
 
 
 @dataclass(frozen=True)

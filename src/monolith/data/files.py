@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,10 +74,10 @@ def file_at(path: str) -> DataFile:
 def find_files(paths: Paths) -> list[DataFile]:
     """Expand paths in their order: a file, a glob, or all files below a directory, sorted.
 
-    Hidden files and those whose names begin with `_` are left out of globs and directories.
+    Files and folders whose names begin with `.` or `_` are left out of globs and directories.
 
     Raises:
-        NotFoundError: a path matches no file.
+        NotFoundError: a path matches no file, or there is no path.
 
     Example:
         >>> import tempfile, pathlib
@@ -96,21 +97,25 @@ def find_files(paths: Paths) -> list[DataFile]:
                 f"[data] expected at least one file at {os.fspath(given)!r}, got none"
             )
         found += [DataFile(system, each, int(system.size(each) or 0)) for each in matches]
+    if not found:
+        raise NotFoundError("[data] expected at least one path, got none")
     return found
 
 
 def _expand(system: Any, path: str) -> list[str]:
-    if any(mark in path for mark in "*?["):
+    is_glob = any(mark in path for mark in "*?[")
+    if is_glob and not ("[" in path and system.exists(path)):
         names = [each for each in system.glob(path) if system.isfile(each)]
+        given = re.split(r"[*?\[]", path)[0].rsplit("/", 1)[0]
     elif system.isdir(path):
-        names = system.find(path)
+        names, given = system.find(path), path.rstrip("/")
     else:
         return [path] if system.exists(path) else []
-    return sorted(each for each in names if not _is_hidden(each))
+    return sorted(each for each in names if not _is_hidden(each[len(given) :]))
 
 
 def _is_hidden(path: str) -> bool:
-    return path.rsplit("/", 1)[-1].startswith((".", "_"))
+    return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
 @contextlib.contextmanager

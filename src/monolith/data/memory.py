@@ -23,17 +23,32 @@ def as_table(frame: Any) -> pa.Table:
         TypeError: of something else.
     """
     if isinstance(frame, pa.Table):
-        return frame
+        return _without_views(frame)
     if type(frame).__module__.split(".")[0] == "pandas":
         return pa.Table.from_pandas(frame, preserve_index=False)
     if isinstance(frame, dict) or hasattr(frame, "__arrow_c_stream__"):  # polars, duckdb, Arrow
-        return pa.table(frame)
+        return _without_views(pa.table(frame))
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame])
     raise TypeError(
         "[data.arrow_table] expected an Arrow table, a pandas or polars frame or a dict of "
         f"columns, got {type(frame).__name__}"
     )
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Strings as offsets and bytes: polars gives views, which few functions of Arrow take."""
+    fields = [each.with_type(_without_view(each.type)) for each in table.schema]
+    schema = pa.schema(fields, table.schema.metadata)
+    return table if schema == table.schema else table.cast(schema)
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = kind.value_field.with_type(_without_view(kind.value_type))
+        return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return views.get(kind, kind)
 
 
 @dataclass(frozen=True)

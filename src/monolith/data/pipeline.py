@@ -1,11 +1,13 @@
 """From samples to batches: shuffle, shard, map, filter, batch, prefetch; with an exact state."""
 
 import hashlib
+import logging
 import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +17,7 @@ from monolith.data import stages
 from monolith.data.batch import Batch
 from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples, to_batch
-from monolith.data.cursor import Stage, State
+from monolith.data.cursor import Cursor, Stage, State
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.file_source import FileSource
 from monolith.data.hashing import cross_ids
@@ -24,7 +26,12 @@ from monolith.data.operations.negatives import Generated, NegativeGen
 from monolith.data.prefetch import Made, Prefetch
 from monolith.errors import FailedPreconditionError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["Batches", "Pipeline"]
+
+_log = logging.getLogger(__name__)
 
 _VERSION = 1
 _Keep = Callable[[pa.RecordBatch], Any]
@@ -248,34 +255,52 @@ class Pipeline:
 
 
 class Batches(Iterator[Batch]):
-    """A pass over a pipeline. Used by one thread; `close` it to free its files and its thread.
+    """A pass over a pipeline. Used by one thread.
+
+    Closed by `close`, by `with`, and when nobody holds it any more: that frees its files and its
+    thread. A batch that could not be made is tried again by the next call; none is passed over.
 
     Example:
         >>> from monolith import data
         >>> source = data.arrow_table(pa.table({"user": [7, 8, 9]})).batch(1)
-        >>> batches = iter(source)
-        >>> first, state = next(batches), batches.state_dict()
+        >>> with iter(source) as batches:
+        ...     first, state = next(batches), batches.state_dict()
         >>> [batch.features["user"].to_lists() for batch in source.resume(state)]
         [[[8]], [[9]]]
     """
 
     def __init__(self, pipeline: Pipeline, state: State | None) -> None:
         self._pipeline = pipeline
-        self._cursor = pipeline.stage.open(0, None if state is None else state["state"])
-        self._last = Made(None, self._cursor.state(), self._cursor.progress())
-        self._ahead = Prefetch(self._make, pipeline.depth) if pipeline.depth else None
-
-    def _make(self) -> Made:
-        block = self._cursor.next()
-        batch = None if block is None else to_batch(block, self._pipeline.columns)
-        return Made(batch, self._cursor.state(), self._cursor.progress())
+        self._maker = _Maker(pipeline.stage, pipeline.columns, state and state["state"])
+        self._last = self._maker.last
+        self._is_closed = self._is_reported = False
+        self._ahead: Prefetch | None = None
+        if pipeline.depth:
+            self._ahead = Prefetch(self._maker.make, pipeline.depth)
+            weakref.finalize(self, self._ahead.stop)  # of a loop that was left by `break`
 
     def __next__(self) -> Batch:
-        made = self._make() if self._ahead is None else self._ahead.next()
-        self._last = made
-        if made.batch is None:
+        if self._is_closed:
+            raise ValueError(
+                "[Batches] expected an open iteration, got a closed one; iterate the pipeline "
+                "again, or resume it at state_dict()"
+            )
+        self._last = self._maker.make() if self._ahead is None else self._ahead.next()
+        if self._last.batch is None:
+            self._report()
             raise StopIteration
-        return made.batch
+        return self._last.batch
+
+    def _report(self) -> None:
+        if self.num_skipped and not self._is_reported:
+            _log.warning("[data] samples left out so far, by reason: %s", self.num_skipped)
+        self._is_reported = True
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def state_dict(self) -> State:
         """Where the next batch begins: small, and JSON; see `Pipeline.resume`."""
@@ -293,10 +318,34 @@ class Batches(Iterator[Batch]):
         return dict(self._pipeline.bad.counts)
 
     def close(self) -> None:
-        """Stop the thread that makes batches ahead, and close files."""
+        """Stop the thread that makes batches ahead, and close files; the state stays."""
+        self._is_closed = True
         if self._ahead is not None:
             self._ahead.close()
-        self._cursor.close()
+        self._maker.close()
+
+
+class _Maker:
+    """Makes batches of blocks. Knows nothing of `Batches`, which may go while a thread makes."""
+
+    def __init__(self, stage: Stage, columns: Columns, state: State | None) -> None:
+        self._stage, self._columns = stage, columns
+        self._cursor: Cursor | None = stage.open(0, state)
+        self.last = Made(None, self._cursor.state(), self._cursor.progress())
+
+    def make(self) -> Made:
+        if self._cursor is None:  # the last call failed, perhaps amid a batch
+            self._cursor = self._stage.open(0, self.last.state)
+        cursor, self._cursor = self._cursor, None
+        block = cursor.next()
+        batch = None if block is None else to_batch(block, self._columns)
+        self.last = Made(batch, cursor.state(), cursor.progress())
+        self._cursor = cursor
+        return self.last
+
+    def close(self) -> None:
+        if self._cursor is not None:
+            self._cursor.close()
 
 
 @dataclass(frozen=True)

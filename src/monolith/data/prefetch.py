@@ -46,8 +46,10 @@ class Prefetch:
                 self._ready.append(made)
                 self._changed.notify_all()
                 is_last = not isinstance(made, Made) or made.batch is None
+                if is_last:
+                    return
                 self._changed.wait_for(self._has_room)
-                if is_last or self._is_closed:
+                if self._is_closed:
                     return
 
     def _has_room(self) -> bool:
@@ -66,9 +68,13 @@ class Prefetch:
             return made
         raise made
 
-    def close(self) -> None:
-        """Stop the thread; waits for the batch it is at."""
+    def stop(self) -> None:
+        """Let the thread end after the batch it is at."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop the thread; waits for the batch it is at."""
+        self.stop()
         self._thread.join()

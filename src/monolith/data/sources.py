@@ -8,8 +8,8 @@ import pyarrow as pa
 from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples
 from monolith.data.file_queue import QueueReader, QueueSource
-from monolith.data.file_source import FileFormat, FileSource
-from monolith.data.files import Paths, find_files, naming
+from monolith.data.file_source import FileFormat, FileSource, schema_of
+from monolith.data.files import Paths, find_files
 from monolith.data.memory import SyntheticSource, TableSource, as_table
 from monolith.data.parquet_format import ArrowFormat, ParquetFormat
 from monolith.data.pipeline import Pipeline
@@ -49,9 +49,7 @@ def from_files(
         return Pipeline(QueueSource(paths, file_format, columns, bad), columns, bad)
     files = find_files(paths)
     if columns is None or label is not None or file_format.has_schema:
-        with naming(files[0]):
-            schema = file_format.schema(files[0])
-        columns = _columns(schema, columns, label)
+        columns = _columns(schema_of(files, file_format), columns, label)
     return Pipeline(FileSource(files, file_format, columns, bad), columns, bad)
 
 

@@ -26,7 +26,8 @@ class ColumnSummary:
         max_length: of a list; 1 without lists.
         low: least number.
         high: greatest number.
-        total: sum of the numbers.
+        num_numbers: floating-point numbers that are not NaN.
+        total: their sum.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ColumnSummary:
     max_length: int = 0
     low: float | None = None
     high: float | None = None
+    num_numbers: int = 0
     total: float = 0.0
     _counts: "Counter[Any]" = field(default_factory=Counter, repr=False)
     _is_cut: bool = False
@@ -59,15 +61,19 @@ class ColumnSummary:
         self.max_length = max(self.max_length, 1)
         if pa.types.is_floating(array.type):
             self._add_numbers(array)
-        else:
+        elif not pa.types.is_nested(array.type):
             self._add_ids(array)
 
     def _add_numbers(self, array: pa.Array) -> None:
         numbers = array.to_numpy(zero_copy_only=False).astype(np.float64)
-        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        numbers = numbers[~np.isnan(numbers)]
+        self.num_numbers += len(numbers)
+        if len(numbers) == 0:
+            return
+        low, high = float(numbers.min()), float(numbers.max())
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
-        self.total += float(np.nansum(numbers))
+        self.total += float(numbers.sum())
 
     def _add_ids(self, array: pa.Array) -> None:
         counted = pc.value_counts(array)
@@ -85,6 +91,11 @@ class ColumnSummary:
         return len(self._counts) if self._counts else None
 
     @property
+    def mean(self) -> float | None:
+        """Of the numbers; None if there are none."""
+        return self.total / self.num_numbers if self.num_numbers else None
+
+    @property
     def is_cut(self) -> bool:
         """Whether there were more different values than are counted."""
         return self._is_cut
@@ -95,7 +106,6 @@ class ColumnSummary:
 
     def as_dict(self, num_top: int) -> dict[str, Any]:
         """For JSON."""
-        mean = self.total / self.num_values if self.low is not None else None
         return {
             "name": self.name,
             "type": self.kind,
@@ -107,7 +117,7 @@ class ColumnSummary:
             "is_lower_bound": self.is_cut,
             "min": self.low,
             "max": self.high,
-            "mean": mean,
+            "mean": self.mean,
             "top": [[value, times] for value, times in self.top(num_top)],
         }
 

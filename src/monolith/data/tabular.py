@@ -3,7 +3,8 @@
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ import pyarrow.parquet as pq
 
 from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples
-from monolith.data.file_source import FileFormat, FileReader, Raw
+from monolith.data.file_source import FileFormat, FileReader, Raw, schema_of
 from monolith.data.files import DataFile, Paths, find_files, naming
 from monolith.data.parquet_format import ArrowFormat, ParquetFormat
 from monolith.data.record_format import RecordFormat
 from monolith.data.record_writer import RecordWriter
-from monolith.data.text_format import CsvFormat, JsonLinesFormat, compression_of_text
+from monolith.data.text_format import CsvFormat, JsonLinesFormat, compression_of
 
-__all__ = ["FORMAT_NAMES", "RawFiles", "format_name_of", "make_format", "write_rows"]
+__all__ = ["FORMAT_NAMES", "RawFiles", "finite", "format_name_of", "make_format", "write_rows"]
 
 _RECORD_KINDS = ("example", "example_batch", "instance", "tf_example")
 FORMAT_NAMES = ("arrow", "csv", *_RECORD_KINDS[:3], "jsonl", "parquet", "tf_example")
@@ -77,12 +78,16 @@ def make_format(name: str, path: str = "") -> FileFormat:
     if name == "jsonl":
         return JsonLinesFormat()
     if name == "csv":
-        return CsvFormat("\t" if ".tsv" in path.lower() else ",")
+        return CsvFormat(_separator_of(path))
     if name == "tf_example":
         return RecordFormat(name, framing=None)
     if name in _RECORD_KINDS:
         return RecordFormat(name)
     raise ValueError(f"[data] expected a format, one of {list(FORMAT_NAMES)}, got {name!r}")
+
+
+def _separator_of(path: str) -> str:
+    return "\t" if ".tsv" in path.lower() else ","
 
 
 class RawFiles:
@@ -102,8 +107,7 @@ class RawFiles:
         first = self.files[0]
         self.format_name = format_name or format_name_of(first.path)
         self._format = make_format(self.format_name, first.path)
-        with naming(first):
-            self.schema = self._format.schema(first)
+        self.schema = schema_of(self.files, self._format)
         self.num_bytes = 0  # read so far
 
     @property
@@ -121,11 +125,17 @@ class RawFiles:
             try:
                 while (raw := self._read(file, reader)) is not None:
                     self.num_bytes = done + reader.num_bytes
-                    yield raw.columns.select(self.schema.names).cast(self.schema)
+                    yield self._cast(file, raw.columns.select(self.schema.names))
             finally:
                 reader.close()
             done += file.size
         self.num_bytes = done
+
+    def _cast(self, file: DataFile, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.schema == self.schema:
+            return rows
+        with naming(file):
+            return rows.cast(self.schema)
 
     def _read(self, file: DataFile, reader: FileReader) -> Raw | None:
         with naming(file):
@@ -137,7 +147,8 @@ def write_rows(
 ) -> int:
     """Write samples to a file, which appears when it is complete; the number of samples.
 
-    Lists in CSV are joined by `|`.
+    Lists in CSV are joined by `|`; JSON has null where a number is NaN or infinite. Text is
+    compressed where the name ends in `.gz` or its like.
 
     Raises:
         ValueError: there is no such format, or the name asks for a compression it cannot have.
@@ -151,12 +162,15 @@ def write_rows(
     }
     if format_name not in writers:
         raise ValueError(f"[data] expected a format, one of {sorted(writers)}, got {format_name!r}")
-    beside = path.with_name(f".{path.name}.tmp")
     packing = _packing(path, format_name)
+    beside = path.with_name(f".{path.name}.tmp")
     count = 0
     try:
-        with pa.OSFile(str(beside), "wb") as file, packing(file) as out:
-            sink = writers[format_name](out, schema)
+        with contextlib.ExitStack() as stack:
+            out = stack.enter_context(pa.OSFile(str(beside), "wb"))
+            if packing is not None:
+                out = stack.enter_context(pa.CompressedOutputStream(out, packing))
+            sink = writers[format_name](out, schema, path.name)
             try:
                 for batch in rows:
                     sink.write(batch)
@@ -169,42 +183,41 @@ def write_rows(
     return count
 
 
-def _packing(path: Path, format_name: str) -> Callable[[pa.NativeFile], Any]:
-    """What compresses a file, by the end of its name.
+def _packing(path: Path, format_name: str) -> str | None:
+    """How a file is compressed, by the end of its name.
 
     Raises:
         ValueError: files of the format are not compressed so.
     """
-    name = compression_of_text(path.name)
-    if name is None:
-        return contextlib.nullcontext
+    name = compression_of(path.name)
     is_odd = format_name in _RECORD_KINDS and name not in ("gzip", "zstd")
-    if is_odd or format_name in ("parquet", "arrow"):
+    if name is not None and (is_odd or format_name in ("parquet", "arrow")):
         raise ValueError(
             f"[data] expected a name of a {format_name} file, got {path.name!r}; such files are "
             f"not compressed by {name}"
         )
-    return lambda file: pa.CompressedOutputStream(file, name)
+    return name
 
 
 class _ParquetSink:
-    def __init__(self, out: pa.NativeFile, schema: pa.Schema) -> None:
+    def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
         self._writer = pq.ParquetWriter(out, schema)
         self.write, self.close = self._writer.write_batch, self._writer.close
 
 
 class _ArrowSink:
-    def __init__(self, out: pa.NativeFile, schema: pa.Schema) -> None:
+    def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
         self._writer = pa.ipc.new_file(out, schema)
         self.write, self.close = self._writer.write_batch, self._writer.close
 
 
 class _CsvSink:
-    def __init__(self, out: pa.NativeFile, schema: pa.Schema) -> None:
+    def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
         flat = [
             pa.field(each.name, pa.string()) if _is_list(each.type) else each for each in schema
         ]
-        self._writer = pa.csv.CSVWriter(out, pa.schema(flat))
+        options = pa.csv.WriteOptions(delimiter=_separator_of(name))
+        self._writer = pa.csv.CSVWriter(out, pa.schema(flat), write_options=options)
         self.close = self._writer.close
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -213,11 +226,13 @@ class _CsvSink:
 
 
 class _JsonSink:
-    def __init__(self, out: pa.NativeFile, schema: pa.Schema) -> None:
+    def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
         self._out = out
 
     def write(self, batch: pa.RecordBatch) -> None:
-        lines = [json.dumps(row, default=_as_text) for row in batch.to_pylist()]
+        lines = [
+            json.dumps(finite(row), default=_as_text, allow_nan=False) for row in batch.to_pylist()
+        ]
         self._out.write(("\n".join(lines) + "\n").encode())
 
     def close(self) -> None:
@@ -225,7 +240,7 @@ class _JsonSink:
 
 
 class _RecordSink:
-    def __init__(self, kind: str, out: pa.NativeFile, schema: pa.Schema) -> None:
+    def __init__(self, kind: str, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
         self._writer, self._out = RecordWriter(kind), out
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -236,8 +251,27 @@ class _RecordSink:
         """The file is the caller's."""
 
 
+def finite(value: Any) -> Any:
+    """The same without what JSON has no word for: NaN and infinite numbers are missing."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [finite(each) for each in value]
+    return value
+
+
 def _as_text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"[data] expected bytes that are UTF-8, for JSON, got {value[:20]!r}; write parquet or "
+            "arrow"
+        ) from error
 
 
 def _is_list(kind: pa.DataType) -> bool:

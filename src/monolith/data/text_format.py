@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from monolith.data.columns import Columns
+from monolith.data.columns import Columns, is_untyped
 from monolith.data.convert import BadSamples, Origin
 from monolith.data.file_source import Raw
 from monolith.data.files import DataFile
 from monolith.errors import DataLossError
 
-__all__ = ["CsvFormat", "JsonLinesFormat", "compression_of_text"]
+__all__ = ["CsvFormat", "JsonLinesFormat", "compression_of"]
 
 _BLOCK = 1 << 22  # bytes of text
 _MAX_LINE = 1 << 28
@@ -30,9 +30,9 @@ _COMPRESSIONS = (
 _Parse = Callable[[bytes], pa.Table]
 
 
-def compression_of_text(path: str) -> str | None:
-    """By the end of the name; None: not compressed."""
-    return next((name for end, name in _COMPRESSIONS if path.endswith(end)), None)
+def compression_of(path: str) -> str | None:
+    """How a file is compressed, by the end of its name."""
+    return next((name for end, name in _COMPRESSIONS if path.lower().endswith(end)), None)
 
 
 class _Text:
@@ -41,7 +41,7 @@ class _Text:
     def __init__(self, file: DataFile, position: int) -> None:
         self._file = file
         self._raw = file.open()
-        compression = compression_of_text(file.path)
+        compression = compression_of(file.path)
         self._stream = self._raw
         if compression is not None:
             self._stream = pa.CompressedInputStream(self._raw, compression)
@@ -63,14 +63,20 @@ class _Text:
         return min(self._file.size, int(self._raw.tell()))
 
     def read(self) -> bytes:
-        """Some lines; nothing at the end. How many depends on the position alone."""
-        data = self._rest
+        """Some lines; nothing at the end. Where they end depends on where they begin alone.
+
+        So blocks are the same after a restart, and files that are read in turns keep their turns.
+        """
+        data, size = self._rest, _BLOCK
         while True:
-            more: bytes = self._stream.read(_BLOCK - len(data) % _BLOCK)
+            more: bytes = self._stream.read(size - len(data))
             data += more
+            if more and len(data) < size:
+                continue
             end = data.rfind(b"\n") + 1 if more else len(data)
             if end or not more:
                 break
+            size += _BLOCK
             if len(data) > _MAX_LINE:
                 raise DataLossError(
                     f"[data] {self._file.path!r}: the line at byte {self.position} is longer than "
@@ -150,8 +156,12 @@ class CsvFormat:
         text = _Text(file, begin)
         lines = text.read()
         text.close()
-        if self._guessed is None:
-            self._guessed = {**{f.name: f.type for f in self._parse(lines, names, {}).schema}}
+        types = self._types()
+        for each in self._parse(lines, names, types).schema:
+            # Text that is no UTF-8 is guessed to be bytes; as a string it is refused.
+            guess = pa.string() if pa.types.is_binary(each.type) else each.type
+            types.setdefault(each.name, guess)
+        self._guessed = types
         return self._parse(lines, names, self._types()).schema
 
     def _types(self) -> dict[str, pa.DataType]:
@@ -169,7 +179,12 @@ class CsvFormat:
         text = _Text(file, 0)
         line, newline, _ = text.read().partition(b"\n")
         text.close()
-        header = line.decode("utf-8-sig").strip("\r")
+        try:
+            header = line.decode("utf-8-sig").strip("\r")
+        except UnicodeDecodeError as error:
+            raise DataLossError(
+                f"[data] {file.path!r}, in the line of names: expected UTF-8, got {error}"
+            ) from error
         if len(self.separator) > 1:
             names = header.split(self.separator)
         else:
@@ -187,8 +202,13 @@ class CsvFormat:
             pa.BufferReader(lines),
             pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(lines) + 1),
             pa.csv.ParseOptions(delimiter=delimiter),
-            pa.csv.ConvertOptions(column_types=plain, strings_can_be_null=True),
+            pa.csv.ConvertOptions(column_types=plain),
         )
+        for i, each in enumerate(table.schema):
+            if pa.types.is_string(each.type):  # missing only if empty: "NA" may be a country
+                strings = table.column(i)
+                is_empty = pc.equal(strings, "")
+                table = table.set_column(i, each, pc.if_else(is_empty, None, strings))
         for name, separator in self.lists.items():
             table = _split_lists(table, name, separator, types.get(name))
         return table
@@ -233,8 +253,7 @@ class JsonLinesFormat:
         text.close()
         if not lines.strip():
             return self._given()
-        if self._guessed is None:
-            self._guessed = self._parse(lines, self._given()).schema
+        self._guessed = self._parse(lines, self._guessed or self._given()).schema
         return self._guessed
 
     def _given(self) -> pa.Schema:
@@ -246,11 +265,17 @@ class JsonLinesFormat:
         )
 
     def _parse(self, lines: bytes, schema: pa.Schema) -> pa.Table:
-        return pa.json.read_json(
+        typed = pa.schema([each for each in schema if not is_untyped(each.type)])
+        table = pa.json.read_json(
             pa.BufferReader(lines),
             pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-            pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
+            pa.json.ParseOptions(explicit_schema=typed, unexpected_field_behavior="infer"),
         )
+        for each in schema:
+            if each.name not in table.column_names:
+                table = table.append_column(each, pa.nulls(table.num_rows, each.type))
+        table.validate(full=True)  # that strings are UTF-8
+        return table
 
     def open(self, file: DataFile, position: int, columns: Columns, bad: BadSamples) -> _LineReader:
         """See `FileFormat`."""
