@@ -219,12 +219,6 @@ def test_a_written_file_is_what_its_name_says(monolith, tmp_path, end):
     assert start in (b'"user"',) or start[:2] in (b"\x1f\x8b", b"\x28\xb5")
 
 
-def test_a_packed_name_for_parquet_is_refused(monolith, tmp_path):
-    pq.write_table(table(2), tmp_path / "a.parquet")
-    ran = monolith("data", "convert", tmp_path / "a.parquet", tmp_path / "b.parquet.gz")
-    assert "expected a name without '.gz' for parquet" in ran.err
-
-
 def test_convert_writes_local_files_only(monolith):
     ran = monolith("data", "convert", "a.csv", "s3://bucket/b.csv")
     assert [ran.status, "expected a local file to write, got 's3://" in ran.err] == [2, True]
