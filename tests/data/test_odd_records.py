@@ -1,0 +1,106 @@
+"""Records that are unusual, and what of them counts."""
+
+import pytest
+
+from monolith import data
+from monolith.errors import DataLossError
+from tests.data.record_bytes import (
+    batch,
+    example,
+    fids,
+    floats,
+    ids_of,
+    named_list,
+    parse,
+    put_bytes,
+    put_fixed32,
+    put_varint,
+    v1,
+)
+
+BYTES = 6
+
+
+def ids_list(name, *rows, shared=False):
+    return named_list(name, [put_bytes(2, fids(*row)) for row in rows], shared)
+
+
+def lines(*times):
+    """A list of line ids with a request time each; None: an empty one."""
+    line_ids = [b"" if time is None else put_varint(3, time) for time in times]
+    return named_list("__LINE_ID__", [put_bytes(BYTES, put_bytes(1, line)) for line in line_ids])
+
+
+@pytest.mark.parametrize("first", [[[1], [2]], [[1, 2], [3]], [[1], [2], [3]]])
+def test_of_two_lists_of_a_feature_the_last_counts(first):
+    record = batch(2, ids_list("a", *first), ids_list("a", [7], [8]))
+    assert ids_of("example_batch", record, "a") == [[7], [8]]
+
+
+def test_an_empty_list_leaves_nothing_of_the_list_before():
+    emptied = batch(0, ids_list("a", [1], [2]), ids_list("a"))
+    made = parse("example_batch", [emptied, batch(1, ids_list("a", [9]))], ["a"])
+    assert made.features["a"].to_lists() == [[9]]
+
+
+def times_of(tmp_path, record):
+    data.RecordWriter("example_batch").write_records([record], tmp_path / "f")
+    columns = data.Columns(time="line_id.req_time")
+    batches = iter(data.example_batches(tmp_path / "f", columns=columns, on_error="skip").batch(9))
+    return next(batches).time.tolist(), sum(batches.num_skipped.values())
+
+
+@pytest.mark.parametrize("first", [(None, 2), (1, 2, 3, None)])
+def test_bad_rows_of_a_list_of_line_ids_are_forgotten_with_it(tmp_path, first):
+    assert times_of(tmp_path, batch(2, lines(*first), lines(4, 5))) == ([4, 5], 0)
+
+
+def test_a_bad_row_of_the_line_ids_is_left_out(tmp_path):
+    assert times_of(tmp_path, batch(2, lines(4, None))) == ([4], 1)
+
+
+def test_a_weight_that_is_wanted_as_ids_is_an_error_with_its_place():
+    with pytest.raises(DataLossError, match="byte 2: Example.instance_weight .* expected ids"):
+        parse("example", [put_fixed32(102, 2.0)], ["instance_weight"])
+
+
+def test_a_key_that_is_wanted_as_a_number_is_refused():
+    with pytest.raises(ValueError, match="expected column data_source_key of ids, got one of num"):
+        parse("example", [], dense=["data_source_key"])
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "expected a value, got none"), (2, "expected one value, got 2")]
+)
+def test_a_slot_that_is_the_time_has_one_fid(count, text):
+    record = put_bytes(1, fids(*[v1(1, 5)] * count)[2:])
+    with pytest.raises(DataLossError, match=f"record 0, byte 0: Instance.fid .*{text}"):
+        parse("instance", [record], time="slot_1")
+
+
+def test_a_slot_that_is_the_time_may_be_a_named_feature():
+    record = put_bytes(9, put_bytes(1, b"slot_1") + fids(5).replace(b"\x0a", b"\x12", 1))
+    assert parse("instance", [record], time="slot_1").time.tolist() == [5]
+
+
+@pytest.mark.parametrize("lists", [[], [named_list("d", [put_bytes(3, floats(1))], shared=True)]])
+def test_few_bytes_do_not_become_too_many_numbers(lists):
+    column = data.DenseColumn("d", width=17, fill=0.0)
+    with pytest.raises(DataLossError, match="expected at most 16777216 rows or values, got 178257"):
+        parse("example_batch", [batch(1 << 20, *lists)], dense=[column])
+
+
+def test_a_block_ends_when_its_shared_lists_have_become_many_ids(tmp_path):
+    record = batch(4096, ids_list("a", range(4096), shared=True))
+    data.RecordWriter("example_batch").write_records([record] * 3, tmp_path / "f")
+    file_format = data.RecordFormat("example_batch")
+    columns = data.Columns(["a"])
+    reader = data.from_records(tmp_path / "f", file_format, columns=columns)
+    assert [len(each) for each in reader.batch(4096)] == [4096] * 3
+
+
+def test_a_number_that_is_always_empty_is_no_column(tmp_path):
+    record = example({"a": put_bytes(2, fids(7)), "d": put_bytes(3, b"")})
+    data.RecordWriter("example").write_records([record] * 2, tmp_path / "f")
+    made = next(iter(data.examples(tmp_path / "f").batch(2)))
+    assert (list(made.features), list(made.dense)) == (["a"], [])
