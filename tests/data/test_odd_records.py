@@ -3,6 +3,9 @@
 import pytest
 
 from monolith import data
+from monolith.data.convert import BadSamples
+from monolith.data.files import file_at
+from monolith.data.record_format import RecordFormat
 from monolith.errors import DataLossError
 from tests.data.record_bytes import (
     batch,
@@ -93,10 +96,14 @@ def test_few_bytes_do_not_become_too_many_numbers(lists):
 def test_a_block_ends_when_its_shared_lists_have_become_many_ids(tmp_path):
     record = batch(4096, ids_list("a", range(4096), shared=True))
     data.RecordWriter("example_batch").write_records([record] * 3, tmp_path / "f")
-    file_format = data.RecordFormat("example_batch")
-    columns = data.Columns(["a"])
-    reader = data.from_records(tmp_path / "f", file_format, columns=columns)
-    assert [len(each) for each in reader.batch(4096)] == [4096] * 3
+    file = file_at(str(tmp_path / "f"))
+    reader = RecordFormat("example_batch").open(file, 0, data.Columns(["a"]), BadSamples())
+    assert [reader.read().columns.num_rows for _ in range(3)] == [4096] * 3
+
+
+def test_a_negative_limit_of_records_is_refused():
+    with pytest.raises(ValueError, match="expected max_record_bytes of at least 0, got -1"):
+        RecordFormat("example", max_record_bytes=-1)
 
 
 def test_a_number_that_is_always_empty_is_no_column(tmp_path):

@@ -38,7 +38,7 @@ class RecordFormat:
         max_record_bytes: a longer record is an error.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: an unknown kind or compression, or a negative limit.
     """
 
     kind: str
@@ -54,6 +54,10 @@ class RecordFormat:
                 f"[data] expected records of kind {sorted(RECORD_TYPES)}, got {self.kind!r}"
             )
         compression_of("", self.compression)
+        if self.max_record_bytes < 0:
+            raise ValueError(
+                f"[data] expected max_record_bytes of at least 0, got {self.max_record_bytes}"
+            )
 
     @property
     def has_schema(self) -> bool:
