@@ -18,6 +18,7 @@ from tests.data.record_bytes import (
     put_bytes,
     put_fixed32,
     put_varint,
+    tf_example,
     v1,
 )
 
@@ -63,7 +64,7 @@ def test_a_bad_row_of_the_line_ids_is_left_out(tmp_path):
 
 
 def test_a_weight_that_is_wanted_as_ids_is_an_error_with_its_place():
-    with pytest.raises(DataLossError, match="byte 2: Example.instance_weight .* expected ids"):
+    with pytest.raises(DataLossError, match=r"byte 2: Example.instance_weight .* expected ids"):
         parse("example", [put_fixed32(102, 2.0)], ["instance_weight"])
 
 
@@ -104,6 +105,38 @@ def test_a_block_ends_when_its_shared_lists_have_become_many_ids(tmp_path):
 def test_a_negative_limit_of_records_is_refused():
     with pytest.raises(ValueError, match="expected max_record_bytes of at least 0, got -1"):
         RecordFormat("example", max_record_bytes=-1)
+
+
+CUT = b"\x8a"  # a tag without its end
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "text"),
+    [
+        ("example", example({"a": CUT}), "Feature .column 'a'.: expected a whole"),
+        ("example", example({"a": put_bytes(7, CUT)}), "Feature.fid_v2_lists .*: expected a whole"),
+        ("example", example({"a": put_bytes(2, CUT)}), "Feature.fid_v2_list .*: expected a whole"),
+        ("example", put_bytes(1, CUT), "named_feature: expected a whole"),
+        ("example", example({"__LINE_ID__": CUT}), "__LINE_ID__: expected a whole"),
+        ("example", example({"__LINE_ID__": put_bytes(6, CUT)}), "__LINE_ID__: expected a whole"),
+        ("tf_example", CUT, "byte 0: Example: expected a whole"),
+        ("tf_example", put_bytes(1, CUT), "Features: expected a whole"),
+        ("tf_example", tf_example({"a": CUT}), "Feature .column 'a'.: expected a whole"),
+        ("instance", CUT, "Instance: expected a whole"),
+        ("instance", put_bytes(9, CUT), "Instance.feature: expected a whole"),
+        ("example_batch", CUT, "ExampleBatch: expected a whole"),
+        ("example_batch", put_bytes(1, CUT), "named_feature_list: expected a whole"),
+    ],
+)
+def test_a_tag_that_is_cut_off_is_an_error_at_every_depth(kind, record, text):
+    with pytest.raises(DataLossError, match=text):
+        parse(kind, [record], ["a", "line_id.uid"])
+
+
+def test_records_that_tell_no_columns_are_refused_without_columns(tmp_path):
+    data.RecordWriter("example").write_records([b""], tmp_path / "f")
+    with pytest.raises(ValueError, match="f' expected records with features, got none"):
+        data.examples(tmp_path / "f").batch(1)
 
 
 def test_a_number_that_is_always_empty_is_no_column(tmp_path):

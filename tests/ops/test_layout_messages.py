@@ -7,7 +7,10 @@ from monolith.util.protobuf import put_bytes, put_varint
 TABLE, DIMS = put_bytes(1, b"t"), put_bytes(3, b"\x01")
 
 
-def feature(body, key=put_bytes(1, b"a")):
+A = put_bytes(1, b"a")
+
+
+def feature(body, key=A):
     return put_bytes(1, key + put_bytes(2, body))
 
 

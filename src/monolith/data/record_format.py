@@ -77,11 +77,21 @@ class RecordFormat:
         return _TFRECORD if self.check_crc else _TFRECORD | _UNCHECKED
 
     def schema(self, file: DataFile) -> pa.Schema:
-        """The columns of the first records of a file."""
+        """The columns of the first records of a file.
+
+        Raises:
+            ValueError: they tell none.
+        """
         reader = self.open(file, 0, Columns(), BadSamples())
         records = reader.payloads(_SCHEMA_RECORDS)
         reader.close()
-        return schema_of(self.kind, records)
+        schema = schema_of(self.kind, records)
+        if records and not schema.names:
+            raise ValueError(
+                f"[data] {file.path!r} expected records with features, got none in the first "
+                f"{len(records)}; name what to take: columns=Columns(...)"
+            )
+        return schema
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples

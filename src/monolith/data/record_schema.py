@@ -67,7 +67,9 @@ def schema_of(kind: str, records: Sequence[bytes]) -> pa.Schema:
             column.num_records += len(counts)
         num_rows += rows
     # Floats that no record has any of tell no width.
-    told = {name: column for name, column in seen.items() if not column.is_float or any(column.counts)}
+    told = {
+        name: column for name, column in seen.items() if not column.is_float or any(column.counts)
+    }
     return pa.schema([(name, column.kind(num_rows)) for name, column in told.items()])
 
 
