@@ -40,6 +40,7 @@ class ColumnSummary:
     total: float = 0.0
     _counts: "Counter[Any]" = field(default_factory=Counter, repr=False)
     _is_cut: bool = False
+    _num_numbers: int = 0  # of floating point, without NaN
 
     def add(self, array: pa.Array) -> None:
         """Count the values of a block."""
@@ -64,10 +65,14 @@ class ColumnSummary:
 
     def _add_numbers(self, array: pa.Array) -> None:
         numbers = array.to_numpy(zero_copy_only=False).astype(np.float64)
-        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        numbers = numbers[~np.isnan(numbers)]
+        if len(numbers) == 0:
+            return
+        low, high = float(numbers.min()), float(numbers.max())
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
-        self.total += float(np.nansum(numbers))
+        self.total += float(numbers.sum())
+        self._num_numbers += len(numbers)
 
     def _add_ids(self, array: pa.Array) -> None:
         counted = pc.value_counts(array)
@@ -95,7 +100,7 @@ class ColumnSummary:
 
     def as_dict(self, num_top: int) -> dict[str, Any]:
         """For JSON."""
-        mean = self.total / self.num_values if self.low is not None else None
+        mean = self.total / self._num_numbers if self._num_numbers else None
         return {
             "name": self.name,
             "type": self.kind,
