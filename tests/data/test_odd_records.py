@@ -1,5 +1,6 @@
 """Records that are unusual, and what of them counts."""
 
+import pyarrow as pa
 import pytest
 
 from monolith import data
@@ -144,3 +145,28 @@ def test_a_number_that_is_always_empty_is_no_column(tmp_path):
     data.RecordWriter("example").write_records([record] * 2, tmp_path / "f")
     made = next(iter(data.examples(tmp_path / "f").batch(2)))
     assert (list(made.features), list(made.dense)) == (["a"], [])
+
+
+def written(kind, column, name="a"):
+    """What a column of a table becomes on its way through records."""
+    records = data.RecordWriter(kind).records(pa.table({name: column}))
+    return parse(kind, records, [name]).features[name].to_lists()
+
+
+def test_missing_values_of_lists_are_left_out():
+    assert written("example", [[1, None, 2], None, [3]]) == [[1, 2], [], [3]]
+    assert [len(row) for row in written("example", [["x", None], ["y"]])] == [1, 1]
+
+
+def test_a_slot_that_fids_v1_do_not_have_is_a_feature():
+    assert written("instance", [2000 << 48 | 1], "slot_2000") == [[2000 << 48 | 1]]
+
+
+def test_an_empty_weight_is_none():
+    table = pa.table({"instance_weight": pa.array([[]], pa.list_(pa.float32()))})
+    assert data.RecordWriter("example").records(table) == [b""]
+
+
+def test_batches_without_rows_are_refused():
+    with pytest.raises(ValueError, match="expected a batch_size of at least 1, got 0"):
+        data.RecordWriter("example_batch", batch_size=0)
