@@ -10,8 +10,8 @@ namespace monolith {
 
 namespace {
 
-constexpr int64_t kMaxRows = 1 << 20;    // of a batch
-constexpr int64_t kMaxShared = 1 << 24;  // ids that a shared list becomes
+constexpr int64_t kMaxRows = 1 << 20;   // of a batch
+constexpr size_t kMaxCopies = 1 << 24;  // values that a shared list, or a fill, becomes
 constexpr uint32_t kFeatureTag = 2 << 3 | kBytesType;
 constexpr const char* kList = "named_feature_list";
 
@@ -64,12 +64,23 @@ bool RecordDecoder::parse_named_list(Wire list, size_t position) {
 
 // Whether nothing of a higher priority is there.
 bool RecordDecoder::begin_list(const Target& target) {
-  if (target.what == What::kLineId) return true;
+  if (target.what == What::kLineId) {
+    for (const int32_t line : lines_) clear_list(column_of(line));
+    return true;
+  }
   Column& column = column_of(target.column);
   if (column.list_rows >= 0 && target.priority < column.list_priority) return false;
   column.list_priority = target.priority;
-  std::erase_if(bad_rows_, [&column](const BadRow& bad) { return bad.error.column == &column; });
+  clear_list(column);
   return true;
+}
+
+// Drops what a list before has written: of two the last counts.
+void RecordDecoder::clear_list(Column& column) {
+  if (column.list_rows < 0) return;
+  cells_.next_cell(columns_.num_rows);
+  cells_.clear(column);
+  std::erase_if(bad_rows_, [&column](const BadRow& bad) { return bad.error.column == &column; });
 }
 
 bool RecordDecoder::parse_list_features(const Target& target, Wire list) {
@@ -186,12 +197,23 @@ bool RecordDecoder::finish_list(Column& column, const uint8_t* at, size_t rows) 
 
 // The record has no list of this column.
 bool RecordDecoder::fill_column(Column& column, const uint8_t* at, size_t rows) {
+  if (!column.is_ids && column.spec.has_fill && !add_copies(column, at, rows * column.width)) {
+    return false;
+  }
   for (size_t row = 0; row < rows; ++row) {
     cells_.next_cell(columns_.num_rows + row);
     cells_.start(column);
     if (!cells_.finish(column, at, "ExampleBatch")) return false;
   }
   return true;
+}
+
+// Few bytes may stand for many values: not too many of one column, and the block ends soon.
+bool RecordDecoder::add_copies(Column& column, const uint8_t* at, size_t count) {
+  num_copies_ += count;
+  if (count <= kMaxCopies && column.ids.size() + count <= INT32_MAX) return true;
+  cells_.error = {Fault::kTooLarge, at, kList, &column, kMaxCopies, static_cast<int64_t>(count)};
+  return false;
 }
 
 // The first feature of the list for every row.
@@ -203,6 +225,7 @@ bool RecordDecoder::share(Column& column, const uint8_t* at, size_t rows) {
     return false;
   }
   if (!column.spec.is_ids) {
+    if (!add_copies(column, at, rows * column.width)) return false;
     float* first = column.floats.data() + base * column.spec.width;
     for (size_t row = 1; row < rows; ++row) {
       std::copy_n(first, column.spec.width, first + row * column.spec.width);
@@ -212,11 +235,7 @@ bool RecordDecoder::share(Column& column, const uint8_t* at, size_t rows) {
   int32_t* splits = column.splits.data() + base;
   const auto count = static_cast<size_t>(splits[1] - splits[0]);
   const auto begin = static_cast<size_t>(splits[0]);
-  if (static_cast<int64_t>(count * rows) > kMaxShared || begin + count * rows > INT32_MAX) {
-    cells_.error = {Fault::kTooLarge, at,         kList,
-                    &column,          kMaxShared, static_cast<int64_t>(count * rows)};
-    return false;
-  }
+  if (!add_copies(column, at, count * rows)) return false;
   column.ids.resize(begin);
   column.ids.room(count * rows);
   for (size_t row = 1; row < rows; ++row) {

@@ -137,7 +137,7 @@ bool RecordDecoder::parse_instance_feature(Wire message, size_t position) {
   if (!is_slot && !cells_.start(column, target.priority)) return true;
   if (quantized.at != nullptr && !column.spec.is_ids) return parse_quantized(column, quantized);
   if (first < kNone && !parse_instance_payload(column, message, first)) return false;
-  return cells_.finish(column, message.at, kField);
+  return is_slot || cells_.finish(column, message.at, kField);
 }
 
 // All fields of one payload.

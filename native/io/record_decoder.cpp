@@ -7,10 +7,11 @@ namespace monolith {
 
 namespace {
 
-constexpr size_t kMaxExpected = 4096;   // features whose order is remembered
-constexpr size_t kMaxName = 127;        // bytes of a name that is remembered
-constexpr size_t kNamePrefix = 2;       // its tag and its length
-constexpr size_t kBlockRows = 1 << 18;  // a small batch may stand for many rows
+constexpr size_t kMaxExpected = 4096;     // features whose order is remembered
+constexpr size_t kMaxName = 127;          // bytes of a name that is remembered
+constexpr size_t kNamePrefix = 2;         // its tag and its length
+constexpr size_t kBlockRows = 1 << 18;    // a small batch may stand for many rows
+constexpr size_t kBlockCopies = 1 << 24;  // and its shared lists for many values
 constexpr std::string_view kLinePrefix = "line_id.";
 
 struct LineName {
@@ -48,6 +49,10 @@ void RecordDecoder::find_targets() {
     const std::string& name = specs_[i].name;
     const auto column = static_cast<int32_t>(i);
     if (!is_tf && name == "data_source_key") {
+      if (!specs_[i].is_ids) {
+        throw std::invalid_argument(
+            "[RecordDecoder] expected column data_source_key of ids, got one of numbers");
+      }
       key_ = column;
       continue;
     }
@@ -134,6 +139,7 @@ const RecordDecoder::Target& RecordDecoder::target_of(Wire name, size_t position
 
 void RecordDecoder::begin_block() {
   columns_ = RecordColumns(specs_);
+  num_copies_ = 0;
   columns_.ensure_rows(rows_before_);
   for (size_t i = 0; i < specs_.size(); ++i) columns_.columns[i].ids.reserve(ids_before_[i]);
 }
@@ -142,7 +148,7 @@ RecordBlock RecordDecoder::decode(const uint8_t* data, size_t size) {
   RecordBlock block;
   begin_block();
   cells_.readable_end = data + size;
-  while (block.consumed < size && columns_.num_rows < kBlockRows) {
+  while (block.consumed < size && columns_.num_rows < kBlockRows && num_copies_ < kBlockCopies) {
     const uint8_t* at = data + block.consumed;
     const Frame frame = read_frame(at, size - block.consumed, frames_);
     if (frame.state == Frame::State::kIncomplete) {
@@ -240,7 +246,9 @@ bool RecordDecoder::parse_record(Wire record) {
 
 // Ends what fields of the record itself have written, and fills what nothing has.
 bool RecordDecoder::finish_row(Wire record) {
-  for (const int32_t slot : slots_) cells_.finish(column_of(slot), record.at, "Instance.fid");
+  for (const int32_t slot : slots_) {
+    if (!cells_.finish(column_of(slot), record.at, "Instance.fid")) return false;
+  }
   for (const int32_t typed : {label_, weight_, value_}) {
     if (typed < 0 || !cells_.is_started(column_of(typed))) continue;
     if (!cells_.finish(column_of(typed), record.at, "label")) return false;

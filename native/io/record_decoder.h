@@ -129,6 +129,8 @@ class RecordDecoder {
   bool is_bad_row();
   bool finish_line_cells(const uint8_t* at);
   bool begin_list(const Target& target);
+  void clear_list(Column& column);
+  bool add_copies(Column& column, const uint8_t* at, size_t count);
   void end_list(const Target& target, int64_t rows, bool is_shared);
   bool finish_batch(const uint8_t* end, int64_t batch_size);
   bool finish_list(Column& column, const uint8_t* end, size_t batch_size);
@@ -156,6 +158,7 @@ class RecordDecoder {
   std::vector<int32_t> awaited_;    // columns that are filled where a record does not start them
   std::vector<size_t> ids_before_;  // of each column, in the block before
   size_t rows_before_ = 0;
+  size_t num_copies_ = 0;  // values of the block that shared lists and fills have become
 
   // Of the record that is being read.
   RecordColumns columns_;

@@ -220,8 +220,8 @@ bool RecordDecoder::parse_example(Wire record) {
         }
         // Absent and 0 are the same on the wire; neither is a weight.
         if (weight_ < 0 || weight <= 0 || !cells_.start(column_of(weight_))) break;
-        const auto* bytes = reinterpret_cast<const uint8_t*>(&weight);
-        if (!cells_.append_packed(column_of(weight_), Number::kFloat, {bytes, bytes + 4},
+        const Wire bytes{record.at - sizeof weight, record.at};
+        if (!cells_.append_packed(column_of(weight_), Number::kFloat, bytes,
                                   "Example.instance_weight")) {
           return false;
         }

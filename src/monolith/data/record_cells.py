@@ -97,7 +97,11 @@ def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
     if pa.types.is_string(item) or pa.types.is_large_string(item):
         lists = [row if is_list or row is None else [row] for row in column.to_pylist()]
         return Cells(
-            "strings", [None if row is None else [text.encode() for text in row] for row in lists]
+            "strings",
+            [
+                None if row is None else [text.encode() for text in row if text is not None]
+                for row in lists
+            ],
         )
     raise TypeError(
         f"[RecordWriter] expected column {name!r} of numbers, strings or lists of them, got type "
@@ -113,6 +117,8 @@ def _packed(column: pa.ChunkedArray, is_list: bool, dtype: type) -> list[list[by
     if is_list:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
         flat = pc.list_flatten(column)
+        num_valid = np.cumsum(np.append(0, flat.is_valid()))  # a missing value is left out
+        lengths = np.diff(num_valid[np.cumsum(np.append(0, lengths))])
     items = flat.drop_null().to_numpy().astype(dtype)
     data, size = items.tobytes(), items.itemsize
     ends = (np.cumsum(lengths) * size).tolist()

@@ -38,7 +38,7 @@ class RecordFormat:
         max_record_bytes: a longer record is an error.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: an unknown kind or compression, or a negative limit.
     """
 
     kind: str
@@ -54,6 +54,10 @@ class RecordFormat:
                 f"[data] expected records of kind {sorted(RECORD_TYPES)}, got {self.kind!r}"
             )
         compression_of("", self.compression)
+        if self.max_record_bytes < 0:
+            raise ValueError(
+                f"[data] expected max_record_bytes of at least 0, got {self.max_record_bytes}"
+            )
 
     @property
     def has_schema(self) -> bool:
@@ -73,11 +77,21 @@ class RecordFormat:
         return _TFRECORD if self.check_crc else _TFRECORD | _UNCHECKED
 
     def schema(self, file: DataFile) -> pa.Schema:
-        """The columns of the first records of a file."""
+        """The columns of the first records of a file.
+
+        Raises:
+            ValueError: they tell none.
+        """
         reader = self.open(file, 0, Columns(), BadSamples())
         records = reader.payloads(_SCHEMA_RECORDS)
         reader.close()
-        return schema_of(self.kind, records)
+        schema = schema_of(self.kind, records)
+        if records and not schema.names:
+            raise ValueError(
+                f"[data] {file.path!r} expected records with features, got none in the first "
+                f"{len(records)}; name what to take: columns=Columns(...)"
+            )
+        return schema
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples

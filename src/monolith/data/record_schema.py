@@ -66,7 +66,11 @@ def schema_of(kind: str, records: Sequence[bytes]) -> pa.Schema:
             column.counts.update(counts)
             column.num_records += len(counts)
         num_rows += rows
-    return pa.schema([(name, column.kind(num_rows)) for name, column in seen.items()])
+    # Floats that no record has any of tell no width.
+    told = {
+        name: column for name, column in seen.items() if not column.is_float or any(column.counts)
+    }
+    return pa.schema([(name, column.kind(num_rows)) for name, column in told.items()])
 
 
 _Found = Iterator[tuple[str, bool, list[int]]]  # name, whether floats, values of each row

@@ -23,6 +23,7 @@ _FEATURE = MappingProxyType({"ids": 2, "floats": 3, "strings": 6})
 _TF_FEATURE = MappingProxyType({"ids": 3, "floats": 2, "strings": 1})
 _INSTANCE_FEATURE = MappingProxyType({"ids": 2, "floats": 3, "strings": 5})
 _V1_BITS, _V2_BITS = 54, 48
+_NUM_SLOTS = 1 << 10  # of fids v1
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class RecordWriter:
         batch_size: rows of an ExampleBatch.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: an unknown kind, or a batch size below 1.
 
     Example:
         >>> RecordWriter("example").records(pa.table({"user": [7]}))[0].hex()
@@ -57,6 +58,10 @@ class RecordWriter:
         if self.kind not in RECORD_TYPES:
             raise ValueError(
                 f"[RecordWriter] expected kind {sorted(RECORD_TYPES)}, got {self.kind!r}"
+            )
+        if self.batch_size < 1:
+            raise ValueError(
+                f"[RecordWriter] expected a batch_size of at least 1, got {self.batch_size}"
             )
 
     def records(self, table: pa.Table) -> list[bytes]:
@@ -132,7 +137,7 @@ def _features(cells: Cells, numbers: Mapping[str, int]) -> list[bytes | None]:
 
 def _weights(number: int, cells: Cells) -> _Column:
     tag = varint(number << 3 | 5)
-    return [b"" if row is None else tag + row[:4] for row in cells.floats()]
+    return [tag + row[:4] if row else b"" for row in cells.floats()]
 
 
 def _batch(table: pa.Table) -> bytes:
@@ -198,7 +203,8 @@ def _instance_features(name: str, cells: Cells) -> _Column:
 
 def _slot_of(name: str) -> int | None:
     digits = name.removeprefix("fc_").removeprefix("slot_")
-    return int(digits) if name.endswith(f"slot_{digits}") and digits.isdigit() else None
+    is_slot = name.endswith(f"slot_{digits}") and digits.isdigit() and int(digits) < _NUM_SLOTS
+    return int(digits) if is_slot else None
 
 
 def _fids_v1(data: bytes, slot: int) -> bytes:

@@ -4,8 +4,8 @@ Fields stand in the order of their numbers, entries of maps in the order of thei
 """
 
 from collections.abc import Sequence
-from typing import Any
 
+from monolith.errors import DataLossError
 from monolith.ops.layout_config import (
     FeatureConfig,
     FeatureConfigs,
@@ -14,7 +14,7 @@ from monolith.ops.layout_config import (
     PoolingType,
     SliceConfig,
 )
-from monolith.util.protobuf import fields, put_bytes, put_varint, signed, varint
+from monolith.util.protobuf import fields, put_bytes, put_varint, signed, varint, varints
 
 __all__ = ["decode_feature_configs", "encode_feature_configs"]
 
@@ -98,59 +98,65 @@ def decode_feature_configs(message: bytes) -> FeatureConfigs:
         >>> decode_feature_configs(encode_feature_configs(configs)) == configs
         True
     """
-    features: dict[str, FeatureConfig] = {}
-    outputs: dict[str, OutConfig] = {}
-    for number, value in fields(message):
-        if number == 1:
-            key, body = _entry(value)
-            features[key] = _read_feature(body)
-        elif number == 2:
-            key, body = _entry(value)
-            outputs[key] = _read_output(body)
-    return FeatureConfigs(features, outputs)
-
-
-def _collected(message: Any) -> dict[int, list[Any]]:
-    """All values of each field."""
-    found: dict[int, list[Any]] = {}
-    for number, value in fields(bytes(message)):
-        found.setdefault(number, []).append(value)
-    return found
-
-
-def _entry(message: Any) -> tuple[str, bytes]:
-    found = _collected(message)
-    return found.get(1, [b""])[-1].decode(), found.get(2, [b""])[-1]
-
-
-def _numbers(values: list[Any]) -> list[int]:
-    """Integers of a field, packed or not."""
-    data = b"".join(varint(value) if isinstance(value, int) else value for value in values)
-    found, start = [], 0
-    for end, byte in enumerate(data, 1):
-        if byte < 0x80:  # the last byte of a number
-            groups = [each & 0x7F for each in data[start:end]]
-            found.append(signed(sum(each << (7 * i) for i, each in enumerate(groups))))
-            start = end
-    return found
-
-
-def _read_feature(message: bytes) -> FeatureConfig:
-    found = _collected(message)
-    return FeatureConfig(
-        found.get(1, [b""])[-1].decode(),
-        _numbers(found.get(3, [])),
-        PoolingType(found.get(2, [0])[-1]),
-        found.get(4, [0])[-1],
+    whole = _Message(message)
+    entries = {number: map(_Message, whole.messages(number)) for number in (1, 2)}
+    return FeatureConfigs(
+        {entry.text(1): _read_feature(_Message(entry.bytes_of(2))) for entry in entries[1]},
+        {entry.text(1): _read_output(_Message(entry.bytes_of(2))) for entry in entries[2]},
     )
 
 
-def _read_output(message: bytes) -> OutConfig:
-    found = _collected(message)
-    pieces = []
-    for piece in map(_collected, found.get(1, [])):
-        name = piece.get(1, [b""])[-1].decode()
-        pieces.append(SliceConfig(name, piece.get(2, [0])[-1], piece.get(3, [0])[-1]))
-    shapes = [_numbers(_collected(shape).get(1, [])) for shape in found.get(3, [])]
+class _Message:
+    """All values of each field; one that is not there is empty, or 0."""
+
+    def __init__(self, data: bytes) -> None:
+        self._found: dict[int, list[int | bytes]] = {}
+        for number, value in fields(data):
+            self._found.setdefault(number, []).append(value)
+
+    def messages(self, number: int) -> list[bytes]:
+        return [_as_bytes(number, value) for value in self._found.get(number, [])]
+
+    def bytes_of(self, number: int) -> bytes:
+        return (self.messages(number) or [b""])[-1]
+
+    def text(self, number: int) -> str:
+        try:
+            return self.bytes_of(number).decode()
+        except UnicodeDecodeError as error:
+            raise DataLossError(
+                f"[FeatureConfigs] expected field {number} of UTF-8, got {error}"
+            ) from error
+
+    def number(self, number: int) -> int:
+        value = self._found.get(number, [0])[-1]
+        if isinstance(value, bytes):
+            raise DataLossError(f"[FeatureConfigs] expected field {number} of a number, got bytes")
+        return signed(value)
+
+    def numbers(self, number: int) -> list[int]:
+        """Integers, packed or not."""
+        values = self._found.get(number, [])
+        parts = [[each] if isinstance(each, int) else varints(each) for each in values]
+        return [signed(each) for part in parts for each in part]
+
+
+def _as_bytes(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise DataLossError(f"[FeatureConfigs] expected field {number} of bytes, got a number")
+    return value
+
+
+def _read_feature(message: _Message) -> FeatureConfig:
+    pooling = PoolingType(message.number(2))
+    return FeatureConfig(message.text(1), message.numbers(3), pooling, message.number(4))
+
+
+def _read_output(message: _Message) -> OutConfig:
+    pieces = [
+        SliceConfig(piece.text(1), piece.number(2), piece.number(3))
+        for piece in map(_Message, message.messages(1))
+    ]
+    shapes = [_Message(shape).numbers(1) for shape in message.messages(3)]
     open_shapes = [[-1, *shape[1:]] for shape in shapes]
-    return OutConfig(pieces, OutType(found.get(2, [0])[-1]), open_shapes)
+    return OutConfig(pieces, OutType(message.number(2)), open_shapes)

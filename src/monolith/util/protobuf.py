@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from monolith.errors import DataLossError
 
-__all__ = ["fields", "put_bytes", "put_fixed32", "put_varint", "signed", "varint"]
+__all__ = ["fields", "put_bytes", "put_fixed32", "put_varint", "signed", "varint", "varints"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
@@ -85,6 +85,23 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             )
         yield tag >> 3, message[at : at + size]
         at += size
+
+
+def varints(data: bytes) -> list[int]:
+    """Packed integers.
+
+    Raises:
+        DataLossError: the last one is cut off, or one is too long.
+
+    Example:
+        >>> varints(varint(1) + varint(300))
+        [1, 300]
+    """
+    found, at = [], 0
+    while at < len(data):
+        number, at = _read_varint(data, at)
+        found.append(number)
+    return found
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
