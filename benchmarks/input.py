@@ -29,6 +29,7 @@ from benchmarks.harness import (
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
 from monolith import data
+from monolith.data.memory import SyntheticSource
 
 _BATCH = 4096
 _SAMPLES, _QUICK_SAMPLES = 1_000_000, 50_000
@@ -41,10 +42,10 @@ def write(folder: Path, num_samples: int, with_dictionary: bool) -> None:
     """Parquet files of made-up samples."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    source = data.synthetic(num_samples, num_features=_FEATURES, num_dense=_DENSE)
+    source = SyntheticSource(num_samples, _FEATURES, _DENSE, 1_000_000, 1, seed=0)
     size = num_samples // _FILES
     for i in range(_FILES):
-        block = source.stage.read(i * size, size)  # type: ignore[attr-defined]
+        block = source.read(i * size, size)
         pq.write_table(
             data.as_table(block), folder / f"{i}.parquet", compression="snappy",
             use_dictionary=with_dictionary, row_group_size=100_000,

@@ -1,7 +1,8 @@
 """A batch of samples, as the model takes it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -101,10 +102,10 @@ def _flatten(batch: Batch) -> tuple[list[object], None]:
     return [batch.features, batch.dense, batch.labels, batch.weight, batch.time], None
 
 
-def _unflatten(leaves: object, _: None) -> Batch:
+def _unflatten(leaves: Iterable[Any], _: None) -> Batch:
     batch = object.__new__(Batch)  # leaves may be anything a tree is mapped to
     names = ("features", "dense", "labels", "weight", "time")
-    for name, leaf in zip(names, leaves, strict=True):  # type: ignore[call-overload]
+    for name, leaf in zip(names, leaves, strict=True):
         object.__setattr__(batch, name, leaf)
     return batch
 

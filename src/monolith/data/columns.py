@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Columns", "DenseColumn", "INVALID_LABEL", "IdColumn", "Label", "is_untyped"]
+__all__ = ["Columns", "DenseColumn", "INVALID_LABEL", "IdColumn", "Label", "is_list", "is_untyped"]
 
 INVALID_LABEL = float(np.finfo(np.float32).min)  # no label; -3.4028235e+38
 
@@ -258,7 +258,7 @@ class Columns:
 
 def _kind_of(field: pa.Field) -> str:
     kind = field.type
-    if _is_list(kind):
+    if is_list(kind):
         kind = kind.value_type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -275,7 +275,7 @@ def _kind_of(field: pa.Field) -> str:
 def _dense(field: pa.Field) -> DenseColumn:
     if pa.types.is_fixed_size_list(field.type):
         return DenseColumn(field.name, width=field.type.list_size)
-    if _is_list(field.type):
+    if is_list(field.type):
         raise TypeError(
             f"[Columns.infer] expected the width of column {field.name!r} of type {field.type}; "
             "give columns= with a DenseColumn(name, width=...)"
@@ -292,10 +292,11 @@ def _label(schema: pa.Schema, name: str) -> Label:
 
 def is_untyped(kind: pa.DataType) -> bool:
     """Whether nothing is known of the values: all are missing, or all lists are empty."""
-    return bool(pa.types.is_null(kind.value_type if _is_list(kind) else kind))
+    return bool(pa.types.is_null(kind.value_type if is_list(kind) else kind))
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists, of any size or of a fixed one."""
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from monolith.data.columns import Columns
+from monolith.data.columns import Columns, is_list
 from monolith.data.convert import BadSamples
 from monolith.data.file_source import FileFormat, FileReader, Raw, schema_of
 from monolith.data.files import DataFile, Paths, find_files, naming
@@ -213,9 +213,7 @@ class _ArrowSink:
 
 class _CsvSink:
     def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
-        flat = [
-            pa.field(each.name, pa.string()) if _is_list(each.type) else each for each in schema
-        ]
+        flat = [pa.field(each.name, pa.string()) if is_list(each.type) else each for each in schema]
         options = pa.csv.WriteOptions(delimiter=_separator_of(name))
         self._writer = pa.csv.CSVWriter(out, pa.schema(flat), write_options=options)
         self.close = self._writer.close
@@ -274,13 +272,7 @@ def _as_text(value: Any) -> str:
         ) from error
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
 def _joined(array: pa.Array) -> pa.Array:
-    if not _is_list(array.type):
+    if not is_list(array.type):
         return array
     return pc.binary_join(array.cast(pa.list_(pa.string())), _LIST_SEPARATOR)

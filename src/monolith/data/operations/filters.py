@@ -14,13 +14,13 @@ from monolith.data.operations.comparison import (
     operands_of,
     read_operands,
 )
+from monolith.data.operations.label_columns import at_least
 from monolith.data.operations.rows import (
     Ids,
     Mask,
     Rows,
     as_tensor,
     column_of,
-    floats_of,
     positions_in,
     signed,
 )
@@ -183,13 +183,8 @@ class FilterByLabel:
         Raises:
             ValueError: there are fewer labels than thresholds.
         """
-        labels = floats_of("[FilterByLabel]", block, self.label)
         count = len(self.thresholds)
-        if labels.shape[1] < count:
-            raise ValueError(
-                f"[FilterByLabel] expected at least {count} labels, one for each threshold, got "
-                f"{labels.shape[1]} (column {self.label!r})"
-            )
+        labels = at_least("[FilterByLabel]", block, self.label, count, "threshold")
         limits = np.array(self.thresholds, np.float32)
         labels = labels[:, :count]
         passes: Mask = (labels > limits) if self.filter_equal else (labels >= limits)

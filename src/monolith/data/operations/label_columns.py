@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from monolith.data.operations.rows import Floats, floats_of, set_column
 
-__all__ = ["label_of", "set_labels", "times_weight"]
+__all__ = ["at_least", "label_of", "set_labels", "times_weight"]
 
 
 def label_of(where: str, block: pa.RecordBatch, name: str, index: int) -> Floats:
@@ -34,3 +34,18 @@ def set_labels(block: pa.RecordBatch, name: str, labels: Floats) -> pa.RecordBat
     """The block with labels (n, width) in place of others of the same width."""
     is_wide = pa.types.is_fixed_size_list(block.column(name).type)
     return set_column(block, name, labels if is_wide else labels[:, 0])
+
+
+def at_least(where: str, block: pa.RecordBatch, label: str, count: int, what: str) -> Floats:
+    """The labels of a block, (n, width), a width of at least `count`.
+
+    Raises:
+        ValueError: there are fewer labels than that.
+    """
+    labels = floats_of(where, block, label)
+    if labels.shape[1] < count:
+        raise ValueError(
+            f"{where} expected at least {count} labels, one for each {what}, got "
+            f"{labels.shape[1]} (column {label!r})"
+        )
+    return labels

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from monolith.data.columns import INVALID_LABEL
-from monolith.data.operations.label_columns import set_labels
+from monolith.data.operations.label_columns import at_least, set_labels
 from monolith.data.operations.rows import Rows, column_of, floats_of, set_column
 
 __all__ = ["LabelNormalization", "LabelUpperBound", "RankLabel"]
@@ -41,13 +41,8 @@ class LabelUpperBound:
         Raises:
             ValueError: there are fewer labels than bounds.
         """
-        labels = floats_of("[LabelUpperBound]", block, self.label)
         count = len(self.label_upper_bounds)
-        if labels.shape[1] < count:
-            raise ValueError(
-                f"[LabelUpperBound] expected at least {count} labels, one for each bound, got "
-                f"{labels.shape[1]} (column {self.label!r})"
-            )
+        labels = at_least("[LabelUpperBound]", block, self.label, count, "bound")
         bounds = np.array(self.label_upper_bounds, np.float32)
         labels[:, :count] = np.minimum(labels[:, :count], bounds)
         return set_labels(block, self.label, labels)
