@@ -158,18 +158,3 @@ def test_a_state_is_small(tmp_path):
     batches = iter(source)
     next(batches)
     assert len(json.dumps(batches.state_dict())) < 1000
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_text_that_is_interleaved_resumes_with_the_same_turns(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("monolith.data.text_format._BLOCK", 64)
-    for i in range(2):
-        rows = range(i * 100, i * 100 + 100)
-        lines = map("{}\n".format, rows) if kind == "csv" else (f'{{"user": {j}}}\n' for j in rows)
-        (tmp_path / f"{i}.{kind}").write_text(("user\n" if kind == "csv" else "") + "".join(lines))
-    source = getattr(data, kind)(tmp_path).interleave(2).batch(7)
-    whole = contents(source)
-    for position in range(len(whole)):
-        batches = iter(source)
-        list(itertools.islice(batches, position))
-        assert contents(source.resume(batches.state_dict())) == whole[position:]
