@@ -26,10 +26,10 @@ void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
 }
 
 void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
-                   unsigned threads, const int64_t* places) const {
+                   unsigned threads, const uint32_t* places) const {
   const size_t dim = layout_.dim();
   if (places != nullptr) {
-    const auto target = [=](size_t i) { return out + places[i] * dim; };
+    const auto target = [=](size_t i) { return out + size_t{places[i]} * dim; };
     return in_pieces(n, threads, [&](size_t first, size_t last) {
       const auto fetch_target = [&](size_t i) {
         if (i + kAhead < last) prefetch_bytes(target(i + kAhead), dim * 4);

@@ -7,6 +7,10 @@
 
 namespace monolith {
 
+namespace {
+constexpr size_t kLanes = 4;  // counters of a shard, so that a count does not wait for the last one
+}
+
 uint32_t Shards::shard_of(int64_t key) const noexcept {
   if (!owners_.empty()) return owners_[key_hash(key) >> 52];
   const auto n = static_cast<int64_t>(tables_.size());
@@ -20,36 +24,37 @@ Shards::Split Shards::split(const int64_t* keys, size_t n, unsigned threads) con
   threads = std::clamp(threads, 1u, Team::kMaxThreads);
   Split made;
   made.keys = std::make_unique_for_overwrite<int64_t[]>(n);
-  made.places = std::make_unique_for_overwrite<int64_t[]>(n);
+  made.places = std::make_unique_for_overwrite<uint32_t[]>(n);
   const auto shards = std::make_unique_for_overwrite<uint16_t[]>(n);
   const size_t stride = num_shards + 8;  // no two members write to one line
-  std::vector<size_t> counts(threads * stride);
-  const auto slice = [&](unsigned member, unsigned size, const auto& each) {
-    for (size_t i = n * member / size; i < n * (member + 1) / size; ++i) each(i);
-  };
+  std::vector<size_t> counts(threads * kLanes * stride);
   Team::run(threads, [&](Team& team, unsigned member) {
-    size_t* own = counts.data() + member * stride;
-    slice(member, team.size(), [&](size_t i) {
+    const size_t first = n * member / team.size(), last = n * (member + 1) / team.size();
+    size_t* own = counts.data() + member * kLanes * stride;
+    for (size_t i = first; i < last; ++i) {
       shards[i] = static_cast<uint16_t>(shard_of(keys[i]));
-      ++own[shards[i]];
-    });
+      ++own[i % kLanes * stride + shards[i]];
+    }
+    for (size_t shard = 0; shard < num_shards; ++shard) {
+      for (size_t lane = 1; lane < kLanes; ++lane) own[shard] += own[lane * stride + shard];
+    }
     team.meet();
     if (member == 0) {
       size_t next = 0;
       for (size_t shard = 0; shard < num_shards; ++shard) {
-        const size_t first = next;
+        const size_t start = next;
         for (unsigned m = 0; m < team.size(); ++m) {
-          next += std::exchange(counts[m * stride + shard], next);
+          next += std::exchange(counts[m * kLanes * stride + shard], next);
         }
-        made.parts.push_back({tables_[shard], first, next - first});
+        made.parts.push_back({tables_[shard], start, next - start});
       }
     }
     team.meet();
-    slice(member, team.size(), [&](size_t i) {
+    for (size_t i = first; i < last; ++i) {
       const size_t at = own[shards[i]]++;
       made.keys[at] = keys[i];
-      made.places[at] = static_cast<int64_t>(i);
-    });
+      made.places[at] = static_cast<uint32_t>(i);
+    }
   });
   return made;
 }

@@ -36,7 +36,7 @@ class Shards {
   // The keys of a call shard after shard, each shard's in their order.
   struct Split {
     std::unique_ptr<int64_t[]> keys;
-    std::unique_ptr<int64_t[]> places;  // of each key in the call
+    std::unique_ptr<uint32_t[]> places;  // of each key in the call
     std::vector<Part> parts;            // one per shard
   };
   uint32_t shard_of(int64_t key) const noexcept;

@@ -93,7 +93,7 @@ class Table {
   // one per segment.
   // places: of each key, the number of its row in out; null: in order.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
-              unsigned threads, const int64_t* places = nullptr) const;
+              unsigned threads, const uint32_t* places = nullptr) const;
   // How weights are read: missing keys as initial values or zeros, views with these scales.
   struct Reading {
     bool initial;
@@ -141,7 +141,7 @@ class Table {
   GradientSum sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const;
   // apply_gradients with rows of grads that are finite, at these places.
   AppliedCounts apply_finite(const int64_t* keys, size_t n, const float* grads,
-                             const int64_t* places, const StepOptions& options, uint32_t now,
+                             const uint32_t* places, const StepOptions& options, uint32_t now,
                              unsigned threads);
   // The same, bit for bit, as apply_gradients with the gradients of all keys in the bags.
   AppliedCounts apply_bag_gradients(GradientSum& sum, const StepOptions& options, uint32_t now,

@@ -317,7 +317,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
 }
 
 AppliedCounts Table::apply_finite(const int64_t* keys, size_t n, const float* grads,
-                                  const int64_t* places, const StepOptions& options, uint32_t now,
+                                  const uint32_t* places, const StepOptions& options, uint32_t now,
                                   unsigned threads) {
   const auto writer = [&](uint64_t call) {
     return Writer(*this, keys, n, nullptr, now, threads, {true, call});
