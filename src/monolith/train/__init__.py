@@ -4,11 +4,15 @@ from monolith.train.async_functions import AsyncFunctionManager, AsyncPushHook
 from monolith.train.bounded_queue import BoundedQueue
 from monolith.train.driver import drive
 from monolith.train.hooks import CurrentRunHook
+from monolith.train.inputs import Inputs
+from monolith.train.loop import StepOutput
 from monolith.train.prefetch_queue import DevicePrefetchQueue, PrefetchQueue
 from monolith.train.prefetched import PENDING, Prefetched, prefetch
 from monolith.train.queue_runner import EnqueueHook, QueueRunner
+from monolith.train.task import Mode, Task, TaskSettings
 from monolith.train.tensor_queue import ElementSpec, TensorQueue
 from monolith.train.tide import CustomGlobalStepWaiterHook, TideStoppingHook, TideWindow
+from monolith.train.trainer import Trainer, TrainSettings
 from monolith.util.coordinator import Coordinator
 from monolith.util.hooks import Hook, StepContext, StepResults
 from monolith.util.run import Run, current_run
@@ -24,16 +28,23 @@ __all__ = [
     "ElementSpec",
     "EnqueueHook",
     "Hook",
+    "Inputs",
+    "Mode",
     "PENDING",
     "PrefetchQueue",
     "Prefetched",
     "QueueRunner",
     "Run",
     "StepContext",
+    "StepOutput",
     "StepResults",
+    "Task",
+    "TaskSettings",
     "TensorQueue",
     "TideStoppingHook",
     "TideWindow",
+    "TrainSettings",
+    "Trainer",
     "current_run",
     "drive",
     "prefetch",

@@ -1,0 +1,82 @@
+"""Gives the columns of a batch the parts that a task names: labels and dense columns."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from monolith.data import Batch
+from monolith.ops import Ragged
+
+__all__ = ["TaskColumns"]
+
+
+class TaskColumns:
+    """Which columns a task takes as labels and as dense columns.
+
+    A source that was not told takes whole numbers for ids and other numbers for dense columns.
+    What a task names as label or dense is moved there; the rest stays.
+
+    Args:
+        labels: names.
+        dense: names.
+        features: names; they are only checked.
+    """
+
+    def __init__(
+        self, labels: Sequence[str], dense: Sequence[str], features: Sequence[str]
+    ) -> None:
+        self.labels, self.dense, self.features = tuple(labels), tuple(dense), tuple(features)
+
+    def bind(self, batch: Batch, *, with_labels: bool = True) -> Batch:
+        """The batch with labels and dense columns where the task looks for them.
+
+        Args:
+            batch: of a source.
+            with_labels: False for prediction: labels may be missing.
+
+        Raises:
+            ValueError: a column is missing, or has not one number for each sample.
+        """
+        self._check_features(batch)
+        labels = [name for name in self.labels if with_labels or name in batch.labels]
+        is_bound = all(name in batch.labels for name in labels)
+        if is_bound and all(name in batch.dense for name in self.dense):
+            return batch
+        found = {name: _numbers(batch, "label", name) for name in labels}
+        dense = {name: _numbers(batch, "dense", name) for name in self.dense}
+        moved = {*found, *dense}
+        return replace(
+            batch,
+            features={name: ids for name, ids in batch.features.items() if name not in moved},
+            dense={**{k: v for k, v in batch.dense.items() if k not in moved}, **dense},
+            labels={**{k: v for k, v in batch.labels.items() if k not in moved}, **found},
+        )
+
+    def _check_features(self, batch: Batch) -> None:
+        missing = [name for name in self.features if name not in batch.features]
+        if missing:
+            raise ValueError(
+                f"[Task.features] expected columns {', '.join(missing)} of ids in the batch, got "
+                f"ids of {', '.join(batch.features) or 'none'}"
+            )
+
+
+def _numbers(batch: Batch, part: str, name: str) -> torch.Tensor:
+    """A column as float32, wherever the source has put it."""
+    for columns in (batch.labels, batch.dense):
+        if name in columns:
+            return columns[name]
+    if name in batch.features:
+        return _of_ids(part, name, batch.features[name])
+    known = ", ".join([*batch.features, *batch.dense, *batch.labels])
+    raise ValueError(f"[Task.{part}] expected column {name!r} in the batch, got {known}")
+
+
+def _of_ids(part: str, name: str, ids: Ragged) -> torch.Tensor:
+    if len(ids.values) != ids.num_rows or not bool((ids.lengths == 1).all()):
+        raise ValueError(
+            f"[Task.{part}] expected one number for each sample in column {name!r}, got "
+            f"{len(ids.values)} in {ids.num_rows} samples"
+        )
+    return ids.values.float()
