@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from monolith.embedding import FTRL, SGD, Adagrad, Adam, MinCount, RowWiseAdagrad, Segment
     from monolith.nn import EmbeddingBag, Feature, Features
-    from monolith.train import Mode, Task, TaskSettings, Trainer, TrainSettings
+    from monolith.train import Inputs, Mode, Task, TaskSettings, Trainer, TrainSettings
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ _NAMES = {
     "FTRL": "embedding",
     "Feature": "nn",
     "Features": "nn",
+    "Inputs": "train",
     "MinCount": "embedding",
     "Mode": "train",
     "RowWiseAdagrad": "embedding",
@@ -47,6 +48,7 @@ __all__ = [
     "FTRL",
     "Feature",
     "Features",
+    "Inputs",
     "MinCount",
     "Mode",
     "RowWiseAdagrad",

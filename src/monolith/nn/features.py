@@ -17,21 +17,21 @@ __all__ = ["Embedded", "Features"]
 class Embedded(Mapping[str, torch.Tensor]):
     """The rows of a batch, by feature: (batch, dim), or (batch, max_length, dim) of "first".
 
-    All of them are views of `values`. Views are made on use, so that a model which takes `values`
+    All of them are views of `joined`. Views are made on use, so that a model which takes `joined`
     as they are pays for nothing else.
 
     Attributes:
-        values: float32 (batch, width), the features side by side.
+        joined: float32 (batch, width), the features side by side.
     """
 
-    def __init__(self, values: torch.Tensor, owner: "Features") -> None:
-        self.values = values
+    def __init__(self, joined: torch.Tensor, owner: "Features") -> None:
+        self.joined = joined
         self._owner = owner
         self._views: dict[str, torch.Tensor] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if self._views is None:
-            self._views = self._owner.views(self.values)
+            self._views = self._owner.views(self.joined)
         return self._views[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -76,7 +76,7 @@ class Features(torch.nn.Module):
         >>> features = Features([Feature("user", dim=4), Feature("item", dim=2)])
         >>> ids = {"user": Ragged.from_lists([[7], [8]]), "item": Ragged.from_lists([[1, 2], []])}
         >>> embedded = features(ids)
-        >>> embedded.values.shape, embedded["item"].shape
+        >>> embedded.joined.shape, embedded["item"].shape
         (torch.Size([2, 6]), torch.Size([2, 2]))
     """
 

@@ -15,7 +15,7 @@ class Inputs:
 
     Attributes:
         pooled: feature -> float32 (batch, dim); (batch, max_length, dim) with combiner "first".
-            `pooled.values` has all features side by side, (batch, width), without a copy.
+            `pooled.joined` has all features side by side, (batch, width), without a copy.
         dense: float32 (batch, num_columns), the task's dense columns side by side; without any,
             of width 0.
     """

@@ -66,7 +66,7 @@ class Task(ABC):
         ...     def build(self):
         ...         return torch.nn.Linear(17, 1)
         ...     def loss(self, model, inputs, batch):
-        ...         x = torch.cat([inputs.pooled.values, inputs.dense], 1)
+        ...         x = torch.cat([inputs.pooled.joined, inputs.dense], 1)
         ...         logit = model(x).squeeze(1)
         ...         return F.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
         >>> Clicks().name

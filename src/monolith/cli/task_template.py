@@ -1,0 +1,75 @@
+"""A click model in one file; change it to fit your data.
+
+monolith train ranker.py                                              made-up clicks
+monolith train ranker.py --data train=clicks/ --data eval=held_out/   Parquet files of your own
+"""
+
+import numpy as np
+import pyarrow as pa
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import monolith as ml
+
+DIM = 16
+
+
+class Ranker(ml.Task):
+    """Click prediction from user, item and history."""
+
+    features = [
+        ml.Feature("user_id", dim=DIM, optimizer=ml.Adagrad(0.3), expiry="90d"),
+        ml.Feature("item_id", dim=DIM, optimizer=ml.Adagrad(0.3)),
+        ml.Feature("history", shares="item_id", combiner="mean", max_length=50),
+    ]
+    dense = ["price", "hour"]
+    label = "click"
+
+    def source(self, mode: ml.Mode) -> ml.data.Pipeline:
+        """Batches: of your Parquet files, else of made-up clicks."""
+        path = self.settings.data.get(mode)
+        if path is None:
+            samples = ml.data.arrow_table(made_up_clicks(seed=0 if mode == "train" else 1))
+        else:
+            samples = ml.data.parquet(path)
+        if mode == "train":
+            samples = samples.shuffle(100_000)
+        return samples.batch(self.settings.batch_size)
+
+    def build(self) -> nn.Module:
+        """The dense model."""
+        width = len(self.features) * DIM + len(self.dense)
+        return nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def loss(
+        self, model: nn.Module, inputs: ml.Inputs, batch: ml.data.Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss and prediction; `inputs.pooled["user_id"]` is one feature, (batch, DIM)."""
+        user, item, history = inputs.pooled.values()
+        fit = user * item  # lets the model see who likes what
+        logit = model(torch.cat([user + fit, item, history, inputs.dense], 1)).squeeze(1)
+        return F.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
+
+
+def made_up_clicks(seed: int, num: int = 400_000) -> pa.Table:
+    """Users click on items that match a taste of theirs, and more in the evening."""
+    random = np.random.default_rng(seed)
+    user, item = random.integers(0, 5_000, num), random.integers(0, 1_000, num)
+    hour = random.integers(0, 24, num)
+    liked = (user % 7 == item % 7) | (user % 3 == item % 5)
+    click = random.random(num) < np.where(liked, 0.5, 0.05) + 0.1 * (hour > 17)
+    lengths = random.integers(0, 4, num)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    # Of the kind that the user likes, so that it helps.
+    history = np.repeat(user % 7, lengths) + 7 * random.integers(0, 142, int(offsets[-1]))
+    return pa.table(
+        {
+            "user_id": user * 1_000_003,  # any int64 is an id
+            "item_id": item,
+            "history": pa.ListArray.from_arrays(offsets, history),
+            "price": random.random(num, dtype=np.float32),
+            "hour": (hour / 24).astype(np.float32),
+            "click": click.astype(np.float32),
+        }
+    )
