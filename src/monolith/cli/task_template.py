@@ -18,12 +18,12 @@ DIM = 16
 class Ranker(ml.Task):
     """Click prediction from user, item and history."""
 
-    features = [
+    features = (
         ml.Feature("user_id", dim=DIM, optimizer=ml.Adagrad(0.3), expiry="90d"),
         ml.Feature("item_id", dim=DIM, optimizer=ml.Adagrad(0.3)),
         ml.Feature("history", shares="item_id", combiner="mean", max_length=50),
-    ]
-    dense = ["price", "hour"]
+    )
+    dense = ("price", "hour")
     label = "click"
 
     def source(self, mode: ml.Mode) -> ml.data.Pipeline:
