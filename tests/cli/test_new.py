@@ -32,7 +32,8 @@ def test_a_name_that_is_no_class_name_keeps_that_of_the_template(monolith, tmp_p
 def test_a_file_that_exists_is_kept(monolith, tmp_path):
     (tmp_path / "ads.py").write_text("mine")
     ran = monolith("new", tmp_path / "ads.py")
-    assert ran.status == 1 and "replace it with --force" in ran.err.replace("\n", " ")
+    assert ran.status == 1
+    assert "replace it with --force" in ran.err.replace("\n", " ")
     assert (tmp_path / "ads.py").read_text() == "mine"
 
 
@@ -44,12 +45,14 @@ def test_force_replaces_a_file(monolith, tmp_path):
 
 def test_another_ending_is_wrong_usage(monolith, tmp_path):
     ran = monolith("new", tmp_path / "ads.txt")
-    assert ran.status == 2 and "ends in .py" in ran.err
+    assert ran.status == 2
+    assert "ends in .py" in ran.err
 
 
 def test_a_missing_folder_is_said(monolith, tmp_path):
     ran = monolith("new", tmp_path / "none" / "ads.py")
-    assert ran.status == 1 and "got none at" in ran.err.replace("\n", " ")
+    assert ran.status == 1
+    assert "got none at" in ran.err.replace("\n", " ")
 
 
 def test_the_new_file_is_clean_for_the_linter(monolith, tmp_path):
