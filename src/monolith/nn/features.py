@@ -31,9 +31,17 @@ class Embedded(Mapping[str, torch.Tensor]):
         ids: what was looked up.
     """
 
-    def __init__(self, joined: torch.Tensor, owner: "Features", ids: Mapping[str, Ragged]) -> None:
+    def __init__(
+        self,
+        joined: torch.Tensor,
+        owner: "Features",
+        ids: Mapping[str, Ragged],
+        *,
+        is_training: bool,
+    ) -> None:
         self.joined = joined
         self.ids = ids
+        self._is_training = is_training
         self._owner = owner
         self._views: dict[str, torch.Tensor] | None = None
         self._rows: dict[str, torch.Tensor] = {}
@@ -45,7 +53,8 @@ class Embedded(Mapping[str, torch.Tensor]):
                 self._views = self._owner.views(self.joined)
             return self._views[name]
         if name not in self._rows:
-            self._rows[name] = self._owner.rows(name, self.ids[name])
+            ids = self.ids[name]
+            self._rows[name] = self._owner.rows(name, ids, is_training=self._is_training)
         return self._rows[name]
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -200,23 +209,27 @@ class Features(torch.nn.Module):
         Raises:
             ValueError: a feature is missing.
         """
-        missing = [name for name in self.features if name not in ids]
-        if missing:
+        return self.read(ids, is_training=self.training)
+
+    def read(self, ids: Mapping[str, Ragged], *, is_training: bool) -> Embedded:
+        """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
+        lacking = [name for name in self.features if name not in ids]
+        if lacking:
             raise ValueError(
-                f"[Features] expected ids of {', '.join(missing)}, got those of "
+                f"[Features] expected ids of {', '.join(lacking)}, got those of "
                 f"{', '.join(ids) or 'none'}"
             )
         if self._bags is None:
-            batch = next(ids[name].num_rows for name in self.features)
-            return Embedded(torch.empty(batch, 0), self, ids)
-        reads = "initial" if self.training else "zeros"
-        joined = self._bags.lookup(ids, missing=reads, is_trained=self.training)
-        return Embedded(joined, self, ids)
+            joined = torch.empty(ids[next(iter(self.features))].num_rows, 0)
+        else:
+            missing = "initial" if is_training else "zeros"
+            joined = self._bags.lookup(ids, missing=missing, is_trained=is_training)
+        return Embedded(joined, self, ids, is_training=is_training)
 
-    def rows(self, name: str, ids: Ragged) -> torch.Tensor:
+    def rows(self, name: str, ids: Ragged, *, is_training: bool) -> torch.Tensor:
         """The rows of ids of a feature, one after another, float32 (num_ids, dim)."""
         queue, values = self._row_queues[self.features[name].table], ids.values
-        reading = Reading("sum", "initial" if self.training else "zeros", None, self.training)
+        reading = Reading("sum", "initial" if is_training else "zeros", None, is_training)
         return lookup_bags(queue, queue.anchor, values, len(values), None, reading)
 
     def views(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
