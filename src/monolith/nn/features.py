@@ -117,8 +117,12 @@ class Features(torch.nn.Module):
         Args:
             ids: of each feature, a row for each sample.
         """
-        missing = "initial" if self.training else "zeros"
-        values = self._bags.lookup(ids, missing=missing, is_trained=self.training)
+        return self.read(ids, is_training=self.training)
+
+    def read(self, ids: Mapping[str, Ragged], *, is_training: bool) -> Embedded:
+        """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
+        missing = "initial" if is_training else "zeros"
+        values = self._bags.lookup(ids, missing=missing, is_trained=is_training)
         return Embedded(values, self)
 
     def views(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
