@@ -5,6 +5,7 @@
 
 void init_codec(nanobind::module_& module);
 void init_dense(nanobind::module_& module);
+void init_features(nanobind::module_& module);
 void init_group(nanobind::module_& module);
 void init_io(nanobind::module_& module);
 void init_pack(nanobind::module_& module);
@@ -26,5 +27,6 @@ NB_MODULE(_native, module) {
   init_records(module);
   init_table(module);
   init_group(module);
+  init_features(module);
   init_touched_key_set(module);
 }

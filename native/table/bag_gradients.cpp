@@ -25,7 +25,7 @@ BagGradients::BagGradients(std::span<const BagPiece> pieces, size_t dim)
     if (joined_) std::copy_n(bags.keys, bags.num_keys, joined_.get() + starts_[p]);
     if (bags.has_factors()) factors_[p].resize(bags.num_bags);
     for (size_t bag = 0; bag < bags.num_bags; ++bag) {
-      row = std::fill_n(row, bags.end(bag) - bags.begin(bag), pieces[p].grads + bag * dim);
+      row = std::fill_n(row, bags.end(bag) - bags.begin(bag), pieces[p].grads.of(bag, dim));
       if (bags.has_factors()) factors_[p][bag] = bags.factor(bag);
     }
   }
@@ -39,12 +39,12 @@ BagGradients::Term BagGradients::term(uint32_t i) const noexcept {
   const BagPiece& piece = pieces_[p];
   const size_t key = i - starts_[p];
   const float* grads = row(i);
-  const auto offset = static_cast<size_t>(grads - piece.grads);
+  const auto offset = static_cast<size_t>(grads - piece.grads.data);
   if (piece.winners != nullptr) {
-    return {grads, piece.winners + offset, 1.0f, static_cast<int32_t>(key)};
+    return {grads, piece.winners + offset / piece.grads.stride * dim_, 1.0f, static_cast<int32_t>(key)};
   }
   if (piece.bags.weights != nullptr) return {grads, nullptr, piece.bags.weights[key], 0};
-  return {grads, nullptr, piece.bags.has_factors() ? factors_[p][offset / dim_] : 1.0f, 0};
+  return {grads, nullptr, piece.bags.has_factors() ? factors_[p][offset / piece.grads.stride] : 1.0f, 0};
 }
 
 void BagGradients::sum(std::span<const uint32_t> occurrences, const Kernels& kernels,

@@ -15,7 +15,7 @@ namespace monolith {
 
 struct BagPiece {
   Bags bags;
-  const float* grads;      // (num_bags, dim)
+  BagRows<const float> grads;
   const int32_t* winners;  // (num_bags, dim), of kMax, else null
 };
 
@@ -47,7 +47,7 @@ class BagGradients {
   Term term(uint32_t i) const noexcept;
   // Of an occurrence, its bag's gradient.
   const float* row(uint32_t i) const noexcept {
-    return rows_ ? rows_[i] : pieces_.front().grads + size_t{i} * dim_;
+    return rows_ ? rows_[i] : pieces_.front().grads.of(i, dim_);
   }
 
   const std::span<const BagPiece> pieces_;

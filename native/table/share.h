@@ -14,6 +14,7 @@ namespace monolith {
 template <typename Part, typename Work>
 void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
+  constexpr size_t kPartKeys = 8;  // a part costs about as much as so many keys
   threads = std::max(1u, threads);
   std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.n > b.n; });
   size_t num_large = 0, num_left = 0, num_done = 0;
@@ -28,6 +29,7 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work) {
     num_left -= part.n;
   }
   std::atomic<size_t> next{num_done};
+  num_left += kPartKeys * (parts.size() - num_done);
   Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned) {
     team.attempt([&] {
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);

@@ -103,6 +103,9 @@ class Table {
   // the splits are not valid, here and below.
   void lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
                    unsigned threads) const;
+  // Of the bags [first, last) of valid splits, on the calling thread; not of kMax.
+  void lookup_some_bags(const Bags& bags, size_t first, size_t last, const Reading& how,
+                        const BagRows<float>& out) const;
   // grads: (num_bags, dim), of the pooled rows; out: (num_keys,).
   void bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads, float* out,
                             unsigned threads) const;
@@ -213,7 +216,10 @@ class Table {
   };
   template <typename Read>
   void read_range(const Bags& bags, const BagRange& range, const Read& read) const;
-  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how, float* out) const;
+  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
+                const BagRows<float>& out) const;
+  void pool_range(const Bags& bags, const BagRange& range, const Reading& how,
+                  const BagRows<float>& out, int32_t* winners) const;
   template <typename Target, typename Use>
   void read_bags(const Bags& bags, const BagRange& range, const Reading& how, const Target& target,
                  const Use& use) const;

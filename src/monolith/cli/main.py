@@ -3,6 +3,7 @@
 import typer
 
 from monolith.cli import data
+from monolith.cli.new import new
 from monolith.cli.talk import fail
 from monolith.errors import MonolithError
 
@@ -14,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(help="Example: monolith new ranker.py\n\nWrite a task file that trains as it is.")(new)
 app.add_typer(data.app, name="data")
 
 
