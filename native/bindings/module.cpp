@@ -19,6 +19,13 @@ NB_MODULE(_native, module) {
   nanobind::set_leak_warnings(false);  // tables alive at exit are no leak
   module.doc() =
       "Compiled core of monolith. Tensors come as addresses of checked, contiguous memory.";
+  module.def("compiler", [] {
+#ifdef __clang__
+    return "clang " __clang_version__ ": " MONOLITH_COMPILER_FLAGS;
+#else
+    return "gcc " __VERSION__ ": " MONOLITH_COMPILER_FLAGS;
+#endif
+  });
   init_codec(module);
   init_dense(module);
   init_io(module);
