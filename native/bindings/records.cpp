@@ -1,4 +1,5 @@
-// Converts arguments and releases the GIL; meaning: record_decoder.h and decode_ahead.h of native/io.
+// Converts arguments and releases the GIL; meaning: record_decoder.h and decode_ahead.h of
+// native/io.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

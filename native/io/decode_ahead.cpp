@@ -12,7 +12,8 @@ void DecodeAhead::start(const uint8_t* data, size_t size) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kIdle) {
-      throw std::logic_error("[DecodeAhead.start] expected no block under way, got one; wait for it");
+      throw std::logic_error(
+          "[DecodeAhead.start] expected no block under way, got one; wait for it");
     }
     data_ = data;
     size_ = size;

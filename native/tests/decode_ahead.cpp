@@ -1,10 +1,11 @@
 // Blocks decoded on another thread are those of the calling one; it ends with its owner, also in
 // the middle of a block. Run under the thread sanitizer.
+#include "io/decode_ahead.h"
+
 #include <stdexcept>
 #include <vector>
 
 #include "check.h"
-#include "io/decode_ahead.h"
 
 using namespace monolith;
 

@@ -93,11 +93,12 @@ def test_types_say_that_a_column_is_text(tmp_path):
 )
 @pytest.mark.parametrize("depth", [0, 2])
 def test_a_bad_list_is_named_with_its_place(tmp_path, cell, kind, expected, depth):
+    (tmp_path / "a.csv").write_text('user,ids\n1,"[3,4]"\n')
     (tmp_path / "f.csv").write_text(f'user,ids\n1,"[3,4]"\n2,"{cell}"\n')
     columns = data.Columns(["user"], [data.DenseColumn("ids", width=2)])
     shown = cell.replace('""', '"')
+    source = data.csv(tmp_path, types={"ids": kind}, columns=columns).batch(2)
     with pytest.raises(DataLossError) as caught:
-        source = data.csv(tmp_path / "f.csv", types={"ids": kind}, columns=columns).batch(2)
         list(source.prefetch(depth) if depth else source)
     assert str(caught.value) == (
         f"[data] '{tmp_path}/f.csv', sample 1 of the block at byte 9: expected {expected} as JSON, "

@@ -162,7 +162,7 @@ def break_csv(folder):
 
 
 def break_jsonl(folder):
-    lines = ['{"user": %d}' % i for i in range(90)]
+    lines = [f'{{"user": {i}}}' for i in range(90)]
     lines[70] = '{"user": '
     (folder / "f").write_text("\n".join(lines) + "\n")
     return data.jsonl(folder / "f", types={"user": "int64"})
@@ -198,10 +198,9 @@ def cut_off_gzip(folder):
 
 
 def until_error(source):
-    got = []
+    batches, got = iter(source), []
     with pytest.raises(DataLossError) as caught:
-        for batch in source:
-            got += users([batch])
+        got.extend(users([batch]) for batch in batches)
     return got, str(caught.value)
 
 

@@ -41,8 +41,8 @@ def to_lists(
         DataLossError: a string is no list of that type.
 
     Example:
-        >>> cells = pa.chunked_array([["[1,-2]", "[]", None]])
-        >>> to_lists("x", cells, pa.list_(pa.int64()), Origin("f", 0), use_threads=False).to_pylist()
+        >>> cells, kind = pa.chunked_array([["[1,-2]", "[]", None]]), pa.list_(pa.int64())
+        >>> to_lists("x", cells, kind, Origin("f", 0), use_threads=False).to_pylist()
         [[1, -2], [], None]
     """
     if not len(cells):

@@ -41,7 +41,7 @@ class ParquetFormat:
         begins = [0, *accumulate(meta.row_group(i).num_rows for i in range(meta.num_row_groups))]
 
         def num_bytes(sample: int) -> int:
-            return file.size * sample // max(1, begins[-1])
+            return file.size * sample // max(1, int(begins[-1]))
 
         def parts(first: int) -> Iterator[_Part]:
             for group in range(bisect_right(begins, first) - 1, len(begins) - 1):

@@ -278,7 +278,7 @@ class Batches(Iterator[Batch]):
         self._ahead: Prefetch[Made] | None = None
         if pipeline.depth:
             self._ahead = Prefetch(
-                self._maker.make, pipeline.depth, lambda made: made.batch is None, "monolith-prefetch"
+                self._maker.make, pipeline.depth, Made.is_end, "monolith-prefetch"
             )
             weakref.finalize(self, self._ahead.stop)  # of a loop that was left by `break`
 

@@ -25,6 +25,10 @@ class Made:
     state: State
     progress: tuple[int, int]
 
+    def is_end(self) -> bool:
+        """Whether there is no batch, and none comes."""
+        return self.batch is None
+
 
 @dataclass(frozen=True, slots=True)
 class _Failure:

@@ -209,7 +209,7 @@ class CsvFormat:
     def _quoted(self) -> "re.Pattern[bytes]":
         """Values in quotes, which begin where a value begins; the last one may not end."""
         separator = re.escape(self.separator.encode())
-        return re.compile(rb'(?:\A|[\n\r]|' + separator + rb')"[^"]*(?:""[^"]*)*"?')
+        return re.compile(rb"(?:\A|[\n\r]|" + separator + rb')"[^"]*(?:""[^"]*)*"?')
 
     def _parser(
         self, names: list[str], types: dict[str, pa.DataType], use_threads: bool = False
