@@ -40,6 +40,7 @@ STAGES = (
     "group",
     "packing",
     "input",
+    "ahead",
     "layout",
     "queues",
     "records",
