@@ -72,12 +72,12 @@ def _show_key(path: str, key: int, names: list[str] | None, as_json: bool) -> No
 
 
 def _show_tables(tables: list[TableContents]) -> None:
-    names = ("table", "rows", "candidates", "bytes", "files", "oldest update", "newest update")
-    emit_table(names, [_sizes(table) for table in tables])
-    names = ("table", "segment", "dim", "weights", "optimizer", "initial value")
-    emit_table(names, [row for table in tables for row in _segments(table)])
-    names = ("table", "kind", "admission", "expiry", "budget", "update calls", "expired")
-    emit_table(names, [_rules(table) for table in tables])
+    sizes = ("table", "rows", "candidates", "bytes", "files", "oldest update", "newest update")
+    emit_table(sizes, [_sizes(table) for table in tables])
+    segments = ("table", "segment", "dim", "weights", "optimizer", "initial value")
+    emit_table(segments, [row for table in tables for row in _segments(table)])
+    rules = ("table", "kind", "admission", "expiry", "budget", "update calls", "expired")
+    emit_table(rules, [_rules(table) for table in tables])
     slots = [row for table in tables for row in _slots(table)]
     if slots:
         emit_table(("table", "slot", "rows", "share"), slots)
