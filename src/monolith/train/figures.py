@@ -1,5 +1,6 @@
 """Figures of a run: loss, metrics, rate, rows, memory, staleness."""
 
+import logging
 import resource
 import sys
 import time
@@ -15,18 +16,28 @@ from monolith.util.hooks import Hook
 
 __all__ = ["Figures", "Meter", "Metric", "ReportHook", "memory_bytes", "table_counts"]
 
+_log = logging.getLogger(__name__)
+
 
 class Metric(Protocol):
-    """A number of predictions and labels that come batch by batch."""
+    """A number of predictions and labels that come batch by batch, as `monolith.observe` has it."""
 
-    def update(self, prediction: torch.Tensor, label: torch.Tensor) -> None:
-        """Take the predictions and labels of a batch."""
+    def update(
+        self,
+        predictions: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        weights: torch.Tensor | None = None,
+    ) -> None:
+        """Take the predictions and labels of a batch.
 
-    def value(self) -> float:
-        """Of all batches since the last `reset`; NaN where it is not defined."""
+        Raises:
+            ValueError: it is not defined for them.
+        """
 
-    def reset(self) -> None:
-        """Begin anew."""
+    @property
+    def value(self) -> float | None:
+        """Of all batches so far; None while it is not defined."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ class Figures:
         step: steps of all calls of `fit` so far.
         num_samples: since the last report.
         loss: mean over these samples.
-        metrics: by name, over these samples.
+        metrics: by name, over these samples; those that have a value.
         samples_per_second: since the last report.
         num_rows: of all tables.
         num_refused: ids that admission or a budget refused, counted by the tables.
@@ -73,31 +84,50 @@ class Meter:
     """Sums up losses and metrics between two reports.
 
     Args:
-        metrics: by name.
+        make_metrics: gives new metrics by name.
+        is_lenient: metrics that refuse predictions or labels are left out from then on, with a
+            warning.
         seconds: gives the time.
     """
 
     def __init__(
-        self, metrics: Mapping[str, Metric], seconds: Callable[[], float] = time.perf_counter
+        self,
+        make_metrics: Callable[[], Mapping[str, Metric]],
+        *,
+        is_lenient: bool = False,
+        seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._metrics, self._seconds = metrics, seconds
+        self._make_metrics, self._is_lenient, self._seconds = make_metrics, is_lenient, seconds
         self.reset()
 
     def reset(self) -> None:
         """Begin anew."""
         self.num_samples, self.staleness, self._loss = 0, 0, 0.0
         self._begin = self._seconds()
-        for metric in self._metrics.values():
-            metric.reset()
+        self._metrics = self._make_metrics()
 
-    def add(self, loss: float, prediction: torch.Tensor, label: torch.Tensor | None) -> None:
+    def add(
+        self,
+        loss: float,
+        prediction: torch.Tensor,
+        label: torch.Tensor | None,
+        weight: torch.Tensor | None = None,
+    ) -> None:
         """A batch."""
         num = len(prediction)
         self.num_samples += num
         self._loss += loss * num
-        if label is not None:
+        if label is None:
+            return
+        try:
             for metric in self._metrics.values():
-                metric.update(prediction, label)
+                metric.update(prediction, label, weights=weight)
+        except ValueError as error:
+            if not self._is_lenient:
+                raise
+            names = ", ".join(self._metrics)
+            _log.warning("%s are left out: %s; choose others in Task.metrics", names, error)
+            self._make_metrics, self._metrics = dict, {}
 
     @property
     def loss(self) -> float:
@@ -105,8 +135,9 @@ class Meter:
         return self._loss / self.num_samples if self.num_samples else float("nan")
 
     def values(self) -> dict[str, float]:
-        """Of the metrics."""
-        return {name: metric.value() for name, metric in self._metrics.items()}
+        """Of the metrics that have one."""
+        found = {name: metric.value for name, metric in self._metrics.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def samples_per_second(self) -> float:
