@@ -36,6 +36,7 @@ STAGES = (
     "disk",
     "changes",
     "end_to_end",
+    "dlrm",
     "small_bag",
     "group",
     "packing",

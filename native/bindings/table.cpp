@@ -205,7 +205,7 @@ void bind_bags_alone(nb::module_& module) {
              unsigned threads) {
             std::vector<BagPiece> pieces = pieces_of(tuples, dim);
             for (const BagPiece& piece : pieces) checked(piece.bags);
-            new (self) GradientSum(std::move(pieces), dim, monolith::kernels(), 0, 0, threads);
+            new (self) GradientSum(pieces, dim, monolith::kernels(), 0, 0, threads);
           },
           ReleaseGil(), "pieces"_a, "dim"_a, "threads"_a)
       .def_prop_ro("norm", &GradientSum::norm)

@@ -34,6 +34,24 @@ size_t bags_per_row(const Feature& feature) noexcept {
   return feature.is_block ? feature.max_length : 1;
 }
 
+// Tables that follow each other, as many as have few keys, with memory for their sums.
+struct Run {
+  size_t first, last;
+  size_t n;  // keys
+  std::pmr::monotonic_buffer_resource* memory;
+};
+
+void add_table(std::vector<Run>& runs, size_t table, size_t num_keys) {
+  constexpr size_t kRunKeys = 256, kRunTables = 64;
+  if (!runs.empty() && runs.back().n + num_keys <= kRunKeys &&
+      table - runs.back().first < kRunTables) {
+    runs.back().last = table;
+    runs.back().n += num_keys;
+  } else {
+    runs.push_back({table, table, num_keys, nullptr});
+  }
+}
+
 }  // namespace
 
 FeatureKeys::FeatureKeys(std::span<const Feature> features, const FeatureIds& ids)
@@ -85,7 +103,17 @@ Bags FeatureKeys::limited(const Feature& feature, const Bags& all) {
 
 FeatureTables::FeatureTables(std::vector<Table*> tables, std::vector<Feature> features,
                              size_t width)
-    : tables_(std::move(tables)), features_(std::move(features)), width_(width) {}
+    : tables_(std::move(tables)), features_(std::move(features)), width_(width) {
+  for (size_t t = 0, f = 0; t <= tables_.size(); ++t) {
+    while (f < features_.size() && features_[f].table < t) ++f;
+    first_feature_.push_back(f);
+  }
+}
+
+template <typename T>
+BagRows<T> FeatureTables::rows_of(const Feature& feature, T* matrix) const noexcept {
+  return {matrix + feature.column, width_, bags_per_row(feature)};
+}
 
 void FeatureTables::lookup(const FeatureKeys& keys, float* out, bool initial,
                            unsigned threads) const {
@@ -97,9 +125,8 @@ void FeatureTables::lookup(const FeatureKeys& keys, float* out, bool initial,
       for (size_t r; (r = next++) < ranges.size() && !team.has_failed();) {
         const auto [f, first, last] = ranges[r];
         const Feature& feature = features_[f];
-        const BagRows<float> rows{out + feature.column, width_, bags_per_row(feature)};
         tables_[feature.table]->lookup_some_bags(keys.bags(f), first, last, {initial, nullptr},
-                                                 rows);
+                                                 rows_of(feature, out));
       }
     });
   });
@@ -107,31 +134,33 @@ void FeatureTables::lookup(const FeatureKeys& keys, float* out, bool initial,
 
 std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
                                                unsigned threads) const {
-  struct Part {
-    size_t table;
-    size_t n;
-  };
-  std::vector<std::vector<BagPiece>> pieces_of(tables_.size());
-  std::vector<size_t> num_keys(tables_.size());
-  for (const Piece& piece : pieces) {
-    for (size_t f = 0; f < features_.size(); ++f) {
-      const Feature& feature = features_[f];
-      const Bags& bags = piece.keys->bags(f);
-      if (bags.num_keys == 0) continue;
-      pieces_of[feature.table].push_back(
-          {bags, {piece.grads + feature.column, width_, bags_per_row(feature)}, nullptr});
-      num_keys[feature.table] += bags.num_keys;
+  std::vector<BagPiece> found;  // table by table
+  std::vector<size_t> starts{0};
+  std::vector<Run> runs;
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    size_t num_keys = 0;
+    for (const Piece& piece : pieces) {
+      for (size_t f = first_feature_[t]; f < first_feature_[t + 1]; ++f) {
+        const Bags& bags = piece.keys->bags(f);
+        if (bags.num_keys == 0) continue;
+        found.push_back({bags, rows_of(features_[f], piece.grads), nullptr});
+        num_keys += bags.num_keys;
+      }
     }
+    starts.push_back(found.size());
+    if (num_keys > 0) add_table(runs, t, num_keys);
   }
   auto made = std::make_unique<FeatureSum>();
   made->sums_.resize(tables_.size());
-  std::vector<Part> parts;
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    if (num_keys[t] > 0) parts.push_back({t, num_keys[t]});
-  }
-  share(std::move(parts), threads, [&](const Part& part, unsigned members) {
-    made->sums_[part.table].reset(new GradientSum(tables_[part.table]->sum_bag_gradients(
-        std::move(pieces_of[part.table]), members)));
+  made->memories_.resize(runs.size());
+  for (size_t r = 0; r < runs.size(); ++r) runs[r].memory = &made->memories_[r];
+  share(std::move(runs), threads, [&](const Run& run, unsigned members) {
+    for (size_t t = run.first; t <= run.last; ++t) {
+      if (starts[t] == starts[t + 1]) continue;
+      const std::span own(found.begin() + starts[t], found.begin() + starts[t + 1]);
+      made->sums_[t] = new (run.memory->allocate(sizeof(GradientSum), alignof(GradientSum)))
+          GradientSum(tables_[t]->sum_bag_gradients(own, members, run.memory));
+    }
   });
   double total = 0.0;
   for (size_t t = 0; t < tables_.size(); ++t) total += made->norm(t) * made->norm(t);
@@ -143,7 +172,7 @@ void FeatureTables::step(FeatureSum& sum, const float* rates, std::span<const ui
                          uint8_t* are_done, unsigned threads) const {
   std::vector<TableStep> steps;
   for (size_t t = 0; t < tables_.size(); ++t) {
-    GradientSum* own = sum.sums_[t].get();
+    GradientSum* own = sum.sums_[t];
     if (own != nullptr) {
       steps.push_back({tables_[t], own, rates, times[t], are_done + t, own->grads().size()});
     }

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <memory_resource>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,11 +68,15 @@ class FeatureSum {
 
   // L2 norm over all tables; not finite if that of a table is not.
   double norm() const noexcept { return norm_; }
-  double norm(size_t table) const noexcept { return sums_[table] ? sums_[table]->norm() : 0.0; }
+  double norm(size_t table) const noexcept {
+    return sums_[table] == nullptr ? 0.0 : sums_[table]->norm();
+  }
 
  private:
   friend class FeatureTables;
-  std::vector<std::unique_ptr<GradientSum>> sums_;  // of each table; null: it has no keys
+  // The sums lie in the memory, and have nothing else to give back.
+  std::deque<std::pmr::monotonic_buffer_resource> memories_;
+  std::vector<GradientSum*> sums_;  // of each table; null: it has no keys
   double norm_ = 0.0;
 };
 
@@ -100,9 +106,13 @@ class FeatureTables {
             unsigned threads) const;
 
  private:
+  template <typename T>
+  BagRows<T> rows_of(const Feature& feature, T* matrix) const noexcept;
+
   const std::vector<Table*> tables_;
   const std::vector<Feature> features_;
   const size_t width_;
+  std::vector<size_t> first_feature_;  // (tables + 1,)
 };
 
 }  // namespace monolith

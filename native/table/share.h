@@ -16,7 +16,11 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
   constexpr size_t kPartKeys = 8;  // a part costs about as much as so many keys
   threads = std::max(1u, threads);
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.n > b.n; });
+  const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
+  const auto largest = std::max_element(parts.begin(), parts.end(), is_smaller);
+  if (largest != parts.end() && largest->n > kPartKeys) {
+    std::sort(parts.rbegin(), parts.rend(), is_smaller);
+  }
   size_t num_large = 0, num_left = 0, num_done = 0;
   for (const Part& part : parts) {
     num_large += part.n >= kLarge;

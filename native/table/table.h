@@ -141,7 +141,8 @@ class Table {
   void check_finite(const float* grads, size_t n, unsigned threads) const;
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const StepOptions& options, uint32_t now, unsigned threads);
-  GradientSum sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const;
+  GradientSum sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
+                                std::pmr::monotonic_buffer_resource* memory = nullptr) const;
   // apply_gradients with rows of grads that are finite, at these places.
   AppliedCounts apply_finite(const int64_t* keys, size_t n, const float* grads,
                              const uint32_t* places, const StepOptions& options, uint32_t now,

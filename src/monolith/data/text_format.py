@@ -1,6 +1,7 @@
 """CSV and JSON lines; positions are bytes of the (uncompressed) text."""
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -118,9 +119,7 @@ class _LineReader:
         try:
             table = self._parse(lines)
         except pa.ArrowInvalid as error:
-            raise DataLossError(
-                f"[data] {self._file.path!r}, in the block at byte {begin}: {error}"
-            ) from error
+            raise _bad_text(self._file, begin, lines, error) from error
         rows = table.combine_chunks().to_batches()
         origin = Origin(self._file.path, 0, begin)
         return Raw(rows[0] if rows else pa.RecordBatch.from_pylist([], table.schema), origin)
@@ -128,6 +127,27 @@ class _LineReader:
     def close(self) -> None:
         """See `FileReader`."""
         self._text.close()
+
+
+def _bad_text(file: DataFile, begin: int, lines: bytes, error: Exception) -> DataLossError:
+    """Names the line of a file where Arrow counts rows, else the block of lines."""
+    text, place = str(error), f"in the block at byte {begin}"
+    row = re.search(r"Row #(\d+): ", text)
+    if row is not None:
+        is_row = [line.strip(b"\r") != b"" for line in lines.split(b"\n")]  # Arrow skips others
+        rows = [number for number, is_one in enumerate(is_row, 1) if is_one]
+        number = _lines_before(file, begin) + rows[int(row[1]) - 1]
+        text, place = text.replace(row[0], ""), f"line {number}"
+    return DataLossError(f"[data] {file.path!r}, {place}: {text}")
+
+
+def _lines_before(file: DataFile, position: int) -> int:
+    text, count = _Text(file, 0), 0
+    while text.position < position:
+        begin = text.position
+        count += text.read()[: position - begin].count(b"\n")
+    text.close()
+    return count
 
 
 @dataclass
@@ -157,7 +177,11 @@ class CsvFormat:
         lines = text.read()
         text.close()
         types = self._types()
-        for each in self._parse(lines, names, types).schema:
+        try:
+            table = self._parse(lines, names, types)
+        except pa.ArrowInvalid as error:
+            raise _bad_text(file, begin, lines, error) from error
+        for each in table.schema:
             # Text that is no UTF-8 is guessed to be bytes; as a string it is refused.
             guess = pa.string() if pa.types.is_binary(each.type) else each.type
             types.setdefault(each.name, guess)
@@ -198,12 +222,19 @@ class CsvFormat:
         plain = {**types, **dict.fromkeys(self.lists, pa.string())}
         if not lines:
             return pa.schema([(n, plain.get(n, pa.null())) for n in names]).empty_table()
-        table = pa.csv.read_csv(
-            pa.BufferReader(lines),
-            pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(lines) + 1),
-            pa.csv.ParseOptions(delimiter=delimiter),
-            pa.csv.ConvertOptions(column_types=plain),
-        )
+        try:
+            table = pa.csv.read_csv(
+                pa.BufferReader(lines),
+                pa.csv.ReadOptions(
+                    column_names=names, use_threads=False, block_size=len(lines) + 1
+                ),
+                pa.csv.ParseOptions(delimiter=delimiter),
+                pa.csv.ConvertOptions(column_types=plain),
+            )
+        except pa.ArrowInvalid as error:
+            text = str(error).replace(_UNIT.decode(), self.separator)
+            named = re.sub(r"In CSV column #(\d+)", lambda m: f"column {names[int(m[1])]!r}", text)
+            raise pa.ArrowInvalid(named) from error
         for i, each in enumerate(table.schema):
             if pa.types.is_string(each.type):  # missing only if empty: "NA" may be a country
                 strings = table.column(i)

@@ -8,6 +8,7 @@ from monolith.embedding.bag_feature import BagFeature
 from monolith.embedding.bags import BagGradients, Bags, GradientSum
 from monolith.embedding.checks import default_threads
 from monolith.embedding.verbs import TableVerbs
+from monolith.ops import Ragged
 
 __all__ = ["PlainFeatures", "PlainSum", "limited_bags"]
 
@@ -46,6 +47,9 @@ class PlainFeatures:
         tables: all of them.
         features: of some of the tables, table by table.
         columns: of the output, by feature.
+
+    Attributes:
+        features: in this order.
     """
 
     def __init__(
@@ -54,22 +58,21 @@ class PlainFeatures:
         features: Sequence[BagFeature],
         columns: Mapping[str, slice],
     ) -> None:
-        self._tables, self._features, self._columns = tables, features, columns
+        self._tables, self.features, self._columns = tables, tuple(features), columns
         numbers = {table.name: number for number, table in enumerate(tables)}
         self._numbers = [numbers[feature.table] for feature in features]
 
     def lookup(
         self,
-        values: list[torch.Tensor],
-        splits: list[torch.Tensor],
+        ids: Mapping[str, Ragged],
         out: torch.Tensor,
         initial: bool,
     ) -> list[Bags]:
         """Write the columns of the features into out, (batch, width); their bags."""
         found = []
-        for i, feature in enumerate(self._features):
-            table = self._tables[self._numbers[i]]
-            bags = limited_bags(feature, values[i], splits[i])
+        for feature, number in zip(self.features, self._numbers, strict=True):
+            table, ragged = self._tables[number], ids[feature.name]
+            bags = limited_bags(feature, ragged.values, ragged.row_splits)
             threads = default_threads(bags.num_keys)
             pooled = table._lookup_bags(bags, initial, table._update_calls(), threads).values
             own = out[:, self._columns[feature.name]]
@@ -81,7 +84,7 @@ class PlainFeatures:
         """Of bags and gradients (batch, width) of some lookups, in order."""
         queues: dict[int, list[BagGradients]] = {}
         for all_bags, gradients in items:
-            for feature, number, bags in zip(self._features, self._numbers, all_bags, strict=True):
+            for feature, number, bags in zip(self.features, self._numbers, all_bags, strict=True):
                 own = gradients[:, self._columns[feature.name]]
                 own = own.reshape(bags.num_bags, self._tables[number].dim).contiguous()
                 if bags.num_keys:
