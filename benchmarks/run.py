@@ -44,6 +44,7 @@ STAGES = (
     "layout",
     "queues",
     "records",
+    "trainer",
 )
 
 

@@ -18,6 +18,8 @@ __all__ = ["Figures", "Meter", "Metric", "ReportHook", "memory_bytes", "table_co
 
 _log = logging.getLogger(__name__)
 
+_SAMPLES_AT_ONCE = 1024
+
 
 class Metric(Protocol):
     """A number of predictions and labels that come batch by batch, as `monolith.observe` has it."""
@@ -105,6 +107,8 @@ class Meter:
         self.num_samples, self.staleness, self._loss = 0, 0, 0.0
         self._begin = self._seconds()
         self._metrics = self._make_metrics()
+        self._pending: list[tuple[torch.Tensor, ...]] = []
+        self._num_pending = 0
 
     def add(
         self,
@@ -117,11 +121,25 @@ class Meter:
         num = len(prediction)
         self.num_samples += num
         self._loss += loss * num
-        if label is None:
+        if label is None or not self._metrics:
             return
+        self._pending.append((prediction, label) if weight is None else (prediction, label, weight))
+        self._num_pending += num
+        if self._num_pending >= _SAMPLES_AT_ONCE:
+            self._update()
+
+    def _update(self) -> None:
+        """Give the metrics what is pending: of many small batches at once, which is cheaper."""
+        groups = [
+            [each for each in self._pending if len(each) == size]  # without and with weights
+            for size in (2, 3)
+        ]
+        self._pending, self._num_pending = [], 0
         try:
-            for metric in self._metrics.values():
-                metric.update(prediction, label, weights=weight)
+            for group in filter(None, groups):
+                prediction, label, *weight = (torch.cat(c) for c in zip(*group, strict=True))
+                for metric in self._metrics.values():
+                    metric.update(prediction, label, weights=weight[0] if weight else None)
         except ValueError as error:
             if not self._is_lenient:
                 raise
@@ -136,6 +154,7 @@ class Meter:
 
     def values(self) -> dict[str, float]:
         """Of the metrics that have one."""
+        self._update()
         found = {name: metric.value for name, metric in self._metrics.items()}
         return {name: value for name, value in found.items() if value is not None}
 
