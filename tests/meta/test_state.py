@@ -14,6 +14,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("monolith.embedding.local_servers", "_PLACE"): "what `ps_device` selected, by thread and task",
     ("monolith.embedding.touched_key_set", "_SETS"): "touched key sets are shared by name",
     ("monolith.embedding.touched_key_set", "_SETS_LOCK"): "guards the names of these sets",
+    ("monolith.train.task_context", "_CURRENT"): "which process of a job runs, by thread and task",
     ("monolith.util.run", "_DEFAULT"): "the registry of a context outside of all runs",
     ("monolith.util.run", "_STACK"): "the current runs of each context",
 }

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from monolith.embedding import FTRL, SGD, Adagrad, Uniform, Zeros
+from monolith.embedding import FTRL, SGD, Adagrad, FixedR8, Uniform, Zeros
 from monolith.embedding.combiners import FirstN, ReduceMean, ReduceSum
-from monolith.embedding.entry_parts import FixedR8, Fp16Compressor, Fp32Compressor
+from monolith.embedding.entry_parts import Fp16Compressor, Fp32Compressor
 from monolith.nn import (
     CollectingFactory,
     EmbeddingsFactory,

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from monolith.cli import task_template
 from monolith.cli.talk import fail, say
 
-__all__ = ["new"]
+__all__ = ["app", "new", "task_text"]
+
+app = typer.Typer(add_completion=False)
 
 
+@app.command(help="Example: monolith new ranker.py\n\nWrite a task file that trains as it is.")
 def new(
     path: Annotated[Path, typer.Argument(help="The file to write, such as ranker.py.")],
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
@@ -31,6 +33,6 @@ def task_text(path: Path) -> str:
     """The template with the names of a file: `my_ads.py` has the class `MyAds`."""
     words = [word for word in re.split(r"[^0-9a-zA-Z]+", path.stem) if word]
     name = "".join(word[:1].upper() + word[1:] for word in words)
-    text = Path(task_template.__file__).read_text(encoding="utf-8")
+    text = Path(__file__).with_name("task_template.py").read_text(encoding="utf-8")
     text = text.replace("ranker.py", str(path))
     return text.replace("class Ranker(", f"class {name if name.isidentifier() else 'Ranker'}(")

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from monolith.embedding import FTRL, Adagrad, Budget, Expiry, Segment, TableConfig, Uniform, Zeros
 from monolith.embedding.admission import Admission
@@ -24,7 +25,7 @@ after another.
 BIAS = "bias"
 """Name of the slice of a bias."""
 
-_UNITS = {"d": 1, "w": 7, "y": 365}
+_UNITS = MappingProxyType({"d": 1, "w": 7, "y": 365})
 _OF_SLICE = ("optimizer", "initializer", "precision")
 _OF_TABLE = (*_OF_SLICE, "slices", "bias", "admission", "expiry", "budget", "seed")
 
