@@ -41,6 +41,7 @@ STAGES = (
     "group",
     "packing",
     "input",
+    "ahead",
     "layout",
     "queues",
     "records",

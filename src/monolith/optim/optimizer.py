@@ -108,10 +108,23 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.begin_step()()
+        return loss
+
+    def begin_step(self, *, with_dense: bool = True) -> Callable[[], None]:
+        """Step the dense parameters; what is returned steps the tables.
+
+        It is called once, on any thread. Until it returns there is no backward and no `zero_grad`
+        of this optimizer; lookups may run beside. `step` is both, and calls its hooks.
+
+        Args:
+            with_dense: False leaves the dense parameters as they are.
+        """
+        self._opt_called = True  # as torch's frame of `step` says to schedulers
         if self._is_skipped():
             for queue in self.queues:
                 queue.drop()
-            return loss
+            return lambda: None
         steps = []
         for queue, rates in zip(self.queues, self._learning_rates(), strict=True):
             num_keys = queue.check("[Optimizer.step]", rates)
@@ -119,10 +132,9 @@ class Optimizer(torch.optim.Optimizer):
                 steps.append(QueueStep(queue, rates, num_keys))
             else:
                 queue.drop()
-        if self.dense is not None:
+        if self.dense is not None and with_dense:
             self.dense.step()
-        step_queues(steps)
-        return loss
+        return functools.partial(step_queues, steps)
 
     @staticmethod
     def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
