@@ -163,6 +163,7 @@ class Features(torch.nn.Module):
             raise ValueError("[Features] expected at least one feature, got none")
         configs = {config.name: config for config in table_configs(features)}
         self.features: Mapping[str, Feature] = MappingProxyType({f.name: f for f in features})
+        self._names = frozenset(self.features)
         tables = {name: make_table(config) for name, config in configs.items()}
         self.tables: Mapping[str, TableVerbs] = MappingProxyType(tables)
         bags = [
@@ -204,8 +205,8 @@ class Features(torch.nn.Module):
 
     def read(self, ids: Mapping[str, Ragged], *, is_training: bool) -> Embedded:
         """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
-        lacking = [name for name in self.features if name not in ids]
-        if lacking:
+        if not self._names.issubset(ids):
+            lacking = [name for name in self.features if name not in ids]
             raise ValueError(
                 f"[Features] expected ids of {', '.join(lacking)}, got those of "
                 f"{', '.join(ids) or 'none'}"
