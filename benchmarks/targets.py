@@ -155,6 +155,15 @@ TARGETS = (
     Target("whole model: x samples/s on FBGEMM", "end_to_end", 1.25, _ratio("fbgemm")),
     Target("whole model: x samples/s on TFRA", "end_to_end", 2.5, _ratio("tfra")),
     Target("whole model: x its dense layers alone", "end_to_end", 0.8, _ratio("dense")),
+    Target("DLRM by the trainer: x its dense part alone", "dlrm", 0.9, _ratio("dense")),
+    Target("DLRM by the trainer: x a loop by hand", "dlrm", 0.95, _ratio("loop")),
+    Target(
+        "DLRM: x samples/s of reading Parquet too", "dlrm", 1.05, _ratio("parquet"), is_maximum=True
+    ),
+    *(
+        Target(f"DLRM by the trainer: x samples/s on {name}", "dlrm", 1, _ratio(peer))
+        for name, peer in {"FBGEMM": "fbgemm", "TFRA": "tfra"}.items()
+    ),
     Target(
         "step of a bag of 64 ids: x nn.EmbeddingBag's", "small_bag", 0.7, _ratio("torch"), (), True
     ),

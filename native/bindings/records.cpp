@@ -1,4 +1,5 @@
-// Converts arguments and releases the GIL; meaning: native/io/record_decoder.h.
+// Converts arguments and releases the GIL; meaning: record_decoder.h and decode_ahead.h of
+// native/io.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -11,13 +12,16 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "io/decode_ahead.h"
 #include "io/record_decoder.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::ColumnSpec;
+using monolith::DecodeAhead;
 using monolith::RecordBlock;
 using monolith::RecordDecoder;
 
@@ -29,6 +33,13 @@ using Spec = std::tuple<std::string, bool, uint32_t, std::optional<float>, bool,
 using Buffers = std::tuple<uintptr_t, uintptr_t, size_t, bool>;
 // Record, byte, row or -1, text, reason.
 using Bad = std::tuple<size_t, size_t, int64_t, std::string, std::string>;
+
+// Keeps the bytes that are being decoded. The thread ends first: members go in reverse order.
+struct OwningAhead {
+  explicit OwningAhead(RecordDecoder& decoder) : ahead(decoder) {}
+  nb::object owner;
+  DecodeAhead ahead;
+};
 
 constexpr size_t kMaxBytes = INT32_MAX;
 
@@ -116,6 +127,19 @@ void init_records(nb::module_& module) {
                                         reinterpret_cast<const int64_t*>(splits), n);
           },
           nb::call_guard<nb::gil_scoped_release>(), "data"_a, "splits"_a, "n"_a);
+  nb::class_<OwningAhead>(module, "DecodeAhead")
+      .def(nb::init<RecordDecoder&>(), nb::keep_alive<1, 2>(), "decoder"_a)
+      .def(
+          "start",
+          [](OwningAhead& held, uintptr_t data, size_t size, nb::object owner) {
+            held.ahead.start(reinterpret_cast<const uint8_t*>(data), size);
+            held.owner = std::move(owner);
+          },
+          "data"_a, "size"_a, "owner"_a)
+      .def(
+          "wait", [](OwningAhead& held) { return held.ahead.wait(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("num_blocks", [](const OwningAhead& held) { return held.ahead.num_blocks(); });
   module.def(
       "masked_crc32c",
       [](uintptr_t data, size_t n) {

@@ -14,8 +14,13 @@ namespace monolith {
 template <typename Part, typename Work>
 void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
+  constexpr size_t kPartKeys = 8;  // a part costs about as much as so many keys
   threads = std::max(1u, threads);
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.n > b.n; });
+  const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
+  const auto largest = std::max_element(parts.begin(), parts.end(), is_smaller);
+  if (largest != parts.end() && largest->n > kPartKeys) {
+    std::sort(parts.rbegin(), parts.rend(), is_smaller);
+  }
   size_t num_large = 0, num_left = 0, num_done = 0;
   for (const Part& part : parts) {
     num_large += part.n >= kLarge;
@@ -28,6 +33,7 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work) {
     num_left -= part.n;
   }
   std::atomic<size_t> next{num_done};
+  num_left += kPartKeys * (parts.size() - num_done);
   Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned) {
     team.attempt([&] {
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);

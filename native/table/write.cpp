@@ -325,10 +325,11 @@ AppliedCounts Table::apply_finite(const int64_t* keys, size_t n, const float* gr
   return step_rows(writer, Values{grads, layout_.dim(), places}, options, now);
 }
 
-GradientSum Table::sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const {
+GradientSum Table::sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
+                                     std::pmr::monotonic_buffer_resource* memory) const {
   for (const BagPiece& piece : pieces) check_bags("sum_bag_gradients", piece.bags);
-  return GradientSum(std::move(pieces), layout_.dim(), layout_.kernels(), index_.salt(),
-                     index_depth(), std::max(1u, threads));
+  return GradientSum(pieces, layout_.dim(), layout_.kernels(), index_.salt(), index_depth(),
+                     std::max(1u, threads), memory);
 }
 
 // Where a gradient or a sum is not finite, the keys' gradients are written out, so that the policy

@@ -126,7 +126,7 @@ class Table::Writer {
         now_(now),
         threads_(std::max(1u, threads)),
         own_(std::in_place, keys, static_cast<uint32_t>(n), skipped, table.index_.salt(),
-             table.index_depth(), threads_),
+             table.index_depth(), threads_, memory_),
         batch_(*own_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
@@ -406,6 +406,7 @@ class Table::Writer {
   Table& table_;
   const uint32_t now_;
   const unsigned threads_;
+  std::pmr::monotonic_buffer_resource memory_;
   std::optional<Batch> own_;  // none: batch_ is the caller's, and grouped
   Batch& batch_;
   Admission* const admission_;  // null: nobody asks

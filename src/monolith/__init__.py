@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from monolith import data, embedding, errors, nn, ops, optim, train, util
-
     from monolith.embedding import FTRL, SGD, Adagrad, Adam, MinCount, RowWiseAdagrad, Segment
     from monolith.nn import EmbeddingBag, Feature, Features
     from monolith.train import Inputs, Mode, Task, TaskSettings, Trainer, TrainSettings

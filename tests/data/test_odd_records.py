@@ -99,7 +99,8 @@ def test_a_block_ends_when_its_shared_lists_have_become_many_ids(tmp_path):
     record = batch(4096, ids_list("a", range(4096), shared=True))
     data.RecordWriter("example_batch").write_records([record] * 3, tmp_path / "f")
     file = file_at(str(tmp_path / "f"))
-    reader = RecordFormat("example_batch").open(file, 0, data.Columns(["a"]), BadSamples())
+    columns = data.Columns(["a"])
+    reader = RecordFormat("example_batch").open(file, 0, columns, BadSamples(), ahead=False)
     assert [reader.read().columns.num_rows for _ in range(3)] == [4096] * 3
 
 

@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from monolith.data.prefetch import Prefetch
 from tests.data.samples import memory, users
 
 
@@ -74,3 +75,11 @@ def test_the_thread_ends_at_the_end_of_the_samples():
     assert len(list(batches)) == 25
     ours.join(30)
     assert not ours.is_alive()
+
+
+def test_what_is_closed_gives_nothing_more():
+    ahead = Prefetch(lambda: 1, 1, lambda made: False, "ahead")
+    ahead.close()
+    assert ahead.next() == 1  # was made before
+    with pytest.raises(RuntimeError, match=r"\[ahead\] expected it open, got it closed"):
+        ahead.next()

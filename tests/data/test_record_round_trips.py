@@ -3,13 +3,13 @@
 import json
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from monolith import data
 from monolith.data.files import find_files
 from monolith.data.record_format import RecordFormat
+from monolith.data.tabular import RawFiles, write_rows
 
 SLOT = 5 << 48
 COLUMNS = data.Columns(
@@ -24,7 +24,7 @@ TABLE = pa.table(
         "slot_5": pa.array([SLOT + i for i in (1, 2, 3, 4)]),
         "item": pa.array([7, -8, (1 << 62) + 1, 0]),
         "history": pa.array([[1, 2], [], [3], [-4, 5, 6]], pa.list_(pa.int64())),
-        "city": pa.array(["Oslo", "", "Malmö", "Oslo"]),
+        "city": pa.array(["Oslo", "", 'a, "b"|c\nd\r\n[e]', "Malmö"]),
         "price": pa.array([0.5, -1.5, 2.25, 0.0], pa.float32()),
         "vector": pa.array([[1, 2], [3, 4], [5, 6], [7, 8]], pa.list_(pa.float32(), 2)),
         "label": pa.array([1, 0, 1, 1], pa.float32()),
@@ -56,6 +56,9 @@ def batch_of(path, name):
     elif name == "jsonl":
         write_jsonl(path)
         source = data.jsonl(path, columns=COLUMNS)
+    elif name == "csv":
+        write_rows(path, "csv", TABLE.schema, iter(TABLE.to_batches()))
+        source = data.csv(path, columns=COLUMNS)
     elif name == "memory":
         source = data.arrow_table(TABLE, columns=COLUMNS)
     else:
@@ -71,20 +74,23 @@ def as_lists(batch):
     return features, floats, batch.weight.tolist(), batch.time.tolist()
 
 
-@pytest.mark.parametrize("name", ["parquet", "arrow", "jsonl", *KINDS])
+@pytest.mark.parametrize("name", ["parquet", "arrow", "csv", "jsonl", *KINDS])
 def test_every_format_gives_the_same_batch(tmp_path, name):
     assert as_lists(batch_of(tmp_path / "f", name)) == as_lists(batch_of(None, "memory"))
 
 
-def test_csv_gives_the_same_batch_of_what_it_can_hold(tmp_path):
-    table = TABLE.drop_columns(["history", "vector"]).filter(pa.array([True, False, True, True]))
-    pa.csv.write_csv(table, tmp_path / "f.csv")
-    columns = data.Columns(["slot_5", "item", "city"], ["price"], ["label"])
-    (ours,) = data.csv(tmp_path / "f.csv", columns=columns).batch(9)
-    data.RecordWriter("instance").write(table, tmp_path / "f")
-    (theirs,) = data.instances(tmp_path / "f", columns=columns).batch(9)
-    assert all(ours.features[n].to_lists() == theirs.features[n].to_lists() for n in ours.features)
-    assert ours.dense["price"].tolist() == theirs.dense["price"].tolist()
+FILES = ["parquet", "arrow", "csv", "jsonl"]
+
+
+@pytest.mark.parametrize("second", [*FILES, *KINDS])
+@pytest.mark.parametrize("first", FILES)
+def test_files_become_files_of_every_other_format(tmp_path, first, second):
+    write_rows(tmp_path / "one", first, TABLE.schema, iter(TABLE.to_batches()))
+    rows = RawFiles(tmp_path / "one", first)
+    write_rows(tmp_path / "two", second, rows.schema, iter(rows))
+    read = KINDS.get(second) or getattr(data, second)
+    (batch,) = read(tmp_path / "two", columns=COLUMNS).batch(9)
+    assert as_lists(batch) == as_lists(batch_of(None, "memory"))
 
 
 @pytest.mark.parametrize("first", KINDS)

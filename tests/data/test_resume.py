@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from monolith import data
+from monolith.data.tabular import write_rows
 from monolith.errors import FailedPreconditionError
-from tests.data.samples import memory, users, write_parquet
+from tests.data.samples import memory, table, users, write_parquet
 
 
 def prepared(folder):
@@ -81,11 +82,48 @@ def prepared_again(source):
     return source
 
 
-def test_resume_at_a_hundred_positions(tmp_path):
+def file_sources(folder, monkeypatch):
+    """The same samples in three files of each format, in blocks of a few samples."""
+    for module, size in (("parquet_format", 7), ("text_format", 300), ("record_format", 500)):
+        monkeypatch.setattr(f"monolith.data.{module}._BLOCK", size)
+    columns = data.Columns(["user", "items"], ["price"], ["label"])
+    sources = {}
+    for name in ("parquet", "arrow", "csv", "jsonl", "example", "example_batch", "tf_example"):
+        (folder / name).mkdir()
+        for i in range(3):
+            rows = table(60, i * 60)
+            write_rows(folder / name / f"{i}", name, rows.schema, iter(rows.to_batches(10)))
+        read = {
+            "example": data.examples,
+            "example_batch": data.example_batches,
+            "tf_example": data.tfrecords,
+        }.get(name) or getattr(data, name)
+        sources[name] = read(folder / name, columns=columns)
+    return sources
+
+
+@pytest.mark.parametrize(
+    "name", ["parquet", "arrow", "csv", "jsonl", "example", "example_batch", "tf_example"]
+)
+def test_files_read_ahead_go_on_at_a_hundred_positions(tmp_path, monkeypatch, name):
+    source = file_sources(tmp_path, monkeypatch)[name].interleave(2).shuffle(11).batch(1)
+    whole = contents(source)
+    source = source.prefetch(2)
+    with iter(source) as batches:
+        states = [json.dumps(batches.state_dict()) for _ in batches]
+    assert len(states) == 180
+    for position in random.Random(0).sample(range(1, 181), 100):
+        with source.resume(json.loads(states[position - 1])) as rest:
+            assert contents(itertools.islice(rest, 12)) == whole[position : position + 12]
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_resume_at_a_hundred_positions(tmp_path, depth):
     source = prepared(tmp_path)["shuffled"]
     source = source.batch(3)
     whole = contents(source)
     assert len(whole) > 100
+    source = source.prefetch(depth) if depth else source
     for position in random.Random(0).sample(range(len(whole) + 1), 100):
         batches = iter(source)
         list(itertools.islice(batches, position))

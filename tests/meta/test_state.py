@@ -9,6 +9,8 @@ from tests.meta.tree import modules
 ALLOWED: dict[tuple[str, str], str] = {
     ("monolith.embedding.gradient_queue", "_HANDLES"): "a handle is never used again",
     ("monolith.embedding.gradient_queue", "_QUEUES"): "compiled graphs name tables by a number",
+    ("monolith.optim.graph_step", "_HANDLES"): "a handle is never used again",
+    ("monolith.optim.graph_step", "_OPTIMIZERS"): "compiled graphs name optimizers by a number",
     ("monolith.embedding.local_servers", "_PLACE"): "what `ps_device` selected, by thread and task",
     ("monolith.embedding.touched_key_set", "_SETS"): "touched key sets are shared by name",
     ("monolith.embedding.touched_key_set", "_SETS_LOCK"): "guards the names of these sets",

@@ -206,3 +206,9 @@ def test_what_a_feature_has_not_is_refused(call, text):
     with pytest.raises(KeyError) as caught:
         call(embedded("sum"))
     assert caught.value.args[0] == text
+
+
+def test_rows_kept_apart_and_pooled_rows_of_one_table_are_refused():
+    kept = Feature("kept", shares="user", combiner="rows")
+    with pytest.raises(ValueError, match=r"table 'user' with combiner 'rows', or none, got 'kept'"):
+        Features([Feature("user", dim=2), kept])

@@ -104,6 +104,24 @@ def test_a_compiled_step_gives_the_same_bits(make):
     assert same_bits(everything(optimizer, params), everything(other, others))
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+@pytest.mark.parametrize("name", [name for name in MAKERS if "shampoo" in name])
+def test_a_compiled_step_of_shampoo_agrees(name):
+    torch._dynamo.reset()
+    shapes = ((6, 4), (5,), ())
+    params, others = parameters(shapes, device="cuda"), parameters(shapes, device="cuda")
+    optimizer, other = MAKERS[name](params), MAKERS[name](others)
+    step = torch.compile(lambda: optimizer.step(), fullgraph=True)
+    for number in range(25):
+        give_gradients(params, number)
+        with torch._dynamo.config.patch(error_on_recompile=number > 0):
+            step()
+    run(other, others, 25)
+    for found, expected in zip(params, others, strict=True):
+        torch.testing.assert_close(found, expected)
+    assert optimizer.param_groups[0]["step"].device.type == "cpu"
+
+
 @every_case
 def test_half_precision_steps(make):
     params = parameters(((6, 4),), dtype=torch.bfloat16, device="cuda")

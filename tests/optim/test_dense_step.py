@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from monolith.ops.native import load_native
-from monolith.optim import AdamomOptimizer, RmspropOptimizer, ShampooOptimizer
+from monolith.optim import AdamomOptimizer
 from monolith.optim.dense_step import DenseStep
 from monolith.optim.rules import NUM_STATES, RULES
 from tests.optim.dense_cases import MAKERS, everything, give_gradients, parameters, run, same_bits
@@ -174,22 +174,3 @@ def test_a_tensor_as_learning_rate_changes_without_compiling_again():
         run(other, others, 1, first=number)
     assert same_bits(everything(optimizer, params), everything(other, others))
     assert counter.frame_count == 1
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda params: ShampooOptimizer(params, warmup=1, tau_1=2, tau_2=1),
-        lambda params: RmspropOptimizer(params, 0.1, use_locking=True),
-    ],
-)
-def test_what_cannot_be_compiled_runs_beside_the_graph(make):
-    torch._dynamo.reset()
-    params, others = parameters(), parameters()
-    optimizer, other = make(params), make(others)
-    step = torch.compile(lambda: optimizer.step(), backend="aot_eager")
-    for number in range(5):
-        give_gradients(params, number)
-        step()
-    run(other, others, 5)
-    assert same_bits(everything(optimizer, params), everything(other, others))

@@ -195,3 +195,49 @@ def test_a_parameter_without_elements_is_left_alone(shape):
     optimizer = ShampooOptimizer([w], warmup=0, tau_1=1, tau_2=1)
     optimizer.step()
     assert optimizer.state[w]["d"].shape == shape
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+def test_statistics_that_are_not_finite_are_refused_by_the_number_of_the_parameter(bad):
+    w, other = (torch.nn.Parameter(torch.ones(2, 3)) for _ in range(2))
+    optimizer = ShampooOptimizer([{"params": other}, {"params": w}], warmup=0, tau_1=2, tau_2=1)
+    w.grad, other.grad = torch.ones(2, 3), torch.ones(2, 3)
+    optimizer.step()
+    w.grad[1, 2] = bad
+    optimizer.step()  # computes no preconditioners
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+        optimizer.step()
+    assert str(caught.value) == (
+        "[ShampooOptimizer.step] expected finite statistics, got NaN or Inf in s0 of parameter "
+        "number 1 of shape (2, 3): one of its gradients was not finite, or its square was not; "
+        "load a state from before, and skip such steps (torch.amp.GradScaler) or clip them"
+    )
+
+
+def test_statistics_that_are_not_finite_are_refused_by_the_name_of_the_parameter():
+    model = torch.nn.Linear(2, 1)
+    optimizer = ShampooOptimizer(model.named_parameters(), warmup=0)
+    model(torch.full((1, 2), float("nan"))).sum().backward()
+    with pytest.raises(ValueError, match=r"in s0 of parameter weight of shape \(1, 2\): one of"):
+        optimizer.step()
+
+
+def test_statistics_that_are_not_finite_are_refused_in_a_graph_that_copies():
+    w = torch.nn.Parameter(torch.ones(2))
+    w.grad = torch.full((2,), float("nan"))
+    torch._dynamo.reset()
+    optimizer = ShampooOptimizer([w], warmup=0)
+    step = torch.compile(lambda: optimizer.step(), fullgraph=True, backend="aot_eager")
+    with pytest.raises(ValueError, match=r"in s0 of parameter \(a copy made by the compiler\) of"):
+        step()
+
+
+def test_counters_of_a_state_may_be_plain_numbers():
+    gradients = np.ones((3, 2, 2), "float32")
+    _, optimizer = stepped(np.ones((2, 2), "float32"), gradients, warmup=0)
+    state = optimizer.state_dict()
+    state["param_groups"][0] |= {"step": 7, "is_preconditioned": True}
+    optimizer.load_state_dict(state)
+    group = optimizer.param_groups[0]
+    assert torch.equal(group["step"], torch.tensor(7))
+    assert torch.equal(group["is_preconditioned"], torch.tensor(True))

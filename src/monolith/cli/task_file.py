@@ -58,7 +58,8 @@ def _run(file: Path) -> ModuleType:
     """The file as a module; what lies beside it can be imported there, as with `python file`."""
     name = f"monolith_task_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     folder = str(file.resolve().parent)
     if folder not in sys.path:

@@ -7,7 +7,6 @@ monolith train ranker.py --data train=clicks/ --data eval=held_out/   Parquet fi
 import numpy as np
 import pyarrow as pa
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import monolith as ml
@@ -18,12 +17,12 @@ DIM = 16
 class Ranker(ml.Task):
     """Click prediction from user, item and history."""
 
-    features = [
+    features = (
         ml.Feature("user_id", dim=DIM, optimizer=ml.Adagrad(0.3), expiry="90d"),
         ml.Feature("item_id", dim=DIM, optimizer=ml.Adagrad(0.3)),
         ml.Feature("history", shares="item_id", combiner="mean", max_length=50),
-    ]
-    dense = ["price", "hour"]
+    )
+    dense = ("price", "hour")
     label = "click"
 
     def source(self, mode: ml.Mode) -> ml.data.Pipeline:
@@ -49,7 +48,7 @@ class Ranker(ml.Task):
         user, item, history = inputs.pooled.values()
         fit = user * item  # lets the model see who likes what
         logit = model(torch.cat([user + fit, item, history, inputs.dense], 1)).squeeze(1)
-        return F.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
+        return nn.functional.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
 
 
 def made_up_clicks(seed: int, num: int = 400_000) -> pa.Table:

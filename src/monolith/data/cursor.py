@@ -6,11 +6,12 @@ the same blocks as going on. So a state is small (numbers and names, JSON), and 
 in memory, such as a window of a shuffle, is read again.
 """
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ["Cursor", "Over", "Stage", "State", "source_state"]
+__all__ = ["Cursor", "Over", "Stage", "State", "reading_ahead", "source_state"]
 
 State = dict[str, Any]
 
@@ -68,3 +69,11 @@ class Over:
 def source_state(state: State | None) -> State | None:
     """The state of the stage before."""
     return None if state is None else state["source"]
+
+
+def reading_ahead(stage: Any) -> Any:
+    """The same stages, over a source of files that decodes blocks ahead; others stay."""
+    if hasattr(stage, "reads_ahead"):
+        return replace(stage, reads_ahead=True)
+    source = getattr(stage, "source", None)
+    return stage if source is None else replace(stage, source=reading_ahead(source))

@@ -134,6 +134,7 @@ class QueueSource:
     format: FileFormat
     columns: Columns
     bad: BadSamples
+    reads_ahead: bool = False
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -172,7 +173,10 @@ class _QueueCursor:
                 "do not change files that are read"
             )
         self._size = file.size
-        return FileSource([file], source.format, source.columns, source.bad).open(0, state)
+        files = FileSource(
+            [file], source.format, source.columns, source.bad, reads_ahead=source.reads_ahead
+        )
+        return files.open(0, state)
 
     def next(self) -> pa.RecordBatch | None:
         """See `Cursor`."""

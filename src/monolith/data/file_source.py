@@ -1,5 +1,6 @@
 """The blocks of many files, one file after another or several in turns."""
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +60,9 @@ class FileFormat(Protocol):
     def schema(self, file: DataFile) -> pa.Schema:
         """The columns of a file."""
 
-    def open(self, file: DataFile, position: int, columns: Columns, bad: BadSamples) -> FileReader:
+    def open(
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
+    ) -> FileReader:
         """Open a file at a position that a reader gave; 0 is its begin.
 
         Args:
@@ -67,6 +70,7 @@ class FileFormat(Protocol):
             position: where to begin.
             columns: those that are wanted; a reader may give others too.
             bad: for records that cannot be read.
+            ahead: whether the next block is decoded on another thread, while the last one is used.
         """
 
 
@@ -98,6 +102,7 @@ class FileSource:
         bad: what to do with bad samples.
         interleave: how many files are read in turns.
         shuffle_seed: files are read in an order of this seed and of the epoch; None: as given.
+        reads_ahead: of each open file a block is decoded ahead, and of the file that comes next.
     """
 
     files: Sequence[DataFile]
@@ -106,6 +111,7 @@ class FileSource:
     bad: BadSamples
     interleave: int = 1
     shuffle_seed: int | None = None
+    reads_ahead: bool = False
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -137,6 +143,8 @@ class FileCursor:
         self._next = 0
         self._turn = 0
         self._open: list[tuple[int, FileReader]] = []  # number in the order
+        self._upcoming: tuple[int, FileReader] | None = None  # opened before its turn
+        self._looked_at = 0
         self._bytes_of_closed = 0
         if state is not None:
             self._next, self._turn = state["next"], state["turn"]
@@ -149,6 +157,13 @@ class FileCursor:
         return self._source.files[self._order[number]]
 
     def _open_file(self, number: int, position: int) -> None:
+        if self._upcoming is not None and self._upcoming[0] == number:
+            opened, self._upcoming = self._upcoming, None
+        else:
+            opened = number, self._reader(number, position)
+        self._open.append(opened)
+
+    def _reader(self, number: int, position: int) -> FileReader:
         file, source = self._file(number), self._source
         size = file.size_now()
         if size != file.size:
@@ -157,8 +172,16 @@ class FileCursor:
                 f"made, got {size}; do not change files that are read"
             )
         with naming(file):
-            reader = source.format.open(file, position, source.columns, source.bad)
-        self._open.append((number, reader))
+            return source.format.open(
+                file, position, source.columns, source.bad, ahead=source.reads_ahead
+            )
+
+    def _look_ahead(self) -> None:
+        """Open the file that comes next, so that its first block is decoded; once."""
+        if self._source.reads_ahead and self._looked_at < self._next < len(self._order):
+            self._looked_at = self._next
+            with contextlib.suppress(Exception):  # told when its turn comes: it is opened again
+                self._upcoming = self._next, self._reader(self._next, 0)
 
     def next(self) -> pa.RecordBatch | None:
         """See `Cursor`."""
@@ -168,6 +191,7 @@ class FileCursor:
                 self._next += 1
             if not self._open:
                 return None
+            self._look_ahead()
             self._turn %= len(self._open)
             block = self._read(self._turn)
             if block is not None and block.num_rows:
@@ -199,4 +223,6 @@ class FileCursor:
         """See `Cursor`."""
         for _, reader in self._open:
             reader.close()
+        if self._upcoming is not None:
+            self._upcoming[1].close()
         self._open.clear()

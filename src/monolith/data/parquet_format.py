@@ -11,10 +11,12 @@ from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples, Origin
 from monolith.data.file_source import Raw
 from monolith.data.files import DataFile
+from monolith.data.prefetch import PartsAhead
 
 __all__ = ["ArrowFormat", "ParquetFormat"]
 
 _BLOCK = 65_536  # samples
+_Part = tuple[pa.RecordBatch, int]  # and the bytes of the file up to its end
 
 
 class ParquetFormat:
@@ -29,7 +31,7 @@ class ParquetFormat:
             return pq.read_schema(opened)
 
     def open(
-        self, file: DataFile, position: int, columns: Columns, bad: BadSamples
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_PartReader":
         """See `FileFormat`."""
         opened = pq.ParquetFile(file.open())
@@ -38,17 +40,21 @@ class ParquetFormat:
         meta = opened.metadata
         begins = [0, *accumulate(meta.row_group(i).num_rows for i in range(meta.num_row_groups))]
 
-        def parts(first: int) -> Iterator[pa.RecordBatch]:
-            for group in range(bisect_right(begins, first) - 1, len(begins) - 1):
-                skip = max(0, first - begins[group])
-                for rows in opened.iter_batches(
-                    _BLOCK, row_groups=[group], columns=names, use_threads=False
-                ):
-                    if skip < rows.num_rows:
-                        yield rows.slice(skip)
-                    skip = max(0, skip - rows.num_rows)
+        def num_bytes(sample: int) -> int:
+            return file.size * sample // max(1, int(begins[-1]))
 
-        return _PartReader(file, opened, parts(position), position, begins[-1])
+        def parts(first: int) -> Iterator[_Part]:
+            for group in range(bisect_right(begins, first) - 1, len(begins) - 1):
+                at = begins[group]
+                for rows in opened.iter_batches(
+                    _BLOCK, row_groups=[group], columns=names, use_threads=ahead
+                ):
+                    skip, at = max(0, first - at), at + rows.num_rows
+                    if skip < rows.num_rows:
+                        yield rows.slice(skip), num_bytes(at)
+
+        found = PartsAhead(parts(position)) if ahead else parts(position)
+        return _PartReader(file, opened, found, position, num_bytes(position))
 
 
 class ArrowFormat:
@@ -63,7 +69,7 @@ class ArrowFormat:
             return _open_ipc(opened).schema
 
     def open(
-        self, file: DataFile, position: int, columns: Columns, bad: BadSamples
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_PartReader":
         """See `FileFormat`."""
         opened = file.open()
@@ -71,16 +77,22 @@ class ArrowFormat:
         columns.check(f"[data] {file.path!r}", reader.schema)
         names = [column for _, column in columns.sources()]
 
-        def parts(skip: int) -> Iterator[pa.RecordBatch]:
+        def num_bytes() -> int:
+            return min(file.size, int(opened.tell()))
+
+        read_by_now = num_bytes()
+
+        def parts(skip: int) -> Iterator[_Part]:
             for batch in _ipc_batches(reader):
                 rows = batch.select(list(dict.fromkeys(names)))
                 if skip < rows.num_rows:
                     rows.validate(full=True)  # the file may be anybody's
                     for first in range(skip, rows.num_rows, _BLOCK):
-                        yield rows.slice(first, _BLOCK)
+                        yield rows.slice(first, _BLOCK), num_bytes()
                 skip = max(0, skip - rows.num_rows)
 
-        return _PartReader(file, opened, parts(position), position, 0)
+        found = PartsAhead(parts(position)) if ahead else parts(position)
+        return _PartReader(file, opened, found, position, read_by_now)
 
 
 def _open_ipc(
@@ -105,30 +117,25 @@ class _PartReader:
         self,
         file: DataFile,
         opened: "pa.NativeFile | pq.ParquetFile",
-        parts: Iterator[pa.RecordBatch],
+        parts: Iterator[_Part],
         position: int,
-        num_rows: int,
+        num_bytes: int,
     ) -> None:
         self._file, self._opened, self._parts = file, opened, parts
-        self._num_rows = num_rows  # 0: not known
-        self.position = position
-
-    @property
-    def num_bytes(self) -> int:
-        """See `FileReader`."""
-        if self._num_rows:
-            return self._file.size * self.position // self._num_rows
-        return min(self._file.size, int(self._opened.tell()))
+        self.position, self.num_bytes = position, num_bytes
 
     def read(self) -> Raw | None:
         """See `FileReader`."""
-        rows = next(self._parts, None)
-        if rows is None:
+        part = next(self._parts, None)
+        if part is None:
             return None
+        rows, self.num_bytes = part
         origin = Origin(self._file.path, self.position)
         self.position += rows.num_rows
         return Raw(rows, origin)
 
     def close(self) -> None:
         """See `FileReader`."""
+        if isinstance(self._parts, PartsAhead):
+            self._parts.close()
         self._opened.close()

@@ -17,7 +17,7 @@ from monolith.data import stages
 from monolith.data.batch import Batch
 from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples, to_batch
-from monolith.data.cursor import Cursor, Stage, State
+from monolith.data.cursor import Cursor, Stage, State, reading_ahead
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.file_source import FileSource
 from monolith.data.hashing import cross_ids
@@ -221,7 +221,7 @@ class Pipeline:
         return self._then(stages.Blocks(self.stage, num_samples, drop_remainder))
 
     def prefetch(self, num_batches: int = 2) -> "Pipeline":
-        """Make batches ahead on another thread."""
+        """Make batches ahead on another thread, and let files be decoded ahead of it."""
         _check_positive("prefetch", "batches", num_batches)
         return replace(self, depth=num_batches)
 
@@ -271,12 +271,15 @@ class Batches(Iterator[Batch]):
 
     def __init__(self, pipeline: Pipeline, state: State | None) -> None:
         self._pipeline = pipeline
-        self._maker = _Maker(pipeline.stage, pipeline.columns, state and state["state"])
+        stage = reading_ahead(pipeline.stage) if pipeline.depth else pipeline.stage
+        self._maker = _Maker(stage, pipeline.columns, state and state["state"])
         self._last = self._maker.last
         self._is_closed = self._is_reported = False
-        self._ahead: Prefetch | None = None
+        self._ahead: Prefetch[Made] | None = None
         if pipeline.depth:
-            self._ahead = Prefetch(self._maker.make, pipeline.depth)
+            self._ahead = Prefetch(
+                self._maker.make, pipeline.depth, Made.is_end, "monolith-prefetch"
+            )
             weakref.finalize(self, self._ahead.stop)  # of a loop that was left by `break`
 
     def __next__(self) -> Batch:

@@ -15,6 +15,7 @@ from monolith.data.framing import Framing
 from monolith.data.record_columns import RECORD_TYPES, RecordColumns
 from monolith.data.record_schema import schema_of
 from monolith.errors import DataLossError
+from monolith.ops.native import load_native
 
 __all__ = ["RecordFormat"]
 
@@ -82,7 +83,7 @@ class RecordFormat:
         Raises:
             ValueError: they tell none.
         """
-        reader = self.open(file, 0, Columns(), BadSamples())
+        reader = self.open(file, 0, Columns(), BadSamples(), ahead=False)
         records = reader.payloads(_SCHEMA_RECORDS)
         reader.close()
         schema = schema_of(self.kind, records)
@@ -94,7 +95,7 @@ class RecordFormat:
         return schema
 
     def open(
-        self, file: DataFile, position: int, columns: Columns, bad: BadSamples
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_RecordReader":
         """See `FileFormat`."""
         wanted = RecordColumns(columns)
@@ -106,7 +107,8 @@ class RecordFormat:
             skips=bad.skips,
         )
         stream = ByteStream(file, position, compression_of(file.path, self.compression))
-        return _RecordReader(file, position, stream, wanted, decoder, bad)
+        reader = _RecordReader if not ahead else _AheadReader
+        return reader(file, position, stream, wanted, decoder, bad)
 
 
 class _RecordReader:
@@ -133,6 +135,10 @@ class _RecordReader:
         """See `FileReader`."""
         return self._stream.num_bytes
 
+    def _decode(self, size: int) -> Any:
+        """The records of the first bytes that are there."""
+        return self._decoder.decode(self._buffer.ctypes.data, min(self._filled, size))
+
     def _fill(self, size: int) -> None:
         """Have so many bytes, or all that are left."""
         if size > len(self._buffer):
@@ -142,14 +148,14 @@ class _RecordReader:
         if self._filled < size:
             self._filled += self._stream.read_into(self._buffer[self._filled : size])
 
-    def _decode(self) -> Any:
+    def _block(self) -> Any:
         """A block of at least one record; None at the end."""
         size = _BLOCK
         while True:
             self._fill(size)
             if self._filled == 0:
                 return None
-            block = self._decoder.decode(self._buffer.ctypes.data, min(self._filled, size))
+            block = self._decode(size)
             if block.consumed:
                 return block
             if block.broken:
@@ -165,7 +171,7 @@ class _RecordReader:
 
     def read(self) -> Raw | None:
         """See `FileReader`."""
-        block = self._decode()
+        block = self._block()
         if block is None:
             return None
         begin = self.position
@@ -191,7 +197,7 @@ class _RecordReader:
 
     def payloads(self, most: int) -> list[bytes]:
         """The bytes of the first records."""
-        if self._decode() is None:
+        if self._block() is None:
             return []
         spans = self._decoder.spans(self._buffer.ctypes.data, self._filled, most)
         return [self._buffer[begin:end].tobytes() for begin, end in spans]
@@ -199,3 +205,59 @@ class _RecordReader:
     def close(self) -> None:
         """See `FileReader`."""
         self._stream.close()
+
+
+class _AheadReader(_RecordReader):
+    """The same blocks, the next one decoded by a thread of the core while the last one is used.
+
+    The bytes are read here; what goes wrong with it is told by the read that needs them.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._ahead = load_native().DecodeAhead(self._decoder)
+        self._error: Exception | None = None
+        self._is_started = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._num_bytes = super().num_bytes
+        try:
+            self._fill(_BLOCK)
+        except Exception as error:
+            self._error = error
+            return
+        if self._filled:
+            self._start(_BLOCK)
+
+    def _start(self, size: int) -> None:
+        size = min(self._filled, size)
+        self._ahead.start(self._buffer.ctypes.data, size, self._buffer)
+        self._is_started = True
+
+    def _decode(self, size: int) -> Any:
+        if not self._is_started:
+            self._start(size)
+        self._is_started = False
+        return self._ahead.wait()
+
+    @property
+    def num_bytes(self) -> int:
+        """See `FileReader`: without the block that is ahead."""
+        return self._num_bytes
+
+    def read(self) -> Raw | None:
+        """See `FileReader`."""
+        if self._error is not None:
+            raise self._error
+        raw = super().read()
+        if raw is not None:
+            self._begin()
+        return raw
+
+    def close(self) -> None:
+        """See `FileReader`; waits for the block that is being decoded."""
+        if self._is_started:
+            self._decode(0)
+        self._ahead = None
+        super().close()

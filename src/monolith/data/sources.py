@@ -91,7 +91,8 @@ def csv(
 ) -> Pipeline:
     """Samples of CSV files, also compressed ones (.gz, .bz2, .zst, .lz4, .br).
 
-    Values must not contain ends of lines.
+    Values with separators, quotes or ends of lines stand in quotes; `""` is the empty string,
+    nothing a missing value. Lists are JSON arrays.
 
     Args:
         paths: as in `from_files`, like the other options.
@@ -99,7 +100,7 @@ def csv(
         names: of all columns, where files have no line of names.
         types: of columns, such as `{"price": "float32"}`; others are guessed from the begin of the
             first file.
-        lists: separators of columns whose values are lists, such as `{"genres": "|"}`.
+        lists: separators of columns whose lists have another form, such as `{"genres": "|"}`.
         options: of `from_files`.
     """
     return from_files(paths, CsvFormat(separator, names, types or {}, lists or {}), **options)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from monolith.data.columns import Columns, is_list
@@ -40,7 +39,6 @@ _SUFFIXES = (
     (".tfrecords", "tf_example"),
 )
 _PACKED = (".gz", ".bz2", ".zst", ".lz4", ".br")
-_LIST_SEPARATOR = "|"
 
 
 def format_name_of(path: str) -> str:
@@ -121,7 +119,7 @@ class RawFiles:
         done = 0
         for file in self.files:
             with naming(file):
-                reader = self._format.open(file, 0, columns, BadSamples())
+                reader = self._format.open(file, 0, columns, BadSamples(), ahead=False)
             try:
                 while (raw := self._read(file, reader)) is not None:
                     self.num_bytes = done + reader.num_bytes
@@ -147,7 +145,7 @@ def write_rows(
 ) -> int:
     """Write samples to a file, which appears when it is complete; the number of samples.
 
-    Lists in CSV are joined by `|`; JSON has null where a number is NaN or infinite. Text is
+    Lists in CSV are JSON arrays; JSON has null where a number is NaN or infinite. Text is
     compressed where the name ends in `.gz` or its like.
 
     Raises:
@@ -212,15 +210,48 @@ class _ArrowSink:
 
 
 class _CsvSink:
+    """Strings in quotes, so that an empty one differs from a missing one; lists as JSON arrays."""
+
     def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
-        flat = [pa.field(each.name, pa.string()) if is_list(each.type) else each for each in schema]
-        options = pa.csv.WriteOptions(delimiter=_separator_of(name))
-        self._writer = pa.csv.CSVWriter(out, pa.schema(flat), write_options=options)
-        self.close = self._writer.close
+        self._out, self._separator = out, _separator_of(name)
+        header = _quoted(pa.array(schema.names, pa.string())).to_pylist()
+        out.write((self._separator.join(header) + "\n").encode())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        arrays = {name: _joined(batch.column(name)) for name in batch.schema.names}
-        self._writer.write_batch(pa.record_batch(arrays))
+        if batch.num_columns == 1 and batch.column(0).null_count:
+            raise ValueError(
+                f"[data] expected values in {batch.schema.names[0]!r}, the only column of a CSV "
+                "file, got a missing one, which an empty line cannot tell; write another format"
+            )
+        cells = [pc.fill_null(_cells(array), "") for array in batch.columns]
+        lines = pc.binary_join_element_wise(*cells, self._separator)
+        self._out.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
+
+    def close(self) -> None:
+        """The file is the caller's."""
+
+
+def _cells(array: pa.Array) -> pa.Array:
+    """Text of each value; None where it is missing."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if is_list(array.type):
+        rows = (
+            None if row is None else json.dumps(finite(row), default=_as_text, allow_nan=False)
+            for row in array.to_pylist()
+        )
+        return _quoted(pa.array(rows, pa.string()))
+    text = array.cast(pa.string())
+    if pa.types.is_floating(array.type):  # "1" would be read as an integer
+        is_whole = pc.match_substring_regex(text, "^-?[0-9]+$")
+        return pc.if_else(is_whole, pc.binary_join_element_wise(text, ".0", ""), text)
+    is_number = pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)
+    return text if is_number else _quoted(text)
+
+
+def _quoted(text: pa.Array) -> pa.Array:
+    inside = pc.replace_substring(text, '"', '""')
+    return pc.binary_join_element_wise('"', inside, '"', "")
 
 
 class _JsonSink:
@@ -270,9 +301,3 @@ def _as_text(value: Any) -> str:
             f"[data] expected bytes that are UTF-8, for JSON, got {value[:20]!r}; write parquet or "
             "arrow"
         ) from error
-
-
-def _joined(array: pa.Array) -> pa.Array:
-    if not is_list(array.type):
-        return array
-    return pc.binary_join(array.cast(pa.list_(pa.string())), _LIST_SEPARATOR)

@@ -1,7 +1,9 @@
 """CSV and JSON lines; positions are bytes of the (uncompressed) text."""
 
+import contextlib
 import csv
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -9,10 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from monolith.data.columns import Columns, is_untyped
+from monolith.data.columns import Columns, is_list, is_untyped
 from monolith.data.convert import BadSamples, Origin
 from monolith.data.file_source import Raw
 from monolith.data.files import DataFile
+from monolith.data.list_cells import are_lists, to_lists
+from monolith.data.prefetch import PartsAhead
 from monolith.errors import DataLossError
 
 __all__ = ["CsvFormat", "JsonLinesFormat", "compression_of"]
@@ -27,7 +31,7 @@ _COMPRESSIONS = (
     (".lz4", "lz4"),
     (".br", "brotli"),
 )
-_Parse = Callable[[bytes], pa.Table]
+_Parse = Callable[[bytes, Origin], pa.Table]
 
 
 def compression_of(path: str) -> str | None:
@@ -36,10 +40,10 @@ def compression_of(path: str) -> str | None:
 
 
 class _Text:
-    """The bytes of a file, cut at ends of lines."""
+    """The bytes of a file, cut at ends of lines; not inside of quoted values where it has some."""
 
-    def __init__(self, file: DataFile, position: int) -> None:
-        self._file = file
+    def __init__(self, file: DataFile, position: int, quoted: "re.Pattern[bytes] | None") -> None:
+        self._file, self._quoted = file, quoted
         self._raw = file.open()
         compression = compression_of(file.path)
         self._stream = self._raw
@@ -73,7 +77,7 @@ class _Text:
             data += more
             if more and len(data) < size:
                 continue
-            end = data.rfind(b"\n") + 1 if more else len(data)
+            end = self._last_end(data) if more else len(data)
             if end or not more:
                 break
             size += _BLOCK
@@ -86,48 +90,88 @@ class _Text:
         self.position += end
         return data[:end]
 
+    def _last_end(self, data: bytes) -> int:
+        """Where the last whole line ends; 0: there is none."""
+        end = data.rfind(b"\n") + 1
+        if self._quoted is None or data.count(b'"', 0, end) % 2 == 0:
+            return end
+        for begin, quote_end in reversed([each.span() for each in self._quoted.finditer(data)]):
+            if begin < end - 1 < quote_end:
+                end = data.rfind(b"\n", 0, begin + 1) + 1
+        return end
+
     def close(self) -> None:
         self._stream.close()
         self._raw.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """Rows of some lines, and the bytes of the text and of the file where they end."""
+
+    raw: Raw
+    end: int
+    num_bytes: int
+
+
 class _LineReader:
     """Parses the text of a file block by block."""
 
-    def __init__(self, file: DataFile, position: int, parse: _Parse) -> None:
-        self._file, self._parse = file, parse
-        self._text = _Text(file, position)
-
-    @property
-    def position(self) -> int:
-        """See `FileReader`."""
-        return self._text.position
-
-    @property
-    def num_bytes(self) -> int:
-        """See `FileReader`."""
-        return self._text.num_bytes
+    def __init__(self, file: DataFile, text: _Text, parse: _Parse, ahead: bool) -> None:
+        self._text = text
+        self.position, self.num_bytes = text.position, text.num_bytes
+        blocks = _parsed(file, text, parse)  # without this reader: a thread may hold them
+        self._blocks = PartsAhead(blocks) if ahead else blocks
 
     def read(self) -> Raw | None:
         """See `FileReader`."""
-        begin = self._text.position
-        while (lines := self._text.read()) and not lines.strip():
-            begin = self._text.position
-        if not lines:
+        block = next(self._blocks, None)
+        if block is None:
             return None
-        try:
-            table = self._parse(lines)
-        except pa.ArrowInvalid as error:
-            raise DataLossError(
-                f"[data] {self._file.path!r}, in the block at byte {begin}: {error}"
-            ) from error
-        rows = table.combine_chunks().to_batches()
-        origin = Origin(self._file.path, 0, begin)
-        return Raw(rows[0] if rows else pa.RecordBatch.from_pylist([], table.schema), origin)
+        self.position, self.num_bytes = block.end, block.num_bytes
+        return block.raw
 
     def close(self) -> None:
         """See `FileReader`."""
+        if isinstance(self._blocks, PartsAhead):
+            self._blocks.close()
         self._text.close()
+
+
+def _parsed(file: DataFile, text: _Text, parse: _Parse) -> Iterator[_Parsed]:
+    begin = text.position
+    while lines := text.read():
+        if lines.strip():
+            origin = Origin(file.path, 0, begin)
+            try:
+                table = parse(lines, origin)
+            except pa.ArrowInvalid as error:
+                raise _bad_text(file, begin, lines, error) from error
+            rows = table.combine_chunks().to_batches()
+            batch = rows[0] if rows else pa.RecordBatch.from_pylist([], table.schema)
+            yield _Parsed(Raw(batch, origin), text.position, text.num_bytes)
+        begin = text.position
+
+
+def _bad_text(file: DataFile, begin: int, lines: bytes, error: Exception) -> DataLossError:
+    """Names the line of a file where Arrow counts rows and rows are lines, else the block."""
+    text, place = str(error), f"in the block at byte {begin}"
+    row = re.search(r"Row #(\d+): ", text)
+    if row is not None and b'"' not in lines:
+        is_row = [line.strip(b"\r") != b"" for line in lines.split(b"\n")]  # Arrow skips others
+        rows = [number for number, is_one in enumerate(is_row, 1) if is_one]
+        number = _lines_before(file, begin) + rows[int(row[1]) - 1]
+        text, place = text.replace(row[0], ""), f"line {number}"
+    return DataLossError(f"[data] {file.path!r}, {place}: {text}")
+
+
+def _lines_before(file: DataFile, position: int) -> int:
+    text, count = _Text(file, 0, None), 0
+    while text.position < position:
+        begin = text.position
+        count += text.read()[: position - begin].count(b"\n")
+    text.close()
+    return count
 
 
 @dataclass
@@ -138,8 +182,8 @@ class CsvFormat:
         separator: between values; of one or several characters.
         names: of all columns, where the file has no line of names.
         types: of columns, Arrow types or their names; others are guessed from the first block of
-            the first file.
-        lists: separators of columns whose values are lists, such as `{"genres": "|"}`.
+            the first file. Cells of lists are JSON arrays.
+        lists: separators of columns whose values are lists in another form, `{"genres": "|"}`.
     """
 
     separator: str = ","
@@ -153,16 +197,28 @@ class CsvFormat:
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
         names, begin = self._header(file)
-        text = _Text(file, begin)
-        lines = text.read()
+        text = _Text(file, begin, self._quoted())
+        lines, origin = text.read(), Origin(file.path, 0, begin)
         text.close()
         types = self._types()
-        for each in self._parse(lines, names, types).schema:
-            # Text that is no UTF-8 is guessed to be bytes; as a string it is refused.
-            guess = pa.string() if pa.types.is_binary(each.type) else each.type
-            types.setdefault(each.name, guess)
+        try:
+            table = self._parser(names, types)(lines, origin)
+        except pa.ArrowInvalid as error:
+            raise _bad_text(file, begin, lines, error) from error
+        for each in table.schema:
+            if each.name not in types or is_untyped(types[each.name]):
+                types[each.name] = self._guess(each, table.column(each.name))
         self._guessed = types
-        return self._parse(lines, names, self._types()).schema
+        return self._parser(names, self._types())(lines, origin).schema
+
+    def _guess(self, each: pa.Field, values: pa.ChunkedArray) -> pa.DataType:
+        if pa.types.is_binary(each.type):  # text that is no UTF-8; as a string it is refused
+            return pa.string()
+        if pa.types.is_string(each.type) and each.name not in self.lists and are_lists(values):
+            kind, nowhere = pa.list_(pa.null()), Origin("", 0)
+            with contextlib.suppress(DataLossError):
+                return to_lists(each.name, values, kind, nowhere, use_threads=False).type
+        return each.type
 
     def _types(self) -> dict[str, pa.DataType]:
         guessed = {k: v for k, v in (self._guessed or {}).items() if not pa.types.is_null(v)}
@@ -172,11 +228,21 @@ class CsvFormat:
         }
         return {**guessed, **given}
 
+    def _quoted(self) -> "re.Pattern[bytes]":
+        """Values in quotes, which begin where a value begins; the last one may not end."""
+        separator = re.escape(self.separator.encode())
+        return re.compile(rb"(?:\A|[\n\r]|" + separator + rb')"[^"]*(?:""[^"]*)*"?')
+
+    def _parser(
+        self, names: list[str], types: dict[str, pa.DataType], use_threads: bool = False
+    ) -> "_CsvParser":
+        return _CsvParser(self.separator, names, types, self.lists, use_threads)
+
     def _header(self, file: DataFile) -> tuple[list[str], int]:
         """Names of the columns, and where the samples begin."""
         if self.names is not None:
             return list(self.names), 0
-        text = _Text(file, 0)
+        text = _Text(file, 0, None)
         line, newline, _ = text.read().partition(b"\n")
         text.close()
         try:
@@ -191,45 +257,100 @@ class CsvFormat:
             names = next(csv.reader([header], delimiter=self.separator), [])
         return [name.strip() for name in names], len(line) + len(newline)
 
-    def _parse(self, lines: bytes, names: list[str], types: dict[str, pa.DataType]) -> pa.Table:
-        delimiter = self.separator
-        if len(delimiter) > 1:
-            lines, delimiter = lines.replace(delimiter.encode(), _UNIT), _UNIT.decode()
-        plain = {**types, **dict.fromkeys(self.lists, pa.string())}
-        if not lines:
-            return pa.schema([(n, plain.get(n, pa.null())) for n in names]).empty_table()
-        table = pa.csv.read_csv(
-            pa.BufferReader(lines),
-            pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(lines) + 1),
-            pa.csv.ParseOptions(delimiter=delimiter),
-            pa.csv.ConvertOptions(column_types=plain),
-        )
-        for i, each in enumerate(table.schema):
-            if pa.types.is_string(each.type):  # missing only if empty: "NA" may be a country
-                strings = table.column(i)
-                is_empty = pc.equal(strings, "")
-                table = table.set_column(i, each, pc.if_else(is_empty, None, strings))
-        for name, separator in self.lists.items():
-            table = _split_lists(table, name, separator, types.get(name))
-        return table
-
-    def open(self, file: DataFile, position: int, columns: Columns, bad: BadSamples) -> _LineReader:
+    def open(
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
+    ) -> _LineReader:
         """See `FileFormat`."""
         names, begin = self._header(file)
         if self._guessed is None:
             self.schema(file)
-        types = self._types()
-        return _LineReader(
-            file, max(position, begin), lambda lines: self._parse(lines, names, types)
+        text = _Text(file, max(position, begin), self._quoted())
+        return _LineReader(file, text, self._parser(names, self._types(), ahead), ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class _CsvParser:
+    """Some lines as a table. A value of nothing is missing; one of two quotes is empty."""
+
+    separator: str
+    names: list[str]
+    types: dict[str, pa.DataType]
+    lists: Mapping[str, str]
+    use_threads: bool
+
+    def __call__(self, lines: bytes, origin: Origin) -> pa.Table:
+        in_text = {*self.lists, *(name for name, kind in self.types.items() if is_list(kind))}
+        plain = {**self.types, **dict.fromkeys(in_text, pa.string())}
+        if not lines:
+            return pa.schema([(n, plain.get(n, pa.null())) for n in self.names]).empty_table()
+        table = self._strings(lines, self._read(lines, pa.csv.ConvertOptions(column_types=plain)))
+        for name in in_text.intersection(table.column_names):
+            lists = self._lists(name, table.column(name), origin)
+            table = table.set_column(table.schema.get_field_index(name), name, lists)
+        return table
+
+    def _read(self, lines: bytes, options: pa.csv.ConvertOptions) -> pa.Table:
+        try:
+            return self._read_with(lines, options, self.use_threads)
+        except pa.ArrowInvalid:
+            return self._read_named(lines, options)
+
+    def _read_named(self, lines: bytes, options: pa.csv.ConvertOptions) -> pa.Table:
+        """On one thread, where an error names the row; it names the column here."""
+        try:
+            return self._read_with(lines, options, False)
+        except pa.ArrowInvalid as error:
+            text = str(error).replace(_UNIT.decode(), self.separator)
+            named = re.sub(
+                r"In CSV column #(\d+)", lambda m: f"column {self.names[int(m[1])]!r}", text
+            )
+            raise pa.ArrowInvalid(named) from error
+
+    def _read_with(
+        self, lines: bytes, options: pa.csv.ConvertOptions, use_threads: bool
+    ) -> pa.Table:
+        delimiter, has_quotes = self.separator, b'"' in lines
+        if len(delimiter) > 1:
+            lines, delimiter = lines.replace(delimiter.encode(), _UNIT), _UNIT.decode()
+        return pa.csv.read_csv(
+            pa.BufferReader(lines),
+            pa.csv.ReadOptions(
+                column_names=self.names, use_threads=use_threads, block_size=len(lines) + 1
+            ),
+            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=has_quotes),
+            options,
         )
 
+    def _strings(self, lines: bytes, table: pa.Table) -> pa.Table:
+        """Strings are missing only if empty and without quotes: "NA" may be a country."""
+        names = [each.name for each in table.schema if pa.types.is_string(each.type)]
+        nulls = [each.name for each in table.schema if pa.types.is_null(each.type)]
+        if b'""' not in lines or not [*names, *nulls]:
+            for name in names:
+                strings = table.column(name)
+                strings = pc.if_else(pc.equal(strings, ""), None, strings)
+                table = table.set_column(table.column_names.index(name), name, strings)
+            return table
+        names += nulls
+        options = pa.csv.ConvertOptions(
+            include_columns=names, column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False,
+        )  # fmt: skip
+        exact = self._read(lines, options)
+        for name in names:
+            strings = exact.column(name)
+            if strings.null_count < len(strings):
+                table = table.set_column(table.column_names.index(name), name, strings)
+        return table
 
-def _split_lists(table: pa.Table, name: str, separator: str, kind: pa.DataType | None) -> pa.Table:
-    strings = table.column(name)
-    lists = pc.split_pattern(strings, separator)
-    if kind is not None and pa.types.is_list(kind):
-        lists = lists.cast(kind)
-    return table.set_column(table.schema.get_field_index(name), name, lists)
+    def _lists(
+        self, name: str, strings: pa.ChunkedArray, origin: Origin
+    ) -> pa.Array | pa.ChunkedArray:
+        kind = self.types.get(name)
+        if name not in self.lists and kind is not None:
+            return to_lists(name, strings, kind, origin, use_threads=self.use_threads)
+        lists = pc.split_pattern(strings, self.lists[name])
+        return lists.cast(kind) if kind is not None and is_list(kind) else lists
 
 
 @dataclass
@@ -248,12 +369,12 @@ class JsonLinesFormat:
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
-        text = _Text(file, 0)
+        text = _Text(file, 0, None)
         lines = text.read()
         text.close()
         if not lines.strip():
             return self._given()
-        self._guessed = self._parse(lines, self._guessed or self._given()).schema
+        self._guessed = self._parse(lines, self._guessed or self._given(), False).schema
         return self._guessed
 
     def _given(self) -> pa.Schema:
@@ -264,11 +385,11 @@ class JsonLinesFormat:
             ]
         )
 
-    def _parse(self, lines: bytes, schema: pa.Schema) -> pa.Table:
+    def _parse(self, lines: bytes, schema: pa.Schema, use_threads: bool) -> pa.Table:
         typed = pa.schema([each for each in schema if not is_untyped(each.type)])
         table = pa.json.read_json(
             pa.BufferReader(lines),
-            pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            pa.json.ReadOptions(use_threads=use_threads, block_size=len(lines) + 1),
             pa.json.ParseOptions(explicit_schema=typed, unexpected_field_behavior="infer"),
         )
         for each in schema:
@@ -277,9 +398,12 @@ class JsonLinesFormat:
         table.validate(full=True)  # that strings are UTF-8
         return table
 
-    def open(self, file: DataFile, position: int, columns: Columns, bad: BadSamples) -> _LineReader:
+    def open(
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
+    ) -> _LineReader:
         """See `FileFormat`."""
         if self._guessed is None:
             self.schema(file)
         schema = self._guessed or self._given()
-        return _LineReader(file, position, lambda lines: self._parse(lines, schema))
+        text = _Text(file, position, None)
+        return _LineReader(file, text, lambda lines, _: self._parse(lines, schema, ahead), ahead)

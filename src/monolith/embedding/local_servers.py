@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -41,6 +41,7 @@ class LocalServer:
         self._lock = threading.Lock()
         self._shards: dict[str, _Shard] = {}
         self._parameters: dict[str, torch.nn.Parameter] = {}
+        self._states: dict[str, dict[str, Any]] = {}
         self._is_closed = False
 
     def shard(self, config: TableConfig, num_shards: int = 1) -> ShardHost:
@@ -96,6 +97,16 @@ class LocalServer:
             )
         return found
 
+    def state(self, name: str) -> dict[str, Any]:
+        """What an optimizer keeps for the parameter of that name; empty at first.
+
+        It is the dictionary itself: an optimizer that has it as its state goes on where the one of
+        an earlier run ended.
+        """
+        with self._lock:
+            self._check_open("state")
+            return self._states.setdefault(name, {})
+
     @property
     def table_names(self) -> list[str]:
         """Names of the tables, sorted."""
@@ -114,6 +125,7 @@ class LocalServer:
                 shard.host.close()
             self._shards.clear()
             self._parameters.clear()
+            self._states.clear()
 
     def _check_open(self, verb: str) -> None:
         if self._is_closed:

@@ -6,9 +6,11 @@ from types import MappingProxyType
 import torch
 
 from monolith.embedding import Table, TableConfig
+from monolith.embedding.anchor_queue import AnchorQueue
 from monolith.embedding.autograd import Reading, lookup_bags
-from monolith.embedding.feature_bags import BagFeature, FeatureBags
-from monolith.embedding.gradient_queue import GradientQueue, queue_of
+from monolith.embedding.bag_feature import BagFeature
+from monolith.embedding.feature_bags import FeatureBags
+from monolith.embedding.gradient_queue import queue_of
 from monolith.embedding.verbs import TableVerbs
 from monolith.nn.feature import BIAS, Feature, slice_columns, table_configs
 from monolith.ops import Ragged
@@ -122,9 +124,12 @@ def size_mask(lengths: torch.Tensor, max_length: int) -> torch.Tensor:
 
 
 class _Held(torch.nn.Module):
-    def __init__(self, queue: object) -> None:
+    """Shows a queue to the optimizer, and its anchor to torch."""
+
+    def __init__(self, queue: AnchorQueue) -> None:
         super().__init__()
         self.queue = queue
+        self.anchor = queue.anchor
 
 
 class Features(torch.nn.Module):
@@ -172,12 +177,16 @@ class Features(torch.nn.Module):
             if f.combiner != "rows"
         ]
         pooled = {bag.table for bag in bags}
+        _check_apart(features, pooled)
         used = [table for name, table in tables.items() if name in pooled]
         self._bags = FeatureBags(used, bags) if bags else None
-        queues = [] if self._bags is None else self._bags.queues
-        queues = [*queues, *(queue_of(tables[name]) for name in tables if name not in pooled)]
-        self._queues: dict[str, GradientQueue] = {queue.table.name: queue for queue in queues}
-        self.queues = torch.nn.ModuleList(_Held(queue) for queue in queues)
+        self._row_queues = {
+            name: queue_of(table) for name, table in tables.items() if name not in pooled
+        }
+        queues = [] if self._bags is None else [self._bags.queue]
+        self.queues = torch.nn.ModuleList(
+            _Held(queue) for queue in (*queues, *self._row_queues.values())
+        )
         self.columns: Mapping[str, slice] = {} if self._bags is None else self._bags.columns
         self.slices = {f.name: slice_columns(configs[f.table]) for f in features}
         owners = {f.name for f in features if f.bias}
@@ -220,7 +229,7 @@ class Features(torch.nn.Module):
 
     def rows(self, name: str, ids: Ragged, *, is_training: bool) -> torch.Tensor:
         """The rows of ids of a feature, one after another, float32 (num_ids, dim)."""
-        queue, values = self._queues[self.features[name].table], ids.values
+        queue, values = self._row_queues[self.features[name].table], ids.values
         reading = Reading("sum", "initial" if is_training else "zeros", None, is_training)
         return lookup_bags(queue, queue.anchor, values, len(values), None, reading)
 
@@ -243,3 +252,13 @@ class Features(torch.nn.Module):
     def extra_repr(self) -> str:
         """What `print` shows."""
         return f"{len(self.features)} features, {len(self.tables)} tables, width {self.width}"
+
+
+def _check_apart(features: Sequence[Feature], pooled: set[str]) -> None:
+    """Refuse a table with rows kept apart and pooled ones: a step would be two."""
+    for feature in features:
+        if feature.combiner == "rows" and feature.table in pooled:
+            raise ValueError(
+                f"[Features] expected every feature of table {feature.table!r} with combiner "
+                f"'rows', or none, got {feature.name!r} with it beside others without; use 'first'"
+            )

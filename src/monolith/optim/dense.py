@@ -1,5 +1,6 @@
 """What the dense optimizers share: numbers per group, learning rates, locking, named state."""
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,8 @@ import torch
 
 from monolith.embedding.arguments import check_kind, check_number
 from monolith.embedding.schedules import LearningRateFunction
+from monolith.errors import FailedPreconditionError
+from monolith.optim.graph_step import handle_of, step_in_graph
 from monolith.optim.rules import Rate
 
 __all__ = ["DenseOptimizer", "LEAST_EPSILON", "LearningRate"]
@@ -27,7 +30,8 @@ class DenseOptimizer(torch.optim.Optimizer):
     groups share it; `lr` is then the value of the last step, NaN before the first.
 
     One thread steps at a time, unless `use_locking` is set: then steps of several threads through
-    this optimizer follow one another, with their parameters and state.
+    this optimizer follow one another, with their parameters and state; in a graph of torch.compile
+    the steps of each group do.
 
     Args:
         params: as of every torch optimizer; `model.named_parameters()` gives names to messages.
@@ -37,6 +41,7 @@ class DenseOptimizer(torch.optim.Optimizer):
     """
 
     slots: ClassVar[tuple[str, ...]] = ()  # names of state tensors with the parameter's shape
+    is_traced: ClassVar[bool] = True  # whether torch.compile can follow `_update`
     # Least and greatest value of each number.
     ranges: ClassVar[Mapping[str, tuple[float, float]]]
 
@@ -48,7 +53,7 @@ class DenseOptimizer(torch.optim.Optimizer):
         check_kind(where, "use_locking", use_locking, bool)
         self.name, self.use_locking = name, use_locking
         self._schedules: list[Callable[[], Rate] | None] = []  # of each group
-        self._lock = threading.Lock()
+        self._lock, self._handle = threading.Lock(), handle_of(self)
         super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -134,27 +139,70 @@ class DenseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self.use_locking:
-            self._step_alone()
+        if self.use_locking and not torch.compiler.is_compiling():
+            with self._lock:
+                self._step_groups()
         else:
             self._step_groups()
         return loss
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _step_alone(self) -> None:
-        with self._lock:
-            self._step_groups()
-
     def _step_groups(self) -> None:
+        clock = self._clock()
         rates = self._rates()
         collected = []
         for group in self.param_groups:
-            lists: list[list[torch.Tensor]] = [[] for _ in range(2 + len(self.slots))]
+            lists: list[list[torch.Tensor]] = [[] for _ in range(2 + self._num_kinds())]
             self._init_group(group, *lists)
-            collected.append(lists)
-        for group, rate, lists in zip(self.param_groups, rates, collected, strict=True):
-            if lists[0]:
-                self._update(group, rate, *lists)
+            lists[1] += clock
+            counters = self._counters(group)
+            collected.append([*lists, counters] if counters else lists)
+        is_op = torch.compiler.is_compiling() and (self.use_locking or not self.is_traced)
+        for number, (rate, lists) in enumerate(zip(rates, collected, strict=True)):
+            if not any(lists):
+                continue
+            if is_op:
+                step_in_graph(self._handle, number, rate, lists)
+            else:
+                self._update(self.param_groups[number], rate, *lists)
+
+    def step_group(self, number: int, rate: Rate, lists: list[list[torch.Tensor]]) -> None:
+        """Run the step of a group in a graph of torch.compile; see `graph_step`.
+
+        Raises:
+            FailedPreconditionError: with `use_locking`, for copies of the parameters or state.
+        """
+        group = self.param_groups[number]
+        if not self.use_locking:
+            self._update(group, rate, *lists)
+            return
+        with self._lock:
+            self._check_own(group, [tensor for part in (lists[0], *lists[2:]) for tensor in part])
+            self._update(group, rate, *lists)
+
+    def _check_own(self, group: dict[str, Any], changed: list[torch.Tensor]) -> None:
+        """Refuse copies: they are written back when the lock is no longer held."""
+        states = (self.state.get(parameter, {}).values() for parameter in group["params"])
+        own = (*group["params"], *itertools.chain(*states), *self._counters(group))
+        addresses = {tensor.data_ptr() for tensor in own}
+        num_copies = sum(tensor.data_ptr() not in addresses for tensor in changed)
+        if num_copies:
+            raise FailedPreconditionError(
+                f"[{type(self).__name__}.step] expected a graph that updates in place, for "
+                f"use_locking, got copies of {num_copies} of {len(changed)} tensors; compile with "
+                "the backend 'inductor' or 'eager', or step in one thread without use_locking"
+            )
+
+    def _num_kinds(self) -> int:
+        """Number of lists of state that `_init_group` fills."""
+        return len(self.slots)
+
+    def _clock(self) -> list[torch.Tensor]:
+        """What a step reads beside gradients."""
+        return []
+
+    def _counters(self, group: dict[str, Any]) -> list[torch.Tensor]:
+        """State of a group as a whole; `_update` takes it after that of the parameters."""
+        return []
 
     def _rates(self) -> list[Rate]:
         """Of each group; every function is called once."""
@@ -244,5 +292,6 @@ class DenseOptimizer(torch.optim.Optimizer):
         return {**super().__getstate__(), **kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.setdefault("_lock", threading.Lock())
+        if "_handle" not in self.__dict__:  # a copy
+            self._lock, self._handle = threading.Lock(), handle_of(self)
         super().__setstate__(state)

@@ -1,7 +1,7 @@
 """`Task`: what to train. Features, data, model and loss in one class."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
@@ -10,7 +10,12 @@ import torch
 
 from monolith.data import Batch
 from monolith.nn import Feature
+from monolith.optim import Optimizer
+from monolith.train.context import Context
+from monolith.train.figures import Metric
 from monolith.train.inputs import Inputs
+from monolith.train.loop import ModelOutput
+from monolith.util.hooks import Hook
 
 __all__ = ["Mode", "Task", "TaskSettings"]
 
@@ -54,6 +59,7 @@ class Task(ABC):
         features: of the model.
         dense: names of dense columns.
         label: name of the label, or of several.
+        context: set by a trainer before `build`: for models that make a step of their own.
 
     Example:
         >>> import torch.nn.functional as F
@@ -77,6 +83,7 @@ class Task(ABC):
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
+    context: Context | None = None
 
     def __init__(self, settings: Any = None) -> None:
         self.settings = self.Settings() if settings is None else settings
@@ -97,8 +104,8 @@ class Task(ABC):
     @abstractmethod
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss, a scalar, and prediction, a row for each sample.
+    ) -> tuple[torch.Tensor, torch.Tensor] | ModelOutput:
+        """Loss, a scalar, and prediction, a row for each sample; or a `ModelOutput`.
 
         Args:
             model: what `build` made.
@@ -114,3 +121,20 @@ class Task(ABC):
         """Of the dense model; Adam unless overridden. None where there is nothing to train."""
         parameters = list(model.parameters())
         return torch.optim.Adam(parameters, lr=1e-3) if parameters else None
+
+    def schedule(self, optimizer: Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """Of learning rates, stepped after each step; None unless overridden.
+
+        Args:
+            optimizer: has a group for each group of the dense optimizer, and for each segment of
+                each table. Optimizers of features may have schedules of their own instead.
+        """
+        return None
+
+    def metrics(self) -> Mapping[str, Metric]:
+        """Figures of predictions and labels, by name; AUC and log loss of one label."""
+        return {}
+
+    def hooks(self) -> Sequence[Hook]:
+        """Of a run; asked when it begins."""
+        return ()

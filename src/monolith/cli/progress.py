@@ -1,0 +1,183 @@
+"""How a training run shows its progress: a bar on a terminal, else lines, else JSON lines."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from monolith.cli.talk import emit_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Figures", "TrainProgress"]
+
+_REFRESH_SECONDS = 0.1  # of the bar, at most so often
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Where a run stands; what is not known is None and not shown.
+
+    Args:
+        step: steps done, also before this run.
+        num_samples: samples done in this run.
+        samples_per_second: of the last seconds.
+        loss: of the last steps.
+        auc: of the last steps.
+        num_rows: of all tables.
+        num_refused: keys that admission or a budget refused.
+        num_evicted: rows that expired or made room.
+        memory_bytes: resident memory of the process.
+        max_staleness_steps: updates that a lookup may miss at most.
+    """
+
+    step: int
+    num_samples: int
+    samples_per_second: float | None = None
+    loss: float | None = None
+    auc: float | None = None
+    num_rows: int | None = None
+    num_refused: int | None = None
+    num_evicted: int | None = None
+    memory_bytes: int | None = None
+    max_staleness_steps: int | None = None
+
+    def parts(self) -> list[str]:
+        """The figures in words, without steps.
+
+        Example:
+            >>> Figures(3, 3072, samples_per_second=51234.5, loss=0.5, num_rows=7).parts()
+            ['51,234 samples/s', 'loss 0.5000', '7 rows']
+        """
+        texts = (
+            _text(self.samples_per_second, "{:,.0f} samples/s"),
+            _text(self.loss, "loss {:.4f}"),
+            _text(self.auc, "AUC {:.4f}"),
+            _text(self.num_rows, "{:,} rows"),
+            _text(self.num_refused, "{:,} refused"),
+            _text(self.num_evicted, "{:,} evicted"),
+            _text(self.memory_bytes and self.memory_bytes / 2**30, "{:.2f} GiB"),
+            _text(self.max_staleness_steps, "at most {} steps stale"),
+        )
+        return [text for text in texts if text is not None]
+
+
+class TrainProgress:
+    """Shows figures while a block runs; no threads, no waits.
+
+    On a terminal: a bar with steps, time left and figures. Elsewhere: a line every
+    `interval_seconds` and one at the end. With `is_json`: the same as JSON lines on stdout.
+
+    Args:
+        console: where the bar or the lines go, stderr as a rule; it knows `NO_COLOR`.
+        total_steps: the last step; None where there is none.
+        is_json: JSON lines instead.
+        interval_seconds: between two lines.
+        clock: gives seconds; only differences count.
+
+    Example:
+        >>> import sys
+        >>> with TrainProgress(Console(file=sys.stdout, width=80), 100) as progress:
+        ...     progress.update(Figures(25, 25_600, loss=0.5))
+        step 25/100 (25 %), loss 0.5000
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        total_steps: int | None,
+        *,
+        is_json: bool = False,
+        interval_seconds: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console, self._total, self._clock = console, total_steps, clock
+        self._is_json = is_json
+        self._live: Live | None = None
+        if console.is_interactive and not is_json:
+            self._live = Live(console=console, auto_refresh=False)
+        self._interval = interval_seconds if self._live is None else _REFRESH_SECONDS
+        self._first: tuple[float, int] | None = None  # time and step of the first figures
+        self._shown_at = clock()
+        self._pending: Figures | None = None
+
+    def __enter__(self) -> "Self":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pending is not None:
+            self._show(self._pending)
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, figures: Figures) -> None:
+        """Take new figures; cheap unless it is time to show them."""
+        now = self._clock()
+        if self._first is None:
+            self._first = (now, figures.step)
+        self._pending = figures
+        if now - self._shown_at >= self._interval:
+            self._shown_at = now
+            self._show(figures)
+
+    def _show(self, figures: Figures) -> None:
+        self._pending = None
+        seconds = self._seconds_left(figures.step)
+        if self._is_json:
+            emit_json({**asdict(figures), "total_steps": self._total, "seconds_left": seconds})
+            sys.stdout.flush()  # whoever reads them wants to see the run
+        elif self._live is not None:
+            self._live.update(self._screen(figures, seconds), refresh=True)
+        else:
+            share = f" ({figures.step / self._total:.0%})".replace("%", " %") if self._total else ""
+            parts = [f"step {self._steps(figures)}{share}", *figures.parts(), *_left(seconds)]
+            text = ", ".join(parts)
+            self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def _seconds_left(self, step: int) -> float | None:
+        """At the rate of this run so far; None without an end or a rate."""
+        if self._total is None or self._first is None or step <= self._first[1]:
+            return None
+        elapsed = self._clock() - self._first[0]
+        return elapsed * max(self._total - step, 0) / (step - self._first[1])
+
+    def _steps(self, figures: Figures) -> str:
+        return f"{figures.step:,}" + ("" if self._total is None else f"/{self._total:,}")
+
+    def _screen(self, figures: Figures, seconds: float | None) -> Group:
+        bar = ProgressBar(total=self._total, completed=figures.step, pulse=self._total is None)
+        first = Table.grid(padding=(0, 1), expand=True)
+        first.add_column(no_wrap=True)
+        first.add_column(ratio=1)
+        first.add_column(no_wrap=True)
+        left = Text(" ".join(_left(seconds)), style="cyan")
+        first.add_row(Text(f"step {self._steps(figures)}"), bar, left)
+        return Group(first, Text(" | ".join(figures.parts()), style="dim"))
+
+
+def _text(value: float | None, form: str) -> str | None:
+    return None if value is None else form.format(value)
+
+
+def _left(seconds: float | None) -> list[str]:
+    """`0:01:40 left`, or nothing."""
+    if seconds is None:
+        return []
+    minutes, rest = divmod(round(seconds), 60)
+    return [f"{minutes // 60}:{minutes % 60:02}:{rest:02} left"]
