@@ -34,7 +34,7 @@ from benchmarks.click_model import (
 )
 from benchmarks.click_torch import DenseStep, adagrad
 from benchmarks.harness import ROOT, BenchmarkError, timed
-from benchmarks.step_split import BAG_CALLS, StepSplit
+from benchmarks.step_split import StepSplit
 from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
 from examples import dlrm
@@ -176,8 +176,8 @@ class DlrmWorker(ClickWorker):
             for _ in range(num_steps):
                 dense_step(label)
 
-        tables = self._ours.trainer.features.tables.values()
-        calls = [(table, name) for table in tables for name in BAG_CALLS]
+        held: Any = self._ours.trainer.features.queues[0]
+        calls = [(held.queue.engine, name) for name in ("lookup", "sum", "step")]
         return StepSplit(run, run_dense, calls).measure(num_steps)
 
     def _places(self, num_steps: int) -> list[int]:

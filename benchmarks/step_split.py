@@ -18,6 +18,11 @@ BAG_CALLS = ("_lookup_bags", "_sum_bag_gradients", "_apply_bag_gradients")
 _COPIES = ("cat", "copy_", "clone", "arange", "fill_", "zero_")
 
 
+def _key(call: str) -> str:
+    """Of a call among the parts of a step, whatever its name is."""
+    return f"call {call}"
+
+
 class StepSplit:
     """Measures what `steps(n)` is made of.
 
@@ -45,7 +50,7 @@ class StepSplit:
         self._dense_steps(num_steps)
         rounds = [self._round(num_steps) for _ in range(_NUM_ROUNDS)]
         median = {part: statistics.median(r[part] for r in rounds) for part in rounds[0]}
-        calls = {name: median.pop(name) for name in self._names}
+        calls = {name: median.pop(_key(name)) for name in self._names}
         sparse = sum(calls.values())
         copy = self._copies(self._steps) - self._copies(self._dense_steps)
         parts = {
@@ -79,14 +84,14 @@ class StepSplit:
     @contextlib.contextmanager
     def _timed_calls(self) -> Iterator[dict[str, float]]:
         """Adds up the seconds inside the calls of the tables."""
-        seconds = dict.fromkeys(self._names, 0.0)
+        seconds = {_key(name): 0.0 for name in self._names}
 
         def timed(name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
             start = time.perf_counter()
             try:
                 return call(*args, **options)
             finally:
-                seconds[name] += time.perf_counter() - start
+                seconds[_key(name)] += time.perf_counter() - start
 
         for owner, name in self._calls:
             setattr(owner, name, functools.partial(timed, name, getattr(owner, name)))

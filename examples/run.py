@@ -25,10 +25,10 @@ class Losses(ml.train.Hook):
     """Prints the mean loss since the last line."""
 
     def __init__(self) -> None:
-        self._losses: list[torch.Tensor] = []
+        self._losses: list[float] = []
 
     def after_run(self, ctx: ml.train.StepContext, results: ml.train.StepResults) -> None:
-        self._losses.append(results.value.loss)
+        self._losses.append(float(results.value.loss))
         step = ctx.run.global_step or 0
         if step % SHOWN_STEPS == 0:
             self._show(step)
@@ -38,7 +38,7 @@ class Losses(ml.train.Hook):
             self._show(run.global_step or 0)
 
     def _show(self, step: int) -> None:
-        print(f"step {step:6,}  loss {torch.stack(self._losses).mean():.4f}", flush=True)
+        print(f"step {step:6,}  loss {sum(self._losses) / len(self._losses):.4f}", flush=True)
         self._losses.clear()
 
 
