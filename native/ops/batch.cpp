@@ -72,6 +72,11 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   const int64_t* keys = keys_ + first;
   uint32_t* order = order_ + first;
   Entry* entries = entries_ + first;
+  if (n == 1) {  // as in a small call of each of many tables
+    entries[0] = {keys[0], key_hash(keys[0]), nullptr, 0, kOld, first, 1};
+    num_distinct_[partition] = 1;
+    return;
+  }
   const size_t mask = std::bit_ceil(size_t{2} * n + 1) - 1;
   scratch.slots.assign(mask + 1, 0);  // distinct number + 1
   scratch.groups.resize(n);

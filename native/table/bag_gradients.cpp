@@ -83,7 +83,8 @@ void BagGradients::write_out(const Kernels& kernels, float* out) const noexcept 
 GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Kernels& kernels,
                          uint64_t salt, uint32_t depth, unsigned threads,
                          std::pmr::monotonic_buffer_resource* memory)
-    : memory_(memory != nullptr ? *memory : own_.emplace()),
+    : own_(memory == nullptr ? std::make_unique<std::pmr::monotonic_buffer_resource>() : nullptr),
+      memory_(memory == nullptr ? *own_ : *memory),
       pieces_(std::uninitialized_copy(pieces.begin(), pieces.end(),
                                       take<BagPiece>(memory_, pieces.size())) -
                   pieces.size(),

@@ -101,7 +101,9 @@ class FeatureTables:
         by_table = sorted(self.features, key=lambda feature: numbers[feature.table])
         fused = [f for f in by_table if cores[numbers[f.table]] is not None]
         plain = [f for f in by_table if cores[numbers[f.table]] is None]
-        self._names = [feature.name for feature in fused]
+        names = [feature.name for feature in fused]
+        # In one call. The first one twice, for a single name would give no tuple.
+        self._pick = operator.itemgetter(*names[:1], *names) if names else tuple
         self._fused_tables = [number for number, core in enumerate(cores) if core is not None]
         self._core = self._make_core([core for core in cores if core is not None], fused)
         self._plain = PlainFeatures(self.tables, plain, self.columns)
@@ -178,7 +180,7 @@ class FeatureTables:
         is looked at feature by feature.
         """
         try:
-            given = [ids[name] for name in self._names]
+            given = self._pick(ids)[1:]
             values = [ragged.values for ragged in given]
             keys = torch.cat(values)
             splits = torch.stack([ragged.row_splits for ragged in given])
