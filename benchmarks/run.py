@@ -38,6 +38,7 @@ STAGES = (
     "end_to_end",
     "small_bag",
     "group",
+    "features",
     "packing",
     "input",
     "layout",

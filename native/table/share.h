@@ -34,7 +34,6 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work) {
     num_left -= part.n;
   }
   std::atomic<size_t> next{num_done};
-  num_left += kPartKeys * (parts.size() - num_done);
   Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned) {
     team.attempt([&] {
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);

@@ -72,14 +72,14 @@ struct Table::RowCache {
   HeldBin held;
   TouchedLog::Segments notes;  // empty: nobody reads the log
   int64_t recorded_call = -1;
-  uint64_t call = 0;           // number of an updating call
-  bool draws = true;           // initial values of new rows
+  uint64_t call = 0;  // number of an updating call
+  bool draws = true;  // initial values of new rows
   std::unique_ptr<float[]> large;
   float small[32];
   float* const sum;      // values of one key
   float* const weights;  // of one row, decoded
   char* const scratch;   // one row
-  size_t wanted = 1;           // rows that may still be needed
+  size_t wanted = 1;     // rows that may still be needed
   size_t next = 0, end = 0;
   uint32_t numbers[kRun];
   uint64_t num_published = 0;  // reserved rows that became visible

@@ -2,7 +2,7 @@ import pytest
 
 from tests.docs.pages import run_snippets
 
-NAMES = ["groups", "optim", "partitioned", "ragged", "str_queue", "train"]
+NAMES = ["features", "groups", "optim", "partitioned", "ragged", "str_queue", "train"]
 
 
 @pytest.mark.parametrize("name", [f"docs/{name}.md" for name in NAMES])

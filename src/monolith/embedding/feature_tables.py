@@ -7,7 +7,7 @@ view or written in Python go one by one through their pooled verbs, to the same 
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -30,7 +30,6 @@ __all__ = ["FeatureBatch", "FeatureItem", "FeatureSum", "FeatureTables"]
 _ID_TYPES = {torch.int64, torch.int32}
 _NO_KEYS = torch.empty(0, dtype=torch.int64, device="cpu")
 _dtype_of = operator.attrgetter("dtype")
-_KEYS_OF_TABLE = 8  # a table costs a call about as much as so many keys
 _VERB = "apply_bag_gradients"
 
 
@@ -103,7 +102,8 @@ class FeatureTables:
         plain = [f for f in by_table if cores[numbers[f.table]] is None]
         names = [feature.name for feature in fused]
         # In one call. The first one twice, for a single name would give no tuple.
-        self._pick = operator.itemgetter(*names[:1], *names) if names else tuple
+        pick: Any = operator.itemgetter(*names[:1], *names) if names else tuple
+        self._pick: Callable[[Mapping[str, Ragged]], tuple[Ragged, ...]] = pick
         self._fused_tables = [number for number, core in enumerate(cores) if core is not None]
         self._core = self._make_core([core for core in cores if core is not None], fused)
         self._plain = PlainFeatures(self.tables, plain, self.columns)
@@ -141,12 +141,7 @@ class FeatureTables:
                 f"{where} expected open tables, got a closed one (table {self._closed!r})"
             )
 
-    def _threads(self, num_keys: int) -> int:
-        return default_threads(max(num_keys, _KEYS_OF_TABLE * len(self.tables)))
-
-    def lookup(
-        self, ids: Mapping[str, Ragged], missing: str
-    ) -> tuple[torch.Tensor, FeatureBatch]:
+    def lookup(self, ids: Mapping[str, Ragged], missing: str) -> tuple[torch.Tensor, FeatureBatch]:
         """`FeatureBags.lookup`, and what backward needs of it."""
         self.check_open("[FeatureBags.lookup]")
         if self._plain.features:
@@ -167,7 +162,7 @@ class FeatureTables:
                     batch,
                     out.data_ptr(),
                     initial,
-                    self._threads(num_keys),
+                    default_threads(num_keys),
                 )
         bags = self._plain.lookup(ids, out, initial)
         num_keys = sum([one.num_keys for one in bags]) + (0 if core is None else core.num_keys)
@@ -176,8 +171,8 @@ class FeatureTables:
     def _joined(self, ids: Mapping[str, Ragged]) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the ids and row splits of the features in the core, checked.
 
-        With a thousand features every attribute counts: what torch refuses, or what comes out wrong,
-        is looked at feature by feature.
+        With a thousand features every attribute counts: only if torch refuses them, or makes
+        something else of them, they are looked at one by one.
         """
         try:
             given = self._pick(ids)[1:]
@@ -202,7 +197,7 @@ class FeatureTables:
         with OpenCore(self._core, "backward", owner="FeatureBags") as tables:
             if tables is not None:
                 pieces = [(item.batch.core, item.gradients.data_ptr()) for item in items]
-                core = tables.sum(pieces, self._threads(num_keys))
+                core = tables.sum(pieces, default_threads(num_keys))
         plain = self._plain.sum([(item.batch.bags, item.gradients) for item in items])
         if not plain:
             return FeatureSum(0.0 if core is None else core.norm, core, plain)
@@ -247,17 +242,14 @@ class FeatureTables:
 
     def step(self, summed: FeatureSum, times: list[int], num_keys: int) -> None:
         """One optimizer step per distinct key, with the rates of `set_rates`."""
-        are_done = torch.zeros(len(self._fused_tables), dtype=torch.bool, device="cpu")
         with OpenCore(self._core, "step", owner="FeatureBags") as tables:
             if tables is not None and summed.core is not None:
                 tables.step(
                     summed.core,
                     self._fused_rates.data_ptr(),
                     [times[number] for number in self._fused_tables],
-                    are_done.data_ptr(),
-                    self._threads(num_keys),
+                    default_threads(num_keys),
                 )
         for number in summed.plain:
             rates = self._rates[self._segments[number]]
             self._plain.step(number, summed.plain, rates, times[number])
-

@@ -84,9 +84,7 @@ class PlainFeatures:
         """Of bags and gradients (batch, width) of some lookups, in order."""
         queues: dict[int, list[BagGradients]] = {}
         for all_bags, gradients in items:
-            for feature, number, bags in zip(
-                self.features, self._numbers, all_bags, strict=True
-            ):
+            for feature, number, bags in zip(self.features, self._numbers, all_bags, strict=True):
                 own = gradients[:, self._columns[feature.name]]
                 own = own.reshape(bags.num_bags, self._tables[number].dim).contiguous()
                 if bags.num_keys:
