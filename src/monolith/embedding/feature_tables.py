@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FeatureBatch", "FeatureItem", "FeatureSum", "FeatureTables"]
 
-_ID_TYPES = {torch.int64, torch.int32}
-_NO_KEYS = torch.empty(0, dtype=torch.int64, device="cpu")
+_ID_TYPES = frozenset((torch.int64, torch.int32))
 _dtype_of = operator.attrgetter("dtype")
 _VERB = "apply_bag_gradients"
 
@@ -147,10 +146,11 @@ class FeatureTables:
         if self._plain.features:
             check_ids(self.features, ids)
         initial = missing == "initial" and not self.tables[0]._is_serving
-        keys, splits, core = _NO_KEYS, _NO_KEYS, None
+        core = None
         with OpenCore(self._core, "lookup", owner="FeatureBags") as tables:
             if tables is None:
                 out = empty(ids[self.features[0].name].num_rows, self.width)
+                keys = splits = empty(0, dtype=torch.int64)
             else:
                 keys, splits = self._joined(ids)
                 num_keys, batch = keys.numel(), splits.shape[1] - 1
