@@ -79,9 +79,9 @@ void init_features(nb::module_& module) {
           ReleaseGil(), "pieces"_a, "threads"_a)
       .def(
           "step",
-          [](const FeatureTables& self, FeatureSum& sum, Address rates,
+          [](const FeatureTables& self, FeatureSum& summed, Address rates,
              const std::vector<uint32_t>& times, unsigned threads) {
-            self.step(sum, reinterpret_cast<const float*>(rates), times, threads);
+            self.step(summed, reinterpret_cast<const float*>(rates), times, threads);
           },
-          ReleaseGil(), "sum"_a, "rates"_a, "times"_a, "threads"_a);
+          ReleaseGil(), "summed"_a, "rates"_a, "times"_a, "threads"_a);
 }

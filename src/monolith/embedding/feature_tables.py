@@ -4,6 +4,7 @@ Native tables share one call of the core each way. Tables that are sharded, reco
 view or written in Python go one by one through their pooled verbs, to the same bits.
 """
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +108,8 @@ class FeatureTables:
         self._core = self._make_core([core for core in cores if core is not None], fused)
         self._plain = PlainFeatures(self.tables, plain, self.columns)
         sizes = [len(segments_of(table.config)) for table in self.tables]
-        self._segments = [slice(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
+        starts = itertools.accumulate(sizes, initial=0)
+        self._segments = [slice(first, end) for first, end in itertools.pairwise(starts)]
         self._rates: list[float] = []
         self._fused_rates = empty(0)
         self._clocks = {id(table._clock): table for table in self.tables}
@@ -133,6 +135,12 @@ class FeatureTables:
         self._closed = name
         self._core = None  # it would keep the closed table's memory
 
+    def _open(self, verb: str) -> "OpenCore[_native.FeatureTables | None]":
+        """The core for one call, also if a table is closed meanwhile; None: it has no features."""
+        core = self._core
+        self.check_open(f"[FeatureBags.{verb}]")
+        return OpenCore(core, verb, owner="FeatureBags")
+
     def check_open(self, where: str) -> None:
         """Refuse a call after a table was closed."""
         if self._closed is not None:
@@ -142,12 +150,12 @@ class FeatureTables:
 
     def lookup(self, ids: Mapping[str, Ragged], missing: str) -> tuple[torch.Tensor, FeatureBatch]:
         """`FeatureBags.lookup`, and what backward needs of it."""
-        self.check_open("[FeatureBags.lookup]")
+        opened = self._open("lookup")
         if self._plain.features:
             check_ids(self.features, ids)
         initial = missing == "initial" and not self.tables[0]._is_serving
         core = None
-        with OpenCore(self._core, "lookup", owner="FeatureBags") as tables:
+        with opened as tables:
             if tables is None:
                 out = empty(ids[self.features[0].name].num_rows, self.width)
                 keys = splits = empty(0, dtype=torch.int64)
@@ -190,13 +198,12 @@ class FeatureTables:
 
     def sum(self, items: Sequence[FeatureItem]) -> FeatureSum:
         """The gradients of equal keys added up, table by table, and their norm."""
-        self.check_open("[FeatureBags.backward]")
         num_keys = sum([item.batch.num_keys for item in items])
         check_num_keys(self.tables[0].config, "sum_bag_gradients", num_keys)
         core = None
-        with OpenCore(self._core, "backward", owner="FeatureBags") as tables:
+        with self._open("backward") as tables:
             if tables is not None:
-                pieces = [(item.batch.core, item.gradients.data_ptr()) for item in items]
+                pieces: Any = [(item.batch.core, item.gradients.data_ptr()) for item in items]
                 core = tables.sum(pieces, default_threads(num_keys))
         plain = self._plain.sum([(item.batch.bags, item.gradients) for item in items])
         if not plain:
@@ -242,7 +249,7 @@ class FeatureTables:
 
     def step(self, summed: FeatureSum, times: list[int], num_keys: int) -> None:
         """One optimizer step per distinct key, with the rates of `set_rates`."""
-        with OpenCore(self._core, "step", owner="FeatureBags") as tables:
+        with self._open("step") as tables:
             if tables is not None and summed.core is not None:
                 tables.step(
                     summed.core,
