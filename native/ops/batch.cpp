@@ -30,7 +30,8 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t s
   std::fill_n(sizes_, num_counters, 0);
   cursors_ = take<uint32_t>(memory, num_counters);
   starts_ = take<uint32_t>(memory, (size_t{1} << bits_) + 1);
-  num_distinct_ = take<uint32_t>(memory, size_t{1} << bits_);
+  num_distinct_ = take<uint32_t>(memory, num_partitions());
+  std::fill_n(num_distinct_, num_partitions(), 0);  // until group(), for a call that failed before
   keys_ = take<int64_t>(memory, n);
   order_ = take<uint32_t>(memory, n);
   entries_ = take<Entry>(memory, n);
