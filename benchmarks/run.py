@@ -45,6 +45,7 @@ STAGES = (
     "layout",
     "queues",
     "records",
+    "trainer",
 )
 
 

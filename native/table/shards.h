@@ -37,7 +37,7 @@ class Shards {
   struct Split {
     std::unique_ptr<int64_t[]> keys;
     std::unique_ptr<uint32_t[]> places;  // of each key in the call
-    std::vector<Part> parts;            // one per shard
+    std::vector<Part> parts;             // one per shard
   };
   uint32_t shard_of(int64_t key) const noexcept;
   Split split(const int64_t* keys, size_t n, unsigned threads) const;

@@ -371,13 +371,3 @@ def test_a_step_in_two_parts_is_a_step():
             optimizer.step()
         values.append((model[0].table.lookup(torch.tensor([42, -7])), model[1].weight.detach()))
     assert all(torch.equal(one, two) for one, two in zip(*values, strict=True))
-
-
-def test_a_step_may_leave_the_dense_parameters_alone():
-    model = torch.nn.Sequential(EmbeddingBag(4), torch.nn.Linear(4, 1))
-    optimizer = Optimizer(model, dense=torch.optim.SGD(model.parameters(), lr=0.1))
-    before = model[1].weight.detach().clone()
-    model(torch.tensor([[42]])).sum().backward()
-    optimizer.begin_step(with_dense=False)()
-    assert torch.equal(model[1].weight, before)
-    assert len(model[0].table) == 1

@@ -1,7 +1,7 @@
 """Tasks of tests: small enough to compute by hand."""
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from monolith.data import Batch
 from monolith.embedding import SGD, Adagrad, Zeros
@@ -34,11 +34,11 @@ def clicks(number, size=8, seed=0, **columns):
 class Clicks(Task):
     """A logistic model of two features and a dense column."""
 
-    features = [
+    features = (
         Feature("user", dim=4, optimizer=Adagrad(0.1)),
         Feature("item", dim=4, optimizer=Adagrad(0.1)),
-    ]
-    dense, label = ["hour"], "click"
+    )
+    dense, label = ("hour",), "click"
 
     def __init__(self, batches=None, held_out=()):
         super().__init__()
@@ -55,7 +55,7 @@ class Clicks(Task):
 
     def loss(self, model, inputs, batch):
         logit = model(torch.cat([inputs.pooled.joined, inputs.dense], 1)).squeeze(1)
-        return F.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
+        return binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
 
 
 class Counting(Task):
@@ -65,7 +65,7 @@ class Counting(Task):
         seen: of each step.
     """
 
-    features = [Feature("id", dim=1, optimizer=SGD(1.0), initializer=Zeros())]
+    features = (Feature("id", dim=1, optimizer=SGD(1.0), initializer=Zeros()),)
 
     def __init__(self, number=6):
         super().__init__()
@@ -134,7 +134,9 @@ def state_of(trainer):
         name: sorted(
             (key, time, *[tuple(c[i].flatten().tolist()) for c in chunk.columns.values()])
             for chunk in chunks
-            for i, (key, time) in enumerate(zip(chunk.keys.tolist(), chunk.times.tolist()))
+            for i, (key, time) in enumerate(
+                zip(chunk.keys.tolist(), chunk.times.tolist(), strict=True)
+            )
         )
         for name, chunks in tables.items()
     }

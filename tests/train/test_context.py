@@ -1,10 +1,8 @@
 import re
 
 import pytest
-import torch
 
-from monolith.train import Context, Trainer
-from tests.train.tasks import Clicks, Counting
+from monolith.train import Context, drive
 
 
 class Factory:
@@ -42,30 +40,14 @@ def test_a_context_without_a_factory_says_so():
         Context().create_feature_slot("user")
 
 
-def test_slots_of_a_trainer_are_features_of_its_task():
-    text = (
-        "[Context.create_feature_slot] expected slots declared as features of the task, got 'user' "
-        "(task 'Clicks'); use Task.features"
-    )
-    with Trainer(Clicks()) as trainer, pytest.raises(ValueError, match=re.escape(text)):
-        trainer.context.create_feature_slot("user")
+def test_functions_are_put_off_by_the_manager():
+    context, called = Context(), []
+    put, steps = context.add_async_function(lambda: called.append(len(called))), iter(range(2))
 
+    def step():
+        next(steps)
+        put()
+        return len(called)
 
-def test_functions_that_are_put_off_run_with_the_next_step():
-    seen = []
-
-    class Put(Counting):
-        def build(self):
-            number = lambda: torch.tensor(len(self.seen))  # noqa: E731
-            target = lambda step: seen.append((int(step), len(self.seen)))  # noqa: E731
-            self.put = self.context.add_async_function(target, [number])
-            return super().build()
-
-        def loss(self, model, inputs, batch):
-            found = super().loss(model, inputs, batch)
-            self.put()
-            return found
-
-    with Trainer(Put(3)) as trainer:
-        trainer.fit()
-    assert seen == [(1, 1), (2, 2), (3, 3)]  # each before the next step, the last at the end
+    drive(step, context.hooks)
+    assert called == [0, 1]

@@ -7,7 +7,16 @@ import torch
 
 from monolith.embedding import MinCount
 from monolith.nn import Feature
-from monolith.train import EarlyStop, Metric, ReportHook, Trainer, TrainSettings, figures
+from monolith.observe.learning import Auc, LogLoss
+from monolith.train import (
+    EarlyStop,
+    Metric,
+    ReportHook,
+    Task,
+    Trainer,
+    TrainSettings,
+    figures,
+)
 from monolith.train.figures import Meter, memory_bytes
 from tests.train.tasks import Clicks, Counting, clicks
 
@@ -24,15 +33,13 @@ class Mean(Metric):
     """Mean of predictions and of labels."""
 
     def __init__(self):
-        self.reset()
-
-    def reset(self):
         self.predictions, self.labels = [], []
 
-    def update(self, prediction, label):
-        self.predictions += prediction.tolist()
-        self.labels += label.tolist()
+    def update(self, predictions, labels, *, weights=None):
+        self.predictions += predictions.tolist()
+        self.labels += labels.tolist()
 
+    @property
     def value(self):
         return sum(self.predictions) / len(self.predictions) - sum(self.labels) / len(self.labels)
 
@@ -71,10 +78,59 @@ def test_metrics_of_the_task_are_reported():
     assert found["bias"] == pytest.approx(wanted.item(), abs=1e-6)
 
 
+def test_auc_and_log_loss_are_those_of_the_samples_since_the_last_report():
+    batches = clicks(4)
+    outputs = []
+
+    class Keep(ReportHook):
+        def after_run(self, ctx, results):
+            outputs.extend(results.value.parts)
+
+    settings = TrainSettings(log_every=2)
+    with Trainer(Clicks(batches), settings, hooks=[Keep(), reports := Reports()]) as trainer:
+        trainer.fit()
+    auc, loss = Auc(), LogLoss()
+    for output in outputs[2:]:
+        auc.update(output.prediction, output.batch.label)
+        loss.update(output.prediction, output.batch.label)
+    assert reports.all[1].metrics == {"auc": auc.value, "log_loss": loss.value}
+    assert reports.all[1].loss == pytest.approx(loss.value, abs=1e-5)
+
+
+def test_weights_of_samples_count_in_metrics():
+    weight = torch.tensor([1.0, 0.0] * 4)
+    (batch,) = clicks(1, weight=weight)
+    with Trainer(Clicks()) as trainer:
+        found = trainer.evaluate([batch])
+        (output,) = trainer.predict([batch])
+    loss = LogLoss()
+    loss.update(output.prediction[::2], batch.label[::2])
+    assert found["log_loss"] == pytest.approx(loss.value)
+
+
+def test_metrics_that_nobody_chose_are_left_out_where_they_do_not_fit(caplog):
+    class Plain(Counting):
+        metrics = Task.metrics
+
+    reports, _ = reports_of(Plain(4), log_every=1)
+    assert [report.metrics for report in reports[1:]] == [{}] * 3
+    (message,) = caplog.messages
+    assert message.startswith("auc, log_loss are left out: [Auc] expected predictions in [0, 1]")
+
+
+def test_metrics_that_the_task_chose_must_fit():
+    class Chosen(Counting):
+        def metrics(self):
+            return {"auc": Auc()}
+
+    with Trainer(Chosen(4)) as trainer, pytest.raises(ValueError, match="expected predictions in"):
+        trainer.fit()
+
+
 def test_several_labels_are_columns():
     class Two(Clicks):
-        label = ["click", "hour"]
-        dense = []
+        label = ("click", "hour")
+        dense = ()
 
         def build(self):
             return torch.nn.Linear(8, 2)
@@ -89,19 +145,21 @@ def test_several_labels_are_columns():
     shapes = []
 
     class Mean2(Mean):
-        def update(self, prediction, label):
-            shapes.append((tuple(prediction.shape), tuple(label.shape)))
+        def update(self, predictions, labels, *, weights=None):
+            shapes.append((tuple(predictions.shape), tuple(labels.shape)))
 
+        @property
         def value(self):
-            return 0.0
+            return None
 
-    reports_of(Two(), steps=1)
+    (report,), _ = reports_of(Two(), steps=1)
     assert shapes == [((8, 2), (8, 2))]
+    assert report.metrics == {}
 
 
 def test_rows_and_refused_ids_are_counted():
     class Admitted(Clicks):
-        features = [Feature("user", dim=4, admission=MinCount(1000)), Feature("item", dim=4)]
+        features = (Feature("user", dim=4, admission=MinCount(1000)), Feature("item", dim=4))
 
     batches = clicks(2)
     items = torch.cat([batch.features["item"].values for batch in batches]).unique()
@@ -115,7 +173,7 @@ def test_rows_and_refused_ids_are_counted():
 
 def test_expired_rows_are_evicted_and_counted():
     class Expiring(Clicks):
-        features = [Feature("user", dim=4, expiry=1), Feature("item", dim=4, expiry="1d")]
+        features = (Feature("user", dim=4, expiry=1), Feature("item", dim=4, expiry="1d"))
 
     day = 86400
     old = clicks(1, time=torch.full((8,), 1000))
@@ -142,6 +200,7 @@ def test_a_run_ends_early_when_its_evaluations_become_no_better():
             return {"rising_loss": Rising()}
 
     class Rising(Mean):
+        @property
         def value(self):
             return -sum(self.predictions)
 
@@ -159,19 +218,17 @@ def test_a_run_whose_evaluations_become_better_goes_on():
 
 def test_an_early_stop_needs_a_metric_of_the_evaluation():
     settings = TrainSettings(eval_every=2, early_stop=EarlyStop("ndcg"))
-    with Trainer(Counting(8), settings) as trainer, pytest.raises(ValueError) as error:
+    text = r"^\[EarlyStop\] expected a metric of the evaluation \(loss\), got 'ndcg'$"
+    with Trainer(Counting(8), settings) as trainer, pytest.raises(ValueError, match=text):
         trainer.fit()
-    assert str(error.value) == (
-        "[EarlyStop] expected a metric of the evaluation (loss), got 'ndcg'"
-    )
 
 
 def test_a_meter_divides_samples_by_seconds():
     seconds = iter([10.0, 12.0])
-    meter = Meter({}, lambda: next(seconds))
+    meter = Meter(dict, seconds=lambda: next(seconds))
     meter.add(0.5, torch.zeros(8), None)
     assert meter.samples_per_second == 4
-    assert math.isnan(Meter({}).loss)
+    assert math.isnan(Meter(dict).loss)
 
 
 @pytest.mark.parametrize(("platform", "unit"), [("linux", 1024), ("darwin", 1)])

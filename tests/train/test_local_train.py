@@ -56,7 +56,7 @@ def test_a_run_that_fails_closes_the_trainer():
 @pytest.mark.parametrize("steps", [2, None])
 def test_steps_are_those_of_the_call(steps):
     with local_train(Clicks(), steps=steps, settings=TrainSettings(steps=3)) as trainer:
-        assert trainer.result.num_steps == steps or 6
+        assert trainer.result.num_steps == (steps or 6)
 
 
 def test_a_class_or_parameters_make_the_task():
@@ -73,9 +73,9 @@ def test_what_is_no_task_is_refused():
 
 
 def test_the_number_of_servers_must_be_theirs():
-    with LocalServers(2) as servers:
-        with pytest.raises(ValueError, match=r"\[local_train\] expected num_ps 2 or none, got 3$"):
-            local_train(Clicks(), 3, servers=servers)
+    text = r"\[local_train\] expected num_ps 2 or none, got 3$"
+    with LocalServers(2) as servers, pytest.raises(ValueError, match=text):
+        local_train(Clicks(), 3, servers=servers)
     with pytest.raises(ValueError, match=r"\[local_train\] expected num_ps >= 0, got -1$"):
         local_train(Clicks(), -1)
 

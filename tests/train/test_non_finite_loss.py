@@ -48,9 +48,9 @@ def test_training_goes_on_after_it():
 def test_the_batch_is_written_where_there_is_a_folder(tmp_path):
     weight, time = torch.ones(8), torch.arange(8)
     batches = with_bad(weight=weight, time=time)
-    with Trainer(Clicks(batches), TrainSettings(keep_dir=tmp_path / "kept")) as trainer:
-        with pytest.raises(NonFiniteLossError) as error:
-            trainer.fit()
+    settings = TrainSettings(keep_dir=tmp_path / "kept")
+    with Trainer(Clicks(batches), settings) as it, pytest.raises(NonFiniteLossError) as error:
+        it.fit()
     path = tmp_path / "kept" / "non_finite_loss_2.parquet"
     assert str(error.value).endswith(f"nothing was stepped with it, the samples are in {path}")
     assert error.value.path == str(path)

@@ -38,6 +38,6 @@ def test_rows_have_the_times_of_their_last_updates():
         trainer.fit()
         (rows,) = trainer.features.tables["item"].export()
     fresh = set(new[0].features["item"].values.tolist())
-    assert {key: time for key, time in zip(rows.keys.tolist(), rows.times.tolist())} == {
+    assert dict(zip(rows.keys.tolist(), rows.times.tolist(), strict=True)) == {
         key: 60 if key in fresh else 50 for key in rows.keys.tolist()
     }

@@ -85,9 +85,9 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def _processor(path: str = "/proc/cpuinfo") -> str:
     try:
-        with open("/proc/cpuinfo") as file:
+        with open(path) as file:
             names = [line.partition(":")[2].strip() for line in file if "model name" in line]
     except OSError:
         names = []

@@ -72,56 +72,48 @@ def _show_key(path: str, key: int, names: list[str] | None, as_json: bool) -> No
 
 
 def _show_tables(tables: list[TableContents]) -> None:
-    emit_table(
-        ("table", "rows", "candidates", "bytes", "files", "oldest update", "newest update"),
-        [
-            (
-                table.name,
-                f"{table.num_rows:,}",
-                f"{table.num_candidates:,}",
-                f"{table.num_bytes:,}",
-                table.num_files,
-                _time(table.oldest_time),
-                _time(table.newest_time),
-            )
-            for table in tables
-        ],
-    )
-    emit_table(
-        ("table", "segment", "dim", "weights", "optimizer", "initial value"),
-        [
-            (
-                table.name,
-                segment["name"] or i,
-                segment["dim"],
-                ", ".join(map(_call, filter(None, (segment["precision"], segment["view"])))),
-                _call(segment["optimizer"]),
-                _call(segment["initializer"]),
-            )
-            for table in tables
-            for i, segment in enumerate(table.config["segments"])
-        ],
-    )
-    emit_table(
-        ("table", "kind", "admission", "expiry", "budget", "update calls", "left out as expired"),
-        [
-            (
-                table.name,
-                table.config["kind"],
-                *(_call(table.config[name]) for name in ("admission", "expiry", "budget")),
-                f"{table.num_update_calls:,}",
-                f"{table.num_expired:,}",
-            )
-            for table in tables
-        ],
-    )
-    slots = [
-        (table.name, slot, f"{count:,}", f"{count / table.num_rows:.1%}")
-        for table in tables
-        for slot, count in list(table.slots.items())[:_NUM_SLOTS]
-    ]
+    sizes = ("table", "rows", "candidates", "bytes", "files", "oldest update", "newest update")
+    emit_table(sizes, [_sizes(table) for table in tables])
+    segments = ("table", "segment", "dim", "weights", "optimizer", "initial value")
+    emit_table(segments, [row for table in tables for row in _segments(table)])
+    rules = ("table", "kind", "admission", "expiry", "budget", "update calls", "expired")
+    emit_table(rules, [_rules(table) for table in tables])
+    slots = [row for table in tables for row in _slots(table)]
     if slots:
         emit_table(("table", "slot", "rows", "share"), slots)
+
+
+def _sizes(table: TableContents) -> list[object]:
+    numbers = (table.num_rows, table.num_candidates, table.num_bytes, table.num_files)
+    times = (table.oldest_time, table.newest_time)
+    return [table.name, *(f"{number:,}" for number in numbers), *map(_time, times)]
+
+
+def _segments(table: TableContents) -> list[list[object]]:
+    return [
+        [
+            table.name,
+            segment["name"] or i,
+            segment["dim"],
+            ", ".join(map(_call, filter(None, (segment["precision"], segment["view"])))),
+            _call(segment["optimizer"]),
+            _call(segment["initializer"]),
+        ]
+        for i, segment in enumerate(table.config["segments"])
+    ]
+
+
+def _rules(table: TableContents) -> list[object]:
+    rules = (_call(table.config[name]) for name in ("admission", "expiry", "budget"))
+    counts = (f"{number:,}" for number in (table.num_update_calls, table.num_expired))
+    return [table.name, table.config["kind"], *rules, *counts]
+
+
+def _slots(table: TableContents) -> list[list[object]]:
+    largest = list(table.slots.items())[:_NUM_SLOTS]
+    return [
+        [table.name, slot, f"{count:,}", f"{count / table.num_rows:.1%}"] for slot, count in largest
+    ]
 
 
 def _time(seconds: int | None) -> str:

@@ -47,7 +47,7 @@ def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         console = Console(width=10_000)
     table = Table(box=rich.box.SIMPLE_HEAD)
     for column in columns:
-        table.add_column(Text(column))
+        table.add_column(Text(column), overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))  # without markup: cells are data
     console.print(table)

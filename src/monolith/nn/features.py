@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -126,7 +127,7 @@ def size_mask(lengths: torch.Tensor, max_length: int) -> torch.Tensor:
 class _Held(torch.nn.Module):
     """Shows a queue to the optimizer, and its anchor to torch."""
 
-    def __init__(self, queue: AnchorQueue) -> None:
+    def __init__(self, queue: AnchorQueue[Any, Any]) -> None:
         super().__init__()
         self.queue = queue
         self.anchor = queue.anchor
@@ -182,10 +183,9 @@ class Features(torch.nn.Module):
         self._row_queues = {
             name: queue_of(table) for name, table in tables.items() if name not in pooled
         }
-        queues = [] if self._bags is None else [self._bags.queue]
-        self.queues = torch.nn.ModuleList(
-            _Held(queue) for queue in (*queues, *self._row_queues.values())
-        )
+        queues: list[AnchorQueue[Any, Any]] = [] if self._bags is None else [self._bags.queue]
+        queues += self._row_queues.values()
+        self.queues = torch.nn.ModuleList(_Held(queue) for queue in queues)
         self.columns: Mapping[str, slice] = {} if self._bags is None else self._bags.columns
         self.slices = {f.name: slice_columns(configs[f.table]) for f in features}
         owners = {f.name for f in features if f.bias}
@@ -213,8 +213,8 @@ class Features(torch.nn.Module):
 
     def read(self, ids: Mapping[str, Ragged], *, is_training: bool) -> Embedded:
         """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
-        lacking = [name for name in self.features if name not in ids]
-        if lacking:
+        if not self.features.keys() <= ids.keys():
+            lacking = [name for name in self.features if name not in ids]
             raise ValueError(
                 f"[Features] expected ids of {', '.join(lacking)}, got those of "
                 f"{', '.join(ids) or 'none'}"

@@ -111,14 +111,11 @@ class Optimizer(torch.optim.Optimizer):
         self.begin_step()()
         return loss
 
-    def begin_step(self, *, with_dense: bool = True) -> Callable[[], None]:
+    def begin_step(self) -> Callable[[], None]:
         """Step the dense parameters; what is returned steps the tables.
 
         It is called once, on any thread. Until it returns there is no backward and no `zero_grad`
         of this optimizer; lookups may run beside. `step` is both, and calls its hooks.
-
-        Args:
-            with_dense: False leaves the dense parameters as they are.
         """
         self._opt_called = True  # as torch's frame of `step` says to schedulers
         if self._is_skipped():
@@ -132,7 +129,7 @@ class Optimizer(torch.optim.Optimizer):
                 steps.append(QueueStep(queue, rates, num_keys))
             else:
                 queue.drop()
-        if self.dense is not None and with_dense:
+        if self.dense is not None:
             self.dense.step()
         return functools.partial(step_queues, steps)
 

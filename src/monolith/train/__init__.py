@@ -9,7 +9,7 @@ from monolith.train.fit import FitResult
 from monolith.train.hooks import CurrentRunHook
 from monolith.train.inputs import Inputs
 from monolith.train.local import local_train
-from monolith.train.loop import BatchOutput, ModelOutput, StepOutput
+from monolith.train.loop import BatchOutput, StepOutput
 from monolith.train.prefetch_queue import DevicePrefetchQueue, PrefetchQueue
 from monolith.train.prefetched import PENDING, Prefetched, prefetch
 from monolith.train.queue_runner import EnqueueHook, QueueRunner
@@ -42,7 +42,6 @@ __all__ = [
     "Inputs",
     "Metric",
     "Mode",
-    "ModelOutput",
     "PENDING",
     "PrefetchQueue",
     "Prefetched",

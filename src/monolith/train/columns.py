@@ -27,6 +27,7 @@ class TaskColumns:
         self, labels: Sequence[str], dense: Sequence[str], features: Sequence[str]
     ) -> None:
         self.labels, self.dense, self.features = tuple(labels), tuple(dense), tuple(features)
+        self._wanted = frozenset(features)
 
     def bind(self, batch: Batch, *, with_labels: bool = True) -> Batch:
         """The batch with labels and dense columns where the task looks for them.
@@ -54,8 +55,8 @@ class TaskColumns:
         )
 
     def _check_features(self, batch: Batch) -> None:
-        missing = [name for name in self.features if name not in batch.features]
-        if missing:
+        if not self._wanted <= batch.features.keys():
+            missing = [name for name in self.features if name not in batch.features]
             raise ValueError(
                 f"[Task.features] expected columns {', '.join(missing)} of ids in the batch, got "
                 f"ids of {', '.join(batch.features) or 'none'}"

@@ -1,5 +1,6 @@
 """Figures of a run: loss, metrics, rate, rows, memory, staleness."""
 
+import logging
 import resource
 import sys
 import time
@@ -15,18 +16,30 @@ from monolith.util.hooks import Hook
 
 __all__ = ["Figures", "Meter", "Metric", "ReportHook", "memory_bytes", "table_counts"]
 
+_log = logging.getLogger(__name__)
+
+_SAMPLES_AT_ONCE = 1024
+
 
 class Metric(Protocol):
-    """A number of predictions and labels that come batch by batch."""
+    """A number of predictions and labels that come batch by batch, as `monolith.observe` has it."""
 
-    def update(self, prediction: torch.Tensor, label: torch.Tensor) -> None:
-        """Take the predictions and labels of a batch."""
+    def update(
+        self,
+        predictions: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        weights: torch.Tensor | None = None,
+    ) -> None:
+        """Take the predictions and labels of a batch.
 
-    def value(self) -> float:
-        """Of all batches since the last `reset`; NaN where it is not defined."""
+        Raises:
+            ValueError: it is not defined for them.
+        """
 
-    def reset(self) -> None:
-        """Begin anew."""
+    @property
+    def value(self) -> float | None:
+        """Of all batches so far; None while it is not defined."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class Figures:
         step: steps of all calls of `fit` so far.
         num_samples: since the last report.
         loss: mean over these samples.
-        metrics: by name, over these samples.
+        metrics: by name, over these samples; those that have a value.
         samples_per_second: since the last report.
         num_rows: of all tables.
         num_refused: ids that admission or a budget refused, counted by the tables.
@@ -73,31 +86,66 @@ class Meter:
     """Sums up losses and metrics between two reports.
 
     Args:
-        metrics: by name.
+        make_metrics: gives new metrics by name.
+        is_lenient: metrics that refuse predictions or labels are left out from then on, with a
+            warning.
         seconds: gives the time.
     """
 
     def __init__(
-        self, metrics: Mapping[str, Metric], seconds: Callable[[], float] = time.perf_counter
+        self,
+        make_metrics: Callable[[], Mapping[str, Metric]],
+        *,
+        is_lenient: bool = False,
+        seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._metrics, self._seconds = metrics, seconds
+        self._make_metrics, self._is_lenient, self._seconds = make_metrics, is_lenient, seconds
         self.reset()
 
     def reset(self) -> None:
         """Begin anew."""
         self.num_samples, self.staleness, self._loss = 0, 0, 0.0
         self._begin = self._seconds()
-        for metric in self._metrics.values():
-            metric.reset()
+        self._metrics = self._make_metrics()
+        self._pending: list[tuple[torch.Tensor, ...]] = []
+        self._num_pending = 0
 
-    def add(self, loss: float, prediction: torch.Tensor, label: torch.Tensor | None) -> None:
+    def add(
+        self,
+        loss: float,
+        prediction: torch.Tensor,
+        label: torch.Tensor | None,
+        weight: torch.Tensor | None = None,
+    ) -> None:
         """A batch."""
         num = len(prediction)
         self.num_samples += num
         self._loss += loss * num
-        if label is not None:
-            for metric in self._metrics.values():
-                metric.update(prediction, label)
+        if label is None or not self._metrics:
+            return
+        self._pending.append((prediction, label) if weight is None else (prediction, label, weight))
+        self._num_pending += num
+        if self._num_pending >= _SAMPLES_AT_ONCE:
+            self._update()
+
+    def _update(self) -> None:
+        """Give the metrics what is pending: of many small batches at once, which is cheaper."""
+        groups = [
+            [each for each in self._pending if len(each) == size]  # without and with weights
+            for size in (2, 3)
+        ]
+        self._pending, self._num_pending = [], 0
+        try:
+            for group in filter(None, groups):
+                prediction, label, *weight = (torch.cat(c) for c in zip(*group, strict=True))
+                for metric in self._metrics.values():
+                    metric.update(prediction, label, weights=weight[0] if weight else None)
+        except ValueError as error:
+            if not self._is_lenient:
+                raise
+            names = ", ".join(self._metrics)
+            _log.warning("%s are left out: %s; choose others in Task.metrics", names, error)
+            self._make_metrics, self._metrics = dict, {}
 
     @property
     def loss(self) -> float:
@@ -105,8 +153,10 @@ class Meter:
         return self._loss / self.num_samples if self.num_samples else float("nan")
 
     def values(self) -> dict[str, float]:
-        """Of the metrics."""
-        return {name: metric.value() for name, metric in self._metrics.items()}
+        """Of the metrics that have one."""
+        self._update()
+        found = {name: metric.value for name, metric in self._metrics.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def samples_per_second(self) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from monolith.train.figures import Figures, Meter, ReportHook, memory_bytes, table_counts
+from monolith.train.figures import Figures, ReportHook, memory_bytes, table_counts
 from monolith.train.interrupt import Interrupt
 from monolith.train.step_reader import StepReader
 from monolith.util.hooks import Hook, StepContext, StepResults
@@ -48,7 +48,7 @@ class FiguresHook(Hook):
     def __init__(self, trainer: "Trainer", reader: StepReader[Any], hooks: Sequence[Hook]) -> None:
         self._trainer, self._reader = trainer, reader
         self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
-        self._meter = Meter(trainer.task.metrics())
+        self._meter = trainer.meter()
         self._num_reported = 0
         self.last: Figures | None = None
 
@@ -61,7 +61,8 @@ class FiguresHook(Hook):
         """Add a step; report if it is time."""
         meter, trainer = self._meter, self._trainer
         for part in results.value.parts:
-            meter.add(part.loss, part.prediction, trainer.label_of(part.batch))
+            label = trainer.label_of(part.batch)
+            meter.add(part.loss, part.prediction, label, part.batch.weight)
         meter.staleness = max(meter.staleness, results.value.staleness)
         every, step = trainer.settings.log_every, ctx.run.global_step or 0
         if every and step % every == 0:

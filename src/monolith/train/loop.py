@@ -1,7 +1,6 @@
 """One step of training, with every stage by its name."""
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from monolith.train.updates import Updates
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
 
-__all__ = ["BatchOutput", "ModelOutput", "Part", "StepOutput", "TrainLoop", "Work"]
+__all__ = ["BatchOutput", "Part", "StepOutput", "TrainLoop", "Work"]
 
 
 class Part(NamedTuple):
@@ -35,20 +34,6 @@ class Work(NamedTuple):
 
     parts: list[Part]
     version: int
-
-
-class ModelOutput(NamedTuple):
-    """What `Task.loss` gives: loss and prediction, and maybe a step of its own.
-
-    Attributes:
-        loss: a scalar.
-        prediction: a row for each sample.
-        step: does what a step does in place of backward and the optimizer; None: the trainer does.
-    """
-
-    loss: torch.Tensor
-    prediction: torch.Tensor
-    step: Callable[[], object] | None = None
 
 
 class BatchOutput(NamedTuple):
@@ -100,41 +85,29 @@ class TrainLoop:
         trainer, updates = self._trainer, self._updates
         work = self._reader.take()  # samples; their ids; one lookup of all tables, pooled
         parts = []
-        for part in work.parts:
-            output = self._model(part)  # dense model and loss
-            loss = self._checked_loss(output, part.batch)
-            parts.append(BatchOutput(part.batch, loss, output.prediction.detach()))
-            updates.wait()  # of the step before, which may run beside the model
-            trainer.clock.set(each.batch for each in work.parts)
-            if output.step is not None:
-                trainer.check_own_step()
-                output.step()
-            else:
-                share = output.loss / len(work.parts) if len(work.parts) > 1 else output.loss
-                share.backward()  # type: ignore[no-untyped-call]  # queued on the tables
-        if output.step is None:
-            trainer.clip_gradients()
-            # Dense parameters; tables: one update per distinct id, now or beside the next step.
-            trainer.step_with(updates)
-        else:
-            updates.num_applied += 1
+        for batch, inputs in work.parts:
+            with trainer.precision():
+                loss, prediction = trainer.task.loss(trainer.model, inputs, batch)  # dense model
+            parts.append(BatchOutput(batch, self._number(loss, batch), prediction.detach()))
+            updates.wait()  # of the tables by the step before, which may run beside the model
+            mean = loss / len(work.parts) if len(work.parts) > 1 else loss
+            mean.backward()  # type: ignore[no-untyped-call]  # gradients, queued on the tables
+        trainer.clip_gradients()
+        trainer.clock.set(part.batch for part in parts)
+        # Dense parameters; tables: one update per distinct id, now or beside the next step.
+        trainer.step_with(updates)
         trainer.step_schedule()
         trainer.run.global_step = (trainer.run.global_step or 0) + 1
         staleness, self._num_steps = self._num_steps - work.version, self._num_steps + 1
         self._reader.finish()
         return StepOutput(parts, staleness)
 
-    def _model(self, part: Part) -> ModelOutput:
-        trainer = self._trainer
-        with trainer.precision():
-            return ModelOutput(*trainer.task.loss(trainer.model, part.inputs, part.batch))
-
-    def _checked_loss(self, output: ModelOutput, batch: Batch) -> float:
-        """The loss as a number; what the step has queued is dropped if it is not finite."""
-        loss = output.loss.item()
-        if not math.isfinite(loss):
+    def _number(self, loss: torch.Tensor, batch: Batch) -> float:
+        """The loss; if it is not finite, what the step has queued is dropped."""
+        number = loss.item()
+        if not math.isfinite(number):
             self._updates.wait()
             self._trainer.optimizer.zero_grad()
             step = self._trainer.run.global_step or 0
-            raise loss_error(loss, step, batch, self._trainer.settings.keep_dir)
-        return loss
+            raise loss_error(number, step, batch, self._trainer.settings.keep_dir)
+        return number

@@ -10,11 +10,10 @@ import torch
 
 from monolith.data import Batch
 from monolith.nn import Feature
+from monolith.observe.learning import Auc, LogLoss
 from monolith.optim import Optimizer
-from monolith.train.context import Context
 from monolith.train.figures import Metric
 from monolith.train.inputs import Inputs
-from monolith.train.loop import ModelOutput
 from monolith.util.hooks import Hook
 
 __all__ = ["Mode", "Task", "TaskSettings"]
@@ -59,7 +58,6 @@ class Task(ABC):
         features: of the model.
         dense: names of dense columns.
         label: name of the label, or of several.
-        context: set by a trainer before `build`: for models that make a step of their own.
 
     Example:
         >>> import torch.nn.functional as F
@@ -83,7 +81,6 @@ class Task(ABC):
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
-    context: Context | None = None
 
     def __init__(self, settings: Any = None) -> None:
         self.settings = self.Settings() if settings is None else settings
@@ -104,8 +101,8 @@ class Task(ABC):
     @abstractmethod
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor] | ModelOutput:
-        """Loss, a scalar, and prediction, a row for each sample; or a `ModelOutput`.
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss, a scalar, and prediction, a row for each sample.
 
         Args:
             model: what `build` made.
@@ -132,8 +129,13 @@ class Task(ABC):
         return None
 
     def metrics(self) -> Mapping[str, Metric]:
-        """Figures of predictions and labels, by name; AUC and log loss of one label."""
-        return {}
+        """New figures of predictions and labels, by name.
+
+        AUC and log loss of one label, unless overridden; they are left out, with a warning, where
+        predictions are no probabilities or labels not 0 and 1.
+        """
+        is_one = isinstance(self.label, str) or len(self.label) == 1
+        return {"auc": Auc(), "log_loss": LogLoss()} if is_one else {}
 
     def hooks(self) -> Sequence[Hook]:
         """Of a run; asked when it begins."""

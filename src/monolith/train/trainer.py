@@ -13,12 +13,11 @@ from monolith.embedding.verbs import Clock, wall_clock
 from monolith.nn import Features
 from monolith.optim import Optimizer
 from monolith.train.columns import TaskColumns
-from monolith.train.context import Context
 from monolith.train.figures import Meter
 from monolith.train.fit import Fit, FitResult
 from monolith.train.hosting import host_parameters, table_maker
 from monolith.train.inputs import Inputs, dense_matrix
-from monolith.train.loop import BatchOutput, ModelOutput
+from monolith.train.loop import BatchOutput
 from monolith.train.settings import TrainSettings
 from monolith.train.step_clock import StepClock
 from monolith.train.task import Mode, Task
@@ -65,8 +64,6 @@ class Trainer:
         ...     def loss(self, model, inputs, batch):
         ...         score = inputs.pooled["user"].squeeze(1)
         ...         return ((score - batch.label) ** 2).mean(), score
-        ...     def metrics(self):
-        ...         return {}
         >>> with Trainer(Mean()) as trainer:
         ...     result = trainer.fit()
         >>> result.num_steps, result.ended, result.figures.num_rows
@@ -90,7 +87,6 @@ class Trainer:
         given = servers if isinstance(servers, LocalServers) else None
         self.servers = given or self._own_servers
         self.features = Features(task.features, make_table=table_maker(self.servers, self.clock))
-        self.context = task.context = Context(_TablesOf(self))
         self.model = task.build()
         hosted = host_parameters(self.model, self.servers)
         dense = task.optimizer(self.model)
@@ -129,7 +125,7 @@ class Trainer:
         self.optimizer.zero_grad()
         self._running = fit = Fit(self, batches, left)
         try:
-            self.result = fit.run([*self.hooks, *hooks, *self.task.hooks(), *self.context.hooks])
+            self.result = fit.run([*self.hooks, *hooks, *self.task.hooks()])
         finally:
             self._running = None
             self._left = (batches, fit.left) if batches is given else (None, [])
@@ -142,18 +138,18 @@ class Trainer:
             source: of batches; `task.source(Mode.EVAL)` if None.
 
         Returns:
-            "loss", the mean over samples, and the metrics of the task.
+            "loss", the mean over samples, and the metrics of the task that have a value.
 
         Raises:
             ValueError: the source has no batch.
         """
-        meter = Meter(self.task.metrics())
+        meter = self.meter()
         for batch in self.task.source(Mode.EVAL) if source is None else source:
             batch = self.columns.bind(batch)
             with self._no_training():
                 inputs = self.inputs(batch, is_training=False)
-                output = ModelOutput(*self.task.loss(self.model, inputs, batch))
-            meter.add(output.loss.item(), output.prediction, self.label_of(batch))
+                loss, prediction = self.task.loss(self.model, inputs, batch)
+            meter.add(loss.item(), prediction, self.label_of(batch), batch.weight)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
         return {"loss": meter.loss, **meter.values()}
@@ -216,31 +212,20 @@ class Trainer:
         if self.scheduler is not None:
             self.scheduler.step()
 
-    def check_own_step(self) -> None:
-        """Refuse options that a step of the model's own would not follow.
-
-        Raises:
-            ValueError: `clip_norm`, `accumulate` or `push` is set.
-        """
-        plain = TrainSettings()
-        for name in ("clip_norm", "accumulate", "push"):
-            value = getattr(self.settings, name)
-            if value != getattr(plain, name):
-                raise ValueError(
-                    f"[Trainer.fit] expected {name} left alone with a model that makes its own "
-                    f"step, got {value} (task {self.task.name!r}); do it in that step"
-                )
-
     def finish_updates(self) -> None:
         """Wait for an update that runs beside the step: then the tables are those of the step."""
         if self._running is not None:
             self._running.updates.wait()
 
-    def label_of(self, batch: Batch) -> torch.Tensor:
-        """(batch,), or (batch, num_labels) of several."""
+    def meter(self) -> Meter:
+        """For losses and metrics; those that nobody chose may turn out not to fit."""
+        return Meter(self.task.metrics, is_lenient=type(self.task).metrics is Task.metrics)
+
+    def label_of(self, batch: Batch) -> torch.Tensor | None:
+        """(batch,); (batch, num_labels) of several; None of none."""
         if len(self._labels) == 1:
             return batch.labels[self._labels[0]]
-        return torch.stack([batch.labels[name] for name in self._labels], 1)
+        return torch.stack([batch.labels[n] for n in self._labels], 1) if self._labels else None
 
     @contextlib.contextmanager
     def _no_training(self) -> Iterator[None]:
@@ -253,24 +238,3 @@ class Trainer:
                 yield
         finally:
             self.model.train(was_training)
-
-
-class _TablesOf:
-    """The factory of a trainer's context: its features are those of the task."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-
-    def create_feature_slot(self, config: Any) -> Any:
-        raise ValueError(
-            f"[Context.create_feature_slot] expected slots declared as features of the task, got "
-            f"{config!r} (task {self._trainer.task.name!r}); use Task.features"
-        )
-
-    def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[torch.Tensor | None, torch.Tensor]], scale: float = 1
-    ) -> None:
-        """Queue gradients of embeddings on the tables, and step these."""
-        given = [(grad * scale, var) for grad, var in grads_and_vars if grad is not None]
-        torch.autograd.backward([var for _, var in given], [grad for grad, _ in given])
-        self._trainer.optimizer.begin_step(with_dense=False)()
