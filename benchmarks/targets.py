@@ -167,12 +167,7 @@ TARGETS = (
     Target(
         "step of a bag of 64 ids: x nn.EmbeddingBag's", "small_bag", 0.7, _ratio("torch"), (), True
     ),
-    Target(
-        "Trainer.fit of DLRM: x a loop by hand", "trainer_dlrm", 1.05, _ratio("by_hand"), (), True
-    ),
-    Target(
-        "step of 1,000 features at batch 1 [ms]", "trainer_small", 2, _field("median"), (), True
-    ),
+    Target("step of 1,000 features at batch 1 [ms]", "trainer", 2, _field("median"), (), True),
     Target("step over 100 tables: x one table's", "group", 0.9, _ratio("one_table")),
     Target("step over 4 shards: x one table's", "shards", 0.85, _ratio("one_table")),
     Target("pack of 200 tensors: x torch.cat of flattened views", "pack", 2, _ratio("torch")),

@@ -1,44 +1,38 @@
-"""What `Trainer.fit` costs beside a loop written by hand, with the same tables and model.
+"""What a step of `Trainer.fit` costs beside a loop by hand, where next to nothing is computed.
 
-The DLRM of examples/dlrm.py at batch 4,096; and 1,000 features at batch 1 without a dense part,
-where next to nothing is computed and what is left is the way through Python. Batches are ready in
-memory. The loop by hand keeps neither figures nor watches its loss.
+1,000 features at batch 1 without a dense part, on batches that are ready: what is left is the way
+through Python. The loop by hand neither keeps figures nor looks at its loss. `dlrm` measures both
+on a model of real size.
 """
 
 import functools
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.harness import BenchmarkError, Sample, say, timed
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
-from benchmarks.workload import zipf_cdf
-from examples.dlrm import NUM_DENSE, NUM_FEATURES, Ranker
 from monolith.data import Batch
 from monolith.embedding import Adagrad
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
-from monolith.train import Task, Trainer, TrainSettings
+from monolith.train import Task, Trainer
 from monolith.train.inputs import Inputs, dense_matrix
 
-_BATCH, _QUICK_BATCH = 4096, 256
-_ROWS, _QUICK_ROWS = 1_000_000, 10_000
-_NUM_SMALL = 1000
+_NUM_FEATURES = 1000
+_DIM = 8
 _NUM_BATCHES = 8
-_DLRM_SECONDS = 1.5  # a step takes tens of milliseconds
 
 
 class Small(Task):
     """Many features, one sample, no dense part."""
 
     features = tuple(
-        Feature(f"feature_{i}", dim=8, optimizer=Adagrad(0.05)) for i in range(_NUM_SMALL)
+        Feature(f"feature_{i}", dim=_DIM, optimizer=Adagrad(0.05)) for i in range(_NUM_FEATURES)
     )
 
     def source(self, mode: object) -> list[Batch]:
@@ -54,33 +48,15 @@ class Small(Task):
         return (score - batch.label).square().mean(), score.detach().sigmoid()
 
 
-def dlrm_batches(size: int, rows: int) -> list[Batch]:
-    """Zipf ids, and numbers."""
-    random, cumulated = np.random.default_rng(0), zipf_cdf(rows)
-
-    def ids() -> Ragged:
-        ranks = np.searchsorted(cumulated, random.random(size)).astype(np.int64)
-        return Ragged(torch.from_numpy(ranks), torch.arange(size + 1))
-
-    def numbers() -> torch.Tensor:
-        return torch.from_numpy(random.random(size, dtype=np.float32))
-
-    return [
-        Batch(
-            {f"feature_{i}": ids() for i in range(NUM_FEATURES)},
-            {f"dense_{i}": numbers() for i in range(NUM_DENSE)},
-            {"label": numbers().round()},
-        )
-        for _ in range(_NUM_BATCHES)
-    ]
-
-
 def small_batches() -> list[Batch]:
     """One id of each feature."""
     one = torch.tensor([0, 1])
     return [
         Batch(
-            {f"feature_{i}": Ragged(torch.tensor([b * 7919 + i]), one) for i in range(_NUM_SMALL)},
+            {
+                f"feature_{i}": Ragged(torch.tensor([b * 7919 + i]), one)
+                for i in range(_NUM_FEATURES)
+            },
             labels={"label": torch.tensor([float(b % 2)])},
         )
         for b in range(_NUM_BATCHES)
@@ -111,8 +87,8 @@ class ByHand:
 class ByTrainer:
     """`Trainer.fit`, as it is without options."""
 
-    def __init__(self, task: Task, batches: Sequence[Batch], **options: Any) -> None:
-        self._trainer = Trainer(task, TrainSettings(**options))
+    def __init__(self, task: Task, batches: Sequence[Batch]) -> None:
+        self._trainer = Trainer(task)
         self._batches = itertools.cycle(batches)
 
     def run(self, num_steps: int) -> float:
@@ -127,37 +103,25 @@ def sample(run: Callable[[int], float], num_steps: int) -> Sample:
     return Sample(window.seconds / num_steps * 1e3, window.others_cores)
 
 
-def compare(
-    question: Question, make_task: Callable[[], Task], batches: list[Batch], seconds: float
-) -> None:
-    """Warm up, check that both train the same model, and measure."""
-    runs = {
-        "trainer": ByTrainer(make_task(), batches).run,
-        "by_hand": ByHand(make_task(), batches).run,
-    }
-    losses = {name: [run(1) for _ in range(_NUM_BATCHES)] for name, run in runs.items()}
-    if losses["trainer"] != losses["by_hand"]:
-        raise BenchmarkError(f"[trainer] expected equal losses, got {losses}")
-    per_step = sample(runs["by_hand"], _NUM_BATCHES).value / 1e3
-    num_steps = max(4, round(seconds / per_step))
-    question.measure(
-        {name: functools.partial(sample, run, num_steps) for name, run in runs.items()}
-    )
+def losses(run: Callable[[int], float]) -> list[float]:
+    """Of the first steps."""
+    return [run(1) for _ in range(_NUM_BATCHES)]
 
 
 def run(options: Options) -> None:
-    """Print a line for each model."""
+    """Print one line."""
+    say(f"[trainer] {_NUM_FEATURES} features at batch 1")
     torch.set_num_threads(2)
-    rules = options.rules
-    size, rows = (_QUICK_BATCH, _QUICK_ROWS) if options.is_quick else (_BATCH, _ROWS)
-    say(f"[trainer] DLRM, batch {size}, and {_NUM_SMALL} features at batch 1")
-    sizes = {"batch": size, "features": NUM_FEATURES, "ids": rows, "threads": 2}
-    question = Question("trainer_dlrm", "ms a step", sizes, rules)
-    seconds = rules.sample_seconds if options.is_quick else _DLRM_SECONDS
-    compare(question, Ranker, dlrm_batches(size, rows), seconds)
-    sizes = {"batch": 1, "features": _NUM_SMALL, "dim": 8, "threads": 2}
-    question = Question("trainer_small", "ms a step", sizes, rules)
-    compare(question, Small, small_batches(), rules.sample_seconds)
+    batches = small_batches()
+    runs = {"trainer": ByTrainer(Small(), batches).run, "by_hand": ByHand(Small(), batches).run}
+    ours, theirs = (losses(each) for each in runs.values())
+    if ours != theirs:
+        raise BenchmarkError(f"[trainer] expected the losses {theirs}, got {ours}")
+    seconds = sample(runs["by_hand"], _NUM_BATCHES).value / 1e3
+    num_steps = max(_NUM_BATCHES, round(options.rules.sample_seconds / seconds))
+    takes = {name: functools.partial(sample, each, num_steps) for name, each in runs.items()}
+    sizes = {"batch": 1, "features": _NUM_FEATURES, "dim": _DIM, "threads": 2}
+    Question("trainer", "ms a step", sizes, options.rules).measure(takes)
 
 
 if __name__ == "__main__":

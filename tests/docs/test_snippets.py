@@ -3,7 +3,7 @@ import pytest
 from tests.docs.pages import run_snippets
 
 NAMES = ["features", "groups", "optim", "partitioned", "ragged", "str_queue", "train"]
-NAMES += ["native_task"]
+NAMES += ["native_task", "trainer"]
 
 
 @pytest.mark.parametrize("name", [f"docs/{name}.md" for name in NAMES])
