@@ -5,8 +5,9 @@ import torch
 from monolith.native_training import model
 from monolith.native_training.input import generate_ffm_example, slot_to_key
 from monolith.native_training.native_task import ModeKeys
-from monolith.train import Hook, Trainer, TrainSettings
+from monolith.train import Hook, Trainer, TrainSettings, local_train
 from monolith.train.native_task import as_batch
+from tests.suites.table_base import assert_same_bits
 
 KEYS = [slot_to_key(i) for i in range(6)]
 
@@ -96,6 +97,16 @@ def test_a_hundred_steps_reduce_the_loss():
     trainer, losses = trained(100)
     assert (len(losses), trainer.run.global_step) == (100, 100)
     assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.req("NT-MODEL-T3")
+def test_predictions_do_not_depend_on_the_number_of_servers():
+    found = []
+    for num_ps in (0, 2):
+        params = model.FFMParams().task().set(label_high=2)
+        with local_train(params, num_ps, steps=5) as trainer:
+            found.append(next(trainer.predict()).prediction)
+    assert_same_bits(*found)
 
 
 @pytest.mark.req("NT-MODEL-T3")

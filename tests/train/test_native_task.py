@@ -3,7 +3,7 @@ import torch
 
 from monolith.data import Batch
 from monolith.ops import Ragged
-from monolith.train import Hook, Trainer
+from monolith.train import Hook, Trainer, TrainSettings
 from monolith.train.native_task import ModelSpec, as_batch
 from tests.train.native_tasks import Score, columns, made, trained, weights
 
@@ -39,6 +39,18 @@ def test_gradients_that_were_handed_in_train():
 
 def test_gradients_are_scaled():
     assert weights(trained(made(with_op=True, scale=0.5))) == [-1.0, -2.0]
+
+
+def test_gradients_that_were_handed_in_are_accumulated():
+    trainer = Trainer(made(with_op=True), TrainSettings(accumulate=2))
+    trainer.fit()
+    assert weights(trainer) == [-1.0, -2.0]  # one step, on the mean of two batches
+
+
+def test_gradients_that_were_handed_in_are_clipped():
+    trainer = Trainer(made(with_op=True, batches=[columns()]), TrainSettings(clip_norm=1.0))
+    trainer.fit()
+    assert weights(trainer) == pytest.approx([-1 / 5**0.5, -2 / 5**0.5], rel=1e-5)
 
 
 def test_the_model_function_is_collected_once_and_called_for_each_batch():
