@@ -1,4 +1,5 @@
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from monolith.nn.slot_factories import combined_slices
 from monolith.optim import Optimizer
 from tests.nn.slots import IDS, PLAIN, ROWS, two_slices
 
+ADAGRAD = FeatureSlotConfig("default").default_vec_optimizer
 COMBINED = {
     ReduceSum(): ([[1], [0], [15]], [[2], [0], [19]]),
     FirstN(2): ([[[1], [0]], [[0], [0]], [[2], [3]]], [[[2], [0]], [[0], [0]], [[3], [5]]]),
@@ -62,7 +64,7 @@ class TestCollecting:
         (table,) = factory.tables().values()
         assert [each.segment.dim_size for each in table.slice_configs] == [2]
         assert (table.unmerged_slice_dims, table.feature_names) == ((1, 1), ("a",))
-        assert (table.feature_to_combiners, table.with_rows) == ({"a": ReduceSum()}, frozenset())
+        assert (table.feature_to_combiners, table.with_rows) == ({"a": ReduceSum()}, False)
 
     def test_gradients_are_dropped(self):
         factory = CollectingFactory(3, device="cpu")
@@ -167,6 +169,20 @@ class TestFeatures:
         assert list(module.tables) == ["a"]
         assert module.tables["a"].lookup(torch.tensor([1])).tolist() == [[-2.0]]
 
+    def test_columns_of_one_slot_all_have_rows_if_one_of_them_is_asked_for_them(self):
+        collecting = CollectingFactory(3)
+        slot = collecting.create_feature_slot(PLAIN)
+        vector = slot.add_feature_slice(2)
+        FeatureColumn(slot, "a").get_all_embeddings_concat()
+        FeatureColumn(slot, "b", FirstN(2)).embedding_lookup(vector)
+        tables = collecting.tables()
+        module = Features(features_of(tables.values()))
+        module.tables["a"].assign(torch.arange(1, 5), ROWS)
+        factory = FeaturesFactory(tables, module({"a": IDS, "b": IDS}))
+        slot = factory.create_feature_slot(PLAIN)
+        found = FeatureColumn(slot, "b", FirstN(2)).embedding_lookup(slot.add_feature_slice(2))
+        assert found[2].tolist() == [[2, 3], [3, 5]]
+
     def test_the_size_of_a_sequence_is_that_of_the_ids(self):
         _, _, factory = looked_up(FirstN(2), False)
         column, _ = two_slices(factory, FirstN(2))
@@ -197,3 +213,19 @@ class TestFeatures:
         column, _ = two_slices(factory)
         with pytest.raises(ValueError, match=r"got it now only \(feature 'a'\)"):
             column.get_all_embeddings_concat()
+
+    def test_rows_of_a_slot_expire_after_its_days(self):
+        # Default Adagrad with gradient 1: each of two ids is -0.001 / sqrt(2).
+        collecting = CollectingFactory(1)
+        for name, days in (("a", 0), ("b", 1)):
+            config = replace(PLAIN, name=name, expire_time=days, default_vec_optimizer=ADAGRAD)
+            slot = collecting.create_feature_slot(config)
+            FeatureColumn(slot, name).embedding_lookup(slot.add_feature_slice(1))
+        module = Features(features_of(collecting.tables().values()))
+        ids = dict.fromkeys("ab", IDS.from_lists([[1, 2]]))
+        module(ids).joined.sum().backward()
+        Optimizer(module).step()
+        for table in module.tables.values():
+            table.evict()
+        found = module.eval()(ids).joined.tolist()
+        assert found == [[0.0, pytest.approx(-0.001414, abs=1e-6)]]

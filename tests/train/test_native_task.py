@@ -144,11 +144,17 @@ def test_columns_of_a_batch_are_ids_labels_times_and_dense_ones():
 
 
 def test_the_model_function_gets_the_time_of_samples():
-    batch = Batch({"a": Ragged.from_lists([[1]])}, time=torch.tensor([5]))
+    label = {"label": torch.ones(1)}
+    batch = Batch({"a": Ragged.from_lists([[1]])}, labels=label, time=torch.tensor([5]))
     task = made(batches=[batch])
-    assert task.label == ()
     trained(task)
-    assert task.calls[-1][1] == ["a", "req_time"]
+    assert task.calls[-1][1] == ["a", "label", "req_time"]
+
+
+def test_a_task_may_have_no_label():
+    task = made()
+    task.p.train.label_key = "click"
+    assert (made().label, task.label) == (("label",), ())
 
 
 @pytest.mark.parametrize("value", ["text", torch.tensor(1.0)])

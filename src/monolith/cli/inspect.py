@@ -16,11 +16,14 @@ _MANIFEST = "manifest.json"
 
 
 @app.command(
-    help="Example: monolith inspect saved/ --verify\n\nPrint rows, sizes and ages of tables.",
-    short_help="Print rows, sizes and ages of tables on disk.",
+    help="Example: monolith inspect saved/ --verify\n\nPrint rows, sizes and ages of tables on "
+    "disk, or the features of a task file.",
+    short_help="Print what tables on disk, or a task file, hold.",
 )
 def inspect(
-    path: Annotated[str, typer.Argument(help="Folder that save_tables wrote; any fsspec path.")],
+    path: Annotated[
+        str, typer.Argument(help="Folder of save_tables, any fsspec path; or a task file.")
+    ],
     key: Annotated[int | None, typer.Option(help="Show the row of this key.")] = None,
     table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every byte.")] = False,
@@ -31,10 +34,21 @@ def inspect(
         fail("expected --key or --verify, got both", status=2)
     if key is not None and not -(1 << 63) <= key < 1 << 64:
         fail(f"expected --key of 64 bits, got {key}", status=2)
+    if path.endswith(".py") or ".py:" in path:
+        _inspect_task_file(path, key is not None or table is not None or verify, as_json)
+        return
     _check_save(path)
     from monolith.cli.inspect_save import SaveOptions, inspect_save  # late: it imports torch
 
     inspect_save(path, SaveOptions(key, table, verify, as_json))
+
+
+def _inspect_task_file(path: str, has_other_options: bool, as_json: bool) -> None:
+    if has_other_options:
+        fail("expected --key, --table and --verify with tables on disk, got a task file", status=2)
+    from monolith.cli.inspect_task import inspect_task  # late: it imports torch
+
+    inspect_task(path, as_json)
 
 
 def _check_save(path: str) -> None:

@@ -31,7 +31,8 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="Example: monolith new ranker.py && monolith train ranker.py\n\nTrain recommendation models on ids that never end.",
+    help="Example: monolith new ranker.py && monolith train ranker.py\n\n"
+    "Train recommendation models on ids that never end.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -13,7 +13,10 @@ __all__ = ["app", "new", "task_text"]
 app = typer.Typer(add_completion=False)
 
 
-@app.command(help="Example: monolith new ranker.py\n\nWrite a task file that trains as it is.")
+@app.command(
+    help="Example: monolith new ranker.py\n\nWrite a task file that trains as it is.",
+    short_help="Write a task file that trains as it is.",
+)
 def new(
     path: Annotated[Path, typer.Argument(help="The file to write, such as ranker.py.")],
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
@@ -35,4 +38,4 @@ def task_text(path: Path) -> str:
     name = "".join(word[:1].upper() + word[1:] for word in words)
     text = Path(__file__).with_name("task_template.py").read_text(encoding="utf-8")
     text = text.replace("ranker.py", str(path))
-    return text.replace("class Ranker(", f"class {name if name.isidentifier() else 'Ranker'}(")
+    return text.replace("Ranker", name) if name.isidentifier() else text

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,61 +14,34 @@ from rich.table import Table
 from rich.text import Text
 
 from monolith.cli.talk import emit_json
+from monolith.train import Figures
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Figures", "TrainProgress"]
+__all__ = ["TrainProgress", "words_of"]
 
+_TITLES = {"auc": "AUC", "log_loss": "log loss"}
 _REFRESH_SECONDS = 0.1  # of the bar, at most so often
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Where a run stands; what is not known is None and not shown.
+def words_of(figures: Figures) -> list[str]:
+    """The figures in words, without steps.
 
-    Args:
-        step: steps done, also before this run.
-        num_samples: samples done in this run.
-        samples_per_second: of the last seconds.
-        loss: of the last steps.
-        auc: of the last steps.
-        num_rows: of all tables.
-        num_refused: keys that admission or a budget refused.
-        num_evicted: rows that expired or made room.
-        memory_bytes: resident memory of the process.
-        max_staleness_steps: updates that a lookup may miss at most.
+    Example:
+        >>> words_of(Figures(3, 3072, 0.5, samples_per_second=51234.5, num_rows=7))
+        ['51,234 samples/s', 'loss 0.5000', '7 rows']
     """
-
-    step: int
-    num_samples: int
-    samples_per_second: float | None = None
-    loss: float | None = None
-    auc: float | None = None
-    num_rows: int | None = None
-    num_refused: int | None = None
-    num_evicted: int | None = None
-    memory_bytes: int | None = None
-    max_staleness_steps: int | None = None
-
-    def parts(self) -> list[str]:
-        """The figures in words, without steps.
-
-        Example:
-            >>> Figures(3, 3072, samples_per_second=51234.5, loss=0.5, num_rows=7).parts()
-            ['51,234 samples/s', 'loss 0.5000', '7 rows']
-        """
-        texts = (
-            _text(self.samples_per_second, "{:,.0f} samples/s"),
-            _text(self.loss, "loss {:.4f}"),
-            _text(self.auc, "AUC {:.4f}"),
-            _text(self.num_rows, "{:,} rows"),
-            _text(self.num_refused, "{:,} refused"),
-            _text(self.num_evicted, "{:,} evicted"),
-            _text(self.memory_bytes and self.memory_bytes / 2**30, "{:.2f} GiB"),
-            _text(self.max_staleness_steps, "at most {} steps stale"),
-        )
-        return [text for text in texts if text is not None]
+    counts = {"refused": figures.num_refused, "evicted": figures.num_evicted}
+    words = [f"{figures.samples_per_second:,.0f} samples/s", f"loss {figures.loss:.4f}"]
+    words += [f"{_TITLES.get(name, name)} {value:.4f}" for name, value in figures.metrics.items()]
+    words += [f"{figures.num_rows:,} rows"]
+    words += [f"{count:,} {what}" for what, count in counts.items() if count]
+    if figures.memory_bytes:
+        words += [f"{figures.memory_bytes / 2**30:.2f} GiB"]
+    if figures.staleness_bound:
+        words += [f"at most {figures.staleness_bound} steps stale"]
+    return words
 
 
 class TrainProgress:
@@ -87,8 +60,8 @@ class TrainProgress:
     Example:
         >>> import sys
         >>> with TrainProgress(Console(file=sys.stdout, width=80), 100) as progress:
-        ...     progress.update(Figures(25, 25_600, loss=0.5))
-        step 25/100 (25 %), loss 0.5000
+        ...     progress.update(Figures(25, 25_600, loss=0.5, samples_per_second=900.0))
+        step 25/100 (25 %), 900 samples/s, loss 0.5000, 0 rows
     """
 
     def __init__(
@@ -146,7 +119,7 @@ class TrainProgress:
             self._live.update(self._screen(figures, seconds), refresh=True)
         else:
             share = f" ({figures.step / self._total:.0%})".replace("%", " %") if self._total else ""
-            parts = [f"step {self._steps(figures)}{share}", *figures.parts(), *_left(seconds)]
+            parts = [f"step {self._steps(figures)}{share}", *words_of(figures), *_left(seconds)]
             text = ", ".join(parts)
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
@@ -168,11 +141,7 @@ class TrainProgress:
         first.add_column(no_wrap=True)
         left = Text(" ".join(_left(seconds)), style="cyan")
         first.add_row(Text(f"step {self._steps(figures)}"), bar, left)
-        return Group(first, Text(" | ".join(figures.parts()), style="dim"))
-
-
-def _text(value: float | None, form: str) -> str | None:
-    return None if value is None else form.format(value)
+        return Group(first, Text(" | ".join(words_of(figures)), style="dim"))
 
 
 def _left(seconds: float | None) -> list[str]:

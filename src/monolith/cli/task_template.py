@@ -4,6 +4,8 @@ monolith train ranker.py                                              made-up cl
 monolith train ranker.py --data train=clicks/ --data eval=held_out/   Parquet files of your own
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import torch
@@ -12,14 +14,26 @@ from torch import nn
 import monolith as ml
 
 DIM = 16
+# The loss is a mean over a batch, so the gradient of one row is small: so is the start value.
+ADAGRAD = ml.Adagrad(0.05, initial_accumulator_value=1e-6)
+
+
+@dataclass
+class RankerSettings(ml.TaskSettings):
+    """What `--set` can change, beside the trainer's own settings."""
+
+    batch_size: int = 1024
+    hidden: int = 64
 
 
 class Ranker(ml.Task):
     """Click prediction from user, item and history."""
 
+    Settings = RankerSettings
+
     features = (
-        ml.Feature("user_id", dim=DIM, optimizer=ml.Adagrad(0.3), expiry="90d"),
-        ml.Feature("item_id", dim=DIM, optimizer=ml.Adagrad(0.3)),
+        ml.Feature("user_id", dim=DIM, optimizer=ADAGRAD, expiry="90d"),
+        ml.Feature("item_id", dim=DIM, optimizer=ADAGRAD),
         ml.Feature("history", shares="item_id", combiner="mean", max_length=50),
     )
     dense = ("price", "hour")
@@ -38,30 +52,28 @@ class Ranker(ml.Task):
 
     def build(self) -> nn.Module:
         """The dense model."""
+        hidden = self.settings.hidden
         width = len(self.features) * DIM + len(self.dense)
-        return nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 1))
+        return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def loss(
         self, model: nn.Module, inputs: ml.Inputs, batch: ml.data.Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss and prediction; `inputs.pooled["user_id"]` is one feature, (batch, DIM)."""
-        user, item, history = inputs.pooled.values()
-        fit = user * item  # lets the model see who likes what
-        logit = model(torch.cat([user + fit, item, history, inputs.dense], 1)).squeeze(1)
+        logit = model(torch.cat([*inputs.pooled.values(), inputs.dense], 1)).squeeze(1)
         return nn.functional.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
 
 
 def made_up_clicks(seed: int, num: int = 400_000) -> pa.Table:
-    """Users click on items that match a taste of theirs, and more in the evening."""
+    """Some users click more, some items are clicked more, and more is clicked in the evening."""
     random = np.random.default_rng(seed)
     user, item = random.integers(0, 5_000, num), random.integers(0, 1_000, num)
     hour = random.integers(0, 24, num)
-    liked = (user % 7 == item % 7) | (user % 3 == item % 5)
-    click = random.random(num) < np.where(liked, 0.5, 0.05) + 0.1 * (hour > 17)
+    logit = 1.5 * np.sin(user) + 1.5 * np.cos(item) + 1.0 * (hour > 17) - 1.5
+    click = random.random(num) < 1 / (1 + np.exp(-logit))
     lengths = random.integers(0, 4, num)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    # Of the kind that the user likes, so that it helps.
-    history = np.repeat(user % 7, lengths) + 7 * random.integers(0, 142, int(offsets[-1]))
+    history = random.integers(0, 1_000, offsets[-1])
     return pa.table(
         {
             "user_id": user * 1_000_003,  # any int64 is an id

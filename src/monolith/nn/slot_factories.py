@@ -113,7 +113,7 @@ class CollectingFactory:
                 rows.combiners,
                 config.occurrence_threshold,
                 config.expire_time,
-                frozenset(rows.asked),
+                rows.is_asked,
             )
         return found
 
@@ -124,7 +124,7 @@ class _Collected:
     def __init__(self, batch_size: int, device: torch.device | str) -> None:
         self.slices: list[SliceConfig] = []
         self.combiners: dict[str, Combiner] = {}
-        self.asked: set[str] = set()
+        self.is_asked = False
         self._batch_size, self._device = batch_size, device
         self._leaves: dict[str, torch.Tensor] = {}
 
@@ -141,7 +141,7 @@ class _Collected:
         return torch.zeros(shape, device=self._device) + 0 * self._leaf(name).sum()
 
     def rows(self, name: str) -> torch.Tensor:
-        self.asked.add(name)
+        self.is_asked = True
         return self._leaf(name)
 
     def lengths(self, name: str) -> torch.Tensor | None:
@@ -299,7 +299,7 @@ class _LookedUp:
         return self._whole(name)[..., start:end]
 
     def _whole(self, name: str) -> torch.Tensor:
-        if name not in self._table.with_rows:
+        if not self._table.with_rows:
             return self._embedded.whole(name)
         if name not in self._combined:
             combiner, ids = self._table.feature_to_combiners[name], self._embedded.ids[name]
@@ -307,7 +307,7 @@ class _LookedUp:
         return self._combined[name]
 
     def rows(self, name: str) -> torch.Tensor:
-        if name not in self._table.with_rows:
+        if not self._table.with_rows:
             raise ValueError(
                 "[FeatureColumn.get_all_embeddings_concat] expected it where the slots were "
                 f"collected too, got it now only (feature {name!r}); call it in every call of the "

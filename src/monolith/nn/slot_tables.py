@@ -90,7 +90,7 @@ class SlotTable:
         feature_to_combiners: of each column.
         occurrence_threshold: occurrences before an id gets a row.
         expire_time: days that a row lives after its last update.
-        with_rows: columns whose rows are asked for one by one, not combined only.
+        with_rows: rows of a column are asked for one by one, so that all columns have them.
     """
 
     slice_configs: Sequence[SliceConfig]
@@ -100,7 +100,7 @@ class SlotTable:
     feature_to_combiners: Mapping[str, Combiner]
     occurrence_threshold: int = 0
     expire_time: int = 36_500
-    with_rows: frozenset[str] = frozenset()
+    with_rows: bool = False
 
     def instance(self) -> HashTableConfigInstance:
         """The table in the words of the reference system."""
@@ -123,7 +123,7 @@ class SlotTable:
         owner, found = None, []
         for name in self.feature_names:
             combiner = self.feature_to_combiners[name]
-            if name in self.with_rows:
+            if self.with_rows:
                 how, length = "rows", 0
             else:
                 how, length = _COMBINERS[type(combiner)], combiner.max_seq_length

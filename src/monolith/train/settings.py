@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 __all__ = ["AUTO", "EarlyStop", "TrainSettings"]
 
@@ -80,7 +79,7 @@ class TrainSettings:
     eval_every: int = 0
     early_stop: EarlyStop | None = None
     evict_every: int = 0
-    keep_dir: str | Path | None = None
+    keep_dir: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("accumulate", 1), ("log_every", 0), ("eval_every", 0)):

@@ -1,5 +1,6 @@
 """Values of settings: from the text of a flag or variable, and from what a file holds."""
 
+import contextlib
 import enum
 import types
 from typing import Any, Literal, Union, get_args, get_origin
@@ -16,9 +17,9 @@ def is_known(hint: Any) -> bool:
         >>> is_known(int | None), is_known(list[tuple[int, str]]), is_known(complex)
         (True, False, False)
     """
-    inner = _inner(hint)
-    if inner is not None:
-        return is_known(inner)
+    members = _members(hint)
+    if members:
+        return all(map(is_known, members))
     if get_origin(hint) in (list, tuple):
         return all(each is ... or _is_plain(each) for each in get_args(hint))
     return _is_plain(hint)
@@ -36,9 +37,9 @@ def name_of(hint: Any) -> str:
         >>> name_of(list[int]), name_of(Literal["a", "b"]), name_of(bool | None)
         ('a list of int', "one of 'a', 'b'", 'true or false, or none')
     """
-    inner = _inner(hint)
-    if inner is not None:
-        return f"{name_of(inner)}, or none"
+    members = _members(hint)
+    if members:
+        return ", or ".join([name_of(each) for each in members] + ["none"] * _takes_none(hint))
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(repr, get_args(hint)))}"
     if get_origin(hint) in (list, tuple):
@@ -65,10 +66,10 @@ def converted(hint: Any, value: Any, *, is_text: bool) -> Any:
         >>> converted(list[int], "1,2_000", is_text=True), converted(int | None, 5, is_text=False)
         ([1, 2000], 5)
     """
-    inner = _inner(hint)
-    if inner is not None:
+    members = _members(hint)
+    if members:
         is_none = value is None or (isinstance(value, str) and value.lower() == "none")
-        return None if is_none else converted(inner, value, is_text=is_text)
+        return None if is_none and _takes_none(hint) else _first_of(members, value, is_text)
     if get_origin(hint) in (list, tuple):
         return _list(hint, value, is_text)
     if get_origin(hint) is Literal:
@@ -79,12 +80,22 @@ def converted(hint: Any, value: Any, *, is_text: bool) -> Any:
     return _plain(hint, value, is_text)
 
 
-def _inner(hint: Any) -> Any:
-    """`int` of `int | None`; None for other types."""
-    if get_origin(hint) not in (Union, types.UnionType):
-        return None
-    others = [each for each in get_args(hint) if each is not type(None)]
-    return others[0] if len(others) == 1 else None
+def _members(hint: Any) -> list[Any]:
+    """`int` and `str` of `int | str | None`; none of other types."""
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    return [each for each in get_args(hint) if each is not type(None)] if is_union else []
+
+
+def _takes_none(hint: Any) -> bool:
+    return type(None) in get_args(hint)
+
+
+def _first_of(members: list[Any], value: Any, is_text: bool) -> Any:
+    """As the first of several types that takes the value."""
+    for member in members[:-1]:
+        with contextlib.suppress(ValueError):
+            return converted(member, value, is_text=is_text)
+    return converted(members[-1], value, is_text=is_text)
 
 
 def _list(hint: Any, value: Any, is_text: bool) -> Any:
