@@ -98,3 +98,13 @@ def test_other_threads_leave_signals_alone():
             return signal.getsignal(signal.SIGINT)
 
     assert Call(look).result() == before
+
+
+def test_a_process_that_ignores_ctrl_c_goes_on_to_do_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Trainer(Counting(), TrainSettings(steps=5)) as trainer:
+            result = trainer.fit(hooks=[Press(3)])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result.ended == "steps"

@@ -118,6 +118,26 @@ def test_steps_bound_what_is_read():
     assert [int(batch.label) for batch in batches] == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_data_that_the_trainer_has_opened_are_closed_by_it(prefetch):
+    closed = []
+
+    class Opened(Counting):
+        def source(self, mode):
+            return Data()
+
+    class Data:
+        def __iter__(self):
+            try:
+                yield from counted(10)
+            finally:
+                closed.append(True)
+
+    with Trainer(Opened(), TrainSettings(steps=2, prefetch=prefetch)) as trainer:
+        trainer.fit()
+        assert closed == [True]
+
+
 def failing(number):
     """Batches, and then an error."""
     yield from counted(number)

@@ -15,6 +15,8 @@ __all__ = ["Interrupt"]
 class Interrupt:
     """Notes Ctrl-C inside of its block, on the main thread; elsewhere it does nothing.
 
+    A process that ignores Ctrl-C, as one in the background of a shell may, goes on to do so.
+
     Args:
         tell: called at the first Ctrl-C, in the signal handler.
 
@@ -28,8 +30,9 @@ class Interrupt:
         self._previous: Any = None
 
     def __enter__(self) -> "Self":
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        if threading.current_thread() is threading.main_thread() and not is_ignored:
+            self._previous = signal.signal(signal.SIGINT, self._handle) or signal.SIG_DFL
         return self
 
     def __exit__(

@@ -128,7 +128,10 @@ class Trainer:
             self.result = fit.run([*self.hooks, *hooks, *self.task.hooks()])
         finally:
             self._running = None
-            self._left = (batches, fit.left) if batches is given else (None, [])
+            if batches is given:
+                self._left = batches, fit.left
+            elif hasattr(batches, "close"):
+                batches.close()  # nobody else has it: what it keeps open goes now
         return self.result
 
     def evaluate(self, source: Iterable[Batch] | None = None) -> dict[str, float]:
