@@ -9,6 +9,7 @@ Example:
 """
 
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,24 +21,26 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # What a task file needs, by the module that it comes from.
-_NAMES = {
-    "Adagrad": "embedding",
-    "Adam": "embedding",
-    "EmbeddingBag": "nn",
-    "FTRL": "embedding",
-    "Feature": "nn",
-    "Features": "nn",
-    "Inputs": "train",
-    "MinCount": "embedding",
-    "Mode": "train",
-    "RowWiseAdagrad": "embedding",
-    "SGD": "embedding",
-    "Segment": "embedding",
-    "Task": "train",
-    "TaskSettings": "train",
-    "TrainSettings": "train",
-    "Trainer": "train",
-}
+_NAMES = MappingProxyType(
+    {
+        "Adagrad": "embedding",
+        "Adam": "embedding",
+        "EmbeddingBag": "nn",
+        "FTRL": "embedding",
+        "Feature": "nn",
+        "Features": "nn",
+        "Inputs": "train",
+        "MinCount": "embedding",
+        "Mode": "train",
+        "RowWiseAdagrad": "embedding",
+        "SGD": "embedding",
+        "Segment": "embedding",
+        "Task": "train",
+        "TaskSettings": "train",
+        "TrainSettings": "train",
+        "Trainer": "train",
+    }
+)
 _MODULES = ("data", "embedding", "errors", "nn", "ops", "optim", "train", "util")
 
 __all__ = [

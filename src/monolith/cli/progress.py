@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainProgress", "words_of"]
 
-_TITLES = {"auc": "AUC", "log_loss": "log loss"}
+_TITLES = MappingProxyType({"auc": "AUC", "log_loss": "log loss"})
 _REFRESH_SECONDS = 0.1  # of the bar, at most so often
 
 

@@ -83,7 +83,7 @@ class Task(ABC):
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: Any = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
+        self.settings: Any = self.Settings() if settings is None else settings
 
     @property
     def name(self) -> str:
