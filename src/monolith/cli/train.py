@@ -27,6 +27,7 @@ __all__ = ["app", "train"]
 app = typer.Typer(add_completion=False)
 
 _LOG_EVERY = 20  # steps; somebody watches
+_LINE_SECONDS = 2.0
 
 
 @app.command(
@@ -62,7 +63,10 @@ def train(
     say("\n".join([f"task {made.__name__} of {task}", *(f"  {line}" for line in resolved.lines())]))
     how = _train_settings(resolved.value.train)
     with Trainer(made(resolved.value), how, servers or None) as trainer:
-        with TrainProgress(Console(stderr=True), how.steps, is_json=as_json) as progress:
+        console = Console(stderr=True)
+        with TrainProgress(
+            console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
+        ) as progress:
             result = trainer.fit(hooks=[_ProgressHook(progress)])
         if result.ended == "interrupted":
             _interrupted(result)
