@@ -39,6 +39,7 @@ STAGES = (
     "dlrm",
     "small_bag",
     "group",
+    "features",
     "packing",
     "input",
     "ahead",

@@ -170,6 +170,12 @@ TARGETS = (
     Target("step of 1,000 features at batch 1 [ms]", "trainer", 2, _field("median"), (), True),
     Target("step over 100 tables: x one table's", "group", 0.9, _ratio("one_table")),
     Target("step over 4 shards: x one table's", "shards", 0.85, _ratio("one_table")),
+    Target(
+        "step over 26 features: x time of one table's", "features", 1, _ratio("one_table"), (), True
+    ),
+    Target(
+        "step over 1,000 features of one id [ms]", "many_features", 2, _field("median"), (), True
+    ),
     Target("pack of 200 tensors: x torch.cat of flattened views", "pack", 2, _ratio("torch")),
     Target("unpack of 200 tensors: x slices and reshapes", "unpack", 1.5, _ratio("torch")),
     Target("layout, 100 features, both ways: x torch", "layout", 3, _ratio("torch")),

@@ -48,7 +48,9 @@ void init_features(nb::module_& module) {
   nb::class_<FeatureKeys>(module, "FeatureKeys").def_prop_ro("num_keys", &FeatureKeys::num_keys);
   nb::class_<FeatureSum>(module, "FeatureSum")
       .def_prop_ro("norm", [](const FeatureSum& self) { return self.norm(); })
-      .def("norm_of", [](const FeatureSum& self, size_t table) { return self.norm(table); }, "table"_a);
+      .def(
+          "norm_of", [](const FeatureSum& self, size_t table) { return self.norm(table); },
+          "table"_a);
   nb::class_<FeatureTables>(module, "FeatureTables")
       .def("__init__", construct, "tables"_a, "features"_a, "width"_a, nb::keep_alive<1, 2>())
       .def(
@@ -77,10 +79,9 @@ void init_features(nb::module_& module) {
           ReleaseGil(), "pieces"_a, "threads"_a)
       .def(
           "step",
-          [](const FeatureTables& self, FeatureSum& sum, Address rates,
-             const std::vector<uint32_t>& times, Address are_done, unsigned threads) {
-            self.step(sum, reinterpret_cast<const float*>(rates), times,
-                      reinterpret_cast<uint8_t*>(are_done), threads);
+          [](const FeatureTables& self, FeatureSum& summed, Address rates,
+             const std::vector<uint32_t>& times, unsigned threads) {
+            self.step(summed, reinterpret_cast<const float*>(rates), times, threads);
           },
-          ReleaseGil(), "sum"_a, "rates"_a, "times"_a, "are_done"_a, "threads"_a);
+          ReleaseGil(), "summed"_a, "rates"_a, "times"_a, "threads"_a);
 }

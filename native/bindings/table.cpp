@@ -230,8 +230,8 @@ void bind_bag_gradients(nb::class_<Table>& table) {
   table.def(
       "sum_bag_gradients",
       [](const Table& self, const std::vector<PieceTuple>& pieces, unsigned threads) {
-        return new GradientSum(self.sum_bag_gradients(
-            pieces_of(pieces, self.layout().dim()), threads));
+        return new GradientSum(
+            self.sum_bag_gradients(pieces_of(pieces, self.layout().dim()), threads));
       },
       ReleaseGil(), "pieces"_a, "threads"_a);
 }

@@ -30,7 +30,8 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t s
   std::fill_n(sizes_, num_counters, 0);
   cursors_ = take<uint32_t>(memory, num_counters);
   starts_ = take<uint32_t>(memory, (size_t{1} << bits_) + 1);
-  num_distinct_ = take<uint32_t>(memory, size_t{1} << bits_);
+  num_distinct_ = take<uint32_t>(memory, num_partitions());
+  std::fill_n(num_distinct_, num_partitions(), 0);  // until group(), for a call that failed before
   keys_ = take<int64_t>(memory, n);
   order_ = take<uint32_t>(memory, n);
   entries_ = take<Entry>(memory, n);
@@ -72,6 +73,11 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   const int64_t* keys = keys_ + first;
   uint32_t* order = order_ + first;
   Entry* entries = entries_ + first;
+  if (n == 1) {  // as in a small call of each of many tables
+    entries[0] = {keys[0], key_hash(keys[0]), nullptr, 0, kOld, first, 1};
+    num_distinct_[partition] = 1;
+    return;
+  }
   const size_t mask = std::bit_ceil(size_t{2} * n + 1) - 1;
   scratch.slots.assign(mask + 1, 0);  // distinct number + 1
   scratch.groups.resize(n);

@@ -18,8 +18,8 @@ struct Line;
 class Batch {
  public:
   // skipped: per occurrence, not zero to leave it out; may be null.
-  // salt: of the table, see place_of. depth: bits of the hash that tell most bins apart. memory: gives
-  // what the batch needs, takes all of it back at once, and outlives the batch.
+  // salt: of the table, see place_of. depth: bits of the hash that tell most bins apart. memory:
+  // gives what the batch needs, takes all of it back at once, and outlives the batch.
   Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
         unsigned num_threads, std::pmr::monotonic_buffer_resource& memory);
 
@@ -82,14 +82,14 @@ class Batch {
   const uint8_t* const skipped_;
   const uint64_t salt_;
   uint32_t bits_ = 0;
-  uint32_t bucket_bits_ = 0;            // a partition is a run of buckets, in which keys are placed
-  uint32_t* sizes_;         // (members, buckets)
-  uint32_t* cursors_;       // (members, buckets)
-  uint32_t* starts_;        // (partitions + 1,)
-  uint32_t* num_distinct_;  // (partitions,)
-  int64_t* keys_;           // of the occurrences, by bucket
-  uint32_t* order_;         // occurrences, by partition, then by key
-  Entry* entries_;          // by partition, from the place of its first occurrence on
+  uint32_t bucket_bits_ = 0;  // a partition is a run of buckets, in which keys are placed
+  uint32_t* sizes_;           // (members, buckets)
+  uint32_t* cursors_;         // (members, buckets)
+  uint32_t* starts_;          // (partitions + 1,)
+  uint32_t* num_distinct_;    // (partitions,)
+  int64_t* keys_;             // of the occurrences, by bucket
+  uint32_t* order_;           // occurrences, by partition, then by key
+  Entry* entries_;            // by partition, from the place of its first occurrence on
 };
 
 }  // namespace monolith

@@ -51,10 +51,12 @@ BagGradients::Term BagGradients::term(uint32_t i) const noexcept {
   const float* grads = row(i);
   const auto offset = static_cast<size_t>(grads - piece.grads.data);
   if (piece.winners != nullptr) {
-    return {grads, piece.winners + offset / piece.grads.stride * dim_, 1.0f, static_cast<int32_t>(key)};
+    return {grads, piece.winners + offset / piece.grads.stride * dim_, 1.0f,
+            static_cast<int32_t>(key)};
   }
   if (piece.bags.weights != nullptr) return {grads, nullptr, piece.bags.weights[key], 0};
-  return {grads, nullptr, piece.bags.has_factors() ? factors_[p][offset / piece.grads.stride] : 1.0f, 0};
+  return {grads, nullptr,
+          piece.bags.has_factors() ? factors_[p][offset / piece.grads.stride] : 1.0f, 0};
 }
 
 void BagGradients::sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
@@ -83,7 +85,8 @@ void BagGradients::write_out(const Kernels& kernels, float* out) const noexcept 
 GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Kernels& kernels,
                          uint64_t salt, uint32_t depth, unsigned threads,
                          std::pmr::monotonic_buffer_resource* memory)
-    : memory_(memory != nullptr ? *memory : own_.emplace()),
+    : own_(memory == nullptr ? std::make_unique<std::pmr::monotonic_buffer_resource>() : nullptr),
+      memory_(memory == nullptr ? *own_ : *memory),
       pieces_(std::uninitialized_copy(pieces.begin(), pieces.end(),
                                       take<BagPiece>(memory_, pieces.size())) -
                   pieces.size(),

@@ -2,8 +2,8 @@
 // out: the gradient of an occurrence is that of its bag times a factor, or a choice of its columns.
 #pragma once
 
+#include <memory>
 #include <memory_resource>
-#include <optional>
 #include <span>
 
 #include "ops/batch.h"
@@ -89,7 +89,7 @@ class GradientSum {
   }
   void add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept;
 
-  std::optional<std::pmr::monotonic_buffer_resource> own_;
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> own_;
   std::pmr::monotonic_buffer_resource& memory_;
   const std::span<const BagPiece> pieces_;
   const size_t dim_;

@@ -37,18 +37,18 @@ size_t bags_per_row(const Feature& feature) noexcept {
 // Tables that follow each other, as many as have few keys, with memory for their sums.
 struct Run {
   size_t first, last;
-  size_t n;  // keys
+  size_t n;  // keys, and what the tables cost
   std::pmr::monotonic_buffer_resource* memory;
 };
 
 void add_table(std::vector<Run>& runs, size_t table, size_t num_keys) {
-  constexpr size_t kRunKeys = 256, kRunTables = 64;
-  if (!runs.empty() && runs.back().n + num_keys <= kRunKeys &&
-      table - runs.back().first < kRunTables) {
+  constexpr size_t kRunCost = 512;
+  const size_t cost = num_keys + kPartKeys;
+  if (!runs.empty() && runs.back().n + cost <= kRunCost) {
     runs.back().last = table;
-    runs.back().n += num_keys;
+    runs.back().n += cost;
   } else {
-    runs.push_back({table, table, num_keys, nullptr});
+    runs.push_back({table, table, cost, nullptr});
   }
 }
 
@@ -119,14 +119,18 @@ void FeatureTables::lookup(const FeatureKeys& keys, float* out, bool initial,
                            unsigned threads) const {
   std::vector<Range> ranges;
   for (size_t f = 0; f < features_.size(); ++f) add_ranges(ranges, f, keys.bags(f));
+  // Neighbours lie in the same lines of the output: a thread takes some of them together.
+  const size_t claim = std::clamp<size_t>(ranges.size() / (8 * threads), 1, 64);
   std::atomic<size_t> next{0};
   Team::run(threads, [&](Team& team, unsigned) {
     team.attempt([&] {
-      for (size_t r; (r = next++) < ranges.size() && !team.has_failed();) {
-        const auto [f, first, last] = ranges[r];
-        const Feature& feature = features_[f];
-        tables_[feature.table]->lookup_some_bags(keys.bags(f), first, last, {initial, nullptr},
-                                                 rows_of(feature, out));
+      for (size_t at; (at = next.fetch_add(claim)) < ranges.size() && !team.has_failed();) {
+        for (size_t r = at; r < std::min(at + claim, ranges.size()); ++r) {
+          const auto [f, first, last] = ranges[r];
+          const Feature& feature = features_[f];
+          tables_[feature.table]->lookup_some_bags(keys.bags(f), first, last, {initial, nullptr},
+                                                   rows_of(feature, out));
+        }
       }
     });
   });
@@ -169,12 +173,13 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
 }
 
 void FeatureTables::step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
-                         uint8_t* are_done, unsigned threads) const {
+                         unsigned threads) const {
   std::vector<TableStep> steps;
+  std::vector<uint8_t> are_done(tables_.size());
   for (size_t t = 0; t < tables_.size(); ++t) {
     GradientSum* own = sum.sums_[t];
     if (own != nullptr) {
-      steps.push_back({tables_[t], own, rates, times[t], are_done + t, own->grads().size()});
+      steps.push_back({tables_[t], own, rates, times[t], &are_done[t], own->grads().size()});
     }
     rates += tables_[t]->layout().segments().size();
   }

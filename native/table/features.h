@@ -2,8 +2,8 @@
 //
 //   out (batch, width)   | user: sum | item: mean | item: first 2 ids, a row each |
 //
-// Features of one table follow each other, so that threads share all of the work and equal keys of a
-// table are brought together once.
+// Features of one table follow each other, so that threads share all of the work and equal keys of
+// a table are brought together once.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct FeatureIds {
 // The bags of one batch. Borrows the ids; owns what a limit has changed.
 class FeatureKeys {
  public:
-  // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or do not end with
-  // the keys.
+  // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or do not end
+  // with the keys.
   FeatureKeys(std::span<const Feature> features, const FeatureIds& ids);
   FeatureKeys(const FeatureKeys&) = delete;
   FeatureKeys& operator=(const FeatureKeys&) = delete;
@@ -96,13 +96,13 @@ class FeatureTables {
     const FeatureKeys* keys;
     const float* grads;  // (batch, width)
   };
-  // Keys and gradients are borrowed while the sum lives. Of equal keys, those of the first piece come
-  // first, and in a piece those of the first feature.
+  // Keys and gradients are borrowed while the sum lives. Of equal keys, those of the first piece
+  // come first, and in a piece those of the first feature.
   std::unique_ptr<FeatureSum> sum(std::span<const Piece> pieces, unsigned threads) const;
 
   // step_tables of the tables that have keys. rates: of the first table's segments, then of the
-  // second's, and so on; times, are_done: of each table.
-  void step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times, uint8_t* are_done,
+  // second's, and so on; times: of each table.
+  void step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
             unsigned threads) const;
 
  private:

@@ -9,12 +9,13 @@
 
 namespace monolith {
 
+constexpr size_t kPartKeys = 8;  // a table costs a call about as much as so many keys
+
 // work(part, threads) for each part, which has n keys: side by side, the largest first. A part is
 // done by all threads together where it is large, and one thread would be left with it.
 template <typename Part, typename Work>
 void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
-  constexpr size_t kPartKeys = 8;  // a part costs about as much as so many keys
   threads = std::max(1u, threads);
   const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
   const auto largest = std::max_element(parts.begin(), parts.end(), is_smaller);
@@ -33,7 +34,6 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work) {
     num_left -= part.n;
   }
   std::atomic<size_t> next{num_done};
-  num_left += kPartKeys * (parts.size() - num_done);
   Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned) {
     team.attempt([&] {
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);

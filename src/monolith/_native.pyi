@@ -362,6 +362,32 @@ class TableGroup:
         threads: int,
     ) -> tuple[int, int, int, int]: ...
 
+class FeatureKeys:
+    @property
+    def num_keys(self) -> int: ...
+
+class FeatureSum:
+    @property
+    def norm(self) -> float: ...
+    def norm_of(self, table: int) -> float: ...
+
+class FeatureTables:
+    def __init__(
+        self, tables: list[Table], features: Sequence[tuple[str, int, str, int, int]], width: int
+    ) -> None: ...
+    def lookup(
+        self,
+        keys: int,
+        num_keys: int,
+        splits: int,
+        batch: int,
+        out: int,
+        initial: bool,
+        threads: int,
+    ) -> FeatureKeys: ...
+    def sum(self, pieces: Sequence[tuple[FeatureKeys, int]], threads: int) -> FeatureSum: ...
+    def step(self, summed: FeatureSum, rates: int, times: Sequence[int], threads: int) -> None: ...
+
 class TouchedKeySet:
     def __init__(self, capacity: int, concurrency_level: int) -> None: ...
     @property

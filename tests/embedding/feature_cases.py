@@ -34,6 +34,7 @@ FEATURES = [
     BagFeature("tags", "half", "mean", max_length=3),
     BagFeature("latest", "user", "first", max_length=1),
 ]
+NAMES = tuple(feature.name for feature in FEATURES)
 WIDTH = 5 + 4 + 4 + 2 * 5 + 3 + 2 + 4
 
 
@@ -57,7 +58,7 @@ def small_bags(make=Table, **options):
     return make_bags(make, configs, [BagFeature("x", "a"), BagFeature("y", "b")])
 
 
-def one_batch(seed, size=6, most=4, names=tuple(feature.name for feature in FEATURES)):
+def one_batch(seed, size=6, most=4, names=NAMES):
     """Ids from -9 to 8 of each feature, up to `most` of a sample."""
     draw = torch.Generator().manual_seed(seed)
     ids = {}

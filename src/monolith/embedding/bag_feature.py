@@ -7,7 +7,7 @@ from monolith.embedding.arguments import as_integer
 from monolith.embedding.ids import as_keys
 from monolith.ops import Ragged
 
-__all__ = ["COMBINERS", "BagFeature", "check_ids", "columns_of"]
+__all__ = ["BagFeature", "COMBINERS", "check_ids", "columns_of"]
 
 COMBINERS = ("sum", "mean", "sqrtn", "first")
 """What becomes of a sample's rows: one row, or with "first" the rows of the first ids."""

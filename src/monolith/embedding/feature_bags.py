@@ -24,8 +24,8 @@ class FeatureBags:
     """Features over tables, for a model that reads all of them in every batch.
 
     A lookup is one call for all features; backward sums the gradients of equal keys of each table
-    in one call, and a step of `monolith.optim.Optimizer` updates all tables in one call. What backward
-    and step mean is as for `monolith.nn.EmbeddingBag` (docs/drop_in.md): a module shows the
+    in one call, and a step of `monolith.optim.Optimizer` updates all tables in one call. Backward
+    and step mean what they do for `monolith.nn.EmbeddingBag` (docs/drop_in.md): a module shows the
     optimizer its `queue`, and torch the anchor of it.
 
     Lookups may run beside each other and beside a step; one thread trains at a time.

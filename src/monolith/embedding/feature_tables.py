@@ -4,10 +4,11 @@ Native tables share one call of the core each way. Tables that are sharded, reco
 view or written in Python go one by one through their pooled verbs, to the same bits.
 """
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FeatureBatch", "FeatureItem", "FeatureSum", "FeatureTables"]
 
-_ID_TYPES = {torch.int64, torch.int32}
-_NO_KEYS = torch.empty(0, dtype=torch.int64, device="cpu")
+_ID_TYPES = frozenset((torch.int64, torch.int32))
 _dtype_of = operator.attrgetter("dtype")
-_KEYS_OF_TABLE = 8  # a table costs a call about as much as so many keys
 _VERB = "apply_bag_gradients"
 
 
@@ -101,12 +100,16 @@ class FeatureTables:
         by_table = sorted(self.features, key=lambda feature: numbers[feature.table])
         fused = [f for f in by_table if cores[numbers[f.table]] is not None]
         plain = [f for f in by_table if cores[numbers[f.table]] is None]
-        self._names = [feature.name for feature in fused]
+        names = [feature.name for feature in fused]
+        # In one call. The first one twice, for a single name would give no tuple.
+        pick: Any = operator.itemgetter(*names[:1], *names) if names else tuple
+        self._pick: Callable[[Mapping[str, Ragged]], tuple[Ragged, ...]] = pick
         self._fused_tables = [number for number, core in enumerate(cores) if core is not None]
         self._core = self._make_core([core for core in cores if core is not None], fused)
         self._plain = PlainFeatures(self.tables, plain, self.columns)
         sizes = [len(segments_of(table.config)) for table in self.tables]
-        self._segments = [slice(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
+        starts = itertools.accumulate(sizes, initial=0)
+        self._segments = [slice(first, end) for first, end in itertools.pairwise(starts)]
         self._rates: list[float] = []
         self._fused_rates = empty(0)
         self._clocks = {id(table._clock): table for table in self.tables}
@@ -132,6 +135,12 @@ class FeatureTables:
         self._closed = name
         self._core = None  # it would keep the closed table's memory
 
+    def _open(self, verb: str) -> "OpenCore[_native.FeatureTables | None]":
+        """The core for one call, also if a table is closed meanwhile; None: it has no features."""
+        core = self._core
+        self.check_open(f"[FeatureBags.{verb}]")
+        return OpenCore(core, verb, owner="FeatureBags")
+
     def check_open(self, where: str) -> None:
         """Refuse a call after a table was closed."""
         if self._closed is not None:
@@ -139,19 +148,17 @@ class FeatureTables:
                 f"{where} expected open tables, got a closed one (table {self._closed!r})"
             )
 
-    def _threads(self, num_keys: int) -> int:
-        return default_threads(max(num_keys, _KEYS_OF_TABLE * len(self.tables)))
-
     def lookup(self, ids: Mapping[str, Ragged], missing: str) -> tuple[torch.Tensor, FeatureBatch]:
         """`FeatureBags.lookup`, and what backward needs of it."""
-        self.check_open("[FeatureBags.lookup]")
+        opened = self._open("lookup")
         if self._plain.features:
             check_ids(self.features, ids)
         initial = missing == "initial" and not self.tables[0]._is_serving
-        keys, splits, core = _NO_KEYS, _NO_KEYS, None
-        with OpenCore(self._core, "lookup", owner="FeatureBags") as tables:
+        core = None
+        with opened as tables:
             if tables is None:
                 out = empty(ids[self.features[0].name].num_rows, self.width)
+                keys = splits = empty(0, dtype=torch.int64)
             else:
                 keys, splits = self._joined(ids)
                 num_keys, batch = keys.numel(), splits.shape[1] - 1
@@ -163,7 +170,7 @@ class FeatureTables:
                     batch,
                     out.data_ptr(),
                     initial,
-                    self._threads(num_keys),
+                    default_threads(num_keys),
                 )
         bags = self._plain.lookup(ids, out, initial)
         num_keys = sum([one.num_keys for one in bags]) + (0 if core is None else core.num_keys)
@@ -172,11 +179,11 @@ class FeatureTables:
     def _joined(self, ids: Mapping[str, Ragged]) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the ids and row splits of the features in the core, checked.
 
-        With a thousand features every attribute counts: what torch refuses, or what comes out wrong,
-        is looked at feature by feature.
+        With a thousand features every attribute counts: only if torch refuses them, or makes
+        something else of them, they are looked at one by one.
         """
         try:
-            given = [ids[name] for name in self._names]
+            given = self._pick(ids)[1:]
             values = [ragged.values for ragged in given]
             keys = torch.cat(values)
             splits = torch.stack([ragged.row_splits for ragged in given])
@@ -191,14 +198,13 @@ class FeatureTables:
 
     def sum(self, items: Sequence[FeatureItem]) -> FeatureSum:
         """The gradients of equal keys added up, table by table, and their norm."""
-        self.check_open("[FeatureBags.backward]")
         num_keys = sum([item.batch.num_keys for item in items])
         check_num_keys(self.tables[0].config, "sum_bag_gradients", num_keys)
         core = None
-        with OpenCore(self._core, "backward", owner="FeatureBags") as tables:
+        with self._open("backward") as tables:
             if tables is not None:
-                pieces = [(item.batch.core, item.gradients.data_ptr()) for item in items]
-                core = tables.sum(pieces, self._threads(num_keys))
+                pieces: Any = [(item.batch.core, item.gradients.data_ptr()) for item in items]
+                core = tables.sum(pieces, default_threads(num_keys))
         plain = self._plain.sum([(item.batch.bags, item.gradients) for item in items])
         if not plain:
             return FeatureSum(0.0 if core is None else core.norm, core, plain)
@@ -243,15 +249,13 @@ class FeatureTables:
 
     def step(self, summed: FeatureSum, times: list[int], num_keys: int) -> None:
         """One optimizer step per distinct key, with the rates of `set_rates`."""
-        are_done = torch.zeros(len(self._fused_tables), dtype=torch.bool, device="cpu")
-        with OpenCore(self._core, "step", owner="FeatureBags") as tables:
+        with self._open("step") as tables:
             if tables is not None and summed.core is not None:
                 tables.step(
                     summed.core,
                     self._fused_rates.data_ptr(),
                     [times[number] for number in self._fused_tables],
-                    are_done.data_ptr(),
-                    self._threads(num_keys),
+                    default_threads(num_keys),
                 )
         for number in summed.plain:
             rates = self._rates[self._segments[number]]

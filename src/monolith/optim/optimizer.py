@@ -267,8 +267,8 @@ def _queues_of(given: list[torch.nn.Module]) -> list[_Queue]:
         if counts[id(table)] > 1:
             raise ValueError(
                 f"[Optimizer] expected every table in one queue, got one in {counts[id(table)]}: a "
-                f"step would update it as often (table {table.name!r}); read it by one FeatureBags, "
-                "or by modules that share it"
+                f"step would update it as often (table {table.name!r}); read it by one "
+                "FeatureBags, or by modules that share it"
             )
     if not queues:
         raise ValueError(
