@@ -18,8 +18,8 @@ from benchmarks.processes import PEERS, WorkerProcess
 from benchmarks.stage import Options, run_stage
 
 ROUNDS = (("monolith", "dense", "fbgemm"), ("monolith", "tfra"))
-_ROWS, _QUICK_ROWS = 1_000_000, 5_000
-_QUICK_BATCH = 256
+_ROWS, _QUICK_ROWS = 1_000_000, 2_000
+_QUICK_BATCH = 64
 _SAMPLE_SECONDS, _QUICK_SECONDS = 1.5, 0.1
 
 

@@ -103,11 +103,14 @@ def test_a_bad_line_is_named(tmp_path, line, message):
         read_ratings(path)
 
 
-def test_a_second_file_is_refused(tmp_path):
-    path = write(tmp_path, RATINGS, "u.data")
-    ranker = Likes(LikesSettings(data={"train": path, "eval": path}))
-    with pytest.raises(ValueError, match=r"\[Likes\] expected one file, .* got eval too"):
-        ranker.source(ml.Mode.TRAIN)
+def test_another_file_may_be_evaluated(tmp_path):
+    paths = {}
+    for mode, first in (("train", 0), ("eval", 100)):
+        (tmp_path / mode).mkdir()
+        ratings = [(1, first + n, 5, n) for n in range(10)]
+        paths[mode] = write(tmp_path / mode, ratings, "u.data")
+    (batch,) = Likes(LikesSettings(data=paths)).source(ml.Mode.EVAL)
+    assert batch.features["item"].to_lists() == [[109]]
 
 
 def test_without_a_path_the_flag_is_named():

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 
 from monolith.data.columns import Columns, is_list
 from monolith.data.convert import BadSamples
-from monolith.data.csv_format import CsvFormat
 from monolith.data.file_source import FileFormat, FileReader, Raw, schema_of
 from monolith.data.files import DataFile, Paths, find_files, naming
 from monolith.data.parquet_format import ArrowFormat, ParquetFormat
 from monolith.data.record_format import RecordFormat
 from monolith.data.record_writer import RecordWriter
-from monolith.data.text_format import JsonLinesFormat, compression_of
+from monolith.data.text_format import CsvFormat, JsonLinesFormat
+from monolith.data.text_lines import compression_of
 
 __all__ = ["FORMAT_NAMES", "RawFiles", "finite", "format_name_of", "make_format", "write_rows"]
 

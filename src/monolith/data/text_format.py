@@ -1,105 +1,29 @@
-"""Files of lines, and JSON lines; positions are bytes of the (uncompressed) text."""
+"""CSV and JSON lines; positions are bytes of the (uncompressed) text."""
 
+import contextlib
+import csv
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from monolith.data.columns import Columns, is_untyped
+from monolith.data.columns import Columns, is_list, is_untyped
 from monolith.data.convert import BadSamples, Origin
 from monolith.data.file_source import Raw
 from monolith.data.files import DataFile
+from monolith.data.list_cells import are_lists, to_lists
 from monolith.data.prefetch import PartsAhead
+from monolith.data.text_lines import Text, bad_text
 from monolith.errors import DataLossError
 
-__all__ = ["JsonLinesFormat", "LineReader", "Text", "bad_text", "compression_of"]
+__all__ = ["CsvFormat", "JsonLinesFormat"]
 
-_BLOCK = 1 << 22  # bytes of text
-_MAX_LINE = 1 << 28
-_COMPRESSIONS = (
-    (".gz", "gzip"),
-    (".bz2", "bz2"),
-    (".zst", "zstd"),
-    (".lz4", "lz4"),
-    (".br", "brotli"),
-)
+_UNIT = b"\x1f"  # stands for a separator of several characters
 _Parse = Callable[[bytes, Origin], pa.Table]
-
-
-def compression_of(path: str) -> str | None:
-    """How a file is compressed, by the end of its name."""
-    return next((name for end, name in _COMPRESSIONS if path.lower().endswith(end)), None)
-
-
-class Text:
-    """The bytes of a file, cut at ends of lines; not inside of quoted values where it has some."""
-
-    def __init__(self, file: DataFile, position: int, quoted: "re.Pattern[bytes] | None") -> None:
-        self._file, self._quoted = file, quoted
-        self._raw = file.open()
-        compression = compression_of(file.path)
-        self._stream = self._raw
-        if compression is not None:
-            self._stream = pa.CompressedInputStream(self._raw, compression)
-            self._skip(position)
-        else:
-            self._raw.seek(position)
-        self.position = position
-        self._rest = b""
-
-    def _skip(self, count: int) -> None:
-        while count > 0:
-            got = len(self._stream.read(min(count, _BLOCK)))
-            if got == 0:
-                raise DataLossError(f"[data] {self._file.path!r} is shorter than it was")
-            count -= got
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the file that were read."""
-        return min(self._file.size, int(self._raw.tell()))
-
-    def read(self) -> bytes:
-        """Some lines; nothing at the end. Where they end depends on where they begin alone.
-
-        So blocks are the same after a restart, and files that are read in turns keep their turns.
-        """
-        data, size = self._rest, _BLOCK
-        while True:
-            more: bytes = self._stream.read(size - len(data))
-            data += more
-            if more and len(data) < size:
-                continue
-            end = self._last_end(data) if more else len(data)
-            if end or not more:
-                break
-            size += _BLOCK
-            if len(data) > _MAX_LINE:
-                raise DataLossError(
-                    f"[data] {self._file.path!r}: the line at byte {self.position} is longer than "
-                    f"{_MAX_LINE} bytes"
-                )
-        self._rest = data[end:]
-        self.position += end
-        return data[:end]
-
-    def _last_end(self, data: bytes) -> int:
-        """Where the last whole line ends; 0: there is none."""
-        end = data.rfind(b"\n") + 1
-        if self._quoted is None or data.count(b'"', 0, end) % 2 == 0:
-            return end
-        for begin, quote_end in reversed([each.span() for each in self._quoted.finditer(data)]):
-            if begin < end - 1 < quote_end:
-                end = data.rfind(b"\n", 0, begin + 1) + 1
-        return end
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
-        self._raw.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +35,7 @@ class _Parsed:
     num_bytes: int
 
 
-class LineReader:
+class _LineReader:
     """Parses the text of a file block by block."""
 
     def __init__(self, file: DataFile, text: Text, parse: _Parse, ahead: bool) -> None:
@@ -150,25 +74,183 @@ def _parsed(file: DataFile, text: Text, parse: _Parse) -> Iterator[_Parsed]:
         begin = text.position
 
 
-def bad_text(file: DataFile, begin: int, lines: bytes, error: Exception) -> DataLossError:
-    """Names the line of a file where Arrow counts rows and rows are lines, else the block."""
-    text, place = str(error), f"in the block at byte {begin}"
-    row = re.search(r"Row #(\d+): ", text)
-    if row is not None and b'"' not in lines:
-        is_row = [line.strip(b"\r") != b"" for line in lines.split(b"\n")]  # Arrow skips others
-        rows = [number for number, is_one in enumerate(is_row, 1) if is_one]
-        number = _lines_before(file, begin) + rows[int(row[1]) - 1]
-        text, place = text.replace(row[0], ""), f"line {number}"
-    return DataLossError(f"[data] {file.path!r}, {place}: {text}")
+@dataclass
+class CsvFormat:
+    """Columns are named by the first line of each file, or by `names`.
+
+    Args:
+        separator: between values; of one or several characters.
+        names: of all columns, where the file has no line of names.
+        types: of columns, Arrow types or their names; others are guessed from the first block of
+            the first file. Cells of lists are JSON arrays.
+        lists: separators of columns whose values are lists in another form, `{"genres": "|"}`.
+    """
+
+    separator: str = ","
+    names: Sequence[str] | None = None
+    types: Mapping[str, pa.DataType | str] = field(default_factory=dict)
+    lists: Mapping[str, str] = field(default_factory=dict)
+    name = "csv"
+    has_schema = True
+    _guessed: dict[str, pa.DataType] | None = None
+
+    def schema(self, file: DataFile) -> pa.Schema:
+        """See `FileFormat`."""
+        names, begin = self._header(file)
+        text = Text(file, begin, self._quoted())
+        lines, origin = text.read(), Origin(file.path, 0, begin)
+        text.close()
+        types = self._types()
+        try:
+            table = self._parser(names, types)(lines, origin)
+        except pa.ArrowInvalid as error:
+            raise bad_text(file, begin, lines, error) from error
+        for each in table.schema:
+            if each.name not in types or is_untyped(types[each.name]):
+                types[each.name] = self._guess(each, table.column(each.name))
+        self._guessed = types
+        return self._parser(names, self._types())(lines, origin).schema
+
+    def _guess(self, each: pa.Field, values: pa.ChunkedArray) -> pa.DataType:
+        if pa.types.is_binary(each.type):  # text that is no UTF-8; as a string it is refused
+            return pa.string()
+        if pa.types.is_string(each.type) and each.name not in self.lists and are_lists(values):
+            kind, nowhere = pa.list_(pa.null()), Origin("", 0)
+            with contextlib.suppress(DataLossError):
+                return to_lists(each.name, values, kind, nowhere, use_threads=False).type
+        return each.type
+
+    def _types(self) -> dict[str, pa.DataType]:
+        guessed = {k: v for k, v in (self._guessed or {}).items() if not pa.types.is_null(v)}
+        given = {
+            name: pa.type_for_alias(kind) if isinstance(kind, str) else kind
+            for name, kind in self.types.items()
+        }
+        return {**guessed, **given}
+
+    def _quoted(self) -> "re.Pattern[bytes]":
+        """Values in quotes, which begin where a value begins; the last one may not end."""
+        separator = re.escape(self.separator.encode())
+        return re.compile(rb"(?:\A|[\n\r]|" + separator + rb')"[^"]*(?:""[^"]*)*"?')
+
+    def _parser(
+        self, names: list[str], types: dict[str, pa.DataType], use_threads: bool = False
+    ) -> "_CsvParser":
+        return _CsvParser(self.separator, names, types, self.lists, use_threads)
+
+    def _header(self, file: DataFile) -> tuple[list[str], int]:
+        """Names of the columns, and where the samples begin."""
+        if self.names is not None:
+            return list(self.names), 0
+        text = Text(file, 0, None)
+        line, newline, _ = text.read().partition(b"\n")
+        text.close()
+        try:
+            header = line.decode("utf-8-sig").strip("\r")
+        except UnicodeDecodeError as error:
+            raise DataLossError(
+                f"[data] {file.path!r}, in the line of names: expected UTF-8, got {error}"
+            ) from error
+        if len(self.separator) > 1:
+            names = header.split(self.separator)
+        else:
+            names = next(csv.reader([header], delimiter=self.separator), [])
+        return [name.strip() for name in names], len(line) + len(newline)
+
+    def open(
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
+    ) -> _LineReader:
+        """See `FileFormat`."""
+        names, begin = self._header(file)
+        if self._guessed is None:
+            self.schema(file)
+        text = Text(file, max(position, begin), self._quoted())
+        return _LineReader(file, text, self._parser(names, self._types(), ahead), ahead)
 
 
-def _lines_before(file: DataFile, position: int) -> int:
-    text, count = Text(file, 0, None), 0
-    while text.position < position:
-        begin = text.position
-        count += text.read()[: position - begin].count(b"\n")
-    text.close()
-    return count
+@dataclass(frozen=True, slots=True)
+class _CsvParser:
+    """Some lines as a table. A value of nothing is missing; one of two quotes is empty."""
+
+    separator: str
+    names: list[str]
+    types: dict[str, pa.DataType]
+    lists: Mapping[str, str]
+    use_threads: bool
+
+    def __call__(self, lines: bytes, origin: Origin) -> pa.Table:
+        in_text = {*self.lists, *(name for name, kind in self.types.items() if is_list(kind))}
+        plain = {**self.types, **dict.fromkeys(in_text, pa.string())}
+        if not lines:
+            return pa.schema([(n, plain.get(n, pa.null())) for n in self.names]).empty_table()
+        table = self._strings(lines, self._read(lines, pa.csv.ConvertOptions(column_types=plain)))
+        for name in in_text.intersection(table.column_names):
+            lists = self._lists(name, table.column(name), origin)
+            table = table.set_column(table.schema.get_field_index(name), name, lists)
+        return table
+
+    def _read(self, lines: bytes, options: pa.csv.ConvertOptions) -> pa.Table:
+        try:
+            return self._read_with(lines, options, self.use_threads)
+        except pa.ArrowInvalid:
+            return self._read_named(lines, options)
+
+    def _read_named(self, lines: bytes, options: pa.csv.ConvertOptions) -> pa.Table:
+        """On one thread, where an error names the row; it names the column here."""
+        try:
+            return self._read_with(lines, options, False)
+        except pa.ArrowInvalid as error:
+            text = str(error).replace(_UNIT.decode(), self.separator)
+            named = re.sub(
+                r"In CSV column #(\d+)", lambda m: f"column {self.names[int(m[1])]!r}", text
+            )
+            raise pa.ArrowInvalid(named) from error
+
+    def _read_with(
+        self, lines: bytes, options: pa.csv.ConvertOptions, use_threads: bool
+    ) -> pa.Table:
+        delimiter, has_quotes = self.separator, b'"' in lines
+        if len(delimiter) > 1:
+            lines, delimiter = lines.replace(delimiter.encode(), _UNIT), _UNIT.decode()
+        return pa.csv.read_csv(
+            pa.BufferReader(lines),
+            pa.csv.ReadOptions(
+                column_names=self.names, use_threads=use_threads, block_size=len(lines) + 1
+            ),
+            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=has_quotes),
+            options,
+        )
+
+    def _strings(self, lines: bytes, table: pa.Table) -> pa.Table:
+        """Strings are missing only if empty and without quotes: "NA" may be a country."""
+        names = [each.name for each in table.schema if pa.types.is_string(each.type)]
+        nulls = [each.name for each in table.schema if pa.types.is_null(each.type)]
+        if b'""' not in lines or not [*names, *nulls]:
+            for name in names:
+                strings = table.column(name)
+                strings = pc.if_else(pc.equal(strings, ""), None, strings)
+                table = table.set_column(table.column_names.index(name), name, strings)
+            return table
+        names += nulls
+        options = pa.csv.ConvertOptions(
+            include_columns=names, column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False,
+        )  # fmt: skip
+        exact = self._read(lines, options)
+        for name in names:
+            strings = exact.column(name)
+            if strings.null_count < len(strings):
+                table = table.set_column(table.column_names.index(name), name, strings)
+        return table
+
+    def _lists(
+        self, name: str, strings: pa.ChunkedArray, origin: Origin
+    ) -> pa.Array | pa.ChunkedArray:
+        kind = self.types.get(name)
+        if name not in self.lists and kind is not None:
+            return to_lists(name, strings, kind, origin, use_threads=self.use_threads)
+        lists = pc.split_pattern(strings, self.lists[name])
+        return lists.cast(kind) if kind is not None and is_list(kind) else lists
 
 
 @dataclass
@@ -218,10 +300,10 @@ class JsonLinesFormat:
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
-    ) -> LineReader:
+    ) -> _LineReader:
         """See `FileFormat`."""
         if self._guessed is None:
             self.schema(file)
         schema = self._guessed or self._given()
         text = Text(file, position, None)
-        return LineReader(file, text, lambda lines, _: self._parse(lines, schema, ahead), ahead)
+        return _LineReader(file, text, lambda lines, _: self._parse(lines, schema, ahead), ahead)
