@@ -9,7 +9,7 @@ from monolith.train.columns import TaskColumns
 from monolith.train.inputs import dense_matrix
 
 ONE_EACH = Ragged.from_lists([[3], [4]])
-COLUMNS = TaskColumns(["click"], ["hour"], ["user"])
+COLUMNS = TaskColumns(["click"], ["hour"])
 
 
 def batch(**features):
@@ -40,10 +40,6 @@ def test_a_prediction_needs_no_label():
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (
-            Batch({"item": ONE_EACH}),
-            "[Task.features] expected columns user of ids in the batch, got ids of item",
-        ),
         (batch(), "[Task.label] expected column 'click' in the batch, got user"),
         (
             batch(click=ONE_EACH),

@@ -1,6 +1,6 @@
 """`Features`: the tables of all features of a model, read together and trained together."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -187,6 +187,7 @@ class Features(torch.nn.Module):
         queues += self._row_queues.values()
         self.queues = torch.nn.ModuleList(_Held(queue) for queue in queues)
         self.columns: Mapping[str, slice] = {} if self._bags is None else self._bags.columns
+        self._row_names = [f.name for f in features if f.combiner == "rows"]
         self.slices = {f.name: slice_columns(configs[f.table]) for f in features}
         owners = {f.name for f in features if f.bias}
         self.with_bias = frozenset(f.name for f in features if f.table in owners)
@@ -213,18 +214,26 @@ class Features(torch.nn.Module):
 
     def read(self, ids: Mapping[str, Ragged], *, is_training: bool) -> Embedded:
         """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
-        if not self.features.keys() <= ids.keys():
-            lacking = [name for name in self.features if name not in ids]
+        self._check_has(self._row_names, ids)
+        if self._bags is None:
+            joined = torch.empty(ids[self._row_names[0]].num_rows, 0)
+            return Embedded(joined, self, ids, is_training=is_training)
+        missing = "initial" if is_training else "zeros"
+        try:
+            joined = self._bags.lookup(ids, missing=missing, is_trained=is_training)
+        except ValueError:
+            self._check_has(self.columns, ids)  # only now: of many features it takes a while
+            raise
+        return Embedded(joined, self, ids, is_training=is_training)
+
+    @staticmethod
+    def _check_has(names: Iterable[str], ids: Mapping[str, Ragged]) -> None:
+        lacking = [name for name in names if name not in ids]
+        if lacking:
             raise ValueError(
                 f"[Features] expected ids of {', '.join(lacking)}, got those of "
                 f"{', '.join(ids) or 'none'}"
             )
-        if self._bags is None:
-            joined = torch.empty(ids[next(iter(self.features))].num_rows, 0)
-        else:
-            missing = "initial" if is_training else "zeros"
-            joined = self._bags.lookup(ids, missing=missing, is_trained=is_training)
-        return Embedded(joined, self, ids, is_training=is_training)
 
     def rows(self, name: str, ids: Ragged, *, is_training: bool) -> torch.Tensor:
         """The rows of ids of a feature, one after another, float32 (num_ids, dim)."""

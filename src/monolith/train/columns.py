@@ -20,14 +20,10 @@ class TaskColumns:
     Args:
         labels: names.
         dense: names.
-        features: names; they are only checked.
     """
 
-    def __init__(
-        self, labels: Sequence[str], dense: Sequence[str], features: Sequence[str]
-    ) -> None:
-        self.labels, self.dense, self.features = tuple(labels), tuple(dense), tuple(features)
-        self._wanted = frozenset(features)
+    def __init__(self, labels: Sequence[str], dense: Sequence[str]) -> None:
+        self.labels, self.dense = tuple(labels), tuple(dense)
 
     def bind(self, batch: Batch, *, with_labels: bool = True) -> Batch:
         """The batch with labels and dense columns where the task looks for them.
@@ -39,7 +35,6 @@ class TaskColumns:
         Raises:
             ValueError: a column is missing, or has not one number for each sample.
         """
-        self._check_features(batch)
         labels = [name for name in self.labels if with_labels or name in batch.labels]
         is_bound = all(name in batch.labels for name in labels)
         if is_bound and all(name in batch.dense for name in self.dense):
@@ -53,14 +48,6 @@ class TaskColumns:
             dense={**{k: v for k, v in batch.dense.items() if k not in moved}, **dense},
             labels={**{k: v for k, v in batch.labels.items() if k not in moved}, **found},
         )
-
-    def _check_features(self, batch: Batch) -> None:
-        if not self._wanted <= batch.features.keys():
-            missing = [name for name in self.features if name not in batch.features]
-            raise ValueError(
-                f"[Task.features] expected columns {', '.join(missing)} of ids in the batch, got "
-                f"ids of {', '.join(batch.features) or 'none'}"
-            )
 
 
 def _numbers(batch: Batch, part: str, name: str) -> torch.Tensor:

@@ -96,7 +96,7 @@ class Trainer:
         self.optimizer = Optimizer([self.features, self.model], dense)
         self.scheduler = task.schedule(self.optimizer)
         self._labels = [task.label] if isinstance(task.label, str) else list(task.label)
-        self.columns = TaskColumns(self._labels, task.dense, list(self.features.features))
+        self.columns = TaskColumns(self._labels, task.dense)
         self.run = Run(global_step=0)
         self.result: FitResult | None = None
         self._running: Fit | None = None
