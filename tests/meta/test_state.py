@@ -7,6 +7,8 @@ from tests.meta.tree import modules
 
 # (module, name) -> why this state belongs to the process and not to an object.
 ALLOWED: dict[tuple[str, str], str] = {
+    ("monolith.checkpoint.state", "_ckpt_state_cache_lock"): "guards that cache",
+    ("monolith.checkpoint.state", "_ckpt_state_cache_map"): "states of directories, by step",
     ("monolith.embedding.gradient_queue", "_HANDLES"): "a handle is never used again",
     ("monolith.embedding.gradient_queue", "_QUEUES"): "compiled graphs name tables by a number",
     ("monolith.embedding.local_servers", "_PLACE"): "what `ps_device` selected, by thread and task",
