@@ -1,5 +1,10 @@
 """Checkpoints: a whole run on disk, complete or invisible (docs/checkpoints.md)."""
 
+from monolith.checkpoint.cut import CheckpointCut, take_cut
+from monolith.checkpoint.files import remove_checkpoint
+from monolith.checkpoint.find import existing_checkpoints, find_checkpoint
+from monolith.checkpoint.reader import Checkpoint, open_checkpoint
+from monolith.checkpoint.save import save_checkpoint
 from monolith.checkpoint.state import (
     CheckpointState,
     HashTableType,
@@ -14,14 +19,22 @@ from monolith.checkpoint.state import (
 )
 
 __all__ = [
+    "Checkpoint",
+    "CheckpointCut",
     "CheckpointState",
     "HashTableType",
     "MonolithCheckpointState",
     "SaveHelper",
     "checkpoint_exists",
+    "existing_checkpoints",
+    "find_checkpoint",
     "get_latest_checkpoint_state",
     "get_monolith_checkpoint_state",
+    "open_checkpoint",
     "read_checkpoint_state",
+    "remove_checkpoint",
+    "save_checkpoint",
+    "take_cut",
     "write_checkpoint_state",
     "write_monolith_checkpoint_state",
 ]

@@ -204,11 +204,16 @@ class _LocalFolder(Folder):
             os.unlink(path + ".new")  # of a save that was killed
         file = _LocalFile(path + ".new")
         try:
-            file.write(data)
-        finally:
-            file.close()
-        _sync_directory(self.path)  # what is beside it, and the new file, before the step
-        os.replace(path + ".new", path)
+            try:
+                file.write(data)
+            finally:
+                file.close()
+            _sync_directory(self.path)  # what is beside it, and the new file, before the step
+            os.replace(path + ".new", path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path + ".new")
+            raise
         _sync_directory(self.path)
 
     def temporary(self, name: str, mark: str) -> str:
