@@ -1,10 +1,20 @@
 """Checkpoints: a whole run on disk, complete or invisible (docs/checkpoints.md)."""
 
+from monolith.checkpoint.custom_restore import (
+    CLEAR_NN,
+    CUSTOM_RESTORE_OP,
+    CustomRestore,
+    calc_feed_dict,
+)
 from monolith.checkpoint.cut import CheckpointCut, take_cut
 from monolith.checkpoint.files import remove_checkpoint
 from monolith.checkpoint.find import existing_checkpoints, find_checkpoint
+from monolith.checkpoint.ps_monitor import PsMonitor
 from monolith.checkpoint.reader import Checkpoint, open_checkpoint
 from monolith.checkpoint.save import save_checkpoint
+from monolith.checkpoint.saveables import VARIABLES, NamedTensor, Saveable
+from monolith.checkpoint.saver import PartialRecoverySaver
+from monolith.checkpoint.saver_builder import SaverBuilder
 from monolith.checkpoint.state import (
     CheckpointState,
     HashTableType,
@@ -19,12 +29,22 @@ from monolith.checkpoint.state import (
 )
 
 __all__ = [
+    "CLEAR_NN",
+    "CUSTOM_RESTORE_OP",
     "Checkpoint",
     "CheckpointCut",
     "CheckpointState",
+    "CustomRestore",
     "HashTableType",
     "MonolithCheckpointState",
+    "NamedTensor",
+    "PartialRecoverySaver",
+    "PsMonitor",
     "SaveHelper",
+    "Saveable",
+    "SaverBuilder",
+    "VARIABLES",
+    "calc_feed_dict",
     "checkpoint_exists",
     "existing_checkpoints",
     "find_checkpoint",
