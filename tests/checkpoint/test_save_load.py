@@ -233,6 +233,12 @@ def test_progress_counts_rows_and_bytes_and_may_stop(tmp_path):
         ({"tables": 3}, TypeError, "'int' object is not iterable"),
         ({"tables": ["x"]}, TypeError, r"\[take_cut\] expected tables, got str"),
         ({"dense": {"a": 3}}, TypeError, "expected dense tensors by name, got int as 'a'"),
+        (
+            {"dense": {"a": torch.ones(1, dtype=torch.complex64)}},
+            TypeError,
+            "float64, got torch.complex64 and",
+        ),
+        ({"dense": {"a": torch.ones(1).to_sparse()}}, TypeError, "and torch.sparse_coo as 'a'"),
         ({"dense": [3]}, TypeError, "expected dense as a mapping of names to tensors, got 3"),
         (
             {"dense": [{"a": torch.ones(1)}] * 2},

@@ -1,7 +1,8 @@
 """Dense tensors in safetensors files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -9,16 +10,30 @@ import torch
 from monolith.checkpoint.manifest import TensorFact
 from monolith.errors import DataLossError
 
-__all__ = ["check_tensors", "facts_of", "from_bytes", "pieces_of", "to_bytes"]
+__all__ = ["check_tensors", "facts_of", "from_bytes", "parts_of_file", "pieces_of"]
 
-_PIECE_BYTES = 1 << 28  # of tensors in one file, unless one alone has more
+_PIECE_BYTES = 1 << 25  # of tensors in one file, unless one alone has more
+_KINDS: Mapping[torch.dtype, str] = MappingProxyType(
+    {
+        torch.bool: "BOOL",
+        torch.uint8: "U8",
+        torch.int8: "I8",
+        torch.int16: "I16",
+        torch.int32: "I32",
+        torch.int64: "I64",
+        torch.float16: "F16",
+        torch.bfloat16: "BF16",
+        torch.float32: "F32",
+        torch.float64: "F64",
+    }
+)
 
 
 def check_tensors(where: str, tensors: Any) -> None:
-    """Refuse what is no mapping of names to tensors.
+    """Refuse what is no mapping of names to tensors that a file can hold.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is something else, or a tensor is of another dtype or sparse.
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"{where} expected dense as a mapping of names to tensors, got {tensors!r}")
@@ -26,6 +41,12 @@ def check_tensors(where: str, tensors: Any) -> None:
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise TypeError(
                 f"{where} expected dense tensors by name, got {type(tensor).__name__} as {name!r}"
+            )
+        if tensor.dtype not in _KINDS or tensor.layout != torch.strided:
+            kinds = ", ".join(str(kind).removeprefix("torch.") for kind in _KINDS)
+            raise TypeError(
+                f"{where} expected dense tensors of {kinds}, got {tensor.dtype} and "
+                f"{tensor.layout} as {name!r}"
             )
 
 
@@ -38,7 +59,7 @@ def facts_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorFact]:
 
 
 def pieces_of(tensors: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """The tensors in the order of their names, cut into parts of about 256 MiB."""
+    """The tensors in the order of their names, cut into parts of about 32 MiB."""
     pieces: list[dict[str, torch.Tensor]] = []
     num_bytes = 0
     for name, tensor in sorted(tensors.items()):
@@ -51,19 +72,25 @@ def pieces_of(tensors: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tenso
     return pieces
 
 
-def to_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """A safetensors file; tensors that share memory are written once for each name."""
-    from safetensors.torch import save
+def parts_of_file(tensors: Mapping[str, torch.Tensor]) -> Iterator[Any]:
+    """Buffers that make up a safetensors file, on the memory of the tensors where that is possible.
 
-    seen: set[int] = set()
-    alone = {}
-    for name, tensor in tensors.items():
-        value = tensor.detach().to("cpu").contiguous()
-        memory = value.untyped_storage().data_ptr()
-        alone[name] = value.clone() if memory in seen else value
-        seen.add(memory)
-    data: bytes = save(alone, {"format": "pt"})
-    return data
+    A tensor that shares memory with another one is written for each name. Tensors are in the order
+    of their item sizes, largest first, so that each is aligned, and then of their names.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in order:
+        start, end = end, end + tensors[name].numel() * tensors[name].element_size()
+        kind, shape = _KINDS[tensors[name].dtype], list(tensors[name].shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        flat = tensors[name].detach().to("cpu").contiguous().reshape(-1)
+        yield memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def from_bytes(data: bytes, facts: Mapping[str, TensorFact], where: str) -> dict[str, torch.Tensor]:

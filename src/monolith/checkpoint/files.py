@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 
 from monolith.checkpoint.state import MANIFEST_SUFFIX
-from monolith.checkpoint.storage import exists, list_names, remove
+from monolith.checkpoint.storage import exists, list_names, remove, touch
 from monolith.embedding.disk.folder import Folder, NewFile, open_folder
 from monolith.errors import OpError
 
@@ -76,7 +76,7 @@ class CheckpointFiles:
         with self.folder.writing("save_checkpoint"):
             _finish_others(self.directory)
             try:
-                self.folder.replace(self._manifest + _SAVING, b"")
+                touch(self._path(self._manifest + _SAVING))
                 if self._is_direct:
                     remove(self._path(self._manifest))
                 yield
@@ -117,7 +117,7 @@ def remove_checkpoint(prefix: str) -> None:
     """
     directory, name = split_prefix(prefix)
     manifest = posixpath.join(directory, name + MANIFEST_SUFFIX)
-    open_folder(directory).replace(name + MANIFEST_SUFFIX + _DELETED, b"")
+    touch(manifest + _DELETED)
     remove(manifest)
     _finish_removal(directory, name)
 
@@ -163,8 +163,6 @@ def _finish_others(directory: str) -> None:
                 _finish_removal(directory, name)
         elif each.endswith(MANIFEST_SUFFIX + _SAVING):
             _clean(directory, each.removesuffix(MANIFEST_SUFFIX + _SAVING))
-        elif each.endswith((f"{_SAVING}.new", f"{_DELETED}.new")):
-            remove(posixpath.join(directory, each))
 
 
 def _clean(directory: str, name: str) -> None:

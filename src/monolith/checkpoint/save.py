@@ -3,12 +3,12 @@
 import functools
 import os
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from monolith.checkpoint.cut import CheckpointCut, Tensors
-from monolith.checkpoint.dense import facts_of, pieces_of, to_bytes
+from monolith.checkpoint.dense import facts_of, parts_of_file, pieces_of
 from monolith.checkpoint.files import CheckpointFiles
 from monolith.checkpoint.manifest import CheckpointManifest, DenseFile, FileFact
 from monolith.checkpoint.storage import storage_errors
@@ -118,20 +118,22 @@ class _Save:
     def _write_dense(self, index: int) -> None:
         tensors: Tensors = self._dense[index]
         suffix = f".dense-{index:05d}-of-{len(self._dense):05d}.safetensors"
-        fact = self._write(suffix, to_bytes(tensors))
+        fact = self._write(suffix, parts_of_file(tensors))
         self._dense_files[index] = DenseFile(
             fact.path, fact.num_bytes, fact.crc32c, facts_of(tensors)
         )
 
     def _write_json(self, name: str) -> None:
-        self._documents[name] = self._write(f".{name}.json", self._cut.documents[name])
+        self._documents[name] = self._write(f".{name}.json", [self._cut.documents[name]])
 
-    def _write(self, suffix: str, data: bytes) -> FileFact:
+    def _write(self, suffix: str, parts: Iterable[Any]) -> FileFact:
         file = self._files.create(suffix)
         sink = ArrowFile(file, self._throttle)
         try:
-            sink.write(data)
-            self._work.report(0, len(data))
+            for part in parts:
+                before = sink.num_bytes
+                sink.write(part)
+                self._work.report(0, sink.num_bytes - before)
         except BaseException:
             file.close()
             raise

@@ -22,6 +22,7 @@ __all__ = [
     "read_file",
     "remove",
     "storage_errors",
+    "touch",
     "write_file",
 ]
 
@@ -86,6 +87,13 @@ def write_file(path: str, data: bytes) -> None:
     directory, name = posixpath.split(path)
     with storage_errors("write_file", f"write {path}"):
         open_folder(directory or ".").replace(name, data)
+
+
+def touch(path: str) -> None:
+    """Make an empty file; it may be gone if the machine stops."""
+    with storage_errors("touch", f"write {path}"):
+        system, inner = _place(path)
+        system.pipe_file(inner, b"")
 
 
 def exists(path: str) -> bool:
