@@ -6,7 +6,8 @@ import sys
 import pytest
 import torch
 
-from monolith.checkpoint import open_checkpoint, read_checkpoint_state
+from monolith.checkpoint import manifest, open_checkpoint, read_checkpoint_state
+from monolith.errors import InvalidArgumentError
 from tests.checkpoint.cases import assert_same_tensors, filled, listing, make
 from tests.checkpoint.golden import NUM_ROWS, TABLES, golden_tensors, write
 from tests.embedding.disk.cases import assert_same_table
@@ -42,6 +43,16 @@ def test_a_checkpoint_of_another_process_restores(tmp_path):
     script = [sys.executable, "-m", "tests.checkpoint.golden", str(tmp_path)]
     subprocess.run(script, check=True, cwd=ROOT, timeout=120)
     check(tmp_path)
+
+
+@pytest.mark.parametrize(("version", "is_read"), [(1, True), (2, True), (3, False)])
+def test_a_reader_takes_its_version_and_the_one_before(monkeypatch, version, is_read):
+    monkeypatch.setattr(manifest, "VERSION", version)
+    if is_read:
+        check(GOLDEN)
+    else:
+        with pytest.raises(InvalidArgumentError, match=r"version 3 or the one before, got 1"):
+            open_checkpoint(GOLDEN / "model.ckpt-7")
 
 
 def test_this_version_writes_the_committed_bytes(tmp_path):

@@ -30,7 +30,7 @@ from monolith.checkpoint.restore_override import (
     get_checkpoint_state,
 )
 from monolith.checkpoint.save import save_checkpoint
-from monolith.checkpoint.saveables import VARIABLES, NamedTensor, Saveable
+from monolith.checkpoint.saveables import VARIABLES, NamedTensor, Saveable, Stateful
 from monolith.checkpoint.saver import PartialRecoverySaver
 from monolith.checkpoint.saver_builder import SaverBuilder
 from monolith.checkpoint.state import (
@@ -45,6 +45,7 @@ from monolith.checkpoint.state import (
     write_checkpoint_state,
     write_monolith_checkpoint_state,
 )
+from monolith.checkpoint.state_tree import flatten_state, unflatten_state
 from monolith.checkpoint.timer import SecondOrStepTimer, Window
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "SaverBuilder",
     "SaverListener",
     "SecondOrStepTimer",
+    "Stateful",
     "VARIABLES",
     "Window",
     "calc_feed_dict",
@@ -80,6 +82,7 @@ __all__ = [
     "copy_checkpoint_state",
     "existing_checkpoints",
     "find_checkpoint",
+    "flatten_state",
     "get_checkpoint_state",
     "get_latest_checkpoint_state",
     "get_monolith_checkpoint_state",
@@ -88,6 +91,7 @@ __all__ = [
     "remove_checkpoint",
     "save_checkpoint",
     "take_cut",
+    "unflatten_state",
     "write_checkpoint_state",
     "write_monolith_checkpoint_state",
 ]

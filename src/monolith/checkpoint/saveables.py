@@ -9,7 +9,7 @@ import torch
 from monolith.embedding.local_servers import LocalServer, LocalServers
 from monolith.util.run import current_or_default_run
 
-__all__ = ["Item", "NamedTensor", "Saveable", "VARIABLES", "VarList", "collect_items"]
+__all__ = ["Item", "NamedTensor", "Saveable", "Stateful", "VARIABLES", "VarList", "collect_items"]
 
 VARIABLES = "variables"
 """Collection of a run with what a saver saves that is given nothing."""
@@ -33,20 +33,25 @@ class NamedTensor:
 
 
 @runtime_checkable
-class Saveable(Protocol):
-    """An object with a state of its own; the position of an input, for example.
+class Stateful(Protocol):
+    """An object with a state of its own, as an optimizer of torch is one.
 
-    Its state is a dictionary of tensors and of what `json.dumps` takes. An attribute `device`, if
-    there is one, is the label of its owner.
+    Its state is what `flatten_state` takes. An attribute `device`, if there is one, is the label of
+    its owner.
     """
-
-    name: str
 
     def state_dict(self) -> Mapping[str, Any]:
         """The state."""
 
-    def load_state_dict(self, state: Mapping[str, Any], /) -> object:
+    def load_state_dict(self, state_dict: Any, /) -> object:
         """Go on from a state."""
+
+
+@runtime_checkable
+class Saveable(Stateful, Protocol):
+    """An object with a state and a name; the position of an input, for example."""
+
+    name: str
 
 
 Source = NamedTensor | Saveable | torch.nn.Module | LocalServer | LocalServers | Mapping[str, Any]
@@ -58,7 +63,7 @@ class Item(NamedTuple):
 
     name: str
     device: str
-    value: "torch.Tensor | Saveable"
+    value: "torch.Tensor | Stateful"
 
 
 def collect_items(where: str, var_list: VarList | None) -> list[Item]:
@@ -92,10 +97,12 @@ def collect_items(where: str, var_list: VarList | None) -> list[Item]:
 def _items(where: str, source: Any) -> Iterator[Item]:
     if isinstance(source, Mapping):
         for name, value in source.items():
-            yield _named(where, name, value)
+            if isinstance(value, torch.nn.Module):
+                yield from _module_items(f"{name}.", value)
+            else:
+                yield _named(where, name, value)
     elif isinstance(source, torch.nn.Module):
-        for name, tensor in source.state_dict(keep_vars=True).items():
-            yield _named(where, name.replace(_COMPILED, ""), tensor)
+        yield from _module_items("", source)
     elif isinstance(source, LocalServers):
         for index in range(len(source)):
             yield from _items(where, source[index])
@@ -111,6 +118,11 @@ def _items(where: str, source: Any) -> Iterator[Item]:
         )
 
 
+def _module_items(prefix: str, module: torch.nn.Module) -> Iterator[Item]:
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        yield Item(prefix + name.replace(_COMPILED, ""), str(tensor.device), tensor)
+
+
 def _named(where: str, name: Any, value: Any) -> Item:
     if not isinstance(name, str):
         raise TypeError(f"{where} expected names as str, got {name!r}")
@@ -118,6 +130,6 @@ def _named(where: str, name: Any, value: Any) -> Item:
         return Item(name, value.device or str(value.tensor.device), value.tensor)
     if isinstance(value, torch.Tensor):
         return Item(name, str(value.device), value)
-    if isinstance(value, Saveable):
+    if isinstance(value, Stateful):
         return Item(name, getattr(value, "device", "") or "cpu", value)
     raise TypeError(f"{where} expected a tensor or a saveable as {name!r}, got {value!r}")

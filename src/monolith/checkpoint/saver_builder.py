@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 
 from monolith.checkpoint.reader import Checkpoint, copy_tensors, matched
-from monolith.checkpoint.saveables import Item, Saveable
+from monolith.checkpoint.saveables import Item, Stateful
+from monolith.checkpoint.state_tree import flatten_state, unflatten_state
 from monolith.errors import NotFoundError
 
 __all__ = ["Contents", "SaverBuilder"]
@@ -69,10 +70,8 @@ class SaverBuilder:
             if isinstance(item.value, torch.Tensor):
                 tensors[item.name] = item.value.detach()
                 continue
-            state = item.value.state_dict()
-            inner = {key: v for key, v in state.items() if isinstance(v, torch.Tensor)}
-            tensors |= {f"{item.name}/{key}": tensor.detach() for key, tensor in inner.items()}
-            states[item.name] = {key: v for key, v in state.items() if key not in inner}
+            states[item.name], inner = flatten_state(item.value.state_dict(), item.name)
+            tensors |= inner
         return tensors, states
 
     def restore_ops_per_device(
@@ -125,10 +124,8 @@ class SaverBuilder:
         def restore() -> None:
             copy_tensors(pairs)
             for name, _, saveable in saveables:
-                assert isinstance(saveable, Saveable)
-                start = f"{name}/"
-                inner = {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)}
-                saveable.load_state_dict({**states[name], **inner})
+                assert isinstance(saveable, Stateful)
+                saveable.load_state_dict(unflatten_state(states[name], values))
 
         return restore
 
