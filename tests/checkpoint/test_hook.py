@@ -347,3 +347,23 @@ def test_training_goes_on_while_the_disk_is_full(tmp_path, monkeypatch):
     run = run_steps(3, Fills(), hook)
     assert run.global_step == 3
     assert steps_of(tmp_path) == [1, 3]
+
+
+def test_a_restarted_run_deletes_checkpoints_of_the_run_before(tmp_path):
+    def run_to(step, start):
+        saver = PartialRecoverySaver({"w": torch.zeros(1)}, max_to_keep=2)
+        saves = NoFirstSaveCheckpointSaverHook(tmp_path, save_steps=1, saver=saver)
+        run_steps(step, CheckpointRestorerHook(tmp_path, saver), saves, run=Run(global_step=start))
+        return steps_of(tmp_path)
+
+    assert run_to(2, 0) == [1, 2]
+    assert run_to(3, 2) == [2, 3]
+
+
+def test_a_run_in_a_store():
+    path = "memory://runs/a"
+    run_steps(1, make(path))
+    weight = torch.ones(1)
+    run_steps(0, CheckpointRestorerHook(path, PartialRecoverySaver({"w": weight})))
+    assert checkpoint_exists(f"{path}/model.ckpt-1")
+    assert weight.tolist() == [0.0]

@@ -20,7 +20,7 @@ from monolith.checkpoint.state import (
     get_monolith_checkpoint_state,
     write_monolith_checkpoint_state,
 )
-from monolith.checkpoint.storage import exists, write_file
+from monolith.checkpoint.storage import exists, make_folder, write_file
 from monolith.checkpoint.timer import SecondOrStepTimer, Window
 from monolith.config import metric_prefix
 from monolith.errors import DeadlineExceededError, OpError
@@ -138,8 +138,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         run = current_or_default_run()
         if run.global_step is None:
             raise RuntimeError("Global step should be created to use CheckpointSaverHook.")
-        if "://" not in self._directory:
-            os.makedirs(self._directory, exist_ok=True)
+        make_folder(self._directory)
         if self._saver is None:
             self._saver = PartialRecoverySaver(model_dir=self._directory)
         if self._is_dense_only:
@@ -300,7 +299,7 @@ class CheckpointRestorerHook(Hook):
 
     Args:
         checkpoint_dir: the directory; without a checkpoint there, nothing happens.
-        saver: restores what it saves.
+        saver: restores what it saves, and goes on with the checkpoints of the directory.
         listeners: `before_restore` of all of them is called, then `after_restore`.
         settings: see `get_checkpoint_state`.
     """
@@ -313,7 +312,7 @@ class CheckpointRestorerHook(Hook):
         listeners: Iterable[RestorerListener] = (),
         settings: Any = None,
     ) -> None:
-        self._directory, self._saver = checkpoint_dir, saver
+        self._directory, self._saver = os.fspath(checkpoint_dir), saver
         self._listeners, self._settings = list(listeners), settings
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
@@ -324,6 +323,12 @@ class CheckpointRestorerHook(Hook):
         prefix = state.model_checkpoint_path
         if self._saver is not None:
             self._saver.restore(run, prefix)
+            own = [
+                path
+                for path in state.all_model_checkpoint_paths
+                if posixpath.dirname(path) == self._directory.rstrip("/")
+            ]
+            self._saver.recover_last_checkpoints(own)  # those elsewhere are not ours to delete
         for listener in self._listeners:
             listener.before_restore(run, prefix)
         for listener in self._listeners:

@@ -24,7 +24,7 @@ from monolith.checkpoint.state import (
     read_checkpoint_state,
     write_checkpoint_state,
 )
-from monolith.checkpoint.storage import exists, path_of
+from monolith.checkpoint.storage import has_folder, path_of
 from monolith.embedding.cut import Snapshot
 from monolith.embedding.verbs import TableVerbs
 from monolith.util.run import Run
@@ -197,7 +197,7 @@ class PartialRecoverySaver:
         if self._skip_save or (self._allow_empty and not builder.items_per_device):
             return None
         directory = posixpath.dirname(prefix) or "."
-        if not exists(directory):
+        if not has_folder(directory):
             raise ValueError(f"Parent directory of {path} doesn't exist, can't save.")
         contents = builder.gather()
         step = None if global_step is None else int(global_step)

@@ -15,8 +15,10 @@ from monolith.errors import NotFoundError, OpError
 
 __all__ = [
     "exists",
+    "has_folder",
     "isabs",
     "list_names",
+    "make_folder",
     "modified_time",
     "path_of",
     "read_file",
@@ -115,6 +117,19 @@ def modified_time(path: str) -> float:
             return os.stat(inner).st_mtime
         moment: datetime = system.modified(inner)
         return moment.timestamp()
+
+
+def has_folder(path: str) -> bool:
+    """Whether files can be made in a folder; a store needs none."""
+    system, _ = _place(path)
+    return not isinstance(system, LocalFileSystem) or exists(path)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder and those above it, where there is none."""
+    with storage_errors("make_folder", f"make {path}"):
+        system, inner = _place(path)
+        system.makedirs(inner, exist_ok=True)
 
 
 def list_names(directory: str) -> list[str]:
