@@ -11,7 +11,7 @@ from monolith.checkpoint import (
     PartialRecoverySaver,
     PsMonitor,
 )
-from monolith.embedding import SGD, LocalServers, Segment, TableConfig, Zeros
+from monolith.embedding import SGD, DistributedHashTable, LocalServers, Segment, TableConfig, Zeros
 from monolith.train import drive
 from monolith.util.run import Run
 
@@ -131,3 +131,19 @@ def test_tables_of_no_server_are_restored_too(tmp_path):
         table.clear()
         HashTableCheckpointRestorerListener([table]).before_restore(Run(), prefix)
         assert table.lookup(KEY).item() == 1.0
+
+
+def test_a_table_spread_over_servers_is_given_itself(tmp_path, caplog):
+    config = TableConfig("wide", Segment(1, SGD(1.0), Zeros()))
+    keys = torch.arange(20)
+    with LocalServers(2) as servers:
+        wide = DistributedHashTable(config, servers)
+        wide.table.assign(keys, torch.ones(20, 1))
+        assert HashTableCheckpointSaverListener(servers).tables == []
+        assert "tables ['wide'] are spread over the servers" in caplog.text
+        listener = HashTableCheckpointSaverListener([wide.table])
+        saver = PartialRecoverySaver({"w": torch.ones(1)})
+        prefix = saver.save(Run(), tmp_path / "c", tables=listener.tables)
+        wide.table.clear()
+        HashTableCheckpointRestorerListener([wide.table]).before_restore(Run(), prefix)
+        assert wide.table.lookup(keys).tolist() == [[1.0]] * 20

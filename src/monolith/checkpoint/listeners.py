@@ -1,5 +1,6 @@
 """What takes part in saves and restores: tables, and guards around a save."""
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from monolith.checkpoint.ps_monitor import PsMonitor
@@ -14,6 +15,8 @@ __all__ = [
     "RestorerListener",
     "SaverListener",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 class SaverListener:
@@ -55,7 +58,8 @@ class HashTableCheckpointSaverListener(SaverListener):
     """Puts tables into checkpoints, with what their admission remembers.
 
     Args:
-        tables: the tables; of servers, those that belong to one server alone.
+        tables: the tables; of servers, those that belong to one server alone. A table that is
+            spread over servers is given itself, and saved and restored as a whole.
     """
 
     def __init__(self, tables: "LocalServers | Iterable[TableVerbs]") -> None:
@@ -99,4 +103,10 @@ def _by_device(
     if not isinstance(tables, LocalServers):
         return [("", tables)]
     servers = [tables[index] for index in range(len(tables))]
+    if shared := sorted({name for server in servers for name in server.shared_table_names}):
+        _log.warning(
+            "tables %s are spread over the servers and not taken from them; give them to a "
+            "listener of their own",
+            shared,
+        )
     return [(server.label, server.own_tables()) for server in servers]

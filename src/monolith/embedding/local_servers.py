@@ -118,6 +118,12 @@ class LocalServer:
         return [table for table in tables if isinstance(table, TableVerbs)]
 
     @property
+    def shared_table_names(self) -> list[str]:
+        """Names of the tables of which this server holds one of several shards, sorted."""
+        with self._lock:
+            return sorted(name for name, shard in self._shards.items() if shard.num_shards > 1)
+
+    @property
     def parameter_names(self) -> list[str]:
         """Names of the parameters, sorted."""
         return sorted(self._parameters)
