@@ -11,6 +11,8 @@ from monolith.checkpoint import (
     read_checkpoint_state,
     write_monolith_checkpoint_state,
 )
+from monolith.checkpoint import saver as saver_module
+from monolith.errors import OpError
 from monolith.util.run import Run
 
 RUN = Run()
@@ -134,3 +136,17 @@ def test_times_of_checkpoints_may_be_set_as_a_list(tmp_path):
     assert saver.last_checkpoints == ["a"]
     with pytest.raises(AssertionError):
         saver.set_last_checkpoints_with_time((("a", 1.0),))
+
+
+def test_an_old_checkpoint_that_resists_is_no_failure_of_the_save(tmp_path, monkeypatch, caplog):
+    saver = make(max_to_keep=1)
+    saved_steps(saver, tmp_path, 1)
+
+    def refuse(path):
+        raise OpError("no rights")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saver_module, "remove_checkpoint", refuse)
+        assert saved_steps(saver, tmp_path, 2) == {2}
+    assert f"the old checkpoint {tmp_path}/ckpt-1 is not removed: no rights" in caplog.text
+    assert on_disk(tmp_path) == [1, 2]

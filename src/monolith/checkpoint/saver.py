@@ -27,6 +27,7 @@ from monolith.checkpoint.state import (
 from monolith.checkpoint.storage import has_folder, path_of
 from monolith.embedding.cut import Snapshot
 from monolith.embedding.verbs import TableVerbs
+from monolith.errors import OpError
 from monolith.util.run import Run
 
 __all__ = ["PartialRecoverySaver"]
@@ -231,8 +232,12 @@ class PartialRecoverySaver:
         kept = self._retention.kept or [(prefix, self._clock())]
         state = CheckpointState(prefix, [each for each, _ in kept], [at for _, at in kept])
         write_checkpoint_state(directory, state, filename, relative=self._save_relative_paths)
-        if gone is not None:
+        if gone is None:
+            return
+        try:
             remove_checkpoint(gone)
+        except OpError as error:  # the new checkpoint is there all the same
+            _log.warning("the old checkpoint %s is not removed: %s", gone, error)
 
     def restore(self, run: Run | None, save_path: str | None) -> None:
         """Restore a checkpoint, or do what the run's `CustomRestore` says in its place, once.
