@@ -34,6 +34,7 @@ STAGES = (
     "admission",
     "eviction",
     "disk",
+    "checkpoint",
     "changes",
     "end_to_end",
     "dlrm",

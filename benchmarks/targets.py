@@ -145,6 +145,8 @@ TARGETS = (
     ),
     Target("save: x the disk's sequential rate", "disk_save", 0.8, _ratio("sequential")),
     Target("load: x the disk's sequential rate", "disk_load", 0.6, _ratio("sequential")),
+    Target("checkpoint save: x the same", "checkpoint_save", 0.8, _ratio("sequential")),
+    Target("checkpoint load: x the same", "checkpoint_load", 0.6, _ratio("sequential")),
     Target("updates with the touched log: x without", "changes_log", 0.97, _ratio("off")),
     Target("reading changed keys [M keys/s]", "changes_read", 10, _field("median")),
     Target("updates beside a save: x alone", "save_beside", 0.9, _ratio("alone")),

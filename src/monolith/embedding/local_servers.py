@@ -33,11 +33,15 @@ class LocalServer:
 
     Args:
         index: number of the server.
+
+    Attributes:
+        marks: words that live as long as the server does.
     """
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.label = ps_label(index)
+        self.marks: set[str] = set()
         self._lock = threading.Lock()
         self._shards: dict[str, _Shard] = {}
         self._parameters: dict[str, torch.nn.Parameter] = {}
@@ -111,6 +115,24 @@ class LocalServer:
     def table_names(self) -> list[str]:
         """Names of the tables, sorted."""
         return sorted(self._shards)
+
+    def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """The dense parameters by name, sorted."""
+        with self._lock:
+            return sorted(self._parameters.items(), key=lambda pair: pair[0])
+
+    def own_tables(self) -> list[TableVerbs]:
+        """The tables of this server alone, by name, sorted."""
+        with self._lock:
+            pairs = sorted(self._shards.items(), key=lambda pair: pair[0])
+        tables = [shard.host.table for _, shard in pairs if shard.num_shards == 1]
+        return [table for table in tables if isinstance(table, TableVerbs)]
+
+    @property
+    def shared_table_names(self) -> list[str]:
+        """Names of the tables of which this server holds one of several shards, sorted."""
+        with self._lock:
+            return sorted(name for name, shard in self._shards.items() if shard.num_shards > 1)
 
     @property
     def parameter_names(self) -> list[str]:
