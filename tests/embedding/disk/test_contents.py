@@ -18,7 +18,7 @@ from monolith.embedding import (
 from monolith.embedding.counter_random import partitions_of
 from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.contents import describe_save, find_key, verify_save
-from monolith.embedding.disk.manifest import _checksum
+from monolith.embedding.disk.manifest import checksum
 from monolith.errors import DataLossError, NotFoundError
 from tests.embedding.disk.cases import filled, make, plain, saved
 from tests.suites.table_base import NOW
@@ -171,7 +171,7 @@ def rewritten(path, change):
     content = json.loads((path / "manifest.json").read_text())
     content.pop("crc32c")
     content["tables"][0]["files"][0].update(num_bytes=len(data), crc32c=f"{crc32c(data):08x}")
-    content["crc32c"] = _checksum(content)
+    content["crc32c"] = checksum(content)
     (path / "manifest.json").write_text(json.dumps(content))
 
 

@@ -94,7 +94,7 @@ def describe_save(
     """
     with _planned(path, names) as plans:
         folder = open_folder(os.fspath(path))
-        manifest = parse_manifest(folder.read_manifest(), folder.where(MANIFEST))
+        manifest = parse_manifest(folder.read(MANIFEST), folder.where(MANIFEST))
         entries = [entry for entry in manifest.tables if entry.name in plans]
         return [_described(entry, plans[entry.name]) for entry in entries]
 
