@@ -25,7 +25,7 @@ from monolith.train.inputs import Inputs, dense_matrix
 
 _NUM_FEATURES = 1000
 _DIM = 8
-_NUM_BATCHES = 8
+_NUM_BATCHES = 2  # as warm in the caches as a batch that was just read
 
 
 class Small(Task):
@@ -105,7 +105,7 @@ def sample(run: Callable[[int], float], num_steps: int) -> Sample:
 
 def losses(run: Callable[[int], float]) -> list[float]:
     """Of the first steps."""
-    return [run(1) for _ in range(_NUM_BATCHES)]
+    return [run(1) for _ in range(8)]
 
 
 def run(options: Options) -> None:
@@ -117,8 +117,8 @@ def run(options: Options) -> None:
     ours, theirs = (losses(each) for each in runs.values())
     if ours != theirs:
         raise BenchmarkError(f"[trainer] expected the losses {theirs}, got {ours}")
-    seconds = sample(runs["by_hand"], _NUM_BATCHES).value / 1e3
-    num_steps = max(_NUM_BATCHES, round(options.rules.sample_seconds / seconds))
+    seconds = sample(runs["by_hand"], 8).value / 1e3
+    num_steps = max(8, round(options.rules.sample_seconds / seconds))
     takes = {name: functools.partial(sample, each, num_steps) for name, each in runs.items()}
     sizes = {"batch": 1, "features": _NUM_FEATURES, "dim": _DIM, "threads": 2}
     Question("trainer", "ms a step", sizes, options.rules).measure(takes)
