@@ -37,9 +37,21 @@ def test_a_prediction_needs_no_label():
     assert COLUMNS.bind(batch(hour=ONE_EACH), with_labels=False).labels == {}
 
 
+def test_a_prediction_has_the_labels_that_are_there():
+    bound = COLUMNS.bind(batch(hour=ONE_EACH, click=ONE_EACH), with_labels=False)
+    assert bound.label.tolist() == [3.0, 4.0]
+    assert list(bound.features) == ["user"]
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
+        (
+            batch(click=Ragged.from_lists([[1], [-(1 << 60)]])),
+            "[Task.label] expected numbers up to 2**53 in column 'click', got "
+            "-1152921504606846976; text is read as ids of 64 bits: convert it, or make a feature "
+            "of it",
+        ),
         (batch(), "[Task.label] expected column 'click' in the batch, got user"),
         (
             batch(click=ONE_EACH),

@@ -10,6 +10,8 @@ from monolith.ops import Ragged
 
 __all__ = ["TaskColumns"]
 
+_LARGEST = 2**53  # beyond it a number is an id: the hash of a text, as a rule
+
 
 class TaskColumns:
     """Which columns a task takes as labels and as dense columns.
@@ -30,12 +32,12 @@ class TaskColumns:
 
         Args:
             batch: of a source.
-            with_labels: False for prediction: labels may be missing.
+            with_labels: False for prediction: labels may be missing; those that are there are bound.
 
         Raises:
             ValueError: a column is missing, or has not one number for each sample.
         """
-        labels = [name for name in self.labels if with_labels or name in batch.labels]
+        labels = [name for name in self.labels if with_labels or _has(batch, name)]
         is_bound = all(name in batch.labels for name in labels)
         if is_bound and all(name in batch.dense for name in self.dense):
             return batch
@@ -48,6 +50,10 @@ class TaskColumns:
             dense={**{k: v for k, v in batch.dense.items() if k not in moved}, **dense},
             labels={**{k: v for k, v in batch.labels.items() if k not in moved}, **found},
         )
+
+
+def _has(batch: Batch, name: str) -> bool:
+    return any(name in columns for columns in (batch.labels, batch.dense, batch.features))
 
 
 def _numbers(batch: Batch, part: str, name: str) -> torch.Tensor:
@@ -66,5 +72,10 @@ def _of_ids(part: str, name: str, ids: Ragged) -> torch.Tensor:
         raise ValueError(
             f"[Task.{part}] expected one number for each sample in column {name!r}, got "
             f"{len(ids.values)} in {ids.num_rows} samples"
+        )
+    for large in ids.values[ids.values.abs() > _LARGEST][:1].tolist():
+        raise ValueError(
+            f"[Task.{part}] expected numbers up to 2**53 in column {name!r}, got {large}; text is "
+            "read as ids of 64 bits: convert it, or make a feature of it"
         )
     return ids.values.float()
