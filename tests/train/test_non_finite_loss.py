@@ -7,7 +7,7 @@ import torch
 from monolith.data import Batch
 from monolith.errors import NonFiniteLossError
 from monolith.train import Trainer, TrainSettings
-from tests.train.tasks import Clicks, clicks, state_of
+from tests.train.tasks import Clicks, Counting, clicks, state_of
 
 
 def with_bad(number=3, **columns):
@@ -17,10 +17,10 @@ def with_bad(number=3, **columns):
     return [*good, Batch(last.features, dense, last.labels, last.weight, last.time)]
 
 
-@pytest.mark.parametrize(("accumulate", "push"), [(1, 0), (3, 0), (1, 1)])
-def test_a_loss_that_is_not_finite_stops_before_anything_is_stepped(accumulate, push):
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_loss_that_is_not_finite_stops_before_anything_is_stepped(accumulate):
     batches = with_bad()
-    settings = TrainSettings(accumulate=accumulate, push=push)
+    settings = TrainSettings(accumulate=accumulate)
     with Trainer(Clicks(batches), settings, clock=lambda: 1) as trainer:
         with pytest.raises(NonFiniteLossError) as error:
             trainer.fit()
@@ -36,6 +36,18 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_stepped(accumulate, 
         f"[Trainer.fit] expected a finite loss, got nan in step {step}; nothing was stepped with "
         "it, error.batch has the samples"
     )
+
+
+def test_updates_of_the_steps_before_it_are_made_also_on_their_thread():
+    class Broken(Counting):
+        def loss(self, model, inputs, batch):
+            loss, prediction = super().loss(model, inputs, batch)
+            return loss / (len(self.seen) < 3), prediction
+
+    with Trainer(Broken(), TrainSettings(push=1)) as trainer:
+        with pytest.raises(NonFiniteLossError):
+            trainer.fit()
+        assert trainer.features.tables["id"].lookup(torch.tensor([7])).item() == -2
 
 
 def test_training_goes_on_after_it():
