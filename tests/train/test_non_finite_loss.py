@@ -7,7 +7,7 @@ import torch
 from monolith.data import Batch
 from monolith.errors import NonFiniteLossError
 from monolith.train import Trainer, TrainSettings
-from tests.train.tasks import Clicks, clicks, state_of
+from tests.train.tasks import Clicks, Counting, clicks, state_of
 
 
 def with_bad(number=3, **columns):
@@ -38,11 +38,16 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_stepped(accumulate):
     )
 
 
-def test_with_a_push_the_updates_of_the_steps_before_it_are_applied_and_no_more():
-    with Trainer(Clicks(with_bad()), TrainSettings(push=1)) as trainer:
+def test_updates_of_the_steps_before_it_are_made_also_on_their_thread():
+    class Broken(Counting):
+        def loss(self, model, inputs, batch):
+            loss, prediction = super().loss(model, inputs, batch)
+            return loss / (len(self.seen) < 3), prediction
+
+    with Trainer(Broken(), TrainSettings(push=1)) as trainer:
         with pytest.raises(NonFiniteLossError):
             trainer.fit()
-        assert trainer.features.tables["user"].num_update_calls == 2
+        assert trainer.features.tables["id"].lookup(torch.tensor([7])).item() == -2
 
 
 def test_training_goes_on_after_it():
