@@ -114,7 +114,7 @@ def test_json_lines_go_to_stdout(capsys):
         shown.update(10, Figures(25, 100, loss=float("nan")))
         shown.update(11, ALL)
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (first["step"], first["loss"], first["seconds_left"]) == (25, None, 30.0)
+    assert (first["step"], first["loss"], first["seconds_left"]) == (25, None, pytest.approx(30))
     assert (last["metrics"]["auc"], last["num_rows"], last["total_steps"]) == (
         0.71234,
         1_234_567,
@@ -154,4 +154,23 @@ def test_a_bar_without_an_end_has_no_time_left():
         shown.update(0, Figures(1, 1, 0.5))
         shown.update(100, ALL)
     assert "step 50 " in shown.text
+    assert "left" not in shown.text
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_without_an_end_in_steps_the_share_of_the_source_tells_the_time_left(is_terminal):
+    shown = Shown(None, is_terminal=is_terminal)
+    with shown.progress:
+        shown.update(0, Figures(1, 1, 0.5, share=0.1))
+        shown.update(100, Figures(9, 9, 0.5, share=0.6))
+    assert "0:01:20 left" in shown.text  # 100 s for half of it
+    assert is_terminal or "step 9 (60 %), " in shown.text
+
+
+def test_a_source_that_is_read_tells_no_time_left():
+    shown = Shown(None)
+    with shown.progress:
+        shown.update(0, Figures(1, 1, 0.5, share=0.1))
+        shown.update(100, Figures(9, 9, 0.5, share=1.0))
+    assert "(100 %)" in shown.text
     assert "left" not in shown.text

@@ -2,9 +2,11 @@ import math
 import sys
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 import torch
 
+from monolith import data
 from monolith.embedding import MinCount
 from monolith.nn import Feature
 from monolith.observe.learning import Auc, LogLoss
@@ -55,6 +57,14 @@ def test_figures_are_reported_every_so_many_steps_and_at_the_end():
     assert [(each.step, each.num_samples) for each in reports] == [(3, 3), (6, 3), (7, 1)]
     assert result.figures == reports[-1]
     assert [each.loss for each in reports] == [-1.0, -4.0, -6.0]  # means since the last report
+
+
+def test_a_source_that_knows_its_size_tells_how_much_of_it_is_read():
+    samples = {"user": range(8), "item": range(8), "hour": [0.5] * 8, "click": [0.0, 1.0] * 4}
+    source = data.arrow_table(pa.table(samples)).repeat(4).batch(8)
+    reports, _ = reports_of(Clicks(source), log_every=1)
+    assert [each.share for each in reports] == [0.25, 0.5, 0.75, 1.0]
+    assert reports_of(Clicks(clicks(2)))[0][-1].share is None
 
 
 def test_without_reports_there_are_figures_of_the_whole_run():

@@ -52,7 +52,7 @@ class TrainProgress:
 
     Args:
         console: where the bar or the lines go, stderr as a rule; it knows `NO_COLOR`.
-        total_steps: the last step; None where there is none.
+        total_steps: the last step; None where there is none: then the share of the source counts.
         is_json: JSON lines instead.
         interval_seconds: between two lines.
         clock: gives seconds; only differences count.
@@ -79,7 +79,7 @@ class TrainProgress:
         if console.is_interactive and not is_json:
             self._live = Live(console=console, auto_refresh=False)
         self._interval = interval_seconds if self._live is None else _REFRESH_SECONDS
-        self._first: tuple[float, int] | None = None  # time and step of the first figures
+        self._first: tuple[float, float] | None = None  # time and share of the first figures
         self._shown_at = clock()
         self._pending: Figures | None = None
 
@@ -101,9 +101,9 @@ class TrainProgress:
 
     def update(self, figures: Figures) -> None:
         """Take new figures; cheap unless it is time to show them."""
-        now = self._clock()
-        if self._first is None:
-            self._first = (now, figures.step)
+        now, share = self._clock(), self._share(figures)
+        if self._first is None and share is not None:
+            self._first = (now, share)
         self._pending = figures
         if now - self._shown_at >= self._interval:
             self._shown_at = now
@@ -111,30 +111,38 @@ class TrainProgress:
 
     def _show(self, figures: Figures) -> None:
         self._pending = None
-        seconds = self._seconds_left(figures.step)
+        share = self._share(figures)
+        seconds = self._seconds_left(share)
         if self._is_json:
             emit_json({**asdict(figures), "total_steps": self._total, "seconds_left": seconds})
             sys.stdout.flush()  # whoever reads them wants to see the run
         elif self._live is not None:
-            self._live.update(self._screen(figures, seconds), refresh=True)
+            self._live.update(self._screen(figures, share, seconds), refresh=True)
         else:
-            share = f" ({figures.step / self._total:.0%})".replace("%", " %") if self._total else ""
-            parts = [f"step {self._steps(figures)}{share}", *words_of(figures), *_left(seconds)]
+            done = "" if share is None else f" ({share:.0%})".replace("%", " %")
+            parts = [f"step {self._steps(figures)}{done}", *words_of(figures), *_left(seconds)]
             text = ", ".join(parts)
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    def _seconds_left(self, step: int) -> float | None:
-        """At the rate of this run so far; None without an end or a rate."""
-        if self._total is None or self._first is None or step <= self._first[1]:
+    def _share(self, figures: Figures) -> float | None:
+        """Of the steps, or else of the source, that is done."""
+        return figures.share if self._total is None else figures.step / self._total
+
+    def _seconds_left(self, share: float | None) -> float | None:
+        """At the rate of this run so far; None without an end or a rate.
+
+        A source that is read to its end may have samples left, in a shuffle for example.
+        """
+        if share is None or share >= 1 or self._first is None or share <= self._first[1]:
             return None
         elapsed = self._clock() - self._first[0]
-        return elapsed * max(self._total - step, 0) / (step - self._first[1])
+        return elapsed * (1 - share) / (share - self._first[1])
 
     def _steps(self, figures: Figures) -> str:
         return f"{figures.step:,}" + ("" if self._total is None else f"/{self._total:,}")
 
-    def _screen(self, figures: Figures, seconds: float | None) -> Group:
-        bar = ProgressBar(total=self._total, completed=figures.step, pulse=self._total is None)
+    def _screen(self, figures: Figures, share: float | None, seconds: float | None) -> Group:
+        bar = ProgressBar(total=1.0, completed=share or 0.0, pulse=share is None)
         first = Table.grid(padding=(0, 1), expand=True)
         first.add_column(no_wrap=True)
         first.add_column(ratio=1)

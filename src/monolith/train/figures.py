@@ -59,6 +59,7 @@ class Figures:
         staleness: most updates, in steps, that a lookup had not seen since the last report.
         staleness_bound: the bound on that.
         prefetch: steps ahead, as it is now.
+        share: of the source that is read, 0 to 1; None where the source does not know its size.
     """
 
     step: int
@@ -73,6 +74,7 @@ class Figures:
     staleness: int = 0
     staleness_bound: int = 0
     prefetch: int = 0
+    share: float | None = None
 
 
 class ReportHook(Hook):

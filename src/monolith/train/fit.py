@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.data import Batch
+from monolith.data import Batch, Batches
 from monolith.train.auto_prefetch import AutoPrefetch
 from monolith.train.driver import drive
 from monolith.train.figures import Figures
@@ -81,7 +81,7 @@ class Fit:
         """
         trainer, settings = self._trainer, self._trainer.settings
         begin, first = time.perf_counter(), trainer.run.global_step or 0
-        figures = FiguresHook(trainer, self.reader, hooks)
+        figures = FiguresHook(trainer, self.reader, hooks, self._share)
         evals = EvalHook(trainer)
         with self._beside(), Interrupt(self.reader.stop) as interrupt:
             own: list[Hook] = [figures]
@@ -118,6 +118,11 @@ class Fit:
         if num_steps == self._trainer.settings.steps:
             return "steps"
         return "end of data" if self._has_data_ended else "stopped"
+
+    def _share(self) -> float | None:
+        """How much of the source is read; batches that were read ahead count too."""
+        done, total = self._batches.progress if isinstance(self._batches, Batches) else (0, 0)
+        return done / total if total else None
 
     def _make(self) -> Work:
         """Read the batches of a step and look them up; on a thread where there is prefetch."""

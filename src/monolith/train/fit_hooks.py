@@ -1,6 +1,6 @@
 """The trainer's own hooks: figures, evaluation, eviction, and the end of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monolith.train.figures import Figures, ReportHook, memory_bytes, table_counts
@@ -43,10 +43,17 @@ class FiguresHook(Hook):
         trainer: whose figures they are.
         reader: tells the prefetch.
         hooks: of the run.
+        share: gives how much of the source is read, if anybody knows.
     """
 
-    def __init__(self, trainer: "Trainer", reader: StepReader[Any], hooks: Sequence[Hook]) -> None:
-        self._trainer, self._reader = trainer, reader
+    def __init__(
+        self,
+        trainer: "Trainer",
+        reader: StepReader[Any],
+        hooks: Sequence[Hook],
+        share: Callable[[], float | None],
+    ) -> None:
+        self._trainer, self._reader, self._share = trainer, reader, share
         self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
         self._meter = trainer.meter()
         self._num_reported = 0
@@ -89,6 +96,7 @@ class FiguresHook(Hook):
             staleness=meter.staleness,
             staleness_bound=bound,
             prefetch=self._reader.capacity,
+            share=self._share(),
         )
         self._num_reported += meter.num_samples
         for listener in self._listeners:
