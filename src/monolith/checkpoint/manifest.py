@@ -10,8 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from monolith.embedding.disk.manifest import TableEntry, checksum, get_field, parse_tables
-from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.embedding.disk.manifest import (
+    TableEntry,
+    check_sum,
+    checksum,
+    get_field,
+    parse_document,
+    parse_tables,
+)
+from monolith.errors import DataLossError
 
 __all__ = [
     "CheckpointManifest",
@@ -109,14 +116,10 @@ def parse_checkpoint_manifest(data: bytes, where: str) -> CheckpointManifest:
         InvalidArgumentError: it is of another format or a newer version.
         DataLossError: it is damaged.
     """
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DataLossError(f"[load_tables] expected JSON, got {error} ({where})") from error
-    _check_version(content, where)
+    content = parse_document(data, where, FORMAT, VERSION)
     times = dict(get_field(content, "times", dict, where))
-    _check_sum(times, where)
-    _check_sum({name: value for name, value in content.items() if name != "times"}, where)
+    check_sum(times, where)
+    check_sum({name: value for name, value in content.items() if name != "times"}, where)
     step = None if content.get("step") is None else get_field(content, "step", int, where)
     documents = get_field(content, "documents", dict, where)
     return CheckpointManifest(
@@ -126,30 +129,6 @@ def parse_checkpoint_manifest(data: bytes, where: str) -> CheckpointManifest:
         {name: _document(name, item, where) for name, item in documents.items()},
         {name: value for name, value in times.items() if name != "crc32c"},
     )
-
-
-def _check_version(content: Any, where: str) -> None:
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise InvalidArgumentError(
-            f"[load_tables] expected a file of format {FORMAT!r}, got {found!r} ({where})"
-        )
-    version = get_field(content, "version", int, where)
-    if not max(1, VERSION - 1) <= version <= VERSION:
-        hint = "; a newer monolith-torch wrote it" if version > VERSION else ""
-        raise InvalidArgumentError(
-            f"[load_tables] expected version {VERSION} or the one before, got {version} "
-            f"({where}){hint}"
-        )
-
-
-def _check_sum(content: dict[str, Any], where: str) -> None:
-    expected = content.pop("crc32c", None)
-    got = checksum(content)
-    if got != expected:
-        raise DataLossError(
-            f"[load_tables] expected checksum {expected!r}, got {got!r} ({where}); it is damaged"
-        )
 
 
 def _fact(content: Any, where: str, pattern: "re.Pattern[str]") -> FileFact:

@@ -25,11 +25,13 @@ __all__ = [
     "Manifest",
     "TableEntry",
     "VERSION",
+    "check_sum",
     "checksum",
     "get_field",
     "is_data_file",
     "is_data_folder",
     "is_readable",
+    "parse_document",
     "parse_manifest",
     "parse_tables",
 ]
@@ -129,17 +131,8 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         InvalidArgumentError: it is of another format or a newer version.
         DataLossError: it is damaged.
     """
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DataLossError(f"[load_tables] expected JSON, got {error} ({where})") from error
-    _check_version(content, where)
-    expected = content.pop("crc32c", None)
-    got = checksum(content)
-    if got != expected:
-        raise DataLossError(
-            f"[load_tables] expected checksum {expected!r}, got {got!r} ({where}); it is damaged"
-        )
+    content = parse_document(data, where, FORMAT, VERSION)
+    check_sum(content, where)
     return Manifest(parse_tables(content, where, _PATH))
 
 
@@ -173,23 +166,49 @@ def is_data_file(name: str) -> bool:
     return _DATA_FILE.fullmatch(name) is not None
 
 
-def is_readable(version: int) -> bool:
-    """Whether files of a version are read: of this one, and of the one before."""
-    return max(1, VERSION - 1) <= version <= VERSION
+def is_readable(version: int, newest: int | None = None) -> bool:
+    """Whether files of a version are read: of the newest one (`VERSION`), and of the one before."""
+    newest = VERSION if newest is None else newest
+    return max(1, newest - 1) <= version <= newest
 
 
-def _check_version(content: Any, where: str) -> None:
+def parse_document(data: bytes, where: str, form: str, version: int) -> dict[str, Any]:
+    """JSON of a format, of its version or the one before.
+
+    Raises:
+        InvalidArgumentError: it is of another format or a newer version.
+        DataLossError: it is damaged.
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataLossError(f"[load_tables] expected JSON, got {error} ({where})") from error
     found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
+    if found != form:
         raise InvalidArgumentError(
-            f"[load_tables] expected a file of format {FORMAT!r}, got {found!r} ({where})"
+            f"[load_tables] expected a file of format {form!r}, got {found!r} ({where})"
         )
-    version = get_field(content, "version", int, where)
-    if not is_readable(version):
-        hint = "; a newer monolith-torch wrote it" if version > VERSION else ""
+    got = get_field(content, "version", int, where)
+    if not is_readable(got, version):
+        hint = "; a newer monolith-torch wrote it" if got > version else ""
         raise InvalidArgumentError(
-            f"[load_tables] expected version {VERSION} or the one before, got {version} "
-            f"({where}){hint}"
+            f"[load_tables] expected version {version} or the one before, got {got} ({where}){hint}"
+        )
+    assert isinstance(content, dict)
+    return content
+
+
+def check_sum(content: dict[str, Any], where: str) -> None:
+    """Take the checksum out of a document, and refuse one that is not that of the rest.
+
+    Raises:
+        DataLossError: it is damaged.
+    """
+    expected = content.pop("crc32c", None)
+    got = checksum(content)
+    if got != expected:
+        raise DataLossError(
+            f"[load_tables] expected checksum {expected!r}, got {got!r} ({where}); it is damaged"
         )
 
 
