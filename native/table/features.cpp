@@ -175,11 +175,10 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
 void FeatureTables::step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
                          unsigned threads) const {
   std::vector<TableStep> steps;
-  std::vector<uint8_t> are_done(tables_.size());
   for (size_t t = 0; t < tables_.size(); ++t) {
     GradientSum* own = sum.sums_[t];
     if (own != nullptr) {
-      steps.push_back({tables_[t], own, rates, times[t], &are_done[t], own->grads().size()});
+      steps.push_back({tables_[t], own, rates, times[t], nullptr, own->grads().size()});
     }
     rates += tables_[t]->layout().segments().size();
   }
