@@ -168,7 +168,7 @@ def test_inspect_prints_the_features_of_a_task(monolith, task):
 
 def test_inspect_prints_a_task_for_readers(monolith, task):
     ran = monolith("inspect", task[0])
-    assert "Adagrad" in ran.out
+    assert "Adagrad(learning_rate=0.05)" in ran.out
     assert "2 features in 2 tables" in ran.err
 
 
