@@ -29,8 +29,10 @@ build/.installed: .venv/.ready CMakeLists.txt $(SOURCES)
 build: build/.installed  ## create .venv, build the C++ core, install the package
 	@echo "== the package is installed in .venv"
 
-demo: build  ## train a ranking model on a stream of new ids, draw a figure
-	@echo "== running the demo"
+demo: build  ## train a ranking model on a stream of new ids, compare, draw a figure
+	@echo "== training the task of examples/clicks_task.py"
+	.venv/bin/monolith train examples/clicks_task.py --set train.threads=1 --set train.evict_every=12
+	@echo "== the same model beside hashed ids, and a figure"
 	$(PY) examples/demo.py
 
 test: build  ## run every test but the slow ones (under ten minutes)

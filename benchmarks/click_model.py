@@ -1,6 +1,9 @@
-"""A click model with 26 features: its batches, first weights and worker. Needs numpy alone.
+"""Click models with 26 features: their batches, first weights and worker. Needs numpy alone.
 
-    13 numbers, 26 ids -> 26 rows of 16 -> 429 -> 256 -> 64 -> 1 -> log loss -> Adagrad everywhere
+    click   13 numbers, 26 ids -> 26 rows of 16 -> 429 -> 256 -> 64 -> 1
+    dlrm    13 numbers -> 512 -> 256 -> 64 -> 16; with 26 rows of 16 -> 351 dot products of pairs;
+            with the 16 -> 367 -> 512 -> 256 -> 1
+    both    log loss, Adagrad everywhere
 
 An id numbers the rows of its feature from 0. Systems with one table for all features use its *key*,
 which has the feature in its upper bits, or its *flat* number, the row of a fixed table.
@@ -11,6 +14,7 @@ import math
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +27,10 @@ from benchmarks.workload import Floats, Int64s, Workload
 NUM_DENSE = 13
 NUM_FEATURES = 26
 DIM = 16
-WIDTHS = (NUM_DENSE + NUM_FEATURES * DIM, 256, 64, 1)
+TOWERS = {  # widths of the layers
+    "click": ((NUM_DENSE + NUM_FEATURES * DIM, 256, 64, 1),),
+    "dlrm": ((NUM_DENSE, 512, 256, 64, DIM), (DIM + 351, 512, 256, 1)),
+}
 NUM_BATCHES = work.NUM_BATCHES
 
 _SEED = 20240301
@@ -40,11 +47,13 @@ class Sizes:
         rows: ids of each feature; all of them have rows before the first step.
         batch: samples of a step.
         threads: threads that a step may use.
+        model: which of `TOWERS`.
     """
 
     rows: int
     batch: int = 4_096
     threads: int = 2
+    model: str = "click"
 
 
 @dataclass(frozen=True)
@@ -89,11 +98,15 @@ def values_of(flat: Int64s) -> Floats:
     return rows
 
 
-def layers() -> list[tuple[Floats, Floats]]:
+def towers(model: str) -> list[list[tuple[Floats, Floats]]]:
     """First weights (out, in) and biases (out,) of the dense layers, as torch draws them."""
     random = np.random.default_rng([_SEED, 1])
+    return [_layers(random, widths) for widths in TOWERS[model]]
+
+
+def _layers(random: np.random.Generator, widths: Sequence[int]) -> list[tuple[Floats, Floats]]:
     made = []
-    for width, out in itertools.pairwise(WIDTHS):
+    for width, out in itertools.pairwise(widths):
         bound = 1 / math.sqrt(width)
         weight = random.uniform(-bound, bound, (out, width)).astype(np.float32)
         made.append((weight, random.uniform(-bound, bound, out).astype(np.float32)))
@@ -109,7 +122,7 @@ class ClickSystem(ABC):
 
     @abstractmethod
     def create(self, sizes: Sizes) -> None:
-        """The model with the weights of `layers()`, and its tables."""
+        """The model with the weights of `towers`, and its tables."""
 
     @abstractmethod
     def insert(self, flat: Int64s) -> None:
@@ -135,11 +148,11 @@ class ClickWorker:
         self._system = system
         self._position = 0
 
-    def build(self, rows: int, batch: int, threads: int) -> dict[str, Any]:
-        """Make the model, and rows of all ids."""
-        self._sizes = Sizes(rows, batch, threads)
+    def build(self, **sizes: Any) -> dict[str, Any]:
+        """Make the model of `Sizes`, and rows of all ids."""
+        self._sizes = Sizes(**sizes)
         self._system.create(self._sizes)
-        for flat in work.index_ranges(NUM_FEATURES * rows, _FILL_ROWS):
+        for flat in work.index_ranges(NUM_FEATURES * self._sizes.rows, _FILL_ROWS):
             self._system.insert(flat)
         return {"versions": {"python": sys.version.split()[0], **self._system.versions()}}
 

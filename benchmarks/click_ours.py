@@ -18,7 +18,7 @@ from benchmarks.click_model import (
     keys_of,
 )
 from benchmarks.click_torch import DenseStep, TorchClick, adagrad
-from benchmarks.step_split import StepSplit
+from benchmarks.step_split import BAG_CALLS, StepSplit
 from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
 from monolith.embedding import Adagrad
@@ -40,7 +40,7 @@ class OurClick(TorchClick):
         return {"monolith": monolith.__version__, **super().versions()}
 
     def make_optimizer(self) -> None:
-        model = nn.ModuleList([self.layers, *self.modules])
+        model = nn.ModuleList([self.net, *self.modules])
         self.optimizer = Optimizer(model, dense=adagrad(model))
 
     def tables(self) -> list[TableVerbs]:
@@ -108,13 +108,14 @@ class OurWorker(ClickWorker):
 
     def split(self, num_steps: int) -> dict[str, Any]:
         """Milliseconds of a step by what they are spent on (`StepSplit`)."""
-        dense_step, labels = DenseStep(self._sizes.batch), self._batches[0].labels
+        dense_step, labels = DenseStep(self._sizes), self._batches[0].labels
 
         def run_dense(num_dense: int) -> None:
             for _ in range(num_dense):
                 dense_step(labels)
 
-        return StepSplit(self._run, run_dense, self._model.tables()).measure(num_steps)
+        calls = [(table, name) for table in self._model.tables() for name in BAG_CALLS]
+        return StepSplit(self._run, run_dense, calls).measure(num_steps)
 
 
 SYSTEMS = {"monolith": OneTable, "monolith_bags": ManyTables}

@@ -1,15 +1,27 @@
-"""The click model in torch, whatever holds its rows; and without rows, the ceiling."""
+"""The click models in torch, whatever holds their rows; and without rows, the ceiling."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.click_model import WIDTHS, Batch, ClickSystem, ClickWorker, Sizes, layers
+from benchmarks.click_model import (
+    DIM,
+    NUM_DENSE,
+    NUM_FEATURES,
+    Batch,
+    ClickSystem,
+    ClickWorker,
+    Sizes,
+    towers,
+)
 from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
+
+_ROWS_WIDTH = NUM_FEATURES * DIM
 
 
 class TorchBatch(NamedTuple):
@@ -20,14 +32,64 @@ class TorchBatch(NamedTuple):
     labels: torch.Tensor  # (batch,)
 
 
-def make_layers() -> nn.Sequential:
-    """The dense layers with their first weights."""
+def make_tower(layers: list[tuple[Floats, Floats]], *, is_last: bool) -> nn.Sequential:
+    """Layers with their first weights; the last layer of a model has no ReLU."""
     made: list[nn.Module] = []
-    for weight, bias in layers():
+    for weight, bias in layers:
         linear = nn.Linear(weight.shape[1], weight.shape[0])
         linear.weight.data, linear.bias.data = torch.from_numpy(weight), torch.from_numpy(bias)
         made += [linear, nn.ReLU()]
-    return nn.Sequential(*made[:-1])
+    return nn.Sequential(*(made[:-1] if is_last else made))
+
+
+class ClickNet(nn.Module):
+    """The dense part of "click": numbers and rows side by side, and layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        (layers,) = towers("click")
+        self.layers = make_tower(layers, is_last=True)
+
+    def forward(self, *parts: torch.Tensor) -> torch.Tensor:
+        inputs = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        logits: torch.Tensor = self.layers(inputs).squeeze(1)
+        return logits
+
+    @staticmethod
+    def leaves(batch: int) -> list[torch.Tensor]:
+        """Made-up inputs; their gradient is wanted, as that of rows is."""
+        generator = torch.Generator().manual_seed(0)
+        return [torch.randn(batch, NUM_DENSE + _ROWS_WIDTH, generator=generator).requires_grad_()]
+
+
+class DlrmNet(nn.Module):
+    """The dense part of "dlrm", as in examples/dlrm.py, which peers cannot import."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        bottom, top = towers("dlrm")
+        self.bottom, self.top = make_tower(bottom, is_last=False), make_tower(top, is_last=True)
+        num = NUM_FEATURES + 1
+        row, column = torch.tril_indices(num, num, -1)
+        self.register_buffer("pairs", row * num + column, persistent=False)
+
+    def forward(self, dense: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        numbers = self.bottom(dense)
+        vectors = torch.cat([numbers, rows], 1).view(len(rows), -1, DIM)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        dots = products.index_select(1, self.get_buffer("pairs"))
+        logits: torch.Tensor = self.top(torch.cat([numbers, dots], 1)).squeeze(1)
+        return logits
+
+    @staticmethod
+    def leaves(batch: int) -> list[torch.Tensor]:
+        """Made-up numbers and rows; the gradient of rows is wanted."""
+        generator = torch.Generator().manual_seed(0)
+        dense = torch.randn(batch, NUM_DENSE, generator=generator)
+        return [dense, torch.randn(batch, _ROWS_WIDTH, generator=generator).requires_grad_()]
+
+
+NETS: dict[str, type[ClickNet] | type[DlrmNet]] = {"click": ClickNet, "dlrm": DlrmNet}
 
 
 def adagrad(module: nn.Module) -> torch.optim.Optimizer:
@@ -37,9 +99,9 @@ def adagrad(module: nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def log_loss(module: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Loss of the dense layers."""
-    return functional.binary_cross_entropy_with_logits(module(inputs).squeeze(1), labels)
+def log_loss(net: nn.Module, parts: Sequence[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+    """Loss of the dense part."""
+    return functional.binary_cross_entropy_with_logits(net(*parts), labels)
 
 
 class TorchClick(ClickSystem):
@@ -52,7 +114,7 @@ class TorchClick(ClickSystem):
         torch.set_num_threads(sizes.threads)
         torch.manual_seed(0)
         self.sizes = sizes
-        self.layers = make_layers()
+        self.net = NETS[sizes.model]()
         self.make_tables()
         self.make_optimizer()
 
@@ -61,8 +123,8 @@ class TorchClick(ClickSystem):
         """What holds the rows."""
 
     def make_optimizer(self) -> None:
-        """Of the dense layers."""
-        self.optimizer = adagrad(self.layers)
+        """Of the dense part."""
+        self.optimizer = adagrad(self.net)
 
     @abstractmethod
     def ids(self, ids: Int64s) -> torch.Tensor:
@@ -81,27 +143,25 @@ class TorchClick(ClickSystem):
 
     def train(self, prepared: TorchBatch) -> torch.Tensor:
         self.optimizer.zero_grad()
-        inputs = torch.cat([prepared.dense, self.embed(prepared.ids)], 1)
-        loss = log_loss(self.layers, inputs, prepared.labels)
+        loss = log_loss(self.net, [prepared.dense, self.embed(prepared.ids)], prepared.labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
 
 
 class DenseStep:
-    """A step of the dense layers alone; their input wants a gradient, as rows would."""
+    """A step of the dense part alone; its rows are leaves that want a gradient."""
 
-    def __init__(self, batch: int) -> None:
-        self._layers = make_layers()
-        self._optimizer = adagrad(self._layers)
-        generator = torch.Generator().manual_seed(0)
-        self._inputs = torch.randn(batch, WIDTHS[0], generator=generator).requires_grad_()
+    def __init__(self, sizes: Sizes) -> None:
+        self._net = NETS[sizes.model]()
+        self._optimizer = adagrad(self._net)
+        self._parts = self._net.leaves(sizes.batch)
 
     def __call__(self, labels: torch.Tensor) -> torch.Tensor:
         """One step; the loss before it."""
         self._optimizer.zero_grad()
-        self._inputs.grad = None
-        loss = log_loss(self._layers, self._inputs, labels)
+        self._parts[-1].grad = None
+        loss = log_loss(self._net, self._parts, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return loss.detach()
@@ -115,7 +175,7 @@ class Dense(ClickSystem):
 
     def create(self, sizes: Sizes) -> None:
         torch.set_num_threads(sizes.threads)
-        self._step = DenseStep(sizes.batch)
+        self._step = DenseStep(sizes)
 
     def insert(self, flat: Int64s) -> None:
         """There are no rows."""

@@ -63,11 +63,17 @@ class Disk:
     def _files(self) -> list[Path]:
         return sorted(self._save.rglob("*.arrow"))
 
+    def _write_save(self) -> None:
+        save_tables(self._table, self._save, num_threads=self._workload.threads)
+
+    def _read_save(self) -> Table:
+        return load_table(self._save, num_threads=self._workload.threads)
+
     def save(self) -> Sample:
         """MB per second of a save."""
         shutil.rmtree(self._save, ignore_errors=True)
         with timed() as window:
-            save_tables(self._table, self._save, num_threads=self._workload.threads)
+            self._write_save()
         num_bytes = sum(path.stat().st_size for path in self._files())
         return Sample(num_bytes / window.seconds / 1e6, window.others_cores)
 
@@ -85,7 +91,7 @@ class Disk:
         """MB per second of a load into a new table."""
         drop_from_cache(self._files())
         with timed() as window:
-            table = load_table(self._save, num_threads=self._workload.threads)
+            table = self._read_save()
         self._check(table)
         table.close()
         return Sample(self.num_bytes / window.seconds / 1e6, window.others_cores)
@@ -109,11 +115,11 @@ class Disk:
             raise BenchmarkError(f"[disk] expected the saved rows, got {len(table)} others")
 
 
-def measure(disk: Disk, workload: Workload, rules: Rules) -> None:
+def measure(disk: Disk, workload: Workload, rules: Rules, what: str = "disk") -> None:
     """Print one line for the save and one for the load, each beside the disk."""
     sides: dict[str, tuple[Callable[[], Sample], Callable[[], Sample]]] = {
-        "disk_save": (disk.save, disk.write),
-        "disk_load": (disk.load, disk.read),
+        f"{what}_save": (disk.save, disk.write),
+        f"{what}_load": (disk.load, disk.read),
     }
     for name, (ours, plain) in sides.items():
         series = interleave({"monolith": ours, "sequential": plain}, rules)
@@ -123,14 +129,14 @@ def measure(disk: Disk, workload: Workload, rules: Rules) -> None:
             question.answer(series, system, "sequential", system=system, notes=notes)
 
 
-def run(options: Options) -> None:
+def run(options: Options, make: Callable[[Workload], Disk] = Disk, what: str = "disk") -> None:
     """Print two lines per size and side."""
     rules = replace(options.rules, max_discards=min(options.rules.max_discards, _MAX_DISCARDS))
     for rows, dim in _SIZES:
         workload = Workload(QUICK_ROWS if options.is_quick else rows, dim)
-        say(f"[disk] {workload.rows:,} rows, dim {dim}, Adagrad state")
+        say(f"[{what}] {workload.rows:,} rows, dim {dim}, Adagrad state")
         try:
-            measure(Disk(workload), workload, rules)
+            measure(make(workload), workload, rules, what)
         finally:
             shutil.rmtree(_FOLDER, ignore_errors=True)
 

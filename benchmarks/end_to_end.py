@@ -7,7 +7,7 @@ them fit into memory at once. The ceiling is the rate of the dense layers alone.
 import contextlib
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -43,7 +43,6 @@ _SAMPLE_SECONDS = 1.5  # a step takes tens of milliseconds
 _QUICK_SECONDS = 0.2
 _CHECK_STEPS = 8
 _LOSS_TOLERANCE = 1e-5
-_SPLIT_STEPS = 16
 
 
 def check_losses(losses: Mapping[str, list[float]]) -> None:
@@ -58,7 +57,17 @@ def check_losses(losses: Mapping[str, list[float]]) -> None:
 
 
 class Comparison:
-    """Systems that hold their tables at once and take turns."""
+    """Systems that hold their tables at once and take turns.
+
+    Args:
+        systems: of `commands`; ours is one of them.
+        sizes: of the model.
+        rules: when a sample counts.
+    """
+
+    name = "end_to_end"
+    commands: Mapping[str, tuple[str, ...]] = COMMANDS
+    split_steps = 16  # of each round of a split
 
     def __init__(self, systems: tuple[str, ...], sizes: Sizes, rules: Rules) -> None:
         self._systems, self._sizes, self._rules = systems, sizes, rules
@@ -67,22 +76,25 @@ class Comparison:
 
     def run(self) -> None:
         """Print a line per system."""
-        say(f"[end_to_end] {self._sizes.rows:,} ids per feature: {', '.join(self._systems)}")
+        say(f"[{self.name}] {self._sizes.rows:,} ids per feature: {', '.join(self._systems)}")
         with contextlib.ExitStack() as stack:
             workers = {
                 system: stack.enter_context(
-                    contextlib.closing(WorkerProcess(system, COMMANDS[system]))
+                    contextlib.closing(WorkerProcess(system, self.commands[system]))
                 )
                 for system in self._systems
             }
             self._build(workers)
-            contenders = {s: functools.partial(self._sample, w) for s, w in workers.items()}
-            series = interleave(contenders, self._rules)
+            series = interleave(self._contenders(workers), self._rules)
             for system in workers:
                 if system.startswith(_OURS):
-                    self._notes[system] = workers[system].call("split", num_steps=_SPLIT_STEPS)
-        for system in self._systems:
+                    self._notes[system] = workers[system].call("split", num_steps=self.split_steps)
+        for system in series:
             self._emit(system, series)
+
+    def _contenders(self, workers: Mapping[str, WorkerProcess]) -> dict[str, Callable[[], Sample]]:
+        """What takes a sample, by name."""
+        return {system: functools.partial(self._sample, w) for system, w in workers.items()}
 
     def _build(self, workers: Mapping[str, WorkerProcess]) -> None:
         losses = {}
@@ -94,14 +106,14 @@ class Comparison:
         check_losses(losses)
 
     @staticmethod
-    def _sample(worker: WorkerProcess) -> Sample:
-        reply = worker.call("sample")
+    def _sample(worker: WorkerProcess, **arguments: str) -> Sample:
+        reply = worker.call("sample", **arguments)
         return Sample(reply["value"], reply["others_cores"])
 
     def _emit(self, system: str, series: Mapping[str, Series]) -> None:
-        others = [other for other in self._systems if other != _OURS]
+        others = [other for other in series if other != _OURS]
         measurement = Measurement(
-            name="end_to_end",
+            name=self.name,
             system=system,
             unit="k samples/s",
             series=series[system],
@@ -113,9 +125,9 @@ class Comparison:
                 "hit_rate": 1.0,
                 "batches": NUM_BATCHES,
             },
-            versions=self._versions[system],
+            versions=self._versions.get(system, self._versions[_OURS]),
             ratios=ratios(series, _OURS, others) if system == _OURS else {},
-            notes=self._notes[system],
+            notes=self._notes.get(system, {}),
         )
         emit(measurement, self._rules)
 

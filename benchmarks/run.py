@@ -34,16 +34,20 @@ STAGES = (
     "admission",
     "eviction",
     "disk",
+    "checkpoint",
     "changes",
     "end_to_end",
+    "dlrm",
     "small_bag",
     "group",
+    "features",
     "packing",
     "input",
     "ahead",
     "layout",
     "queues",
     "records",
+    "trainer",
 )
 
 

@@ -11,19 +11,23 @@ from typing import Any
 from torch.autograd.profiler_util import FunctionEventAvg
 from torch.profiler import ProfilerActivity, profile
 
-from monolith.embedding.verbs import TableVerbs
-
 Steps = Callable[[int], None]
 _NUM_ROUNDS = 5
-_VERBS = ("lookup_bags", "sum_bag_gradients", "apply_bag_gradients")
+# Modules have checked the arguments, and call what is below the verbs.
+BAG_CALLS = ("_lookup_bags", "_sum_bag_gradients", "_apply_bag_gradients")
 _COPIES = ("cat", "copy_", "clone", "arange", "fill_", "zero_")
+
+
+def _key(call: str) -> str:
+    """Of a call among the parts of a step, whatever its name is."""
+    return f"call {call}"
 
 
 class StepSplit:
     """Measures what `steps(n)` is made of.
 
     - dense: the dense layers alone, in the same process.
-    - sparse: inside the verbs of the tables, by verb; these steps are not those of the total.
+    - sparse: inside calls of the tables, by call; these steps are not those of the total.
     - copy: torch's copies and fills that the dense layers alone do not need, as torch's
       profiler sees them: the input put together, its gradient taken apart, ids kept for the step.
     - python: the rest, autograd's own work included.
@@ -32,19 +36,22 @@ class StepSplit:
     Args:
         steps: runs a number of steps of the model.
         dense_steps: the same for the dense layers alone.
-        tables: of the model.
+        calls: what the tables of the model do: objects, and the names of their methods.
     """
 
-    def __init__(self, steps: Steps, dense_steps: Steps, tables: Sequence[TableVerbs]) -> None:
-        self._steps, self._dense_steps, self._tables = steps, dense_steps, tables
+    def __init__(
+        self, steps: Steps, dense_steps: Steps, calls: Sequence[tuple[object, str]]
+    ) -> None:
+        self._steps, self._dense_steps, self._calls = steps, dense_steps, calls
+        self._names = list(dict.fromkeys(name for _, name in calls))
 
     def measure(self, num_steps: int) -> dict[str, Any]:
         """Milliseconds of a step; medians over rounds in which the parts take turns."""
         self._dense_steps(num_steps)
         rounds = [self._round(num_steps) for _ in range(_NUM_ROUNDS)]
         median = {part: statistics.median(r[part] for r in rounds) for part in rounds[0]}
-        verbs = {verb: median.pop(verb) for verb in _VERBS}
-        sparse = sum(verbs.values())
+        calls = {name: median.pop(_key(name)) for name in self._names}
+        sparse = sum(calls.values())
         copy = self._copies(self._steps) - self._copies(self._dense_steps)
         parts = {
             "step_ms": median["step"],
@@ -55,7 +62,10 @@ class StepSplit:
             "idle_ms": median["idle"],
         }
         rounded = {part: round(value, 3) for part, value in parts.items()}
-        return {**rounded, "verbs_ms": {verb: round(ms, 3) for verb, ms in verbs.items()}}
+        return {
+            **rounded,
+            "calls_ms": {name.strip("_"): round(ms, 3) for name, ms in calls.items()},
+        }
 
     def _round(self, num_steps: int) -> dict[str, float]:
         per_step = 1e3 / num_steps
@@ -66,31 +76,28 @@ class StepSplit:
         start = time.perf_counter()
         self._dense_steps(num_steps)
         dense = time.perf_counter() - start
-        with self._timed_verbs() as seconds:
+        with self._timed_calls() as seconds:
             self._steps(num_steps)
         parts = {"step": wall, "dense": dense, "idle": idle, **seconds}
         return {part: value * per_step for part, value in parts.items()}
 
     @contextlib.contextmanager
-    def _timed_verbs(self) -> Iterator[dict[str, float]]:
-        """Adds up the seconds inside the verbs of the tables."""
-        seconds = dict.fromkeys(_VERBS, 0.0)
+    def _timed_calls(self) -> Iterator[dict[str, float]]:
+        """Adds up the seconds inside the calls of the tables."""
+        seconds = {_key(name): 0.0 for name in self._names}
 
-        def timed(verb: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        def timed(name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
             start = time.perf_counter()
             try:
                 return call(*args, **options)
             finally:
-                seconds[verb] += time.perf_counter() - start
+                seconds[_key(name)] += time.perf_counter() - start
 
-        for table in self._tables:
-            for verb in _VERBS:
-                inner = f"_{verb}"  # modules have checked the arguments, and call what is below
-                setattr(table, inner, functools.partial(timed, verb, getattr(table, inner)))
+        for owner, name in self._calls:
+            setattr(owner, name, functools.partial(timed, name, getattr(owner, name)))
         yield seconds
-        for table in self._tables:
-            for verb in _VERBS:
-                delattr(table, f"_{verb}")
+        for owner, name in self._calls:
+            delattr(owner, name)
 
     @staticmethod
     def _copies(steps: Steps, num_steps: int = 8) -> float:

@@ -145,6 +145,8 @@ TARGETS = (
     ),
     Target("save: x the disk's sequential rate", "disk_save", 0.8, _ratio("sequential")),
     Target("load: x the disk's sequential rate", "disk_load", 0.6, _ratio("sequential")),
+    Target("checkpoint save: x the same", "checkpoint_save", 0.8, _ratio("sequential")),
+    Target("checkpoint load: x the same", "checkpoint_load", 0.6, _ratio("sequential")),
     Target("updates with the touched log: x without", "changes_log", 0.97, _ratio("off")),
     Target("reading changed keys [M keys/s]", "changes_read", 10, _field("median")),
     Target("updates beside a save: x alone", "save_beside", 0.9, _ratio("alone")),
@@ -155,11 +157,27 @@ TARGETS = (
     Target("whole model: x samples/s on FBGEMM", "end_to_end", 1.25, _ratio("fbgemm")),
     Target("whole model: x samples/s on TFRA", "end_to_end", 2.5, _ratio("tfra")),
     Target("whole model: x its dense layers alone", "end_to_end", 0.8, _ratio("dense")),
+    Target("DLRM by the trainer: x its dense part alone", "dlrm", 0.9, _ratio("dense")),
+    Target("DLRM by the trainer: x a loop by hand", "dlrm", 0.95, _ratio("loop")),
+    Target(
+        "DLRM: x samples/s of reading Parquet too", "dlrm", 1.05, _ratio("parquet"), is_maximum=True
+    ),
+    *(
+        Target(f"DLRM by the trainer: x samples/s on {name}", "dlrm", 1, _ratio(peer))
+        for name, peer in {"FBGEMM": "fbgemm", "TFRA": "tfra"}.items()
+    ),
     Target(
         "step of a bag of 64 ids: x nn.EmbeddingBag's", "small_bag", 0.7, _ratio("torch"), (), True
     ),
+    Target("step of 1,000 features at batch 1 [ms]", "trainer", 2, _field("median"), (), True),
     Target("step over 100 tables: x one table's", "group", 0.9, _ratio("one_table")),
     Target("step over 4 shards: x one table's", "shards", 0.85, _ratio("one_table")),
+    Target(
+        "step over 26 features: x time of one table's", "features", 1, _ratio("one_table"), (), True
+    ),
+    Target(
+        "step over 1,000 features of one id [ms]", "many_features", 2, _field("median"), (), True
+    ),
     Target("pack of 200 tensors: x torch.cat of flattened views", "pack", 2, _ratio("torch")),
     Target("unpack of 200 tensors: x slices and reshapes", "unpack", 1.5, _ratio("torch")),
     Target("layout, 100 features, both ways: x torch", "layout", 3, _ratio("torch")),

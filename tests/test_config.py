@@ -30,3 +30,9 @@ def test_the_directory_of_tests_comes_from_the_environment(unset, monkeypatch):
     assert config.tests_directory() == "/tmp"
     monkeypatch.setenv("TEST_TMPDIR", "elsewhere")
     assert config.tests_directory() == "elsewhere"
+
+
+def test_variables_are_found_by_how_they_begin(monkeypatch):
+    monkeypatch.setenv("MONOLITH_SET_B", "2")
+    monkeypatch.setenv("MONOLITH_SET_A", "1")
+    assert config.variables("MONOLITH_SET_") == {"MONOLITH_SET_A": "1", "MONOLITH_SET_B": "2"}

@@ -5,6 +5,9 @@ Run with the interpreter of build/peers/tfra. Its fastest form, as in tfra.py: o
 features, `tf.unique` before the lookup, version 1 Adagrad, the whole step in one `tf.function`.
 """
 
+from collections.abc import Callable
+
+import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders_addons as tfra
 
@@ -18,11 +21,30 @@ from benchmarks.click_model import (
     Sizes,
     flat_of,
     keys_of,
-    layers,
+    towers,
 )
 from benchmarks.peers.tfra import embedding, set_threads
 from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
+
+_NUM = NUM_FEATURES + 1
+_ROW, _COLUMN = np.tril_indices(_NUM, -1)
+_PAIRS = _ROW * _NUM + _COLUMN
+_PLACES = np.full((_NUM, _NUM), len(_PAIRS))  # of each product among the pairs; the end: none
+_PLACES[_ROW, _COLUMN] = _PLACES[_COLUMN, _ROW] = np.arange(len(_PAIRS))
+
+
+@tf.custom_gradient
+def dots(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    """Dot products of all pairs; tensorflow's own gradient of a gather is much slower."""
+    products = tf.reshape(tf.matmul(vectors, vectors, transpose_b=True), (-1, _NUM * _NUM))
+
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        padded = tf.pad(upstream, [[0, 0], [0, 1]])
+        both = tf.reshape(tf.gather(padded, _PLACES.reshape(-1), axis=1), (-1, _NUM, _NUM))
+        return tf.matmul(both, vectors)
+
+    return tf.gather(products, _PAIRS, axis=1), gradient
 
 
 class TfraModel(ClickSystem):
@@ -41,7 +63,11 @@ class TfraModel(ClickSystem):
             init_size=NUM_FEATURES * sizes.rows,
             devices=["/CPU:0"],
         )
-        self._layers = [(tf.Variable(weight.T), tf.Variable(bias)) for weight, bias in layers()]
+        self._towers = [
+            [(tf.Variable(weight.T), tf.Variable(bias)) for weight, bias in tower]
+            for tower in towers(sizes.model)
+        ]
+        self._layers = [pair for tower in self._towers for pair in tower]
         self._optimizer = embedding.DynamicEmbeddingOptimizer(
             tf.compat.v1.train.AdagradOptimizer(LEARNING_RATE, INITIAL_ACCUMULATOR)
         )
@@ -53,7 +79,8 @@ class TfraModel(ClickSystem):
         (self._state,) = self._rows.get_slot_variables(self._optimizer)
 
     def _restore_layers(self) -> None:
-        for pair, first in zip(self._layers, layers(), strict=True):
+        firsts = [pair for tower in towers(self._sizes.model) for pair in tower]
+        for pair, first in zip(self._layers, firsts, strict=True):
             for variable, value in zip(pair, (first[0].T, first[1]), strict=True):
                 variable.assign(value)
                 accumulator = self._optimizer.get_slot(variable, "accumulator")
@@ -65,16 +92,29 @@ class TfraModel(ClickSystem):
         with tf.GradientTape() as tape:
             rows = embedding.embedding_lookup(self._rows, unique, name="lookup")
             embedded = tf.reshape(tf.gather(rows, positions), (-1, NUM_FEATURES * DIM))
-            hidden = tf.concat([dense, embedded], 1)
-            for number, (weight, bias) in enumerate(self._layers):
-                hidden = tf.nn.bias_add(tf.matmul(hidden, weight), bias)
-                hidden = tf.nn.relu(hidden) if number < len(self._layers) - 1 else hidden
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, tf.squeeze(hidden, 1))
+            logits = self._logits(dense, embedded)
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, tf.squeeze(logits, 1))
             loss = tf.reduce_mean(losses)
         variables.append(self._rows.get_trainable_by_name("lookup"))
         gradients = tape.gradient(loss, variables)
         self._optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
+
+    def _logits(self, dense: tf.Tensor, embedded: tf.Tensor) -> tf.Tensor:
+        if self._sizes.model == "click":
+            return self._tower(0, tf.concat([dense, embedded], 1))
+        numbers = self._tower(0, dense)
+        vectors = tf.reshape(tf.concat([numbers, embedded], 1), (-1, NUM_FEATURES + 1, DIM))
+        return self._tower(1, tf.concat([numbers, dots(vectors)], 1))
+
+    def _tower(self, number: int, hidden: tf.Tensor) -> tf.Tensor:
+        """The last layer of the last tower has no ReLU."""
+        is_last = number == len(self._towers) - 1
+        for place, (weight, bias) in enumerate(self._towers[number], 1):
+            hidden = tf.nn.bias_add(tf.matmul(hidden, weight), bias)
+            if not is_last or place < len(self._towers[number]):
+                hidden = tf.nn.relu(hidden)
+        return hidden
 
     def insert(self, flat: Int64s) -> None:
         self.assign(flat, tf.random.uniform((len(flat), DIM), -0.05, 0.05))

@@ -21,7 +21,7 @@ class TorchModel(TorchClick):
         self._table = nn.Embedding(NUM_FEATURES * self.sizes.rows, DIM, sparse=True)
 
     def make_optimizer(self) -> None:
-        self.optimizer = adagrad(nn.ModuleList([self.layers, self._table]))
+        self.optimizer = adagrad(nn.ModuleList([self.net, self._table]))
 
     def ids(self, ids: Int64s) -> torch.Tensor:
         return torch.from_numpy(flat_of(ids, self.sizes.rows))

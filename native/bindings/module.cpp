@@ -5,6 +5,7 @@
 
 void init_codec(nanobind::module_& module);
 void init_dense(nanobind::module_& module);
+void init_features(nanobind::module_& module);
 void init_group(nanobind::module_& module);
 void init_io(nanobind::module_& module);
 void init_pack(nanobind::module_& module);
@@ -18,6 +19,13 @@ NB_MODULE(_native, module) {
   nanobind::set_leak_warnings(false);  // tables alive at exit are no leak
   module.doc() =
       "Compiled core of monolith. Tensors come as addresses of checked, contiguous memory.";
+  module.def("compiler", [] {
+#ifdef __clang__
+    return "clang " __clang_version__ ": " MONOLITH_COMPILER_FLAGS;
+#else
+    return "gcc " __VERSION__ ": " MONOLITH_COMPILER_FLAGS;
+#endif
+  });
   init_codec(module);
   init_dense(module);
   init_io(module);
@@ -26,5 +34,6 @@ NB_MODULE(_native, module) {
   init_records(module);
   init_table(module);
   init_group(module);
+  init_features(module);
   init_touched_key_set(module);
 }

@@ -162,10 +162,10 @@ const Bags& checked(const Bags& bags) {
 // (bags, gradients, winners or 0)
 using PieceTuple = std::tuple<BagsTuple, Address, Address>;
 
-std::vector<BagPiece> pieces_of(const std::vector<PieceTuple>& tuples) {
+std::vector<BagPiece> pieces_of(const std::vector<PieceTuple>& tuples, size_t dim) {
   std::vector<BagPiece> pieces;
   for (const auto& [bags, grads, winners] : tuples) {
-    pieces.push_back({bags_of(bags), at<float>(grads), at<int32_t>(winners)});
+    pieces.push_back({bags_of(bags), {at<float>(grads), dim}, at<int32_t>(winners)});
   }
   return pieces;
 }
@@ -203,9 +203,9 @@ void bind_bags_alone(nb::module_& module) {
           "__init__",
           [](GradientSum* self, const std::vector<PieceTuple>& tuples, size_t dim,
              unsigned threads) {
-            std::vector<BagPiece> pieces = pieces_of(tuples);
+            std::vector<BagPiece> pieces = pieces_of(tuples, dim);
             for (const BagPiece& piece : pieces) checked(piece.bags);
-            new (self) GradientSum(std::move(pieces), dim, monolith::kernels(), 0, 0, threads);
+            new (self) GradientSum(pieces, dim, monolith::kernels(), 0, 0, threads);
           },
           ReleaseGil(), "pieces"_a, "dim"_a, "threads"_a)
       .def_prop_ro("norm", &GradientSum::norm)
@@ -230,7 +230,8 @@ void bind_bag_gradients(nb::class_<Table>& table) {
   table.def(
       "sum_bag_gradients",
       [](const Table& self, const std::vector<PieceTuple>& pieces, unsigned threads) {
-        return new GradientSum(self.sum_bag_gradients(pieces_of(pieces), threads));
+        return new GradientSum(
+            self.sum_bag_gradients(pieces_of(pieces, self.layout().dim()), threads));
       },
       ReleaseGil(), "pieces"_a, "threads"_a);
 }

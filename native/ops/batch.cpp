@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "ops/take.h"
 #include "table/hash.h"
 
 namespace monolith {
@@ -16,7 +17,7 @@ constexpr uint32_t kMaxBucketBits = 13;  // one member's counters fit in the sec
 }  // namespace
 
 Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
-             unsigned num_threads)
+             unsigned num_threads, std::pmr::monotonic_buffer_resource& memory)
     : input_(keys), n_(n), skipped_(skipped), salt_(salt) {
   if (n >= 4 * kPartitionKeys) {
     bits_ = std::min(kMaxBits, static_cast<uint32_t>(std::bit_width(n / kPartitionKeys)) - 1);
@@ -24,17 +25,20 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t s
   // Every member reads all counters: there are at most as many as half the keys.
   const auto most = static_cast<uint32_t>(std::bit_width(n / (4 * num_threads)));
   bucket_bits_ = std::max(bits_, std::min({depth, most, kMaxBucketBits}));
-  sizes_.resize(size_t{num_threads} << bucket_bits_);
-  cursors_.resize(size_t{num_threads} << bucket_bits_);
-  starts_.resize((size_t{1} << bits_) + 1);
-  num_distinct_.resize(size_t{1} << bits_);
-  keys_ = std::make_unique_for_overwrite<int64_t[]>(n);
-  order_ = std::make_unique_for_overwrite<uint32_t[]>(n);
-  entries_ = std::make_unique_for_overwrite<Entry[]>(n);
+  const size_t num_counters = size_t{num_threads} << bucket_bits_;
+  sizes_ = take<uint32_t>(memory, num_counters);
+  std::fill_n(sizes_, num_counters, 0);
+  cursors_ = take<uint32_t>(memory, num_counters);
+  starts_ = take<uint32_t>(memory, (size_t{1} << bits_) + 1);
+  num_distinct_ = take<uint32_t>(memory, num_partitions());
+  std::fill_n(num_distinct_, num_partitions(), 0);  // until group(), for a call that failed before
+  keys_ = take<int64_t>(memory, n);
+  order_ = take<uint32_t>(memory, n);
+  entries_ = take<Entry>(memory, n);
 }
 
 void Batch::count(unsigned member, unsigned num_members) noexcept {
-  uint32_t* counts = sizes_.data() + (size_t{member} << bucket_bits_);
+  uint32_t* counts = sizes_ + (size_t{member} << bucket_bits_);
   const auto end = static_cast<uint32_t>(uint64_t{n_} * (member + 1) / num_members);
   for (auto i = static_cast<uint32_t>(uint64_t{n_} * member / num_members); i < end; ++i) {
     if (skipped_ == nullptr || skipped_[i] == 0) ++counts[bucket_of(key_hash(input_[i]))];
@@ -43,7 +47,7 @@ void Batch::count(unsigned member, unsigned num_members) noexcept {
 
 // Every member computes the same starts from all counts, then moves its own slice.
 void Batch::place(unsigned member, unsigned num_members) noexcept {
-  uint32_t* cursor = cursors_.data() + (size_t{member} << bucket_bits_);
+  uint32_t* cursor = cursors_ + (size_t{member} << bucket_bits_);
   const uint32_t run = (1u << (bucket_bits_ - bits_)) - 1;  // buckets of a partition, less one
   uint32_t start = 0;
   for (uint32_t b = 0; b < 1u << bucket_bits_; ++b) {
@@ -53,7 +57,7 @@ void Batch::place(unsigned member, unsigned num_members) noexcept {
       start += sizes_[(size_t{m} << bucket_bits_) + b];
     }
   }
-  if (member == 0) starts_.back() = start;
+  if (member == 0) starts_[num_partitions()] = start;
   const auto end = static_cast<uint32_t>(uint64_t{n_} * (member + 1) / num_members);
   for (auto i = static_cast<uint32_t>(uint64_t{n_} * member / num_members); i < end; ++i) {
     if (skipped_ != nullptr && skipped_[i] != 0) continue;
@@ -66,9 +70,14 @@ void Batch::place(unsigned member, unsigned num_members) noexcept {
 void Batch::group(uint32_t partition, Scratch& scratch) {
   const uint32_t first = starts_[partition];
   const uint32_t n = starts_[partition + 1] - first;
-  const int64_t* keys = keys_.get() + first;
-  uint32_t* order = order_.get() + first;
-  Entry* entries = entries_.get() + first;
+  const int64_t* keys = keys_ + first;
+  uint32_t* order = order_ + first;
+  Entry* entries = entries_ + first;
+  if (n == 1) {  // as in a small call of each of many tables
+    entries[0] = {keys[0], key_hash(keys[0]), nullptr, 0, kOld, first, 1};
+    num_distinct_[partition] = 1;
+    return;
+  }
   const size_t mask = std::bit_ceil(size_t{2} * n + 1) - 1;
   scratch.slots.assign(mask + 1, 0);  // distinct number + 1
   scratch.groups.resize(n);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -18,9 +18,10 @@ struct Line;
 class Batch {
  public:
   // skipped: per occurrence, not zero to leave it out; may be null.
-  // salt: of the table, see place_of. depth: bits of the hash that tell most bins apart.
+  // salt: of the table, see place_of. depth: bits of the hash that tell most bins apart. memory:
+  // gives what the batch needs, takes all of it back at once, and outlives the batch.
   Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
-        unsigned num_threads);
+        unsigned num_threads, std::pmr::monotonic_buffer_resource& memory);
 
   uint32_t size() const noexcept { return n_; }
   uint32_t num_partitions() const noexcept { return uint32_t{1} << bits_; }
@@ -56,17 +57,17 @@ class Batch {
   };
   // After group(): the distinct keys of a partition.
   std::span<Entry> distinct(uint32_t partition) const noexcept {
-    return {entries_.get() + starts_[partition], num_distinct_[partition]};
+    return {entries_ + starts_[partition], num_distinct_[partition]};
   }
   // Its number among those of all partitions, with gaps; less than size().
-  size_t index_of(const Entry& entry) const noexcept { return &entry - entries_.get(); }
+  size_t index_of(const Entry& entry) const noexcept { return &entry - entries_; }
   // The occurrences in a partition: those of its first distinct key, of the second, and so on.
   std::span<const uint32_t> order(uint32_t partition) const noexcept {
-    return {order_.get() + starts_[partition], starts_[partition + 1] - starts_[partition]};
+    return {order_ + starts_[partition], starts_[partition + 1] - starts_[partition]};
   }
   // Occurrences of a distinct key, ascending.
   std::span<const uint32_t> occurrences(const Entry& entry) const noexcept {
-    return {order_.get() + entry.first, entry.num_occurs};
+    return {order_ + entry.first, entry.num_occurs};
   }
 
  private:
@@ -81,14 +82,14 @@ class Batch {
   const uint8_t* const skipped_;
   const uint64_t salt_;
   uint32_t bits_ = 0;
-  uint32_t bucket_bits_ = 0;            // a partition is a run of buckets, in which keys are placed
-  std::vector<uint32_t> sizes_;         // (members, buckets)
-  std::vector<uint32_t> cursors_;       // (members, buckets)
-  std::vector<uint32_t> starts_;        // (partitions + 1,)
-  std::vector<uint32_t> num_distinct_;  // (partitions,)
-  std::unique_ptr<int64_t[]> keys_;     // of the occurrences, by bucket
-  std::unique_ptr<uint32_t[]> order_;   // occurrences, by partition, then by key
-  std::unique_ptr<Entry[]> entries_;    // by partition, from the place of its first occurrence on
+  uint32_t bucket_bits_ = 0;  // a partition is a run of buckets, in which keys are placed
+  uint32_t* sizes_;           // (members, buckets)
+  uint32_t* cursors_;         // (members, buckets)
+  uint32_t* starts_;          // (partitions + 1,)
+  uint32_t* num_distinct_;    // (partitions,)
+  int64_t* keys_;             // of the occurrences, by bucket
+  uint32_t* order_;           // occurrences, by partition, then by key
+  Entry* entries_;            // by partition, from the place of its first occurrence on
 };
 
 }  // namespace monolith

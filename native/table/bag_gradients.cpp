@@ -2,31 +2,41 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <memory>
 
+#include "ops/take.h"
 #include "table/team.h"
 
 namespace monolith {
 
-BagGradients::BagGradients(std::span<const BagPiece> pieces, size_t dim)
-    : pieces_(pieces), dim_(dim), starts_{0}, factors_(pieces.size()) {
-  for (const BagPiece& piece : pieces) starts_.push_back(starts_.back() + piece.bags.num_keys);
-  if (pieces.size() == 1 && pieces.front().bags.are_single()) {
-    keys_ = pieces.front().bags.keys;
-    factors_.front().assign(pieces.front().bags.has_factors() ? size() : 0, 1.0f);
-    return;
-  }
-  rows_ = std::make_unique_for_overwrite<const float*[]>(size());
-  if (pieces.size() != 1) joined_ = std::make_unique_for_overwrite<int64_t[]>(size());
-  keys_ = pieces.size() == 1 ? pieces.front().bags.keys : joined_.get();
-  const float** row = rows_.get();
+BagGradients::BagGradients(std::span<const BagPiece> pieces, size_t dim,
+                           std::pmr::monotonic_buffer_resource& memory)
+    : pieces_(pieces),
+      dim_(dim),
+      starts_(take<size_t>(memory, pieces.size() + 1)),
+      factors_(take<float*>(memory, pieces.size())) {
+  starts_[0] = 0;
   for (size_t p = 0; p < pieces.size(); ++p) {
     const Bags& bags = pieces[p].bags;
-    if (joined_) std::copy_n(bags.keys, bags.num_keys, joined_.get() + starts_[p]);
-    if (bags.has_factors()) factors_[p].resize(bags.num_bags);
+    starts_[p + 1] = starts_[p] + bags.num_keys;
+    factors_[p] = bags.has_factors() ? take<float>(memory, bags.num_bags) : nullptr;
+  }
+  const bool is_one = pieces.size() == 1;
+  if (is_one) keys_ = pieces.front().bags.keys;
+  if (is_one && pieces.front().bags.are_single()) {
+    if (factors_[0] != nullptr) std::fill_n(factors_[0], size(), 1.0f);
+    return;
+  }
+  rows_ = take<const float*>(memory, size());
+  int64_t* joined = is_one ? nullptr : take<int64_t>(memory, size());
+  if (!is_one) keys_ = joined;
+  const float** row = rows_;
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    const Bags& bags = pieces[p].bags;
+    if (!is_one) joined = std::copy_n(bags.keys, bags.num_keys, joined);
     for (size_t bag = 0; bag < bags.num_bags; ++bag) {
-      row = std::fill_n(row, bags.end(bag) - bags.begin(bag), pieces[p].grads + bag * dim);
-      if (bags.has_factors()) factors_[p][bag] = bags.factor(bag);
+      row = std::fill_n(row, bags.end(bag) - bags.begin(bag), pieces[p].grads.of(bag, dim));
+      if (factors_[p] != nullptr) factors_[p][bag] = bags.factor(bag);
     }
   }
 }
@@ -34,17 +44,19 @@ BagGradients::BagGradients(std::span<const BagPiece> pieces, size_t dim)
 BagGradients::Term BagGradients::term(uint32_t i) const noexcept {
   size_t p = 0;
   if (pieces_.size() > 1) {
-    p = std::upper_bound(starts_.begin(), starts_.end(), i) - starts_.begin() - 1;
+    p = std::upper_bound(starts_, starts_ + pieces_.size() + 1, i) - starts_ - 1;
   }
   const BagPiece& piece = pieces_[p];
   const size_t key = i - starts_[p];
   const float* grads = row(i);
-  const auto offset = static_cast<size_t>(grads - piece.grads);
+  const auto offset = static_cast<size_t>(grads - piece.grads.data);
   if (piece.winners != nullptr) {
-    return {grads, piece.winners + offset, 1.0f, static_cast<int32_t>(key)};
+    return {grads, piece.winners + offset / piece.grads.stride * dim_, 1.0f,
+            static_cast<int32_t>(key)};
   }
   if (piece.bags.weights != nullptr) return {grads, nullptr, piece.bags.weights[key], 0};
-  return {grads, nullptr, piece.bags.has_factors() ? factors_[p][offset / dim_] : 1.0f, 0};
+  return {grads, nullptr,
+          piece.bags.has_factors() ? factors_[p][offset / piece.grads.stride] : 1.0f, 0};
 }
 
 void BagGradients::sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
@@ -70,14 +82,22 @@ void BagGradients::write_out(const Kernels& kernels, float* out) const noexcept 
 }
 
 // Squares are kept by first occurrence and added in that order, whatever the threads did.
-GradientSum::GradientSum(std::vector<BagPiece> pieces, size_t dim, const Kernels& kernels,
-                         uint64_t salt, uint32_t depth, unsigned threads)
-    : pieces_(std::move(pieces)),
+GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Kernels& kernels,
+                         uint64_t salt, uint32_t depth, unsigned threads,
+                         std::pmr::monotonic_buffer_resource* memory)
+    : own_(memory == nullptr ? std::make_unique<std::pmr::monotonic_buffer_resource>() : nullptr),
+      memory_(memory == nullptr ? *own_ : *memory),
+      pieces_(std::uninitialized_copy(pieces.begin(), pieces.end(),
+                                      take<BagPiece>(memory_, pieces.size())) -
+                  pieces.size(),
+              pieces.size()),
       dim_(dim),
-      grads_(pieces_, dim),
-      batch_(grads_.keys(), static_cast<uint32_t>(grads_.size()), nullptr, salt, depth, threads),
-      sums_(std::make_unique_for_overwrite<float[]>(grads_.size() * dim)) {
-  const auto squares = std::make_unique<double[]>(grads_.size());
+      grads_(pieces_, dim, memory_),
+      batch_(grads_.keys(), static_cast<uint32_t>(grads_.size()), nullptr, salt, depth, threads,
+             memory_),
+      sums_(take<float>(memory_, grads_.size() * dim)) {
+  auto* squares = take<double>(memory_, grads_.size());
+  std::fill_n(squares, grads_.size(), 0.0);
   std::atomic<uint32_t> next{0};
   Team::run(threads, [&](Team& team, unsigned member) {
     batch_.arrange(team, member);
@@ -85,7 +105,7 @@ GradientSum::GradientSum(std::vector<BagPiece> pieces, size_t dim, const Kernels
       Batch::Scratch scratch;
       for (uint32_t p; (p = next++) < batch_.num_partitions();) {
         batch_.group(p, scratch);
-        add_up(p, kernels, squares.get());
+        add_up(p, kernels, squares);
       }
     });
   });
@@ -103,7 +123,7 @@ void GradientSum::add_up(uint32_t partition, const Kernels& kernels, double* squ
     for (; fetched < std::min(used + kAhead, order.size()); ++fetched) {
       grads_.prefetch(order[fetched]);
     }
-    float* sum = sums_.get() + batch_.index_of(entry) * dim_;
+    float* sum = sums_ + batch_.index_of(entry) * dim_;
     const std::span<const uint32_t> occurrences = batch_.occurrences(entry);
     grads_.sum(occurrences, kernels, sum);
     squares[occurrences.front()] = kernels.sum_squares(sum, dim_);

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <memory_resource>
 #include <span>
-#include <vector>
 
 #include "ops/batch.h"
 #include "optimizer/kernels.h"
@@ -15,17 +15,18 @@ namespace monolith {
 
 struct BagPiece {
   Bags bags;
-  const float* grads;      // (num_bags, dim)
+  BagRows<const float> grads;
   const int32_t* winners;  // (num_bags, dim), of kMax, else null
 };
 
-// The pieces are borrowed and outlive it. Occurrences are counted through all pieces.
+// Pieces and memory are borrowed and outlive it. Occurrences are counted through all pieces.
 class BagGradients {
  public:
-  BagGradients(std::span<const BagPiece> pieces, size_t dim);
+  BagGradients(std::span<const BagPiece> pieces, size_t dim,
+               std::pmr::monotonic_buffer_resource& memory);
 
   const int64_t* keys() const noexcept { return keys_; }
-  size_t size() const noexcept { return starts_.back(); }
+  size_t size() const noexcept { return starts_[pieces_.size()]; }
 
   [[gnu::always_inline]] void prefetch(uint32_t i) const noexcept {
     prefetch_bytes(row(i), dim_ * 4);
@@ -47,25 +48,25 @@ class BagGradients {
   Term term(uint32_t i) const noexcept;
   // Of an occurrence, its bag's gradient.
   const float* row(uint32_t i) const noexcept {
-    return rows_ ? rows_[i] : pieces_.front().grads + size_t{i} * dim_;
+    return rows_ != nullptr ? rows_[i] : pieces_.front().grads.of(i, dim_);
   }
 
   const std::span<const BagPiece> pieces_;
   const size_t dim_;
-  std::vector<size_t> starts_;               // (pieces + 1,), of their occurrences
-  std::vector<std::vector<float>> factors_;  // of each piece's bags, where its mode has any
-  std::unique_ptr<const float*[]> rows_;     // of each occurrence; null: in its own place
-  std::unique_ptr<int64_t[]> joined_;        // keys of several pieces
-  const int64_t* keys_;
+  size_t* starts_;                // (pieces + 1,), of their occurrences
+  float** factors_;               // of each piece's bags; null where its mode has none
+  const float** rows_ = nullptr;  // of each occurrence; null: in its own place
+  const int64_t* keys_;           // of all pieces
 };
 
 // The gradients of the distinct keys in some bags: those of equal keys are summed.
 class GradientSum {
  public:
   // The pieces are copied; the memory that they name is borrowed while it lives. salt, depth: of
-  // the table, as Batch takes them.
-  GradientSum(std::vector<BagPiece> pieces, size_t dim, const Kernels& kernels, uint64_t salt,
-              uint32_t depth, unsigned threads);
+  // the table, as Batch takes them. memory: of many sums that end together; null: of its own.
+  GradientSum(std::span<const BagPiece> pieces, size_t dim, const Kernels& kernels, uint64_t salt,
+              uint32_t depth, unsigned threads,
+              std::pmr::monotonic_buffer_resource* memory = nullptr);
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
 
@@ -84,15 +85,17 @@ class GradientSum {
 
  private:
   const float* at(const Batch::Entry& entry) const noexcept {
-    return sums_.get() + batch_.index_of(entry) * dim_;
+    return sums_ + batch_.index_of(entry) * dim_;
   }
   void add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept;
 
-  const std::vector<BagPiece> pieces_;
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> own_;
+  std::pmr::monotonic_buffer_resource& memory_;
+  const std::span<const BagPiece> pieces_;
   const size_t dim_;
   const BagGradients grads_;
   Batch batch_;
-  std::unique_ptr<float[]> sums_;  // (occurrences, dim), used at the places of the distinct keys
+  float* const sums_;  // (occurrences, dim), used at the places of the distinct keys
   double norm_ = 0.0;
 };
 

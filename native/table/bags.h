@@ -54,6 +54,20 @@ struct Bags {
   }
 };
 
+// Where the rows of bags lie in a matrix: bag after bag, `per_row` of them side by side in each of
+// its rows, which begin `stride` values after each other.
+template <typename T>
+struct BagRows {
+  T* data;
+  size_t stride;
+  size_t per_row = 1;
+
+  T* of(size_t bag, size_t dim) const noexcept {
+    if (per_row == 1) return data + bag * stride;
+    return data + bag / per_row * stride + bag % per_row * dim;
+  }
+};
+
 // Rows of the keys, (num_keys, dim), to one per bag, out (num_bags, dim), with the bits of
 // Table::lookup_bags; winners (num_bags, dim), of kMax only. The splits are valid.
 void pool_rows(const Bags& bags, const float* rows, size_t dim, float* out, int32_t* winners,

@@ -98,7 +98,9 @@ Table::Touched Table::changes(const std::string& cursor, unsigned threads) {
 
 // The distinct keys, ascending by hash.
 std::vector<int64_t> Table::in_hash_order(const std::vector<int64_t>& keys, unsigned threads) {
-  Batch batch(keys.data(), static_cast<uint32_t>(keys.size()), nullptr, index_.salt(), 0, threads);
+  std::pmr::monotonic_buffer_resource memory;
+  Batch batch(keys.data(), static_cast<uint32_t>(keys.size()), nullptr, index_.salt(), 0, threads,
+              memory);
   std::atomic<uint32_t> next{0};
   Team::run(threads, [&](Team& team, unsigned member) {
     batch.arrange(team, member);

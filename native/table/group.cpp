@@ -75,7 +75,7 @@ void step_tables(const std::vector<TableStep>& steps, unsigned threads) {
   share(steps, threads, [](const TableStep& step, unsigned members) {
     const auto number = static_cast<int64_t>(step.table->num_update_calls());
     step.table->apply_bag_gradients(*step.sum, {step.rates, nullptr, number}, step.now, members);
-    *step.is_done = 1;
+    if (step.is_done != nullptr) *step.is_done = 1;
   });
 }
 

@@ -57,7 +57,7 @@ struct TableStep {
   GradientSum* sum;
   const float* rates;  // one per segment
   uint32_t now;
-  uint8_t* is_done;  // set when the table has made its step
+  uint8_t* is_done;  // set when the table has made its step; may be null
   size_t n;          // occurrences in the sum
 };
 

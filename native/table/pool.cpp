@@ -64,11 +64,11 @@ void take_row(const Kernels& kernels, const BagCursor& at, size_t i, const float
   }
 }
 
-void clear_empty_bags(const Bags& bags, size_t first, size_t last, size_t dim, float* out,
-                      int32_t* winners) {
+void clear_empty_bags(const Bags& bags, size_t first, size_t last, size_t dim,
+                      const BagRows<float>& out, int32_t* winners) {
   for (size_t bag = first; bag < last; ++bag) {
     if (bags.begin(bag) < bags.end(bag)) continue;
-    std::fill_n(out + bag * dim, dim, 0.0f);
+    std::fill_n(out.of(bag, dim), dim, 0.0f);
     if (winners != nullptr) std::fill_n(winners + bag * dim, dim, -1);
   }
 }
@@ -102,7 +102,7 @@ void pool_rows(const Bags& bags, const float* rows, size_t dim, float* out, int3
   const Kernels& used = kernels();
   share_bags(bags, kPieceKeys, threads, [&](const auto& each) {
     each([&](size_t first, size_t last) {
-      clear_empty_bags(bags, first, last, dim, out, winners);
+      clear_empty_bags(bags, first, last, dim, {out, dim}, winners);
       BagCursor at(bags, first);
       for (size_t i = bags.begin(first); i < bags.begin(last); ++i) {
         at.move_to(i);
@@ -158,7 +158,7 @@ void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& ho
 // Sums of rows that are floats, added where they lie: a sum goes to the other one of two rows, and
 // counts if the row did not change meanwhile.
 void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
-                     float* out) const {
+                     const BagRows<float>& out) const {
   const size_t dim = layout_.dim();
   const Kernels& kernels = layout_.kernels();
   std::vector<float> rows(3 * dim);
@@ -169,7 +169,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     const auto* values = reinterpret_cast<const float*>(row);
     const float weight = bags.weights != nullptr ? bags.weights[i] : 1.0f;
     if (i > at.begin) return add_row(kernels, next, sum, values, weight, dim);
-    float* first = i + 1 == at.end ? out + at.bag * dim : next;
+    float* first = i + 1 == at.end ? out.of(at.bag, dim) : next;
     bags.weights == nullptr ? racy_load(first, row, dim * 4)
                             : kernels.scale(first, values, weight, dim);
   };
@@ -178,7 +178,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     std::swap(sum, next);
     if (i + 1 < at.end) return;
     const float factor = bags.has_factors() ? bags.factor(at.bag) : 1.0f;
-    kernels.scale(out + at.bag * dim, sum, factor, dim);
+    kernels.scale(out.of(at.bag, dim), sum, factor, dim);
   };
   const auto miss = [&](size_t i) {
     initial_or_zeros(missing, bags.keys[i], how);
@@ -190,24 +190,35 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
   });
 }
 
+void Table::pool_range(const Bags& bags, const BagRange& range, const Reading& how,
+                       const BagRows<float>& out, int32_t* winners) const {
+  const size_t dim = layout_.dim();
+  const Kernels& kernels = layout_.kernels();
+  clear_empty_bags(bags, range.first, range.last, dim, out, winners);
+  if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, how, out);
+  std::vector<float> scratch(dim);
+  const auto target = [&](const BagCursor& at, size_t i) {
+    return i == at.begin ? out.of(at.bag, dim) : scratch.data();
+  };
+  const auto use = [&](const BagCursor& at, size_t i) {
+    take_row(kernels, at, i, scratch.data(), dim, out.of(at.bag, dim),
+             winners == nullptr ? nullptr : winners + at.bag * dim);
+  };
+  read_bags(bags, range, how, target, use);
+}
+
 void Table::lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
                         unsigned threads) const {
   check_bags("lookup_bags", bags);
-  const size_t dim = layout_.dim();
-  const Kernels& kernels = layout_.kernels();
   in_bags(bags, threads, [&](const BagRange& range) {
-    clear_empty_bags(bags, range.first, range.last, dim, out, winners);
-    if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, how, out);
-    std::vector<float> scratch(dim);
-    const auto target = [&](const BagCursor& at, size_t i) {
-      return i == at.begin ? out + at.bag * dim : scratch.data();
-    };
-    const auto use = [&](const BagCursor& at, size_t i) {
-      take_row(kernels, at, i, scratch.data(), dim, out + at.bag * dim,
-               winners == nullptr ? nullptr : winners + at.bag * dim);
-    };
-    read_bags(bags, range, how, target, use);
+    pool_range(bags, range, how, {out, layout_.dim()}, winners);
   });
+}
+
+void Table::lookup_some_bags(const Bags& bags, size_t first, size_t last, const Reading& how,
+                             const BagRows<float>& out) const {
+  Epochs::Guard guard(epochs_);
+  pool_range(bags, {first, last, guard}, how, out, nullptr);
 }
 
 void Table::bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads,

@@ -13,6 +13,7 @@ namespace monolith {
 
 constexpr size_t kAhead = 26;      // keys between two stages: enough to hide a memory access
 constexpr size_t kLateAhead = 12;  // keys between finding the row of a late key and using it
+constexpr size_t kFew = 4;         // keys that are read faster one by one
 constexpr size_t kWindow = 64;     // ring of keys in flight, at least 2 * kAhead + 1
 constexpr size_t kPiece = 2048;    // keys that a thread claims at once
 
@@ -126,6 +127,13 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
     read_one(keys[i], again) ? done(i) : miss(i);
   };
+  if (last - first <= kFew) {
+    for (size_t i = first; i < last; ++i) {
+      const auto find = [&](const char* row, uint32_t number) { hit(i, row, number); };
+      read_one(keys[i], find) ? done(i) : miss(i);
+    }
+    return;
+  }
   constexpr size_t kLateAt = 2 * kAhead - kLateAhead;
   const size_t n = last - first, full = std::max(n, 2 * kAhead);
   const auto step = [&](size_t i) {

@@ -9,13 +9,19 @@
 
 namespace monolith {
 
+constexpr size_t kPartKeys = 8;  // a table costs a call about as much as so many keys
+
 // work(part, threads) for each part, which has n keys: side by side, the largest first. A part is
 // done by all threads together where it is large, and one thread would be left with it.
 template <typename Part, typename Work>
 void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
   threads = std::max(1u, threads);
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.n > b.n; });
+  const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
+  const auto largest = std::max_element(parts.begin(), parts.end(), is_smaller);
+  if (largest != parts.end() && largest->n > kPartKeys) {
+    std::sort(parts.rbegin(), parts.rend(), is_smaller);
+  }
   size_t num_large = 0, num_left = 0, num_done = 0;
   for (const Part& part : parts) {
     num_large += part.n >= kLarge;

@@ -103,6 +103,9 @@ class Table {
   // the splits are not valid, here and below.
   void lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
                    unsigned threads) const;
+  // Of the bags [first, last) of valid splits, on the calling thread; not of kMax.
+  void lookup_some_bags(const Bags& bags, size_t first, size_t last, const Reading& how,
+                        const BagRows<float>& out) const;
   // grads: (num_bags, dim), of the pooled rows; out: (num_keys,).
   void bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads, float* out,
                             unsigned threads) const;
@@ -138,7 +141,8 @@ class Table {
   void check_finite(const float* grads, size_t n, unsigned threads) const;
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const StepOptions& options, uint32_t now, unsigned threads);
-  GradientSum sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const;
+  GradientSum sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
+                                std::pmr::monotonic_buffer_resource* memory = nullptr) const;
   // apply_gradients with rows of grads that are finite, at these places.
   AppliedCounts apply_finite(const int64_t* keys, size_t n, const float* grads,
                              const uint32_t* places, const StepOptions& options, uint32_t now,
@@ -213,7 +217,10 @@ class Table {
   };
   template <typename Read>
   void read_range(const Bags& bags, const BagRange& range, const Read& read) const;
-  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how, float* out) const;
+  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
+                const BagRows<float>& out) const;
+  void pool_range(const Bags& bags, const BagRange& range, const Reading& how,
+                  const BagRows<float>& out, int32_t* winners) const;
   template <typename Target, typename Use>
   void read_bags(const Bags& bags, const BagRange& range, const Reading& how, const Target& target,
                  const Use& use) const;

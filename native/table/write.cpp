@@ -156,14 +156,14 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
     next_marks = Meta::noted(next_marks, cuts_.generation());
   }
 #if MONOLITH_TSAN
-  racy_load(rows.scratch.data(), row, rows.scratch.size());
-  if (draws) layout_.initial_row(rows.scratch.data(), rows.weights.data(), key);
-  const Meta changed{edit(rows.scratch.data(), before), next_marks};
+  racy_load(rows.scratch, row, layout_.num_words() * 4);
+  if (draws) layout_.initial_row(rows.scratch, rows.weights, key);
+  const Meta changed{edit(rows.scratch, before), next_marks};
   place.line->begin_write();
-  racy_store(row, rows.scratch.data(), rows.scratch.size());
+  racy_store(row, rows.scratch, layout_.num_words() * 4);
 #else
   place.line->begin_write();
-  if (draws) layout_.initial_row(row, rows.weights.data(), key);
+  if (draws) layout_.initial_row(row, rows.weights, key);
   const Meta changed{edit(row, before), next_marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
@@ -178,7 +178,7 @@ template <typename Edit>
 void Table::edit_weights(char* row, bool is_new, int64_t key, uint64_t call, RowCache& rows,
                          const Edit& edit) const noexcept {
   if (layout_.is_plain()) return edit(reinterpret_cast<float*>(row));
-  float* weights = rows.weights.data();
+  float* weights = rows.weights;
   if (is_serving_ && is_new) {
     std::fill_n(weights, layout_.dim(), 0.0f);
   } else {
@@ -259,7 +259,7 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
     const Values source{values, dim};
     writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
-      const float* sum = source.sum(writer.batch(), entry, layout_.kernels(), rows.sum.data());
+      const float* sum = source.sum(writer.batch(), entry, layout_.kernels(), rows.sum);
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows,
@@ -325,10 +325,16 @@ AppliedCounts Table::apply_finite(const int64_t* keys, size_t n, const float* gr
   return step_rows(writer, Values{grads, layout_.dim(), places}, options, now);
 }
 
-GradientSum Table::sum_bag_gradients(std::vector<BagPiece> pieces, unsigned threads) const {
-  for (const BagPiece& piece : pieces) check_bags("sum_bag_gradients", piece.bags);
-  return GradientSum(std::move(pieces), layout_.dim(), layout_.kernels(), index_.salt(),
-                     index_depth(), std::max(1u, threads));
+GradientSum Table::sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
+                                     std::pmr::monotonic_buffer_resource* memory) const {
+  size_t num_keys = 0;
+  for (const BagPiece& piece : pieces) {
+    check_bags("sum_bag_gradients", piece.bags);
+    num_keys += piece.bags.num_keys;
+  }
+  const uint32_t depth = num_keys < 4 ? 0 : index_depth();  // so few need no buckets
+  return GradientSum(pieces, layout_.dim(), layout_.kernels(), index_.salt(), depth,
+                     std::max(1u, threads), memory);
 }
 
 // Where a gradient or a sum is not finite, the keys' gradients are written out, so that the policy
@@ -358,15 +364,15 @@ AppliedCounts Table::step_rows(const MakeWriter& make_writer, const Source& grad
   numbered([&](uint64_t call) {
     Writer writer = make_writer(call);
     writer.run(true, grads, [&](const Batch::Entry& entry, RowCache& rows) {
-      const float* sum = grads.sum(writer.batch(), entry, layout_.kernels(), rows.sum.data());
-      if (layout_.changes_gradients() && sum != rows.sum.data()) {
-        sum = std::copy_n(sum, dim, rows.sum.data()) - dim;  // the caller's stay as they are
+      const float* sum = grads.sum(writer.batch(), entry, layout_.kernels(), rows.sum);
+      if (layout_.changes_gradients() && sum != rows.sum) {
+        sum = std::copy_n(sum, dim, rows.sum) - dim;  // the caller's stay as they are
       }
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
         edit_weights(row, before.is_new, key, call, rows, [&](float* weights) {
           if (layout_.changes_gradients()) {
-            layout_.see_gradients(rows.sum.data(), weights, options.scales);
+            layout_.see_gradients(rows.sum, weights, options.scales);
           }
           layout_.step(weights, row, sum, options.rates, options.step);
         });
@@ -390,7 +396,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
     const int64_t key = entry.key;
     update_row(entry, rows, [&](char* row, const Before&) {
-      layout_.initial_row(row, rows.weights.data(), key);
+      layout_.initial_row(row, rows.weights, key);
       return now;
     });
     for (const uint32_t at : writer.batch().occurrences(entry)) {

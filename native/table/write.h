@@ -10,6 +10,8 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -24,9 +26,9 @@ struct Table::RowCache {
   RowCache(Table& table, size_t num_keys)
       : table(table),
         held(table.index_),
-        scratch(size_t{table.layout_.num_words()} * 4),
-        sum(table.layout_.dim()),
-        weights(table.layout_.dim()) {
+        sum(buffer(table.layout_)),
+        weights(sum + table.layout_.dim()),
+        scratch(reinterpret_cast<char*>(weights + table.layout_.dim())) {
     if (!table.log_.is_on()) return;
     // A key may be noted before its row changes, and again if the row was erased in between.
     notes.emplace_back().keys.reserve(2 * num_keys);
@@ -51,6 +53,13 @@ struct Table::RowCache {
     end = 1;
   }
 
+  float* buffer(const Layout& layout) {
+    const size_t size = 2 * layout.dim() + layout.num_words();
+    if (size <= std::size(small)) return small;
+    large = std::make_unique_for_overwrite<float[]>(size);
+    return large.get();
+  }
+
   static constexpr size_t kRun = 64;
   // Under the lock of the key's bin: the row was changed, or removed.
   void note_change(int64_t key, Recorder::Kind kind) noexcept {
@@ -63,12 +72,14 @@ struct Table::RowCache {
   HeldBin held;
   TouchedLog::Segments notes;  // empty: nobody reads the log
   int64_t recorded_call = -1;
-  uint64_t call = 0;           // number of an updating call
-  bool draws = true;           // initial values of new rows
-  std::vector<char> scratch;   // one row
-  std::vector<float> sum;      // values of one key
-  std::vector<float> weights;  // of one row, decoded
-  size_t wanted = 1;           // rows that may still be needed
+  uint64_t call = 0;  // number of an updating call
+  bool draws = true;  // initial values of new rows
+  std::unique_ptr<float[]> large;
+  float small[32];
+  float* const sum;      // values of one key
+  float* const weights;  // of one row, decoded
+  char* const scratch;   // one row
+  size_t wanted = 1;     // rows that may still be needed
   size_t next = 0, end = 0;
   uint32_t numbers[kRun];
   uint64_t num_published = 0;  // reserved rows that became visible
@@ -126,7 +137,7 @@ class Table::Writer {
         now_(now),
         threads_(std::max(1u, threads)),
         own_(std::in_place, keys, static_cast<uint32_t>(n), skipped, table.index_.salt(),
-             table.index_depth(), threads_),
+             table.index_depth(), threads_, memory_),
         batch_(*own_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
@@ -406,6 +417,7 @@ class Table::Writer {
   Table& table_;
   const uint32_t now_;
   const unsigned threads_;
+  std::pmr::monotonic_buffer_resource memory_;
   std::optional<Batch> own_;  // none: batch_ is the caller's, and grouped
   Batch& batch_;
   Admission* const admission_;  // null: nobody asks

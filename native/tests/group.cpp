@@ -79,7 +79,8 @@ void test_steps_together_equal_single_steps() {
   const auto sum_of = [&](const Table& table, size_t t) {
     const size_t n = splits[t + 1] - splits[t];
     const Bags bags{keys.data() + splits[t], n, nullptr, n, PoolMode::kSum, nullptr, 1};
-    return table.sum_bag_gradients({{bags, grads.data() + splits[t] * kDim, nullptr}}, 1);
+    const BagPiece piece{bags, {grads.data() + splits[t] * kDim, kDim}, nullptr};
+    return table.sum_bag_gradients({&piece, 1}, 1);
   };
   for (const unsigned threads : {1u, 3u}) {
     std::vector<std::unique_ptr<GradientSum>> sums;

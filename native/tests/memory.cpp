@@ -31,6 +31,12 @@ std::atomic<size_t> asked_bytes{0}, most_asked_bytes{0};
 }
 [[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
 [[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
+// As memory resources ask; no alignment of theirs is above that of malloc.
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t) { return operator new(bytes); }
+[[gnu::noinline]] void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, size_t, std::align_val_t) noexcept {
+  std::free(block);
+}
 
 namespace {
 

@@ -84,8 +84,8 @@ void read_bags(Table& table, std::mt19937_64& random) {
   const std::vector<float> ones(SomeBags::kBags * kDim, 1.0f);
   std::vector<float> dots(kBatch);
   table.bag_weight_gradients(some.bags, {true, nullptr}, ones.data(), dots.data(), threads);
-  const BagPiece piece{some.bags, ones.data(), winners};
-  CHECK(table.sum_bag_gradients({piece}, threads).norm() > 0.0);
+  const BagPiece piece{some.bags, {ones.data(), kDim}, winners};
+  CHECK(table.sum_bag_gradients({&piece, 1}, threads).norm() > 0.0);
 }
 
 void read(Table& table, std::mt19937_64& random) {
@@ -148,8 +148,9 @@ void write(Table& table, std::mt19937_64& random) {
     case 6: {
       SomeBags some(random);
       some.bags.mode = PoolMode::kSum;  // so that the weights stay multiples of 1/4
-      const BagPiece piece{some.bags, values.data(), nullptr};
-      GradientSum sum = table.sum_bag_gradients({piece, piece}, threads);
+      const BagPiece piece{some.bags, {values.data(), kDim}, nullptr};
+      const BagPiece both[] = {piece, piece};
+      GradientSum sum = table.sum_bag_gradients(both, threads);
       table.apply_bag_gradients(sum, {&rate, nullptr, 0}, 9, threads);
       return;
     }

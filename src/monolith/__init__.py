@@ -9,20 +9,74 @@ Example:
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from monolith import data, embedding, errors, nn, ops, optim, train, util
-
-__all__ = ["__version__", "data", "embedding", "errors", "nn", "ops", "optim", "train", "util"]
+    from monolith.embedding import FTRL, SGD, Adagrad, Adam, MinCount, RowWiseAdagrad, Segment
+    from monolith.nn import EmbeddingBag, Feature, Features
+    from monolith.train import Inputs, Mode, Task, TaskSettings, Trainer, TrainSettings
 
 __version__ = "0.1.0"
 
+# What a task file needs, by the module that it comes from.
+_NAMES = MappingProxyType(
+    {
+        "Adagrad": "embedding",
+        "Adam": "embedding",
+        "EmbeddingBag": "nn",
+        "FTRL": "embedding",
+        "Feature": "nn",
+        "Features": "nn",
+        "Inputs": "train",
+        "MinCount": "embedding",
+        "Mode": "train",
+        "RowWiseAdagrad": "embedding",
+        "SGD": "embedding",
+        "Segment": "embedding",
+        "Task": "train",
+        "TaskSettings": "train",
+        "TrainSettings": "train",
+        "Trainer": "train",
+    }
+)
+_MODULES = ("data", "embedding", "errors", "nn", "ops", "optim", "train", "util")
 
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "EmbeddingBag",
+    "FTRL",
+    "Feature",
+    "Features",
+    "Inputs",
+    "MinCount",
+    "Mode",
+    "RowWiseAdagrad",
+    "SGD",
+    "Segment",
+    "Task",
+    "TaskSettings",
+    "TrainSettings",
+    "Trainer",
+    "__version__",
+    "data",
+    "embedding",
+    "errors",
+    "nn",
+    "ops",
+    "optim",
+    "train",
+    "util",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
         return import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

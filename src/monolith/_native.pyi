@@ -5,6 +5,7 @@ Compiled core of monolith. Tensors come as addresses of checked, contiguous memo
 
 from collections.abc import Sequence
 
+def compiler() -> str: ...
 def encode(codec: str, weights: int, n: int, dim: int, codes: int, parameter: float) -> None: ...
 def decode(codec: str, codes: int, n: int, dim: int, weights: int, parameter: float) -> None: ...
 def dense_step(
@@ -360,6 +361,32 @@ class TableGroup:
         now: int,
         threads: int,
     ) -> tuple[int, int, int, int]: ...
+
+class FeatureKeys:
+    @property
+    def num_keys(self) -> int: ...
+
+class FeatureSum:
+    @property
+    def norm(self) -> float: ...
+    def norm_of(self, table: int) -> float: ...
+
+class FeatureTables:
+    def __init__(
+        self, tables: list[Table], features: Sequence[tuple[str, int, str, int, int]], width: int
+    ) -> None: ...
+    def lookup(
+        self,
+        keys: int,
+        num_keys: int,
+        splits: int,
+        batch: int,
+        out: int,
+        initial: bool,
+        threads: int,
+    ) -> FeatureKeys: ...
+    def sum(self, pieces: Sequence[tuple[FeatureKeys, int]], threads: int) -> FeatureSum: ...
+    def step(self, summed: FeatureSum, rates: int, times: Sequence[int], threads: int) -> None: ...
 
 class TouchedKeySet:
     def __init__(self, capacity: int, concurrency_level: int) -> None: ...

@@ -2,7 +2,7 @@
 
 import os
 
-__all__ = ["metric_prefix", "set_metric_prefix", "tests_directory"]
+__all__ = ["metric_prefix", "set_metric_prefix", "tests_directory", "variables"]
 
 _METRIC_PREFIX = "MONOLITH_METRIC_PREFIX"
 
@@ -20,3 +20,8 @@ def set_metric_prefix(prefix: str) -> None:
 def tests_directory() -> str:
     """Where tests may write: `TEST_TMPDIR`."""
     return os.environ.get("TEST_TMPDIR", "/tmp")
+
+
+def variables(*prefixes: str) -> dict[str, str]:
+    """Variables whose names begin with one of the prefixes, by name."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}

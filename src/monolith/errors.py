@@ -9,6 +9,7 @@
         │   └── QueueFullError
         ├── FailedPreconditionError
         ├── InvalidArgumentError     also ValueError
+        ├── NonFiniteLossError
         ├── NotFoundError            also FileNotFoundError
         ├── OutOfRangeError
         │   └── EndOfQueueError      also CancelledError
@@ -26,6 +27,7 @@ __all__ = [
     "FailedPreconditionError",
     "InvalidArgumentError",
     "MonolithError",
+    "NonFiniteLossError",
     "NotFoundError",
     "OpError",
     "OutOfRangeError",
@@ -64,6 +66,20 @@ class FailedPreconditionError(OpError):
 
 class InvalidArgumentError(OpError, ValueError):
     """An argument can never be valid, whatever the state of the system."""
+
+
+class NonFiniteLossError(OpError):
+    """The loss of a batch is NaN or infinite; nothing was stepped with it.
+
+    Attributes:
+        step: number of the step that was not made, from 0.
+        batch: the samples, a `monolith.data.Batch`.
+        path: of the file with the samples, if one was written.
+    """
+
+    step: int | None = None
+    batch: object = None
+    path: str | None = None
 
 
 class NotFoundError(OpError, FileNotFoundError):

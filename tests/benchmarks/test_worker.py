@@ -91,7 +91,8 @@ def test_lost_rows_fail_the_insert_benchmark(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("is_trimmed", [False, True])
 def test_memory_is_read_at_every_size(is_trimmed: bool) -> None:
-    worker, sizes = Worker(DictTable()), [1_000, 20_000]
-    reply = worker.grow(sizes, dim=16, batch=500, with_state=True, is_trimmed=is_trimmed)
+    worker, sizes = Worker(DictTable()), [1_000, 200_000]
+    reply = worker.grow(sizes, dim=16, batch=20_000, with_state=True, is_trimmed=is_trimmed)
     assert len(reply["taken_bytes"]) == 2
-    assert reply["taken_bytes"][1] > 20_000 * 16 * 4
+    # Some of it may be memory that was free before.
+    assert reply["taken_bytes"][1] > 200_000 * 16 * 2

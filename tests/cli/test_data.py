@@ -296,16 +296,6 @@ def test_a_reader_that_leaves_is_no_error_to_print(tmp_path, option):
     assert not any(word in talk for word in (b"Traceback", b"error", b"Broken pipe"))
 
 
-@pytest.mark.parametrize("command", [(), ("data",), ("data", "head"), ("data", "convert")])
-def test_help_begins_with_an_example_and_fits_a_screen(monolith, command):
-    ran = monolith(*command, "--help")
-    lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
-    assert ran.status == 0
-    assert len(lines) < 40
-    if command != ("data",):
-        assert any(line.startswith("Example: monolith data") for line in lines[:3])
-
-
 def test_an_interrupted_command_ends_with_130(monolith, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

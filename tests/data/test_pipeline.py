@@ -218,6 +218,14 @@ def test_progress_counts_bytes_of_files(tmp_path):
     assert batches.progress == (total, total)
 
 
+@pytest.mark.parametrize(("epochs", "expected"), [(3, (20, 30)), (None, (20, 0))])
+def test_progress_counts_every_pass(epochs, expected):
+    batches = iter(memory(10).repeat(epochs).batch(10))
+    for _ in range(2):
+        next(batches)
+    assert batches.progress == expected
+
+
 def test_progress_counts_samples_in_memory():
     batches = iter(memory(10).batch(4))
     next(batches)

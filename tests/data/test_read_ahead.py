@@ -37,7 +37,7 @@ ARROW = ["parquet", "arrow", "csv", "jsonl"]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for module, size in (("parquet_format", 7), ("text_format", 300), ("record_format", 500)):
+    for module, size in (("parquet_format", 7), ("text_lines", 300), ("record_format", 500)):
         monkeypatch.setattr(f"monolith.data.{module}._BLOCK", size)
     return tmp_path
 

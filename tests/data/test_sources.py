@@ -228,35 +228,6 @@ def test_a_file_that_lost_its_end_cannot_be_resumed(tmp_path):
         source.batch(1).resume(state)
 
 
-def test_a_value_that_csv_cannot_convert_is_named_with_its_place(tmp_path):
-    (tmp_path / "a.csv").write_text("user\n1\n")
-    (tmp_path / "b.csv").write_text("user\n2\nx\n")
-    with pytest.raises(DataLossError, match=r"b.csv', in the block at byte 5: .*column.*'x'"):
-        list(data.csv(tmp_path).batch(4))
-
-
-def test_invalid_utf8_of_csv_is_named_with_its_place(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"city\noslo\n")
-    (tmp_path / "b.csv").write_bytes(b"city\n\xff\xfe\n")
-    with pytest.raises(DataLossError, match=r"b.csv', in the block at byte 5: .*UTF8"):
-        list(data.csv(tmp_path).batch(4))
-
-
-def test_broken_json_is_named_with_its_place(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"user": 1}\n')
-    (tmp_path / "b.jsonl").write_text('{"user": 2}\n{"user": \n')
-    with pytest.raises(DataLossError, match=r"b.jsonl', in the block at byte 0: "):
-        list(data.jsonl(tmp_path).batch(4))
-
-
-def test_a_line_that_never_ends_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("monolith.data.text_format._MAX_LINE", 10)
-    monkeypatch.setattr("monolith.data.text_format._BLOCK", 8)
-    (tmp_path / "a.jsonl").write_text('{"user": 1111111111111111111111}\n')
-    with pytest.raises(DataLossError, match=r"the line at byte 0 is longer than 10 bytes"):
-        data.jsonl(tmp_path / "a.jsonl")
-
-
 def test_blank_lines_and_files_are_no_samples(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"user": 1}\n')
     (tmp_path / "b.jsonl").write_text("\n\n")
@@ -316,7 +287,7 @@ def test_types_of_json_are_those_of_the_first_values(tmp_path, first):
 
 
 def test_a_column_of_json_that_begins_late_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("monolith.data.text_format._BLOCK", 40)
+    monkeypatch.setattr("monolith.data.text_lines._BLOCK", 40)
     lines = ['{"user": 1, "items": []}', '{"user": 2, "items": []}', '{"user": 3, "items": [5]}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     source = data.jsonl(tmp_path / "a.jsonl", columns=data.Columns(["user", "items"]))

@@ -1,5 +1,7 @@
 import re
+import shlex
 
+from tests.cli.run import run
 from tests.docs.pages import blocks, first_cells, page
 from tests.meta.tree import ROOT
 
@@ -11,6 +13,14 @@ def test_the_snippet_prints_what_the_page_shows(capsys):
     (shown,) = blocks(README, "text")
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out == shown
+
+
+def test_train_your_model_works_by_copy_and_paste(capsys, monkeypatch, tmp_path):
+    (commands,) = blocks(README, "console")
+    monkeypatch.chdir(tmp_path)
+    ran = [run(capsys, monkeypatch, *shlex.split(line)[2:]) for line in commands.splitlines()]
+    assert [each.status for each in ran] == [0, 0, 0]
+    assert "100 steps, 102,400 samples" in ran[1].err
 
 
 def test_the_short_table_has_the_verbs_of_the_full_one():

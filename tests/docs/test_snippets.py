@@ -2,7 +2,8 @@ import pytest
 
 from tests.docs.pages import run_snippets
 
-NAMES = ["groups", "optim", "partitioned", "ragged", "str_queue", "train"]
+NAMES = ["features", "groups", "optim", "partitioned", "ragged", "str_queue", "train"]
+NAMES += ["native_task", "trainer"]
 
 
 @pytest.mark.parametrize("name", [f"docs/{name}.md" for name in NAMES])

@@ -193,3 +193,12 @@ def test_a_closed_server_takes_nothing(servers, verb):
         getattr(servers[0], verb)(*arguments)
     with pytest.raises(FailedPreconditionError, match="expected an open table"):
         len(table)
+
+
+def test_the_state_of_an_optimizer_stays_with_its_parameter():
+    with LocalServers(1) as servers:
+        servers[0].state("weight")["step"] = 3
+        assert servers[0].state("weight") == {"step": 3}
+        assert servers[0].state("bias") == {}
+    with pytest.raises(FailedPreconditionError, match=r"^\[LocalServer.state\] expected an open"):
+        servers[0].state("weight")

@@ -7,6 +7,9 @@ from tests.meta.tree import modules
 
 # (module, name) -> why this state belongs to the process and not to an object.
 ALLOWED: dict[tuple[str, str], str] = {
+    ("monolith.checkpoint.restore_override", "_lock"): "one read of a state file at a time",
+    ("monolith.checkpoint.state", "_ckpt_state_cache_lock"): "guards that cache",
+    ("monolith.checkpoint.state", "_ckpt_state_cache_map"): "states of directories, by step",
     ("monolith.embedding.gradient_queue", "_HANDLES"): "a handle is never used again",
     ("monolith.embedding.gradient_queue", "_QUEUES"): "compiled graphs name tables by a number",
     ("monolith.optim.graph_step", "_HANDLES"): "a handle is never used again",
@@ -14,6 +17,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("monolith.embedding.local_servers", "_PLACE"): "what `ps_device` selected, by thread and task",
     ("monolith.embedding.touched_key_set", "_SETS"): "touched key sets are shared by name",
     ("monolith.embedding.touched_key_set", "_SETS_LOCK"): "guards the names of these sets",
+    ("monolith.train.task_context", "_CURRENT"): "which process of a job runs, by thread and task",
     ("monolith.util.run", "_DEFAULT"): "the registry of a context outside of all runs",
     ("monolith.util.run", "_STACK"): "the current runs of each context",
 }

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "monolith"
 
 # Import paths of the reference system (docs/parity.md): below native_training, and at the root.
-ADAPTERS = ("native_training", "path_utils", "tpu_runner", "utils")
+ADAPTERS = ("base_model", "native_training", "path_utils", "tpu_runner", "utils")
 
 
 def python_files(directory):

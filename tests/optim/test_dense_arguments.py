@@ -91,7 +91,7 @@ def test_what_is_no_parameter_is_refused_by_torch():
 
 def test_the_base_has_no_rule():
     class Nothing(DenseOptimizer):
-        ranges = {}  # noqa: RUF012
+        ranges = {}
 
     with pytest.raises(NotImplementedError):
         Nothing([weight()], {"lr": 0.1}, name="Nothing", use_locking=False).step()

@@ -354,3 +354,20 @@ def test_training_is_the_same_on_the_reference_table():
 def test_wrong_arguments_are_refused(model, modules, dense, error, text):
     with pytest.raises(error, match=text):
         Optimizer(modules(model), dense=dense and dense(model))
+
+
+def test_a_step_in_two_parts_is_a_step():
+    values = []
+    for is_apart in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(EmbeddingBag(4, seed=1), torch.nn.Linear(4, 1))
+        optimizer = Optimizer(model, dense=torch.optim.SGD(model.parameters(), lr=0.1))
+        model(torch.tensor([[42, -7, 42]])).sum().backward()
+        if is_apart:
+            apply = optimizer.begin_step()
+            assert len(model[0].table) == 0
+            apply()
+        else:
+            optimizer.step()
+        values.append((model[0].table.lookup(torch.tensor([42, -7])), model[1].weight.detach()))
+    assert all(torch.equal(one, two) for one, two in zip(*values, strict=True))

@@ -222,6 +222,7 @@ def test_statistics_that_are_not_finite_are_refused_by_the_name_of_the_parameter
         optimizer.step()
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # torch's own use
 def test_statistics_that_are_not_finite_are_refused_in_a_graph_that_copies():
     w = torch.nn.Parameter(torch.ones(2))
     w.grad = torch.full((2,), float("nan"))

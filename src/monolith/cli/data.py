@@ -14,7 +14,12 @@ from monolith.data.tabular import FORMAT_NAMES, RawFiles, format_name_of, write_
 
 __all__ = ["app", "convert", "head", "stats"]
 
-app = typer.Typer(help="Look at samples, count their ids, convert files.", no_args_is_help=True)
+app = typer.Typer(
+    help="Example: monolith data stats logs/\n\nLook at samples, count their ids, convert files.",
+    short_help="Look at samples, count their ids, convert files.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 _Paths = Annotated[list[str], typer.Argument(help="Files, globs or directories; any fsspec path.")]
 _Format = Annotated[
@@ -24,7 +29,10 @@ _Format = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
-@app.command(help="Example: monolith data head logs/ -n 3\n\nPrint the first samples.")
+@app.command(
+    help="Example: monolith data head logs/ -n 3\n\nPrint the first samples.",
+    short_help="Print the first samples.",
+)
 def head(
     paths: _Paths,
     num: Annotated[int, typer.Option("--num", "-n", min=1, help="How many samples.")] = 5,
@@ -61,7 +69,8 @@ def _described(files: RawFiles) -> str:
 
 
 @app.command(
-    help="Example: monolith data stats logs/\n\nCount samples, values and ids of each column."
+    help="Example: monolith data stats logs/\n\nCount samples, values and ids of each column.",
+    short_help="Count samples, values and ids of each column.",
 )
 def stats(
     paths: _Paths,
@@ -99,7 +108,8 @@ def _row(column: ColumnSummary, top: int) -> list[object]:
 
 
 @app.command(
-    help="Example: monolith data convert logs/ all.parquet\n\nWrite samples in another format."
+    help="Example: monolith data convert logs/ all.parquet\n\nWrite samples in another format.",
+    short_help="Write samples in another format.",
 )
 def convert(
     paths: Annotated[list[str], typer.Argument(help="What to read, and last the file to write.")],

@@ -19,8 +19,6 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from monolith.data.tabular import finite
-
 __all__ = ["byte_progress", "emit_json", "emit_table", "fail", "say"]
 
 
@@ -37,6 +35,8 @@ def fail(text: str, status: int = 1) -> NoReturn:
 
 def emit_json(value: Any) -> None:
     """One line of JSON on stdout."""
+    from monolith.data.tabular import finite  # late: talk does not wait for torch
+
     sys.stdout.write(json.dumps(finite(value), default=str, allow_nan=False) + "\n")
 
 
@@ -47,7 +47,7 @@ def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         console = Console(width=10_000)
     table = Table(box=rich.box.SIMPLE_HEAD)
     for column in columns:
-        table.add_column(Text(column))
+        table.add_column(Text(column), overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))  # without markup: cells are data
     console.print(table)

@@ -61,6 +61,8 @@ class Batch:
         return sizes | {name: each.shape[0] for name, each in extra.items() if each is not None}
 
     def __len__(self) -> int:
+        for ids in self.features.values():
+            return ids.num_rows
         return next(iter(self._sizes().values()))
 
     @property

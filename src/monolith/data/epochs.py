@@ -110,3 +110,8 @@ class _RepeatCursor(Over):
 
     def state(self) -> State:
         return {"source": self._source.state(), "number": self._number}
+
+    def progress(self) -> tuple[int, int]:
+        """Of all passes; nobody knows how many there are without an end."""
+        done, total = self._source.progress()
+        return self._number * total + done, total * (self._stage.count or 0)

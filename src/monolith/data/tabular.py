@@ -19,7 +19,8 @@ from monolith.data.files import DataFile, Paths, find_files, naming
 from monolith.data.parquet_format import ArrowFormat, ParquetFormat
 from monolith.data.record_format import RecordFormat
 from monolith.data.record_writer import RecordWriter
-from monolith.data.text_format import CsvFormat, JsonLinesFormat, compression_of
+from monolith.data.text_format import CsvFormat, JsonLinesFormat
+from monolith.data.text_lines import compression_of
 
 __all__ = ["FORMAT_NAMES", "RawFiles", "finite", "format_name_of", "make_format", "write_rows"]
 

@@ -17,92 +17,13 @@ from monolith.data.file_source import Raw
 from monolith.data.files import DataFile
 from monolith.data.list_cells import are_lists, to_lists
 from monolith.data.prefetch import PartsAhead
+from monolith.data.text_lines import Text, bad_text
 from monolith.errors import DataLossError
 
-__all__ = ["CsvFormat", "JsonLinesFormat", "compression_of"]
+__all__ = ["CsvFormat", "JsonLinesFormat"]
 
-_BLOCK = 1 << 22  # bytes of text
-_MAX_LINE = 1 << 28
 _UNIT = b"\x1f"  # stands for a separator of several characters
-_COMPRESSIONS = (
-    (".gz", "gzip"),
-    (".bz2", "bz2"),
-    (".zst", "zstd"),
-    (".lz4", "lz4"),
-    (".br", "brotli"),
-)
 _Parse = Callable[[bytes, Origin], pa.Table]
-
-
-def compression_of(path: str) -> str | None:
-    """How a file is compressed, by the end of its name."""
-    return next((name for end, name in _COMPRESSIONS if path.lower().endswith(end)), None)
-
-
-class _Text:
-    """The bytes of a file, cut at ends of lines; not inside of quoted values where it has some."""
-
-    def __init__(self, file: DataFile, position: int, quoted: "re.Pattern[bytes] | None") -> None:
-        self._file, self._quoted = file, quoted
-        self._raw = file.open()
-        compression = compression_of(file.path)
-        self._stream = self._raw
-        if compression is not None:
-            self._stream = pa.CompressedInputStream(self._raw, compression)
-            self._skip(position)
-        else:
-            self._raw.seek(position)
-        self.position = position
-        self._rest = b""
-
-    def _skip(self, count: int) -> None:
-        while count > 0:
-            got = len(self._stream.read(min(count, _BLOCK)))
-            if got == 0:
-                raise DataLossError(f"[data] {self._file.path!r} is shorter than it was")
-            count -= got
-
-    @property
-    def num_bytes(self) -> int:
-        return min(self._file.size, int(self._raw.tell()))
-
-    def read(self) -> bytes:
-        """Some lines; nothing at the end. Where they end depends on where they begin alone.
-
-        So blocks are the same after a restart, and files that are read in turns keep their turns.
-        """
-        data, size = self._rest, _BLOCK
-        while True:
-            more: bytes = self._stream.read(size - len(data))
-            data += more
-            if more and len(data) < size:
-                continue
-            end = self._last_end(data) if more else len(data)
-            if end or not more:
-                break
-            size += _BLOCK
-            if len(data) > _MAX_LINE:
-                raise DataLossError(
-                    f"[data] {self._file.path!r}: the line at byte {self.position} is longer than "
-                    f"{_MAX_LINE} bytes"
-                )
-        self._rest = data[end:]
-        self.position += end
-        return data[:end]
-
-    def _last_end(self, data: bytes) -> int:
-        """Where the last whole line ends; 0: there is none."""
-        end = data.rfind(b"\n") + 1
-        if self._quoted is None or data.count(b'"', 0, end) % 2 == 0:
-            return end
-        for begin, quote_end in reversed([each.span() for each in self._quoted.finditer(data)]):
-            if begin < end - 1 < quote_end:
-                end = data.rfind(b"\n", 0, begin + 1) + 1
-        return end
-
-    def close(self) -> None:
-        self._stream.close()
-        self._raw.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +38,7 @@ class _Parsed:
 class _LineReader:
     """Parses the text of a file block by block."""
 
-    def __init__(self, file: DataFile, text: _Text, parse: _Parse, ahead: bool) -> None:
+    def __init__(self, file: DataFile, text: Text, parse: _Parse, ahead: bool) -> None:
         self._text = text
         self.position, self.num_bytes = text.position, text.num_bytes
         blocks = _parsed(file, text, parse)  # without this reader: a thread may hold them
@@ -138,7 +59,7 @@ class _LineReader:
         self._text.close()
 
 
-def _parsed(file: DataFile, text: _Text, parse: _Parse) -> Iterator[_Parsed]:
+def _parsed(file: DataFile, text: Text, parse: _Parse) -> Iterator[_Parsed]:
     begin = text.position
     while lines := text.read():
         if lines.strip():
@@ -146,9 +67,7 @@ def _parsed(file: DataFile, text: _Text, parse: _Parse) -> Iterator[_Parsed]:
             try:
                 table = parse(lines, origin)
             except pa.ArrowInvalid as error:
-                raise DataLossError(
-                    f"[data] {file.path!r}, in the block at byte {begin}: {error}"
-                ) from error
+                raise bad_text(file, begin, lines, error) from error
             rows = table.combine_chunks().to_batches()
             batch = rows[0] if rows else pa.RecordBatch.from_pylist([], table.schema)
             yield _Parsed(Raw(batch, origin), text.position, text.num_bytes)
@@ -178,11 +97,14 @@ class CsvFormat:
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
         names, begin = self._header(file)
-        text = _Text(file, begin, self._quoted())
+        text = Text(file, begin, self._quoted())
         lines, origin = text.read(), Origin(file.path, 0, begin)
         text.close()
         types = self._types()
-        table = self._parser(names, types)(lines, origin)
+        try:
+            table = self._parser(names, types)(lines, origin)
+        except pa.ArrowInvalid as error:
+            raise bad_text(file, begin, lines, error) from error
         for each in table.schema:
             if each.name not in types or is_untyped(types[each.name]):
                 types[each.name] = self._guess(each, table.column(each.name))
@@ -220,7 +142,7 @@ class CsvFormat:
         """Names of the columns, and where the samples begin."""
         if self.names is not None:
             return list(self.names), 0
-        text = _Text(file, 0, None)
+        text = Text(file, 0, None)
         line, newline, _ = text.read().partition(b"\n")
         text.close()
         try:
@@ -242,7 +164,7 @@ class CsvFormat:
         names, begin = self._header(file)
         if self._guessed is None:
             self.schema(file)
-        text = _Text(file, max(position, begin), self._quoted())
+        text = Text(file, max(position, begin), self._quoted())
         return _LineReader(file, text, self._parser(names, self._types(), ahead), ahead)
 
 
@@ -271,7 +193,18 @@ class _CsvParser:
         try:
             return self._read_with(lines, options, self.use_threads)
         except pa.ArrowInvalid:
-            return self._read_with(lines, options, False)  # its error names the row
+            return self._read_named(lines, options)
+
+    def _read_named(self, lines: bytes, options: pa.csv.ConvertOptions) -> pa.Table:
+        """On one thread, where an error names the row; it names the column here."""
+        try:
+            return self._read_with(lines, options, False)
+        except pa.ArrowInvalid as error:
+            text = str(error).replace(_UNIT.decode(), self.separator)
+            named = re.sub(
+                r"In CSV column #(\d+)", lambda m: f"column {self.names[int(m[1])]!r}", text
+            )
+            raise pa.ArrowInvalid(named) from error
 
     def _read_with(
         self, lines: bytes, options: pa.csv.ConvertOptions, use_threads: bool
@@ -336,7 +269,7 @@ class JsonLinesFormat:
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
-        text = _Text(file, 0, None)
+        text = Text(file, 0, None)
         lines = text.read()
         text.close()
         if not lines.strip():
@@ -372,5 +305,5 @@ class JsonLinesFormat:
         if self._guessed is None:
             self.schema(file)
         schema = self._guessed or self._given()
-        text = _Text(file, position, None)
+        text = Text(file, position, None)
         return _LineReader(file, text, lambda lines, _: self._parse(lines, schema, ahead), ahead)

@@ -3,6 +3,7 @@
 import warnings
 
 from monolith.embedding.admission import MinCount, Probabilistic, SlidingFilter
+from monolith.embedding.bag_feature import BagFeature
 from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.budget import Budget
 from monolith.embedding.codecs import decode, encode
@@ -12,6 +13,7 @@ from monolith.embedding.disk import Progress, load_table, load_tables, restore_t
 from monolith.embedding.distributed_multi_type_table import DistributedMultiTypeHashTable
 from monolith.embedding.distributed_table import DistributedHashTable
 from monolith.embedding.expiry import Expiry
+from monolith.embedding.feature_bags import FeatureBags
 from monolith.embedding.initializers import Constant, Normal, Uniform, Zeros
 from monolith.embedding.local_servers import LocalServers, ps_device
 from monolith.embedding.optimizers import (
@@ -64,6 +66,7 @@ __all__ = [
     "Adam",
     "Applied",
     "BackgroundSweep",
+    "BagFeature",
     "BagGradients",
     "Bags",
     "BatchSoftmax",
@@ -75,6 +78,7 @@ __all__ = [
     "Entries",
     "Expiry",
     "FTRL",
+    "FeatureBags",
     "FixedR8",
     "FloorModRouting",
     "GradientSum",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from monolith.embedding.anchor_queue import check_eager
 from monolith.embedding.bags import Bags
 from monolith.embedding.gradient_queue import GradientQueue, queue_at
 
@@ -60,7 +61,7 @@ def lookup_bags(
         )
         assert isinstance(values, torch.Tensor)
         return values
-    _check_eager(queue, anchor)
+    check_eager(queue, anchor)
     if padding is None and weights is None:
         bags, is_kept = Bags.unchecked(keys, row_splits, mode), None
     else:
@@ -71,33 +72,6 @@ def lookup_bags(
         assert isinstance(found, torch.Tensor)
         return found
     return queue.lookup(bags, missing).values
-
-
-def _check_eager(queue: GradientQueue, anchor: torch.Tensor) -> None:
-    """Refuse what would lose gradients or rows without a word."""
-    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        raise RuntimeError(
-            f"[torch.jit.trace] expected no lookup in a traced function, got one: its rows would "
-            f"become constants (table {queue.table.name!r}); use torch.export"
-        )
-    if anchor.requires_grad and anchor is not queue.anchor:
-        raise ValueError(
-            f"[lookup_bags] expected the anchor of the table, got another parameter in its place: "
-            f"gradients would be lost (table {queue.table.name!r}); leave the anchor of the module "
-            "as it is, and out of the parameters of functional_call"
-        )
-    if anchor.requires_grad:
-        _check_not_averaged(queue)
-
-
-def _check_not_averaged(queue: GradientQueue) -> None:
-    """Refuse DistributedDataParallel: it averages the anchor's gradient, a norm, over ranks."""
-    running = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
-    if running is not None and any(p is queue.anchor for p in running._module_parameters):
-        raise RuntimeError(
-            f"[DistributedDataParallel] expected no table in the wrapped model, got one (table "
-            f"{queue.table.name!r}): the ranks would scale its gradients; wrap the dense part alone"
-        )
 
 
 def _requires_grad(weights: torch.Tensor | None) -> bool:

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-from monolith.ops import PoolingType
+import torch
+
+from monolith.ops import PoolingType, Ragged, fused_value_rowids
+from monolith.ops.segment import first_n, reduce_mean, reduce_sum
 
 __all__ = ["Combiner", "FirstN", "ReduceMean", "ReduceSum", "pooling_of"]
 
@@ -12,15 +15,38 @@ class Combiner:
 
     max_seq_length: int = 0
 
+    def combine(self, ids: Ragged, rows: torch.Tensor) -> torch.Tensor:
+        """Combine the rows of the ids of each example; differentiable.
+
+        Args:
+            ids: of each example.
+            rows: of each id, (num_ids, dim).
+        """
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class ReduceSum(Combiner):
-    """The sum of the rows."""
+    """The sum of the rows.
+
+    Example:
+        >>> ids = Ragged.from_lists([[1], [2, 3]])
+        >>> ReduceSum().combine(ids, torch.tensor([[1.0], [2.0], [3.0]])).tolist()
+        [[1.0], [5.0]]
+    """
+
+    def combine(self, ids: Ragged, rows: torch.Tensor) -> torch.Tensor:
+        """(batch, dim)."""
+        return reduce_sum(fused_value_rowids(ids), rows, ids.num_rows)
 
 
 @dataclass(frozen=True)
 class ReduceMean(Combiner):
     """The mean of the rows; zeros where there are none."""
+
+    def combine(self, ids: Ragged, rows: torch.Tensor) -> torch.Tensor:
+        """(batch, dim)."""
+        return reduce_mean(fused_value_rowids(ids), rows, ids.num_rows)
 
 
 @dataclass(frozen=True)
@@ -41,6 +67,10 @@ class FirstN(Combiner):
     def max_seq_length(self) -> int:  # type: ignore[override]
         """How many rows are kept."""
         return self.seq_length
+
+    def combine(self, ids: Ragged, rows: torch.Tensor) -> torch.Tensor:
+        """(batch, seq_length, dim)."""
+        return first_n(ids.row_splits, rows, self.seq_length)
 
 
 def pooling_of(combiner: Combiner) -> PoolingType:

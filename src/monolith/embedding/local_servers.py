@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -33,14 +33,19 @@ class LocalServer:
 
     Args:
         index: number of the server.
+
+    Attributes:
+        marks: words that live as long as the server does.
     """
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.label = ps_label(index)
+        self.marks: set[str] = set()
         self._lock = threading.Lock()
         self._shards: dict[str, _Shard] = {}
         self._parameters: dict[str, torch.nn.Parameter] = {}
+        self._states: dict[str, dict[str, Any]] = {}
         self._is_closed = False
 
     def shard(self, config: TableConfig, num_shards: int = 1) -> ShardHost:
@@ -96,10 +101,38 @@ class LocalServer:
             )
         return found
 
+    def state(self, name: str) -> dict[str, Any]:
+        """What an optimizer keeps for the parameter of that name; empty at first.
+
+        It is the dictionary itself: an optimizer that has it as its state goes on where the one of
+        an earlier run ended.
+        """
+        with self._lock:
+            self._check_open("state")
+            return self._states.setdefault(name, {})
+
     @property
     def table_names(self) -> list[str]:
         """Names of the tables, sorted."""
         return sorted(self._shards)
+
+    def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """The dense parameters by name, sorted."""
+        with self._lock:
+            return sorted(self._parameters.items(), key=lambda pair: pair[0])
+
+    def own_tables(self) -> list[TableVerbs]:
+        """The tables of this server alone, by name, sorted."""
+        with self._lock:
+            pairs = sorted(self._shards.items(), key=lambda pair: pair[0])
+        tables = [shard.host.table for _, shard in pairs if shard.num_shards == 1]
+        return [table for table in tables if isinstance(table, TableVerbs)]
+
+    @property
+    def shared_table_names(self) -> list[str]:
+        """Names of the tables of which this server holds one of several shards, sorted."""
+        with self._lock:
+            return sorted(name for name, shard in self._shards.items() if shard.num_shards > 1)
 
     @property
     def parameter_names(self) -> list[str]:
@@ -114,6 +147,7 @@ class LocalServer:
                 shard.host.close()
             self._shards.clear()
             self._parameters.clear()
+            self._states.clear()
 
     def _check_open(self, verb: str) -> None:
         if self._is_closed:

@@ -130,9 +130,32 @@ class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
             changes_bytes: bound of the touched log, divided among the shards.
             timeout_seconds: how long a call waits for calls that it cannot run beside.
         """
-        routing = PartitionRouting(num_shards) if routing is None else routing
         changes_bytes = check_options(config, clock, changes_bytes)
         hosts = [make_shard(config, num_shards, changes_bytes) for _ in range(num_shards)]
+        return cls.over(
+            config, hosts, routing=routing, clock=clock, timeout_seconds=timeout_seconds
+        )
+
+    @classmethod
+    def over(
+        cls,
+        config: TableConfig,
+        hosts: Sequence[ShardHost],
+        *,
+        routing: Routing | None = None,
+        clock: Clock = wall_clock,
+        timeout_seconds: float = WAIT_SECONDS,
+    ) -> "ShardedTable":
+        """A table in shards of this process that somebody has, such as `LocalServers`.
+
+        Args:
+            config: what the table is.
+            hosts: the shards; `close` closes them.
+            routing: which shard holds a key.
+            clock: gives the time of a call that has no `now`.
+            timeout_seconds: how long a call waits for calls that it cannot run beside.
+        """
+        routing = PartitionRouting(len(hosts)) if routing is None else routing
         ways = [LocalTransport(host) for host in hosts]
         table = cls(config, ways, routing=routing, clock=clock, timeout_seconds=timeout_seconds)
         table._fused = local_shards([host.table for host in hosts], routing)

@@ -1,5 +1,15 @@
-"""What a run tells about itself: counters and timers."""
+"""What a run tells about itself: counters, timers and how well it learns."""
 
+from monolith.observe.learning import Auc, LogLoss, Mean, Throughput
 from monolith.observe.metrics import MemorySink, MetricsSink, NullSink, TimeSummary
 
-__all__ = ["MemorySink", "MetricsSink", "NullSink", "TimeSummary"]
+__all__ = [
+    "Auc",
+    "LogLoss",
+    "Mean",
+    "MemorySink",
+    "MetricsSink",
+    "NullSink",
+    "Throughput",
+    "TimeSummary",
+]

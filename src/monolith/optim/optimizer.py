@@ -1,6 +1,8 @@
 """`Optimizer`: steps dense parameters and tables together."""
 
 import functools
+import operator
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,10 +10,15 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from monolith.embedding.config import Segment, segment_name, segments_of
+from monolith.embedding.feature_queue import FeatureQueue
 from monolith.embedding.gradient_queue import GradientQueue
 from monolith.embedding.queue_steps import QueueStep, step_queues
+from monolith.embedding.verbs import TableVerbs
 
 __all__ = ["Optimizer"]
+
+_Queue = GradientQueue | FeatureQueue
+_rate_of = operator.itemgetter("lr")
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -56,15 +63,15 @@ class Optimizer(torch.optim.Optimizer):
         groups = self._take_dense_groups()
         self._num_dense = len(groups)
         with_names = any("param_names" in group for group in groups)
-        self._places: list[tuple[int, int]] = []  # of each table among the groups of tables
-        self._schedules: list[tuple[int, GradientQueue, Segment]] = []
+        self._places: list[tuple[int, int]] = []  # of each queue among the groups of tables
+        self._schedules: list[tuple[int, TableVerbs, Segment]] = []
         for queue in self.queues:
             first = len(groups) - self._num_dense
             groups += _groups_of(queue, with_names)
             self._places.append((first, len(groups) - self._num_dense))
-            for i, segment in enumerate(segments_of(queue.table.config), first):
+            for i, (table, _, segment) in enumerate(_segments_of(queue), first):
                 if callable(segment.optimizer.schedule):
-                    self._schedules.append((i, queue, segment))
+                    self._schedules.append((i, table, segment))
         super().__init__(groups, {})
         self._is_built = True
         if self.dense is not None:
@@ -101,10 +108,20 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.begin_step()()
+        return loss
+
+    def begin_step(self) -> Callable[[], None]:
+        """Step the dense parameters; what is returned steps the tables.
+
+        It is called once, on any thread. Until it returns there is no backward and no `zero_grad`
+        of this optimizer; lookups may run beside. `step` is both, and calls its hooks.
+        """
+        self._opt_called = True  # as torch's frame of `step` says to schedulers
         if self._is_skipped():
             for queue in self.queues:
                 queue.drop()
-            return loss
+            return lambda: None
         steps = []
         for queue, rates in zip(self.queues, self._learning_rates(), strict=True):
             num_keys = queue.check("[Optimizer.step]", rates)
@@ -114,8 +131,7 @@ class Optimizer(torch.optim.Optimizer):
                 queue.drop()
         if self.dense is not None:
             self.dense.step()
-        step_queues(steps)
-        return loss
+        return functools.partial(step_queues, steps)
 
     @staticmethod
     def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,16 +173,16 @@ class Optimizer(torch.optim.Optimizer):
     def _learning_rates(self) -> list[list[float]]:
         """Of each segment of each table, at its next update."""
         groups = self._table_groups()
-        for i, queue, segment in self._schedules:
+        for i, table, segment in self._schedules:
             group = groups[i]
             if "initial_lr" in group:
                 raise ValueError(
                     f"[Optimizer.step] expected one schedule of the learning rate of segment "
                     f"{group['segment']!r}, got a scheduler beside the segment's own "
-                    f"(table {queue.table.name!r}); give the segment a number"
+                    f"(table {table.name!r}); give the segment a number"
                 )
-            group["lr"] = segment.optimizer.rate(queue.step)
-        rates = [float(group["lr"]) for group in groups]
+            group["lr"] = segment.optimizer.rate(table._update_calls())
+        rates = list(map(float, map(_rate_of, groups)))
         return [rates[first:end] for first, end in self._places]
 
     def _table_groups(self) -> list[dict[str, Any]]:
@@ -224,7 +240,7 @@ def _as_modules(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[to
     return given
 
 
-def _check_only_tables(given: list[torch.nn.Module], queues: list[GradientQueue]) -> None:
+def _check_only_tables(given: list[torch.nn.Module], queues: list[_Queue]) -> None:
     """Refuse parameters that nobody would step."""
     anchors = {queue.anchor for queue in queues}
     others = [
@@ -241,11 +257,19 @@ def _check_only_tables(given: list[torch.nn.Module], queues: list[GradientQueue]
         )
 
 
-def _queues_of(given: list[torch.nn.Module]) -> list[GradientQueue]:
+def _queues_of(given: list[torch.nn.Module]) -> list[_Queue]:
     """The queues of all tables, each once."""
     inner = (part for module in given for part in module.modules())
     found = (getattr(part, "queue", None) for part in inner)
-    queues = {q.handle: q for q in found if isinstance(q, GradientQueue)}
+    queues = {id(queue): queue for queue in found if isinstance(queue, _Queue)}
+    counts = Counter(id(table) for queue in queues.values() for table in queue.tables)
+    for table in (table for queue in queues.values() for table in queue.tables):
+        if counts[id(table)] > 1:
+            raise ValueError(
+                f"[Optimizer] expected every table in one queue, got one in {counts[id(table)]}: a "
+                f"step would update it as often (table {table.name!r}); read it by one "
+                "FeatureBags, or by modules that share it"
+            )
     if not queues:
         raise ValueError(
             "[Optimizer] expected a module with a table, got none; use the dense optimizer alone"
@@ -268,18 +292,26 @@ def _checked_dense(dense: torch.optim.Optimizer | None) -> torch.optim.Optimizer
     return dense
 
 
-def _groups_of(queue: GradientQueue, with_names: bool) -> list[dict[str, Any]]:
+def _segments_of(queue: _Queue) -> list[tuple[TableVerbs, int, Segment]]:
+    """Of each table, with its number there."""
+    return [
+        (table, number, segment)
+        for table in queue.tables
+        for number, segment in enumerate(segments_of(table.config))
+    ]
+
+
+def _groups_of(queue: _Queue, with_names: bool) -> list[dict[str, Any]]:
     """A group for each segment; the first holds the anchor, for scalers look at gradients there."""
-    config = queue.table.config
     groups: list[dict[str, Any]] = []
-    for i, segment in enumerate(segments_of(config)):
+    for table, number, segment in _segments_of(queue):
         group = {
-            "params": [queue.anchor] if i == 0 else [],
-            "lr": segment.optimizer.rate(queue.step),
-            "table": config.name,
-            "segment": segment_name(config, i),
+            "params": [] if groups else [queue.anchor],
+            "lr": segment.optimizer.rate(table._update_calls()),
+            "table": table.name,
+            "segment": segment_name(table.config, number),
         }
         if with_names:
-            group["param_names"] = [f"{config.name}.anchor"] if i == 0 else []
+            group["param_names"] = [] if groups else [f"{table.name}.anchor"]
         groups.append(group)
     return groups

@@ -62,6 +62,11 @@ class Run:
         with self._lock:
             return tuple(self._collections.get(name, ()))
 
+    def take(self, name: str) -> tuple[Any, ...]:
+        """The values of a collection so far; it is empty afterwards."""
+        with self._lock:
+            return tuple(self._collections.pop(name, ()))
+
     def unique_name(self, name: str) -> str:
         """The name, then with `_1`, `_2` and so on for each further call with the same one."""
         with self._lock:

@@ -17,7 +17,7 @@ from monolith.embedding import (
     save_tables,
 )
 from monolith.embedding.disk.checksum import crc32c
-from monolith.embedding.disk.manifest import _checksum
+from monolith.embedding.disk.manifest import checksum
 from tests.suites.table_base import (
     NOW,
     assert_same_bits,
@@ -68,7 +68,7 @@ def manifest_of(path):
 def write_manifest(path, content):
     """A manifest with a checksum that fits."""
     content.pop("crc32c", None)
-    content["crc32c"] = _checksum(content)
+    content["crc32c"] = checksum(content)
     (path / "manifest.json").write_text(json.dumps(content))
 
 

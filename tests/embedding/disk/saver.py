@@ -11,7 +11,7 @@ import sys
 import torch
 
 from monolith.embedding import SGD, MinCount, Segment, Table, TableConfig, save_tables
-from monolith.embedding.disk import save as save_module
+from monolith.embedding.disk import table_files
 
 NUM_KEYS = 3000
 CONFIG = TableConfig("user", Segment(8, SGD()), admission=MinCount(0, {1: 5}))
@@ -31,7 +31,7 @@ def save_versions(path, version):
 
 
 def main():
-    save_module._FILE_BYTES = 1 << 16
+    table_files._FILE_BYTES = 1 << 16
     for line in sys.stdin:
         path, version = line.rsplit(maxsplit=1)
         child = os.fork()

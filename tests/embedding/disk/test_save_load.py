@@ -29,6 +29,7 @@ from monolith.embedding import (
 from monolith.embedding.counter_random import partitions_of
 from monolith.embedding.disk import folder as folder_module
 from monolith.embedding.disk import save as save_module
+from monolith.embedding.disk import table_files
 from monolith.embedding.disk.throttle import Throttle
 from monolith.errors import CancelledError, FailedPreconditionError
 from tests.embedding.disk.cases import (
@@ -49,8 +50,8 @@ from tests.suites.table_machine import CONFIGS
 @pytest.fixture
 def small_files(monkeypatch):
     """Many files of few rows each."""
-    monkeypatch.setattr(save_module, "_FILE_BYTES", 1 << 14)
-    monkeypatch.setattr(save_module, "_BATCH_ROWS", 50)
+    monkeypatch.setattr(table_files, "_FILE_BYTES", 1 << 14)
+    monkeypatch.setattr(table_files, "_BATCH_ROWS", 50)
 
 
 def test_a_loaded_table_equals_the_saved_one(tmp_path):

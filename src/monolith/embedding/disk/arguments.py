@@ -9,6 +9,7 @@ import torch
 
 from monolith.embedding.arguments import as_integer, as_list
 from monolith.embedding.config import NUM_PARTITIONS
+from monolith.embedding.disk.plan import Save
 from monolith.embedding.verbs import TableVerbs
 
 __all__ = [
@@ -45,12 +46,13 @@ def checked_path(where: str, path: Any) -> str:
     return text
 
 
-def checked_paths(where: str, path: Any) -> list[str]:
-    """One path or several as a list; refuses none at all."""
-    given = [path] if isinstance(path, str | os.PathLike) else as_list(where, "path", path)
+def checked_paths(where: str, path: Any) -> "list[str | Save]":
+    """One place or several as a list; refuses none at all."""
+    is_one = isinstance(path, str | os.PathLike | Save)
+    given = [path] if is_one else as_list(where, "path", path)
     if not given:
         raise ValueError(f"{where} expected path as one folder or more, got []")
-    return [checked_path(where, each) for each in given]
+    return [each if isinstance(each, Save) else checked_path(where, each) for each in given]
 
 
 def checked_names(where: str, names: Any) -> list[str] | None:

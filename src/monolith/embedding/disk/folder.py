@@ -48,8 +48,8 @@ class Folder(ABC):
         return f"{self.path.rstrip('/')}/{name}"
 
     @abstractmethod
-    def writing(self) -> contextlib.AbstractContextManager[None]:
-        """Makes the folder and keeps other writers out."""
+    def writing(self, who: str = "save_tables") -> contextlib.AbstractContextManager[None]:
+        """Makes the folder and keeps other writers out; `who` begins the messages."""
 
     @abstractmethod
     def create(self, name: str) -> NewFile:
@@ -72,8 +72,24 @@ class Folder(ABC):
         """
 
     @abstractmethod
-    def read_manifest(self) -> bytes:
-        """The manifest's bytes; NotFoundError if there is none."""
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file that takes its place in one step."""
+
+    @abstractmethod
+    def temporary(self, name: str, mark: str) -> str:
+        """Another name for a file until `settle`; the same where a file appears when complete."""
+
+    @abstractmethod
+    def settle(self, names: Iterable[str], mark: str) -> None:
+        """Give files their names in place of `temporary` ones, and make that last."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """The bytes of a file; NotFoundError if there is none."""
+
+    @abstractmethod
+    def read_chunks(self, name: str, num_bytes: int) -> Iterator[bytes]:
+        """The bytes of a file in parts of at most so many; NotFoundError if there is none."""
 
     @abstractmethod
     def read_into(self, name: str, memory: torch.Tensor) -> int:
@@ -142,18 +158,18 @@ def _try_lock(number: int, kind: int) -> bool:
 
 class _LocalFolder(Folder):
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, who: str = "save_tables") -> Iterator[None]:
         self._make()
         with open(os.path.join(self.path, _LOCK), "ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise FailedPreconditionError(
-                    f"[save_tables] expected one save at a time, got a second at {self.path}"
+                    f"[{who}] expected one save at a time, got a second at {self.path}"
                 ) from error
             except OSError as error:  # some network disks have no locks
                 warnings.warn(
-                    f"[save_tables] expected a lock at {self.path}, got {error.strerror}; nothing "
+                    f"[{who}] expected a lock at {self.path}, got {error.strerror}; nothing "
                     "keeps a second save out",
                     RuntimeWarning,
                     stacklevel=4,
@@ -180,17 +196,35 @@ class _LocalFolder(Folder):
     def commit(self, subfolder: str, manifest: bytes) -> None:
         os.makedirs(os.path.join(self.path, subfolder), exist_ok=True)  # it may have no files
         _sync_directory(os.path.join(self.path, subfolder))
-        path = os.path.join(self.path, MANIFEST)
+        self.replace(MANIFEST, manifest)
+
+    def replace(self, name: str, data: bytes) -> None:
+        path = os.path.join(self.path, name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + ".new")  # of a save that was killed
         file = _LocalFile(path + ".new")
         try:
-            file.write(manifest)
-        finally:
-            file.close()
-        _sync_directory(self.path)  # the subfolder and the new file, before the step
-        os.replace(path + ".new", path)
+            try:
+                file.write(data)
+            finally:
+                file.close()
+            _sync_directory(self.path)  # what is beside it, and the new file, before the step
+            os.replace(path + ".new", path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path + ".new")
+            raise
         _sync_directory(self.path)
+
+    def temporary(self, name: str, mark: str) -> str:
+        return f"{name}.{mark}"
+
+    def settle(self, names: Iterable[str], mark: str) -> None:
+        paths = [os.path.join(self.path, name) for name in names]
+        for path in paths:
+            os.replace(f"{path}.{mark}", path)
+        for folder in sorted({os.path.dirname(path) for path in paths}):
+            _sync_directory(folder)
 
     def remove_data_but(self, kept: set[str]) -> None:
         with contextlib.suppress(OSError):
@@ -221,9 +255,14 @@ class _LocalFolder(Folder):
                     raise self._missing(name)
             yield
 
-    def read_manifest(self) -> bytes:
-        with self._open(MANIFEST) as file:
-            return file.read()
+    def read(self, name: str) -> bytes:
+        with self._open(name) as file:
+            return file.readall()
+
+    def read_chunks(self, name: str, num_bytes: int) -> Iterator[bytes]:
+        with self._open(name) as file:
+            while data := file.read(num_bytes):
+                yield data
 
     def read_into(self, name: str, memory: torch.Tensor) -> int:
         with self._open(name) as file:
@@ -269,7 +308,7 @@ class _RemoteFolder(Folder):
         self._files, self._root = url_to_fs(path)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, who: str = "save_tables") -> Iterator[None]:
         self._files.makedirs(self._root, exist_ok=True)
         yield
 
@@ -280,7 +319,16 @@ class _RemoteFolder(Folder):
         return file
 
     def commit(self, subfolder: str, manifest: bytes) -> None:
-        self._files.pipe_file(f"{self._root}/{MANIFEST}", manifest)
+        self.replace(MANIFEST, manifest)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._files.pipe_file(f"{self._root}/{name}", data)
+
+    def temporary(self, name: str, mark: str) -> str:
+        return name
+
+    def settle(self, names: Iterable[str], mark: str) -> None:
+        """Files have their names already."""
 
     def remove_data_but(self, kept: set[str]) -> None:
         with contextlib.suppress(OSError):
@@ -300,12 +348,20 @@ class _RemoteFolder(Folder):
     def holding(self, subfolders: Iterable[str]) -> Iterator[None]:
         yield  # there are no locks there
 
-    def read_manifest(self) -> bytes:
+    def read(self, name: str) -> bytes:
         try:
-            data: bytes = self._files.cat_file(f"{self._root}/{MANIFEST}")
+            data: bytes = self._files.cat_file(f"{self._root}/{name}")
         except FileNotFoundError as error:
-            raise self._missing(MANIFEST) from error
+            raise self._missing(name) from error
         return data
+
+    def read_chunks(self, name: str, num_bytes: int) -> Iterator[bytes]:
+        try:
+            with self._files.open(f"{self._root}/{name}", "rb") as file:
+                while data := file.read(num_bytes):
+                    yield data
+        except FileNotFoundError as error:
+            raise self._missing(name) from error
 
     def will_read(self, name: str) -> None:
         """No such hint exists there."""

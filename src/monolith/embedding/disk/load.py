@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from monolith.embedding.calls import Clock, wall_clock
 from monolith.embedding.disk.arguments import (
@@ -17,7 +17,7 @@ from monolith.embedding.disk.arguments import (
 )
 from monolith.embedding.disk.config_json import config_from_json, config_to_json
 from monolith.embedding.disk.fill import add_notes, emptied, fill, get_notes, verify
-from monolith.embedding.disk.plan import Plan, plan_tables
+from monolith.embedding.disk.plan import Plan, Save, plan_tables
 from monolith.embedding.disk.workers import ProgressCallback
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import DataLossError, NotFoundError
@@ -31,11 +31,14 @@ __all__ = ["load_table", "load_tables", "restore_tables"]
 
 T = TypeVar("T")
 
+Place = Union[str, "os.PathLike[str]", Save]
+"""A folder of a save, or what else has tables."""
+
 _MAX_PLANS = 5  # of one load; each but the first because of a save that was completed meanwhile
 
 
 def load_tables(
-    path: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]",
+    path: "Place | Sequence[Place]",
     *,
     names: Iterable[str] | None = None,
     partitions: Iterable[int] | None = None,
@@ -93,7 +96,7 @@ def load_tables(
 
 
 def load_table(
-    path: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]",
+    path: "Place | Sequence[Place]",
     *,
     name: str | None = None,
     partitions: Iterable[int] | None = None,
@@ -122,7 +125,7 @@ def load_table(
 
 def restore_tables(
     tables: "TableVerbs | Sequence[TableVerbs]",
-    path: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]",
+    path: "Place | Sequence[Place]",
     *,
     partitions: Iterable[int] | None = None,
     allow_missing: bool = False,
@@ -177,7 +180,7 @@ def restore_tables(
 class _Request:
     """What a caller wants to load; None: all of it."""
 
-    paths: list[str]
+    paths: list[str | Save]
     names: list[str] | None
     partitions: list[int] | None
 
@@ -193,10 +196,11 @@ class _Request:
         return plan_tables(self.paths, self.names, self.partitions)
 
     def check_found(self, plan: Plan) -> None:
+        where = [save.where for save, _ in plan.manifests]
         for name in self.names or []:
             if name not in plan.tables:
                 raise NotFoundError(
-                    f"[load_tables] expected table {name!r} in {', '.join(self.paths)}, "
+                    f"[load_tables] expected table {name!r} in {', '.join(where)}, "
                     f"got tables {plan.names}"
                 )
 

@@ -25,10 +25,15 @@ __all__ = [
     "Manifest",
     "TableEntry",
     "VERSION",
+    "check_sum",
+    "checksum",
+    "get_field",
     "is_data_file",
     "is_data_folder",
     "is_readable",
+    "parse_document",
     "parse_manifest",
+    "parse_tables",
 ]
 
 MANIFEST = "manifest.json"
@@ -101,7 +106,7 @@ class Manifest:
     def to_json(self) -> bytes:
         """The bytes of the file; the last field is the checksum of the others."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        content["crc32c"] = _checksum(content)
+        content["crc32c"] = checksum(content)
         return json.dumps(content, indent=1).encode() + b"\n"
 
     def data_folders(self) -> set[str]:
@@ -109,7 +114,8 @@ class Manifest:
         return {file.path.split("/")[0] for table in self.tables for file in table.files}
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def checksum(content: Any) -> str:
+    """CRC-32C of what `json.dumps` takes, whatever the order of its keys."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return f"{crc32c(text.encode()):08x}"
 
@@ -125,19 +131,19 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         InvalidArgumentError: it is of another format or a newer version.
         DataLossError: it is damaged.
     """
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DataLossError(f"[load_tables] expected JSON, got {error} ({where})") from error
-    _check_version(content, where)
-    expected = content.pop("crc32c", None)
-    got = _checksum(content)
-    if got != expected:
-        raise DataLossError(
-            f"[load_tables] expected checksum {expected!r}, got {got!r} ({where}); it is damaged"
-        )
-    tables = _field(content, "tables", list, where)
-    return Manifest(tuple(_table(table, where) for table in tables))
+    content = parse_document(data, where, FORMAT, VERSION)
+    check_sum(content, where)
+    return Manifest(parse_tables(content, where, _PATH))
+
+
+def parse_tables(content: Any, where: str, path: "re.Pattern[str]") -> tuple[TableEntry, ...]:
+    """The tables in the field "tables"; paths of their files match the pattern.
+
+    Raises:
+        DataLossError: they are damaged.
+    """
+    tables = get_field(content, "tables", list, where)
+    return tuple(_table(table, where, path) for table in tables)
 
 
 def is_data_folder(name: str) -> bool:
@@ -160,27 +166,54 @@ def is_data_file(name: str) -> bool:
     return _DATA_FILE.fullmatch(name) is not None
 
 
-def is_readable(version: int) -> bool:
-    """Whether files of a version are read: of this one, and of the one before."""
-    return max(1, VERSION - 1) <= version <= VERSION
+def is_readable(version: int, newest: int | None = None) -> bool:
+    """Whether files of a version are read: of the newest one (`VERSION`), and of the one before."""
+    newest = VERSION if newest is None else newest
+    return max(1, newest - 1) <= version <= newest
 
 
-def _check_version(content: Any, where: str) -> None:
+def parse_document(data: bytes, where: str, form: str, version: int) -> dict[str, Any]:
+    """JSON of a format, of its version or the one before.
+
+    Raises:
+        InvalidArgumentError: it is of another format or a newer version.
+        DataLossError: it is damaged.
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataLossError(f"[load_tables] expected JSON, got {error} ({where})") from error
     found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
+    if found != form:
         raise InvalidArgumentError(
-            f"[load_tables] expected a file of format {FORMAT!r}, got {found!r} ({where})"
+            f"[load_tables] expected a file of format {form!r}, got {found!r} ({where})"
         )
-    version = _field(content, "version", int, where)
-    if not is_readable(version):
-        hint = "; a newer monolith-torch wrote it" if version > VERSION else ""
+    got = get_field(content, "version", int, where)
+    if not is_readable(got, version):
+        hint = "; a newer monolith-torch wrote it" if got > version else ""
         raise InvalidArgumentError(
-            f"[load_tables] expected version {VERSION} or the one before, got {version} "
-            f"({where}){hint}"
+            f"[load_tables] expected version {version} or the one before, got {got} ({where}){hint}"
+        )
+    assert isinstance(content, dict)
+    return content
+
+
+def check_sum(content: dict[str, Any], where: str) -> None:
+    """Take the checksum out of a document, and refuse one that is not that of the rest.
+
+    Raises:
+        DataLossError: it is damaged.
+    """
+    expected = content.pop("crc32c", None)
+    got = checksum(content)
+    if got != expected:
+        raise DataLossError(
+            f"[load_tables] expected checksum {expected!r}, got {got!r} ({where}); it is damaged"
         )
 
 
-def _field(content: Any, name: str, kind: type[T], where: str) -> T:
+def get_field(content: Any, name: str, kind: type[T], where: str) -> T:
+    """A field of a JSON object; `DataLossError` if it is not there or of another kind."""
     value = content.get(name) if isinstance(content, dict) else None
     is_number = kind is int and isinstance(value, int) and not 0 <= value <= _MAX_INT
     if not isinstance(value, kind) or isinstance(value, bool) or is_number:
@@ -192,36 +225,36 @@ def _damage(expected: str, got: str, where: str) -> DataLossError:
     return DataLossError(f"[load_tables] expected {expected}, got {got} ({where})")
 
 
-def _table(content: Any, where: str) -> TableEntry:
-    name = _field(content, "name", str, where)
+def _table(content: Any, where: str, path: "re.Pattern[str]") -> TableEntry:
+    name = get_field(content, "name", str, where)
     runs = _runs(content, where)
-    files = tuple(_file(file, where) for file in _field(content, "files", list, where))
+    files = tuple(_file(file, where, path) for file in get_field(content, "files", list, where))
     _check_cover(name, runs, files, where)
-    config = _field(content, "config", dict, where)
+    config = get_field(content, "config", dict, where)
     seed = config.get("seed")
     if not isinstance(seed, int) or content.get("seed") != seed or config.get("name") != name:
         raise _damage(f"the name and seed of table {name!r} in its config", repr(seed), where)
     num_rows = sum(file.num_rows for file in files if file.kind == "rows")
-    if _field(content, "num_rows", int, where) != num_rows:
+    if get_field(content, "num_rows", int, where) != num_rows:
         raise _damage(f"{content['num_rows']} rows of table {name!r}", str(num_rows), where)
-    latest_time = _field(content, "latest_time", int, where)
+    latest_time = get_field(content, "latest_time", int, where)
     if latest_time > MAX_TIME:
         raise _damage(f"a time in [0, {MAX_TIME}]", str(latest_time), where)
     return TableEntry(
         name,
         config,
         seed,
-        _field(content, "num_update_calls", int, where),
+        get_field(content, "num_update_calls", int, where),
         latest_time,
         runs,
         num_rows,
-        _field(content, "num_expired", int, where),
+        get_field(content, "num_expired", int, where),
         files,
     )
 
 
 def _runs(content: Any, where: str) -> tuple[Run, ...]:
-    return tuple(_run(run, where) for run in _field(content, "partitions", list, where))
+    return tuple(_run(run, where) for run in get_field(content, "partitions", list, where))
 
 
 def _run(content: Any, where: str) -> Run:
@@ -231,19 +264,19 @@ def _run(content: Any, where: str) -> Run:
     return content[0], content[1]
 
 
-def _file(content: Any, where: str) -> FileEntry:
-    path, kind = _field(content, "path", str, where), _field(content, "kind", str, where)
-    if not _PATH.fullmatch(path):
-        raise _damage("a file below data-<id>/", repr(path), where)
+def _file(content: Any, where: str, pattern: "re.Pattern[str]") -> FileEntry:
+    path, kind = get_field(content, "path", str, where), get_field(content, "kind", str, where)
+    if not pattern.fullmatch(path):
+        raise _damage("a file of the save", repr(path), where)
     if kind not in ("rows", "candidates"):
         raise _damage("a file of kind 'rows' or 'candidates'", repr(kind), where)
     return FileEntry(
         path,
         kind,
         _runs(content, where),
-        _field(content, "num_rows", int, where),
-        _field(content, "num_bytes", int, where),
-        _field(content, "crc32c", str, where),
+        get_field(content, "num_rows", int, where),
+        get_field(content, "num_bytes", int, where),
+        get_field(content, "crc32c", str, where),
     )
 
 

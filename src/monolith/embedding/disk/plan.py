@@ -1,5 +1,6 @@
 """What a load takes from which files: one save, or several that hold parts of the same tables."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,42 @@ from monolith.embedding.disk.manifest import MANIFEST, FileEntry, TableEntry, pa
 from monolith.embedding.disk.ranges import runs_of, text_of
 from monolith.errors import InvalidArgumentError, NotFoundError
 
-__all__ = ["Plan", "Source", "TablePlan", "plan_tables"]
+__all__ = ["FolderSave", "Plan", "Save", "Source", "TablePlan", "plan_tables"]
+
+
+class Save(ABC):
+    """A place where tables lie.
+
+    Args:
+        folder: paths of files are relative to it.
+        where: for messages.
+    """
+
+    def __init__(self, folder: Folder, where: str) -> None:
+        self.folder, self.where = folder, where
+
+    @abstractmethod
+    def read(self) -> bytes:
+        """The manifest; NotFoundError if there is none."""
+
+    @abstractmethod
+    def tables(self, data: bytes) -> Sequence[TableEntry]:
+        """The tables of a manifest."""
+
+
+class FolderSave(Save):
+    """What `save_tables` wrote into a folder."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(open_folder(path), path)
+
+    def read(self) -> bytes:
+        """The manifest of the folder."""
+        return self.folder.read(MANIFEST)
+
+    def tables(self, data: bytes) -> Sequence[TableEntry]:
+        """Its tables."""
+        return parse_manifest(data, self.folder.where(MANIFEST)).tables
 
 
 @dataclass(frozen=True)
@@ -90,28 +126,28 @@ class Plan:
 
     tables: dict[str, TablePlan]
     names: list[str]
-    manifests: list[tuple[Folder, bytes]]
+    manifests: list[tuple[Save, bytes]]
 
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Keeps saves from removing the files, where the file system has locks."""
         sources = [source for plan in self.tables.values() for source in plan.sources]
         with ExitStack() as stack:
-            for folder, _ in self.manifests:
-                paths = {s.file.path for s in sources if s.folder is folder}
-                stack.enter_context(folder.holding({path.split("/")[0] for path in paths}))
+            for save, _ in self.manifests:
+                paths = {s.file.path for s in sources if s.folder is save.folder}
+                stack.enter_context(save.folder.holding({path.split("/")[0] for path in paths}))
             yield
 
     def is_replaced(self) -> bool:
         """Whether a save has taken the place of one of these."""
         try:
-            return any(folder.read_manifest() != data for folder, data in self.manifests)
+            return any(save.read() != data for save, data in self.manifests)
         except NotFoundError:
             return False
 
 
 def plan_tables(
-    paths: Sequence[str], names: Sequence[str] | None, partitions: Sequence[int] | None
+    paths: "Sequence[str | Save]", names: Sequence[str] | None, partitions: Sequence[int] | None
 ) -> Plan:
     """The plan of each table that is in a save; of those that are named, where names are given.
 
@@ -119,11 +155,12 @@ def plan_tables(
         NotFoundError: there is no save.
         InvalidArgumentError: saves hold a partition twice or, of those asked for, not at all.
     """
-    entries: dict[str, list[tuple[Folder, TableEntry]]] = {}
-    manifests = [(folder, folder.read_manifest()) for folder in map(open_folder, paths)]
-    for folder, data in manifests:
-        for entry in parse_manifest(data, folder.where(MANIFEST)).tables:
-            entries.setdefault(entry.name, []).append((folder, entry))
+    entries: dict[str, list[tuple[Save, TableEntry]]] = {}
+    saves = [FolderSave(path) if isinstance(path, str) else path for path in paths]
+    manifests = [(save, save.read()) for save in saves]
+    for save, data in manifests:
+        for entry in save.tables(data):
+            entries.setdefault(entry.name, []).append((save, entry))
     wanted = None
     if partitions is not None:
         wanted = np.zeros(NUM_PARTITIONS, np.bool_)
@@ -133,8 +170,8 @@ def plan_tables(
     return Plan(tables, list(entries), manifests)
 
 
-def _plan(entries: list[tuple[Folder, TableEntry]], wanted: NDArray[np.bool_] | None) -> TablePlan:
-    name, where = entries[0][1].name, ", ".join(folder.path for folder, _ in entries)
+def _plan(entries: list[tuple[Save, TableEntry]], wanted: NDArray[np.bool_] | None) -> TablePlan:
+    name, where = entries[0][1].name, ", ".join(save.where for save, _ in entries)
     count = np.zeros(NUM_PARTITIONS, np.int64)
     for _, entry in entries:
         for first, last in entry.partitions:
@@ -160,8 +197,8 @@ def _plan(entries: list[tuple[Folder, TableEntry]], wanted: NDArray[np.bool_] | 
         latest_time=max(entry.latest_time for _, entry in entries),
         is_wanted=is_wanted,
         sources=tuple(
-            Source(folder, file)
-            for folder, entry in entries
+            Source(save.folder, file)
+            for save, entry in entries
             for file in entry.files
             if any(is_wanted[first : last + 1].any() for first, last in file.partitions)
         ),

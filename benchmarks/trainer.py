@@ -1,0 +1,128 @@
+"""What a step of `Trainer.fit` costs beside a loop by hand, where next to nothing is computed.
+
+1,000 features at batch 1 without a dense part, on batches that are ready: what is left is the way
+through Python. The loop by hand neither keeps figures nor looks at its loss. `dlrm` measures both
+on a model of real size.
+"""
+
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+
+from benchmarks.harness import BenchmarkError, Sample, say, timed
+from benchmarks.question import Question
+from benchmarks.stage import Options, run_stage
+from monolith.data import Batch
+from monolith.embedding import Adagrad
+from monolith.nn import Feature, Features
+from monolith.ops import Ragged
+from monolith.optim import Optimizer
+from monolith.train import Task, Trainer
+from monolith.train.inputs import Inputs, dense_matrix
+
+_NUM_FEATURES = 1000
+_DIM = 8
+_NUM_BATCHES = 2  # as warm in the caches as a batch that was just read
+
+
+class Small(Task):
+    """Many features, one sample, no dense part."""
+
+    features = tuple(
+        Feature(f"feature_{i}", dim=_DIM, optimizer=Adagrad(0.05)) for i in range(_NUM_FEATURES)
+    )
+
+    def source(self, mode: object) -> list[Batch]:
+        return []
+
+    def build(self) -> torch.nn.Module:
+        return torch.nn.Identity()
+
+    def loss(
+        self, model: torch.nn.Module, inputs: Inputs, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        score = inputs.pooled.joined.mean(1)
+        return (score - batch.label).square().mean(), score.detach().sigmoid()
+
+
+def small_batches() -> list[Batch]:
+    """One id of each feature."""
+    one = torch.tensor([0, 1])
+    return [
+        Batch(
+            {
+                f"feature_{i}": Ragged(torch.tensor([b * 7919 + i]), one)
+                for i in range(_NUM_FEATURES)
+            },
+            labels={"label": torch.tensor([float(b % 2)])},
+        )
+        for b in range(_NUM_BATCHES)
+    ]
+
+
+class ByHand:
+    """The loop that one would write."""
+
+    def __init__(self, task: Task, batches: Sequence[Batch]) -> None:
+        torch.manual_seed(0)
+        self._task, self._batches = task, itertools.cycle(batches)
+        self._features, self._model = Features(task.features), task.build()
+        dense = task.optimizer(self._model)
+        self._optimizer = Optimizer([self._features, self._model], dense)
+
+    def run(self, num_steps: int) -> float:
+        """The last loss."""
+        for batch in itertools.islice(self._batches, num_steps):
+            self._optimizer.zero_grad()
+            inputs = Inputs(self._features(batch.features), dense_matrix(batch, self._task.dense))
+            loss, _ = self._task.loss(self._model, inputs, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+        return loss.item()
+
+
+class ByTrainer:
+    """`Trainer.fit`, as it is without options."""
+
+    def __init__(self, task: Task, batches: Sequence[Batch]) -> None:
+        self._trainer = Trainer(task)
+        self._batches = itertools.cycle(batches)
+
+    def run(self, num_steps: int) -> float:
+        """The mean loss."""
+        return self._trainer.fit(itertools.islice(self._batches, num_steps)).figures.loss
+
+
+def sample(run: Callable[[int], float], num_steps: int) -> Sample:
+    """Milliseconds of a step."""
+    with timed() as window:
+        run(num_steps)
+    return Sample(window.seconds / num_steps * 1e3, window.others_cores)
+
+
+def losses(run: Callable[[int], float]) -> list[float]:
+    """Of the first steps."""
+    return [run(1) for _ in range(8)]
+
+
+def run(options: Options) -> None:
+    """Print one line."""
+    say(f"[trainer] {_NUM_FEATURES} features at batch 1")
+    torch.set_num_threads(2)
+    batches = small_batches()
+    runs = {"trainer": ByTrainer(Small(), batches).run, "by_hand": ByHand(Small(), batches).run}
+    ours, theirs = (losses(each) for each in runs.values())
+    if ours != theirs:
+        raise BenchmarkError(f"[trainer] expected the losses {theirs}, got {ours}")
+    seconds = sample(runs["by_hand"], 8).value / 1e3
+    num_steps = max(8, round(options.rules.sample_seconds / seconds))
+    takes = {name: functools.partial(sample, each, num_steps) for name, each in runs.items()}
+    sizes = {"batch": 1, "features": _NUM_FEATURES, "dim": _DIM, "threads": 2}
+    Question("trainer", "ms a step", sizes, options.rules).measure(takes)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(__doc__, run))

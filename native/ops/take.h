@@ -1,0 +1,17 @@
+// Memory for many arrays that end together.
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+#include <type_traits>
+
+namespace monolith {
+
+// Room for n values that are not there yet.
+template <typename T>
+T* take(std::pmr::monotonic_buffer_resource& memory, size_t n) {
+  static_assert(std::is_trivially_destructible_v<T>);
+  return static_cast<T*>(memory.allocate(n * sizeof(T), alignof(T)));
+}
+
+}  // namespace monolith

@@ -1,0 +1,188 @@
+#include "table/features.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "table/group.h"
+#include "table/share.h"
+
+namespace monolith {
+namespace {
+
+constexpr size_t kRangeKeys = 2048;  // keys that a thread reads at once
+constexpr size_t kRangeBags = 4096;
+
+// Some bags of a feature.
+struct Range {
+  size_t feature, first, last;
+};
+
+void add_ranges(std::vector<Range>& ranges, size_t feature, const Bags& bags) {
+  for (size_t first = 0; first < bags.num_bags;) {
+    const size_t key = bags.begin(first) + kRangeKeys;
+    size_t last = key < bags.num_keys ? bags.bag_from(key) : bags.num_bags;
+    last = std::clamp(last, first + 1, std::min(first + kRangeBags, bags.num_bags));
+    ranges.push_back({feature, first, last});
+    first = last;
+  }
+}
+
+size_t bags_per_row(const Feature& feature) noexcept {
+  return feature.is_block ? feature.max_length : 1;
+}
+
+// Tables that follow each other, as many as have few keys, with memory for their sums.
+struct Run {
+  size_t first, last;
+  size_t n;  // keys, and what the tables cost
+  std::pmr::monotonic_buffer_resource* memory;
+};
+
+void add_table(std::vector<Run>& runs, size_t table, size_t num_keys) {
+  constexpr size_t kRunCost = 512;
+  const size_t cost = num_keys + kPartKeys;
+  if (!runs.empty() && runs.back().n + cost <= kRunCost) {
+    runs.back().last = table;
+    runs.back().n += cost;
+  } else {
+    runs.push_back({table, table, cost, nullptr});
+  }
+}
+
+}  // namespace
+
+FeatureKeys::FeatureKeys(std::span<const Feature> features, const FeatureIds& ids)
+    : batch_(ids.batch) {
+  bags_.reserve(features.size());
+  size_t first = 0;
+  const int64_t* splits = ids.splits;
+  for (const Feature& feature : features) {
+    const auto last = static_cast<size_t>(splits[ids.batch]);
+    const Bags all{ids.keys + first, last, splits, ids.batch, feature.mode, nullptr};
+    if (last > ids.num_keys - first || !all.are_splits_valid()) {
+      throw std::invalid_argument(
+          "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
+          "others (feature '" +
+          feature.name + "')");
+    }
+    bags_.push_back(feature.max_length > 0 ? limited(feature, all) : all);
+    num_keys_ += bags_.back().num_keys;
+    first += last;
+    splits += ids.batch + 1;
+  }
+  if (first != ids.num_keys) {
+    throw std::invalid_argument("[FeatureBags.lookup] expected " + std::to_string(ids.num_keys) +
+                                " ids in the rows of all features, got " + std::to_string(first));
+  }
+}
+
+// A block is max_length bags for each sample, of one id or none.
+Bags FeatureKeys::limited(const Feature& feature, const Bags& all) {
+  const size_t limit = feature.max_length, per_row = bags_per_row(feature);
+  const size_t num_bags = all.num_bags * per_row;
+  int64_t* keys =
+      owned_.emplace_back(std::make_unique_for_overwrite<int64_t[]>(all.num_keys)).get();
+  int64_t* splits =
+      owned_.emplace_back(std::make_unique_for_overwrite<int64_t[]>(num_bags + 1)).get();
+  size_t num_keys = 0;
+  *splits = 0;
+  for (size_t sample = 0; sample < all.num_bags; ++sample) {
+    const size_t count = std::min(limit, all.end(sample) - all.begin(sample));
+    std::copy_n(all.keys + all.begin(sample), count, keys + num_keys);
+    for (size_t place = 1; place <= per_row; ++place) {
+      const size_t taken = feature.is_block ? std::min(place, count) : count;
+      splits[sample * per_row + place] = static_cast<int64_t>(num_keys + taken);
+    }
+    num_keys += count;
+  }
+  return {keys, num_keys, splits, num_bags, all.mode, nullptr};
+}
+
+FeatureTables::FeatureTables(std::vector<Table*> tables, std::vector<Feature> features,
+                             size_t width)
+    : tables_(std::move(tables)), features_(std::move(features)), width_(width) {
+  for (size_t t = 0, f = 0; t <= tables_.size(); ++t) {
+    while (f < features_.size() && features_[f].table < t) ++f;
+    first_feature_.push_back(f);
+  }
+}
+
+template <typename T>
+BagRows<T> FeatureTables::rows_of(const Feature& feature, T* matrix) const noexcept {
+  return {matrix + feature.column, width_, bags_per_row(feature)};
+}
+
+void FeatureTables::lookup(const FeatureKeys& keys, float* out, bool initial,
+                           unsigned threads) const {
+  std::vector<Range> ranges;
+  for (size_t f = 0; f < features_.size(); ++f) add_ranges(ranges, f, keys.bags(f));
+  // Neighbours lie in the same lines of the output: a thread takes some of them together.
+  const size_t claim = std::clamp<size_t>(ranges.size() / (8 * threads), 1, 64);
+  std::atomic<size_t> next{0};
+  Team::run(threads, [&](Team& team, unsigned) {
+    team.attempt([&] {
+      for (size_t at; (at = next.fetch_add(claim)) < ranges.size() && !team.has_failed();) {
+        for (size_t r = at; r < std::min(at + claim, ranges.size()); ++r) {
+          const auto [f, first, last] = ranges[r];
+          const Feature& feature = features_[f];
+          tables_[feature.table]->lookup_some_bags(keys.bags(f), first, last, {initial, nullptr},
+                                                   rows_of(feature, out));
+        }
+      }
+    });
+  });
+}
+
+std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
+                                               unsigned threads) const {
+  std::vector<BagPiece> found;  // table by table
+  std::vector<size_t> starts{0};
+  std::vector<Run> runs;
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    size_t num_keys = 0;
+    for (const Piece& piece : pieces) {
+      for (size_t f = first_feature_[t]; f < first_feature_[t + 1]; ++f) {
+        const Bags& bags = piece.keys->bags(f);
+        if (bags.num_keys == 0) continue;
+        found.push_back({bags, rows_of(features_[f], piece.grads), nullptr});
+        num_keys += bags.num_keys;
+      }
+    }
+    starts.push_back(found.size());
+    if (num_keys > 0) add_table(runs, t, num_keys);
+  }
+  auto made = std::make_unique<FeatureSum>();
+  made->sums_.resize(tables_.size());
+  made->memories_.resize(runs.size());
+  for (size_t r = 0; r < runs.size(); ++r) runs[r].memory = &made->memories_[r];
+  share(std::move(runs), threads, [&](const Run& run, unsigned members) {
+    for (size_t t = run.first; t <= run.last; ++t) {
+      if (starts[t] == starts[t + 1]) continue;
+      const std::span own(found.begin() + starts[t], found.begin() + starts[t + 1]);
+      made->sums_[t] = new (run.memory->allocate(sizeof(GradientSum), alignof(GradientSum)))
+          GradientSum(tables_[t]->sum_bag_gradients(own, members, run.memory));
+    }
+  });
+  double total = 0.0;
+  for (size_t t = 0; t < tables_.size(); ++t) total += made->norm(t) * made->norm(t);
+  made->norm_ = std::sqrt(total);
+  return made;
+}
+
+void FeatureTables::step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
+                         unsigned threads) const {
+  std::vector<TableStep> steps;
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    GradientSum* own = sum.sums_[t];
+    if (own != nullptr) {
+      steps.push_back({tables_[t], own, rates, times[t], nullptr, own->grads().size()});
+    }
+    rates += tables_[t]->layout().segments().size();
+  }
+  step_tables(steps, threads);
+}
+
+}  // namespace monolith

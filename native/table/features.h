@@ -1,0 +1,118 @@
+// All features of a batch in one call: their bags are pooled side by side into one matrix.
+//
+//   out (batch, width)   | user: sum | item: mean | item: first 2 ids, a row each |
+//
+// Features of one table follow each other, so that threads share all of the work and equal keys of
+// a table are brought together once.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <memory_resource>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "table/table.h"
+
+namespace monolith {
+
+struct Feature {
+  std::string name;  // for messages
+  uint32_t table;
+  PoolMode mode;
+  uint32_t max_length;  // of a sample's ids, the first ones; 0: all
+  bool is_block;        // max_length rows of the ids themselves, zeros behind the last
+  size_t column;        // of its first value in a row of the matrix
+};
+
+// Ids of all features, borrowed: those of a feature lie together, in the order of the features, and
+// so do their splits.
+struct FeatureIds {
+  const int64_t* keys;
+  size_t num_keys;
+  const int64_t* splits;  // (features, batch + 1)
+  size_t batch;
+};
+
+// The bags of one batch. Borrows the ids; owns what a limit has changed.
+class FeatureKeys {
+ public:
+  // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or do not end
+  // with the keys.
+  FeatureKeys(std::span<const Feature> features, const FeatureIds& ids);
+  FeatureKeys(const FeatureKeys&) = delete;
+  FeatureKeys& operator=(const FeatureKeys&) = delete;
+
+  const Bags& bags(size_t feature) const noexcept { return bags_[feature]; }
+  size_t batch() const noexcept { return batch_; }
+  // Of all features, those beyond a limit left out.
+  size_t num_keys() const noexcept { return num_keys_; }
+
+ private:
+  Bags limited(const Feature& feature, const Bags& all);
+
+  const size_t batch_;
+  size_t num_keys_ = 0;
+  std::vector<Bags> bags_;
+  std::vector<std::unique_ptr<int64_t[]>> owned_;
+};
+
+// Gradients of the matrices of some batches, summed by key in each table.
+class FeatureSum {
+ public:
+  FeatureSum() = default;
+  FeatureSum(const FeatureSum&) = delete;
+  FeatureSum& operator=(const FeatureSum&) = delete;
+
+  // L2 norm over all tables; not finite if that of a table is not.
+  double norm() const noexcept { return norm_; }
+  double norm(size_t table) const noexcept {
+    return sums_[table] == nullptr ? 0.0 : sums_[table]->norm();
+  }
+
+ private:
+  friend class FeatureTables;
+  // The sums lie in the memory, and have nothing else to give back.
+  std::deque<std::pmr::monotonic_buffer_resource> memories_;
+  std::vector<GradientSum*> sums_;  // of each table; null: it has no keys
+  double norm_ = 0.0;
+};
+
+// The tables are borrowed and outlive it. Its calls may run beside each other and beside calls of
+// the tables.
+class FeatureTables {
+ public:
+  // Features come table by table. width: of a row of the matrix, other columns included.
+  FeatureTables(std::vector<Table*> tables, std::vector<Feature> features, size_t width);
+
+  std::span<const Feature> features() const noexcept { return features_; }
+
+  // Writes the columns of the features; out: (batch, width).
+  void lookup(const FeatureKeys& keys, float* out, bool initial, unsigned threads) const;
+
+  struct Piece {
+    const FeatureKeys* keys;
+    const float* grads;  // (batch, width)
+  };
+  // Keys and gradients are borrowed while the sum lives. Of equal keys, those of the first piece
+  // come first, and in a piece those of the first feature.
+  std::unique_ptr<FeatureSum> sum(std::span<const Piece> pieces, unsigned threads) const;
+
+  // step_tables of the tables that have keys. rates: of the first table's segments, then of the
+  // second's, and so on; times: of each table.
+  void step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
+            unsigned threads) const;
+
+ private:
+  template <typename T>
+  BagRows<T> rows_of(const Feature& feature, T* matrix) const noexcept;
+
+  const std::vector<Table*> tables_;
+  const std::vector<Feature> features_;
+  const size_t width_;
+  std::vector<size_t> first_feature_;  // (tables + 1,)
+};
+
+}  // namespace monolith

@@ -1,0 +1,112 @@
+"""What takes part in saves and restores: tables, and guards around a save."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from monolith.checkpoint.ps_monitor import PsMonitor
+from monolith.checkpoint.reader import open_checkpoint
+from monolith.embedding.local_servers import LocalServers
+from monolith.embedding.verbs import TableVerbs
+from monolith.util.run import Run
+
+__all__ = [
+    "HashTableCheckpointRestorerListener",
+    "HashTableCheckpointSaverListener",
+    "RestorerListener",
+    "SaverListener",
+]
+
+_log = logging.getLogger(__name__)
+
+
+class SaverListener:
+    """Is told of saves; every method does nothing until it is overridden.
+
+    Attributes:
+        tables: go into the checkpoint, in the files of the same cut.
+    """
+
+    @property
+    def tables(self) -> Sequence[TableVerbs]:
+        """Tables of the checkpoint."""
+        return ()
+
+    def begin(self) -> None:
+        """Called once, before the run starts."""
+
+    def before_save(self, run: Run, global_step: int) -> None:
+        """Called before a save."""
+
+    def after_save(self, run: Run, global_step: int) -> bool | None:
+        """Called after a save that went well; true ends the run."""
+
+    def end(self, run: Run, global_step: int) -> None:
+        """Called once, when the run ends normally."""
+
+
+class RestorerListener:
+    """Is told of restores; every method does nothing until it is overridden."""
+
+    def before_restore(self, run: Run, prefix: str) -> None:
+        """Called before the `after_restore` of any listener."""
+
+    def after_restore(self, run: Run, prefix: str) -> None:
+        """Called after the `before_restore` of all listeners."""
+
+
+class HashTableCheckpointSaverListener(SaverListener):
+    """Puts tables into checkpoints, with what their admission remembers.
+
+    Args:
+        tables: the tables; of servers, those that belong to one server alone. A table that is
+            spread over servers is given itself, and saved and restored as a whole.
+    """
+
+    def __init__(self, tables: "LocalServers | Iterable[TableVerbs]") -> None:
+        self._tables = tables if isinstance(tables, LocalServers) else list(tables)
+
+    @property
+    def tables(self) -> Sequence[TableVerbs]:
+        """All tables, by device."""
+        return [table for _, tables in _by_device(self._tables) for table in tables]
+
+
+class HashTableCheckpointRestorerListener(RestorerListener):
+    """Gives tables the content of a checkpoint; what they held is gone.
+
+    Args:
+        tables: as `HashTableCheckpointSaverListener` takes them.
+        ps_monitor: tables of servers that it knows as initialised stay as they are.
+    """
+
+    def __init__(
+        self, tables: "LocalServers | Iterable[TableVerbs]", ps_monitor: PsMonitor | None = None
+    ) -> None:
+        self._tables = tables if isinstance(tables, LocalServers) else list(tables)
+        self._ps_monitor = ps_monitor
+
+    def before_restore(self, run: Run, prefix: str) -> None:
+        """Restore."""
+        chosen = [
+            table
+            for device, tables in _by_device(self._tables)
+            if self._ps_monitor is None or self._ps_monitor.is_ps_uninitialized(run, device)
+            for table in tables
+        ]
+        if chosen:
+            open_checkpoint(prefix).restore_tables(chosen)
+
+
+def _by_device(
+    tables: "LocalServers | Sequence[TableVerbs]",
+) -> list[tuple[str, Sequence[TableVerbs]]]:
+    if not isinstance(tables, LocalServers):
+        return [("", tables)]
+    servers = [tables[index] for index in range(len(tables))]
+    if shared := sorted({name for server in servers for name in server.shared_table_names}):
+        _log.warning(
+            "tables %s are spread over the servers and not taken from them; give them to a "
+            "listener of their own",
+            shared,
+        )
+    return [(server.label, server.own_tables()) for server in servers]

@@ -1,0 +1,78 @@
+"""States of objects as JSON and tensors: nested dictionaries, lists and tuples, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from monolith.errors import DataLossError
+
+__all__ = ["flatten_state", "unflatten_state"]
+
+_TENSOR, _TUPLE, _ITEMS = "$tensor", "$tuple", "$items"
+_MARKS = (_TENSOR, _TUPLE, _ITEMS)
+
+
+def flatten_state(state: Any, name: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A state as JSON, and its tensors by name.
+
+    Args:
+        state: dictionaries with keys of str, int, float or bool, lists, tuples, tensors, and what
+            JSON has.
+        name: what the names of tensors begin with.
+
+    Raises:
+        TypeError: the state holds something else.
+
+    Example:
+        >>> flatten_state({"state": {0: (torch.ones(1), 3)}}, "adam")  # doctest: +ELLIPSIS
+        ({'state': {'$items': [[0, {'$tuple': [{'$tensor': 'adam/state/0/0'}, 3]}]]}}, {...})
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    return _flat(state, name, tensors), tensors
+
+
+def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value.detach()
+        return {_TENSOR: path}
+    if isinstance(value, Mapping):
+        items = [[key, _flat(item, f"{path}/{key}", tensors)] for key, item in value.items()]
+        if all(isinstance(key, str) and key not in _MARKS for key in value):
+            return dict(items)
+        for key in value:
+            if not isinstance(key, str | bool | int | float):
+                raise TypeError(
+                    f"[flatten_state] expected keys of str or numbers, got {key!r} ({path})"
+                )
+        return {_ITEMS: items}
+    if isinstance(value, list | tuple):
+        parts = [_flat(item, f"{path}/{i}", tensors) for i, item in enumerate(value)]
+        return parts if isinstance(value, list) else {_TUPLE: parts}
+    raise TypeError(
+        f"[flatten_state] expected tensors, dictionaries, lists and what JSON has, got "
+        f"{type(value).__name__} ({path})"
+    )
+
+
+def unflatten_state(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The state that `flatten_state` took apart.
+
+    Raises:
+        DataLossError: a tensor is missing.
+    """
+    if isinstance(value, list):
+        return [unflatten_state(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TENSOR in value:
+        if value[_TENSOR] not in tensors:
+            raise DataLossError(f"[unflatten_state] expected tensor {value[_TENSOR]!r}, got none")
+        return tensors[value[_TENSOR]]
+    if _TUPLE in value:
+        return tuple(unflatten_state(item, tensors) for item in value[_TUPLE])
+    if _ITEMS in value:
+        return {key: unflatten_state(item, tensors) for key, item in value[_ITEMS]}
+    return {key: unflatten_state(item, tensors) for key, item in value.items()}

@@ -1,0 +1,152 @@
+"""Small files of a checkpoint directory, on this machine or wherever fsspec reaches."""
+
+import contextlib
+import os
+import posixpath
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from monolith.embedding.disk.folder import open_folder
+from monolith.errors import NotFoundError, OpError
+
+__all__ = [
+    "exists",
+    "has_folder",
+    "isabs",
+    "list_names",
+    "make_folder",
+    "modified_time",
+    "path_of",
+    "read_file",
+    "remove",
+    "storage_errors",
+    "touch",
+    "write_file",
+]
+
+
+def isabs(path: str) -> bool:
+    """Whether a path is absolute; also one with a scheme, such as `s3://` or `hdfs:/`.
+
+    Example:
+        >>> isabs("hdfs:/a"), isabs("s3://a"), isabs("/a"), isabs("a")
+        (True, True, True, False)
+    """
+    return path.startswith("hdfs:/") or "://" in path or os.path.isabs(path)
+
+
+def path_of(directory: str, path: str) -> str:
+    """The path, below the directory if it is relative.
+
+    Example:
+        >>> path_of("m", "ckpt-1"), path_of("m", "/n/ckpt-1")
+        ('m/ckpt-1', '/n/ckpt-1')
+    """
+    return path if isabs(path) else posixpath.join(directory, path)
+
+
+@contextlib.contextmanager
+def storage_errors(where: str, what: str) -> Iterator[None]:
+    """What the file system says, as an `OpError` that names what was tried."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, OpError):
+            raise
+        text = error.strerror or str(error) or type(error).__name__
+        kind = NotFoundError if isinstance(error, FileNotFoundError) else OpError
+        raise kind(f"[{where}] expected to {what}, got {text}") from error
+
+
+def _place(path: str) -> tuple[Any, str]:
+    system, inner = url_to_fs(path)
+    return system, inner
+
+
+def read_file(path: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        NotFoundError: there is none.
+        OpError: it cannot be read.
+    """
+    with storage_errors("read_file", f"read {path}"):
+        system, inner = _place(path)
+        data: bytes = system.cat_file(inner)
+        return data
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Replace a file in one step; on a local disk also if the machine stops meanwhile.
+
+    Raises:
+        OpError: it cannot be written; what was there stays.
+    """
+    directory, name = posixpath.split(path)
+    with storage_errors("write_file", f"write {path}"):
+        open_folder(directory or ".").replace(name, data)
+
+
+def touch(path: str) -> None:
+    """Make an empty file; it may be gone if the machine stops."""
+    with storage_errors("touch", f"write {path}"):
+        system, inner = _place(path)
+        system.pipe_file(inner, b"")
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder."""
+    with storage_errors("exists", f"look for {path}"):
+        system, inner = _place(path)
+        return bool(system.exists(inner))
+
+
+def modified_time(path: str) -> float:
+    """When a file was written, in seconds since 1970.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    with storage_errors("modified_time", f"look at {path}"):
+        system, inner = _place(path)
+        if isinstance(system, LocalFileSystem):
+            return os.stat(inner).st_mtime
+        moment: datetime = system.modified(inner)
+        return moment.timestamp()
+
+
+def has_folder(path: str) -> bool:
+    """Whether files can be made in a folder; a store needs none."""
+    system, _ = _place(path)
+    return not isinstance(system, LocalFileSystem) or exists(path)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder and those above it, where there is none."""
+    with storage_errors("make_folder", f"make {path}"):
+        system, inner = _place(path)
+        system.makedirs(inner, exist_ok=True)
+
+
+def list_names(directory: str) -> list[str]:
+    """Names of the files and folders in a folder, sorted; none where there is no folder."""
+    with storage_errors("list_names", f"list {directory}"):
+        system, inner = _place(directory)
+        system.invalidate_cache(inner)
+        try:
+            found = system.ls(inner, detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
+
+def remove(path: str) -> None:
+    """Remove a file, or a folder with what is in it; what is gone already is fine."""
+    with storage_errors("remove", f"remove {path}"):
+        system, inner = _place(path)
+        with contextlib.suppress(FileNotFoundError):
+            system.rm(inner, recursive=True)

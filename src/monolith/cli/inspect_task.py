@@ -1,0 +1,67 @@
+"""What a task file declares: features and their tables, columns, settings, the dense model."""
+
+import dataclasses
+from typing import Any
+
+from monolith.cli.talk import emit_json, emit_table, say
+from monolith.cli.task_file import load_task_class
+from monolith.embedding.config import segments_of
+from monolith.nn import Feature
+from monolith.nn.feature import table_configs
+from monolith.train import Task
+
+__all__ = ["inspect_task"]
+
+
+def inspect_task(place: str, as_json: bool) -> None:
+    """Print the task of a file; nothing is read or trained, but the dense model is built.
+
+    Args:
+        place: as `load_task_class` takes it.
+        as_json: one line of JSON instead of tables.
+    """
+    task = load_task_class(place)()
+    features = [_feature_row(task, feature) for feature in task.features]
+    settings = {each.name: getattr(task.settings, each.name) for each in _settings(task)}
+    num_parameters = sum(parameter.numel() for parameter in task.build().parameters())
+    labels = [task.label] if isinstance(task.label, str) else list(task.label)
+    if as_json:
+        emit_json(
+            {
+                "task": task.name,
+                "features": features,
+                "dense": list(task.dense),
+                "labels": labels,
+                "settings": settings,
+                "num_parameters": num_parameters,
+            }
+        )
+        return
+    emit_table(list(features[0]), [list(row.values()) for row in features])
+    say(
+        f"task {task.name}: {len(features)} features in "
+        f"{len({row['table'] for row in features})} tables; dense columns: "
+        f"{', '.join(task.dense) or 'none'}; label: {', '.join(labels)}; "
+        f"{num_parameters:,} dense parameters\n"
+        f"settings: {', '.join(f'{name}={value!r}' for name, value in settings.items())}; "
+        f"next: monolith train {place}"
+    )
+
+
+def _settings(task: Task) -> "tuple[dataclasses.Field[Any], ...]":
+    return dataclasses.fields(task.settings)
+
+
+def _feature_row(task: Task, feature: Feature) -> dict[str, object]:
+    config = {config.name: config for config in table_configs(task.features)}[feature.table]
+    expiry, admission = config.expiry, config.admission
+    return {
+        "feature": feature.name,
+        "table": feature.table,
+        "dim": config.dim,
+        "combiner": feature.combiner,
+        "max length": feature.max_length or "",
+        "optimizer": ", ".join(str(segment.optimizer) for segment in segments_of(config)),
+        "admission": "" if admission is None else str(admission),
+        "expiry": "" if expiry is None else f"{expiry.days} d",
+    }

@@ -1,0 +1,160 @@
+"""How a training run shows its progress: a bar on a terminal, else lines, else JSON lines."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from monolith.cli.talk import emit_json
+from monolith.train import Figures
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["TrainProgress", "words_of"]
+
+_TITLES = MappingProxyType({"auc": "AUC", "log_loss": "log loss"})
+_REFRESH_SECONDS = 0.1  # of the bar, at most so often
+
+
+def words_of(figures: Figures) -> list[str]:
+    """The figures in words, without steps.
+
+    Example:
+        >>> words_of(Figures(3, 3072, 0.5, samples_per_second=51234.5, num_rows=7))
+        ['51,234 samples/s', 'loss 0.5000', '7 rows']
+    """
+    counts = {"refused": figures.num_refused, "evicted": figures.num_evicted}
+    words = [f"{figures.samples_per_second:,.0f} samples/s", f"loss {figures.loss:.4f}"]
+    words += [f"{_TITLES.get(name, name)} {value:.4f}" for name, value in figures.metrics.items()]
+    words += [f"{figures.num_rows:,} rows"]
+    words += [f"{count:,} {what}" for what, count in counts.items() if count]
+    if figures.memory_bytes:
+        words += [f"{figures.memory_bytes / 2**30:.2f} GiB"]
+    if figures.staleness_bound:
+        words += [f"at most {figures.staleness_bound} steps stale"]
+    return words
+
+
+class TrainProgress:
+    """Shows figures while a block runs; no threads, no waits.
+
+    On a terminal: a bar with steps, time left and figures. Elsewhere: a line every
+    `interval_seconds` and one at the end. With `is_json`: the same as JSON lines on stdout.
+
+    Args:
+        console: where the bar or the lines go, stderr as a rule; it knows `NO_COLOR`.
+        total_steps: the last step; None where there is none: then the share of the source counts.
+        is_json: JSON lines instead.
+        interval_seconds: between two lines.
+        clock: gives seconds; only differences count.
+
+    Example:
+        >>> import sys
+        >>> with TrainProgress(Console(file=sys.stdout, width=80), 100) as progress:
+        ...     progress.update(Figures(25, 25_600, loss=0.5, samples_per_second=900.0))
+        step 25/100 (25 %), 900 samples/s, loss 0.5000, 0 rows
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        total_steps: int | None,
+        *,
+        is_json: bool = False,
+        interval_seconds: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console, self._total, self._clock = console, total_steps, clock
+        self._is_json = is_json
+        self._live: Live | None = None
+        if console.is_interactive and not is_json:
+            self._live = Live(console=console, auto_refresh=False)
+        self._interval = interval_seconds if self._live is None else _REFRESH_SECONDS
+        self._first: tuple[float, float] | None = None  # time and share of the first figures
+        self._shown_at = clock()
+        self._pending: Figures | None = None
+
+    def __enter__(self) -> "Self":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pending is not None:
+            self._show(self._pending)
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, figures: Figures) -> None:
+        """Take new figures; cheap unless it is time to show them."""
+        now, share = self._clock(), self._share(figures)
+        if self._first is None and share is not None:
+            self._first = (now, share)
+        self._pending = figures
+        if now - self._shown_at >= self._interval:
+            self._shown_at = now
+            self._show(figures)
+
+    def _show(self, figures: Figures) -> None:
+        self._pending = None
+        share = self._share(figures)
+        seconds = self._seconds_left(share)
+        if self._is_json:
+            emit_json({**asdict(figures), "total_steps": self._total, "seconds_left": seconds})
+            sys.stdout.flush()  # whoever reads them wants to see the run
+        elif self._live is not None:
+            self._live.update(self._screen(figures, share, seconds), refresh=True)
+        else:
+            done = "" if share is None else f" ({share:.0%})".replace("%", " %")
+            parts = [f"step {self._steps(figures)}{done}", *words_of(figures), *_left(seconds)]
+            text = ", ".join(parts)
+            self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def _share(self, figures: Figures) -> float | None:
+        """Of the steps, or else of the source, that is done."""
+        return figures.share if self._total is None else figures.step / self._total
+
+    def _seconds_left(self, share: float | None) -> float | None:
+        """At the rate of this run so far; None without an end or a rate.
+
+        A source that is read to its end may have samples left, in a shuffle for example.
+        """
+        if share is None or share >= 1 or self._first is None or share <= self._first[1]:
+            return None
+        elapsed = self._clock() - self._first[0]
+        return elapsed * (1 - share) / (share - self._first[1])
+
+    def _steps(self, figures: Figures) -> str:
+        return f"{figures.step:,}" + ("" if self._total is None else f"/{self._total:,}")
+
+    def _screen(self, figures: Figures, share: float | None, seconds: float | None) -> Group:
+        bar = ProgressBar(total=1.0, completed=share or 0.0, pulse=share is None)
+        first = Table.grid(padding=(0, 1), expand=True)
+        first.add_column(no_wrap=True)
+        first.add_column(ratio=1)
+        first.add_column(no_wrap=True)
+        left = Text(" ".join(_left(seconds)), style="cyan")
+        first.add_row(Text(f"step {self._steps(figures)}"), bar, left)
+        return Group(first, Text(" | ".join(words_of(figures)), style="dim"))
+
+
+def _left(seconds: float | None) -> list[str]:
+    """`0:01:40 left`, or nothing."""
+    if seconds is None:
+        return []
+    minutes, rest = divmod(round(seconds), 60)
+    return [f"{minutes // 60}:{minutes % 60:02}:{rest:02} left"]

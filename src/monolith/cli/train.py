@@ -1,0 +1,147 @@
+"""`monolith train`: train the task of a file."""
+
+import dataclasses
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from monolith.cli.progress import TrainProgress, words_of
+from monolith.cli.talk import emit_json, fail, say
+from monolith.cli.task_file import load_task_class
+from monolith.config import variables
+from monolith.train import (
+    EarlyStop,
+    Figures,
+    FitResult,
+    Mode,
+    ReportHook,
+    Task,
+    Trainer,
+    TrainSettings,
+)
+from monolith.util.settings import SETTING_PREFIX, resolve
+
+__all__ = ["app", "train"]
+
+app = typer.Typer(add_completion=False)
+
+_LOG_EVERY = 20  # steps; somebody watches
+_LINE_SECONDS = 2.0
+
+
+@app.command(
+    help="Example: monolith train ranker.py --data clicks/ --set train.steps=1000\n\n"
+    "Train until the data ends, the steps are done, or Ctrl-C.",
+    short_help="Train the task of a file.",
+)
+def train(
+    task: Annotated[str, typer.Argument(help="ranker.py, or ranker.py:Ranker.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="train=PATH, eval=PATH; PATH is train=PATH.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="batch_size=1024, train.steps=100, ...")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--settings", help="A .toml or .json file of settings.")
+    ] = None,
+    servers: Annotated[
+        int, typer.Option(min=0, help="Servers in this process that hold the rows.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+) -> None:
+    """Train until the data ends, the steps are done, or Ctrl-C."""
+    made = load_task_class(task)
+    flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data or ())]
+    resolved = resolve(
+        _schema(made),
+        file=file,
+        environment=variables(SETTING_PREFIX),
+        flags=[*flags, *(settings or ())],
+    )
+    say("\n".join([f"task {made.__name__} of {task}", *(f"  {line}" for line in resolved.lines())]))
+    how = _train_settings(resolved.value.train)
+    with Trainer(made(resolved.value), how, servers or None) as trainer:
+        console = Console(stderr=True)
+        with TrainProgress(
+            console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
+        ) as progress:
+            result = trainer.fit(hooks=[_ProgressHook(progress)])
+        if result.ended == "interrupted":
+            _interrupted(result)
+        is_evaluated = Mode.EVAL.value in resolved.value.data
+        _end(task, result, trainer.evaluate() if is_evaluated else None, as_json)
+
+
+def _schema(task: type[Task]) -> type[Any]:
+    """The task's own settings, and those of the trainer below `train`; an early stop is text."""
+    fields = [
+        (each.name, each.type, _LOG_EVERY if each.name == "log_every" else each.default)
+        for each in dataclasses.fields(TrainSettings)
+        if each.name != "early_stop"
+    ]
+    how = dataclasses.make_dataclass("Train", [*fields, ("early_stop", str | None, None)])
+    train = ("train", how, dataclasses.field(default_factory=how))
+    return dataclasses.make_dataclass("Settings", [train], bases=(task.Settings,))
+
+
+def _train_settings(given: Any) -> TrainSettings:
+    values = vars(given)
+    return TrainSettings(**{**values, "early_stop": _early_stop(values["early_stop"])})
+
+
+def _early_stop(text: str | None) -> EarlyStop | None:
+    """Of `auc`, or `auc:3` with a patience."""
+    if text is None:
+        return None
+    metric, _, patience = text.partition(":")
+    if patience and not patience.isdigit():
+        raise ValueError(
+            f"[settings] expected 'train.early_stop' as METRIC:PATIENCE, such as auc:3, got "
+            f"{text!r}"
+        )
+    return EarlyStop(metric, int(patience)) if patience else EarlyStop(metric)
+
+
+class _ProgressHook(ReportHook):
+    def __init__(self, progress: TrainProgress) -> None:
+        self._progress = progress
+
+    def report(self, figures: Figures) -> None:
+        """Show the figures."""
+        self._progress.update(figures)
+
+
+def _interrupted(result: FitResult) -> NoReturn:
+    fail(
+        f"interrupted after step {result.figures.step:,}, which was finished; nothing was saved",
+        status=130,
+    )
+
+
+def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool) -> None:
+    """Say what happened, and what to do next."""
+    rate = result.num_samples / result.seconds if result.seconds else 0.0
+    if as_json:
+        emit_json(
+            {
+                "ended": result.ended,
+                "num_steps": result.num_steps,
+                "num_samples": result.num_samples,
+                "seconds": result.seconds,
+                "figures": dataclasses.asdict(result.figures),
+                "eval": held_out,
+            }
+        )
+    lines = [
+        f"{result.num_steps:,} steps, {result.num_samples:,} samples in {result.seconds:.1f} s "
+        f"({rate:,.0f} samples/s); ended: {result.ended}",
+        f"last: {', '.join(words_of(result.figures)[1:])}",
+    ]
+    if held_out is not None:
+        lines.append("eval: " + ", ".join(f"{name} {v:.4f}" for name, v in held_out.items()))
+        lines.append(f"next: monolith train {task} --help")
+    else:
+        lines.append(f"next: monolith train {task} --data eval=PATH, to score samples held out")
+    say("\n".join(lines))

@@ -1,0 +1,30 @@
+"""Import path of the reference system: savers, their hook and its timer."""
+
+from typing import Any
+
+from monolith import checkpoint as _checkpoint
+from monolith.checkpoint import PartialRecoverySaver as PartialRecoverySaver
+from monolith.checkpoint import PsMonitor as PsMonitor
+from monolith.checkpoint import SaveHelper as SaveHelper
+from monolith.checkpoint import SaverBuilder as SaverBuilder
+from monolith.checkpoint import get_latest_checkpoint_state as get_latest_checkpoint_state
+from monolith.checkpoint import get_monolith_checkpoint_state as get_monolith_checkpoint_state
+from monolith.train import TideWindow as _TideWindow
+
+_TIDE = ("tide_start_hour", "tide_start_minute", "tide_end_hour", "tide_end_minute")
+
+
+class _WithTide:
+    def __init__(self, *args: Any, **options: Any) -> None:
+        window = _TideWindow.if_given(*(options.pop(name, None) for name in _TIDE))
+        super().__init__(*args, tide=window, **options)  # type: ignore[call-arg]
+
+
+class _TimerWithTide(_WithTide, _checkpoint.SecondOrStepTimer): ...
+
+
+class _HookWithTide(_WithTide, _checkpoint.NoFirstSaveCheckpointSaverHook): ...
+
+
+SecondOrStepTimerWithTideSetting = _TimerWithTide
+NoFirstSaveCheckpointSaverHook = _HookWithTide

@@ -1,0 +1,272 @@
+"""`Features`: the tables of all features of a model, read together and trained together."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from monolith.embedding import Table, TableConfig
+from monolith.embedding.anchor_queue import AnchorQueue
+from monolith.embedding.autograd import Reading, lookup_bags
+from monolith.embedding.bag_feature import BagFeature
+from monolith.embedding.feature_bags import FeatureBags
+from monolith.embedding.gradient_queue import queue_of
+from monolith.embedding.verbs import TableVerbs
+from monolith.nn.feature import BIAS, Feature, slice_columns, table_configs
+from monolith.ops import Ragged
+
+__all__ = ["Embedded", "Features", "size_mask"]
+
+
+class Embedded(Mapping[str, torch.Tensor]):
+    """The rows of a batch, by feature, without the bias.
+
+    (batch, dim); (batch, max_length, dim) with combiner "first", (num_ids, dim) with "rows". All
+    but those of "rows" are views of `joined`. Views are made on use, so that a model which takes
+    `joined` as it is pays for nothing else. Used by one thread.
+
+    Attributes:
+        joined: float32 (batch, width), the features but those of "rows", side by side; a bias is
+            the first column of its feature, or of each of its rows.
+        ids: what was looked up.
+    """
+
+    def __init__(
+        self,
+        joined: torch.Tensor,
+        owner: "Features",
+        ids: Mapping[str, Ragged],
+        *,
+        is_training: bool,
+    ) -> None:
+        self.joined = joined
+        self.ids = ids
+        self._is_training = is_training
+        self._owner = owner
+        self._views: dict[str, torch.Tensor] | None = None
+        self._rows: dict[str, torch.Tensor] = {}
+
+    def whole(self, name: str) -> torch.Tensor:
+        """The rows of a feature with all their columns, the bias too; the same object each time."""
+        if name in self._owner.columns:
+            if self._views is None:
+                self._views = self._owner.views(self.joined)
+            return self._views[name]
+        if name not in self._rows:
+            ids = self.ids[name]
+            self._rows[name] = self._owner.rows(name, ids, is_training=self._is_training)
+        return self._rows[name]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._owner.features:
+            raise KeyError(
+                f"[Embedded] expected a feature ({', '.join(self._owner.features)}), got {name!r}"
+            )
+        whole = self.whole(name)
+        return whole[..., 1:] if name in self._owner.with_bias else whole
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._owner.features)
+
+    def __len__(self) -> int:
+        return len(self._owner.features)
+
+    def slice(self, name: str, part: str) -> torch.Tensor:
+        """One slice of a feature's rows, by the name of its `Segment`, or its number.
+
+        Raises:
+            KeyError: the feature has no such slice.
+        """
+        columns = self._owner.slices[name]
+        if part not in columns:
+            raise KeyError(
+                f"[Embedded.slice] expected a slice of feature {name!r} ({', '.join(columns)}), "
+                f"got {part!r}"
+            )
+        return self.whole(name)[..., columns[part]]
+
+    def bias(self, name: str) -> torch.Tensor:
+        """The bias of a feature with `bias=True`, combined as its rows are: (batch, 1).
+
+        Raises:
+            KeyError: it has none.
+        """
+        if name not in self._owner.with_bias:
+            raise KeyError(
+                f"[Embedded.bias] expected a feature with bias=True, got {name!r} without"
+            )
+        return self.slice(name, BIAS)
+
+    def mask(self, name: str) -> torch.Tensor:
+        """Which of the rows of "first" are of ids: int32 (batch, max_length), 1 for an id.
+
+        Raises:
+            KeyError: the feature has another combiner.
+        """
+        feature = self._owner.features[name]
+        if feature.combiner != "first":
+            raise KeyError(
+                f"[Embedded.mask] expected a feature with combiner 'first', got {name!r} with "
+                f"{feature.combiner!r}"
+            )
+        return size_mask(self.ids[name].lengths, feature.max_length)
+
+
+def size_mask(lengths: torch.Tensor, max_length: int) -> torch.Tensor:
+    """int32 (batch, max_length): 1 in the first places of each row, as many as its length.
+
+    Example:
+        >>> size_mask(torch.tensor([1, 3, 0]), 2).tolist()
+        [[1, 0], [1, 1], [0, 0]]
+    """
+    places = torch.arange(max_length, device=lengths.device)
+    return (places < lengths[:, None]).to(torch.int32)
+
+
+class _Held(torch.nn.Module):
+    """Shows a queue to the optimizer, and its anchor to torch."""
+
+    def __init__(self, queue: AnchorQueue[Any, Any]) -> None:
+        super().__init__()
+        self.queue = queue
+        self.anchor = queue.anchor
+
+
+class Features(torch.nn.Module):
+    """The tables of features. One lookup reads all features of a batch, one step trains them.
+
+    Backward queues gradients; `monolith.optim.Optimizer(model)` applies them. In training mode a
+    missing id reads as the row that it would get, in eval mode as zeros.
+
+    Args:
+        features: declared with `Feature`.
+        make_table: config -> table; `Table` unless the rows live elsewhere.
+
+    Attributes:
+        features: by name.
+        tables: by name.
+        columns: feature -> its columns in `Embedded.joined`.
+        slices: feature -> slice -> its columns in the feature's rows.
+        with_bias: features whose rows have a bias.
+
+    Example:
+        >>> features = Features([Feature("user", dim=4), Feature("item", dim=2)])
+        >>> ids = {"user": Ragged.from_lists([[7], [8]]), "item": Ragged.from_lists([[1, 2], []])}
+        >>> embedded = features(ids)
+        >>> embedded.joined.shape, embedded["item"].shape
+        (torch.Size([2, 6]), torch.Size([2, 2]))
+    """
+
+    def __init__(
+        self,
+        features: Sequence[Feature],
+        *,
+        make_table: Callable[[TableConfig], TableVerbs] = Table,
+    ) -> None:
+        super().__init__()
+        if not features:
+            raise ValueError("[Features] expected at least one feature, got none")
+        configs = {config.name: config for config in table_configs(features)}
+        self.features: Mapping[str, Feature] = MappingProxyType({f.name: f for f in features})
+        tables = {name: make_table(config) for name, config in configs.items()}
+        self.tables: Mapping[str, TableVerbs] = MappingProxyType(tables)
+        bags = [
+            BagFeature(f.name, f.table, f.combiner, f.max_length)
+            for f in features
+            if f.combiner != "rows"
+        ]
+        pooled = {bag.table for bag in bags}
+        _check_apart(features, pooled)
+        used = [table for name, table in tables.items() if name in pooled]
+        self._bags = FeatureBags(used, bags) if bags else None
+        self._row_queues = {
+            name: queue_of(table) for name, table in tables.items() if name not in pooled
+        }
+        queues: list[AnchorQueue[Any, Any]] = [] if self._bags is None else [self._bags.queue]
+        queues += self._row_queues.values()
+        self.queues = torch.nn.ModuleList(_Held(queue) for queue in queues)
+        self.columns: Mapping[str, slice] = {} if self._bags is None else self._bags.columns
+        self._row_names = [f.name for f in features if f.combiner == "rows"]
+        self.slices = {f.name: slice_columns(configs[f.table]) for f in features}
+        owners = {f.name for f in features if f.bias}
+        self.with_bias = frozenset(f.name for f in features if f.table in owners)
+        self._widths = [columns.stop - columns.start for columns in self.columns.values()]
+        self._blocks = {
+            f.name: (f.max_length, configs[f.table].dim) for f in features if f.combiner == "first"
+        }
+
+    @property
+    def width(self) -> int:
+        """Columns of `Embedded.joined`."""
+        return 0 if self._bags is None else self._bags.width
+
+    def forward(self, ids: Mapping[str, Ragged]) -> Embedded:
+        """Rows of a batch; ids of other names are left alone.
+
+        Args:
+            ids: of each feature, a row for each sample.
+
+        Raises:
+            ValueError: a feature is missing.
+        """
+        return self.read(ids, is_training=self.training)
+
+    def read(self, ids: Mapping[str, Ragged], *, is_training: bool) -> Embedded:
+        """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
+        self._check_has(self._row_names, ids)
+        if self._bags is None:
+            joined = torch.empty(ids[self._row_names[0]].num_rows, 0)
+            return Embedded(joined, self, ids, is_training=is_training)
+        missing = "initial" if is_training else "zeros"
+        try:
+            joined = self._bags.lookup(ids, missing=missing, is_trained=is_training)
+        except ValueError:
+            self._check_has(self.columns, ids)  # only now: of many features it takes a while
+            raise
+        return Embedded(joined, self, ids, is_training=is_training)
+
+    @staticmethod
+    def _check_has(names: Iterable[str], ids: Mapping[str, Ragged]) -> None:
+        lacking = [name for name in names if name not in ids]
+        if lacking:
+            raise ValueError(
+                f"[Features] expected ids of {', '.join(lacking)}, got those of "
+                f"{', '.join(ids) or 'none'}"
+            )
+
+    def rows(self, name: str, ids: Ragged, *, is_training: bool) -> torch.Tensor:
+        """The rows of ids of a feature, one after another, float32 (num_ids, dim)."""
+        queue, values = self._row_queues[self.features[name].table], ids.values
+        reading = Reading("sum", "initial" if is_training else "zeros", None, is_training)
+        return lookup_bags(queue, queue.anchor, values, len(values), None, reading)
+
+    def views(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The columns of each feature in (batch, width), as views, with a bias."""
+        parts = dict(zip(self.columns, values.split_with_sizes(self._widths, 1), strict=True))
+        for name, block in self._blocks.items():
+            parts[name] = parts[name].unflatten(1, block)  # type: ignore[no-untyped-call]
+        return parts
+
+    def num_rows(self) -> int:
+        """Rows of all tables."""
+        return sum(len(table) for table in self.tables.values())
+
+    def close(self) -> None:
+        """Free the tables. Closing twice is fine."""
+        for table in self.tables.values():
+            table.close()
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"{len(self.features)} features, {len(self.tables)} tables, width {self.width}"
+
+
+def _check_apart(features: Sequence[Feature], pooled: set[str]) -> None:
+    """Refuse a table with rows kept apart and pooled ones: a step would be two."""
+    for feature in features:
+        if feature.combiner == "rows" and feature.table in pooled:
+            raise ValueError(
+                f"[Features] expected every feature of table {feature.table!r} with combiner "
+                f"'rows', or none, got {feature.name!r} with it beside others without; use 'first'"
+            )

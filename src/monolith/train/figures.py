@@ -1,0 +1,182 @@
+"""Figures of a run: loss, metrics, rate, rows, memory, staleness."""
+
+import logging
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from monolith.nn import Features
+from monolith.util.hooks import Hook
+
+__all__ = ["Figures", "Meter", "Metric", "ReportHook", "memory_bytes", "table_counts"]
+
+_log = logging.getLogger(__name__)
+
+_SAMPLES_AT_ONCE = 1024
+
+
+class Metric(Protocol):
+    """A number of predictions and labels that come batch by batch, as `monolith.observe` has it."""
+
+    def update(
+        self,
+        predictions: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        weights: torch.Tensor | None = None,
+    ) -> None:
+        """Take the predictions and labels of a batch.
+
+        Raises:
+            ValueError: it is not defined for them.
+        """
+
+    @property
+    def value(self) -> float | None:
+        """Of all batches so far; None while it is not defined."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run says of itself.
+
+    Attributes:
+        step: steps of all calls of `fit` so far.
+        num_samples: since the last report.
+        loss: mean over these samples.
+        metrics: by name, over these samples; those that have a value.
+        samples_per_second: since the last report.
+        num_rows: of all tables.
+        num_refused: ids that admission or a budget refused, counted by the tables.
+        num_evicted: rows that expiry or a budget removed.
+        memory_bytes: resident memory of the process.
+        staleness: most updates, in steps, that a lookup had not seen since the last report.
+        staleness_bound: the bound on that.
+        prefetch: steps ahead, as it is now.
+        share: of the source that is read, 0 to 1; None where the source does not know its size.
+    """
+
+    step: int
+    num_samples: int
+    loss: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    samples_per_second: float = 0.0
+    num_rows: int = 0
+    num_refused: int = 0
+    num_evicted: int = 0
+    memory_bytes: int = 0
+    staleness: int = 0
+    staleness_bound: int = 0
+    prefetch: int = 0
+    share: float | None = None
+
+
+class ReportHook(Hook):
+    """A hook that is also told the figures."""
+
+    def report(self, figures: Figures) -> None:
+        """Called every `TrainSettings.log_every` steps, and at the end of a run."""
+
+
+class Meter:
+    """Sums up losses and metrics between two reports.
+
+    Args:
+        make_metrics: gives new metrics by name.
+        is_lenient: metrics that refuse predictions or labels are left out from then on, with a
+            warning.
+        seconds: gives the time.
+    """
+
+    def __init__(
+        self,
+        make_metrics: Callable[[], Mapping[str, Metric]],
+        *,
+        is_lenient: bool = False,
+        seconds: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._make_metrics, self._is_lenient, self._seconds = make_metrics, is_lenient, seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.num_samples, self.staleness, self._loss = 0, 0, 0.0
+        self._begin = self._seconds()
+        self._metrics = self._make_metrics()
+        self._pending: list[tuple[torch.Tensor, ...]] = []
+        self._num_pending = 0
+
+    def add(
+        self,
+        loss: float,
+        prediction: torch.Tensor,
+        label: torch.Tensor | None,
+        weight: torch.Tensor | None = None,
+    ) -> None:
+        """A batch."""
+        num = len(prediction)
+        self.num_samples += num
+        self._loss += loss * num
+        if label is None or not self._metrics:
+            return
+        self._pending.append((prediction, label) if weight is None else (prediction, label, weight))
+        self._num_pending += num
+        if self._num_pending >= _SAMPLES_AT_ONCE:
+            self._update()
+
+    def _update(self) -> None:
+        """Give the metrics what is pending: of many small batches at once, which is cheaper."""
+        groups = [
+            [each for each in self._pending if len(each) == size]  # without and with weights
+            for size in (2, 3)
+        ]
+        self._pending, self._num_pending = [], 0
+        try:
+            for group in filter(None, groups):
+                prediction, label, *weight = (torch.cat(c) for c in zip(*group, strict=True))
+                for metric in self._metrics.values():
+                    metric.update(prediction, label, weights=weight[0] if weight else None)
+        except ValueError as error:
+            if not self._is_lenient:
+                raise
+            names = ", ".join(self._metrics)
+            _log.warning("%s are left out: %s; choose others in Task.metrics", names, error)
+            self._make_metrics, self._metrics = dict, {}
+
+    @property
+    def loss(self) -> float:
+        """Mean over samples; NaN without any."""
+        return self._loss / self.num_samples if self.num_samples else float("nan")
+
+    def values(self) -> dict[str, float]:
+        """Of the metrics that have one."""
+        self._update()
+        found = {name: metric.value for name, metric in self._metrics.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def samples_per_second(self) -> float:
+        """Since the last report."""
+        return self.num_samples / max(self._seconds() - self._begin, 1e-9)
+
+
+def table_counts(features: Features) -> tuple[int, int, int]:
+    """Rows, refused and evicted of all tables."""
+    stats = [table.stats() for table in features.tables.values()]
+    evicted = sum(s["num_evicted"] + s["num_evicted_for_budget"] for s in stats)
+    return sum(s["num_rows"] for s in stats), sum(s["num_refused"] for s in stats), evicted
+
+
+def memory_bytes() -> int:
+    """Resident memory of the process; where the system does not tell, the most it has had."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

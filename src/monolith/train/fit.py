@@ -1,0 +1,177 @@
+"""One call of `Trainer.fit`: what runs beside the loop, and how it ends."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.data import Batch, Batches
+from monolith.train.auto_prefetch import AutoPrefetch
+from monolith.train.driver import drive
+from monolith.train.figures import Figures
+from monolith.train.fit_hooks import EvalHook, EvictHook, FiguresHook, StopHook
+from monolith.train.interrupt import Interrupt
+from monolith.train.loop import Part, TrainLoop, Work
+from monolith.train.settings import AUTO
+from monolith.train.step_reader import StepReader
+from monolith.train.updates import Updates
+from monolith.util.coordinator import Coordinator
+from monolith.util.hooks import Hook
+from monolith.util.run import Run
+
+if TYPE_CHECKING:
+    from monolith.train.trainer import Trainer
+
+__all__ = ["Fit", "FitResult"]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a run came to.
+
+    Attributes:
+        ended: why: "end of data", "steps", "early stop", "interrupted" or "stopped" (by a hook).
+        num_steps: of this run.
+        num_samples: of this run.
+        seconds: that it took.
+        figures: the last ones.
+        evaluations: step -> figures of an evaluation.
+        prefetch: steps ahead; what "auto" has chosen, 0 if it had too few steps.
+    """
+
+    ended: str
+    num_steps: int
+    num_samples: int
+    seconds: float
+    figures: Figures
+    evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    prefetch: int = 0
+
+
+class Fit:
+    """One run.
+
+    Args:
+        trainer: whose run it is.
+        batches: where samples come from.
+        left: batches that were taken from there before, and not used.
+
+    Attributes:
+        left: batches that were taken and not used, when the run has ended.
+    """
+
+    def __init__(self, trainer: "Trainer", batches: Iterator[Batch], left: list[Batch]) -> None:
+        settings = trainer.settings
+        self.left = left
+        self._trainer, self._batches = trainer, batches
+        self._num_made = 0
+        self._has_data_ended = False
+        capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
+        self.reader: StepReader[Work] = StepReader(self._make, capacity)
+        self.updates = Updates(is_async=settings.push > 0)
+
+    def run(self, hooks: Sequence[Hook]) -> FitResult:
+        """Drive the loop to its end.
+
+        Args:
+            hooks: of user and task; the trainer's own come after them.
+        """
+        trainer, settings = self._trainer, self._trainer.settings
+        begin, first = time.perf_counter(), trainer.run.global_step or 0
+        figures = FiguresHook(trainer, self.reader, hooks, self._share)
+        evals = EvalHook(trainer)
+        with self._beside(), Interrupt(self.reader.stop) as interrupt:
+            own: list[Hook] = [figures]
+            own += [EvictHook(trainer)] if settings.evict_every else []
+            own += [evals] if settings.eval_every else []
+            own += [AutoPrefetch(self.reader)] if settings.prefetch == AUTO else []
+            stop = StopHook(settings.steps, first, interrupt)
+            try:
+                drive(
+                    TrainLoop(trainer, self.reader, self.updates),
+                    [_Start(self), *hooks, *own, stop],
+                    run=trainer.run,
+                )
+            finally:
+                unused = [part.batch for work in self.reader.drain() for part in work.parts]
+                self.left = unused + self.left
+        num_steps = (trainer.run.global_step or 0) - first
+        assert figures.last is not None
+        return FitResult(
+            ended=self._why(num_steps, interrupt.is_set, evals.is_early),
+            num_steps=num_steps,
+            num_samples=figures.num_samples,
+            seconds=time.perf_counter() - begin,
+            figures=figures.last,
+            evaluations=evals.evaluations,
+            prefetch=self.reader.capacity,
+        )
+
+    def _why(self, num_steps: int, is_interrupted: bool, is_early: bool) -> str:
+        if is_interrupted:
+            return "interrupted"
+        if is_early:
+            return "early stop"
+        if num_steps == self._trainer.settings.steps:
+            return "steps"
+        return "end of data" if self._has_data_ended else "stopped"
+
+    def _share(self) -> float | None:
+        """How much of the source is read; batches that were read ahead count too."""
+        done, total = self._batches.progress if isinstance(self._batches, Batches) else (0, 0)
+        return done / total if total else None
+
+    def _make(self) -> Work:
+        """Read the batches of a step and look them up; on a thread where there is prefetch."""
+        trainer, settings = self._trainer, self._trainer.settings
+        if self._num_made == settings.steps:
+            raise StopIteration
+        batches = self._read(settings.accumulate)
+        self._num_made += 1
+        version = self.updates.num_applied  # before the lookup: it may see more, never less
+        bound = [trainer.columns.bind(batch) for batch in batches]
+        return Work([Part(batch, trainer.inputs(batch)) for batch in bound], version)
+
+    def _read(self, number: int) -> list[Batch]:
+        """So many batches; fewer when the source ends. What fails leaves those read in `left`."""
+        read = self.left
+        while len(read) < number and not self._has_data_ended:
+            try:
+                read.append(next(self._batches))
+            except StopIteration:
+                self._has_data_ended = True
+        if not read:
+            raise StopIteration
+        self.left = read[number:]
+        return read[:number]
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Threads of torch, and that of updates."""
+        threads, before = self._trainer.settings.threads, torch.get_num_threads()
+        if threads is not None:
+            torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            self.updates.close()
+            if threads is not None:
+                torch.set_num_threads(before)
+
+
+class _Start(Hook):
+    """Starts to read ahead when the run does; waits for the last update when it ends."""
+
+    def __init__(self, fit: Fit) -> None:
+        self._fit = fit
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Also after a recovery."""
+        self._fit.reader.start(coordinator)
+
+    def end(self, run: Run) -> None:
+        """First of all hooks: the others see all updates."""
+        self._fit.updates.wait()

@@ -1,0 +1,47 @@
+"""Where tables and dense parameters live: in the trainer, or on servers that outlive it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from monolith.embedding import LocalServers, ShardedTable, Table, TableConfig
+from monolith.embedding.verbs import Clock, TableVerbs
+
+__all__ = ["host_parameters", "table_maker"]
+
+
+def table_maker(servers: LocalServers | None, clock: Clock) -> Callable[[TableConfig], TableVerbs]:
+    """Makes the table of a config: here, or with a shard on each server."""
+
+    def make(config: TableConfig) -> TableVerbs:
+        if servers is None:
+            return Table(config, clock=clock)
+        hosts = [servers[i].shard(config, len(servers)) for i in range(len(servers))]
+        return ShardedTable.over(config, hosts, clock=clock)
+
+    return make
+
+
+def host_parameters(
+    model: torch.nn.Module, servers: LocalServers | None
+) -> list[tuple[torch.nn.Parameter, dict[str, Any]]]:
+    """Put the parameters of servers in the place of the model's, by turns.
+
+    A server that has a parameter of the name keeps its value; else it takes that of the model.
+
+    Returns:
+        The parameters, each with what an optimizer has kept for it.
+    """
+    if servers is None:
+        return []
+    hosted, pairs = {}, []
+    for i, (name, parameter) in enumerate(model.named_parameters()):
+        server = servers[i % len(servers)]
+        hosted[id(parameter)] = mine = server.parameter(name, parameter)
+        mine.requires_grad_(parameter.requires_grad)
+        pairs.append((mine, server.state(name)))
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(module, name, hosted[id(parameter)])
+    return pairs

@@ -1,0 +1,121 @@
+"""Disks that are full, closed or gone: an error, and old checkpoints as they were."""
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from monolith.checkpoint import files as files_module
+from monolith.checkpoint import open_checkpoint, remove_checkpoint
+from monolith.embedding.disk import folder as folder_module
+from monolith.errors import OpError
+from tests.checkpoint.cases import filled, listing, saved
+from tests.embedding.disk.cases import assert_same_table
+from tests.embedding.disk.test_faults import FullDisk, file_size_limit
+
+
+def is_complete(prefix):
+    return open_checkpoint(prefix).verify() > 0
+
+
+@pytest.mark.parametrize("limit", [0, 100, 1000])
+def test_files_that_cannot_grow(tmp_path, limit):
+    prefix = saved(tmp_path / "c-1")
+    before = listing(tmp_path)
+    with file_size_limit(limit), pytest.raises(OpError, match=r"^\[save_checkpoint\] expected to"):
+        saved(tmp_path / "c-2")
+    left = {name for name in listing(tmp_path) if not name.endswith(".saving")}
+    assert left == set(before)
+    assert is_complete(prefix)
+
+
+def test_full_disk_at_any_write_and_any_sync(tmp_path):
+    old = saved(tmp_path / "c-1")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        disk = FullDisk(monkeypatch, failing=0)
+        saved(tmp_path / "c-2")
+    assert disk.num_calls > 20
+    for failing in range(1, disk.num_calls + 1):
+        remove_checkpoint(f"{tmp_path}/c-2")
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            FullDisk(monkeypatch, failing)
+            with pytest.raises(OpError, match=r"\[save_checkpoint\] expected .* got No space left"):
+                saved(tmp_path / "c-2")
+        assert is_complete(old)
+        # It is visible if only the last sync failed, of the directory after the step.
+        assert (tmp_path / "c-2.manifest.json").exists() == (failing == disk.num_calls)
+        names = [name for name in listing(tmp_path) if name.startswith("c-2.")]
+        assert names == [] or failing == disk.num_calls
+
+
+def test_an_older_checkpoint_of_the_prefix_stays_while_new_files_are_written(tmp_path, monkeypatch):
+    prefix = saved(tmp_path / "c-1")
+    before = listing(tmp_path)
+    write = folder_module._LocalFile.write
+
+    def fail(file, data):
+        if bytes(data[:6]) == b"ARROW1":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data)
+
+    monkeypatch.setattr(folder_module._LocalFile, "write", fail)
+    with pytest.raises(OpError, match="No space left"):
+        saved(prefix, tables=filled(num_rows=500))
+    assert listing(tmp_path) == before
+    assert_same_table(open_checkpoint(prefix).load_tables()["user"], filled())
+
+
+def test_a_directory_that_nobody_can_write():
+    with pytest.raises(OpError, match=r"\[save_checkpoint\] expected to write /proc/self/x/c, got"):
+        saved("/proc/self/x/c")
+
+
+def test_a_directory_that_vanishes_during_a_save(tmp_path):
+    path = tmp_path / "gone"
+
+    def vanish(_):
+        shutil.rmtree(path, ignore_errors=True)
+
+    with pytest.raises(OpError, match=r"\[save_checkpoint\] expected to write .*/gone/c, got"):
+        saved(path / "c", progress=vanish)
+
+
+def test_a_read_that_fails_is_an_op_error(tmp_path, monkeypatch):
+    prefix = saved(tmp_path / "c-1")
+
+    def fail(folder, name):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(folder_module._LocalFolder, "read", fail)
+    with pytest.raises(OpError, match=r"\[open_checkpoint\] expected to read .* got Input/output"):
+        open_checkpoint(prefix)
+
+
+@pytest.mark.parametrize("num_done", range(6))
+def test_a_removal_that_was_killed_is_finished_by_the_next_save(tmp_path, monkeypatch, num_done):
+    prefix = saved(tmp_path / "c-1")
+    remove, calls = files_module.remove, []
+
+    def killed(path):
+        calls.append(path)
+        if len(calls) > num_done:
+            raise KeyboardInterrupt
+        remove(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files_module, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_checkpoint(prefix)
+    saved(tmp_path / "c-2")
+    left = {name for name in listing(tmp_path) if name.startswith("c-1.")}
+    assert (left == set()) == (num_done > 0)
+    assert is_complete(prefix) if left else True
+
+
+def test_a_prefix_that_is_saved_again_after_a_killed_removal_stays(tmp_path):
+    prefix = saved(tmp_path / "c-1")
+    (tmp_path / "c-1.manifest.json.deleted").write_text("")
+    saved(tmp_path / "c-2")
+    assert is_complete(prefix)
+    assert not (tmp_path / "c-1.manifest.json.deleted").exists()

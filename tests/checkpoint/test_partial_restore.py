@@ -1,0 +1,149 @@
+"""Restores over two servers, with and without a monitor."""
+
+import pytest
+import torch
+
+from monolith.checkpoint import (
+    CheckpointRestorerHook,
+    HashTableCheckpointRestorerListener,
+    HashTableCheckpointSaverListener,
+    NoFirstSaveCheckpointSaverHook,
+    PartialRecoverySaver,
+    PsMonitor,
+)
+from monolith.embedding import SGD, DistributedHashTable, LocalServers, Segment, TableConfig, Zeros
+from monolith.train import drive
+from monolith.util.run import Run
+
+KEY = torch.tensor([7], dtype=torch.int64)
+
+
+class Model:
+    """On each server a parameter and a table, and an action that adds 1 to both."""
+
+    def __init__(self, servers):
+        self.servers, self.run = servers, Run(global_step=0)
+        self.vars, self.tables = [], []
+        for i in range(2):
+            with servers.ps_device(i) as server:
+                self.vars.append(server.parameter(f"v{i}", torch.tensor(0.0)))
+                config = TableConfig(f"table{i}", Segment(1, SGD(1.0), Zeros()))
+                self.tables.append(server.table(config))
+
+    def step(self):
+        if self.run.global_step == 1:
+            raise StopIteration
+        self.run.global_step += 1
+        for variable, table in zip(self.vars, self.tables, strict=True):
+            variable.data += 1
+            table.assign_add(KEY, torch.ones(1, 1))
+
+    def values(self):
+        """(parameter, lookup) of each server."""
+        return [
+            (variable.item(), table.lookup(KEY).item())
+            for variable, table in zip(self.vars, self.tables, strict=True)
+        ]
+
+
+def hooks(path, servers, monitor, *, restore):
+    saver = PartialRecoverySaver(servers, sharded=True, ps_monitor=monitor)
+    found = []
+    if restore:
+        listener = HashTableCheckpointRestorerListener(servers, monitor)
+        found.append(CheckpointRestorerHook(path, saver, listeners=[listener]))
+    tables = HashTableCheckpointSaverListener(servers)
+    found.append(NoFirstSaveCheckpointSaverHook(path, None, 100, saver, listeners=[tables]))
+    return found
+
+
+def train(path, servers, monitor=None):
+    """One step, saved."""
+    model = Model(servers)
+    drive(model.step, hooks(path, servers, monitor, restore=False), run=model.run)
+    return model.values()
+
+
+def restored(path, servers, monitor=None):
+    """A run that restores and makes no step; what it finds."""
+    model = Model(servers)
+    found = hooks(path, servers, monitor, restore=True)
+    model.run.global_step = 1
+    drive(model.step, found, run=model.run)
+    return model.values()
+
+
+def one_step(servers):
+    """One step of a run without hooks."""
+    model = Model(servers)
+    drive(model.step, run=model.run)
+    return model.values()
+
+
+def replaced(servers, index):
+    """The same servers, but for one that was started anew."""
+    mixed = LocalServers(2)
+    mixed._servers[1 - index] = servers[1 - index]
+    return mixed
+
+
+@pytest.mark.req("TS-REST-T1")
+@pytest.mark.req("TS-REST-T3")
+def test_a_new_server_restores_alone_with_a_monitor(tmp_path):
+    with LocalServers(2) as first, LocalServers(2) as second:
+        assert train(tmp_path, first, PsMonitor(2, first)) == [(1.0, 1.0), (1.0, 1.0)]
+        assert one_step(first) == [(2.0, 2.0), (2.0, 2.0)]
+        assert restored(tmp_path, second, PsMonitor(2, second)) == [(1.0, 1.0), (1.0, 1.0)]
+        mixed = replaced(first, 1)
+        assert restored(tmp_path, mixed, PsMonitor(2, mixed)) == [(2.0, 2.0), (1.0, 1.0)]
+        mixed.close()
+
+
+@pytest.mark.req("TS-REST-T2")
+@pytest.mark.req("TS-REST-T3")
+def test_every_server_restores_without_a_monitor(tmp_path):
+    with LocalServers(2) as servers:
+        assert train(tmp_path, servers) == [(1.0, 1.0), (1.0, 1.0)]
+        assert one_step(servers) == [(2.0, 2.0), (2.0, 2.0)]
+        assert restored(tmp_path, servers) == [(1.0, 1.0), (1.0, 1.0)]
+
+
+def test_marks_belong_to_servers_and_not_to_runs():
+    with LocalServers(2) as servers:
+        monitor = PsMonitor(2)
+        label = servers[0].label
+        assert monitor.is_ps_uninitialized(None, label)
+        with servers.run():
+            assert monitor.is_ps_uninitialized(None, label)
+            monitor.setup_ps_initialized_state(None)
+            assert not PsMonitor(2).is_ps_uninitialized(None, label)
+            assert PsMonitor(2).is_ps_uninitialized(None, "/job:worker/task:0")
+            assert PsMonitor(2).is_ps_uninitialized(None, "/job:ps/task:5/device:CPU:0")
+
+
+def test_tables_of_no_server_are_restored_too(tmp_path):
+    with LocalServers(1) as servers:
+        table = servers[0].table(TableConfig("t", Segment(1, SGD(1.0), Zeros())))
+        table.assign(KEY, torch.ones(1, 1))
+        listener = HashTableCheckpointSaverListener([table])
+        saver = PartialRecoverySaver({"w": torch.ones(1)})
+        prefix = saver.save(Run(), tmp_path / "c", tables=listener.tables)
+        table.clear()
+        HashTableCheckpointRestorerListener([table]).before_restore(Run(), prefix)
+        assert table.lookup(KEY).item() == 1.0
+
+
+def test_a_table_spread_over_servers_is_given_itself(tmp_path, caplog):
+    config = TableConfig("wide", Segment(1, SGD(1.0), Zeros()))
+    keys = torch.arange(20)
+    with LocalServers(2) as servers:
+        wide = DistributedHashTable(config, servers)
+        wide.table.assign(keys, torch.ones(20, 1))
+        assert HashTableCheckpointSaverListener(servers).tables == []
+        assert "tables ['wide'] are spread over the servers" in caplog.text
+        listener = HashTableCheckpointSaverListener([wide.table])
+        saver = PartialRecoverySaver({"w": torch.ones(1)})
+        prefix = saver.save(Run(), tmp_path / "c", tables=listener.tables)
+        wide.table.clear()
+        HashTableCheckpointRestorerListener([wide.table]).before_restore(Run(), prefix)
+        assert wide.table.lookup(keys).tolist() == [[1.0]] * 20

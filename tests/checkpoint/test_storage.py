@@ -1,0 +1,81 @@
+import os
+
+import pytest
+
+from monolith.checkpoint.storage import (
+    exists,
+    isabs,
+    list_names,
+    modified_time,
+    path_of,
+    read_file,
+    remove,
+    storage_errors,
+    write_file,
+)
+from monolith.errors import DataLossError, NotFoundError, OpError
+
+
+@pytest.fixture(params=["local", "file", "memory"])
+def root(request, tmp_path):
+    return {
+        "local": str(tmp_path),
+        "file": f"file://{tmp_path}",
+        "memory": f"memory://storage-{tmp_path.name}",
+    }[request.param]
+
+
+def test_files_are_written_listed_and_removed(root):
+    write_file(f"{root}/a", b"one")
+    write_file(f"{root}/a", b"two")
+    write_file(f"{root}/b", b"")
+    assert read_file(f"{root}/a") == b"two"
+    assert list_names(root) == ["a", "b"]
+    assert exists(f"{root}/b")
+    assert modified_time(f"{root}/a") > 0
+    remove(f"{root}/b")
+    remove(f"{root}/b")
+    assert list_names(root) == ["a"]
+
+
+def test_what_is_not_there(root):
+    assert not exists(f"{root}/x")
+    assert list_names(f"{root}/x") == []
+    with pytest.raises(NotFoundError, match=r"\[read_file\] expected to read .*/x, got"):
+        read_file(f"{root}/x")
+    with pytest.raises(NotFoundError, match=r"\[modified_time\] expected to look at .*/x, got"):
+        modified_time(f"{root}/x")
+
+
+def test_a_folder_is_removed_with_what_is_in_it(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    remove(str(tmp_path / "a"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_the_system_says_becomes_an_op_error_with_its_cause():
+    text = r"^\[f\] expected to go, got Is a directory$"
+    with pytest.raises(OpError, match=text) as caught, storage_errors("f", "go"):
+        raise IsADirectoryError(21, "Is a directory")
+    assert isinstance(caught.value.__cause__, IsADirectoryError)
+
+
+@pytest.mark.parametrize("error", [DataLossError("x"), NotFoundError("x"), ValueError("x")])
+def test_other_errors_stay(error):
+    with pytest.raises(type(error), match=r"^x$"), storage_errors("f", "go"):
+        raise error
+
+
+def test_paths_below_a_directory():
+    assert path_of("memory://a", "b") == "memory://a/b"
+    assert path_of("/a", "s3://b/c") == "s3://b/c"
+
+
+@pytest.mark.req("NT-RUNU-T3")
+def test_absolute_paths():
+    original = os.path.isabs
+    assert isabs("hdfs:/a")
+    assert isabs("/a")
+    assert not isabs("a")
+    assert os.path.isabs is original
+    assert not os.path.isabs("hdfs:/a")

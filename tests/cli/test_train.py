@@ -1,0 +1,178 @@
+import functools
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.run import run
+
+TASK = """
+from dataclasses import dataclass
+
+import torch
+import monolith as ml
+
+
+@dataclass
+class OfClicks(ml.TaskSettings):
+    batch_size: int = 8
+    rate: float = 0.1
+
+
+class Clicks(ml.Task):
+    Settings = OfClicks
+    features = (ml.Feature("user", dim=2), ml.Feature("item", dim=2))
+    label = "click"
+
+    def source(self, mode):
+        samples = ml.data.parquet(self.settings.data[mode])
+        samples = samples.repeat() if mode == "train" else samples
+        return samples.batch(self.settings.batch_size)
+
+    def build(self):
+        return torch.nn.Linear(4, 1)
+
+    def loss(self, model, inputs, batch):
+        logit = model(inputs.pooled.joined).squeeze(1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, batch.label)
+        return loss, logit.sigmoid()
+"""
+
+
+@pytest.fixture
+def monolith(capsys, monkeypatch):
+    return functools.partial(run, capsys, monkeypatch)
+
+
+@pytest.fixture
+def task(tmp_path):
+    path = tmp_path / "clicks.py"
+    path.write_text(TASK)
+    rows = {"user": list(range(64)), "item": [i % 5 for i in range(64)]}
+    table = pa.table({**rows, "click": [float(i % 2) for i in range(64)]})
+    pq.write_table(table, tmp_path / "clicks.parquet")
+    return path, tmp_path / "clicks.parquet"
+
+
+def test_a_task_is_trained_for_its_steps(monolith, task):
+    path, data = task
+    ran = monolith("train", path, "--data", data, "--set", "train.steps=6")
+    assert ran.status == 0
+    assert "6 steps, 48 samples in" in ran.err
+    assert "ended: steps" in ran.err
+
+
+def test_settings_are_printed_with_their_origin(monolith, task, tmp_path, monkeypatch):
+    path, data = task
+    (tmp_path / "set.json").write_text('{"rate": 0.5}')
+    monkeypatch.setenv("MONOLITH_SET_BATCH_SIZE", "4")
+    flags = ("--data", data, "--settings", tmp_path / "set.json", "--set", "train.steps=1")
+    ran = monolith("train", path, *flags)
+    assert "batch_size = 4  (environment MONOLITH_SET_BATCH_SIZE)" in ran.err
+    assert "rate = 0.5  (file " in ran.err
+    assert "train.steps = 1  (--set)" in ran.err
+    assert "train.seed = 0  (default)" in ran.err
+
+
+def test_an_unknown_setting_is_told_the_nearest_name(monolith, task):
+    path, data = task
+    ran = monolith("train", path, "--data", data, "--set", "train.stesp=1")
+    assert ran.status == 1
+    assert "did you mean 'train.steps'?" in ran.err
+
+
+def test_held_out_samples_are_scored_at_the_end(monolith, task):
+    path, data = task
+    flags = ("--data", f"train={data}", "--data", f"eval={data}", "--set", "train.steps=2")
+    ran = monolith("train", path, *flags)
+    assert "eval: loss" in ran.err
+    assert "auc" in ran.err
+
+
+def test_json_lines_are_on_stdout(monolith, task):
+    path, data = task
+    ran = monolith("train", path, "--data", data, "--set", "train.steps=3", "--json")
+    *lines, last = [json.loads(line) for line in ran.out.splitlines()]
+    assert [line["step"] for line in lines] == [3]
+    assert (last["ended"], last["num_samples"], last["eval"]) == ("steps", 24, None)
+
+
+def test_rows_in_servers_give_the_same_loss(monolith, task):
+    path, data = task
+    flags = ("--data", data, "--set", "train.steps=5", "--json")
+    losses = [
+        json.loads(monolith("train", path, *flags, *more).out.splitlines()[-1])["figures"]["loss"]
+        for more in ((), ("--servers", 2))
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_an_early_stop_by_an_unknown_metric_is_refused(monolith, task):
+    path, data = task
+    flags = ("--data", f"train={data}", "--data", f"eval={data}", "--set", "train.steps=50")
+    flags = (*flags, "--set", "train.eval_every=1", "--set", "train.early_stop=no_such:1")
+    ran = monolith("train", path, *flags)
+    assert ran.status == 1
+    assert "expected a metric of the evaluation" in ran.err
+
+
+def test_an_early_stop_ends_a_run(monolith, task):
+    path, data = task
+    flags = ("--data", f"train={data}", "--data", f"eval={data}", "--set", "train.steps=500")
+    # A score of held-out samples cannot rise for ever.
+    flags = (*flags, "--set", "train.eval_every=1", "--set", "train.early_stop=auc:2")
+    assert "ended: early stop" in monolith("train", path, *flags).err
+
+
+def test_a_wrong_patience_is_refused(monolith, task):
+    path, data = task
+    ran = monolith("train", path, "--data", data, "--set", "train.early_stop=auc:soon")
+    assert ran.status == 1
+    assert "such as auc:3, got 'auc:soon'" in ran.err.replace("\n", " ")
+
+
+def test_missing_data_is_told_without_a_traceback(monolith, task, tmp_path):
+    ran = monolith("train", task[0], "--data", tmp_path / "none.parquet")
+    assert ran.status == 1
+    assert "Traceback" not in ran.err
+    assert "none.parquet" in ran.err.replace("\n", "")
+
+
+def test_ctrl_c_finishes_the_step(task):
+    path, data = task
+    told = TASK.replace("logit = model", 'print("in a step", flush=True)\n        logit = model')
+    path.write_text(told)  # its data has no end
+    command = [sys.executable, "-m", "monolith.cli.main", "train", str(path), "--data", str(data)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "in a step\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert re.search(r"interrupted after step \d+, which was finished", err)
+    assert "Traceback" not in err
+
+
+def test_inspect_prints_the_features_of_a_task(monolith, task):
+    ran = monolith("inspect", task[0], "--json")
+    shown = json.loads(ran.out)
+    assert [row["feature"] for row in shown["features"]] == ["user", "item"]
+    assert (shown["num_parameters"], shown["settings"]["rate"]) == (5, 0.1)
+
+
+def test_inspect_prints_a_task_for_readers(monolith, task):
+    ran = monolith("inspect", task[0])
+    assert "Adagrad" in ran.out
+    assert "2 features in 2 tables" in ran.err
+
+
+def test_options_of_tables_on_disk_are_refused_for_a_task(monolith, task):
+    ran = monolith("inspect", task[0], "--verify")
+    assert ran.status == 2
+    assert "got a task file" in ran.err

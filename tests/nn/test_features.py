@@ -1,0 +1,214 @@
+import pytest
+import torch
+
+from monolith.embedding import SGD, MinCount, ReferenceTable, Segment, Zeros
+from monolith.errors import FailedPreconditionError
+from monolith.nn import Feature, Features
+from monolith.ops import Ragged
+from monolith.optim import Optimizer
+
+IDS = Ragged.from_lists([[1], [], [2, 3, 4]])
+ROWS = torch.tensor([[1.0, 2.0], [2.0, 3.0], [3.0, 5.0], [10.0, 11.0]])
+
+
+def made(*features):
+    """Features, with rows 1..4 of every table of dim 2 set."""
+    module = Features(features)
+    for table in module.tables.values():
+        table.assign(torch.arange(1, 5), ROWS)
+    return module
+
+
+def embedded(combiner, ids=IDS, **options):
+    return made(Feature("a", dim=2, combiner=combiner, **options))({"a": ids})
+
+
+def stepped(module):
+    Optimizer(module).step()
+    return module.tables["a"].lookup(torch.arange(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("combiner", "expected"),
+    [
+        ("sum", [[1, 2], [0, 0], [15, 19]]),
+        ("mean", [[1, 2], [0, 0], [5, 19 / 3]]),
+        ("sqrtn", [[1, 2], [0, 0], [15 / 3**0.5, 19 / 3**0.5]]),
+    ],
+)
+def test_rows_of_a_sample_are_combined_and_no_rows_give_zeros(combiner, expected):
+    torch.testing.assert_close(embedded(combiner)["a"].detach(), torch.tensor(expected).float())
+
+
+def test_only_the_first_ids_of_a_sample_count():
+    assert embedded("sum", max_length=2)["a"].tolist() == [[1, 2], [0, 0], [5, 8]]
+
+
+def test_first_keeps_the_rows_of_a_sample_apart():
+    expected = [[[1, 2], [0, 0]], [[0, 0], [0, 0]], [[2, 3], [3, 5]]]
+    assert embedded("first", max_length=2)["a"].tolist() == expected
+
+
+def test_the_mask_says_which_rows_of_first_are_of_ids():
+    mask = embedded("first", max_length=2).mask("a")
+    assert (mask.dtype, mask.tolist()) == (torch.int32, [[1, 0], [0, 0], [1, 1]])
+
+
+def test_rows_keeps_all_of_them():
+    found = embedded("rows")
+    assert found["a"].tolist() == ROWS.tolist()
+    assert found.joined.shape == (3, 0)
+
+
+def test_rows_of_no_ids_are_none():
+    assert embedded("rows", Ragged.from_lists([[], []]))["a"].shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("combiner", "expected"),
+    [
+        ("sum", [0, 0, 0, 0]),
+        ("mean", [0, 2, 2, 2]),
+        ("first", [0, 0, 0, 3]),
+        ("rows", [0, 0, 0, 0]),
+    ],
+)
+def test_a_gradient_of_one_changes_each_row_by_its_share(combiner, expected):
+    # Every row begins at 3, the rate: a whole gradient makes it 0, a third of one 2.
+    length = 2 if combiner == "first" else 0
+    module = Features(
+        [Feature("a", dim=1, combiner=combiner, max_length=length, optimizer=SGD(3.0))]
+    )
+    module.tables["a"].assign(torch.arange(1, 5), torch.full((4, 1), 3.0))
+    module({"a": IDS})["a"].sum().backward()
+    assert stepped(module).flatten().tolist() == expected
+
+
+def test_features_of_one_table_train_the_same_rows():
+    features = [Feature("a", dim=1, optimizer=SGD(1.0), initializer=Zeros())]
+    module = Features([*features, Feature("b", shares="a", combiner="mean")])
+    one = Ragged.from_lists([[1]])
+    found = module({"a": one, "b": one})
+    (found["a"] + 2 * found["b"]).sum().backward()
+    assert stepped(module).tolist() == [[-3.0], [0.0], [0.0], [0.0]]
+
+
+def test_slices_are_trained_by_optimizers_of_their_own():
+    slices = [Segment(1, SGD(1.0), Zeros(), "fast"), Segment(1, SGD(0.25), Zeros(), "slow")]
+    module = Features([Feature("a", slices=slices)])
+    found = module({"a": Ragged.from_lists([[1]])})
+    (found.slice("a", "fast") + found.slice("a", "slow")).sum().backward()
+    assert stepped(module)[0].tolist() == [-1.0, -0.25]
+
+
+def test_a_bias_is_apart_from_the_rows_and_joined_has_both():
+    module = Features([Feature("a", dim=2, bias=True)])
+    module.tables["a"].assign(torch.tensor([1]), torch.tensor([[7.0, 1.0, 2.0]]))
+    found = module({"a": Ragged.from_lists([[1], []])})
+    assert found["a"].tolist() == [[1, 2], [0, 0]]
+    assert found.bias("a").tolist() == [[7], [0]]
+    assert found.joined.tolist() == [[7, 1, 2], [0, 0, 0]]
+
+
+def test_a_bias_is_trained_by_ftrl_from_zero():
+    module = Features([Feature("a", dim=1, bias=True)])
+    module({"a": Ragged.from_lists([[1]])}).bias("a").sum().backward()
+    # FTRL with gradient 1: z = 1, n = 1 + 1e-6, so the weight is -rate / (sqrt(n) + beta).
+    expected = -0.01 / ((1 + 1e-6) ** 0.5 + 1)
+    assert stepped(module)[0, 0].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_sequence_has_a_bias_for_each_row():
+    module = Features([Feature("a", dim=2, bias=True, combiner="first", max_length=3)])
+    found = module({"a": IDS})
+    assert (found["a"].shape, found.bias("a").shape) == ((3, 3, 2), (3, 3, 1))
+
+
+def test_an_id_is_trained_once_it_is_admitted():
+    module = Features(
+        [Feature("a", dim=1, optimizer=SGD(1.0), initializer=Zeros(), admission=MinCount(1))]
+    )
+    for expected in (0.0, -1.0):
+        module({"a": Ragged.from_lists([[1]])})["a"].sum().backward()
+        assert stepped(module)[0].item() == expected
+
+
+def test_a_missing_id_reads_as_zeros_in_eval_mode_and_is_not_trained():
+    module = Features([Feature("a", dim=2), Feature("b", dim=2, combiner="rows")]).eval()
+    found = module({"a": Ragged.from_lists([[9]]), "b": Ragged.from_lists([[9]])})
+    assert [found["a"].tolist(), found["b"].tolist()] == [[[0, 0]], [[0, 0]]]
+    assert not found["a"].requires_grad
+    assert not found["b"].requires_grad
+
+
+def test_tables_are_made_by_the_given_function():
+    module = Features([Feature("a", dim=2)], make_table=ReferenceTable)
+    assert isinstance(module.tables["a"], ReferenceTable)
+
+
+def test_a_slice_called_bias_is_no_bias():
+    module = made(Feature("a", slices=[Segment(1, name="bias"), Segment(1)]))
+    assert module({"a": IDS})["a"].shape == (3, 2)
+
+
+def test_a_feature_that_shares_has_the_bias_of_the_owner():
+    module = Features([Feature("a", dim=2, bias=True), Feature("b", shares="a")])
+    assert module({"a": IDS, "b": IDS}).bias("b").shape == (3, 1)
+
+
+def test_it_is_a_mapping_of_all_features_in_their_order():
+    module = made(Feature("a", dim=2, combiner="rows"), Feature("b", dim=2))
+    found = module({"b": IDS, "a": IDS, "other": IDS})
+    assert list(found) == ["a", "b"]
+    assert len(found) == 2
+    assert (module.width, module.columns) == (2, {"b": slice(0, 2)})
+
+
+def test_rows_are_counted_and_tables_closed():
+    module = made(Feature("a", dim=2), Feature("b", dim=2))
+    assert module.num_rows() == 8
+    assert "2 features, 2 tables, width 4" in repr(module)
+    module.close()
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        module.tables["b"].lookup(torch.tensor([1]))
+
+
+def test_no_features_are_refused():
+    with pytest.raises(ValueError, match=r"\[Features\] expected at least one feature, got none"):
+        Features([])
+
+
+def test_missing_ids_are_refused_by_name():
+    module = made(Feature("a", dim=2), Feature("b", dim=2))
+    with pytest.raises(ValueError, match=r"^\[Features\] expected ids of a, got those of b, c$"):
+        module({"b": IDS, "c": IDS})
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda found: found["x"], "[Embedded] expected a feature (a), got 'x'"),
+        (
+            lambda found: found.slice("a", "x"),
+            "[Embedded.slice] expected a slice of feature 'a' (0), got 'x'",
+        ),
+        (
+            lambda found: found.bias("a"),
+            "[Embedded.bias] expected a feature with bias=True, got 'a' without",
+        ),
+        (
+            lambda found: found.mask("a"),
+            "[Embedded.mask] expected a feature with combiner 'first', got 'a' with 'sum'",
+        ),
+    ],
+)
+def test_what_a_feature_has_not_is_refused(call, text):
+    with pytest.raises(KeyError) as caught:
+        call(embedded("sum"))
+    assert caught.value.args[0] == text
+
+
+def test_rows_kept_apart_and_pooled_rows_of_one_table_are_refused():
+    kept = Feature("kept", shares="user", combiner="rows")
+    with pytest.raises(ValueError, match=r"table 'user' with combiner 'rows', or none, got 'kept'"):
+        Features([Feature("user", dim=2), kept])

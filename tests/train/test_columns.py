@@ -1,0 +1,82 @@
+import re
+
+import pytest
+import torch
+
+from monolith.data import Batch
+from monolith.ops import Ragged
+from monolith.train.columns import TaskColumns
+from monolith.train.inputs import dense_matrix
+
+ONE_EACH = Ragged.from_lists([[3], [4]])
+COLUMNS = TaskColumns(["click"], ["hour"])
+
+
+def batch(**features):
+    return Batch({"user": ONE_EACH, **features})
+
+
+def test_whole_numbers_become_labels_and_dense_columns():
+    bound = COLUMNS.bind(batch(click=ONE_EACH, hour=ONE_EACH, item=ONE_EACH))
+    assert list(bound.features) == ["user", "item"]
+    assert bound.dense["hour"].tolist() == bound.label.tolist() == [3.0, 4.0]
+
+
+def test_numbers_are_moved_to_the_part_that_the_task_names():
+    given = Batch({"user": ONE_EACH}, {"click": torch.ones(2)}, {"hour": torch.zeros(2)})
+    bound = COLUMNS.bind(given)
+    assert (list(bound.dense), list(bound.labels)) == (["hour"], ["click"])
+
+
+def test_a_batch_that_fits_is_left_as_it_is():
+    given = Batch({"user": ONE_EACH}, {"hour": torch.ones(2)}, {"click": torch.ones(2)})
+    assert COLUMNS.bind(given) is given
+
+
+def test_a_prediction_needs_no_label():
+    assert COLUMNS.bind(batch(hour=ONE_EACH), with_labels=False).labels == {}
+
+
+def test_a_prediction_has_the_labels_that_are_there():
+    bound = COLUMNS.bind(batch(hour=ONE_EACH, click=ONE_EACH), with_labels=False)
+    assert bound.label.tolist() == [3.0, 4.0]
+    assert list(bound.features) == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            batch(click=Ragged.from_lists([[1], [-(1 << 60)]])),
+            "[Task.label] expected numbers up to 2**53 in column 'click', got "
+            "-1152921504606846976; text is read as ids of 64 bits: convert it, or make a feature "
+            "of it",
+        ),
+        (batch(), "[Task.label] expected column 'click' in the batch, got user"),
+        (
+            batch(click=ONE_EACH),
+            "[Task.dense] expected column 'hour' in the batch, got user, click",
+        ),
+        (
+            batch(click=Ragged.from_lists([[1, 2], []])),
+            "[Task.label] expected one number for each sample in column 'click', got 2 in 2 "
+            "samples",
+        ),
+    ],
+)
+def test_columns_that_are_missing_or_ragged_are_refused(given, text):
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        COLUMNS.bind(given)
+
+
+def test_dense_columns_stand_side_by_side():
+    given = Batch({}, {"a": torch.ones(2), "b": torch.zeros(2, 3)})
+    assert dense_matrix(given, ["a", "b"]).tolist() == [[1.0, 0.0, 0.0, 0.0]] * 2
+    assert dense_matrix(given, ["b"]).shape == (2, 3)
+    assert dense_matrix(given, []).shape == (2, 0)
+
+
+def test_a_dense_column_must_be_there():
+    text = r"^\[Task.dense\] expected column 'c' in the batch, got a$"
+    with pytest.raises(ValueError, match=text):
+        dense_matrix(Batch({}, {"a": torch.ones(2)}), ["c"])

@@ -1,0 +1,250 @@
+import math
+import sys
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+import torch
+
+from monolith import data
+from monolith.embedding import MinCount
+from monolith.nn import Feature
+from monolith.observe.learning import Auc, LogLoss
+from monolith.train import (
+    EarlyStop,
+    Metric,
+    ReportHook,
+    Task,
+    Trainer,
+    TrainSettings,
+    figures,
+)
+from monolith.train.figures import Meter, memory_bytes
+from tests.train.tasks import Clicks, Counting, clicks
+
+
+class Reports(ReportHook):
+    def __init__(self):
+        self.all = []
+
+    def report(self, figures):
+        self.all.append(figures)
+
+
+class Mean(Metric):
+    """Mean of predictions and of labels."""
+
+    def __init__(self):
+        self.predictions, self.labels = [], []
+
+    def update(self, predictions, labels, *, weights=None):
+        self.predictions += predictions.tolist()
+        self.labels += labels.tolist()
+
+    @property
+    def value(self):
+        return sum(self.predictions) / len(self.predictions) - sum(self.labels) / len(self.labels)
+
+
+def reports_of(task, **options):
+    with Trainer(task, TrainSettings(**options), hooks=[reports := Reports()]) as trainer:
+        result = trainer.fit()
+    return reports.all, result
+
+
+def test_figures_are_reported_every_so_many_steps_and_at_the_end():
+    reports, result = reports_of(Counting(7), log_every=3)
+    assert [(each.step, each.num_samples) for each in reports] == [(3, 3), (6, 3), (7, 1)]
+    assert result.figures == reports[-1]
+    assert [each.loss for each in reports] == [-1.0, -4.0, -6.0]  # means since the last report
+
+
+def test_a_source_that_knows_its_size_tells_how_much_of_it_is_read():
+    samples = {"user": range(8), "item": range(8), "hour": [0.5] * 8, "click": [0.0, 1.0] * 4}
+    source = data.arrow_table(pa.table(samples)).repeat(4).batch(8)
+    reports, _ = reports_of(Clicks(source), log_every=1)
+    assert [each.share for each in reports] == [0.25, 0.5, 0.75, 1.0]
+    assert reports_of(Clicks(clicks(2)))[0][-1].share is None
+
+
+def test_without_reports_there_are_figures_of_the_whole_run():
+    reports, result = reports_of(Counting(7), log_every=0)
+    assert [each.num_samples for each in reports] == [7]
+    assert result.num_samples == 7
+
+
+def test_metrics_of_the_task_are_reported():
+    class Measured(Clicks):
+        def metrics(self):
+            return {"bias": Mean()}
+
+    task = Measured(held_out=clicks(1))
+    (report,), _ = reports_of(task, log_every=0)
+    assert -1 < report.metrics["bias"] < 1
+    with Trainer(task) as trainer:
+        found = trainer.evaluate()
+        (output,) = trainer.predict()
+        wanted = output.prediction.mean() - task.held_out[0].label.mean()
+    assert found["bias"] == pytest.approx(wanted.item(), abs=1e-6)
+
+
+def test_auc_and_log_loss_are_those_of_the_samples_since_the_last_report():
+    batches = clicks(4)
+    outputs = []
+
+    class Keep(ReportHook):
+        def after_run(self, ctx, results):
+            outputs.extend(results.value.parts)
+
+    settings = TrainSettings(log_every=2)
+    with Trainer(Clicks(batches), settings, hooks=[Keep(), reports := Reports()]) as trainer:
+        trainer.fit()
+    auc, loss = Auc(), LogLoss()
+    for output in outputs[2:]:
+        auc.update(output.prediction, output.batch.label)
+        loss.update(output.prediction, output.batch.label)
+    assert reports.all[1].metrics == {"auc": auc.value, "log_loss": loss.value}
+    assert reports.all[1].loss == pytest.approx(loss.value, abs=1e-5)
+
+
+def test_weights_of_samples_count_in_metrics():
+    weight = torch.tensor([1.0, 0.0] * 4)
+    (batch,) = clicks(1, weight=weight)
+    with Trainer(Clicks()) as trainer:
+        found = trainer.evaluate([batch])
+        (output,) = trainer.predict([batch])
+    loss = LogLoss()
+    loss.update(output.prediction[::2], batch.label[::2])
+    assert found["log_loss"] == pytest.approx(loss.value)
+
+
+def test_metrics_that_nobody_chose_are_left_out_where_they_do_not_fit(caplog):
+    class Plain(Counting):
+        metrics = Task.metrics
+
+    reports, _ = reports_of(Plain(4), log_every=1)
+    assert [report.metrics for report in reports[1:]] == [{}] * 3
+    (message,) = caplog.messages
+    assert message.startswith("auc, log_loss are left out: [Auc] expected predictions in [0, 1]")
+
+
+def test_metrics_that_the_task_chose_must_fit():
+    class Chosen(Counting):
+        def metrics(self):
+            return {"auc": Auc()}
+
+    with Trainer(Chosen(4)) as trainer, pytest.raises(ValueError, match="expected predictions in"):
+        trainer.fit()
+
+
+def test_several_labels_are_columns():
+    class Two(Clicks):
+        label = ("click", "hour")
+        dense = ()
+
+        def build(self):
+            return torch.nn.Linear(8, 2)
+
+        def loss(self, model, inputs, batch):
+            both = model(inputs.pooled.joined)
+            return both.square().mean(), both
+
+        def metrics(self):
+            return {"bias": Mean2()}
+
+    shapes = []
+
+    class Mean2(Mean):
+        def update(self, predictions, labels, *, weights=None):
+            shapes.append((tuple(predictions.shape), tuple(labels.shape)))
+
+        @property
+        def value(self):
+            return None
+
+    (report,), _ = reports_of(Two(), steps=1)
+    assert shapes == [((8, 2), (8, 2))]
+    assert report.metrics == {}
+
+
+def test_rows_and_refused_ids_are_counted():
+    class Admitted(Clicks):
+        features = (Feature("user", dim=4, admission=MinCount(1000)), Feature("item", dim=4))
+
+    batches = clicks(2)
+    items = torch.cat([batch.features["item"].values for batch in batches]).unique()
+    users = [batch.features["user"].values.unique() for batch in batches]
+    (report,), _ = reports_of(Admitted(batches))
+    assert report.num_rows == len(items)
+    assert report.num_refused == sum(map(len, users))
+    assert report.memory_bytes > 1 << 20
+    assert report.samples_per_second > 0
+
+
+def test_expired_rows_are_evicted_and_counted():
+    class Expiring(Clicks):
+        features = (Feature("user", dim=4, expiry=1), Feature("item", dim=4, expiry="1d"))
+
+    day = 86400
+    old = clicks(1, time=torch.full((8,), 1000))
+    new = clicks(1, seed=1, time=torch.full((8,), 1000 + 2 * day))
+    for evict_every, is_evicted in ((0, False), (2, True), (3, False)):
+        settings = TrainSettings(evict_every=evict_every)
+        with Trainer(Expiring(old + new), settings, clock=lambda: 1000 + 2 * day) as trainer:
+            figures = trainer.fit().figures
+            times = {
+                time
+                for table in trainer.features.tables.values()
+                for chunk in table.export()
+                for time in chunk.times.tolist()
+            }
+        assert (figures.num_evicted > 0) is is_evicted
+        assert (1000 in times) is not is_evicted
+
+
+def test_a_run_ends_early_when_its_evaluations_become_no_better():
+    settings = TrainSettings(eval_every=2, early_stop=EarlyStop("rising_loss", patience=2))
+
+    class Worse(Counting):
+        def metrics(self):
+            return {"rising_loss": Rising()}
+
+    class Rising(Mean):
+        @property
+        def value(self):
+            return -sum(self.predictions)
+
+    with Trainer(Worse(20), settings) as trainer:
+        result = trainer.fit()
+    assert (result.ended, result.num_steps) == ("early stop", 6)
+    assert list(result.evaluations) == [2, 4, 6]
+
+
+def test_a_run_whose_evaluations_become_better_goes_on():
+    settings = TrainSettings(eval_every=2, early_stop=EarlyStop("loss", patience=1))
+    with Trainer(Counting(8), settings) as trainer:
+        assert trainer.fit().ended == "end of data"
+
+
+def test_an_early_stop_needs_a_metric_of_the_evaluation():
+    settings = TrainSettings(eval_every=2, early_stop=EarlyStop("ndcg"))
+    text = r"^\[EarlyStop\] expected a metric of the evaluation \(loss\), got 'ndcg'$"
+    with Trainer(Counting(8), settings) as trainer, pytest.raises(ValueError, match=text):
+        trainer.fit()
+
+
+def test_a_meter_divides_samples_by_seconds():
+    seconds = iter([10.0, 12.0])
+    meter = Meter(dict, seconds=lambda: next(seconds))
+    meter.add(0.5, torch.zeros(8), None)
+    assert meter.samples_per_second == 4
+    assert math.isnan(Meter(dict).loss)
+
+
+@pytest.mark.parametrize(("platform", "unit"), [("linux", 1024), ("darwin", 1)])
+def test_memory_is_the_peak_where_the_system_does_not_tell_it(monkeypatch, platform, unit):
+    monkeypatch.setattr(figures.Path, "exists", lambda path: False)
+    monkeypatch.setattr(sys, "platform", platform)
+    usage = SimpleNamespace(ru_maxrss=5)
+    monkeypatch.setattr(figures.resource, "getrusage", lambda who: usage)
+    assert memory_bytes() == 5 * unit

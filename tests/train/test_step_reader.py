@@ -1,0 +1,67 @@
+import pytest
+
+from monolith.errors import DeadlineExceededError
+from monolith.train.step_reader import StepReader
+from monolith.util.coordinator import Coordinator
+from tests.train.threads import Call, until, until_waiting
+
+
+def test_without_capacity_the_taker_makes_each_item():
+    numbers = iter(range(2))
+    reader = StepReader(lambda: next(numbers), 0)
+    assert [reader.take(), reader.take()] == [0, 1]
+    with pytest.raises(StopIteration):
+        reader.take()
+
+
+def test_the_thread_is_as_far_ahead_as_it_may_be():
+    numbers = iter(range(10))
+    with Coordinator() as coordinator:
+        reader = StepReader(lambda: next(numbers), 2)
+        reader.start(coordinator)
+        assert reader.take() == 0
+        until(lambda: reader.num_ready == 2)
+        reader.finish()
+        until(lambda: reader.num_ready == 3)
+        assert reader.drain() == [1, 2, 3]
+
+
+def test_capacity_may_change_while_items_are_taken():
+    numbers = iter(range(6))
+    taken = []
+    with Coordinator() as coordinator:
+        reader = StepReader(lambda: next(numbers), 0)
+        reader.start(coordinator)
+        for capacity in (0, 1, 2, 0, 1, 0):
+            reader.set_capacity(capacity)
+            taken.append(reader.take())
+            reader.finish()
+        assert reader.capacity == 0
+    assert taken == list(range(6))
+
+
+def test_a_stop_wakes_who_waits():
+    with Coordinator() as coordinator:
+        stuck = Call(coordinator.wait_for_stop, 60)
+        reader = StepReader(stuck.result, 1)
+        reader.start(coordinator)
+        taker = Call(reader.take)
+        until_waiting(reader)
+        reader.stop()
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(stop_iteration_of(taker))
+
+
+def stop_iteration_of(taker):
+    yield taker.result()
+
+
+def test_a_source_that_gives_nothing_ends_the_wait():
+    with Coordinator() as coordinator:
+        reader = StepReader(lambda: coordinator.wait_for_stop(60), 1, timeout_seconds=0)
+        reader.start(coordinator)
+        with pytest.raises(DeadlineExceededError) as error:
+            reader.take()
+    assert str(error.value) == (
+        "[StepReader.take] expected a batch within 0 s, got none; the source is stuck"
+    )

@@ -1,0 +1,241 @@
+import pytest
+import torch
+
+from monolith.data import Batch
+from monolith.embedding import Adagrad
+from monolith.errors import FailedPreconditionError
+from monolith.nn import Feature, Features
+from monolith.ops import Ragged
+from monolith.optim import Optimizer
+from monolith.train import Hook, Mode, Trainer, TrainSettings
+from tests.train.tasks import Clicks, Losses, StopAfter, clicks, state_of
+
+
+def run(settings=None, task=None, **options):
+    """The trainer of a run, closed, with its state and losses."""
+    losses = Losses()
+    with Trainer(task or Clicks(), settings, hooks=[losses], clock=lambda: 100, **options) as it:
+        it.fit()
+        it.state, it.losses = state_of(it), losses.losses
+    return it
+
+
+def test_a_run_is_the_loop_that_one_would_write():
+    task = Clicks()
+    torch.manual_seed(0)
+    features, model = Features(Clicks.features), task.build()
+    optimizer = Optimizer([features, model], task.optimizer(model))
+    losses = []
+    for batch in task.batches:
+        optimizer.zero_grad()
+        x = torch.cat([features(batch.features).joined, batch.dense["hour"][:, None]], 1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], batch.label)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    trained = run()
+    assert trained.losses == losses
+    assert trained.state[1] == {name: p.tolist() for name, p in model.named_parameters()}
+
+
+def test_sequential_runs_give_the_same_bits():
+    assert run().state == run().state
+
+
+def test_the_seed_is_that_of_the_dense_model():
+    first = run(TrainSettings(seed=1))
+    assert run(TrainSettings(seed=1)).state == first.state
+    assert run(TrainSettings(seed=2)).state != first.state
+
+
+def test_a_run_ends_with_its_data():
+    result = run().result
+    assert (result.ended, result.num_steps, result.num_samples) == ("end of data", 6, 48)
+
+
+def test_a_run_ends_with_its_steps_and_the_next_goes_on():
+    with Trainer(Clicks(), TrainSettings(steps=4)) as trainer:
+        assert (trainer.fit().ended, trainer.run.global_step) == ("steps", 4)
+        assert (trainer.fit().num_steps, trainer.run.global_step) == (4, 8)
+
+
+def test_a_hook_ends_a_run():
+    with Trainer(Clicks()) as trainer:
+        result = trainer.fit(hooks=[StopAfter(2)])
+    assert (result.ended, result.num_steps) == ("stopped", 2)
+
+
+def test_a_run_without_data_has_no_steps():
+    assert run(task=Clicks([])).result.num_steps == 0
+
+
+def test_bf16_computes_the_dense_part_in_less_precision():
+    exact, rough = run().losses, run(TrainSettings(precision="bf16")).losses
+    assert exact != rough
+    assert rough == pytest.approx(exact, abs=0.02)
+
+
+def test_clipping_bounds_one_norm_of_dense_parameters_and_tables():
+    norms = []
+
+    class Norm(Hook):
+        def after_run(self, ctx, results):
+            norms.append(trainer.norm)
+
+    class Watched(Trainer):
+        def clip_gradients(self):
+            super().clip_gradients()
+            groups = self.optimizer.param_groups
+            grads = [p.grad for g in groups for p in g["params"] if p.grad is not None]
+            self.norm = torch.stack([grad.norm() for grad in grads]).norm().item()
+
+    for clip_norm in (None, 0.01):
+        with Watched(Clicks(), TrainSettings(steps=1, clip_norm=clip_norm)) as trainer:
+            trainer.fit(hooks=[Norm()])
+    assert norms[0] > 0.1
+    assert norms[1] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_accumulated_batches_are_one_step_of_their_mean():
+    apart = clicks(4, size=4)
+    joined = [
+        Batch(
+            {
+                name: Ragged.from_lists(
+                    [*a.features[name].to_lists(), *b.features[name].to_lists()]
+                )
+                for name in a.features
+            },
+            {"hour": torch.cat([a.dense["hour"], b.dense["hour"]])},
+            {"click": torch.cat([a.label, b.label])},
+        )
+        for a, b in (apart[:2], apart[2:])
+    ]
+    two = run(TrainSettings(accumulate=2), Clicks(apart))
+    one = run(task=Clicks(joined))
+    assert two.result.num_steps == one.result.num_steps == 2
+    assert two.losses == pytest.approx(one.losses, abs=1e-5)
+    assert len(run(task=Clicks(apart)).losses) == 4
+
+
+def test_the_last_step_accumulates_what_is_left():
+    result = run(TrainSettings(accumulate=4)).result
+    assert (result.num_steps, result.num_samples) == (2, 48)
+
+
+def test_threads_hold_for_the_run_alone():
+    before, inside = torch.get_num_threads(), []
+
+    class Look(Hook):
+        def after_run(self, ctx, results):
+            inside.append(torch.get_num_threads())
+
+    with Trainer(Clicks(), TrainSettings(threads=before + 1)) as trainer:
+        trainer.fit(hooks=[Look()])
+    assert (set(inside), torch.get_num_threads()) == ({before + 1}, before)
+
+
+def test_a_scheduler_of_torch_steps_dense_parameters_and_tables():
+    class Scheduled(Clicks):
+        def schedule(self, optimizer):
+            return torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
+
+    for push in (0, 1):
+        trained = run(TrainSettings(push=push), Scheduled())
+        rates = [group["lr"] for group in trained.optimizer.param_groups]
+        assert rates == pytest.approx([1e-5, 1e-4, 1e-4])
+    assert run(task=Scheduled()).losses[-1] != run().losses[-1]
+
+
+def test_a_table_may_have_a_schedule_of_its_own():
+    class Scheduled(Clicks):
+        features = (
+            Feature("user", dim=4, optimizer=Adagrad(lambda step: 0.1 / (1 + step))),
+            Feature("item", dim=4, optimizer=Adagrad(0.1)),
+        )
+
+    trained, plain = run(task=Scheduled()), run()
+    assert trained.state[0]["user"] != plain.state[0]["user"]
+    assert trained.losses[0] == plain.losses[0]
+
+
+def test_evaluation_trains_nothing_and_reads_missing_ids_as_zeros():
+    task = Clicks(held_out=clicks(2, seed=5))
+    with Trainer(task, TrainSettings(steps=2)) as trainer:
+        trainer.fit()
+        before = state_of(trainer)
+        found = trainer.evaluate()
+        strange = clicks(1)[0]
+        ids = {name: Ragged.from_lists([[10**9]] * 8) for name in strange.features}
+        zeros = Batch(ids, strange.dense, strange.labels)
+        logit = trainer.model(torch.cat([torch.zeros(8, 8), zeros.dense["hour"][:, None]], 1))
+        wanted = torch.nn.functional.binary_cross_entropy_with_logits(logit[:, 0], zeros.label)
+        assert trainer.evaluate([zeros])["loss"] == pytest.approx(wanted.item())
+        assert state_of(trainer) == before
+    assert found["loss"] > 0
+
+
+def test_an_evaluation_needs_a_batch():
+    text = r"^\[Trainer.evaluate\] expected at least one batch, got none$"
+    with Trainer(Clicks()) as trainer, pytest.raises(ValueError, match=text):
+        trainer.evaluate([])
+
+
+def test_predictions_come_without_labels():
+    class Scored(Clicks):
+        def predict(self, model, inputs, batch):
+            return model(torch.cat([inputs.pooled.joined, inputs.dense], 1)).squeeze(1).sigmoid()
+
+    batch = clicks(1)[0]
+    with Trainer(Scored()) as trainer:
+        (found,) = trainer.predict([Batch(batch.features, batch.dense)])
+        assert trainer.model.training
+    assert (found.loss, found.prediction.shape) == (None, (8,))
+    assert not found.prediction.requires_grad
+
+
+def test_predictions_of_a_task_come_from_its_source():
+    with Trainer(Clicks(held_out=clicks(2))) as trainer:
+        assert [len(found.prediction) for found in trainer.predict()] == [8, 8]
+
+
+def test_the_source_is_asked_by_mode():
+    asked = []
+
+    class Asked(Clicks):
+        def source(self, mode):
+            asked.append(mode)
+            return clicks(1)
+
+    with Trainer(Asked()) as trainer:
+        trainer.fit()
+        trainer.evaluate()
+        list(trainer.predict())
+    assert asked == [Mode.TRAIN, Mode.EVAL, Mode.PREDICT]
+
+
+def test_a_closed_trainer_has_closed_its_tables():
+    with Trainer(Clicks()) as trainer:
+        trainer.fit()
+    trainer.close()
+    with pytest.raises(FailedPreconditionError):
+        len(trainer.features.tables["user"])
+
+
+def test_hooks_of_trainer_run_and_task_are_called_in_this_order():
+    called = []
+
+    class Named(Hook):
+        def __init__(self, name):
+            self._name = name
+
+        def begin(self):
+            called.append(self._name)
+
+    class Hooked(Clicks):
+        def hooks(self):
+            return [Named("task")]
+
+    with Trainer(Hooked(), hooks=[Named("trainer")]) as trainer:
+        trainer.fit(hooks=[Named("run")])
+    assert called == ["trainer", "run", "task"]
