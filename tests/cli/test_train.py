@@ -176,3 +176,36 @@ def test_options_of_tables_on_disk_are_refused_for_a_task(monolith, task):
     ran = monolith("inspect", task[0], "--verify")
     assert ran.status == 2
     assert "got a task file" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("model(inputs.pooled['usr'])", "[Embedded] expected a feature (user, item), got 'usr'"),
+        ("model(inputs.dense)", "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ("model(inputs.pooled.joined).foo", "AttributeError: 'Tensor' object has no attribute"),
+    ],
+)
+def test_a_mistake_in_a_task_is_told_with_its_line(monolith, task, wrong, told):
+    path, data = task
+    path.write_text(TASK.replace("model(inputs.pooled.joined)", wrong))
+    ran = monolith("train", path, "--data", data)
+    assert (ran.status, "Traceback" in ran.err) == (1, False)
+    assert f"error: {told}" in ran.err
+    assert f"  {path}, line 28, in loss: logit = {wrong}" in ran.err
+    assert ran.err.endswith(f"the whole traceback: monolith train {path} --traceback\n")
+
+
+def test_the_whole_traceback_is_printed_for_who_wants_it(monolith, task):
+    path, data = task
+    path.write_text(TASK.replace("inputs.pooled.joined", "inputs.dense"))
+    ran = monolith("train", path, "--data", data, "--traceback")
+    assert (ran.status, "Traceback (most recent call last)" in ran.err) == (1, True)
+    assert ran.err.splitlines()[-1].startswith(f"  {path}, line 28, in loss: ")
+
+
+def test_inspect_tells_the_line_of_a_mistake_too(monolith, task):
+    task[0].write_text(TASK.replace("torch.nn.Linear(4, 1)", "torch.nn.Liner(4, 1)"))
+    ran = monolith("inspect", task[0])
+    assert ran.status == 1
+    assert f"  {task[0]}, line 25, in build: " in ran.err

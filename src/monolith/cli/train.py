@@ -8,7 +8,7 @@ from rich.console import Console
 
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.talk import emit_json, fail, say
-from monolith.cli.task_file import load_task_class
+from monolith.cli.task_file import errors_of_task, load_task_class
 from monolith.config import variables
 from monolith.train import (
     EarlyStop,
@@ -50,15 +50,25 @@ def train(
         int, typer.Option(min=0, help="Servers in this process that hold the rows.")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+    with_traceback: Annotated[
+        bool, typer.Option("--traceback", help="Print the whole traceback of an error.")
+    ] = False,
 ) -> None:
     """Train until the data ends, the steps are done, or Ctrl-C."""
+    with errors_of_task(task, with_traceback=with_traceback):
+        _train(task, data or [], settings or [], file, servers, as_json)
+
+
+def _train(
+    task: str, data: list[str], settings: list[str], file: str | None, servers: int, as_json: bool
+) -> None:
     made = load_task_class(task)
-    flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data or ())]
+    flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data)]
     resolved = resolve(
         _schema(made),
         file=file,
         environment=variables(SETTING_PREFIX),
-        flags=[*flags, *(settings or ())],
+        flags=[*flags, *settings],
     )
     say("\n".join([f"task {made.__name__} of {task}", *(f"  {line}" for line in resolved.lines())]))
     how = _train_settings(resolved.value.train)
