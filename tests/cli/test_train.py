@@ -143,6 +143,29 @@ def test_missing_data_is_told_without_a_traceback(monolith, task, tmp_path):
     assert "none.parquet" in ran.err.replace("\n", "")
 
 
+def test_data_that_nobody_named_is_told_with_the_option(monolith, task):
+    ran = monolith("train", task[0])
+    assert ran.status == 1
+    assert "expected a path for mode 'train', got none; the command line takes --data" in ran.err
+
+
+def test_data_without_samples_is_a_failure(monolith, task):
+    path, data = task
+    pq.write_table(pq.read_table(data)[:0], data)
+    ran = monolith("train", path, "--data", data)
+    assert ran.status == 1
+    assert f"error: expected samples to train with, got none (task Clicks, {path})" in ran.err
+
+
+def test_the_batch_of_a_bad_loss_is_kept(monolith, task, monkeypatch):
+    path, data = task
+    monkeypatch.chdir(path.parent)
+    path.write_text(TASK.replace("return loss,", "return loss / 0,"))
+    ran = monolith("train", path, "--data", data)
+    assert "got inf in step 0; nothing was stepped with it, the samples are in kept" in ran.err
+    assert pq.read_table("kept/non_finite_loss_0.parquet").num_rows == 8
+
+
 def test_ctrl_c_finishes_the_step(task):
     path, data = task
     told = TASK.replace("logit = model", 'print("in a step", flush=True)\n        logit = model')

@@ -1,6 +1,7 @@
 """`monolith train`: train the task of a file."""
 
 import dataclasses
+from types import MappingProxyType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -26,7 +27,8 @@ __all__ = ["app", "train"]
 
 app = typer.Typer(add_completion=False)
 
-_LOG_EVERY = 20  # steps; somebody watches
+# Somebody watches; and a batch whose loss is not finite is kept, for the process ends.
+_DEFAULTS = MappingProxyType({"log_every": 20, "keep_dir": "kept"})
 _LINE_SECONDS = 2.0
 
 
@@ -80,6 +82,8 @@ def _train(
             result = trainer.fit(hooks=[_ProgressHook(progress)])
         if result.ended == "interrupted":
             _interrupted(result)
+        if not result.num_steps:
+            fail(f"expected samples to train with, got none (task {made.__name__}, {task})")
         is_evaluated = Mode.EVAL.value in resolved.value.data
         _end(task, result, trainer.evaluate() if is_evaluated else None, as_json)
 
@@ -87,7 +91,7 @@ def _train(
 def _schema(task: type[Task]) -> type[Any]:
     """The task's own settings, and those of the trainer below `train`; an early stop is text."""
     fields = [
-        (each.name, each.type, _LOG_EVERY if each.name == "log_every" else each.default)
+        (each.name, each.type, _DEFAULTS.get(each.name, each.default))
         for each in dataclasses.fields(TrainSettings)
         if each.name != "early_stop"
     ]

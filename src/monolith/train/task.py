@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from monolith.data import Batch
+from monolith.errors import InvalidArgumentError
 from monolith.nn import Feature
 from monolith.observe.learning import Auc, LogLoss
 from monolith.optim import Optimizer
@@ -43,6 +44,19 @@ class TaskSettings:
 
     data: dict[str, str] = field(default_factory=dict)
     batch_size: int = 4096
+
+    def __post_init__(self) -> None:
+        self.data = _Paths(self.data)
+
+
+class _Paths(dict[str, str]):
+    """Says what is missing."""
+
+    def __missing__(self, mode: str) -> str:
+        raise InvalidArgumentError(
+            f"[TaskSettings.data] expected a path for mode {str(mode)!r}, got "
+            f"{', '.join(self) or 'none'}; the command line takes --data {mode}=PATH"
+        )
 
 
 class Task(ABC):
