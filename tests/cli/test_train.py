@@ -166,6 +166,34 @@ def test_the_batch_of_a_bad_loss_is_kept(monolith, task, monkeypatch):
     assert pq.read_table("kept/non_finite_loss_0.parquet").num_rows == 8
 
 
+def test_missing_data_of_the_evaluation_is_told_before_the_run(monolith, task):
+    path, data = task
+    flags = ("--data", data, "--data", "eval=none.parquet", "--set", "train.steps=2")
+    ran = monolith("train", path, *flags)
+    assert ran.status == 1
+    assert "none.parquet" in ran.err
+    assert "step 2/2" not in ran.err
+
+
+def test_evaluations_during_the_run_are_told(monolith, task):
+    path, data = task
+    flags = ("--data", data, "--data", f"eval={data}", "--set", "train.steps=4")
+    ran = monolith("train", path, *flags, "--set", "train.eval_every=2", "--json")
+    assert "eval at step 2: loss" in ran.err
+    assert list(json.loads(ran.out.splitlines()[-1])["evaluations"]) == ["2", "4"]
+
+
+def test_a_reader_of_stdout_that_has_enough_ends_the_run_without_a_word(task):
+    path, data = task
+    command = [sys.executable, "-m", "monolith.cli.main", "train", str(path), "--data", str(data)]
+    command += ["--set", "train.steps=2", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
+        it.stdout.close()
+        err = it.stderr.read()
+    assert it.returncode == 1
+    assert "Broken pipe" not in err
+
+
 def test_ctrl_c_finishes_the_step(task):
     path, data = task
     told = TASK.replace("logit = model", 'print("in a step", flush=True)\n        logit = model')
@@ -216,15 +244,15 @@ def test_a_mistake_in_a_task_is_told_with_its_line(monolith, task, wrong, told):
     assert (ran.status, "Traceback" in ran.err) == (1, False)
     assert f"error: {told}" in ran.err
     assert f"  {path}, line 28, in loss: logit = {wrong}" in ran.err
-    assert ran.err.endswith(f"the whole traceback: monolith train {path} --traceback\n")
+    assert ran.err.endswith("  all of it: monolith --traceback train ...\n")
 
 
 def test_the_whole_traceback_is_printed_for_who_wants_it(monolith, task):
     path, data = task
     path.write_text(TASK.replace("inputs.pooled.joined", "inputs.dense"))
-    ran = monolith("train", path, "--data", data, "--traceback")
+    ran = monolith("--traceback", "train", path, "--data", data)
     assert (ran.status, "Traceback (most recent call last)" in ran.err) == (1, True)
-    assert ran.err.splitlines()[-1].startswith(f"  {path}, line 28, in loss: ")
+    assert "error: RuntimeError: mat1" in ran.err
 
 
 def test_inspect_tells_the_line_of_a_mistake_too(monolith, task):

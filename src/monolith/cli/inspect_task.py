@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from monolith.cli.talk import emit_json, emit_table, say
-from monolith.cli.task_file import errors_of_task, load_task_class
+from monolith.cli.task_file import load_task_class
 from monolith.embedding.config import segments_of
 from monolith.nn import Feature
 from monolith.nn.feature import table_configs
@@ -20,11 +20,10 @@ def inspect_task(place: str, as_json: bool) -> None:
         place: as `load_task_class` takes it.
         as_json: one line of JSON instead of tables.
     """
-    with errors_of_task(place):
-        task = load_task_class(place)()
-        features = [_feature_row(task, feature) for feature in task.features]
-        num_parameters = sum(parameter.numel() for parameter in task.build().parameters())
+    task = load_task_class(place)()
+    features = [_feature_row(task, feature) for feature in task.features]
     settings = {each.name: getattr(task.settings, each.name) for each in _settings(task)}
+    num_parameters = sum(parameter.numel() for parameter in task.build().parameters())
     labels = [task.label] if isinstance(task.label, str) else list(task.label)
     if as_json:
         emit_json(

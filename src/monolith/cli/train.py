@@ -1,6 +1,7 @@
 """`monolith train`: train the task of a file."""
 
 import dataclasses
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, NoReturn
 
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.talk import emit_json, fail, say
-from monolith.cli.task_file import errors_of_task, load_task_class
+from monolith.cli.task_file import load_task_class
 from monolith.config import variables
 from monolith.train import (
     EarlyStop,
@@ -52,29 +53,22 @@ def train(
         int, typer.Option(min=0, help="Servers in this process that hold the rows.")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
-    with_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Print the whole traceback of an error.")
-    ] = False,
 ) -> None:
     """Train until the data ends, the steps are done, or Ctrl-C."""
-    with errors_of_task(task, with_traceback=with_traceback):
-        _train(task, data or [], settings or [], file, servers, as_json)
-
-
-def _train(
-    task: str, data: list[str], settings: list[str], file: str | None, servers: int, as_json: bool
-) -> None:
     made = load_task_class(task)
-    flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data)]
+    flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data or ())]
     resolved = resolve(
         _schema(made),
         file=file,
         environment=variables(SETTING_PREFIX),
-        flags=[*flags, *settings],
+        flags=[*flags, *(settings or ())],
     )
     say("\n".join([f"task {made.__name__} of {task}", *(f"  {line}" for line in resolved.lines())]))
     how = _train_settings(resolved.value.train)
     with Trainer(made(resolved.value), how, servers or None) as trainer:
+        # Before the run: what is wrong with it is better known now.
+        is_evaluated = Mode.EVAL.value in resolved.value.data
+        held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None
         console = Console(stderr=True)
         with TrainProgress(
             console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
@@ -84,8 +78,8 @@ def _train(
             _interrupted(result)
         if not result.num_steps:
             fail(f"expected samples to train with, got none (task {made.__name__}, {task})")
-        is_evaluated = Mode.EVAL.value in resolved.value.data
-        _end(task, result, trainer.evaluate() if is_evaluated else None, as_json)
+        scores = None if held_out is None else trainer.evaluate(held_out)
+        _end(task, result, scores, as_json)
 
 
 def _schema(task: type[Task]) -> type[Any]:
@@ -134,6 +128,10 @@ def _interrupted(result: FitResult) -> NoReturn:
     )
 
 
+def _scores(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+
+
 def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool) -> None:
     """Say what happened, and what to do next."""
     rate = result.num_samples / result.seconds if result.seconds else 0.0
@@ -145,6 +143,7 @@ def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_jso
                 "num_samples": result.num_samples,
                 "seconds": result.seconds,
                 "figures": dataclasses.asdict(result.figures),
+                "evaluations": result.evaluations,
                 "eval": held_out,
             }
         )
@@ -153,8 +152,10 @@ def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_jso
         f"({rate:,.0f} samples/s); ended: {result.ended}",
         f"last: {', '.join(words_of(result.figures)[1:])}",
     ]
+    for step, found in result.evaluations.items():
+        lines.append(f"eval at step {step:,}: {_scores(found)}")
     if held_out is not None:
-        lines.append("eval: " + ", ".join(f"{name} {v:.4f}" for name, v in held_out.items()))
+        lines.append(f"eval: {_scores(held_out)}")
         lines.append(f"next: monolith train {task} --help")
     else:
         lines.append(f"next: monolith train {task} --data eval=PATH, to score samples held out")
