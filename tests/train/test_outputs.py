@@ -3,6 +3,8 @@ import re
 import pytest
 import torch
 
+from monolith.data import Batch
+from monolith.errors import InvalidArgumentError
 from monolith.train import Trainer
 from tests.train.tasks import Clicks, clicks
 
@@ -40,3 +42,28 @@ def test_a_loss_without_a_gradient_is_refused_in_training_alone():
         with pytest.raises(ValueError, match=r"^\[Task.loss\] expected a loss with a gradient, got"):
             trainer.fit()
         assert trainer.evaluate()["loss"] == 1.0
+
+
+def test_a_stop_iteration_of_a_loss_does_not_pass_for_the_end_of_the_data():
+    class Stopping(Clicks):
+        def loss(self, model, inputs, batch):
+            return next(iter([]))
+
+    with Trainer(Stopping()) as trainer, pytest.raises(RuntimeError, match="got StopIteration"):
+        trainer.fit()
+
+
+def test_a_prediction_that_needs_a_label_says_how_to_do_without():
+    without = [Batch(each.features, each.dense) for each in clicks(1)]
+    text = r"^\[Task.predict\] expected label click in the batch, .* override predict\(model"
+    with Trainer(Clicks()) as trainer, pytest.raises(InvalidArgumentError, match=text):
+        next(trainer.predict(without))
+
+
+def test_another_error_of_a_prediction_stays_as_it_is():
+    class Wrong(Clicks):
+        def loss(self, model, inputs, batch):
+            raise ValueError("wrong")
+
+    with Trainer(Wrong()) as trainer, pytest.raises(ValueError, match=r"^wrong$"):
+        next(trainer.predict(clicks(1)))

@@ -1,23 +1,42 @@
 """What a task's `loss` gives back, checked."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-__all__ = ["checked_outputs"]
+from monolith.data import Batch
+from monolith.train.inputs import Inputs
+
+if TYPE_CHECKING:
+    from monolith.train.trainer import Trainer
+
+__all__ = ["outputs_of"]
 
 
-def checked_outputs(given: Any, *, is_training: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and prediction, if they are what `Task.loss` promises.
+def outputs_of(
+    trainer: "Trainer", inputs: Inputs, batch: Batch, *, is_training: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss and prediction of a batch, if they are what `Task.loss` promises.
 
     Args:
-        given: what it returned.
+        trainer: has task and model.
+        inputs: of the batch.
+        batch: with labels.
         is_training: the loss needs a gradient.
 
     Raises:
-        TypeError: it is no pair of tensors.
+        TypeError: `Task.loss` gives no pair of tensors.
         ValueError: the loss is not one number or has no gradient, or the prediction has no rows.
+        RuntimeError: `Task.loss` raised StopIteration, which would end the run like its data.
     """
+    try:
+        given = trainer.task.loss(trainer.model, inputs, batch)
+    except StopIteration as error:
+        raise RuntimeError("[Task.loss] expected a loss, got StopIteration") from error
+    return _checked(given, is_training)
+
+
+def _checked(given: Any, is_training: bool) -> tuple[torch.Tensor, torch.Tensor]:
     is_pair = isinstance(given, tuple | list) and len(given) == 2
     if not is_pair or not all(isinstance(each, torch.Tensor) for each in given):
         got = f"({', '.join(type(each).__name__ for each in given)})" if is_pair else _kind(given)

@@ -125,8 +125,22 @@ class Task(ABC):
         """
 
     def predict(self, model: torch.nn.Module, inputs: Inputs, batch: Batch) -> torch.Tensor:
-        """The prediction alone; that of `loss` unless overridden, which then needs labels."""
-        return self.loss(model, inputs, batch)[1]
+        """The prediction alone; that of `loss` unless overridden, which then needs labels.
+
+        Raises:
+            InvalidArgumentError: `loss` asked for a label that the batch has not.
+        """
+        try:
+            return self.loss(model, inputs, batch)[1]
+        except (KeyError, ValueError) as error:
+            labels = [self.label] if isinstance(self.label, str) else self.label
+            missing = [name for name in labels if name not in batch.labels]
+            if not missing:
+                raise
+            raise InvalidArgumentError(
+                f"[Task.predict] expected label {', '.join(missing)} in the batch, for a "
+                "prediction is that of loss, got none; override predict(model, inputs, batch)"
+            ) from error
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
         """Of the dense model; Adam unless overridden. None where there is nothing to train."""
