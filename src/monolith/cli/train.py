@@ -1,6 +1,8 @@
 """`monolith train`: train the task of a file."""
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -26,7 +28,8 @@ __all__ = ["app", "train"]
 
 app = typer.Typer(add_completion=False)
 
-_LOG_EVERY = 20  # steps; somebody watches
+# Somebody watches; and a batch whose loss is not finite is kept, for the process ends.
+_DEFAULTS = MappingProxyType({"log_every": 20, "keep_dir": "kept"})
 _LINE_SECONDS = 2.0
 
 
@@ -63,6 +66,9 @@ def train(
     say("\n".join([f"task {made.__name__} of {task}", *(f"  {line}" for line in resolved.lines())]))
     how = _train_settings(resolved.value.train)
     with Trainer(made(resolved.value), how, servers or None) as trainer:
+        # Before the run: what is wrong with it is better known now.
+        is_evaluated = Mode.EVAL.value in resolved.value.data
+        held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None
         console = Console(stderr=True)
         with TrainProgress(
             console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
@@ -70,14 +76,16 @@ def train(
             result = trainer.fit(hooks=[_ProgressHook(progress)])
         if result.ended == "interrupted":
             _interrupted(result)
-        is_evaluated = Mode.EVAL.value in resolved.value.data
-        _end(task, result, trainer.evaluate() if is_evaluated else None, as_json)
+        if not result.num_steps:
+            fail(f"expected samples to train with, got none (task {made.__name__}, {task})")
+        scores = None if held_out is None else trainer.evaluate(held_out)
+        _end(task, result, scores, as_json)
 
 
 def _schema(task: type[Task]) -> type[Any]:
     """The task's own settings, and those of the trainer below `train`; an early stop is text."""
     fields = [
-        (each.name, each.type, _LOG_EVERY if each.name == "log_every" else each.default)
+        (each.name, each.type, _DEFAULTS.get(each.name, each.default))
         for each in dataclasses.fields(TrainSettings)
         if each.name != "early_stop"
     ]
@@ -120,6 +128,10 @@ def _interrupted(result: FitResult) -> NoReturn:
     )
 
 
+def _scores(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+
+
 def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool) -> None:
     """Say what happened, and what to do next."""
     rate = result.num_samples / result.seconds if result.seconds else 0.0
@@ -131,6 +143,7 @@ def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_jso
                 "num_samples": result.num_samples,
                 "seconds": result.seconds,
                 "figures": dataclasses.asdict(result.figures),
+                "evaluations": result.evaluations,
                 "eval": held_out,
             }
         )
@@ -139,8 +152,10 @@ def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_jso
         f"({rate:,.0f} samples/s); ended: {result.ended}",
         f"last: {', '.join(words_of(result.figures)[1:])}",
     ]
+    for step, found in result.evaluations.items():
+        lines.append(f"eval at step {step:,}: {_scores(found)}")
     if held_out is not None:
-        lines.append("eval: " + ", ".join(f"{name} {v:.4f}" for name, v in held_out.items()))
+        lines.append(f"eval: {_scores(held_out)}")
         lines.append(f"next: monolith train {task} --help")
     else:
         lines.append(f"next: monolith train {task} --data eval=PATH, to score samples held out")

@@ -8,6 +8,7 @@ import torch
 from monolith.data import Batch
 from monolith.train.inputs import Inputs
 from monolith.train.kept_batch import loss_error
+from monolith.train.outputs import outputs_of
 from monolith.train.step_reader import StepReader
 from monolith.train.updates import Updates
 
@@ -87,7 +88,7 @@ class TrainLoop:
         parts = []
         for batch, inputs in work.parts:
             with trainer.precision():
-                loss, prediction = trainer.task.loss(trainer.model, inputs, batch)  # dense model
+                loss, prediction = outputs_of(trainer, inputs, batch, is_training=True)  # model
             parts.append(BatchOutput(batch, self._number(loss, batch), prediction.detach()))
             updates.wait()  # of the tables by the step before, which may run beside the model
             mean = loss / len(work.parts) if len(work.parts) > 1 else loss

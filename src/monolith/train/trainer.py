@@ -18,6 +18,7 @@ from monolith.train.fit import Fit, FitResult
 from monolith.train.hosting import host_parameters, table_maker
 from monolith.train.inputs import Inputs, dense_matrix
 from monolith.train.loop import BatchOutput
+from monolith.train.outputs import outputs_of
 from monolith.train.settings import TrainSettings
 from monolith.train.step_clock import StepClock
 from monolith.train.task import Mode, Task
@@ -151,7 +152,7 @@ class Trainer:
             batch = self.columns.bind(batch)
             with self._no_training():
                 inputs = self.inputs(batch, is_training=False)
-                loss, prediction = self.task.loss(self.model, inputs, batch)
+                loss, prediction = outputs_of(self, inputs, batch, is_training=False)
             meter.add(loss.item(), prediction, self.label_of(batch), batch.weight)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
