@@ -8,7 +8,7 @@ from monolith.embedding import LocalServers
 from monolith.embedding.disk import folder as folder_module
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
 from monolith.nn import Feature
-from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings
+from monolith.train import CheckpointHook, EarlyStop, Hook, Trainer, TrainSettings
 from tests.train.tasks import Clicks, Counting, StopAfter, clicks, counted, state_of
 
 
@@ -187,6 +187,31 @@ def test_random_numbers_and_the_clock_go_on(tmp_path):
         trainer.restore(tmp_path)
         assert torch.rand(3).tolist() == expected
         assert trainer.clock() == 50
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.1])
+def test_an_early_stop_goes_on_counting(tmp_path, value):
+    rule = EarlyStop("loss", patience=3)
+    settings = TrainSettings(eval_every=1, early_stop=rule, checkpoint_dir=str(tmp_path))
+    for hooks, num_steps in (([StopAfter(3)], 3), ([], 1)):
+        with Trainer(Counting(9), settings) as trainer:
+            trainer.evaluate = lambda: {"loss": value}
+            if not hooks:
+                trainer.restore(tmp_path)
+            assert trainer.fit(hooks=hooks).num_steps == num_steps
+
+
+def test_a_state_that_cannot_be_saved_is_told_before_the_run(tmp_path):
+    class Odd(Clicks):
+        def schedule(self, optimizer):
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+            schedule.odd = object()
+            return schedule
+
+    with Trainer(Odd(), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        with pytest.raises(TypeError, match=r"got object \(scheduler/odd\)"):
+            trainer.fit()
+        assert trainer.run.global_step == 0
 
 
 def test_a_directory_without_checkpoints_is_refused(tmp_path):

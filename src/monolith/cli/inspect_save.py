@@ -62,7 +62,7 @@ def inspect_tables(save: Save, where: str, options: SaveOptions) -> None:
         for table in tables:
             slots = {str(slot): count for slot, count in list(table.slots.items())[:_NUM_SLOTS]}
             emit_json({**asdict(table), "slots": slots, "num_slots": len(table.slots)})
-    else:
+    elif tables:
         _show_tables(tables)
     rows = sum(table.num_rows for table in tables)
     state = "every byte is as it was written" if options.with_verify else "next: --verify, --key K"

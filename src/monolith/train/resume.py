@@ -70,9 +70,14 @@ class CheckpointHook(NoFirstSaveCheckpointSaverHook):
         self._keep = keep
 
     def attach(self, trainer: "Trainer") -> None:
-        """Save this trainer from now on; `fit` calls it."""
+        """Save this trainer from now on; `fit` calls it.
+
+        Raises:
+            TypeError: a state cannot be saved, for example that of a scheduler.
+        """
         self._saver = _saver(trainer, self._directory, self._keep, self._directory)
         self._listeners = [_Parts(trainer, self._saver)]
+        self._saver.builder.gather()  # what cannot be saved is told now, not after hours
 
 
 def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: int) -> str:

@@ -31,12 +31,16 @@ class RunState:
     Attributes:
         first: the global step at which the `fit` began; `TrainSettings.steps` counts from there.
         position: of its source, behind the last batch that was trained; None: nobody knows.
+        best: figure of its evaluations that an early stop looks at; None before the first.
+        num_worse: evaluations since then.
     """
 
     def __init__(self, run: Run, clock: StepClock) -> None:
         self._run, self._clock = run, clock
         self.first = 0
         self.position: Any = None
+        self.best: float | None = None
+        self.num_worse = 0
         self._is_restored = False
 
     @property
@@ -48,7 +52,7 @@ class RunState:
         """Iterate over the source of a `fit`; after a restore, behind the last batch trained."""
         is_restored, self._is_restored = self._is_restored, False
         if not is_restored:
-            self.first = self.step
+            self.first, self.best, self.num_worse = self.step, None, 0
         elif self.position is not None and hasattr(source, "resume"):
             resumed: Iterator[Batch] = source.resume(self.position)
             return resumed
@@ -66,6 +70,8 @@ class RunState:
             "step": self.step,
             "first": self.first,
             "position": self.position,
+            "best": None if self.best is None else float(self.best).hex(),  # JSON has no NaN
+            "num_worse": self.num_worse,
             "clock": self._clock.state_dict(),
             "random": torch.get_rng_state(),
         }
@@ -74,6 +80,8 @@ class RunState:
         """Let the next `fit` go on with the one that was saved."""
         self._run.global_step = state["step"]
         self.first, self.position = state["first"], state["position"]
+        self.best = None if state["best"] is None else float.fromhex(state["best"])
+        self.num_worse = state["num_worse"]
         self._clock.load_state_dict(state["clock"])
         torch.set_rng_state(state["random"])
         self._is_restored = True
