@@ -4,9 +4,9 @@ import shlex
 import sys
 from dataclasses import dataclass
 
-from monolith.checkpoint import locate_checkpoint
-from monolith.cli.talk import fail, say
-from monolith.train import FitResult, Trainer
+from monolith.checkpoint import Checkpoint, locate_checkpoint
+from monolith.cli.talk import fail
+from monolith.train import FitResult
 
 __all__ = ["Beginning"]
 
@@ -27,16 +27,18 @@ class Beginning:
     is_resumed: bool
     with_fallback: bool
 
-    def check(self) -> None:
-        """Refuse options that do not fit each other or the directory, before a model is built."""
+    def check(self) -> Checkpoint | None:
+        """Refuse options that do not fit each other or the directory, before a model is built.
+
+        Returns:
+            The checkpoint to go on with, if the run is resumed.
+        """
         if (self.is_resumed or self.with_fallback) and self.directory is None:
             option = _RESUME if self.is_resumed else "--fallback"
             fail(f"expected --checkpoints DIR with {option}, got none", status=2)
         if self.with_fallback and not self.is_resumed:
             fail("expected --resume with --fallback, got none", status=2)
-        if self.directory is None:
-            return
-        found = locate_checkpoint(self.directory, fallback=self.with_fallback)
+        found = self._newest(fallback=self.with_fallback)
         if self.is_resumed and found is None:
             fail(f"expected a checkpoint in {self.directory}, got none; leave {_RESUME} out")
         if not self.is_resumed and found is not None:
@@ -44,26 +46,24 @@ class Beginning:
                 f"expected a folder without checkpoints, got {found.prefix} (step {found.step}); "
                 f"go on with it: {_RESUME}, or begin anew in another folder: --checkpoints DIR"
             )
+        return found
 
-    def restore(self, trainer: Trainer) -> None:
-        """Give the trainer its checkpoint, if it goes on with one."""
-        if self.is_resumed and self.directory is not None:
-            checkpoint = trainer.restore(self.directory, fallback=self.with_fallback)
-            say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
+    def _newest(self, *, fallback: bool = False) -> Checkpoint | None:
+        if self.directory is None:
+            return None
+        return locate_checkpoint(self.directory, fallback=fallback)
 
     def words_of_end(self) -> str:
         """Where the newest checkpoint is."""
-        found = None if self.directory is None else locate_checkpoint(self.directory)
-        return (
-            "nothing was saved"
-            if found is None
-            else f"step {found.step or 0:,} is saved at {found.prefix}"
-        )
+        found = self._newest()
+        if found is None:
+            return "nothing was saved"
+        return f"step {found.step or 0:,} is saved at {found.prefix}"
 
     def words_of_stop(self, result: FitResult) -> str:
         """What happened at Ctrl-C, and the command that goes on."""
         end = self.words_of_end()
-        if self.directory is not None:
+        if self._newest() is not None:
             given = [word for word in sys.argv[1:] if word != _RESUME]
             end += f"\nto go on: {shlex.join(['monolith', *given, _RESUME])}"
         return f"interrupted after step {result.figures.step:,}, which was finished; {end}"

@@ -80,9 +80,11 @@ def train(
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = Beginning(how.checkpoint_dir, resume, fallback)
-    begin.check()
+    checkpoint = begin.check()
     with Trainer(made(resolved.value), how, servers or None) as trainer:
-        begin.restore(trainer)
+        if checkpoint is not None:
+            trainer.restore(checkpoint.prefix)
+            say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
         console = Console(stderr=True)
         with TrainProgress(
             console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
