@@ -1,3 +1,5 @@
+import shutil
+
 import pyarrow as pa
 import pytest
 import torch
@@ -310,3 +312,24 @@ def test_a_run_goes_on_after_a_save_that_failed_if_asked(tmp_path, full_disk, ca
     assert names(tmp_path) == ["2"]
     assert open_checkpoint(f"{tmp_path}/model.ckpt-2").verify() > 0
     assert "the checkpoint of step 6 is not saved; the run goes on" in caplog.text
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_folder_that_vanishes_does_not_end_the_run_if_asked(tmp_path, is_file):
+    folder = tmp_path / "run"
+    settings = TrainSettings(checkpoint_dir=str(folder), save_every=2, ignore_save_errors=True)
+
+    def vanish():
+        shutil.rmtree(folder)
+        folder.write_text("") if is_file else None
+
+    with Trainer(Counting(6), settings) as trainer:
+        assert trainer.fit(hooks=[Fill(vanish, 4)]).num_steps == 6
+    assert folder.is_file() if is_file else names(folder) == ["4", "6"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_run():
+    with Trainer(Counting(), TrainSettings(checkpoint_dir="/proc/self/x")) as trainer:
+        with pytest.raises(OpError, match=r"expected to make /proc/self/x, got"):
+            trainer.fit()
+        assert trainer.run.global_step == 0

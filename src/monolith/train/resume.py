@@ -76,7 +76,7 @@ class CheckpointHook(NoFirstSaveCheckpointSaverHook):
             TypeError: a state cannot be saved, for example that of a scheduler.
         """
         self._saver = _saver(trainer, self._directory, self._keep, self._directory)
-        self._listeners = [_Parts(trainer, self._saver)]
+        self._listeners = [_Parts(trainer, self._saver, self._directory)]
         self._saver.builder.gather()  # what cannot be saved is told now, not after hours
 
 
@@ -90,10 +90,9 @@ def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: 
         OpError: it cannot be written; older checkpoints are as they were.
     """
     path = os.fspath(directory)
-    make_folder(path)
     has_exempt = exists(posixpath.join(path, MONOLITH_STATE_FILE))
     saver = _saver(trainer, path, keep, path if has_exempt else None)
-    parts = _Parts(trainer, saver)
+    parts = _Parts(trainer, saver, path)
     parts.before_save(trainer.run, trainer.state.step)
     prefix = saver.save(
         trainer.run, posixpath.join(path, BASE_NAME), trainer.state.step, tables=parts.tables
@@ -133,8 +132,8 @@ def restore_trainer(
 class _Parts(SaverListener):
     """Before a save: no update is under way, and the saver knows the tensors of this moment."""
 
-    def __init__(self, trainer: "Trainer", saver: PartialRecoverySaver) -> None:
-        self._trainer, self._saver = trainer, saver
+    def __init__(self, trainer: "Trainer", saver: PartialRecoverySaver, directory: str) -> None:
+        self._trainer, self._saver, self._directory = trainer, saver, directory
 
     @property
     def tables(self) -> Sequence[TableVerbs]:
@@ -143,6 +142,7 @@ class _Parts(SaverListener):
 
     def before_save(self, run: Run, global_step: int) -> None:
         """Called on the thread of the run, between two steps."""
+        make_folder(self._directory)  # it may have vanished
         self._trainer.finish_updates()
         self._saver.build(_items(self._trainer))  # a model may have put others in their place
 
