@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from monolith.cli.beginning import Beginning
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.talk import emit_json, fail, say
 from monolith.cli.task_file import load_task_class
@@ -41,22 +42,36 @@ _LINE_SECONDS = 2.0
 def train(
     task: Annotated[str, typer.Argument(help="ranker.py, or ranker.py:Ranker.")],
     data: Annotated[
-        list[str] | None, typer.Option(help="train=PATH, eval=PATH; PATH is train=PATH.")
+        list[str] | None, typer.Option(metavar="PATH", help="Of samples; eval=PATH: held out.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="batch_size=1024, train.steps=100, ...")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Such as batch_size=512.")
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--settings", help="A .toml or .json file of settings.")
+        str | None,
+        typer.Option("--settings", metavar="FILE", help="A .toml or .json file of settings."),
     ] = None,
     servers: Annotated[
-        int, typer.Option(min=0, help="Servers in this process that hold the rows.")
+        int,
+        typer.Option(min=0, metavar="N", show_default=False, help="Servers that hold the rows."),
     ] = 0,
+    checkpoints: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where checkpoints go.")
+    ] = None,
+    save_every: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Steps between two of them.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the checkpoints.")] = False,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="With --resume: leave damaged ones out.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Train until the data ends, the steps are done, or Ctrl-C."""
     made = load_task_class(task)
     flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data or ())]
+    flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
+    flags += [] if save_every is None else [f"train.save_every={save_every}"]
     resolved = resolve(
         _schema(made),
         file=file,
@@ -65,21 +80,29 @@ def train(
     )
     say("\n".join([f"task {made.__name__} of {task}", *(f"  {line}" for line in resolved.lines())]))
     how = _train_settings(resolved.value.train)
+    if checkpoints is not None and how.checkpoint_dir is None:
+        fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
+    begin = Beginning(how.checkpoint_dir, resume, fallback)
+    checkpoint = begin.check()
     with Trainer(made(resolved.value), how, servers or None) as trainer:
         # Before the run: what is wrong with it is better known now.
         is_evaluated = Mode.EVAL.value in resolved.value.data
         held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None
+        if checkpoint is not None:
+            trainer.restore(checkpoint.prefix)
+            say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
         console = Console(stderr=True)
         with TrainProgress(
             console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
         ) as progress:
             result = trainer.fit(hooks=[_ProgressHook(progress)])
         if result.ended == "interrupted":
-            _interrupted(result)
-        if not result.num_steps:
+            fail(begin.words_of_stop(result), status=130)
+        if not result.num_steps and checkpoint is None:
             fail(f"expected samples to train with, got none (task {made.__name__}, {task})")
-        scores = None if held_out is None else trainer.evaluate(held_out)
-        _end(task, result, scores, as_json)
+        _end(task, result, None if held_out is None else trainer.evaluate(held_out), as_json)
+        if how.checkpoint_dir is not None:
+            say(f"{begin.words_of_end()}; next: monolith inspect {how.checkpoint_dir}")
 
 
 def _schema(task: type[Task]) -> type[Any]:
@@ -119,13 +142,6 @@ class _ProgressHook(ReportHook):
     def report(self, figures: Figures) -> None:
         """Show the figures."""
         self._progress.update(figures)
-
-
-def _interrupted(result: FitResult) -> NoReturn:
-    fail(
-        f"interrupted after step {result.figures.step:,}, which was finished; nothing was saved",
-        status=130,
-    )
 
 
 def _scores(found: Mapping[str, float]) -> str:

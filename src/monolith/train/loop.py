@@ -1,7 +1,7 @@
 """One step of training, with every stage by its name."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -19,10 +19,11 @@ __all__ = ["BatchOutput", "Part", "StepOutput", "TrainLoop", "Work"]
 
 
 class Part(NamedTuple):
-    """A batch of a step, and what was looked up for it."""
+    """A batch of a step, what was looked up for it, and where the source is behind it."""
 
     batch: Batch
     inputs: Inputs
+    position: Any
 
 
 class Work(NamedTuple):
@@ -86,7 +87,7 @@ class TrainLoop:
         trainer, updates = self._trainer, self._updates
         work = self._reader.take()  # samples; their ids; one lookup of all tables, pooled
         parts = []
-        for batch, inputs in work.parts:
+        for batch, inputs, _ in work.parts:
             with trainer.precision():
                 loss, prediction = outputs_of(trainer, inputs, batch, is_training=True)  # model
             parts.append(BatchOutput(batch, self._number(loss, batch), prediction.detach()))
@@ -99,6 +100,7 @@ class TrainLoop:
         trainer.step_with(updates)
         trainer.step_schedule()
         trainer.run.global_step = (trainer.run.global_step or 0) + 1
+        trainer.state.position = work.parts[-1].position
         staleness, self._num_steps = self._num_steps - work.version, self._num_steps + 1
         self._reader.finish()
         return StepOutput(parts, staleness)
