@@ -6,11 +6,12 @@ import torch
 
 from monolith.checkpoint import dense as dense_module
 from monolith.checkpoint import open_checkpoint, remove_checkpoint, save_checkpoint, take_cut
-from monolith.embedding import Segment, ShardedTable, TableConfig
+from monolith.embedding import Expiry, Segment, ShardedTable, TableConfig
 from monolith.embedding.disk import table_files
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from tests.checkpoint.cases import (
     ITEM,
+    NOW,
     USER,
     assert_same_tensors,
     dense_tensors,
@@ -302,3 +303,13 @@ def test_the_times_of_equal_checkpoints_are_all_that_differs(tmp_path):
         manifests.append(manifest_of(tmp_path / name))
     assert [manifest.pop("times")["saved"] for manifest in manifests] == [1.0, 2.0]
     assert manifests[0] == manifests[1]
+
+
+@pytest.mark.parametrize(("with_expired", "num_rows"), [(False, 1), (True, 3)])
+def test_rows_that_have_expired_are_saved_if_asked(tmp_path, with_expired, num_rows):
+    table = make(TableConfig("user", Segment(1), expiry=Expiry(1)))
+    table.assign(torch.tensor([1, 2]), torch.ones(2, 1), now=NOW - 86_400)
+    table.assign(torch.tensor([3]), torch.ones(1, 1), now=NOW)
+    with take_cut(tables=table, with_expired=with_expired) as cut:
+        save_checkpoint(tmp_path / "c", cut)
+    assert len(open_checkpoint(tmp_path / "c").load_tables()["user"]) == num_rows

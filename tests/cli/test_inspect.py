@@ -121,7 +121,7 @@ def test_what_is_no_save_is_refused_with_what_was_found(inspect, save, name, got
     path = save.parent / name
     ran = inspect(path)
     assert ran.status == 1
-    assert f"expected a folder of save_tables, with manifest.json, got {got} '{path}'" in ran.err
+    assert f"or a folder of save_tables, with manifest.json, got {got} '{path}'" in ran.err
 
 
 def test_a_path_of_another_file_system_is_told_when_it_is_read(inspect):
@@ -137,7 +137,7 @@ def test_a_local_path_may_have_a_scheme(inspect, save):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--key", "5", "--verify"), "expected --key or --verify, got both"),
+        (("--key", "5", "--verify"), "--diff and --verify, got --key and --verify"),
         (("--key", str(1 << 64)), f"expected --key of 64 bits, got {1 << 64}"),
         (("--key", "x"), "valid int"),
     ],

@@ -143,6 +143,57 @@ def test_missing_data_is_told_without_a_traceback(monolith, task, tmp_path):
     assert "none.parquet" in ran.err.replace("\n", "")
 
 
+def test_data_that_nobody_named_is_told_with_the_option(monolith, task):
+    ran = monolith("train", task[0])
+    assert ran.status == 1
+    assert "expected a path for mode 'train', got none; the command line takes --data" in ran.err
+
+
+def test_data_without_samples_is_a_failure(monolith, task):
+    path, data = task
+    pq.write_table(pq.read_table(data)[:0], data)
+    ran = monolith("train", path, "--data", data)
+    assert ran.status == 1
+    assert f"error: expected samples to train with, got none (task Clicks, {path})" in ran.err
+
+
+def test_the_batch_of_a_bad_loss_is_kept(monolith, task, monkeypatch):
+    path, data = task
+    monkeypatch.chdir(path.parent)
+    path.write_text(TASK.replace("return loss,", "return loss / 0,"))
+    ran = monolith("train", path, "--data", data)
+    assert "got inf in step 0; nothing was stepped with it, the samples are in kept" in ran.err
+    assert pq.read_table("kept/non_finite_loss_0.parquet").num_rows == 8
+
+
+def test_missing_data_of_the_evaluation_is_told_before_the_run(monolith, task):
+    path, data = task
+    flags = ("--data", data, "--data", "eval=none.parquet", "--set", "train.steps=2")
+    ran = monolith("train", path, *flags)
+    assert ran.status == 1
+    assert "none.parquet" in ran.err
+    assert "step 2/2" not in ran.err
+
+
+def test_evaluations_during_the_run_are_told(monolith, task):
+    path, data = task
+    flags = ("--data", data, "--data", f"eval={data}", "--set", "train.steps=4")
+    ran = monolith("train", path, *flags, "--set", "train.eval_every=2", "--json")
+    assert "eval at step 2: loss" in ran.err
+    assert list(json.loads(ran.out.splitlines()[-1])["evaluations"]) == ["2", "4"]
+
+
+def test_a_reader_of_stdout_that_has_enough_ends_the_run_without_a_word(task):
+    path, data = task
+    command = [sys.executable, "-m", "monolith.cli.main", "train", str(path), "--data", str(data)]
+    command += ["--set", "train.steps=2", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
+        it.stdout.close()
+        err = it.stderr.read()
+    assert it.returncode == 1
+    assert "Broken pipe" not in err
+
+
 def test_ctrl_c_finishes_the_step(task):
     path, data = task
     told = TASK.replace("logit = model", 'print("in a step", flush=True)\n        logit = model')
@@ -168,7 +219,7 @@ def test_inspect_prints_the_features_of_a_task(monolith, task):
 
 def test_inspect_prints_a_task_for_readers(monolith, task):
     ran = monolith("inspect", task[0])
-    assert "Adagrad" in ran.out
+    assert "Adagrad(learning_rate=0.05)" in ran.out
     assert "2 features in 2 tables" in ran.err
 
 
@@ -176,3 +227,36 @@ def test_options_of_tables_on_disk_are_refused_for_a_task(monolith, task):
     ran = monolith("inspect", task[0], "--verify")
     assert ran.status == 2
     assert "got a task file" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("model(inputs.pooled['usr'])", "[Embedded] expected a feature (user, item), got 'usr'"),
+        ("model(inputs.dense)", "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ("model(inputs.pooled.joined).foo", "AttributeError: 'Tensor' object has no attribute"),
+    ],
+)
+def test_a_mistake_in_a_task_is_told_with_its_line(monolith, task, wrong, told):
+    path, data = task
+    path.write_text(TASK.replace("model(inputs.pooled.joined)", wrong))
+    ran = monolith("train", path, "--data", data)
+    assert (ran.status, "Traceback" in ran.err) == (1, False)
+    assert f"error: {told}" in ran.err
+    assert f"  {path}, line 28, in loss: logit = {wrong}" in ran.err
+    assert ran.err.endswith("  all of it: monolith --traceback train ...\n")
+
+
+def test_the_whole_traceback_is_printed_for_who_wants_it(monolith, task):
+    path, data = task
+    path.write_text(TASK.replace("inputs.pooled.joined", "inputs.dense"))
+    ran = monolith("--traceback", "train", path, "--data", data)
+    assert (ran.status, "Traceback (most recent call last)" in ran.err) == (1, True)
+    assert "error: RuntimeError: mat1" in ran.err
+
+
+def test_inspect_tells_the_line_of_a_mistake_too(monolith, task):
+    task[0].write_text(TASK.replace("torch.nn.Linear(4, 1)", "torch.nn.Liner(4, 1)"))
+    ran = monolith("inspect", task[0])
+    assert ran.status == 1
+    assert f"  {task[0]}, line 25, in build: " in ran.err

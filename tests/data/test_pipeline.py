@@ -218,6 +218,12 @@ def test_progress_counts_bytes_of_files(tmp_path):
     assert batches.progress == (total, total)
 
 
+def test_progress_does_not_count_samples_that_wait():
+    batches = iter(memory(10).shuffle(8).batch(3))
+    seen = [batches.progress[0] for _ in batches]
+    assert seen == [3, 6, 9, 10]
+
+
 @pytest.mark.parametrize(("epochs", "expected"), [(3, (20, 30)), (None, (20, 0))])
 def test_progress_counts_every_pass(epochs, expected):
     batches = iter(memory(10).repeat(epochs).batch(10))
@@ -229,7 +235,7 @@ def test_progress_counts_every_pass(epochs, expected):
 def test_progress_counts_samples_in_memory():
     batches = iter(memory(10).batch(4))
     next(batches)
-    assert batches.progress == (10, 10)
+    assert batches.progress == (4, 10)
 
 
 def test_columns_of_a_pipeline_are_those_of_its_batches():

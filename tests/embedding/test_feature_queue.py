@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.checkpoint import checkpoint
 
 import monolith._native as native
 from monolith.embedding import (
@@ -122,6 +123,29 @@ def test_what_autograd_only_returns_is_not_queued():
     torch.autograd.grad(bags.lookup(lists(x=[[1]], y=[[2]])).sum(), bags.queue.anchor)
     assert bags.queue.num_lookups == 0
     assert bags.queue._pending == {}
+
+
+def test_a_backward_inside_another_keeps_what_the_outer_has_pushed():
+    bags, scale = small_bags(), torch.ones(1, requires_grad=True)
+
+    def read(x):
+        return bags.lookup(lists(x=[[x]], y=[[]])).sum()
+
+    # The outer backward pushes 3, runs the inner one, of 2, and pushes 1.
+    first = read(1)
+    inner = checkpoint(lambda scale: read(2) * scale, scale, use_reentrant=True)
+    (first + inner.sum() + read(3)).backward()
+    bags.queue.apply()
+    assert rows(bags.tables["a"]) == {1: [-1.0], 2: [-1.0], 3: [-1.0]}
+
+
+def test_the_keys_of_all_backwards_are_counted_before_they_are_summed(monkeypatch):
+    bags = small_bags()
+    backward(bags)
+    monkeypatch.setattr("monolith.embedding.checks.MAX_BATCH", 3)
+    text = r"^\[Table.sum_bag_gradients\] expected at most 3 keys, got 4 \(table 'a'\)"
+    with pytest.raises(ValueError, match=text):
+        backward(bags)
 
 
 def test_an_optimizer_of_the_anchor_alone_is_warned_of():

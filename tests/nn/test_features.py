@@ -164,6 +164,12 @@ def test_it_is_a_mapping_of_all_features_in_their_order():
     assert (module.width, module.columns) == (2, {"b": slice(0, 2)})
 
 
+def test_each_feature_has_its_own_columns_of_joined():
+    found = Features([Feature("b", dim=3), Feature("a", dim=1)])({"a": IDS, "b": IDS})
+    assert found["b"].tolist() == found.joined[:, :3].tolist()
+    assert found["a"].tolist() == found.joined[:, 3:].tolist()
+
+
 def test_rows_are_counted_and_tables_closed():
     module = made(Feature("a", dim=2), Feature("b", dim=2))
     assert module.num_rows() == 8

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from monolith.errors import DeadlineExceededError
@@ -8,7 +10,7 @@ from tests.train.threads import Call, until, until_waiting
 
 def test_without_capacity_the_taker_makes_each_item():
     numbers = iter(range(2))
-    reader = StepReader(lambda: next(numbers), 0)
+    reader = StepReader(lambda: next(numbers), 0, timeout_seconds=0)  # it waits for nobody
     assert [reader.take(), reader.take()] == [0, 1]
     with pytest.raises(StopIteration):
         reader.take()
@@ -42,8 +44,7 @@ def test_capacity_may_change_while_items_are_taken():
 
 def test_a_stop_wakes_who_waits():
     with Coordinator() as coordinator:
-        stuck = Call(coordinator.wait_for_stop, 60)
-        reader = StepReader(stuck.result, 1)
+        reader = StepReader(lambda: coordinator.wait_for_stop(math.inf), 1)
         reader.start(coordinator)
         taker = Call(reader.take)
         until_waiting(reader)

@@ -14,6 +14,8 @@ from monolith.train import EarlyStop, TrainSettings
         ({"log_every": -1}, "[TrainSettings] expected log_every >= 0, got -1"),
         ({"eval_every": True}, "[TrainSettings] expected eval_every >= 0, got True"),
         ({"evict_every": 1.5}, "[TrainSettings] expected evict_every >= 0, got 1.5"),
+        ({"save_every": -1}, "[TrainSettings] expected save_every >= 0, got -1"),
+        ({"keep": -1}, "[TrainSettings] expected keep >= 0, got -1"),
         ({"prefetch": "no"}, "[TrainSettings] expected prefetch >= 0 or 'auto', got 'no'"),
         ({"push": 2}, "[TrainSettings] expected push 0 or 1, got 2"),
         ({"precision": "fp8"}, "[TrainSettings] expected precision in fp32, bf16, got 'fp8'"),

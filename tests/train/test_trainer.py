@@ -8,7 +8,7 @@ from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
 from monolith.train import Hook, Mode, Trainer, TrainSettings
-from tests.train.tasks import Clicks, Losses, StopAfter, clicks, state_of
+from tests.train.tasks import Clicks, Losses, Raise, StopAfter, clicks, state_of
 
 
 def run(settings=None, task=None, **options):
@@ -133,6 +133,14 @@ def test_threads_hold_for_the_run_alone():
     with Trainer(Clicks(), TrainSettings(threads=before + 1)) as trainer:
         trainer.fit(hooks=[Look()])
     assert (set(inside), torch.get_num_threads()) == ({before + 1}, before)
+
+
+def test_a_run_that_fails_gives_its_threads_back():
+    before = torch.get_num_threads()
+    settings = TrainSettings(threads=before + 1)
+    with Trainer(Clicks(), settings) as trainer, pytest.raises(OSError, match="disk is full"):
+        trainer.fit(hooks=[Raise(1, OSError("disk is full"))])
+    assert torch.get_num_threads() == before
 
 
 def test_a_scheduler_of_torch_steps_dense_parameters_and_tables():

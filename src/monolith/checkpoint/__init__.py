@@ -8,7 +8,7 @@ from monolith.checkpoint.custom_restore import (
 )
 from monolith.checkpoint.cut import CheckpointCut, take_cut
 from monolith.checkpoint.files import remove_checkpoint
-from monolith.checkpoint.find import existing_checkpoints, find_checkpoint
+from monolith.checkpoint.find import existing_checkpoints, find_checkpoint, locate_checkpoint
 from monolith.checkpoint.hook import (
     DENSE_ONLY_HOOKS,
     MODEL_DUMP,
@@ -86,6 +86,7 @@ __all__ = [
     "get_checkpoint_state",
     "get_latest_checkpoint_state",
     "get_monolith_checkpoint_state",
+    "locate_checkpoint",
     "open_checkpoint",
     "read_checkpoint_state",
     "remove_checkpoint",

@@ -31,6 +31,7 @@ class CheckpointCut:
         dense: tensors by name, one mapping for each file or group of files.
         documents: JSON by what it holds: "meta", "trainer".
         step: the global step.
+        with_expired: whether rows that have expired are saved too.
     """
 
     snapshots: Sequence[Snapshot]
@@ -38,6 +39,7 @@ class CheckpointCut:
     dense: Sequence[Tensors]
     documents: Mapping[str, bytes]
     step: int | None
+    with_expired: bool = False
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def close(self) -> None:
@@ -59,6 +61,7 @@ def take_cut(
     meta: Mapping[str, Any] | None = None,
     step: int | None = None,
     with_copies: bool = False,
+    with_expired: bool = False,
 ) -> CheckpointCut:
     """Take everything that a checkpoint is to hold. Call it between two steps.
 
@@ -70,6 +73,8 @@ def take_cut(
         meta: description of the model; what `json.dumps` takes.
         step: the global step.
         with_copies: copy the dense tensors, so that steps may go on before the save is done.
+        with_expired: save rows that have expired and are not evicted, so that training goes on with
+            them as it would have.
 
     Raises:
         TypeError: something is no table, tensor or JSON.
@@ -94,7 +99,7 @@ def take_cut(
     given = [each for each in chosen if isinstance(each, Snapshot)]
     with ExitStack() as stack:
         cuts = [each if each in given else stack.enter_context(each.cut()) for each in chosen]
-        return CheckpointCut(cuts, given, groups, documents, step, stack.pop_all())
+        return CheckpointCut(cuts, given, groups, documents, step, with_expired, stack.pop_all())
 
 
 def _groups(where: str, dense: Any) -> list[dict[str, torch.Tensor]]:

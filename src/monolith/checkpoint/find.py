@@ -5,11 +5,11 @@ import os
 import posixpath
 
 from monolith.checkpoint.reader import Checkpoint, open_checkpoint
-from monolith.checkpoint.state import MANIFEST_SUFFIX, read_checkpoint_state
+from monolith.checkpoint.state import MANIFEST_SUFFIX, checkpoint_exists, read_checkpoint_state
 from monolith.checkpoint.storage import list_names, modified_time
 from monolith.errors import NotFoundError, OpError
 
-__all__ = ["existing_checkpoints", "find_checkpoint"]
+__all__ = ["existing_checkpoints", "find_checkpoint", "locate_checkpoint"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +46,29 @@ def find_checkpoint(
     if first is not None:
         raise first
     return None
+
+
+def locate_checkpoint(
+    path: "str | os.PathLike[str]", *, fallback: bool = False
+) -> Checkpoint | None:
+    """The checkpoint of a prefix, or the current one of a directory; None if there is none.
+
+    Where a run was killed before it wrote its first state file, the newest one is current.
+
+    Args:
+        path: a prefix, or a directory.
+        fallback: of a directory; see `find_checkpoint`.
+
+    Raises:
+        OpError: the checkpoint cannot be opened; with `fallback`, none can.
+    """
+    place = os.fspath(path)
+    if checkpoint_exists(place):
+        return open_checkpoint(place)
+    found = find_checkpoint(place, fallback=fallback)
+    if found is None and (prefixes := existing_checkpoints(place)):
+        return open_checkpoint(prefixes[-1])
+    return found
 
 
 def existing_checkpoints(checkpoint_dir: "str | os.PathLike[str]") -> list[str]:

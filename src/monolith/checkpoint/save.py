@@ -95,7 +95,9 @@ class _Save:
         self._dense_files: dict[int, DenseFile] = {}
         self._documents: dict[str, FileFact] = {}
         runs: list[Run] = [(0, NUM_PARTITIONS - 1)]
-        job = SaveJob(files.create, runs, throttle, work, list(cut.given))
+        job = SaveJob(
+            files.create, runs, throttle, work, list(cut.given), with_expired=cut.with_expired
+        )
         self._tables = [TableFiles(job, each, _names(each.config.name)) for each in cut.snapshots]
 
     def tasks(self) -> list["functools.partial[None]"]:

@@ -57,6 +57,7 @@ class PartialRecoverySaver:
         skip_save: whether `save` writes nothing and returns None.
         model_dir: the exempt checkpoints are those of its `monolith_checkpoint`, read at each save;
             also the place of `clear_nn`.
+        with_expired: whether rows that have expired, and are not evicted, are saved too.
         clock: seconds since 1970.
 
     Raises:
@@ -93,6 +94,7 @@ class PartialRecoverySaver:
         exempt_checkpoint_paths: Iterable[str] = (),
         skip_save: bool = False,
         model_dir: "str | os.PathLike[str] | None" = None,
+        with_expired: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if defer_build and var_list is not None:
@@ -106,6 +108,7 @@ class PartialRecoverySaver:
         self._pad_step_number, self._save_relative_paths = pad_step_number, save_relative_paths
         self._num_threads = 1 if restore_sequentially else None
         self._filename, self._skip_save = filename or "model", skip_save
+        self._with_expired = with_expired
         self._ps_monitor = ps_monitor
         self._exempt = {posixpath.basename(path) for path in exempt_checkpoint_paths}
         self._model_dir = None if model_dir is None else os.fspath(model_dir)
@@ -208,6 +211,7 @@ class PartialRecoverySaver:
             trainer={**contents.states, **(trainer or {})} or None,
             meta=builder.description() if write_meta_graph else None,
             step=step,
+            with_expired=self._with_expired,
         ) as cut:
             save_checkpoint(prefix, cut, clock=self._clock)
         if write_state:

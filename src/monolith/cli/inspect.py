@@ -16,26 +16,43 @@ _MANIFEST = "manifest.json"
 
 
 @app.command(
-    help="Example: monolith inspect saved/ --verify\n\nPrint rows, sizes and ages of tables on "
+    help="Example: monolith inspect runs/ads --verify\n\nPrint rows, sizes and ages of tables on "
     "disk, or the features of a task file.",
-    short_help="Print what tables on disk, or a task file, hold.",
+    short_help="Print what a checkpoint, tables on disk, or a task file hold.",
 )
 def inspect(
     path: Annotated[
-        str, typer.Argument(help="Folder of save_tables, any fsspec path; or a task file.")
+        str, typer.Argument(help="Checkpoint or its folder; save_tables' folder; task file.")
     ],
     key: Annotated[int | None, typer.Option(help="Show the row of this key.")] = None,
     table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every byte.")] = False,
+    diff: Annotated[
+        str | None, typer.Option(metavar="PATH", help="What another checkpoint has changed.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Print what is at a path."""
-    if key is not None and verify:
-        fail("expected --key or --verify, got both", status=2)
+    chosen = [
+        f"--{n}"
+        for n, v in (("key", key), ("diff", diff), ("verify", verify or None))
+        if v is not None
+    ]
+    if len(chosen) > 1:
+        fail(f"expected one of --key, --diff and --verify, got {' and '.join(chosen)}", status=2)
     if key is not None and not -(1 << 63) <= key < 1 << 64:
         fail(f"expected --key of 64 bits, got {key}", status=2)
     if path.endswith(".py") or ".py:" in path:
-        _inspect_task_file(path, key is not None or table is not None or verify, as_json)
+        _inspect_task_file(path, bool(chosen) or table is not None, as_json)
+        return
+    if diff is not None or _is_checkpoint(path):
+        from monolith.cli.inspect_checkpoint import diff_checkpoints, inspect_checkpoint
+        from monolith.cli.inspect_save import SaveOptions  # late: they import torch
+
+        if diff is not None:
+            diff_checkpoints(path, diff, table, as_json)
+        else:
+            inspect_checkpoint(path, SaveOptions(key, table, verify, as_json))
         return
     _check_save(path)
     from monolith.cli.inspect_save import SaveOptions, inspect_save  # late: it imports torch
@@ -45,10 +62,23 @@ def inspect(
 
 def _inspect_task_file(path: str, has_other_options: bool, as_json: bool) -> None:
     if has_other_options:
-        fail("expected --key, --table and --verify with tables on disk, got a task file", status=2)
+        fail("expected --key, --table, --diff and --verify with tables, got a task file", status=2)
     from monolith.cli.inspect_task import inspect_task  # late: it imports torch
 
     inspect_task(path, as_json)
+
+
+def _is_checkpoint(path: str) -> bool:
+    """Whether a path is the prefix of a checkpoint, or a folder with one."""
+    scheme, mark, rest = path.partition("://")
+    if mark and scheme != "file":
+        from monolith.checkpoint import checkpoint_exists, existing_checkpoints  # late: torch
+
+        return checkpoint_exists(path) or bool(existing_checkpoints(path))
+    folder = Path(rest or path)
+    if Path(f"{folder}.{_MANIFEST}").is_file():
+        return True
+    return folder.is_dir() and any(folder.glob(f"*.{_MANIFEST}"))
 
 
 def _check_save(path: str) -> None:
@@ -69,5 +99,6 @@ def _check_save(path: str) -> None:
         listed = ", ".join([*(saves or names)[:5], *["..."] * (len(saves or names) > 5)])
         got = f"the saves {listed} below it" if saves else f"a folder with {listed or 'nothing'}"
     raise NotFoundError(
-        f"[inspect] expected a folder of save_tables, with {_MANIFEST}, got {got} at {path!r}"
+        f"[inspect] expected a checkpoint, or a folder of save_tables, with {_MANIFEST}, got {got} "
+        f"at {path!r}"
     )

@@ -11,8 +11,9 @@ from monolith.embedding.disk.contents import (
     find_key,
     verify_save,
 )
+from monolith.embedding.disk.plan import FolderSave, Save
 
-__all__ = ["SaveOptions", "inspect_save"]
+__all__ = ["SaveOptions", "inspect_save", "inspect_tables"]
 
 _NUM_SLOTS = 10  # that are named
 _FIRST_YEAR = 31_536_000  # smaller times are no dates
@@ -36,30 +37,41 @@ class SaveOptions:
 
 
 def inspect_save(path: str, options: SaveOptions) -> None:
-    """Show the tables of a save, or a row of it."""
+    """Show the tables of a folder of `save_tables`, or a row of it."""
+    inspect_tables(FolderSave(path), path, options)
+
+
+def inspect_tables(save: Save, where: str, options: SaveOptions) -> None:
+    """Show the tables of a save, or a row of it.
+
+    Args:
+        save: the place where they lie.
+        where: its name, for the reader.
+        options: what to show.
+    """
     names = None if options.table is None else [options.table]
     if options.key is not None:
-        _show_key(path, options.key, names, options.as_json)
+        _show_key(save, where, options.key, names, options.as_json)
         return
-    tables = describe_save(path, names=names)
+    tables = describe_save(save, names=names)
     num_bytes = sum(table.num_bytes for table in tables)
     if options.with_verify:
         with byte_progress("checking", num_bytes) as advance:
-            verify_save(path, names=names, advance=advance)
+            verify_save(save, names=names, advance=advance)
     if options.as_json:
         for table in tables:
             slots = {str(slot): count for slot, count in list(table.slots.items())[:_NUM_SLOTS]}
             emit_json({**asdict(table), "slots": slots, "num_slots": len(table.slots)})
-    else:
+    elif tables:
         _show_tables(tables)
     rows = sum(table.num_rows for table in tables)
     state = "every byte is as it was written" if options.with_verify else "next: --verify, --key K"
     count = f"{len(tables)} table{'s' if len(tables) != 1 else ''}"
-    say(f"{count}, {rows:,} rows, {num_bytes:,} B at {path}; {state}")
+    say(f"{count}, {rows:,} rows, {num_bytes:,} B at {where}; {state}")
 
 
-def _show_key(path: str, key: int, names: list[str] | None, as_json: bool) -> None:
-    found = find_key(path, key, names=names)
+def _show_key(save: Save, where: str, key: int, names: list[str] | None, as_json: bool) -> None:
+    found = find_key(save, key, names=names)
     for row in found:
         if as_json:
             emit_json(asdict(row))
@@ -67,8 +79,8 @@ def _show_key(path: str, key: int, names: list[str] | None, as_json: bool) -> No
         cells = [("time", _time(row.time)), *((name, _list(v)) for name, v in row.columns.items())]
         emit_table((f"{row.table}[{row.key}]", "value"), cells)
     if not found:
-        where = f"table {names[0]!r}" if names else "any table"
-        fail(f"[inspect] expected key {key} in {where} of {path!r}, got no row")
+        tables = f"table {names[0]!r}" if names else "any table"
+        fail(f"[inspect] expected key {key} in {tables} of {where!r}, got no row")
 
 
 def _show_tables(tables: list[TableContents]) -> None:

@@ -61,7 +61,24 @@ def _feature_row(task: Task, feature: Feature) -> dict[str, object]:
         "dim": config.dim,
         "combiner": feature.combiner,
         "max length": feature.max_length or "",
-        "optimizer": ", ".join(str(segment.optimizer) for segment in segments_of(config)),
-        "admission": "" if admission is None else str(admission),
+        "optimizer": ", ".join(_short(segment.optimizer) for segment in segments_of(config)),
+        "admission": "" if admission is None else _short(admission),
         "expiry": "" if expiry is None else f"{expiry.days} d",
     }
+
+
+def _short(value: Any) -> str:
+    """A dataclass with the fields that are not as they are by default.
+
+    Example:
+        >>> from monolith.embedding import Adagrad
+        >>> _short(Adagrad(0.05))
+        'Adagrad(learning_rate=0.05)'
+    """
+    plain = type(value)()
+    changed = [
+        f"{each.name}={getattr(value, each.name)!r}"
+        for each in dataclasses.fields(value)
+        if getattr(value, each.name) != getattr(plain, each.name)
+    ]
+    return f"{type(value).__name__}({', '.join(changed)})"

@@ -1,13 +1,16 @@
 """The command `monolith`."""
 
+import os
+import sys
+import traceback
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from monolith.cli.mistakes import text_of_mistake
 from monolith.cli.talk import fail
-from monolith.errors import MonolithError
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -40,18 +43,36 @@ app = typer.Typer(
 
 
 @app.callback()
-def _options() -> None:
-    """None but those of typer; it makes a group of the app."""
+def _options(
+    ctx: typer.Context,
+    with_traceback: Annotated[
+        bool, typer.Option("--traceback", help="Print the whole traceback of an error.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+    ctx.obj["with_traceback"] = with_traceback
 
 
 def main() -> None:
-    """Run the command line: 0, 1 on failure, 2 on wrong usage, 130 on Ctrl-C; no tracebacks."""
+    """Run the command line: 0, 1 on failure, 2 on wrong usage, 130 on Ctrl-C.
+
+    A traceback comes of our own mistakes alone, or where it is asked for.
+    """
+    options = {"with_traceback": False}
     try:
-        app(prog_name="monolith")
-    except (MonolithError, OSError, ValueError, TypeError, NotImplementedError) as error:
-        fail(str(error))
+        app(prog_name="monolith", obj=options)
+    except BrokenPipeError:  # whoever read stdout has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        sys.exit(1)
     except KeyboardInterrupt:
         fail("interrupted", status=130)
+    except Exception as error:
+        if options["with_traceback"]:
+            traceback.print_exception(error)
+        text = text_of_mistake(error)
+        if text is None:
+            raise
+        fail(text)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+from monolith.cli.mistakes import TASK_MODULE
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.train import Task
 
@@ -56,7 +57,7 @@ def load_task_class(place: str) -> type[Task]:
 
 def _run(file: Path) -> ModuleType:
     """The file as a module; what lies beside it can be imported there, as with `python file`."""
-    name = f"monolith_task_{file.stem}"
+    name = f"{TASK_MODULE}{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None

@@ -1,11 +1,14 @@
 """`monolith train`: train the task of a file."""
 
 import dataclasses
-from typing import Annotated, Any, NoReturn
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from monolith.cli.beginning import Beginning
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.talk import emit_json, fail, say
 from monolith.cli.task_file import load_task_class
@@ -26,7 +29,8 @@ __all__ = ["app", "train"]
 
 app = typer.Typer(add_completion=False)
 
-_LOG_EVERY = 20  # steps; somebody watches
+# Somebody watches; and a batch whose loss is not finite is kept, for the process ends.
+_DEFAULTS = MappingProxyType({"log_every": 20, "keep_dir": "kept"})
 _LINE_SECONDS = 2.0
 
 
@@ -38,22 +42,36 @@ _LINE_SECONDS = 2.0
 def train(
     task: Annotated[str, typer.Argument(help="ranker.py, or ranker.py:Ranker.")],
     data: Annotated[
-        list[str] | None, typer.Option(help="train=PATH, eval=PATH; PATH is train=PATH.")
+        list[str] | None, typer.Option(metavar="PATH", help="Of samples; eval=PATH: held out.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="batch_size=1024, train.steps=100, ...")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Such as batch_size=512.")
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--settings", help="A .toml or .json file of settings.")
+        str | None,
+        typer.Option("--settings", metavar="FILE", help="A .toml or .json file of settings."),
     ] = None,
     servers: Annotated[
-        int, typer.Option(min=0, help="Servers in this process that hold the rows.")
+        int,
+        typer.Option(min=0, metavar="N", show_default=False, help="Servers that hold the rows."),
     ] = 0,
+    checkpoints: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where checkpoints go.")
+    ] = None,
+    save_every: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Steps between two of them.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the checkpoints.")] = False,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="With --resume: leave damaged ones out.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
     """Train until the data ends, the steps are done, or Ctrl-C."""
     made = load_task_class(task)
     flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data or ())]
+    flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
+    flags += [] if save_every is None else [f"train.save_every={save_every}"]
     resolved = resolve(
         _schema(made),
         file=file,
@@ -62,22 +80,35 @@ def train(
     )
     say("\n".join([f"task {made.__name__} of {task}", *(f"  {line}" for line in resolved.lines())]))
     how = _train_settings(resolved.value.train)
+    if checkpoints is not None and how.checkpoint_dir is None:
+        fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
+    begin = Beginning(how.checkpoint_dir, resume, fallback)
+    checkpoint = begin.check()
     with Trainer(made(resolved.value), how, servers or None) as trainer:
+        # Before the run: what is wrong with it is better known now.
+        is_evaluated = Mode.EVAL.value in resolved.value.data
+        held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None
+        if checkpoint is not None:
+            trainer.restore(checkpoint.prefix)
+            say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
         console = Console(stderr=True)
         with TrainProgress(
             console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
         ) as progress:
             result = trainer.fit(hooks=[_ProgressHook(progress)])
         if result.ended == "interrupted":
-            _interrupted(result)
-        is_evaluated = Mode.EVAL.value in resolved.value.data
-        _end(task, result, trainer.evaluate() if is_evaluated else None, as_json)
+            fail(begin.words_of_stop(result), status=130)
+        if not result.num_steps and checkpoint is None:
+            fail(f"expected samples to train with, got none (task {made.__name__}, {task})")
+        _end(task, result, None if held_out is None else trainer.evaluate(held_out), as_json)
+        if how.checkpoint_dir is not None:
+            say(f"{begin.words_of_end()}; next: monolith inspect {how.checkpoint_dir}")
 
 
 def _schema(task: type[Task]) -> type[Any]:
     """The task's own settings, and those of the trainer below `train`; an early stop is text."""
     fields = [
-        (each.name, each.type, _LOG_EVERY if each.name == "log_every" else each.default)
+        (each.name, each.type, _DEFAULTS.get(each.name, each.default))
         for each in dataclasses.fields(TrainSettings)
         if each.name != "early_stop"
     ]
@@ -113,11 +144,8 @@ class _ProgressHook(ReportHook):
         self._progress.update(figures)
 
 
-def _interrupted(result: FitResult) -> NoReturn:
-    fail(
-        f"interrupted after step {result.figures.step:,}, which was finished; nothing was saved",
-        status=130,
-    )
+def _scores(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in found.items())
 
 
 def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool) -> None:
@@ -131,6 +159,7 @@ def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_jso
                 "num_samples": result.num_samples,
                 "seconds": result.seconds,
                 "figures": dataclasses.asdict(result.figures),
+                "evaluations": result.evaluations,
                 "eval": held_out,
             }
         )
@@ -139,8 +168,10 @@ def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_jso
         f"({rate:,.0f} samples/s); ended: {result.ended}",
         f"last: {', '.join(words_of(result.figures)[1:])}",
     ]
+    for step, found in result.evaluations.items():
+        lines.append(f"eval at step {step:,}: {_scores(found)}")
     if held_out is not None:
-        lines.append("eval: " + ", ".join(f"{name} {v:.4f}" for name, v in held_out.items()))
+        lines.append(f"eval: {_scores(held_out)}")
         lines.append(f"next: monolith train {task} --help")
     else:
         lines.append(f"next: monolith train {task} --data eval=PATH, to score samples held out")

@@ -36,18 +36,19 @@ class _BlocksCursor(Over):
         super().__init__(source)
         self._stage = stage
         self._skip = 0 if state is None else state["skip"]  # samples of the first waiting block
-        self._waiting: list[tuple[pa.RecordBatch, State]] = []  # and where each begins
+        # And where each begins: the state, and what was read.
+        self._waiting: list[tuple[pa.RecordBatch, State, int]] = []
         self._count = -self._skip  # samples that wait
         self._is_over = False
 
     def next(self) -> pa.RecordBatch | None:
         while self._count < self._stage.size and not self._is_over:
-            before = self._source.state()
+            before, done = self._source.state(), self._source.progress()[0]
             block = self._source.next()
             if block is None:
                 self._is_over = True
             else:
-                self._waiting.append((block, before))
+                self._waiting.append((block, before, done))
                 self._count += block.num_rows
         if self._count <= 0 or (self._count < self._stage.size and self._stage.drops_rest):
             return None
@@ -57,7 +58,7 @@ class _BlocksCursor(Over):
         self._count -= size
         parts = []
         while size > 0:
-            block, _ = self._waiting[0]
+            block = self._waiting[0][0]
             part = block.slice(self._skip, size)
             parts.append(part)
             size -= part.num_rows
@@ -70,6 +71,14 @@ class _BlocksCursor(Over):
     def state(self) -> State:
         before = self._waiting[0][1] if self._waiting else self._source.state()
         return {"source": before, "skip": self._skip}
+
+    def progress(self) -> tuple[int, int]:
+        """What waits is not done."""
+        done, total = self._source.progress()
+        if not self._waiting:
+            return done, total
+        first = self._waiting[0][2]
+        return first + (done - first) * self._skip // (self._skip + self._count), total
 
 
 def concat(blocks: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -13,6 +13,7 @@ from monolith.train.loop import BatchOutput, StepOutput
 from monolith.train.prefetch_queue import DevicePrefetchQueue, PrefetchQueue
 from monolith.train.prefetched import PENDING, Prefetched, prefetch
 from monolith.train.queue_runner import EnqueueHook, QueueRunner
+from monolith.train.resume import CheckpointHook
 from monolith.train.settings import EarlyStop, TrainSettings
 from monolith.train.task import Mode, Task, TaskSettings
 from monolith.train.tensor_queue import ElementSpec, TensorQueue
@@ -27,6 +28,7 @@ __all__ = [
     "AsyncPushHook",
     "BatchOutput",
     "BoundedQueue",
+    "CheckpointHook",
     "Context",
     "Coordinator",
     "CurrentRunHook",

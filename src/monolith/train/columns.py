@@ -32,7 +32,7 @@ class TaskColumns:
 
         Args:
             batch: of a source.
-            with_labels: False for prediction, where labels may be missing.
+            with_labels: False for prediction: labels may be missing, and are bound if not.
 
         Raises:
             ValueError: a column is missing, or has not one number for each sample.

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -15,7 +15,9 @@ from monolith.train.figures import Figures
 from monolith.train.fit_hooks import EvalHook, EvictHook, FiguresHook, StopHook
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import Part, TrainLoop, Work
-from monolith.train.settings import AUTO
+from monolith.train.resume import CheckpointHook
+from monolith.train.run_state import position_of
+from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.step_reader import StepReader
 from monolith.train.updates import Updates
 from monolith.util.coordinator import Coordinator
@@ -25,7 +27,14 @@ from monolith.util.run import Run
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
 
-__all__ = ["Fit", "FitResult"]
+__all__ = ["Fit", "FitResult", "Taken"]
+
+
+class Taken(NamedTuple):
+    """A batch, and where the source is behind it."""
+
+    batch: Batch
+    position: Any
 
 
 @dataclass(frozen=True)
@@ -63,11 +72,11 @@ class Fit:
         left: batches that were taken and not used, when the run has ended.
     """
 
-    def __init__(self, trainer: "Trainer", batches: Iterator[Batch], left: list[Batch]) -> None:
+    def __init__(self, trainer: "Trainer", batches: Iterator[Batch], left: list[Taken]) -> None:
         settings = trainer.settings
         self.left = left
         self._trainer, self._batches = trainer, batches
-        self._num_made = 0
+        self._num_made = trainer.state.step - trainer.state.first
         self._has_data_ended = False
         capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
         self.reader: StepReader[Work] = StepReader(self._make, capacity)
@@ -80,7 +89,12 @@ class Fit:
             hooks: of user and task; the trainer's own come after them.
         """
         trainer, settings = self._trainer, self._trainer.settings
-        begin, first = time.perf_counter(), trainer.run.global_step or 0
+        begin, step = time.perf_counter(), trainer.state.step
+        saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
+        hooks = [hook for hook in hooks if hook not in saves]
+        saves += _own_saves(settings)
+        for each in saves:
+            each.attach(trainer)
         figures = FiguresHook(trainer, self.reader, hooks, self._share)
         evals = EvalHook(trainer)
         with self._beside(), Interrupt(self.reader.stop) as interrupt:
@@ -88,21 +102,21 @@ class Fit:
             own += [EvictHook(trainer)] if settings.evict_every else []
             own += [evals] if settings.eval_every else []
             own += [AutoPrefetch(self.reader)] if settings.prefetch == AUTO else []
-            stop = StopHook(settings.steps, first, interrupt)
+            stop = StopHook(settings.steps, trainer.state.first, interrupt)
             try:
                 drive(
                     TrainLoop(trainer, self.reader, self.updates),
-                    [_Start(self), *hooks, *own, stop],
+                    [_Start(self), *hooks, *own, *saves, stop],
                     run=trainer.run,
                 )
             finally:
-                unused = [part.batch for work in self.reader.drain() for part in work.parts]
+                parts = [part for work in self.reader.drain() for part in work.parts]
+                unused = [Taken(part.batch, part.position) for part in parts]
                 self.left = unused + self.left
-        num_steps = (trainer.run.global_step or 0) - first
         assert figures.last is not None
         return FitResult(
-            ended=self._why(num_steps, interrupt.is_set, evals.is_early),
-            num_steps=num_steps,
+            ended=self._why(interrupt.is_set, evals.is_early),
+            num_steps=trainer.state.step - step,
             num_samples=figures.num_samples,
             seconds=time.perf_counter() - begin,
             figures=figures.last,
@@ -110,12 +124,13 @@ class Fit:
             prefetch=self.reader.capacity,
         )
 
-    def _why(self, num_steps: int, is_interrupted: bool, is_early: bool) -> str:
+    def _why(self, is_interrupted: bool, is_early: bool) -> str:
         if is_interrupted:
             return "interrupted"
         if is_early:
             return "early stop"
-        if num_steps == self._trainer.settings.steps:
+        steps, state = self._trainer.settings.steps, self._trainer.state
+        if steps is not None and state.step - state.first >= steps:
             return "steps"
         return "end of data" if self._has_data_ended else "stopped"
 
@@ -127,20 +142,20 @@ class Fit:
     def _make(self) -> Work:
         """Read the batches of a step and look them up; on a thread where there is prefetch."""
         trainer, settings = self._trainer, self._trainer.settings
-        if self._num_made == settings.steps:
+        if settings.steps is not None and self._num_made >= settings.steps:
             raise StopIteration
-        batches = self._read(settings.accumulate)
+        taken = self._read(settings.accumulate)
         self._num_made += 1
         version = self.updates.num_applied  # before the lookup: it may see more, never less
-        bound = [trainer.columns.bind(batch) for batch in batches]
-        return Work([Part(batch, trainer.inputs(batch)) for batch in bound], version)
+        bound = [(trainer.columns.bind(batch), position) for batch, position in taken]
+        return Work([Part(batch, trainer.inputs(batch), at) for batch, at in bound], version)
 
-    def _read(self, number: int) -> list[Batch]:
+    def _read(self, number: int) -> list[Taken]:
         """So many batches; fewer when the source ends. What fails leaves those read in `left`."""
         read = self.left
         while len(read) < number and not self._has_data_ended:
             try:
-                read.append(next(self._batches))
+                read.append(Taken(next(self._batches), position_of(self._batches)))
             except StopIteration:
                 self._has_data_ended = True
         if not read:
@@ -160,6 +175,19 @@ class Fit:
             self.updates.close()
             if threads is not None:
                 torch.set_num_threads(before)
+
+
+def _own_saves(settings: TrainSettings) -> list[CheckpointHook]:
+    if settings.checkpoint_dir is None:
+        return []
+    return [
+        CheckpointHook(
+            settings.checkpoint_dir,
+            every_steps=settings.save_every or None,
+            keep=settings.keep,
+            ignore_save_errors=settings.ignore_save_errors,
+        )
+    ]
 
 
 class _Start(Hook):

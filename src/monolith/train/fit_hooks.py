@@ -116,8 +116,6 @@ class EvalHook(Hook):
         self._trainer = trainer
         self.evaluations: dict[int, dict[str, float]] = {}
         self.is_early = False
-        self._best: float | None = None
-        self._num_worse = 0
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Evaluate if it is time."""
@@ -137,12 +135,12 @@ class EvalHook(Hook):
                 f"[EarlyStop] expected a metric of the evaluation ({', '.join(found)}), got "
                 f"{rule.metric!r}"
             )
-        value = found[rule.metric]
-        if self._best is None or rule.is_better(value, self._best):
-            self._best, self._num_worse = value, 0
+        value, state = found[rule.metric], self._trainer.state
+        if state.best is None or rule.is_better(value, state.best):
+            state.best, state.num_worse = value, 0
         else:
-            self._num_worse += 1
-        return self._num_worse >= rule.patience
+            state.num_worse += 1
+        return state.num_worse >= rule.patience
 
 
 class EvictHook(Hook):

@@ -1,13 +1,14 @@
 """One step of training, with every stage by its name."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
 from monolith.train.inputs import Inputs
 from monolith.train.kept_batch import loss_error
+from monolith.train.outputs import outputs_of
 from monolith.train.step_reader import StepReader
 from monolith.train.updates import Updates
 
@@ -18,10 +19,11 @@ __all__ = ["BatchOutput", "Part", "StepOutput", "TrainLoop", "Work"]
 
 
 class Part(NamedTuple):
-    """A batch of a step, and what was looked up for it."""
+    """A batch of a step, what was looked up for it, and where the source is behind it."""
 
     batch: Batch
     inputs: Inputs
+    position: Any
 
 
 class Work(NamedTuple):
@@ -85,9 +87,9 @@ class TrainLoop:
         trainer, updates = self._trainer, self._updates
         work = self._reader.take()  # samples; their ids; one lookup of all tables, pooled
         parts = []
-        for batch, inputs in work.parts:
+        for batch, inputs, _ in work.parts:
             with trainer.precision():
-                loss, prediction = trainer.task.loss(trainer.model, inputs, batch)  # dense model
+                loss, prediction = outputs_of(trainer, inputs, batch, is_training=True)  # model
             parts.append(BatchOutput(batch, self._number(loss, batch), prediction.detach()))
             updates.wait()  # of the tables by the step before, which may run beside the model
             mean = loss / len(work.parts) if len(work.parts) > 1 else loss
@@ -98,6 +100,7 @@ class TrainLoop:
         trainer.step_with(updates)
         trainer.step_schedule()
         trainer.run.global_step = (trainer.run.global_step or 0) + 1
+        trainer.state.position = work.parts[-1].position
         staleness, self._num_steps = self._num_steps - work.version, self._num_steps + 1
         self._reader.finish()
         return StepOutput(parts, staleness)

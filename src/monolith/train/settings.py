@@ -58,6 +58,10 @@ class TrainSettings:
         early_stop: ends the run by its evaluations.
         evict_every: steps between two evictions of expired rows; 0 for none.
         keep_dir: folder for the batch whose loss is not finite; nothing is written if None.
+        checkpoint_dir: folder for checkpoints; none are saved if None.
+        save_every: steps between two checkpoints; 0 for none but that of the end.
+        keep: number of checkpoints that are kept; 0 keeps all.
+        ignore_save_errors: whether a run goes on after a save that failed.
 
     Raises:
         ValueError: an option is out of range, or needs another one.
@@ -80,11 +84,16 @@ class TrainSettings:
     early_stop: EarlyStop | None = None
     evict_every: int = 0
     keep_dir: str | None = None
+    checkpoint_dir: str | None = None
+    save_every: int = 1000
+    keep: int = 5
+    ignore_save_errors: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("accumulate", 1), ("log_every", 0), ("eval_every", 0)):
             _check_at_least("TrainSettings", name, getattr(self, name), least)
-        _check_at_least("TrainSettings", "evict_every", self.evict_every, 0)
+        for name in ("evict_every", "save_every", "keep"):
+            _check_at_least("TrainSettings", name, getattr(self, name), 0)
         for name in ("steps", "threads"):
             if getattr(self, name) is not None:
                 _check_at_least("TrainSettings", name, getattr(self, name), 1)

@@ -1,6 +1,7 @@
 """The time of updates: that of the samples, or of a clock."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from monolith.data import Batch
 from monolith.embedding.verbs import Clock
@@ -28,6 +29,14 @@ class StepClock:
     def __call__(self) -> int:
         """Time of the step; of the clock before the first one."""
         return self._clock() if self._time is None else self._time
+
+    def state_dict(self) -> dict[str, Any]:
+        """The time of the last step, and the count."""
+        return {"time": self._time, "num_clamped": self.num_clamped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._time, self.num_clamped = state["time"], state["num_clamped"]
 
     def set(self, batches: Iterable[Batch]) -> None:
         """Begin the update of a step: its time is the latest of its samples."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from monolith.data import Batch
+from monolith.errors import InvalidArgumentError
 from monolith.nn import Feature
 from monolith.observe.learning import Auc, LogLoss
 from monolith.optim import Optimizer
@@ -43,6 +44,19 @@ class TaskSettings:
 
     data: dict[str, str] = field(default_factory=dict)
     batch_size: int = 4096
+
+    def __post_init__(self) -> None:
+        self.data = _Paths(self.data)
+
+
+class _Paths(dict[str, str]):
+    """Says what is missing."""
+
+    def __missing__(self, mode: str) -> str:
+        raise InvalidArgumentError(
+            f"[TaskSettings.data] expected a path for mode {str(mode)!r}, got "
+            f"{', '.join(self) or 'none'}; the command line takes --data {mode}=PATH"
+        )
 
 
 class Task(ABC):
@@ -111,8 +125,22 @@ class Task(ABC):
         """
 
     def predict(self, model: torch.nn.Module, inputs: Inputs, batch: Batch) -> torch.Tensor:
-        """The prediction alone; that of `loss` unless overridden, which then needs labels."""
-        return self.loss(model, inputs, batch)[1]
+        """The prediction alone; that of `loss` unless overridden, which then needs labels.
+
+        Raises:
+            InvalidArgumentError: `loss` asked for a label that the batch has not.
+        """
+        try:
+            return self.loss(model, inputs, batch)[1]
+        except (KeyError, ValueError) as error:
+            labels = [self.label] if isinstance(self.label, str) else self.label
+            missing = [name for name in labels if name not in batch.labels]
+            if not missing:
+                raise
+            raise InvalidArgumentError(
+                f"[Task.predict] expected label {', '.join(missing)} in the batch, for a "
+                "prediction is that of loss, got none; override predict(model, inputs, batch)"
+            ) from error
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
         """Of the dense model; Adam unless overridden. None where there is nothing to train."""

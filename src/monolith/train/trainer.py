@@ -1,23 +1,29 @@
 """`Trainer`: fits, evaluates and predicts with a task."""
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.checkpoint import Checkpoint
 from monolith.data import Batch
 from monolith.embedding import LocalServers
 from monolith.embedding.verbs import Clock, wall_clock
+from monolith.errors import FailedPreconditionError
 from monolith.nn import Features
 from monolith.optim import Optimizer
 from monolith.train.columns import TaskColumns
 from monolith.train.figures import Meter
-from monolith.train.fit import Fit, FitResult
+from monolith.train.fit import Fit, FitResult, Taken
 from monolith.train.hosting import host_parameters, table_maker
 from monolith.train.inputs import Inputs, dense_matrix
 from monolith.train.loop import BatchOutput
+from monolith.train.outputs import outputs_of
+from monolith.train.resume import restore_trainer, save_trainer
+from monolith.train.run_state import RunState, position_of
 from monolith.train.settings import TrainSettings
 from monolith.train.step_clock import StepClock
 from monolith.train.task import Mode, Task
@@ -48,6 +54,7 @@ class Trainer:
         model: the dense model.
         optimizer: of both.
         run: counts steps over all calls of `fit`.
+        state: what a checkpoint has beside tables, model and optimizer.
         servers: that hold tables and dense parameters; None: there are none.
         result: of the last `fit`.
 
@@ -88,9 +95,9 @@ class Trainer:
         self.servers = given or self._own_servers
         self.features = Features(task.features, make_table=table_maker(self.servers, self.clock))
         self.model = task.build()
-        hosted = host_parameters(self.model, self.servers)
+        self.hosted = host_parameters(self.model, self.servers)
         dense = task.optimizer(self.model)
-        for parameter, state in hosted:
+        for parameter, state in self.hosted:
             if dense is not None:
                 dense.state[parameter] = state
         self.optimizer = Optimizer([self.features, self.model], dense)
@@ -98,16 +105,18 @@ class Trainer:
         self._labels = [task.label] if isinstance(task.label, str) else list(task.label)
         self.columns = TaskColumns(self._labels, task.dense)
         self.run = Run(global_step=0)
+        self.state = RunState(self.run, self.clock)
         self.result: FitResult | None = None
         self._running: Fit | None = None
-        self._left: tuple[object, list[Batch]] = (None, [])
+        self._left: tuple[object, list[Taken]] = (None, [])
 
     def fit(self, source: Iterable[Batch] | None = None, hooks: Sequence[Hook] = ()) -> FitResult:
         """Train until the data ends, the steps are done, or somebody requests a stop.
 
         Ctrl-C ends the run after the step that runs; a second one interrupts at once. Batches that
         were read ahead of an early end are not lost: the next `fit` with the same iterator begins
-        with them.
+        with them. After `restore` it goes on with the `fit` that was saved: with the next batch, if
+        the source has `resume` as a `Pipeline` has, and until the steps of both are done.
 
         Args:
             source: of batches; `task.source(Mode.TRAIN)` if None.
@@ -118,8 +127,10 @@ class Trainer:
             BaseException: what a hook, the source, the model or a thread raised.
         """
         given = self.task.source(Mode.TRAIN) if source is None else source
-        batches = iter(given)
+        batches = self.state.begin(given)
         left = self._left[1] if self._left[0] is batches else []
+        if not left:
+            self.state.position = position_of(batches)
         self.features.train()
         self.model.train()
         self.optimizer.zero_grad()
@@ -151,7 +162,7 @@ class Trainer:
             batch = self.columns.bind(batch)
             with self._no_training():
                 inputs = self.inputs(batch, is_training=False)
-                loss, prediction = self.task.loss(self.model, inputs, batch)
+                loss, prediction = outputs_of(self, inputs, batch, is_training=False)
             meter.add(loss.item(), prediction, self.label_of(batch), batch.weight)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
@@ -169,6 +180,38 @@ class Trainer:
                 inputs = self.inputs(batch, is_training=False)
                 prediction = self.task.predict(self.model, inputs, batch)
             yield BatchOutput(batch, None, prediction)
+
+    def save(self, directory: "str | os.PathLike[str]") -> str:
+        """Save all that a run needs to go on; `settings.keep` checkpoints are kept.
+
+        In a run, between two steps: a hook may call it. See also `CheckpointHook`.
+
+        Returns:
+            The prefix of the checkpoint, `<directory>/model.ckpt-<step>`.
+
+        Raises:
+            OpError: it cannot be written; older checkpoints are as they were.
+        """
+        return save_trainer(self, directory, self.settings.keep)
+
+    def restore(self, path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint:
+        """Take the state of a checkpoint; the next `fit` goes on with the batch after it.
+
+        Args:
+            path: a directory, whose current checkpoint is taken, or the prefix of a checkpoint.
+            fallback: read every byte, and take the newest checkpoint that is whole.
+
+        Raises:
+            FailedPreconditionError: `fit` runs.
+            NotFoundError: there is no checkpoint, or it lacks a part of this trainer.
+            InvalidArgumentError: a shape or the config of a table differs.
+            DataLossError: a file is damaged.
+        """
+        if self._running is not None:
+            raise FailedPreconditionError("[Trainer.restore] expected no fit that runs, got one")
+        self.optimizer.zero_grad()
+        self._left = None, []
+        return restore_trainer(self, path, fallback=fallback)
 
     def close(self) -> None:
         """Free the tables, unless servers hold them. Closing twice is fine."""

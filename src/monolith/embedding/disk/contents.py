@@ -16,16 +16,23 @@ from monolith.embedding.config import TableConfig, segment_name, segments_of, st
 from monolith.embedding.counter_random import partitions_of
 from monolith.embedding.disk.arguments import told_as
 from monolith.embedding.disk.config_json import config_from_json
-from monolith.embedding.disk.folder import open_folder
-from monolith.embedding.disk.manifest import MANIFEST, TableEntry, parse_manifest
-from monolith.embedding.disk.plan import Source, TablePlan, plan_tables
+from monolith.embedding.disk.manifest import TableEntry
+from monolith.embedding.disk.plan import FolderSave, Save, Source, TablePlan, plan_tables
 from monolith.embedding.disk.ranges import partitions_of_runs
 from monolith.embedding.disk.reader import Buffers, FileReader
 from monolith.embedding.rows import Rows
 from monolith.embedding.slots import NUM_SLOTS
 from monolith.errors import DataLossError, NotFoundError
 
-__all__ = ["RowContents", "TableContents", "describe_save", "find_key", "verify_save"]
+__all__ = [
+    "RowContents",
+    "TableContents",
+    "config_of",
+    "describe_save",
+    "find_key",
+    "planned",
+    "verify_save",
+]
 
 _WHERE = "[inspect]"
 _MAX_SLOTS = 4096  # keys that spread over more of them are hashes, not fids
@@ -84,7 +91,7 @@ class RowContents:
 
 
 def describe_save(
-    path: "str | os.PathLike[str]", *, names: Sequence[str] | None = None
+    path: "str | os.PathLike[str] | Save", *, names: Sequence[str] | None = None
 ) -> list[TableContents]:
     """The tables of a save, from its manifest and the keys and times of its rows.
 
@@ -92,15 +99,14 @@ def describe_save(
         NotFoundError: there is no save, or no table of a name.
         DataLossError: a file is damaged.
     """
-    with _planned(path, names) as plans:
-        folder = open_folder(os.fspath(path))
-        manifest = parse_manifest(folder.read(MANIFEST), folder.where(MANIFEST))
-        entries = [entry for entry in manifest.tables if entry.name in plans]
+    with planned(path, names) as plans:
+        save = _save(path)
+        entries = [entry for entry in save.tables(save.read()) if entry.name in plans]
         return [_described(entry, plans[entry.name]) for entry in entries]
 
 
 def find_key(
-    path: "str | os.PathLike[str]", key: int, *, names: Sequence[str] | None = None
+    path: "str | os.PathLike[str] | Save", key: int, *, names: Sequence[str] | None = None
 ) -> list[RowContents]:
     """The rows of a key, in each table that has it; the files that may hold it are checked.
 
@@ -112,9 +118,9 @@ def find_key(
     key = key - (1 << 64) if key >= 1 << 63 else key
     partition = int(partitions_of(np.array([key], np.int64))[0])
     found: list[RowContents] = []
-    with _planned(path, names) as plans:
+    with planned(path, names) as plans:
         for plan in plans.values():
-            config = _config(plan)
+            config = config_of(plan)
             reader = FileReader(plan, config, Buffers())
             for source in _sources(plan, "rows"):
                 if any(first <= partition <= last for first, last in source.file.partitions):
@@ -124,7 +130,7 @@ def find_key(
 
 
 def verify_save(
-    path: "str | os.PathLike[str]",
+    path: "str | os.PathLike[str] | Save",
     *,
     names: Sequence[str] | None = None,
     advance: Advance = lambda num_bytes: None,
@@ -141,9 +147,9 @@ def verify_save(
         DataLossError: a file is damaged.
     """
     num_bytes, buffers = 0, Buffers()
-    with _planned(path, names) as plans:
+    with planned(path, names) as plans:
         for plan in plans.values():
-            reader = FileReader(plan, _config(plan), buffers)
+            reader = FileReader(plan, config_of(plan), buffers)
             for source in plan.sources:
                 if source.file.kind == "candidates":
                     reader.candidates(source)
@@ -154,19 +160,23 @@ def verify_save(
 
 
 @contextmanager
-def _planned(
-    path: "str | os.PathLike[str]", names: Sequence[str] | None
+def planned(
+    path: "str | os.PathLike[str] | Save", names: Sequence[str] | None
 ) -> Iterator[dict[str, TablePlan]]:
     """The tables of a save, whose files stay for the length of the block."""
     with told_as(_WHERE):
-        plan = plan_tables([os.fspath(path)], names, None)
+        plan = plan_tables([save := _save(path)], names, None)
         for name in names or ():
             if name not in plan.tables:
                 raise NotFoundError(
-                    f"{_WHERE} expected one of the tables {plan.names}, got {name!r} ({path})"
+                    f"{_WHERE} expected one of the tables {plan.names}, got {name!r} ({save.where})"
                 )
         with plan.holding():
             yield plan.tables
+
+
+def _save(path: "str | os.PathLike[str] | Save") -> Save:
+    return path if isinstance(path, Save) else FolderSave(os.fspath(path))
 
 
 def _sources(plan: TablePlan, kind: str) -> list[Source]:
@@ -227,7 +237,7 @@ def _damage(source: Source, expected: str, got: str) -> DataLossError:
     )
 
 
-def _config(plan: TablePlan) -> TableConfig:
+def config_of(plan: TablePlan) -> TableConfig:
     """The config; learning rates that were functions are left out, because no row needs them."""
     return config_from_json(_without_functions(plan.config), plan.where)
 

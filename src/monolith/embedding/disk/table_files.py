@@ -47,6 +47,7 @@ class SaveJob:
         throttle: of the writing.
         work: progress, and whether to go on.
         cuts: those of the caller, which stay open and whole.
+        with_expired: whether rows that have expired are written too.
     """
 
     create: Callable[[str], NewFile]
@@ -54,6 +55,7 @@ class SaveJob:
     throttle: Throttle
     work: Work
     cuts: list[Snapshot]
+    with_expired: bool = False
 
 
 class TableFiles:
@@ -101,7 +103,7 @@ class TableFiles:
 
     def _write_rows(self, runs: tuple[Run, ...]) -> None:
         config, num_expired = self._snapshot.config, 0
-        expiry = config.expiry
+        expiry = None if self._job.with_expired else config.expiry
         limit = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes(config)))
 
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:

@@ -1,0 +1,87 @@
+"""What a run is beside tables and tensors: step, time, random state, and where its data is."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from monolith.data import Batch
+from monolith.train.step_clock import StepClock
+from monolith.util.run import Run
+
+__all__ = ["RunState", "position_of"]
+
+_log = logging.getLogger(__name__)
+
+
+def position_of(batches: Iterator[Batch]) -> Any:
+    """Where the next batch begins: `state_dict()` of the iterator; None if it has none."""
+    state_dict = getattr(batches, "state_dict", None)
+    return None if state_dict is None else state_dict()
+
+
+class RunState:
+    """The state of the last `fit`, or of the one that runs; a checkpoint has it.
+
+    Args:
+        run: counts the steps.
+        clock: gives the time of updates.
+
+    Attributes:
+        first: the global step at which the `fit` began; `TrainSettings.steps` counts from there.
+        position: of its source, behind the last batch that was trained; None: nobody knows.
+        best: figure of its evaluations that an early stop looks at; None before the first.
+        num_worse: evaluations since then.
+    """
+
+    def __init__(self, run: Run, clock: StepClock) -> None:
+        self._run, self._clock = run, clock
+        self.first = 0
+        self.position: Any = None
+        self.best: float | None = None
+        self.num_worse = 0
+        self._is_restored = False
+
+    @property
+    def step(self) -> int:
+        """The global step."""
+        return self._run.global_step or 0
+
+    def begin(self, source: Iterable[Batch]) -> Iterator[Batch]:
+        """Iterate over the source of a `fit`; after a restore, behind the last batch trained."""
+        is_restored, self._is_restored = self._is_restored, False
+        if not is_restored:
+            self.first, self.best, self.num_worse = self.step, None, 0
+        elif self.position is not None and hasattr(source, "resume"):
+            resumed: Iterator[Batch] = source.resume(self.position)
+            return resumed
+        elif self.step > self.first:
+            _log.warning(
+                "the source %s has no position in the checkpoint, or no resume; it is read from "
+                "where it is",
+                type(source).__name__,
+            )
+        return iter(source)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it; what `flatten_state` takes."""
+        return {
+            "step": self.step,
+            "first": self.first,
+            "position": self.position,
+            "best": None if self.best is None else float(self.best).hex(),  # JSON has no NaN
+            "num_worse": self.num_worse,
+            "clock": self._clock.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next `fit` go on with the one that was saved."""
+        self._run.global_step = state["step"]
+        self.first, self.position = state["first"], state["position"]
+        self.best = None if state["best"] is None else float.fromhex(state["best"])
+        self.num_worse = state["num_worse"]
+        self._clock.load_state_dict(state["clock"])
+        torch.set_rng_state(state["random"])
+        self._is_restored = True

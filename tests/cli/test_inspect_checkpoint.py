@@ -1,0 +1,132 @@
+import functools
+import json
+
+import pytest
+import torch
+
+from monolith.checkpoint import save_checkpoint, take_cut
+from monolith.embedding import SGD, Segment, Table, TableConfig, Zeros
+from tests.cli.run import run
+
+NOON = 1_767_268_800  # 2026-01-01 12:00:00 UTC
+
+
+@pytest.fixture
+def inspect(capsys, monkeypatch):
+    return functools.partial(run, capsys, monkeypatch, "inspect")
+
+
+def save(prefix, table, step, **dense):
+    with take_cut(tables=table, dense=dense, trainer={}, step=step) as cut:
+        save_checkpoint(prefix, cut, clock=lambda: float(NOON))
+
+
+@pytest.fixture
+def prefixes(tmp_path):
+    """Two checkpoints: between them a row is gone, one is new and one has changed."""
+    one, two = str(tmp_path / "model.ckpt-1"), str(tmp_path / "model.ckpt-2")
+    with Table(TableConfig("user", Segment(2, SGD(1.0), Zeros())), clock=lambda: NOON) as table:
+        table.assign(torch.arange(4) | (7 << 48), torch.ones(4, 2))
+        weight = torch.tensor([1.0, 2.0])
+        save(one, table, 1, weight=weight, bias=torch.zeros(1), old=torch.ones(1))
+        table.erase(torch.tensor([7 << 48]))
+        table.assign(torch.tensor([1, 9]) | (7 << 48), torch.zeros(2, 2))
+        save(two, table, 2, weight=weight - 0.5, bias=torch.zeros(1), new=torch.ones(2))
+    return one, two
+
+
+def test_a_checkpoint_is_shown_with_tables_and_dense_tensors(inspect, prefixes):
+    ran = inspect(prefixes[0])
+    assert ran.status == 0
+    words = ("model.ckpt-1", "2026-01-01 12:00:00 UTC", "weight", "float32", "user", "100.0%")
+    assert [word for word in words if word not in ran.out] == []
+    assert "1 table, 4 rows, " in ran.err
+    assert f"at {prefixes[0]} (step 1)" in ran.err
+
+
+def test_of_a_folder_the_newest_checkpoint_is_shown(inspect, prefixes, tmp_path):
+    head, table = map(json.loads, inspect(tmp_path, "--json").out.splitlines())
+    assert (head["checkpoint"], head["step"], head["saved"]) == (prefixes[1], 2, NOON)
+    assert head["tensors"]["new"] == {"dtype": "float32", "shape": [2]}
+    assert (table["name"], table["num_rows"]) == ("user", 4)
+
+
+def test_many_dense_tensors_are_cut_in_a_table(inspect, tmp_path):
+    dense = {f"w{i:02}": torch.ones(1) for i in range(25)}
+    with take_cut(dense=dense) as cut:
+        save_checkpoint(tmp_path / "c", cut)
+    ran = inspect(tmp_path / "c")
+    assert "w19" in ran.out
+    assert "w20" not in ran.out
+    assert "5 more" in ran.out
+
+
+def test_a_row_of_a_checkpoint_is_shown_by_its_key(inspect, prefixes):
+    (row,) = map(json.loads, inspect(prefixes[0], "--key", 7 << 48, "--json").out.splitlines())
+    assert (row["table"], row["time"]) == ("user", NOON)
+
+
+def test_one_table_is_shown_by_its_name(inspect, prefixes):
+    ran = inspect(prefixes[0], "--table", "user", "--json")
+    assert [json.loads(line)["name"] for line in ran.out.splitlines()] == ["user"]
+
+
+def test_every_byte_is_checked(inspect, prefixes, tmp_path):
+    assert "every byte is as it was written" in inspect(prefixes[0], "--verify").err
+    path = tmp_path / "model.ckpt-1.dense-00000-of-00001.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    ran = inspect(prefixes[0], "--verify")
+    assert ran.status == 1
+    assert "it is damaged or foreign" in ran.err
+
+
+def test_a_checkpoint_in_memory_is_shown(inspect):
+    with take_cut(dense={"w": torch.ones(1)}, step=3) as cut:
+        save_checkpoint("memory://inspected/c-3", cut)
+    assert json.loads(inspect("memory://inspected", "--json").out.splitlines()[0])["step"] == 3
+
+
+def test_what_differs_between_two_checkpoints_is_shown(inspect, prefixes):
+    one, two = prefixes
+    lines = list(map(json.loads, inspect(one, "--diff", two, "--json").out.splitlines()))
+    counts = {"num_added": 1, "num_removed": 1, "num_changed": 1, "num_same": 2}
+    assert lines[0] == {"name": "user", **counts}
+    assert {line["tensor"]: line["difference"] for line in lines[1:]} == {
+        "new": f"only in {two}",
+        "old": f"only in {one}",
+        "weight": 0.5,
+    }
+
+
+def test_a_difference_is_shown_to_readers(inspect, prefixes):
+    ran = inspect(prefixes[0], "--diff", prefixes[1])
+    assert "largest difference" in ran.out
+    assert "3 rows and 3 dense tensors differ; from " in ran.err
+
+
+def test_of_one_table_no_dense_tensors_are_compared(inspect, prefixes):
+    ran = inspect(prefixes[0], "--diff", prefixes[1], "--table", "user", "--json")
+    assert len(ran.out.splitlines()) == 1
+
+
+def test_another_shape_and_other_columns_differ(inspect, prefixes, tmp_path):
+    with Table(TableConfig("user", Segment(3, SGD(1.0), Zeros())), clock=lambda: NOON) as table:
+        table.assign(torch.arange(4) | (7 << 48), torch.ones(4, 3))
+        save(tmp_path / "wide", table, 3, weight=torch.ones(3))
+    out = inspect(prefixes[0], "--diff", tmp_path / "wide", "--json").out
+    table, *dense = map(json.loads, out.splitlines())
+    assert (table["num_changed"], table["num_same"]) == (4, 0)
+    assert "another dtype or shape" in [line["difference"] for line in dense]
+
+
+def test_a_table_that_one_has_not_is_all_new(inspect, prefixes, tmp_path):
+    with take_cut(dense={"w": torch.ones(1)}) as cut:
+        save_checkpoint(tmp_path / "empty", cut)
+    out = inspect(tmp_path / "empty", "--diff", prefixes[0], "--json").out
+    assert json.loads(out.splitlines()[0])["num_added"] == 4
+
+
+def test_a_difference_to_nothing_is_refused(inspect, prefixes, tmp_path):
+    ran = inspect(prefixes[0], "--diff", tmp_path / "none")
+    assert ran.status == 1
+    assert f"[inspect] expected a checkpoint, got none at '{tmp_path}/none'" in ran.err

@@ -1,0 +1,128 @@
+import functools
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from monolith.checkpoint import existing_checkpoints, find_checkpoint
+from tests.cli.run import run
+from tests.cli.test_train import TASK, task
+
+__all__ = ["task"]
+
+
+@pytest.fixture
+def monolith(capsys, monkeypatch):
+    return functools.partial(run, capsys, monkeypatch)
+
+
+@pytest.fixture
+def train(monolith, task, tmp_path):
+    """Train with checkpoints: a call with the number of steps and more options."""
+    path, data = task
+    flags = ("--data", data, "--checkpoints", tmp_path / "run", "--save-every", "2")
+
+    def call(steps, *more):
+        return monolith("train", path, *flags, "--set", f"train.steps={steps}", *more)
+
+    return call
+
+
+def test_a_run_is_saved_and_says_where(train, tmp_path):
+    ran = train(5)
+    assert ran.status == 0
+    assert f"step 5 is saved at {tmp_path}/run/model.ckpt-5; next: monolith inspect" in ran.err
+    assert len(existing_checkpoints(tmp_path / "run")) == 3
+
+
+def test_a_run_is_resumed(train, tmp_path):
+    train(5)
+    ran = train(8, "--resume", "--json")
+    assert f"resumed at step 5 from {tmp_path}/run/model.ckpt-5" in ran.err
+    last = json.loads(ran.out.splitlines()[-1])
+    assert (last["num_steps"], last["figures"]["step"]) == (3, 8)
+
+
+def test_a_resumed_run_comes_to_the_same_as_a_whole_one(train, monolith, task, tmp_path):
+    train(5)
+    train(8, "--resume")
+    path, data = task
+    flags = ("--data", data, "--set", "train.steps=8", "--checkpoints", tmp_path / "whole")
+    monolith("train", path, *flags)
+    ours, theirs = (find_checkpoint(tmp_path / name) for name in ("run", "whole"))
+    assert {n: v.tolist() for n, v in ours.read_dense().items()} == {
+        n: v.tolist() for n, v in theirs.read_dense().items()
+    }
+
+
+def test_a_folder_with_checkpoints_is_not_taken_for_a_new_run(train, tmp_path):
+    train(2)
+    ran = train(2)
+    assert ran.status == 1
+    assert f"got {tmp_path}/run/model.ckpt-2 (step 2); go on with it: --resume, or" in ran.err
+
+
+def test_resume_without_a_checkpoint_is_refused(train, tmp_path):
+    ran = train(2, "--resume")
+    assert ran.status == 1
+    assert f"expected a checkpoint in {tmp_path}/run, got none; leave --resume out" in ran.err
+
+
+def test_a_damaged_checkpoint_is_left_out_with_fallback(train, tmp_path):
+    train(4)
+    (tmp_path / "run" / "model.ckpt-4.trainer.json").write_bytes(b"{}")
+    ran = train(4, "--resume")
+    assert ran.status == 1
+    assert "it is damaged or foreign" in ran.err
+    assert "resumed at step 2" in train(4, "--resume", "--fallback").err
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--checkpoints", "none"), "expected a folder as --checkpoints, got 'none'; write ./none"),
+        (("--resume",), "expected --checkpoints DIR with --resume, got none"),
+        (("--fallback",), "expected --checkpoints DIR with --fallback, got none"),
+        (("--checkpoints", "x", "--fallback"), "expected --resume with --fallback, got none"),
+    ],
+)
+def test_options_that_need_others_are_refused(monolith, task, flags, text):
+    ran = monolith("train", task[0], *flags)
+    assert ran.status == 2
+    assert text in ran.err
+
+
+def interrupted(task, *flags):
+    """What a run says that gets Ctrl-C in a step."""
+    path, data = task
+    told = TASK.replace("logit = model", 'print("in a step", flush=True)\n        logit = model')
+    path.write_text(told)  # its data has no end
+    command = [sys.executable, "-m", "monolith.cli.main", "train", path, "--data", data, *flags]
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "in a step\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130
+    return err
+
+
+@pytest.mark.dist
+def test_ctrl_c_saves_and_says_how_to_go_on(task, monolith, tmp_path):
+    err = interrupted(task, "--checkpoints", tmp_path / "run")
+    step = re.search(r"which was finished; step (\d+) is saved at", err)[1]
+    program, *words = shlex.split(re.search(r"^to go on: (.*)$", err, re.M)[1])
+    assert (program, words[-1]) == ("monolith", "--resume")
+    ran = monolith(*words, "--set", f"train.steps={int(step) + 1}")
+    assert f"resumed at step {step} from" in ran.err
+    assert "1 steps, 8 samples" in ran.err
+
+
+@pytest.mark.dist
+def test_ctrl_c_without_a_folder_says_that_nothing_was_saved(task):
+    assert "which was finished; nothing was saved" in interrupted(task)

@@ -1,0 +1,112 @@
+"""Trains in a child until it is done or killed; started by test_exact_resume.py.
+
+Reads lines from stdin: a directory and a case. For each it forks a child that goes on with the
+checkpoints of the directory. It says the process id of the child, each step that the child has
+made, and when the child has ended. The child writes the samples of each step into `order.txt`.
+"""
+
+import os
+import sys
+
+import pyarrow as pa
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from monolith import data
+from monolith.checkpoint import locate_checkpoint
+from monolith.embedding import Adagrad, Adam, MinCount
+from monolith.nn import Feature
+from monolith.train import Hook, Task, Trainer, TrainSettings
+
+NUM_SAMPLES, BATCH_SIZE = 144, 8
+DAY = 86_400
+CASES = ("plain", "mixed", "accumulated")
+SETTINGS = TrainSettings(threads=1, save_every=5, keep=2, evict_every=4)
+
+
+def samples():
+    """Samples whose users come back and whose items expire; a day goes by every 8 samples."""
+    random = torch.Generator().manual_seed(3)
+    number = range(NUM_SAMPLES)
+    users = torch.randint(0, 40, (NUM_SAMPLES,), generator=random).tolist()
+    items = [i // 12 * 10 + users[i] % 3 for i in number]
+    clicks = [float(user % 3 == 0) for user in users]
+    times = [1_700_000_000 + i // 8 * DAY for i in number]
+    table = pa.table({"user": users, "item": items, "click": clicks, "time": times})
+    return data.arrow_table(
+        table, columns=data.Columns(["user", "item"], [], ["click"], None, "time")
+    )
+
+
+class Clicks(Task):
+    """Everything that has a state: admission, expiry, momentum, a schedule, dropout, a buffer."""
+
+    features = (
+        Feature("user", dim=4, optimizer=Adagrad(0.1), admission=MinCount(2)),
+        Feature("item", dim=4, optimizer=Adam(0.01), expiry="5d"),
+    )
+    label = "click"
+
+    def __init__(self, case):
+        super().__init__()
+        self._case = case
+
+    def source(self, mode):
+        """Two epochs; in another order each where the case is mixed."""
+        found = samples().shuffle(50, seed=1) if self._case != "plain" else samples()
+        return found.repeat(2).batch(BATCH_SIZE)
+
+    def build(self):
+        parts = (torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        return torch.nn.Sequential(*parts)
+
+    def schedule(self, optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.9)
+
+    def loss(self, model, inputs, batch):
+        logit = model(inputs.pooled.joined).squeeze(1)
+        return binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
+
+
+class Order(Hook):
+    """Writes the samples of each step, and tells of the step."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def after_run(self, ctx, results):
+        users = [part.batch.features["user"].values.tolist() for part in results.value.parts]
+        with open(self._path, "a") as file:
+            file.write(f"{ctx.run.global_step} {users}\n")
+        os.write(1, f"step {ctx.run.global_step}\n".encode())
+
+
+def settings_of(directory, case):
+    more = {"accumulate": 2} if case == "accumulated" else {}
+    return TrainSettings(**{**vars(SETTINGS), **more, "checkpoint_dir": f"{directory}/saved"})
+
+
+def train(directory, case):
+    """Train to the end of the data, from the newest checkpoint if there is one."""
+    with Trainer(
+        Clicks(case), settings_of(directory, case), clock=lambda: 2_000_000_000
+    ) as trainer:
+        if locate_checkpoint(f"{directory}/saved") is not None:
+            trainer.restore(f"{directory}/saved")
+        return trainer.fit(hooks=[Order(f"{directory}/order.txt")])
+
+
+def main():
+    for line in sys.stdin:
+        directory, case = line.split()
+        child = os.fork()
+        if child == 0:
+            train(directory, case)
+            os._exit(0)
+        os.write(1, f"child {child}\n".encode())
+        os.waitpid(child, 0)
+        os.write(1, b"ended\n")
+
+
+if __name__ == "__main__":
+    main()

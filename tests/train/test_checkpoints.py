@@ -1,0 +1,335 @@
+import shutil
+
+import pyarrow as pa
+import pytest
+import torch
+
+from monolith import data
+from monolith.checkpoint import existing_checkpoints, find_checkpoint, open_checkpoint
+from monolith.embedding import LocalServers
+from monolith.embedding.disk import folder as folder_module
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
+from monolith.nn import Feature
+from monolith.train import CheckpointHook, EarlyStop, Hook, Trainer, TrainSettings
+from tests.train.tasks import Clicks, Counting, StopAfter, clicks, counted, state_of
+
+
+def names(path):
+    return sorted(prefix.rpartition("-")[2] for prefix in existing_checkpoints(path))
+
+
+class Numbers(Counting):
+    """Labels are the numbers of samples; a pipeline gives one in a batch.
+
+    Attributes:
+        labels: that were trained.
+    """
+
+    def __init__(self, number=10):
+        super().__init__()
+        self._number, self.labels = number, []
+
+    def source(self, mode):
+        columns = {"id": [7] * self._number, "label": [float(i) for i in range(self._number)]}
+        return data.arrow_table(pa.table(columns), label="label").batch(1)
+
+    def loss(self, model, inputs, batch):
+        self.labels.append(int(batch.label[0]))
+        return super().loss(model, inputs, batch)
+
+
+def test_checkpoints_are_saved_every_so_many_steps_and_at_the_end(tmp_path):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=4, keep=0)
+    with Trainer(Counting(10), settings) as trainer:
+        trainer.fit()
+    assert names(tmp_path) == ["10", "4", "8"]
+    assert find_checkpoint(tmp_path).step == 10
+
+
+def test_only_so_many_are_kept_also_over_runs(tmp_path):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=1, keep=2)
+    for number in (3, 2):
+        with Trainer(Counting(number), settings) as trainer:
+            if number == 2:
+                trainer.restore(tmp_path)
+            trainer.fit(counted(number))
+    assert names(tmp_path) == ["4", "5"]
+
+
+def test_without_a_pace_only_the_end_is_saved(tmp_path):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=0)
+    with Trainer(Counting(3), settings) as trainer:
+        trainer.fit()
+    assert names(tmp_path) == ["3"]
+
+
+def test_a_hook_saves_at_a_pace_in_seconds(tmp_path):
+    now = iter(range(1000))
+    hook = CheckpointHook(tmp_path, every_seconds=1, keep=0, clock=lambda: float(next(now)))
+    with Trainer(Counting(3)) as trainer:
+        trainer.fit(hooks=[hook])
+    assert names(tmp_path) == ["1", "2", "3"]
+
+
+def test_a_hook_with_two_paces_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected one of every_secs and every_steps"):
+        CheckpointHook(tmp_path, every_steps=1, every_seconds=1)
+
+
+@pytest.mark.parametrize(("prefetch", "push"), [(0, 0), (3, 0), (3, 1)])
+def test_a_run_goes_on_with_the_batch_after_the_last_trained_one(tmp_path, prefetch, push):
+    settings = TrainSettings(prefetch=prefetch, push=push, checkpoint_dir=str(tmp_path))
+    with Trainer(first := Numbers(), settings) as trainer:
+        trainer.fit(hooks=[StopAfter(4)])
+    with Trainer(second := Numbers(), settings) as trainer:
+        assert trainer.restore(tmp_path).step == 4
+        assert trainer.fit().num_steps == 6
+        row = trainer.features.tables["id"].lookup(torch.tensor([7])).item()
+    assert first.labels + second.labels == list(range(10))
+    assert row == -10
+
+
+def test_steps_count_from_the_beginning_of_the_run_that_was_saved(tmp_path):
+    settings = TrainSettings(steps=6, checkpoint_dir=str(tmp_path))
+    with Trainer(Numbers(), settings) as trainer:
+        trainer.fit(hooks=[StopAfter(4)])
+    for num_steps in (2, 0):
+        with Trainer(Numbers(), settings) as trainer:
+            trainer.restore(tmp_path)
+            result = trainer.fit()
+        assert (result.num_steps, result.ended) == (num_steps, "steps")
+
+
+def test_a_run_that_had_read_all_data_has_nothing_left_to_do(tmp_path):
+    with Trainer(Numbers()) as trainer:
+        trainer.fit()
+        trainer.save(tmp_path)
+    with Trainer(Numbers()) as trainer:
+        trainer.restore(tmp_path)
+        assert trainer.fit().num_steps == 0
+        assert trainer.fit().num_steps == 10  # the next one is a run of its own
+
+
+def test_batches_that_were_read_ahead_of_a_stop_are_behind_the_position(tmp_path):
+    with Trainer(Numbers(), TrainSettings(prefetch=3)) as trainer:
+        batches = iter(trainer.task.source("train"))
+        trainer.fit(batches, hooks=[StopAfter(2)])
+        trainer.fit(batches, hooks=[StopAfter(2)])
+        trainer.save(tmp_path)
+    with Trainer(task := Numbers()) as trainer:
+        trainer.restore(tmp_path)
+        trainer.fit()
+    assert task.labels == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_source_without_a_position_is_told(tmp_path, caplog):
+    with Trainer(Counting()) as trainer:
+        trainer.fit()
+        trainer.save(tmp_path)
+    with Trainer(Counting()) as trainer:
+        trainer.restore(tmp_path)
+        trainer.fit()
+    assert "the source list has no position in the checkpoint, or no resume" in caplog.text
+
+
+@pytest.mark.parametrize("num_servers", [0, 2])
+def test_rows_and_parameters_go_on_where_they_were(tmp_path, num_servers):
+    batches = clicks(8)
+    with Trainer(Clicks(batches), servers=2, clock=lambda: 1000) as trainer:
+        trainer.fit()
+        expected = state_of(trainer)
+    with Trainer(Clicks(batches[:5]), servers=num_servers, clock=lambda: 1000) as trainer:
+        trainer.fit()
+        prefix = trainer.save(tmp_path)
+    with Trainer(Clicks(), servers=2 - num_servers, clock=lambda: 1000) as trainer:
+        trainer.restore(prefix)
+        trainer.fit(batches[5:])
+        assert state_of(trainer) == expected
+
+
+def test_servers_keep_the_restored_state_of_the_optimizer(tmp_path):
+    with Trainer(Clicks(), servers=1) as trainer:
+        trainer.fit()
+        trainer.save(tmp_path)
+    with LocalServers(1) as servers:
+        with Trainer(Clicks(), servers=servers) as trainer:
+            trainer.restore(tmp_path)
+        with Trainer(Clicks(), servers=servers) as trainer:
+            states = list(trainer.optimizer.dense.state.values())
+    assert [int(state["step"]) for state in states] == [6, 6]
+
+
+class Moving(Clicks):
+    """Its model puts a new tensor in the place of a buffer in each step."""
+
+    def build(self):
+        model = super().build()
+        model.register_buffer("count", torch.zeros(1))
+        return model
+
+    def loss(self, model, inputs, batch):
+        model.count = model.count + 1
+        return super().loss(model, inputs, batch)
+
+
+def test_a_buffer_that_was_replaced_is_saved_as_it_is(tmp_path):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=4)
+    with Trainer(Moving(), settings) as trainer:
+        trainer.fit()
+    found = open_checkpoint(f"{tmp_path}/model.ckpt-4").read_dense(["model.count"])
+    assert found["model.count"].item() == 4
+
+
+def test_random_numbers_and_the_clock_go_on(tmp_path):
+    with Trainer(Counting(), clock=lambda: 50) as trainer:
+        trainer.fit()
+        trainer.save(tmp_path)
+        expected = torch.rand(3).tolist()
+    with Trainer(Counting(), clock=lambda: 99) as trainer:
+        trainer.restore(tmp_path)
+        assert torch.rand(3).tolist() == expected
+        assert trainer.clock() == 50
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.1])
+def test_an_early_stop_goes_on_counting(tmp_path, value):
+    rule = EarlyStop("loss", patience=3)
+    settings = TrainSettings(eval_every=1, early_stop=rule, checkpoint_dir=str(tmp_path))
+    for hooks, num_steps in (([StopAfter(3)], 3), ([], 1)):
+        with Trainer(Counting(9), settings) as trainer:
+            trainer.evaluate = lambda: {"loss": value}
+            if not hooks:
+                trainer.restore(tmp_path)
+            assert trainer.fit(hooks=hooks).num_steps == num_steps
+
+
+def test_a_state_that_cannot_be_saved_is_told_before_the_run(tmp_path):
+    class Odd(Clicks):
+        def schedule(self, optimizer):
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+            schedule.odd = object()
+            return schedule
+
+    with Trainer(Odd(), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        with pytest.raises(TypeError, match=r"got object \(scheduler/odd\)"):
+            trainer.fit()
+        assert trainer.run.global_step == 0
+
+
+def test_a_directory_without_checkpoints_is_refused(tmp_path):
+    with (
+        Trainer(Counting()) as trainer,
+        pytest.raises(NotFoundError, match=r"\[Trainer.restore\] expected a checkpoint, got none"),
+    ):
+        trainer.restore(tmp_path / "none")
+
+
+def test_a_restore_in_a_run_is_refused(tmp_path):
+    class Restore(Hook):
+        def after_run(self, ctx, results):
+            trainer.restore(tmp_path)
+
+    with (
+        Trainer(Counting()) as trainer,
+        pytest.raises(FailedPreconditionError, match="expected no fit that runs"),
+    ):
+        trainer.fit(hooks=[Restore()])
+
+
+def test_a_changed_model_is_refused_before_a_table_changes(tmp_path):
+    class Larger(Clicks):
+        def build(self):
+            return torch.nn.Linear(9, 2)
+
+    with Trainer(Clicks()) as trainer:
+        trainer.fit()
+        trainer.save(tmp_path)
+    with Trainer(Larger()) as trainer:
+        with pytest.raises(InvalidArgumentError, match=r"expected tensor 'model.bias' with shape"):
+            trainer.restore(tmp_path)
+        assert trainer.features.num_rows() == 0
+
+
+def test_a_feature_that_the_checkpoint_lacks_is_refused(tmp_path):
+    class More(Counting):
+        features = (*Counting.features, Feature("more", dim=1))
+
+    with Trainer(Counting()) as trainer:
+        trainer.save(tmp_path)
+    with Trainer(More()) as trainer, pytest.raises((NotFoundError, ValueError), match="more"):
+        trainer.restore(tmp_path)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=3)
+    with Trainer(Counting(6), settings) as trainer:
+        trainer.fit()
+    (tmp_path / "model.ckpt-6.trainer.json").write_bytes(b"{}")
+    with Trainer(Counting()) as trainer:
+        assert trainer.restore(tmp_path, fallback=True).step == 3
+        assert trainer.run.global_step == 3
+
+
+def test_a_checkpoint_without_a_state_file_is_found(tmp_path):
+    with Trainer(Counting()) as trainer:
+        trainer.save(tmp_path)
+        (tmp_path / "checkpoint").unlink()
+        assert trainer.restore(tmp_path).step == 0
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Call it: from then on nothing can be written."""
+
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    return lambda: monkeypatch.setattr(folder_module._LocalFile, "write", fail)
+
+
+class Fill(Hook):
+    def __init__(self, fill, step):
+        self._fill, self._step = fill, step
+
+    def after_run(self, ctx, results):
+        if ctx.run.global_step == self._step:
+            self._fill()
+
+
+def test_a_save_that_fails_ends_the_run(tmp_path, full_disk):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2)
+    with Trainer(Counting(6), settings) as trainer:
+        with pytest.raises(OpError, match="No space left on device"):
+            trainer.fit(hooks=[Fill(full_disk, 4)])
+        assert trainer.run.global_step == 4
+    assert open_checkpoint(f"{tmp_path}/model.ckpt-2").verify() > 0
+
+
+def test_a_run_goes_on_after_a_save_that_failed_if_asked(tmp_path, full_disk, caplog):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2, ignore_save_errors=True)
+    with Trainer(Counting(6), settings) as trainer:
+        assert trainer.fit(hooks=[Fill(full_disk, 4)]).num_steps == 6
+    assert names(tmp_path) == ["2"]
+    assert open_checkpoint(f"{tmp_path}/model.ckpt-2").verify() > 0
+    assert "the checkpoint of step 6 is not saved; the run goes on" in caplog.text
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_folder_that_vanishes_does_not_end_the_run_if_asked(tmp_path, is_file):
+    folder = tmp_path / "run"
+    settings = TrainSettings(checkpoint_dir=str(folder), save_every=2, ignore_save_errors=True)
+
+    def vanish():
+        shutil.rmtree(folder)
+        folder.write_text("") if is_file else None
+
+    with Trainer(Counting(6), settings) as trainer:
+        assert trainer.fit(hooks=[Fill(vanish, 4)]).num_steps == 6
+    assert folder.is_file() if is_file else names(folder) == ["4", "6"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_run():
+    with Trainer(Counting(), TrainSettings(checkpoint_dir="/proc/self/x")) as trainer:
+        with pytest.raises(OpError, match=r"expected to make /proc/self/x, got"):
+            trainer.fit()
+        assert trainer.run.global_step == 0

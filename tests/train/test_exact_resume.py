@@ -1,0 +1,107 @@
+"""SIGKILL at random instants of a run: what it comes to is the same, bit for bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from monolith.checkpoint import find_checkpoint
+from tests.embedding.disk.cases import assert_same_table
+from tests.train.resumable import CASES
+
+pytestmark = pytest.mark.dist
+
+PROGRAM = Path(__file__).with_name("resumable.py")
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
+def run(runner, directory, case, kill_after=None, seconds=0.0):
+    """Train; kill the child when it has made so many steps and some time has passed."""
+    runner.stdin.write(f"{directory} {case}\n")
+    child, num_steps = None, 0
+    while (line := runner.stdout.readline().strip()) != "ended":
+        word, number = line.split()
+        child = int(number) if word == "child" else child
+        num_steps += word == "step"
+        if child is not None and kill_after is not None and num_steps >= kill_after:
+            time.sleep(seconds)
+            os.kill(child, signal.SIGKILL)
+            kill_after = None
+
+
+def order_of(directory):
+    """The samples of each step; a step that was made again had the same ones."""
+    found = {}
+    for line in (directory / "order.txt").read_text().splitlines():
+        step, users = line.split(" ", 1)
+        assert found.setdefault(int(step), users) == users
+    return found
+
+
+def assert_same_end(one, other):
+    """The last checkpoints hold the same, and the runs had the same samples."""
+    ours, theirs = (find_checkpoint(directory / "saved") for directory in (one, other))
+    assert ours.step == theirs.step
+    tables, expected = ours.load_tables(), theirs.load_tables()
+    for name in ("user", "item"):
+        assert_same_table(tables[name], expected[name])
+    dense, wanted = ours.read_dense(), theirs.read_dense()
+    assert list(dense) == list(wanted)
+    assert [name for name in dense if not torch.equal(dense[name], wanted[name])] == []
+    assert ours.read_trainer() == theirs.read_trainer()
+    assert order_of(one) == order_of(other)
+
+
+@pytest.fixture(scope="module")
+def whole(runner, tmp_path_factory):
+    """Folders of runs that nobody killed, by case."""
+    folders = {case: tmp_path_factory.mktemp(case) for case in CASES}
+    for case, folder in folders.items():
+        run(runner, folder, case)
+    return folders
+
+
+def check(runner, path, case, seed, whole):
+    numbers = random.Random(seed)
+    path.mkdir(exist_ok=True)
+    for _ in range(3):
+        run(runner, path, case, numbers.randint(0, 9), numbers.uniform(0, 0.03))
+    run(runner, path, case)
+    assert_same_end(path, whole[case])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_that_was_killed_comes_to_the_same(runner, whole, tmp_path, case, seed):
+    check(runner, tmp_path, case, seed, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_runs_that_were_killed_at_many_instants_come_to_the_same(runner, whole, tmp_path, case):
+    for seed in range(2, 10):
+        check(runner, tmp_path / str(seed), case, seed, whole)
+
+
+def test_the_runs_have_expired_rows_and_candidates(whole):
+    tables = find_checkpoint(whole["mixed"] / "saved").load_tables()
+    assert tables["user"].stats()["num_candidates"] > 0
+    assert 0 < len(tables["item"]) < 36
