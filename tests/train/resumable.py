@@ -21,6 +21,7 @@ from monolith.train import Hook, Task, Trainer, TrainSettings
 NUM_SAMPLES, BATCH_SIZE = 144, 8
 DAY = 86_400
 CASES = ("plain", "mixed", "accumulated")
+LONG = "long"  # mixed, of 1,008 steps
 SETTINGS = TrainSettings(threads=1, save_every=5, keep=2, evict_every=4)
 
 
@@ -52,9 +53,9 @@ class Clicks(Task):
         self._case = case
 
     def source(self, mode):
-        """Two epochs; in another order each where the case is mixed."""
+        """Two epochs or more; in another order each where the case is mixed."""
         found = samples().shuffle(50, seed=1) if self._case != "plain" else samples()
-        return found.repeat(2).batch(BATCH_SIZE)
+        return found.repeat(56 if self._case == LONG else 2).batch(BATCH_SIZE)
 
     def build(self):
         parts = (torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
@@ -82,7 +83,7 @@ class Order(Hook):
 
 
 def settings_of(directory, case):
-    more = {"accumulate": 2} if case == "accumulated" else {}
+    more = {"accumulated": {"accumulate": 2}, LONG: {"save_every": 40}}.get(case, {})
     return TrainSettings(**{**vars(SETTINGS), **more, "checkpoint_dir": f"{directory}/saved"})
 
 

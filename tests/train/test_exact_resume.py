@@ -13,7 +13,7 @@ import torch
 
 from monolith.checkpoint import find_checkpoint
 from tests.embedding.disk.cases import assert_same_table
-from tests.train.resumable import CASES
+from tests.train.resumable import CASES, LONG
 
 pytestmark = pytest.mark.dist
 
@@ -99,6 +99,20 @@ def test_a_run_that_was_killed_comes_to_the_same(runner, whole, tmp_path, case, 
 def test_runs_that_were_killed_at_many_instants_come_to_the_same(runner, whole, tmp_path, case):
     for seed in range(2, 10):
         check(runner, tmp_path / str(seed), case, seed, whole)
+
+
+@pytest.mark.slow
+def test_a_thousand_steps_that_were_killed_come_to_the_same(runner, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    numbers = random.Random(0)
+    for folder in (whole, killed):
+        folder.mkdir()
+    run(runner, whole, LONG)
+    for _ in range(3):
+        run(runner, killed, LONG, numbers.randint(0, 400), numbers.uniform(0, 0.03))
+    run(runner, killed, LONG)
+    assert len(order_of(whole)) == 1008
+    assert_same_end(killed, whole)
 
 
 def test_the_runs_have_expired_rows_and_candidates(whole):
