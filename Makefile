@@ -41,15 +41,20 @@ test: build  ## run every test but the slow ones (under ten minutes)
 	@echo "== running the tests, without those marked slow"
 	$(PYTEST) -q -n auto -m "not slow"
 
-# The shared suite runs on the native table there; reference, reloaded and sharded tables are left to
-# `make test`, as are proofs by replay, compiled graphs, examples and benchmarks.
-FAST_IGNORE := disk/test_reloaded test_replay test_autograd test_sharded_table test_sharded_replay \
-  test_transport test_multi_type_bits
+# The shared suite runs on the native table there; reference, sharded and saved tables are left to
+# `make test`, as are proofs by replay, compiled graphs, exhaustive resumes, checkpoints, adapters,
+# documents, examples and benchmarks.
+FAST_IGNORE := embedding/disk embedding/test_replay.py embedding/test_autograd.py \
+  embedding/test_sharded_table.py embedding/test_sharded_replay.py embedding/test_transport.py \
+  embedding/test_multi_type_bits.py embedding/test_distributed_multi_type_table.py \
+  embedding/test_native_changes.py data/test_resume.py data/test_read_ahead.py \
+  data/operations data/test_framing.py cli/test_train.py cli/test_data.py ops/test_layout.py \
+  optim/test_graph_step.py optim/test_dense_step.py train/test_queue_stress.py \
+  checkpoint native_training docs examples benchmarks
 test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
 	$(PYTEST) -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
-	  $(FAST_IGNORE:%=--ignore=tests/embedding/%.py) --ignore=tests/examples --ignore=tests/benchmarks \
-	  -k "not TestReference and not compiled"
+	  $(FAST_IGNORE:%=--ignore=tests/%) -k "not TestReference and not compiled"
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"
