@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 
 from monolith.util import settings
+from monolith.util.setting_types import converted
 from monolith.util.settings import Setting, resolve
 
 
@@ -261,3 +262,12 @@ def test_a_file_without_keys_is_refused(tmp_path):
 def test_toml_on_an_old_python_is_refused(monkeypatch):
     monkeypatch.setattr(settings.sys, "version_info", (3, 10, 4))
     assert "Python 3.11 or later for .toml files, got 's.toml'" in refusal(file="s.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2", 2), ("auto", "auto"), ("none", None), ("2.5", "2.5")]
+)
+def test_a_value_is_of_the_first_of_several_types_that_takes_it(text, expected):
+    found = converted(int | str | None, text, is_text=True)
+    assert found == expected
+    assert type(found) is type(expected)
