@@ -6,14 +6,15 @@ import math
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from monolith.embedding.verbs import TableVerbs
 
-__all__ = ["AnchorQueue", "check_eager", "new_anchor", "refusal"]
+__all__ = ["AnchorQueue", "check_eager", "new_anchor", "queue_once", "refusal"]
 
 # Stands for a norm of 0 in the anchor's gradient, so that a 0 there always means "emptied". Its
 # square vanishes in a float32 sum, and a scaler's factor leaves it above 0.
@@ -206,6 +207,18 @@ def refusal(where: str, norm: float, table: TableVerbs) -> ValueError:
         f"{where} expected finite gradients, got norm {norm} (table {table.name!r}); call "
         "zero_grad(), or choose non_finite='skip' or 'clip'"
     )
+
+
+def queue_once(
+    function: Callable[[Any, torch.Tensor], tuple[torch.Tensor | None, ...]],
+    ctx: Any,
+    gradients: torch.Tensor,
+) -> tuple[torch.Tensor | None, ...]:
+    """Call the backward of a lookup so that torch refuses a second derivative of it.
+
+    The refusal is slow, so it is made only where backward makes a graph of itself.
+    """
+    return (once_differentiable(function) if torch.is_grad_enabled() else function)(ctx, gradients)
 
 
 def check_eager(queue: "AnchorQueue[Item, Summed]", anchor: torch.Tensor) -> None:

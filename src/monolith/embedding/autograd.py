@@ -8,9 +8,8 @@ once more or once less (activation checkpointing does) without harm.
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from monolith.embedding.anchor_queue import check_eager
+from monolith.embedding.anchor_queue import check_eager, queue_once
 from monolith.embedding.bags import Bags
 from monolith.embedding.gradient_queue import GradientQueue, queue_at
 
@@ -138,8 +137,7 @@ class _LookupBags(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Queues the gradients; the rest is done in a step."""
-        is_graph_made = torch.is_grad_enabled()
-        return _queue_once(ctx, gradients) if is_graph_made else _queue_gradients(ctx, gradients)
+        return queue_once(_queue_gradients, ctx, gradients)
 
 
 def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -154,9 +152,6 @@ def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | 
     if is_weight_trained:
         of_weights = _weight_gradients(queue, bags, is_kept, gradients, missing)
     return of_anchor, of_weights, None
-
-
-_queue_once = once_differentiable(_queue_gradients)  # refuses a second derivative; is slower
 
 
 # The same as ops. Their arguments are tensors and plain values; a table is named by its handle.

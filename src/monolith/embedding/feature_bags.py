@@ -6,9 +6,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from monolith.embedding.anchor_queue import check_eager
+from monolith.embedding.anchor_queue import check_eager, queue_once
 from monolith.embedding.bag_feature import BagFeature
 from monolith.embedding.feature_queue import FeatureQueue
 from monolith.embedding.feature_tables import FeatureTables
@@ -128,8 +127,7 @@ class _LookupFeatures(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Queues the gradients; the rest is done in a step."""
-        is_graph_made = torch.is_grad_enabled()
-        return _queue_once(ctx, gradients) if is_graph_made else _queue_gradients(ctx, gradients)
+        return queue_once(_queue_gradients, ctx, gradients)
 
 
 def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -137,9 +135,6 @@ def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | 
     # The caller may use its memory again before the step.
     gradients = gradients.clone(memory_format=torch.contiguous_format)
     return ctx.queue.push(ctx.batch, gradients), None
-
-
-_queue_once = once_differentiable(_queue_gradients)  # refuses a second derivative; is slower
 
 
 def _check_tables(tables: list[TableVerbs]) -> None:
