@@ -6,19 +6,21 @@ number. Odd versions take the prefix `c-1`, even ones `c-2`.
 """
 
 import os
-import sys
 
 import torch
 
 from monolith.checkpoint import save_checkpoint, take_cut
 from monolith.embedding import SGD, MinCount, Segment, Table, TableConfig
 from monolith.embedding.disk import table_files
+from tests.forker import fork_for_lines
 
 NUM_KEYS = 2000
 CONFIG = TableConfig("user", Segment(8, SGD()), admission=MinCount(0, {1: 5}))
 
 
-def save_versions(path, version):
+def save_versions(line):
+    path, version = line.rsplit(maxsplit=1)
+    version = int(version)
     torch.set_num_threads(1)
     keys = torch.arange(NUM_KEYS)
     with Table(CONFIG, clock=lambda: 1000) as table:
@@ -31,17 +33,6 @@ def save_versions(path, version):
             version += 1
 
 
-def main():
-    table_files._FILE_BYTES = 1 << 14
-    for line in sys.stdin:
-        path, version = line.rsplit(maxsplit=1)
-        child = os.fork()
-        if child == 0:
-            save_versions(path, int(version))
-        os.write(1, f"child {child}\n".encode())
-        os.waitpid(child, 0)
-        os.write(1, b"ended\n")
-
-
 if __name__ == "__main__":
-    main()
+    table_files._FILE_BYTES = 1 << 14
+    fork_for_lines(save_versions)

@@ -2,9 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,24 +11,15 @@ from monolith.checkpoint.find import existing_checkpoints
 from tests.checkpoint.cases import saved
 from tests.checkpoint.saver import NUM_KEYS
 from tests.embedding.disk.test_kill import killed_after
+from tests.forker import started
 
 pytestmark = pytest.mark.dist
-
-SAVER = Path(__file__).with_name("saver.py")
 
 
 @pytest.fixture
 def saver():
-    process = subprocess.Popen(
-        [sys.executable, str(SAVER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
-    with process:
+    with started("tests.checkpoint.saver") as process:
         yield process
-        process.stdin.close()
 
 
 def check(path, last):

@@ -6,7 +6,6 @@ made, and when the child has ended. The child writes the samples of each step in
 """
 
 import os
-import sys
 
 import pyarrow as pa
 import torch
@@ -17,6 +16,7 @@ from monolith.checkpoint import locate_checkpoint
 from monolith.embedding import Adagrad, Adam, MinCount
 from monolith.nn import Feature
 from monolith.train import Hook, Task, Trainer, TrainSettings
+from tests.forker import fork_for_lines
 
 NUM_SAMPLES, BATCH_SIZE = 144, 8
 DAY = 86_400
@@ -97,17 +97,5 @@ def train(directory, case):
         return trainer.fit(hooks=[Order(f"{directory}/order.txt")])
 
 
-def main():
-    for line in sys.stdin:
-        directory, case = line.split()
-        child = os.fork()
-        if child == 0:
-            train(directory, case)
-            os._exit(0)
-        os.write(1, f"child {child}\n".encode())
-        os.waitpid(child, 0)
-        os.write(1, b"ended\n")
-
-
 if __name__ == "__main__":
-    main()
+    fork_for_lines(lambda line: train(*line.split()))

@@ -3,34 +3,23 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from monolith.checkpoint import find_checkpoint
 from tests.embedding.disk.cases import assert_same_table
+from tests.forker import started
 from tests.train.resumable import CASES, LONG
 
 pytestmark = pytest.mark.dist
 
-PROGRAM = Path(__file__).with_name("resumable.py")
-
 
 @pytest.fixture(scope="module")
 def runner():
-    with subprocess.Popen(
-        [sys.executable, str(PROGRAM)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    ) as process:
+    with started("tests.train.resumable") as process:
         yield process
-        process.stdin.close()
 
 
 def run(runner, directory, case, kill_after=None, seconds=0.0):

@@ -6,18 +6,20 @@ number.
 """
 
 import os
-import sys
 
 import torch
 
 from monolith.embedding import SGD, MinCount, Segment, Table, TableConfig, save_tables
 from monolith.embedding.disk import table_files
+from tests.forker import fork_for_lines
 
 NUM_KEYS = 3000
 CONFIG = TableConfig("user", Segment(8, SGD()), admission=MinCount(0, {1: 5}))
 
 
-def save_versions(path, version):
+def save_versions(line):
+    path, version = line.rsplit(maxsplit=1)
+    version = int(version)
     torch.set_num_threads(1)
     keys = torch.arange(NUM_KEYS)
     waiting = keys + (1 << 48)
@@ -30,17 +32,6 @@ def save_versions(path, version):
             version += 1
 
 
-def main():
-    table_files._FILE_BYTES = 1 << 16
-    for line in sys.stdin:
-        path, version = line.rsplit(maxsplit=1)
-        child = os.fork()
-        if child == 0:
-            save_versions(path, int(version))
-        os.write(1, f"child {child}\n".encode())
-        os.waitpid(child, 0)
-        os.write(1, b"ended\n")
-
-
 if __name__ == "__main__":
-    main()
+    table_files._FILE_BYTES = 1 << 16
+    fork_for_lines(save_versions)

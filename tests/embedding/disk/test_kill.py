@@ -3,34 +3,22 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from monolith.embedding import load_table, save_tables
 from tests.embedding.disk.saver import NUM_KEYS
+from tests.forker import started
 
 pytestmark = pytest.mark.dist
-
-SAVER = Path(__file__).with_name("saver.py")
 
 
 @pytest.fixture
 def saver():
-    process = subprocess.Popen(
-        [sys.executable, str(SAVER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
-    with process:
+    with started("tests.embedding.disk.saver") as process:
         yield process
-        process.stdin.close()
 
 
 def killed_after(saver, path, first, seconds):

@@ -1,0 +1,39 @@
+"""Programs that fork a child for each line they read, so that a test can kill the child.
+
+A fork takes milliseconds, where an interpreter that imports torch takes seconds.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def fork_for_lines(work):
+    """Read lines; for each call `work(line)` in a child, say its process id, and when it ended."""
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            work(line.strip())
+            os._exit(0)
+        os.write(1, f"child {child}\n".encode())
+        os.waitpid(child, 0)
+        os.write(1, b"ended\n")
+
+
+@contextlib.contextmanager
+def started(module):
+    """A program that calls `fork_for_lines`, with pipes to it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        cwd=ROOT,
+    ) as process:
+        yield process
+        process.stdin.close()
