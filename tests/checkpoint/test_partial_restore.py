@@ -80,13 +80,6 @@ def one_step(servers):
     return model.values()
 
 
-def replaced(servers, index):
-    """The same servers, but for one that was started anew."""
-    mixed = LocalServers(2)
-    mixed._servers[1 - index] = servers[1 - index]
-    return mixed
-
-
 @pytest.mark.req("TS-REST-T1")
 @pytest.mark.req("TS-REST-T3")
 def test_a_new_server_restores_alone_with_a_monitor(tmp_path):
@@ -94,9 +87,8 @@ def test_a_new_server_restores_alone_with_a_monitor(tmp_path):
         assert train(tmp_path, first, PsMonitor(2, first)) == [(1.0, 1.0), (1.0, 1.0)]
         assert one_step(first) == [(2.0, 2.0), (2.0, 2.0)]
         assert restored(tmp_path, second, PsMonitor(2, second)) == [(1.0, 1.0), (1.0, 1.0)]
-        mixed = replaced(first, 1)
-        assert restored(tmp_path, mixed, PsMonitor(2, mixed)) == [(2.0, 2.0), (1.0, 1.0)]
-        mixed.close()
+        first.restart(1)
+        assert restored(tmp_path, first, PsMonitor(2, first)) == [(2.0, 2.0), (1.0, 1.0)]
 
 
 @pytest.mark.req("TS-REST-T2")

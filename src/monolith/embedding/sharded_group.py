@@ -19,6 +19,7 @@ from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.routing import FloorModRouting
 from monolith.embedding.rows import Applied
 from monolith.embedding.shard_split import is_finite
+from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.table_group import TableGroup
 from monolith.embedding.timed_transport import TimedTransport
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport
@@ -43,6 +44,7 @@ class ShardedGroup:
     Args:
         configs: of the tables; their learning rates are those of this object's updates.
         transports: one per shard, each to a `GroupHost` with these tables.
+        tables: the same rows as tables, for saves and restores.
         owner: whose calls these are, for messages.
         transfer_float16: rows of lookups and gradients travel as float16.
         clock: gives the time of a call that has no `now`.
@@ -53,6 +55,7 @@ class ShardedGroup:
         configs: Sequence[TableConfig],
         transports: Sequence[Transport],
         *,
+        tables: Sequence[ShardedTable] = (),
         owner: str = "ShardedGroup",
         transfer_float16: bool = False,
         clock: Clock = wall_clock,
@@ -65,6 +68,7 @@ class ShardedGroup:
                     f"partitions, got one with it (table {config.name!r}); use MinCount"
                 )
         self.configs = {config.name: config for config in ordered}
+        self.tables = {table.name: table for table in tables}
         self.order = NameOrder({config.name: config.dim for config in ordered}, owner)
         self.num_shards = len(transports)
         self.routing = FloorModRouting(self.num_shards)
@@ -182,14 +186,25 @@ def connect(
     model_name: str = "",
 ) -> ShardedGroup:
     """The tables on servers, made where they are missing, with a shard on each."""
+    shards = [
+        [servers[i].shard(config, len(servers)) for i in range(len(servers))] for config in configs
+    ]
     transports = []
-    for i in range(len(servers)):
-        tables = [servers[i].shard(config, len(servers)).table for config in configs]
-        group = TableGroup(cast(list[TableVerbs], tables))  # it checks them
+    for i, own in enumerate(zip(*shards, strict=True)):
+        group = TableGroup([cast(TableVerbs, shard.table) for shard in own])  # it checks them
         local = LocalTransport(GroupHost(group))
         transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
+    routing = FloorModRouting(len(servers))
     return ShardedGroup(
-        configs, transports, owner=owner, transfer_float16=transfer_float16, clock=clock
+        configs,
+        transports,
+        tables=[
+            ShardedTable.over(config, hosts, routing=routing, clock=clock)
+            for config, hosts in zip(configs, shards, strict=True)
+        ],
+        owner=owner,
+        transfer_float16=transfer_float16,
+        clock=clock,
     )
 
 
