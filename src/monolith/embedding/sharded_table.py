@@ -169,11 +169,8 @@ class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
         """Label of the server of each shard; empty where it is on none."""
         return [transport.device for transport in self._client.transports]
 
-    def shard(self, number: int) -> "ShardedTable":
-        """The rows of one shard as a table. Only for its own keys, and not beside writing calls.
-
-        It needs no closing: its rows are those of this table.
-        """
+    def _shard(self, number: int) -> "ShardedTable":
+        """One shard as a table, for a restore: the caller gives it its own keys only."""
         config = shard_config(self.config, self.routing.num_shards)
         return ShardedTable(config, [self._client.transports[number]], clock=self._clock)
 

@@ -74,7 +74,7 @@ class RunState:
             "num_worse": self.num_worse,
             "clock": self._clock.state_dict(),
             "random": torch.get_rng_state(),
-            "cuda_random": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+            "cuda_random": _cuda_random(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -87,6 +87,12 @@ class RunState:
         torch.set_rng_state(state["random"])
         _set_cuda_random(state.get("cuda_random", []))  # older checkpoints have none
         self._is_restored = True
+
+
+def _cuda_random() -> list[torch.Tensor]:
+    """States of the generators of all CUDA devices; none where this process does not use CUDA."""
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if is_used else []
 
 
 def _set_cuda_random(states: list[torch.Tensor]) -> None:
