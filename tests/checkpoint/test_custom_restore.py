@@ -57,6 +57,28 @@ def test_without_a_state_file_everything_is_restored(tmp_path):
     assert target.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("alias_map", [None, {"new": "old"}])
+def test_a_run_that_exports_restores_what_was_saved(tmp_path, alias_map):
+    prefix, target = saved(tmp_path, w=torch.ones(1), old=torch.ones(1)), torch.zeros(1)
+    custom = CustomRestore([pytest.fail], {"new": target}, alias_map)
+    run = Run(is_exporting=True)
+    run.add(CUSTOM_RESTORE_OP, custom)
+    PartialRecoverySaver({"w": target}, model_dir=tmp_path).restore(run, prefix)
+    assert target.tolist() == [1.0]
+    assert run.collection(CUSTOM_RESTORE_OP) == (custom,)
+    assert not (tmp_path / "clear_nn").exists()
+
+
+def test_an_export_beside_training_leaves_the_custom_restore_to_it(tmp_path):
+    prefix, weight, steps = saved(tmp_path, w=torch.ones(1)), torch.zeros(1), []
+    saver, training = PartialRecoverySaver({"w": weight}), run_with(clearing(weight, steps))
+    with training.as_current(), Run(is_exporting=True).as_current() as export:
+        saver.restore(export, prefix)
+    assert weight.tolist() == [1.0]
+    saver.restore(training, prefix)
+    assert (weight.tolist(), steps) == ([-1.0], [7])
+
+
 def test_without_a_run_everything_is_restored(tmp_path):
     target = torch.zeros(1)
     PartialRecoverySaver({"w": target}).restore(None, saved(tmp_path, w=torch.ones(1)))

@@ -16,6 +16,7 @@ from monolith.train import drive
 from monolith.util.run import Run
 
 KEY = torch.tensor([7], dtype=torch.int64)
+WIDE = TableConfig("wide", Segment(1, SGD(1.0), Zeros()))
 
 
 class Model:
@@ -46,14 +47,14 @@ class Model:
         ]
 
 
-def hooks(path, servers, monitor, *, restore):
+def hooks(path, servers, monitor, *, restore, wide=()):
     saver = PartialRecoverySaver(servers, sharded=True, ps_monitor=monitor)
-    found = []
+    found, tables = [], [servers, wide]
     if restore:
-        listener = HashTableCheckpointRestorerListener(servers, monitor)
-        found.append(CheckpointRestorerHook(path, saver, listeners=[listener]))
-    tables = HashTableCheckpointSaverListener(servers)
-    found.append(NoFirstSaveCheckpointSaverHook(path, None, 100, saver, listeners=[tables]))
+        listeners = [HashTableCheckpointRestorerListener(each, monitor) for each in tables]
+        found.append(CheckpointRestorerHook(path, saver, listeners=listeners))
+    listeners = [HashTableCheckpointSaverListener(each) for each in tables]
+    found.append(NoFirstSaveCheckpointSaverHook(path, None, 100, saver, listeners=listeners))
     return found
 
 
@@ -80,13 +81,6 @@ def one_step(servers):
     return model.values()
 
 
-def replaced(servers, index):
-    """The same servers, but for one that was started anew."""
-    mixed = LocalServers(2)
-    mixed._servers[1 - index] = servers[1 - index]
-    return mixed
-
-
 @pytest.mark.req("TS-REST-T1")
 @pytest.mark.req("TS-REST-T3")
 def test_a_new_server_restores_alone_with_a_monitor(tmp_path):
@@ -94,9 +88,8 @@ def test_a_new_server_restores_alone_with_a_monitor(tmp_path):
         assert train(tmp_path, first, PsMonitor(2, first)) == [(1.0, 1.0), (1.0, 1.0)]
         assert one_step(first) == [(2.0, 2.0), (2.0, 2.0)]
         assert restored(tmp_path, second, PsMonitor(2, second)) == [(1.0, 1.0), (1.0, 1.0)]
-        mixed = replaced(first, 1)
-        assert restored(tmp_path, mixed, PsMonitor(2, mixed)) == [(2.0, 2.0), (1.0, 1.0)]
-        mixed.close()
+        first.restart(1)
+        assert restored(tmp_path, first, PsMonitor(2, first)) == [(2.0, 2.0), (1.0, 1.0)]
 
 
 @pytest.mark.req("TS-REST-T2")
@@ -106,6 +99,34 @@ def test_every_server_restores_without_a_monitor(tmp_path):
         assert train(tmp_path, servers) == [(1.0, 1.0), (1.0, 1.0)]
         assert one_step(servers) == [(2.0, 2.0), (2.0, 2.0)]
         assert restored(tmp_path, servers) == [(1.0, 1.0), (1.0, 1.0)]
+
+
+def test_a_new_server_restores_its_shards_of_wide_tables_alone(tmp_path):
+    ids, run = torch.arange(4), Run(global_step=0)
+    with LocalServers(2) as servers:
+        monitor = PsMonitor(2, servers)
+        servers[0].parameter("bias", torch.zeros(1))
+
+        def started(value, *, restore):
+            """A run that may restore, and then makes a step."""
+            wide = DistributedHashTable(WIDE, servers)
+            found = hooks(tmp_path, servers, monitor, restore=restore, wide=[wide.table])
+            values = []
+
+            def step():
+                if values:
+                    raise StopIteration
+                run.global_step += 1
+                values.extend(wide.lookup(ids).flatten().tolist())
+                wide.assign(ids, torch.full((4, 1), value))
+
+            drive(step, found, run=run)
+            return values
+
+        assert started(1.0, restore=False) == [0.0] * 4
+        DistributedHashTable(WIDE, servers).assign(ids, torch.full((4, 1), 2.0))
+        servers.restart(1)
+        assert started(3.0, restore=True) == [2.0, 1.0, 2.0, 1.0]
 
 
 def test_marks_belong_to_servers_and_not_to_runs():
@@ -134,10 +155,9 @@ def test_tables_of_no_server_are_restored_too(tmp_path):
 
 
 def test_a_table_spread_over_servers_is_given_itself(tmp_path, caplog):
-    config = TableConfig("wide", Segment(1, SGD(1.0), Zeros()))
     keys = torch.arange(20)
     with LocalServers(2) as servers:
-        wide = DistributedHashTable(config, servers)
+        wide = DistributedHashTable(WIDE, servers)
         wide.table.assign(keys, torch.ones(20, 1))
         assert HashTableCheckpointSaverListener(servers).tables == []
         assert "tables ['wide'] are spread over the servers" in caplog.text

@@ -1,14 +1,24 @@
 import functools
+import itertools
 import json
 
 import pytest
 import torch
 
 from monolith.checkpoint import save_checkpoint, take_cut
-from monolith.embedding import SGD, Segment, Table, TableConfig, Zeros
+from monolith.embedding import (
+    SGD,
+    MinCount,
+    Segment,
+    SlidingFilter,
+    Table,
+    TableConfig,
+    Zeros,
+)
 from tests.cli.run import run
 
 NOON = 1_767_268_800  # 2026-01-01 12:00:00 UTC
+ROWS = dict.fromkeys(("num_added", "num_removed", "num_changed", "num_same"), 0)
 
 
 @pytest.fixture
@@ -90,7 +100,7 @@ def test_what_differs_between_two_checkpoints_is_shown(inspect, prefixes):
     one, two = prefixes
     lines = list(map(json.loads, inspect(one, "--diff", two, "--json").out.splitlines()))
     counts = {"num_added": 1, "num_removed": 1, "num_changed": 1, "num_same": 2}
-    assert lines[0] == {"name": "user", **counts}
+    assert lines[0] == {"name": "user", **counts, **candidates(0, 0, 0, 0, 0)}
     assert {line["tensor"]: line["difference"] for line in lines[1:]} == {
         "new": f"only in {two}",
         "old": f"only in {one}",
@@ -101,7 +111,52 @@ def test_what_differs_between_two_checkpoints_is_shown(inspect, prefixes):
 def test_a_difference_is_shown_to_readers(inspect, prefixes):
     ran = inspect(prefixes[0], "--diff", prefixes[1])
     assert "largest difference" in ran.out
-    assert "3 rows and 3 dense tensors differ; from " in ran.err
+    assert "3 rows, 0 candidates and 3 dense tensors differ; from " in ran.err
+
+
+def counted(path, rule, *batches):
+    """A checkpoint of a table that saw these keys, a second apart, and its rule let none in."""
+    config, times = TableConfig("user", Segment(1), admission=rule), itertools.count(NOON)
+    with Table(config, clock=lambda: next(times)) as table:
+        for batch in batches:
+            table.apply_gradients(torch.tensor(batch), torch.ones(len(batch), 1))
+        save(path, table, 1)
+    return path
+
+
+def candidates(*numbers):
+    """The fields of a difference: before, after, added, removed, changed."""
+    kinds = ("", "other_", "added_", "removed_", "changed_")
+    return {f"num_{kind}candidates": number for kind, number in zip(kinds, numbers, strict=True)}
+
+
+def test_candidates_are_compared_by_key(inspect, tmp_path):
+    one = counted(tmp_path / "one", MinCount(9), [1, 2, 3, 4])
+    two = counted(tmp_path / "two", MinCount(9), [3, 4, 5], [4])
+    (table,) = map(json.loads, inspect(one, "--diff", two, "--json").out.splitlines())
+    assert table == {"name": "user", **ROWS, **candidates(4, 3, 1, 2, 1)}
+
+
+def test_cells_of_filters_are_compared(inspect, tmp_path):
+    rule = SlidingFilter(9, capacity=1 << 20)
+    one = counted(tmp_path / "one", rule, [1, 2])
+    two = counted(tmp_path / "two", rule, [2, 3, 4], [2])
+    (table,) = map(json.loads, inspect(one, "--diff", two, "--json").out.splitlines())
+    assert table == {"name": "user", **ROWS, **candidates(2, 3, 2, 1, 1)}
+
+
+def test_candidates_of_two_rules_have_nothing_in_common(inspect, tmp_path):
+    one = counted(tmp_path / "one", MinCount(9), [1, 2])
+    two = counted(tmp_path / "two", SlidingFilter(9, capacity=1 << 20), [1, 2, 3])
+    (table,) = map(json.loads, inspect(one, "--diff", two, "--json").out.splitlines())
+    assert table == {"name": "user", **ROWS, **candidates(2, 3, 3, 2, 0)}
+
+
+def test_candidates_are_shown_to_readers(inspect, prefixes, tmp_path):
+    ran = inspect(prefixes[0], "--diff", counted(tmp_path / "one", MinCount(9), [1, 2]))
+    assert "candidates of" in ran.out
+    assert "4 rows, 2 candidates and " in ran.err
+    assert "candidates of" not in inspect(*prefixes[:1], "--diff", prefixes[1]).out
 
 
 def test_of_one_table_no_dense_tensors_are_compared(inspect, prefixes):

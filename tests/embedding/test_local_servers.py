@@ -6,6 +6,8 @@ import torch
 from monolith.embedding import (
     SGD,
     Adagrad,
+    DistributedHashTable,
+    DistributedMultiTypeHashTable,
     LocalServers,
     Segment,
     Table,
@@ -14,6 +16,7 @@ from monolith.embedding import (
 )
 from monolith.embedding.local_servers import current_server, current_servers
 from monolith.errors import FailedPreconditionError
+from monolith.util.placement import ps_label
 from tests.suites.table_base import column, keys
 
 CONFIG = TableConfig("user", Segment(1, SGD(1.0)))
@@ -178,6 +181,29 @@ def test_another_shape_of_a_parameter_is_refused(servers):
     )
     with pytest.raises(ValueError, match=text):
         servers[0].parameter("bias", torch.zeros(3))
+
+
+def test_a_server_that_is_restarted_has_nothing_and_the_other_all(servers):
+    for i in range(2):
+        servers[i].parameter("bias", torch.ones(1))
+        servers[i].marks.add("seen")
+    old = DistributedHashTable(CONFIG, servers).assign(keys(2, 3), column(2, 3))
+    server = servers.restart(1)
+    assert servers[1] is server
+    assert (server.label, server.parameter_names, server.marks) == (ps_label(1), [], set())
+    assert (servers[0].parameter_names, servers[0].marks) == (["bias"], {"seen"})
+    again = DistributedHashTable(CONFIG, servers).table
+    assert again.contains(keys(2, 3)).tolist() == [True, False]
+    with pytest.raises(FailedPreconditionError, match="expected an open table"):
+        old.lookup(keys(3))
+
+
+def test_a_table_knows_the_servers_of_its_shards(servers):
+    labels = [ps_label(0), ps_label(1)]
+    assert DistributedHashTable(CONFIG, servers).table.devices == labels
+    tables = DistributedMultiTypeHashTable({"user": CONFIG}, servers).tables
+    assert tables["user"].devices == labels
+    assert servers[0].shard(TableConfig("own", Segment(1))).device == ps_label(0)
 
 
 @pytest.mark.parametrize("verb", ["shard", "parameter"])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from monolith.checkpoint.ps_monitor import PsMonitor
 from monolith.checkpoint.reader import open_checkpoint
 from monolith.embedding.local_servers import LocalServers
+from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.verbs import TableVerbs
 from monolith.util.run import Run
 
@@ -59,7 +60,8 @@ class HashTableCheckpointSaverListener(SaverListener):
 
     Args:
         tables: the tables; of servers, those that belong to one server alone. A table that is
-            spread over servers is given itself, and saved and restored as a whole.
+            spread over servers is given itself: `DistributedHashTable.table`, or the values of the
+            `tables` of a `DistributedMultiTypeHashTable` or `PartitionedHashTable`.
     """
 
     def __init__(self, tables: "LocalServers | Iterable[TableVerbs]") -> None:
@@ -76,7 +78,8 @@ class HashTableCheckpointRestorerListener(RestorerListener):
 
     Args:
         tables: as `HashTableCheckpointSaverListener` takes them.
-        ps_monitor: tables of servers that it knows as initialised stay as they are.
+        ps_monitor: tables of servers that it knows as initialised stay as they are, and so do the
+            shards that they have of a table.
     """
 
     def __init__(
@@ -87,14 +90,25 @@ class HashTableCheckpointRestorerListener(RestorerListener):
 
     def before_restore(self, run: Run, prefix: str) -> None:
         """Restore."""
-        chosen = [
-            table
-            for device, tables in _by_device(self._tables)
-            if self._ps_monitor is None or self._ps_monitor.is_ps_uninitialized(run, device)
-            for table in tables
-        ]
-        if chosen:
-            open_checkpoint(prefix).restore_tables(chosen)
+        chosen: dict[tuple[int, ...] | None, list[TableVerbs]] = {}
+        for device, tables in _by_device(self._tables):
+            for table in tables:
+                shards = self._new_shards(run, device, table)
+                if shards != ():
+                    chosen.setdefault(shards, []).append(table)
+        for shards, some in chosen.items():
+            open_checkpoint(prefix).restore_tables(some, shards=shards)
+
+    def _new_shards(self, run: Run, device: str, table: TableVerbs) -> tuple[int, ...] | None:
+        """The shards that are restored; None: the whole table."""
+        monitor = self._ps_monitor
+        if monitor is None:
+            return None
+        devices = table.devices if isinstance(table, ShardedTable) else [device]
+        is_new = [monitor.is_ps_uninitialized(run, each) for each in devices]
+        if all(is_new):
+            return None
+        return tuple(number for number, is_wanted in enumerate(is_new) if is_wanted)
 
 
 def _by_device(

@@ -246,19 +246,27 @@ class PartialRecoverySaver:
     def restore(self, run: Run | None, save_path: str | None) -> None:
         """Restore a checkpoint, or do what the run's `CustomRestore` says in its place, once.
 
+        A run that exports always restores the checkpoint, and keeps its `CustomRestore`.
+
         Raises:
             ValueError: there is no such checkpoint.
             NotFoundError: something that is restored is not in the checkpoint.
             InvalidArgumentError: a shape or dtype differs.
         """
-        custom = run.take(CUSTOM_RESTORE_OP) if run is not None and save_path is not None else ()
-        if custom and self.builder.items_per_device:
-            directory = posixpath.dirname(str(save_path)) or "."
-            if read_checkpoint_state(directory) is not None:
-                model_dir = self._model_dir or directory
-                if restore_custom(custom[-1], open_checkpoint(str(save_path)), model_dir):
-                    return
+        if run is not None and save_path is not None and self._restore_custom(run, save_path):
+            return
         self._origin_restore(run, save_path)
+
+    def _restore_custom(self, run: Run, save_path: str) -> bool:
+        """Whether the run's `CustomRestore` was done."""
+        if run.is_exporting:
+            return False
+        custom, path = run.take(CUSTOM_RESTORE_OP), os.fspath(save_path)
+        directory = posixpath.dirname(path) or "."
+        has_all = custom and self.builder.items_per_device
+        if not has_all or read_checkpoint_state(directory) is None:
+            return False
+        return restore_custom(custom[-1], open_checkpoint(path), self._model_dir or directory)
 
     def _origin_restore(self, run: Run | None, save_path: str | None) -> None:
         """Restore every device, but for servers that are initialised."""

@@ -2,13 +2,14 @@
 
 from dataclasses import asdict
 from datetime import datetime, timezone
+from typing import Any
 
 import torch
 
 from monolith.checkpoint import Checkpoint, locate_checkpoint
 from monolith.cli.inspect_save import SaveOptions, inspect_tables
 from monolith.cli.talk import emit_json, emit_table, say
-from monolith.embedding.disk.difference import diff_saves
+from monolith.embedding.disk.difference import TableDifference, diff_saves
 from monolith.errors import NotFoundError
 
 __all__ = ["diff_checkpoints", "inspect_checkpoint"]
@@ -51,16 +52,41 @@ def diff_checkpoints(path: str, other: str, table: str | None, as_json: bool) ->
         for name, value in dense.items():
             emit_json({"tensor": name, "difference": value})
     else:
-        emit_table(
-            ("table", "added", "removed", "changed", "same"),
-            [[each.name, *(f"{n:,}" for n in list(vars(each).values())[1:])] for each in tables],
-        )
+        _show_difference(tables)
         if dense:
             emit_table(("tensor", "largest difference"), list(dense.items()))
-    num_changed = sum(each.num_added + each.num_removed + each.num_changed for each in tables)
+    num_rows = sum(each.num_added + each.num_removed + each.num_changed for each in tables)
+    num_candidates = sum(sum(_candidates(each)[2:]) for each in tables)
     say(
-        f"{num_changed:,} rows and {len(dense):,} dense tensors differ; from {one.prefix} (step "
-        f"{one.step}) to {two.prefix} (step {two.step})"
+        f"{num_rows:,} rows, {num_candidates:,} candidates and {len(dense):,} dense tensors "
+        f"differ; from {one.prefix} (step {one.step}) to {two.prefix} (step {two.step})"
+    )
+
+
+def _show_difference(tables: list[TableDifference]) -> None:
+    rows = [
+        (each.name, each.num_added, each.num_removed, each.num_changed, each.num_same)
+        for each in tables
+    ]
+    _emit_counts(("table", "added", "removed", "changed", "same"), rows)
+    candidates = [(each.name, *_candidates(each)) for each in tables if any(_candidates(each))]
+    if candidates:
+        head = ("candidates of", "before", "after", "added", "removed", "changed")
+        _emit_counts(head, candidates)
+
+
+def _emit_counts(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    emit_table(head, [[name, *(f"{number:,}" for number in numbers)] for name, *numbers in rows])
+
+
+def _candidates(table: TableDifference) -> tuple[int, ...]:
+    """How many there are before and after; added, removed, changed."""
+    return (
+        table.num_candidates,
+        table.num_other_candidates,
+        table.num_added_candidates,
+        table.num_removed_candidates,
+        table.num_changed_candidates,
     )
 
 

@@ -66,7 +66,12 @@ class CallHost(ABC):
         reads: verbs that change nothing, and may be done again.
         writes: verbs that are done once.
         timeout_seconds: how long a write that comes again waits for the first one at most.
+
+    Attributes:
+        device: label of the server that this is on; empty: none.
     """
+
+    device = ""
 
     def __init__(
         self,

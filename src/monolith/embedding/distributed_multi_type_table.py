@@ -12,6 +12,7 @@ from monolith.embedding.key_routes import PackedRoutes, RawRoutes
 from monolith.embedding.local_servers import LocalServers, current_servers
 from monolith.embedding.rows import Applied
 from monolith.embedding.sharded_group import connect, table_configs
+from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.updates import Completion
 from monolith.observe import MetricsSink
 from monolith.ops import Ragged, split_by_indices
@@ -75,6 +76,14 @@ class DistributedMultiTypeHashTable:
             model_name=model_name,
         )
         self._routes = (RawRoutes if self.is_raw else PackedRoutes)(self._group)
+
+    @property
+    def tables(self) -> dict[str, ShardedTable]:
+        """The same rows with all the verbs of a table, by the name of the table; for saves too.
+
+        A cut of one of them is a moment of this object's calls only where none of them runs.
+        """
+        return dict(self._group.tables)
 
     def lookup(
         self, slot_to_id: Mapping[str, torch.Tensor], *, step: int = 0

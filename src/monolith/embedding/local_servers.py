@@ -61,7 +61,7 @@ class LocalServer:
             self._check_open("shard")
             found = self._shards.get(config.name)
             if found is None or found.host.table._is_closed:
-                found = _Shard(make_shard(config, num_shards), num_shards)
+                found = _Shard(make_shard(config, num_shards, device=self.label), num_shards)
                 self._shards[config.name] = found
             if found.num_shards != num_shards:
                 raise ValueError(
@@ -214,6 +214,16 @@ class LocalServers:
             yield server
         finally:
             _PLACE.reset(token)
+
+    def restart(self, index: int) -> LocalServer:
+        """What a crash of a server comes to: it is closed, and an empty one takes its place.
+
+        Tables and parameters that were made through it are gone; make them again, also tables with
+        shards on other servers, which keep theirs.
+        """
+        self[index].close()
+        self._servers[index] = LocalServer(index)
+        return self._servers[index]
 
     def close(self) -> None:
         """Close every server. Closing twice is fine."""

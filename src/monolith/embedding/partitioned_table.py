@@ -14,6 +14,7 @@ from monolith.embedding.key_routes import KeyRoutes, PackedRoutes, RawRoutes
 from monolith.embedding.local_servers import LocalServers, current_servers
 from monolith.embedding.rows import Applied
 from monolith.embedding.sharded_group import ShardedGroup, connect, table_configs
+from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.updates import Completion
 from monolith.observe import MetricsSink
 from monolith.ops import (
@@ -112,6 +113,14 @@ class PartitionedHashTable:
         is_raw = params.use_native_multi_hash_table
         self._routes: KeyRoutes = (RawRoutes if is_raw else PackedRoutes)(self._group)
         self._queue_hooks: list[Any] = []
+
+    @property
+    def tables(self) -> dict[str, ShardedTable]:
+        """The same rows with all the verbs of a table, by the name of the table; for saves too.
+
+        A cut of one of them is a moment of this object's calls only where none of them runs.
+        """
+        return dict(self._group.tables)
 
     def lookup(
         self,

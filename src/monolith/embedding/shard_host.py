@@ -66,11 +66,14 @@ class ShardHost(CallHost):
     Args:
         table: the rows of the shard; the host closes it.
         timeout_seconds: how long a write that comes again waits for the first one at most.
+        device: label of the server that has the shard.
     """
 
-    def __init__(self, table: TableCalls, *, timeout_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(
+        self, table: TableCalls, *, timeout_seconds: float = WAIT_SECONDS, device: str = ""
+    ) -> None:
         super().__init__(table.name, _READS, _WRITES, timeout_seconds)
-        self.table = table
+        self.table, self.device = table, device
         self._cuts: dict[int, CutStorage] = {}
         self._cut_numbers = itertools.count()
 

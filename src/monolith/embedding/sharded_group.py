@@ -1,5 +1,6 @@
 """Many tables over shards: one call to each shard for all tables, each way."""
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -18,7 +19,9 @@ from monolith.embedding.name_order import NameOrder
 from monolith.embedding.reference_batch import finite_gradients
 from monolith.embedding.routing import FloorModRouting
 from monolith.embedding.rows import Applied
+from monolith.embedding.shard_host import ShardHost
 from monolith.embedding.shard_split import is_finite
+from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.table_group import TableGroup
 from monolith.embedding.timed_transport import TimedTransport
 from monolith.embedding.transport import LocalTransport, ShardClient, Transport
@@ -43,6 +46,7 @@ class ShardedGroup:
     Args:
         configs: of the tables; their learning rates are those of this object's updates.
         transports: one per shard, each to a `GroupHost` with these tables.
+        hosts: of each table, by name, a host for each shard; without them there are no `tables`.
         owner: whose calls these are, for messages.
         transfer_float16: rows of lookups and gradients travel as float16.
         clock: gives the time of a call that has no `now`.
@@ -53,6 +57,7 @@ class ShardedGroup:
         configs: Sequence[TableConfig],
         transports: Sequence[Transport],
         *,
+        hosts: Mapping[str, Sequence[ShardHost]] | None = None,
         owner: str = "ShardedGroup",
         transfer_float16: bool = False,
         clock: Clock = wall_clock,
@@ -71,10 +76,21 @@ class ShardedGroup:
         self.name = short_name(list(self.configs))
         self.updates = RunningUpdates(self.name)
         self._owner, self._clock, self._as_float16 = owner, clock, transfer_float16
+        self._hosts = dict(hosts or {})
         self._rates = GroupRates(ordered, owner)
         self._client = ShardClient(self.name, transports, owner=owner)
         self._counting = {i: c.name for i, c in enumerate(ordered) if _counts_calls(c)}
         self._is_refusing = any(config.non_finite == "refuse" for config in ordered)
+
+    @functools.cached_property
+    def tables(self) -> dict[str, ShardedTable]:
+        """The same rows as tables, by name; made when they are asked for, for there may be many."""
+        return {
+            name: ShardedTable.over(
+                self.configs[name], hosts, routing=self.routing, clock=self._clock
+            )
+            for name, hosts in self._hosts.items()
+        }
 
     def num_floats(self, keys: Ragged) -> int:
         """Floats in the rows of the keys."""
@@ -182,14 +198,22 @@ def connect(
     model_name: str = "",
 ) -> ShardedGroup:
     """The tables on servers, made where they are missing, with a shard on each."""
+    hosts = {
+        config.name: [servers[i].shard(config, len(servers)) for i in range(len(servers))]
+        for config in configs
+    }
     transports = []
     for i in range(len(servers)):
-        tables = [servers[i].shard(config, len(servers)).table for config in configs]
-        group = TableGroup(cast(list[TableVerbs], tables))  # it checks them
-        local = LocalTransport(GroupHost(group))
+        tables = [cast(TableVerbs, own[i].table) for own in hosts.values()]
+        local = LocalTransport(GroupHost(TableGroup(tables)))  # it checks them
         transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
     return ShardedGroup(
-        configs, transports, owner=owner, transfer_float16=transfer_float16, clock=clock
+        configs,
+        transports,
+        hosts=hosts,
+        owner=owner,
+        transfer_float16=transfer_float16,
+        clock=clock,
     )
 
 

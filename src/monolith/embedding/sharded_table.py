@@ -47,13 +47,16 @@ def shard_config(config: TableConfig, num_shards: int) -> TableConfig:
 
 
 def make_shard(
-    config: TableConfig, num_shards: int, changes_bytes: int = DEFAULT_CHANGES_BYTES
+    config: TableConfig,
+    num_shards: int,
+    changes_bytes: int = DEFAULT_CHANGES_BYTES,
+    device: str = "",
 ) -> ShardHost:
     """One of the shards of a table, in this process, with its part of the bounds on memory."""
     from monolith.embedding import Table  # late: the package imports this module
 
     part = shard_config(config, num_shards)
-    return ShardHost(Table(part, changes_bytes=changes_bytes // num_shards))
+    return ShardHost(Table(part, changes_bytes=changes_bytes // num_shards), device=device)
 
 
 class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
@@ -160,6 +163,16 @@ class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
         table = cls(config, ways, routing=routing, clock=clock, timeout_seconds=timeout_seconds)
         table._fused = local_shards([host.table for host in hosts], routing)
         return table
+
+    @property
+    def devices(self) -> list[str]:
+        """Label of the server of each shard; empty where it is on none."""
+        return [transport.device for transport in self._client.transports]
+
+    def _shard(self, number: int) -> "ShardedTable":
+        """One shard as a table, for a restore: the caller gives it its own keys only."""
+        config = shard_config(self.config, self.routing.num_shards)
+        return ShardedTable(config, [self._client.transports[number]], clock=self._clock)
 
     def _check_admission(self) -> None:
         is_filter = isinstance(self.config.admission, SlidingFilter) and not self._is_serving

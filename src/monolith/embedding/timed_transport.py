@@ -25,7 +25,7 @@ class TimedTransport(Transport):
     """
 
     def __init__(self, inner: Transport, shard: int, model_name: str, sink: MetricsSink) -> None:
-        self._inner, self._sink = inner, sink
+        self._inner, self._sink, self.device = inner, sink, inner.device
         self._tags = {"model_name": model_name, "ps": str(shard)}
 
     def send(self, call: Call) -> Pending:

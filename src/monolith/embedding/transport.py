@@ -36,7 +36,13 @@ class Pending(Protocol):
 
 
 class Transport(ABC):
-    """The way to one shard. Any thread may send at any time."""
+    """The way to one shard. Any thread may send at any time.
+
+    Attributes:
+        device: label of the server that has the shard; empty: none.
+    """
+
+    device = ""
 
     @abstractmethod
     def send(self, call: Call) -> Pending:
@@ -66,7 +72,7 @@ class LocalTransport(Transport):
     """
 
     def __init__(self, host: CallHost) -> None:
-        self.host = host
+        self.host, self.device = host, host.device
 
     def send(self, call: Call) -> Pending:
         """Do the call now; its error is raised by the answer, as from afar."""
@@ -103,7 +109,7 @@ class ShardClient:
                 f"[ShardClient] expected num_tries >= 1, got {num_tries} (table {name!r})"
             )
         self._name, self._owner = name, owner
-        self._transports = list(transports)
+        self.transports = list(transports)
         self._timeout_seconds = check_wait("ShardClient", timeout_seconds, name)
         self._num_tries = num_tries
         self._client = secrets.randbits(63)
@@ -112,7 +118,7 @@ class ShardClient:
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.RLock()
         # Hosts outlive their clients, and would keep the last answer of each.
-        weakref.finalize(self, _say_bye, self._transports, self._client).atexit = False
+        weakref.finalize(self, _say_bye, self.transports, self._client).atexit = False
 
     def call(self, verb: str, arguments: Sequence[tuple[Any, ...] | None]) -> list[Any]:
         """One call per shard; a shard without arguments is not asked.
@@ -151,7 +157,7 @@ class ShardClient:
 
     def _send(self, shard: int, call: Call) -> Pending:
         try:
-            return self._transports[shard].send(call)
+            return self.transports[shard].send(call)
         except UnavailableError as error:
             return _Answer(None, error)
 

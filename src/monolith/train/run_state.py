@@ -74,6 +74,7 @@ class RunState:
             "num_worse": self.num_worse,
             "clock": self._clock.state_dict(),
             "random": torch.get_rng_state(),
+            "cuda_random": _cuda_random(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -84,4 +85,25 @@ class RunState:
         self.num_worse = state["num_worse"]
         self._clock.load_state_dict(state["clock"])
         torch.set_rng_state(state["random"])
+        _set_cuda_random(state.get("cuda_random", []))  # older checkpoints have none
         self._is_restored = True
+
+
+def _cuda_random() -> list[torch.Tensor]:
+    """States of the generators of all CUDA devices; none where this process does not use CUDA."""
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if is_used else []
+
+
+def _set_cuda_random(states: list[torch.Tensor]) -> None:
+    """Set the generator of each device that was saved; of devices that are not here, nothing."""
+    num_devices = torch.cuda.device_count() if states else 0
+    for device, state in enumerate(states[:num_devices]):
+        torch.cuda.set_rng_state(state, device)
+    if len(states) > num_devices:
+        _log.warning(
+            "the checkpoint has random states of %d CUDA devices, %d are here; what the others "
+            "would draw is lost",
+            len(states),
+            num_devices,
+        )

@@ -33,6 +33,8 @@ class Run:
 
     Args:
         global_step: number of steps done so far, also by earlier runs; None if nobody counts them.
+        is_exporting: whether the run exports a model: what it restores is what was saved, and
+            nothing that is meant for training once is done or used up.
 
     Example:
         >>> run = Run(global_step=0)
@@ -44,8 +46,8 @@ class Run:
         True
     """
 
-    def __init__(self, *, global_step: int | None = None) -> None:
-        self.global_step = global_step
+    def __init__(self, *, global_step: int | None = None, is_exporting: bool = False) -> None:
+        self.global_step, self.is_exporting = global_step, is_exporting
         self.metadata: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._collections: dict[str, list[Any]] = {}

@@ -10,6 +10,7 @@ import torch
 from monolith.embedding.arguments import as_integer, as_list
 from monolith.embedding.config import NUM_PARTITIONS
 from monolith.embedding.disk.plan import Save
+from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.verbs import TableVerbs
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "checked_path",
     "checked_paths",
     "checked_progress",
+    "checked_shards",
     "checked_tables",
     "checked_threads",
     "told_as",
@@ -81,6 +83,27 @@ def checked_progress(where: str, progress: Any) -> None:
     """Refuse what is no function."""
     if progress is not None and not callable(progress):
         raise TypeError(f"{where} expected progress as a function, got {progress!r}")
+
+
+def checked_shards(where: str, shards: Any, tables: Iterable[TableVerbs]) -> list[int] | None:
+    """The shards in ascending order, which every table must have; None stays None."""
+    if shards is None:
+        return None
+    given = as_list(where, "shards", shards)
+    numbers = sorted({as_integer(where, "a shard", number) for number in given})
+    for table in tables:
+        if not isinstance(table, ShardedTable):
+            raise TypeError(
+                f"{where} expected tables in shards with shards={numbers}, got "
+                f"{type(table).__name__} (table {table.name!r})"
+            )
+        for number in numbers:
+            if not 0 <= number < table.routing.num_shards:
+                raise ValueError(
+                    f"{where} expected shards in [0, {table.routing.num_shards}), got {number} "
+                    f"(table {table.name!r})"
+                )
+    return numbers
 
 
 def checked_tables(where: str, tables: Any, *others: type) -> list[Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from monolith.embedding.disk.plan import Source, TablePlan
@@ -18,29 +18,36 @@ _KINDS = ("rows", "candidates")  # in this order: candidates get the room that r
 
 
 @contextlib.contextmanager
-def emptied(where: str, tables: Sequence[TableVerbs]) -> Iterator[None]:
+def emptied(
+    where: str, tables: Mapping[str, TableVerbs], wholes: Sequence[TableVerbs] = ()
+) -> Iterator[None]:
     """Empty tables that nobody can cut until the block has filled them.
 
     If it ends early they are empty again, and a note of the exception says so.
+
+    Args:
+        where: begins the messages.
+        tables: by what the note calls them.
+        wholes: tables that these are shards of; nobody can cut them either.
 
     Raises:
         FailedPreconditionError: a cut of a table is open, or the table is being filled. No table
             has changed then.
     """
-    _begin(where, tables)
+    held = [*wholes, *tables.values()]
+    _begin(where, held)
     try:
-        for table in tables:
+        for table in tables.values():
             table.clear()
         yield
     except BaseException as error:
-        for table in tables:
+        for table in tables.values():
             with contextlib.suppress(FailedPreconditionError):  # it was closed meanwhile
                 table.clear()
-        names = [table.name for table in tables]
-        add_notes(error, [f"loading had begun, so the tables {names} are empty now"])
+        add_notes(error, [f"loading had begun, so the tables {list(tables)} are empty now"])
         raise
     finally:
-        for table in tables:
+        for table in held:
             table._is_loading = False
 
 

@@ -11,6 +11,7 @@ from monolith.embedding.disk.arguments import (
     checked_partitions,
     checked_paths,
     checked_progress,
+    checked_shards,
     checked_tables,
     checked_threads,
     told_as,
@@ -18,6 +19,7 @@ from monolith.embedding.disk.arguments import (
 from monolith.embedding.disk.config_json import config_from_json, config_to_json
 from monolith.embedding.disk.fill import add_notes, emptied, fill, get_notes, verify
 from monolith.embedding.disk.plan import Plan, Save, plan_tables
+from monolith.embedding.disk.shards import Parts
 from monolith.embedding.disk.workers import ProgressCallback
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import DataLossError, NotFoundError
@@ -128,6 +130,7 @@ def restore_tables(
     path: "Place | Sequence[Place]",
     *,
     partitions: Iterable[int] | None = None,
+    shards: Iterable[int] | None = None,
     allow_missing: bool = False,
     num_threads: int | None = None,
     progress: ProgressCallback | None = None,
@@ -142,10 +145,11 @@ def restore_tables(
         tables: one table, or several of different names.
         path: folder of a save, or several that hold different partitions of the same tables.
         partitions: only these partitions of the key space.
+        shards: of tables in shards (`ShardedTable`), only these; the others keep what they hold.
         allow_missing: leave tables alone that the save does not have, instead of raising.
         num_threads: threads to read with, torch.get_num_threads() if None.
         progress: called with a `Progress` after each batch, from the reading threads; from 0 again
-            where a save replaced what was being read.
+            for each of `shards`, and where a save replaced what was being read.
 
     Returns:
         Names of the tables that the save does not have.
@@ -155,9 +159,12 @@ def restore_tables(
             `load_tables`.
         FailedPreconditionError: a cut of a table is open, of a save for example, or the table is
             being restored.
+        TypeError: shards are named of a table that has none.
+        ValueError: a table has not so many shards.
     """
     where = "[restore_tables]"
     by_name = {table.name: table for table in checked_tables(where, tables)}
+    numbers = checked_shards(where, shards, by_name.values())
     threads = checked_threads(where, num_threads)
     checked_progress(where, progress)
     request = _Request.checked(where, path, list(by_name), partitions)
@@ -167,9 +174,13 @@ def restore_tables(
             request.check_found(plan)
         for name, each in plan.tables.items():
             each.check_config(config_to_json(by_name[name].config))
-        verify(plan.tables, by_name, threads)
-        with emptied(where, [by_name[name] for name in plan.tables]):
-            fill(where, plan.tables, by_name, threads, progress)
+        parts = Parts({name: by_name[name] for name in plan.tables}, plan.tables, numbers)
+        for plans, own in parts.pairs:
+            verify(plans, own, threads)
+        with emptied(where, parts.tables, parts.wholes):
+            for plans, own in parts.pairs:
+                fill(where, plans, own, threads, progress)
+            parts.count_alike()
         return [name for name in by_name if name not in plan.tables]
 
     with told_as(where):

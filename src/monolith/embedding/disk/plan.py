@@ -3,17 +3,20 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from monolith.embedding.config import NUM_PARTITIONS
+from monolith.embedding.counter_random import partitions_of
 from monolith.embedding.disk.config_json import first_difference
 from monolith.embedding.disk.folder import Folder, open_folder
 from monolith.embedding.disk.manifest import MANIFEST, FileEntry, TableEntry, parse_manifest
 from monolith.embedding.disk.ranges import runs_of, text_of
+from monolith.embedding.routing import Routing
 from monolith.errors import InvalidArgumentError, NotFoundError
 
 __all__ = ["FolderSave", "Plan", "Save", "Source", "TablePlan", "plan_tables"]
@@ -84,6 +87,7 @@ class TablePlan:
         is_wanted: bool (4096,), by partition.
         sources: files with wanted partitions.
         where: the saves, for messages.
+        shard: only the keys that this rule gives to this shard; None: all of them.
     """
 
     name: str
@@ -93,6 +97,7 @@ class TablePlan:
     is_wanted: NDArray[np.bool_]
     sources: tuple[Source, ...]
     where: str
+    shard: tuple[Routing, int] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -100,8 +105,26 @@ class TablePlan:
         return sum(s.file.num_rows for s in self.sources if s.file.kind == "rows")
 
     def wants_all(self, file: FileEntry) -> bool:
-        """Whether every partition of a file is wanted."""
-        return all(self.is_wanted[first : last + 1].all() for first, last in file.partitions)
+        """Whether everything in a file is wanted."""
+        return self.shard is None and all(
+            self.is_wanted[first : last + 1].all() for first, last in file.partitions
+        )
+
+    def wants(self, keys: torch.Tensor) -> torch.Tensor:
+        """Whether each key is wanted: int64 (n,) -> bool (n,)."""
+        wanted = torch.from_numpy(self.is_wanted[partitions_of(keys.numpy())])
+        if self.shard is None:
+            return wanted
+        routing, number = self.shard
+        return wanted & (routing.shard_of(keys) == number)
+
+    def of_shard(self, routing: Routing, number: int) -> "TablePlan":
+        """What one shard of the table holds of this plan."""
+        is_wanted = np.zeros(NUM_PARTITIONS, np.bool_)
+        is_wanted[list(routing.partitions_of(number))] = True
+        is_wanted &= self.is_wanted
+        sources = tuple(source for source in self.sources if _is_in(source.file, is_wanted))
+        return replace(self, is_wanted=is_wanted, sources=sources, shard=(routing, number))
 
     def check_config(self, config: Any) -> None:
         """Refuse another config (as JSON) than that of the save."""
@@ -200,10 +223,15 @@ def _plan(entries: list[tuple[Save, TableEntry]], wanted: NDArray[np.bool_] | No
             Source(save.folder, file)
             for save, entry in entries
             for file in entry.files
-            if any(is_wanted[first : last + 1].any() for first, last in file.partitions)
+            if _is_in(file, is_wanted)
         ),
         where=where,
     )
     for _, entry in entries[1:]:
         plan.check_config(entry.config)
     return plan
+
+
+def _is_in(file: FileEntry, is_wanted: NDArray[np.bool_]) -> bool:
+    """Whether a file holds a wanted partition."""
+    return any(is_wanted[first : last + 1].any() for first, last in file.partitions)

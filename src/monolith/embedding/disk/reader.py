@@ -9,7 +9,6 @@ import torch
 
 from monolith.embedding.checks import check_rows
 from monolith.embedding.config import TableConfig
-from monolith.embedding.counter_random import partitions_of
 from monolith.embedding.disk.arrow import (
     candidate_schema,
     columns_of_batch,
@@ -106,19 +105,17 @@ class FileReader:
     def _wanted_rows(self, source: Source, rows: Rows) -> Rows:
         if self._plan.wants_all(source.file):
             return rows
-        return rows.take(torch.from_numpy(self._plan.is_wanted[partitions_of(rows.keys.numpy())]))
+        return rows.take(self._plan.wants(rows.keys))
 
     def _wanted_candidates(
         self, source: Source, columns: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         if self._plan.wants_all(source.file):
             return columns
-        numbers = (
-            columns["partition"].numpy()
-            if "partition" in columns
-            else partitions_of(columns["key"].numpy())
-        )
-        wanted = torch.from_numpy(self._plan.is_wanted[numbers])
+        if "partition" in columns:
+            wanted = torch.from_numpy(self._plan.is_wanted[columns["partition"].numpy()])
+        else:
+            wanted = self._plan.wants(columns["key"])
         return {name: column[wanted] for name, column in columns.items()}
 
 

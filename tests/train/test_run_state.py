@@ -1,0 +1,63 @@
+"""Random states of devices in checkpoints of a run."""
+
+import pytest
+import torch
+
+from monolith.train import Trainer
+from monolith.train.run_state import RunState
+from monolith.train.step_clock import StepClock
+from monolith.util.run import Run
+from tests.train.tasks import Counting
+
+
+def run_state():
+    return RunState(Run(global_step=3), StepClock(lambda: 100))
+
+
+class OneMoreDevice(RunState):
+    """A run on a machine with one device more than this one."""
+
+    def state_dict(self):
+        state = super().state_dict()
+        return {**state, "cuda_random": [*state["cuda_random"], torch.ones(16, dtype=torch.uint8)]}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_without_cuda_no_state_of_it_is_saved():
+    assert run_state().state_dict()["cuda_random"] == []
+
+
+def test_states_of_devices_that_are_not_here_are_left_alone(tmp_path, caplog):
+    num_devices = len(run_state().state_dict()["cuda_random"])
+    with Trainer(Counting()) as trainer:
+        trainer.state = OneMoreDevice(trainer.run, trainer.clock)
+        trainer.save(tmp_path)
+        expected = torch.rand(3).tolist()
+    with Trainer(Counting()) as trainer:
+        trainer.restore(tmp_path)
+        assert torch.rand(3).tolist() == expected
+    assert f"random states of {num_devices + 1} CUDA devices, {num_devices} are" in caplog.text
+
+
+def test_an_older_checkpoint_has_no_state_of_cuda(caplog):
+    older, state = run_state().state_dict(), run_state()
+    del older["cuda_random"]
+    state.load_state_dict({**older, "step": 7})
+    assert (state.step, caplog.text) == (7, "")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_random_numbers_of_every_device_go_on(tmp_path):
+    def draw():
+        devices = range(torch.cuda.device_count())
+        return [torch.rand(3, device=f"cuda:{device}").tolist() for device in devices]
+
+    with Trainer(Counting()) as trainer:
+        draw()
+        trainer.save(tmp_path)
+        expected = draw()
+    with Trainer(Counting()) as trainer:
+        draw()
+        trainer.restore(tmp_path)
+        assert draw() == expected
