@@ -121,6 +121,14 @@ def test_a_new_directory_starts_from_another_one(tmp_path, old):
     }
 
 
+def test_another_directory_may_be_relative(tmp_path, old, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put("old")
+    (tmp_path / "new").mkdir()
+    copy_checkpoint_state("new", RestoreSettings(restore_dir="old"))
+    assert get_checkpoint_state("new").model_checkpoint_path == f"{old}/model.ckpt-61"
+
+
 @pytest.mark.parametrize("restore_ckpt", [None, "model.ckpt-5"])
 def test_without_a_listed_checkpoint_the_current_one_is_taken(tmp_path, old, restore_ckpt, caplog):
     files = copied(tmp_path, restore_ckpt=restore_ckpt)

@@ -59,6 +59,14 @@ def test_paths_below_the_directory_may_be_relative(tmp_path):
     ]
 
 
+def test_a_relative_directory_has_relative_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    write_checkpoint_state("m", CheckpointState("m/a", ["m/a", "/other/b"]))
+    assert read_checkpoint_state("m").all_model_checkpoint_paths == ["m/a", "/other/b"]
+    assert read_checkpoint_state(tmp_path / "m").model_checkpoint_path == f"{tmp_path}/m/a"
+
+
 def test_a_current_path_that_is_not_listed_is_added(tmp_path):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "a"')
     assert read_checkpoint_state(tmp_path).all_model_checkpoint_paths == [f"{tmp_path}/a"]

@@ -19,7 +19,7 @@ from monolith.checkpoint.state import (
     write_checkpoint_state,
     write_monolith_checkpoint_state,
 )
-from monolith.checkpoint.storage import exists, write_file
+from monolith.checkpoint.storage import exists, isabs, write_file
 
 __all__ = ["RESTORE_CKPT", "RestoreSettings", "copy_checkpoint_state", "get_checkpoint_state"]
 
@@ -142,6 +142,7 @@ def _copy(directory: str, source: str, wanted: str | None) -> None:
     prefix = names.get(posixpath.basename(wanted or ""), state.model_checkpoint_path)
     if wanted and posixpath.basename(prefix) != posixpath.basename(wanted):
         _log.warning("%s is not in %s; the current checkpoint %s is taken", wanted, source, prefix)
+    prefix = prefix if isabs(prefix) else os.path.abspath(prefix)  # it is in another directory
     write_checkpoint_state(directory, CheckpointState(prefix, [prefix]))
     write_file(posixpath.join(directory, RESTORE_CKPT), prefix.encode())
     own = get_monolith_checkpoint_state(directory) or MonolithCheckpointState()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from monolith.checkpoint.storage import exists, path_of, read_file, write_file
+from monolith.checkpoint.storage import exists, isabs, path_of, read_file, write_file
 from monolith.checkpoint.text_format import Field, format_message, parse_message
 from monolith.errors import DataLossError, NotFoundError, OpError
 
@@ -141,14 +141,15 @@ def write_checkpoint_state(
         checkpoint_dir: the directory.
         state: what is written.
         filename: other than `checkpoint`.
-        relative: paths below the directory are written relative to it, so that it can be moved.
+        relative: paths below the directory are written relative to it, so that it can be moved;
+            always where the directory itself is relative, for a reader joins the two.
 
     Raises:
         OpError: it cannot be written.
     """
     directory = os.fspath(checkpoint_dir)
     values = asdict(state)
-    if relative:
+    if relative or not isabs(directory):
         values["model_checkpoint_path"] = _relative(directory, state.model_checkpoint_path)
         values["all_model_checkpoint_paths"] = [
             _relative(directory, path) for path in state.all_model_checkpoint_paths
