@@ -285,6 +285,14 @@ def test_the_monolith_state_is_made_once_and_updated_by_saves(tmp_path):
     assert get_monolith_checkpoint_state(tmp_path) == MonolithCheckpointState(["kept"], 42, 2)
 
 
+def test_a_monolith_state_that_cannot_be_read_stays(tmp_path):
+    text = 'exempt_model_checkpoint_paths: "model.ck'
+    (tmp_path / "monolith_checkpoint").write_text(text)
+    run_steps(1, make(tmp_path))
+    assert steps_of(tmp_path) == [1]
+    assert (tmp_path / "monolith_checkpoint").read_text() == text
+
+
 def test_a_directory_and_a_description_are_made(tmp_path):
     run_steps(0, make(tmp_path / "a" / "b"))
     described = json.loads((tmp_path / "a/b/meta_graph_for_debugging.pb").read_text())

@@ -67,6 +67,18 @@ def test_the_exempt_set_on_disk_counts_at_the_next_save(tmp_path):
     assert on_disk(tmp_path) == [3, 4]
 
 
+def test_nothing_is_deleted_while_the_exempt_set_cannot_be_read(tmp_path, caplog):
+    write_monolith_checkpoint_state(tmp_path, MonolithCheckpointState(["ckpt-1"]))
+    saver = make(max_to_keep=1, model_dir=tmp_path)
+    saved_steps(saver, tmp_path, 1, 2)
+    text = (tmp_path / "monolith_checkpoint").read_text()
+    (tmp_path / "monolith_checkpoint").write_text(text[:-5])  # somebody is editing it
+    assert saved_steps(saver, tmp_path, 3) == {1, 2, 3}
+    assert "no checkpoint is deleted: nobody knows which ones are exempt" in caplog.text
+    (tmp_path / "monolith_checkpoint").write_text(text)
+    assert saved_steps(saver, tmp_path, 4) == {1, 3, 4}
+
+
 @pytest.mark.req("TS-SAVE-T26")
 @pytest.mark.parametrize("sharded", [False, True])
 def test_the_oldest_goes_with_all_its_files(tmp_path, sharded):

@@ -277,10 +277,13 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         return any(answers)
 
     def _create_or_update_monolith_ckpt_state(self, do_update: bool) -> None:
-        """Write `monolith_checkpoint`; exempt paths stay. Without `do_update` a file stays."""
+        """Write `monolith_checkpoint`; exempt paths stay. Without `do_update` a file stays.
+
+        So does one that cannot be read: it may say what is exempt.
+        """
         is_there = exists(posixpath.join(self._directory, MONOLITH_STATE_FILE))
         found = get_monolith_checkpoint_state(self._directory) if is_there else None
-        if found is not None and not do_update:
+        if is_there and (found is None or not do_update):
             return
         state = replace(
             found or MonolithCheckpointState(),

@@ -17,6 +17,7 @@ from monolith.checkpoint.save import save_checkpoint
 from monolith.checkpoint.saveables import VarList, collect_items
 from monolith.checkpoint.saver_builder import SaverBuilder
 from monolith.checkpoint.state import (
+    MONOLITH_STATE_FILE,
     STATE_FILE,
     CheckpointState,
     checkpoint_exists,
@@ -24,7 +25,7 @@ from monolith.checkpoint.state import (
     read_checkpoint_state,
     write_checkpoint_state,
 )
-from monolith.checkpoint.storage import has_folder, path_of
+from monolith.checkpoint.storage import exists, has_folder, path_of
 from monolith.embedding.cut import Snapshot
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import OpError
@@ -137,11 +138,17 @@ class PartialRecoverySaver:
     @property
     def exempt_checkpoint_paths(self) -> set[str]:
         """Names of the checkpoints that are never deleted."""
+        return self._read_exempt() or set()
+
+    def _read_exempt(self) -> set[str] | None:
+        """The names; None where their file is there, but cannot be read."""
         if self._model_dir is None:
             return set(self._exempt)
         state = get_monolith_checkpoint_state(self._model_dir)
-        paths = state.exempt_model_checkpoint_paths if state else ()
-        return {posixpath.basename(path) for path in paths}
+        if state is not None:
+            return {posixpath.basename(path) for path in state.exempt_model_checkpoint_paths}
+        is_there = exists(posixpath.join(self._model_dir, MONOLITH_STATE_FILE))
+        return None if is_there else set()
 
     @property
     def last_checkpoints(self) -> list[str]:
@@ -232,7 +239,10 @@ class PartialRecoverySaver:
 
     def _update_state(self, directory: str, prefix: str, filename: str) -> None:
         self._retention.record(prefix)
-        gone = self._retention.next_to_go(self.exempt_checkpoint_paths)
+        exempt = self._read_exempt()
+        if exempt is None:
+            _log.warning("no checkpoint is deleted: nobody knows which ones are exempt")
+        gone = None if exempt is None else self._retention.next_to_go(exempt)
         kept = self._retention.kept or [(prefix, self._clock())]
         state = CheckpointState(prefix, [each for each, _ in kept], [at for _, at in kept])
         write_checkpoint_state(directory, state, filename, relative=self._save_relative_paths)
