@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from monolith.util.run import Run
     [
         {"a": 1, "b": [1.5, None, True, "x"], "c": {}},
         {0: "int", "0": "str", 1.5: (1, (2, []))},
-        {"$tuple": 3, "$tensor": {"$items": []}},
+        {"$tuple": 3, "$tensor": {"$items": []}, "$float": "x"},
+        {"best": math.inf, "worst": [-math.inf]},
         [],
         "text",
     ],
@@ -26,7 +28,7 @@ from monolith.util.run import Run
 def test_a_state_comes_back_through_json(state):
     flat, tensors = flatten_state(state, "s")
     assert tensors == {}
-    assert unflatten_state(json.loads(json.dumps(flat)), {}) == state
+    assert unflatten_state(json.loads(json.dumps(flat, allow_nan=False)), {}) == state
 
 
 def test_tensors_are_named_by_their_place():
@@ -36,6 +38,28 @@ def test_tensors_are_named_by_their_place():
     back = unflatten_state(flat, tensors)
     assert back["a"][0] is tensors["s/a/0"]
     assert back["b"] == {3: tensors["s/b/3"]}
+
+
+def test_not_a_number_comes_back():
+    flat, _ = flatten_state({"loss": math.nan}, "s")
+    assert math.isnan(unflatten_state(json.loads(json.dumps(flat, allow_nan=False)), {})["loss"])
+
+
+def test_tensors_whose_places_read_alike_have_names_of_their_own():
+    state = {"a": {"b": torch.ones(1)}, "a/b": torch.zeros(1), 0: torch.ones(2), "0": torch.ones(3)}
+    flat, tensors = flatten_state(state, "s")
+    assert len(tensors) == 4
+    back = unflatten_state(flat, tensors)
+    assert (back["a"]["b"], back["a/b"], len(back[0]), len(back["0"])) == (1.0, 0.0, 2, 3)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_state_with_the_name_of_a_tensor_is_refused(tmp_path, sharded):
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(0.1))
+    var_list = {"sgd": sgd, "sgd/param_groups/0/lr": torch.zeros(1)}
+    saver = PartialRecoverySaver(var_list, sharded=sharded)
+    with pytest.raises(ValueError, match=r"got 'sgd/param_groups/0/lr' twice; one of them is in"):
+        saver.save(Run(), tmp_path / "c")
 
 
 @pytest.mark.parametrize(

@@ -53,26 +53,28 @@ class SaverBuilder:
         }
 
     def gather(self) -> Contents:
-        """What is there now. Each device gives its own items only."""
-        groups, states = [], {}
+        """What is there now. Each device gives its own items only.
+
+        Raises:
+            ValueError: a tensor in the state of an object has the name of another one.
+        """
+        groups: list[dict[str, torch.Tensor]] = []
+        states: dict[str, Any] = {}
+        names: set[str] = set()
         for items in self.items_per_device.values():
-            tensors, others = self._gather(items)
-            groups.append(tensors)
-            states.update(others)
+            groups.append({})
+            for item in items:
+                found = _tensors_of(item, states)
+                if twice := names & found.keys():
+                    raise ValueError(
+                        f"[PartialRecoverySaver] expected each name once, got {min(twice)!r} twice; "
+                        "one of them is in the state of an object"
+                    )
+                names |= found.keys()
+                groups[-1] |= found
         if not self._sharded:
             groups = [{name: tensor for group in groups for name, tensor in group.items()}]
         return Contents([group for group in groups if group], {_STATES: states} if states else {})
-
-    def _gather(self, items: list[Item]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        tensors: dict[str, torch.Tensor] = {}
-        states: dict[str, Any] = {}
-        for item in items:
-            if isinstance(item.value, torch.Tensor):
-                tensors[item.name] = item.value.detach()
-                continue
-            states[item.name], inner = flatten_state(item.value.state_dict(), item.name)
-            tensors |= inner
-        return tensors, states
 
     def restore_ops_per_device(
         self,
@@ -128,6 +130,14 @@ class SaverBuilder:
                 saveable.load_state_dict(unflatten_state(states[name], values))
 
         return restore
+
+
+def _tensors_of(item: Item, states: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of an item by name; the rest of its state goes into `states`."""
+    if isinstance(item.value, torch.Tensor):
+        return {item.name: item.value.detach()}
+    states[item.name], tensors = flatten_state(item.value.state_dict(), item.name)
+    return tensors
 
 
 def _tensor_names(checkpoint: Checkpoint, item: Item, states: Mapping[str, Any]) -> list[str]:

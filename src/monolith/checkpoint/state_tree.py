@@ -1,5 +1,6 @@
 """States of objects as JSON and tensors: nested dictionaries, lists and tuples, and back."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,8 @@ from monolith.errors import DataLossError
 
 __all__ = ["flatten_state", "unflatten_state"]
 
-_TENSOR, _TUPLE, _ITEMS = "$tensor", "$tuple", "$items"
-_MARKS = (_TENSOR, _TUPLE, _ITEMS)
+_TENSOR, _TUPLE, _ITEMS, _FLOAT = "$tensor", "$tuple", "$items", "$float"
+_MARKS = (_TENSOR, _TUPLE, _ITEMS, _FLOAT)
 
 
 def flatten_state(state: Any, name: str) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -33,9 +34,13 @@ def flatten_state(state: Any, name: str) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT: str(float(value))}  # JSON has no such numbers
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, torch.Tensor):
+        while path in tensors:  # of keys such as "a/b", or 0 beside "0"
+            path += "~"
         tensors[path] = value.detach()
         return {_TENSOR: path}
     if isinstance(value, Mapping):
@@ -75,4 +80,6 @@ def unflatten_state(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return tuple(unflatten_state(item, tensors) for item in value[_TUPLE])
     if _ITEMS in value:
         return {key: unflatten_state(item, tensors) for key, item in value[_ITEMS]}
+    if _FLOAT in value:
+        return float(value[_FLOAT])
     return {key: unflatten_state(item, tensors) for key, item in value.items()}
