@@ -2,7 +2,8 @@
 
 Reads lines from stdin: a directory and a case. For each it forks a child that goes on with the
 checkpoints of the directory. It says the process id of the child, each step that the child has
-made, and when the child has ended. The child writes the samples of each step into `order.txt`.
+made, and when the child has ended. The child writes the samples of each step into `order.txt`, and
+the figures of each report into `figures.txt`.
 """
 
 import os
@@ -15,14 +16,14 @@ from monolith import data
 from monolith.checkpoint import locate_checkpoint
 from monolith.embedding import Adagrad, Adam, MinCount
 from monolith.nn import Feature
-from monolith.train import Hook, Task, Trainer, TrainSettings
+from monolith.train import ReportHook, Task, Trainer, TrainSettings
 from tests.forker import fork_for_lines
 
 NUM_SAMPLES, BATCH_SIZE = 144, 8
 DAY = 86_400
 CASES = ("plain", "mixed", "accumulated")
 LONG = "long"  # mixed, of 1,008 steps
-SETTINGS = TrainSettings(threads=1, save_every=5, keep=2, evict_every=4)
+SETTINGS = TrainSettings(threads=1, save_every=5, keep=2, evict_every=4, log_every=7)
 
 
 def samples():
@@ -69,11 +70,16 @@ class Clicks(Task):
         return binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
 
 
-class Order(Hook):
-    """Writes the samples of each step, and tells of the step."""
+class Order(ReportHook):
+    """Writes the samples of each step and the figures of each report, and tells of the step."""
 
-    def __init__(self, path):
-        self._path = path
+    def __init__(self, directory):
+        self._path, self._figures = f"{directory}/order.txt", f"{directory}/figures.txt"
+
+    def report(self, figures):
+        numbers = (figures.num_samples, figures.loss, sorted(figures.metrics.items()))
+        with open(self._figures, "a") as file:
+            file.write(f"{figures.step} {numbers}\n")
 
     def after_run(self, ctx, results):
         users = [part.batch.features["user"].values.tolist() for part in results.value.parts]
@@ -94,7 +100,7 @@ def train(directory, case):
     ) as trainer:
         if locate_checkpoint(f"{directory}/saved") is not None:
             trainer.restore(f"{directory}/saved")
-        return trainer.fit(hooks=[Order(f"{directory}/order.txt")])
+        return trainer.fit(hooks=[Order(directory)])
 
 
 if __name__ == "__main__":

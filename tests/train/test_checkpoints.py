@@ -10,7 +10,7 @@ from monolith.embedding import LocalServers
 from monolith.embedding.disk import folder as folder_module
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
 from monolith.nn import Feature
-from monolith.train import CheckpointHook, EarlyStop, Hook, Trainer, TrainSettings
+from monolith.train import CheckpointHook, EarlyStop, Hook, ReportHook, Trainer, TrainSettings
 from tests.train.tasks import Clicks, Counting, StopAfter, clicks, counted, state_of
 
 
@@ -120,6 +120,25 @@ def test_batches_that_were_read_ahead_of_a_stop_are_behind_the_position(tmp_path
         trainer.restore(tmp_path)
         trainer.fit()
     assert task.labels == [4, 5, 6, 7, 8, 9]
+
+
+def test_figures_go_on_where_they_were(tmp_path):
+    class Reports(ReportHook):
+        def report(self, figures):
+            found.append((figures.step, figures.num_samples, figures.loss))
+
+    settings, found = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2, log_every=3), []
+    with Trainer(Numbers(), settings) as trainer:
+        trainer.fit(hooks=[Reports()])
+    whole = found.copy()
+    found.clear()
+    with Trainer(Numbers(), TrainSettings(log_every=3)) as trainer:
+        trainer.restore(f"{tmp_path}/model.ckpt-2")
+        trainer.save(tmp_path / "again")
+        trainer.restore(tmp_path / "again")
+        assert trainer.fit(hooks=[Reports()]).num_samples == 8  # of this run
+    assert found == whole
+    assert found[0][:2] == (3, 3)
 
 
 def test_a_source_without_a_position_is_told(tmp_path, caplog):

@@ -36,17 +36,17 @@ def run(runner, directory, case, kill_after=None, seconds=0.0):
             kill_after = None
 
 
-def order_of(directory):
-    """The samples of each step; a step that was made again had the same ones."""
+def told_of(directory, name):
+    """What a file tells of each step; of a step that was made again it told the same."""
     found = {}
-    for line in (directory / "order.txt").read_text().splitlines():
-        step, users = line.split(" ", 1)
-        assert found.setdefault(int(step), users) == users
+    for line in (directory / name).read_text().splitlines():
+        step, text = line.split(" ", 1)
+        assert found.setdefault(int(step), text) == text
     return found
 
 
 def assert_same_end(one, other):
-    """The last checkpoints hold the same, and the runs had the same samples."""
+    """The last checkpoints hold the same; the runs had the same samples and the same figures."""
     ours, theirs = (find_checkpoint(directory / "saved") for directory in (one, other))
     assert ours.step == theirs.step
     tables, expected = ours.load_tables(), theirs.load_tables()
@@ -56,7 +56,8 @@ def assert_same_end(one, other):
     assert list(dense) == list(wanted)
     assert [name for name in dense if not torch.equal(dense[name], wanted[name])] == []
     assert ours.read_trainer() == theirs.read_trainer()
-    assert order_of(one) == order_of(other)
+    for name in ("order.txt", "figures.txt"):
+        assert told_of(one, name) == told_of(other, name)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_a_thousand_steps_that_were_killed_come_to_the_same(runner, tmp_path):
     for _ in range(3):
         run(runner, killed, LONG, numbers.randint(0, 400), numbers.uniform(0, 0.03))
     run(runner, killed, LONG)
-    assert len(order_of(whole)) == 1008
+    assert len(told_of(whole, "order.txt")) == 1008
     assert_same_end(killed, whole)
 
 

@@ -248,3 +248,21 @@ def test_memory_is_the_peak_where_the_system_does_not_tell_it(monkeypatch, platf
     usage = SimpleNamespace(ru_maxrss=5)
     monkeypatch.setattr(figures.resource, "getrusage", lambda who: usage)
     assert memory_bytes() == 5 * unit
+
+
+def test_a_meter_goes_on_where_another_was_but_for_metrics_without_a_state():
+    def make():
+        return Meter(lambda: {"auc": Auc(), "loss": LogLoss(), "mean": Mean()}, seconds=lambda: 0.0)
+
+    first, second, whole = make(), make(), make()
+    prediction, label = torch.tensor([0.2, 0.7, 0.6]), torch.tensor([0.0, 1.0, 0.0])
+    first.add(0.5, prediction, label)
+    second.load_state_dict(first.state_dict())
+    assert second.samples_per_second == 0.0
+    for meter in (second, whole):
+        meter.add(0.25, prediction.flip(0), label.flip(0))
+    whole.add(0.5, prediction, label)
+    values, expected = second.values(), whole.values()
+    assert (second.num_samples, second.loss, values["auc"]) == (6, 0.375, expected["auc"])
+    assert values["loss"] == pytest.approx(expected["loss"])
+    assert len(second._metrics["mean"].labels) == 3

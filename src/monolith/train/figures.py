@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -107,7 +107,7 @@ class Meter:
     def reset(self) -> None:
         """Begin anew."""
         self.num_samples, self.staleness, self._loss = 0, 0, 0.0
-        self._begin = self._seconds()
+        self._begin, self._num_before = self._seconds(), 0
         self._metrics = self._make_metrics()
         self._pending: list[tuple[torch.Tensor, ...]] = []
         self._num_pending = 0
@@ -162,8 +162,44 @@ class Meter:
 
     @property
     def samples_per_second(self) -> float:
-        """Since the last report."""
-        return self.num_samples / max(self._seconds() - self._begin, 1e-9)
+        """Since the last report, or since a restore after it."""
+        num_samples = self.num_samples - self._num_before
+        return num_samples / max(self._seconds() - self._begin, 1e-9)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was summed up; of metrics, if they have `state_dict` too."""
+        self._update()
+        return {
+            "num_samples": self.num_samples,
+            "staleness": self.staleness,
+            "loss": self._loss,
+            "metrics": {
+                name: {key: _as_tensor(value) for key, value in metric.state_dict().items()}
+                for name, metric in self._metrics.items()
+                if hasattr(metric, "state_dict")
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one was; metrics that had no state begin anew."""
+        self.reset()
+        self.num_samples = self._num_before = state["num_samples"]
+        self.staleness, self._loss = state["staleness"], state["loss"]
+        for name, inner in state["metrics"].items():
+            metric: Any = self._metrics.get(name)
+            if hasattr(metric, "load_state_dict"):
+                metric.load_state_dict({key: _as_list(value) for key, value in inner.items()})
+
+
+def _as_tensor(value: Any) -> Any:
+    """A list of numbers as a tensor, which a checkpoint holds in far fewer bytes."""
+    if isinstance(value, list) and {type(number) for number in value} in ({int}, {float}):
+        return torch.tensor(value, dtype=torch.int64 if type(value[0]) is int else torch.float64)
+    return value
+
+
+def _as_list(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def table_counts(features: Features) -> tuple[int, int, int]:

@@ -93,9 +93,9 @@ class Fit:
         saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         hooks = [hook for hook in hooks if hook not in saves]
         saves += _own_saves(settings)
+        figures = FiguresHook(trainer, self.reader, hooks, self._share)
         for each in saves:
             each.attach(trainer)
-        figures = FiguresHook(trainer, self.reader, hooks, self._share)
         evals = EvalHook(trainer)
         with self._beside(), Interrupt(self.reader.stop) as interrupt:
             own: list[Hook] = [figures]

@@ -56,7 +56,8 @@ class FiguresHook(Hook):
         self._trainer, self._reader, self._share = trainer, reader, share
         self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
         self._meter = trainer.meter()
-        self._num_reported = 0
+        trainer.state.watch(self._meter)
+        self._num_reported = -self._meter.num_samples  # those before a restore: of another run
         self.last: Figures | None = None
 
     @property

@@ -2,13 +2,16 @@
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monolith.data import Batch
 from monolith.train.step_clock import StepClock
 from monolith.util.run import Run
+
+if TYPE_CHECKING:
+    from monolith.train.figures import Meter
 
 __all__ = ["RunState", "position_of"]
 
@@ -41,6 +44,8 @@ class RunState:
         self.position: Any = None
         self.best: float | None = None
         self.num_worse = 0
+        self._meter: Meter | None = None
+        self._summed: Any = None  # of the meter that was saved
         self._is_restored = False
 
     @property
@@ -53,6 +58,7 @@ class RunState:
         is_restored, self._is_restored = self._is_restored, False
         if not is_restored:
             self.first, self.best, self.num_worse = self.step, None, 0
+            self._summed = None
         elif self.position is not None and hasattr(source, "resume"):
             resumed: Iterator[Batch] = source.resume(self.position)
             return resumed
@@ -64,6 +70,12 @@ class RunState:
             )
         return iter(source)
 
+    def watch(self, meter: "Meter") -> None:
+        """Save what the meter of a `fit` sums up; after a restore it goes on where it was."""
+        self._meter = meter
+        if self._summed is not None:
+            meter.load_state_dict(self._summed)
+
     def state_dict(self) -> dict[str, Any]:
         """All of it; what `flatten_state` takes."""
         return {
@@ -72,6 +84,7 @@ class RunState:
             "position": self.position,
             "best": None if self.best is None else float(self.best).hex(),  # JSON has no NaN
             "num_worse": self.num_worse,
+            "figures": self._summed if self._meter is None else self._meter.state_dict(),
             "clock": self._clock.state_dict(),
             "random": torch.get_rng_state(),
             "cuda_random": _cuda_random(),
@@ -83,6 +96,7 @@ class RunState:
         self.first, self.position = state["first"], state["position"]
         self.best = None if state["best"] is None else float.fromhex(state["best"])
         self.num_worse = state["num_worse"]
+        self._meter, self._summed = None, state.get("figures")  # older checkpoints have none
         self._clock.load_state_dict(state["clock"])
         torch.set_rng_state(state["random"])
         _set_cuda_random(state.get("cuda_random", []))  # older checkpoints have none
