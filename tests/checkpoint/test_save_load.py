@@ -160,8 +160,9 @@ def test_removing_takes_all_files_of_the_prefix_and_no_others(tmp_path):
     open_checkpoint(tmp_path / "c-1.b").verify()
 
 
-def test_what_a_load_reads_is_removed_by_a_later_save(tmp_path):
-    prefix = saved(tmp_path / "c-1")
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_what_a_load_reads_is_removed_by_a_later_save(tmp_path, scheme):
+    prefix = saved(f"{scheme}{tmp_path}/c-1")
     checkpoint = open_checkpoint(prefix)
     with checkpoint.folder.holding(["c-1.assets"]):
         remove_checkpoint(prefix)

@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import pyarrow as pa
@@ -345,6 +346,36 @@ def test_a_folder_that_vanishes_does_not_end_the_run_if_asked(tmp_path, is_file)
     with Trainer(Counting(6), settings) as trainer:
         assert trainer.fit(hooks=[Fill(vanish, 4)]).num_steps == 6
     assert folder.is_file() if is_file else names(folder) == ["4", "6"]
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_second_run_that_saves_into_a_folder_is_refused(tmp_path, scheme):
+    folder = f"{scheme}{tmp_path}"
+
+    class Second(Hook):
+        def after_run(self, ctx, results):
+            text = rf"expected one run that saves into {folder}, got a second beside that of process"
+            with (
+                Trainer(Counting(), TrainSettings(checkpoint_dir=folder)) as other,
+                pytest.raises(FailedPreconditionError, match=rf"{text} {os.getpid()}; choose"),
+            ):
+                other.fit()
+            assert other.run.global_step == 0
+
+    with Trainer(Counting(2), TrainSettings(checkpoint_dir=folder)) as trainer:
+        trainer.fit(hooks=[Second()])
+        trainer.fit()  # the first one has ended
+    assert names(tmp_path) == ["2", "4"]
+
+
+def test_a_run_that_failed_lets_others_save(tmp_path):
+    with Trainer(Counting(2), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        with pytest.raises(TypeError, match="not iterable"):
+            trainer.fit(3)
+        with pytest.raises(ZeroDivisionError):
+            trainer.fit(1 // i for i in (0,))
+        trainer.fit()
+    assert names(tmp_path) == ["2"]
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_run():

@@ -15,13 +15,22 @@ import uuid
 from collections.abc import Iterator
 
 from monolith.checkpoint.state import MANIFEST_SUFFIX
-from monolith.checkpoint.storage import exists, list_names, remove, touch
+from monolith.checkpoint.storage import (
+    exists,
+    list_names,
+    local_path,
+    make_folder,
+    remove,
+    storage_errors,
+    touch,
+)
 from monolith.embedding.disk.folder import Folder, NewFile, open_folder
-from monolith.errors import OpError
+from monolith.errors import FailedPreconditionError, OpError
 
-__all__ = ["CheckpointFiles", "remove_checkpoint", "split_prefix"]
+__all__ = ["CheckpointFiles", "only_run", "remove_checkpoint", "split_prefix"]
 
 _SAVING, _DELETED = ".saving", ".deleted"
+_RUN_LOCK = ".run.lock"
 _OWN = re.compile(
     r"\.(dense-\d{5}-of-\d{5}\.safetensors|meta\.json|trainer\.json|assets|manifest\.json(\.new)?)"
     r"(\.tmp-[0-9a-f]{12})?"
@@ -44,6 +53,41 @@ def split_prefix(prefix: str) -> tuple[str, str]:
             f"[split_prefix] expected a prefix such as dir/model.ckpt-7, got {prefix!r}"
         )
     return directory or ".", name
+
+
+@contextlib.contextmanager
+def only_run(directory: str) -> Iterator[None]:
+    """Makes a directory and keeps other runs out of it, where it is local and there are locks.
+
+    The lock ends with the process, also if that is killed.
+
+    Raises:
+        FailedPreconditionError: another run saves there.
+        OpError: the directory cannot be written.
+    """
+    make_folder(directory)
+    folder = local_path(directory)
+    if folder is None:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with storage_errors("CheckpointHook", f"write {directory}"):
+            lock = stack.enter_context(open(os.path.join(folder, _RUN_LOCK), "a+"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise FailedPreconditionError(
+                f"[CheckpointHook] expected one run that saves into {directory}, got a second "
+                f"beside that of process {lock.read() or '?'}; choose another folder, or end it"
+            ) from error
+        except OSError:  # some network disks have no locks; each save says so
+            pass
+        else:
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+        yield
 
 
 class CheckpointFiles:
@@ -137,11 +181,12 @@ def _finish_removal(directory: str, name: str) -> None:
 
 def _remove(path: str) -> bool:
     """Remove a file or folder, unless a load holds it; whether it is gone."""
-    if not os.path.isdir(path):  # here; stores have no locks
+    folder = local_path(path)
+    if folder is None or not os.path.isdir(folder):  # stores have no locks
         remove(path)
         return True
     with contextlib.suppress(FileNotFoundError):
-        number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(path)

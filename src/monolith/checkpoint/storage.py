@@ -18,6 +18,7 @@ __all__ = [
     "has_folder",
     "isabs",
     "list_names",
+    "local_path",
     "make_folder",
     "modified_time",
     "path_of",
@@ -47,6 +48,19 @@ def path_of(directory: str, path: str) -> str:
         ('m/ckpt-1', '/n/ckpt-1')
     """
     return path if isabs(path) else posixpath.join(directory, path)
+
+
+def local_path(path: str) -> str | None:
+    """The path on this machine; None of a store.
+
+    Example:
+        >>> local_path("file:///a"), local_path("a"), local_path("s3://a")
+        ('/a', 'a', None)
+    """
+    scheme, mark, rest = path.partition("://")
+    if not mark:
+        return path
+    return rest if scheme == "file" else None
 
 
 @contextlib.contextmanager

@@ -94,10 +94,13 @@ class Fit:
         hooks = [hook for hook in hooks if hook not in saves]
         saves += _own_saves(settings)
         figures = FiguresHook(trainer, self.reader, hooks, self._share)
-        for each in saves:
-            each.attach(trainer)
         evals = EvalHook(trainer)
-        with self._beside(), Interrupt(self.reader.stop) as interrupt:
+        with contextlib.ExitStack() as stack:
+            for each in saves:
+                stack.enter_context(each.holding())
+                each.attach(trainer)
+            stack.enter_context(self._beside())
+            interrupt = stack.enter_context(Interrupt(self.reader.stop))
             own: list[Hook] = [figures]
             own += [EvictHook(trainer)] if settings.evict_every else []
             own += [evals] if settings.eval_every else []

@@ -5,6 +5,7 @@ import os
 import posixpath
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint import (
@@ -15,6 +16,7 @@ from monolith.checkpoint import (
     locate_checkpoint,
     read_checkpoint_state,
 )
+from monolith.checkpoint.files import only_run
 from monolith.checkpoint.state import MONOLITH_STATE_FILE
 from monolith.checkpoint.storage import exists, make_folder
 from monolith.embedding.verbs import TableVerbs
@@ -36,7 +38,7 @@ class CheckpointHook(NoFirstSaveCheckpointSaverHook):
     It comes after all other hooks: a checkpoint has what they did in the step.
 
     Args:
-        directory: where checkpoints go; made if missing.
+        directory: where checkpoints go; made if missing. No other run may save there meanwhile.
         every_steps: pace in steps.
         every_seconds: pace in seconds; without both only the end is saved.
         keep: number of checkpoints that are kept; 0 keeps all.
@@ -68,6 +70,14 @@ class CheckpointHook(NoFirstSaveCheckpointSaverHook):
             clock=clock,
         )
         self._keep = keep
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Keeps other runs out of the directory; `fit` is inside of it.
+
+        Raises:
+            FailedPreconditionError: another run saves there.
+        """
+        return only_run(self._directory)
 
     def attach(self, trainer: "Trainer") -> None:
         """Save this trainer from now on; `fit` calls it.
