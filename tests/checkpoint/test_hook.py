@@ -66,7 +66,7 @@ def run_steps(num_steps, *hooks, run=None, then=None):
     run = run or Run(global_step=0)
 
     def step():
-        if run.global_step == num_steps:
+        if run.global_step >= num_steps:
             raise StopIteration
         run.global_step += 1
         if run.global_step == num_steps and then is not None:
@@ -357,15 +357,15 @@ def test_training_goes_on_while_the_disk_is_full(tmp_path, monkeypatch):
     assert steps_of(tmp_path) == [1, 3]
 
 
-def test_a_restarted_run_deletes_checkpoints_of_the_run_before(tmp_path):
-    def run_to(step, start):
+def test_a_restarted_run_goes_on_counting_and_deletes_checkpoints_of_the_run_before(tmp_path):
+    def run_to(step):
         saver = PartialRecoverySaver({"w": torch.zeros(1)}, max_to_keep=2)
         saves = NoFirstSaveCheckpointSaverHook(tmp_path, save_steps=1, saver=saver)
-        run_steps(step, CheckpointRestorerHook(tmp_path, saver), saves, run=Run(global_step=start))
+        run_steps(step, CheckpointRestorerHook(tmp_path, saver), saves)
         return steps_of(tmp_path)
 
-    assert run_to(2, 0) == [1, 2]
-    assert run_to(3, 2) == [2, 3]
+    assert run_to(2) == [1, 2]
+    assert run_to(3) == [2, 3]
 
 
 def test_a_run_in_a_store():

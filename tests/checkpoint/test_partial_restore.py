@@ -129,6 +129,16 @@ def test_a_new_server_restores_its_shards_of_wide_tables_alone(tmp_path):
         assert started(3.0, restore=True) == [2.0, 1.0, 2.0, 1.0]
 
 
+@pytest.mark.parametrize(("with_monitor", "step"), [(False, 1), (True, 5)])
+def test_the_step_goes_back_only_with_every_server(tmp_path, with_monitor, step):
+    with LocalServers(2) as servers:
+        monitor = PsMonitor(2, servers)
+        train(tmp_path, servers, monitor)
+        saver = PartialRecoverySaver(servers, ps_monitor=monitor if with_monitor else None)
+        saver.restore(run := Run(global_step=5), f"{tmp_path}/model.ckpt-1")
+    assert run.global_step == step
+
+
 def test_marks_belong_to_servers_and_not_to_runs():
     with LocalServers(2) as servers:
         monitor = PsMonitor(2)

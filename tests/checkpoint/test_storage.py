@@ -1,4 +1,5 @@
 import os
+import sys
 
 import pytest
 
@@ -13,7 +14,7 @@ from monolith.checkpoint.storage import (
     storage_errors,
     write_file,
 )
-from monolith.errors import DataLossError, NotFoundError, OpError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -45,6 +46,15 @@ def test_what_is_not_there(root):
         read_file(f"{root}/x")
     with pytest.raises(NotFoundError, match=r"\[modified_time\] expected to look at .*/x, got"):
         modified_time(f"{root}/x")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("nowhere://a", "Protocol not known"), ("gs://a", "Please install gcsfs")]
+)
+def test_what_fsspec_does_not_reach_is_told(monkeypatch, path, text):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(InvalidArgumentError, match=rf"fsspec reaches, got '{path}': {text}"):
+        exists(path)
 
 
 def test_a_folder_is_removed_with_what_is_in_it(tmp_path):

@@ -78,7 +78,35 @@ def test_a_damaged_checkpoint_is_left_out_with_fallback(train, tmp_path):
     ran = train(4, "--resume")
     assert ran.status == 1
     assert "it is damaged or foreign" in ran.err
+    assert ran.err.endswith("newest checkpoint that is whole: --resume --fallback\n")
     assert "resumed at step 2" in train(4, "--resume", "--fallback").err
+
+
+@pytest.mark.parametrize("flags", [(), ("--resume",)])
+def test_a_checkpoint_without_a_manifest_is_told_with_a_way_out(train, tmp_path, flags):
+    train(4)
+    (tmp_path / "run" / "model.ckpt-4.manifest.json").unlink()
+    ran = train(4, *flags)
+    assert ran.status == 1
+    assert "got none at" in ran.err
+    assert ran.err.endswith("newest checkpoint that is whole: --resume --fallback\n")
+
+
+def test_where_no_checkpoint_is_whole_the_reason_is_told(train, tmp_path):
+    train(1)
+    (tmp_path / "run" / "model.ckpt-1.trainer.json").write_bytes(b"{}")
+    ran = train(2, "--resume", "--fallback")
+    assert ran.status == 1
+    assert ran.err.endswith("it is damaged or foreign\n")
+
+
+def test_a_checkpoint_is_no_folder(train, monolith, task, tmp_path):
+    train(2)
+    prefix = tmp_path / "run" / "model.ckpt-2"
+    ran = monolith("train", task[0], "--checkpoints", prefix, "--resume")
+    assert ran.status == 2
+    assert f"got the checkpoint {prefix}; it is in {tmp_path}/run" in ran.err
+    assert not prefix.exists()
 
 
 @pytest.mark.parametrize(

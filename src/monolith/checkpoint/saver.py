@@ -256,7 +256,8 @@ class PartialRecoverySaver:
     def restore(self, run: Run | None, save_path: str | None) -> None:
         """Restore a checkpoint, or do what the run's `CustomRestore` says in its place, once.
 
-        A run that exports always restores the checkpoint, and keeps its `CustomRestore`.
+        A run that exports always restores the checkpoint, and keeps its `CustomRestore`. One that
+        counts its steps goes on with the step of the checkpoint.
 
         Raises:
             ValueError: there is no such checkpoint.
@@ -279,7 +280,10 @@ class PartialRecoverySaver:
         return restore_custom(custom[-1], open_checkpoint(path), self._model_dir or directory)
 
     def _origin_restore(self, run: Run | None, save_path: str | None) -> None:
-        """Restore every device, but for servers that are initialised."""
+        """Restore every device, but for servers that are initialised, and the step of the run.
+
+        Where servers are left out, they may be ahead of the checkpoint: the step never goes back.
+        """
         if save_path is None:
             raise ValueError("Can't load save_path when it is None.")
         path = os.fspath(save_path)
@@ -290,12 +294,16 @@ class PartialRecoverySaver:
         def is_wanted(device: str) -> bool:
             return monitor is None or monitor.is_ps_uninitialized(run, device)
 
+        checkpoint = open_checkpoint(path)
         actions = self.builder.restore_ops_per_device(
-            open_checkpoint(path), is_wanted, num_threads=self._num_threads
+            checkpoint, is_wanted, num_threads=self._num_threads
         )
         for device, action in actions.items():
             _log.info("%s: restoring %s from %s", self.name, device, path)
             action()
+        if run is not None and run.global_step is not None and checkpoint.step is not None:
+            is_whole = len(actions) == len(self.builder.items_per_device)
+            run.global_step = max(checkpoint.step, 0 if is_whole else run.global_step)
 
     def setup_ps_initialized_state(self, run: Run | None) -> None:
         """Mark the servers of the monitor as initialised, if there is one."""

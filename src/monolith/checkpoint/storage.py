@@ -11,7 +11,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from monolith.embedding.disk.folder import open_folder
-from monolith.errors import NotFoundError, OpError
+from monolith.errors import InvalidArgumentError, NotFoundError, OpError
 
 __all__ = [
     "exists",
@@ -77,7 +77,12 @@ def storage_errors(where: str, what: str) -> Iterator[None]:
 
 
 def _place(path: str) -> tuple[Any, str]:
-    system, inner = url_to_fs(path)
+    try:
+        system, inner = url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"[storage] expected a path that fsspec reaches, got {path!r}: {error}"
+        ) from error
     return system, inner
 
 

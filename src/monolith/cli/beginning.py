@@ -1,11 +1,13 @@
 """How a run of `monolith train` begins: anew, or with a checkpoint; and what it says of them."""
 
+import posixpath
 import shlex
 import sys
 from dataclasses import dataclass
 
-from monolith.checkpoint import Checkpoint, locate_checkpoint
+from monolith.checkpoint import Checkpoint, checkpoint_exists, locate_checkpoint
 from monolith.cli.talk import fail
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from monolith.train import FitResult
 
 __all__ = ["Beginning"]
@@ -38,7 +40,13 @@ class Beginning:
             fail(f"expected --checkpoints DIR with {option}, got none", status=2)
         if self.with_fallback and not self.is_resumed:
             fail("expected --resume with --fallback, got none", status=2)
-        found = self._newest(fallback=self.with_fallback)
+        if self.directory is not None and checkpoint_exists(self.directory):
+            folder = posixpath.dirname(self.directory) or "."
+            fail(f"expected a folder, got the checkpoint {self.directory}; it is in {folder}", 2)
+        try:
+            found = self._newest(fallback=self.with_fallback)
+        except (DataLossError, InvalidArgumentError, NotFoundError) as error:
+            fail(self.words_of_damage(error))
         if self.is_resumed and found is None:
             fail(f"expected a checkpoint in {self.directory}, got none; leave {_RESUME} out")
         if not self.is_resumed and found is not None:
@@ -47,6 +55,12 @@ class Beginning:
                 f"go on with it: {_RESUME}, or begin anew in another folder: --checkpoints DIR"
             )
         return found
+
+    def words_of_damage(self, error: OpError) -> str:
+        """What is wrong with the checkpoint to go on with, and what may help."""
+        if self.with_fallback:
+            return str(error)
+        return f"{error}\nto take the newest checkpoint that is whole: {_RESUME} --fallback"
 
     def _newest(self, *, fallback: bool = False) -> Checkpoint | None:
         if self.directory is None:

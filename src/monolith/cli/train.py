@@ -13,6 +13,7 @@ from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.talk import emit_json, fail, say
 from monolith.cli.task_file import load_task_class
 from monolith.config import variables
+from monolith.errors import DataLossError
 from monolith.train import (
     EarlyStop,
     Figures,
@@ -89,7 +90,10 @@ def train(
         is_evaluated = Mode.EVAL.value in resolved.value.data
         held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None
         if checkpoint is not None:
-            trainer.restore(checkpoint.prefix)
+            try:
+                trainer.restore(checkpoint.prefix)
+            except DataLossError as error:
+                fail(begin.words_of_damage(error))
             say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
         console = Console(stderr=True)
         with TrainProgress(
