@@ -162,3 +162,19 @@ def test_an_old_checkpoint_that_resists_is_no_failure_of_the_save(tmp_path, monk
         assert saved_steps(saver, tmp_path, 2) == {2}
     assert f"the old checkpoint {tmp_path}/ckpt-1 is not removed: no rights" in caplog.text
     assert on_disk(tmp_path) == [1, 2]
+
+
+def test_a_state_that_cannot_be_written_leaves_no_checkpoint_behind(tmp_path, monkeypatch):
+    saver = make(max_to_keep=1)
+    saved_steps(saver, tmp_path, 1)
+
+    def full(*arguments, **options):
+        raise OpError("No space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saver_module, "write_checkpoint_state", full)
+        with pytest.raises(OpError, match="No space left"):
+            saved_steps(saver, tmp_path, 2)
+    assert on_disk(tmp_path) == [1, 2]
+    assert saved_steps(saver, tmp_path, 3, 4) == {3, 4}  # one goes with each save
+    assert on_disk(tmp_path) == [3, 4]

@@ -62,7 +62,7 @@ class Retention:
         if not self._max_to_keep or len(counted) <= self._max_to_keep:
             return None
         oldest = counted[0]
-        self._kept.remove(oldest)
+        self._kept = [each for each in self._kept if each is not oldest]
         if oldest[1] > self._next_keep:
             self._next_keep += self._every_seconds
             return None

@@ -1,5 +1,6 @@
 """The saver: checkpoints one after another, which ones are kept, and partial recovery."""
 
+import copy
 import logging
 import os
 import posixpath
@@ -242,10 +243,12 @@ class PartialRecoverySaver:
         exempt = self._read_exempt()
         if exempt is None:
             _log.warning("no checkpoint is deleted: nobody knows which ones are exempt")
-        gone = None if exempt is None else self._retention.next_to_go(exempt)
-        kept = self._retention.kept or [(prefix, self._clock())]
+        retention = copy.copy(self._retention)
+        gone = None if exempt is None else retention.next_to_go(exempt)
+        kept = retention.kept or [(prefix, self._clock())]
         state = CheckpointState(prefix, [each for each, _ in kept], [at for _, at in kept])
         write_checkpoint_state(directory, state, filename, relative=self._save_relative_paths)
+        self._retention = retention  # not before: what is off the list is never deleted again
         if gone is None:
             return
         try:
