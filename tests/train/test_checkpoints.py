@@ -142,6 +142,18 @@ def test_figures_go_on_where_they_were(tmp_path):
     assert found[0][:2] == (3, 3)
 
 
+def test_a_run_in_a_store_goes_on():
+    folder = "memory://trainer/run"
+    settings = TrainSettings(checkpoint_dir=folder, save_every=2, keep=2)
+    with Trainer(Numbers(), settings) as trainer:
+        trainer.fit(hooks=[StopAfter(5)])
+    with Trainer(task := Numbers(), settings) as trainer:
+        assert trainer.restore(folder, fallback=True).step == 5
+        trainer.fit()
+    assert task.labels == [5, 6, 7, 8, 9]
+    assert names(folder) == ["10", "9"]
+
+
 def test_a_source_without_a_position_is_told(tmp_path, caplog):
     with Trainer(Counting()) as trainer:
         trainer.fit()
@@ -232,6 +244,19 @@ def test_a_state_that_cannot_be_saved_is_told_before_the_run(tmp_path):
 
     with Trainer(Odd(), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
         with pytest.raises(TypeError, match=r"got object \(scheduler/odd\)"):
+            trainer.fit()
+        assert trainer.run.global_step == 0
+
+
+def test_a_tensor_that_cannot_be_saved_is_told_before_the_run(tmp_path):
+    class Complex(Clicks):
+        def build(self):
+            model = super().build()
+            model.register_buffer("phase", torch.zeros(1, dtype=torch.complex64))
+            return model
+
+    with Trainer(Complex(), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        with pytest.raises(TypeError, match=r"got torch.complex64 and torch.strided as 'model.ph"):
             trainer.fit()
         assert trainer.run.global_step == 0
 

@@ -15,6 +15,7 @@ from monolith.checkpoint import (
     SaverListener,
     locate_checkpoint,
     read_checkpoint_state,
+    take_cut,
 )
 from monolith.checkpoint.files import only_run
 from monolith.checkpoint.state import MONOLITH_STATE_FILE
@@ -83,11 +84,12 @@ class CheckpointHook(NoFirstSaveCheckpointSaverHook):
         """Save this trainer from now on; `fit` calls it.
 
         Raises:
-            TypeError: a state cannot be saved, for example that of a scheduler.
+            TypeError: a state or a tensor cannot be saved, for example one of complex numbers.
         """
         self._saver = _saver(trainer, self._directory, self._keep, self._directory)
         self._listeners = [_Parts(trainer, self._saver, self._directory)]
-        self._saver.builder.gather()  # what cannot be saved is told now, not after hours
+        contents = self._saver.builder.gather()  # what cannot be saved is told now, not after hours
+        take_cut(dense=contents.dense, trainer=contents.states).close()
 
 
 def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: int) -> str:
