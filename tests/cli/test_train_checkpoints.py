@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from monolith.checkpoint import existing_checkpoints, find_checkpoint
+from monolith.checkpoint.files import only_run
 from tests.cli.run import run
 from tests.cli.test_train import TASK, task
 
@@ -98,6 +99,15 @@ def test_where_no_checkpoint_is_whole_the_reason_is_told(train, tmp_path):
     ran = train(2, "--resume", "--fallback")
     assert ran.status == 1
     assert ran.err.endswith("it is damaged or foreign\n")
+
+
+def test_a_run_that_goes_on_is_not_resumed_beside_it(train, tmp_path):
+    train(2)
+    with only_run(f"{tmp_path}/run"):
+        ran = train(4, "--resume")
+    assert ran.status == 1
+    assert f"expected one run that saves into {tmp_path}/run, got a second" in ran.err
+    assert "resumed at" not in ran.err
 
 
 def test_a_checkpoint_is_no_folder(train, monolith, task, tmp_path):

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from monolith.checkpoint import Checkpoint, checkpoint_exists, locate_checkpoint
+from monolith.checkpoint.files import only_run
 from monolith.cli.talk import fail
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from monolith.train import FitResult
@@ -54,6 +55,9 @@ class Beginning:
                 f"expected a folder without checkpoints, got {found.prefix} (step {found.step}); "
                 f"go on with it: {_RESUME}, or begin anew in another folder: --checkpoints DIR"
             )
+        if found is not None and self.directory is not None:
+            with only_run(self.directory):
+                pass  # a run that saves here would delete what this one is about to read
         return found
 
     def words_of_damage(self, error: OpError) -> str:
