@@ -379,10 +379,10 @@ def test_a_second_run_that_saves_into_a_folder_is_refused(tmp_path, scheme):
 
     class Second(Hook):
         def after_run(self, ctx, results):
-            text = rf"expected one run that saves into {folder}, got a second beside that of process"
+            text = rf"into {folder}, got a second beside that of process {os.getpid()}; choose"
             with (
                 Trainer(Counting(), TrainSettings(checkpoint_dir=folder)) as other,
-                pytest.raises(FailedPreconditionError, match=rf"{text} {os.getpid()}; choose"),
+                pytest.raises(FailedPreconditionError, match=text),
             ):
                 other.fit()
             assert other.run.global_step == 0

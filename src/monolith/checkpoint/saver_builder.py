@@ -67,8 +67,8 @@ class SaverBuilder:
                 found = _tensors_of(item, states)
                 if twice := names & found.keys():
                     raise ValueError(
-                        f"[PartialRecoverySaver] expected each name once, got {min(twice)!r} twice; "
-                        "one of them is in the state of an object"
+                        "[PartialRecoverySaver] expected each name once, got "
+                        f"{min(twice)!r} twice; one of them is in the state of an object"
                     )
                 names |= found.keys()
                 groups[-1] |= found
