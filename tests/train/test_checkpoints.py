@@ -1,6 +1,3 @@
-import os
-import shutil
-
 import pyarrow as pa
 import pytest
 import torch
@@ -8,8 +5,7 @@ import torch
 from monolith import data
 from monolith.checkpoint import existing_checkpoints, find_checkpoint, open_checkpoint
 from monolith.embedding import LocalServers
-from monolith.embedding.disk import folder as folder_module
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Feature
 from monolith.train import CheckpointHook, EarlyStop, Hook, ReportHook, Trainer, TrainSettings
 from tests.train.tasks import Clicks, Counting, StopAfter, clicks, counted, state_of
@@ -320,91 +316,3 @@ def test_a_checkpoint_without_a_state_file_is_found(tmp_path):
         trainer.save(tmp_path)
         (tmp_path / "checkpoint").unlink()
         assert trainer.restore(tmp_path).step == 0
-
-
-@pytest.fixture
-def full_disk(monkeypatch):
-    """Call it: from then on nothing can be written."""
-
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    return lambda: monkeypatch.setattr(folder_module._LocalFile, "write", fail)
-
-
-class Fill(Hook):
-    def __init__(self, fill, step):
-        self._fill, self._step = fill, step
-
-    def after_run(self, ctx, results):
-        if ctx.run.global_step == self._step:
-            self._fill()
-
-
-def test_a_save_that_fails_ends_the_run(tmp_path, full_disk):
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2)
-    with Trainer(Counting(6), settings) as trainer:
-        with pytest.raises(OpError, match="No space left on device"):
-            trainer.fit(hooks=[Fill(full_disk, 4)])
-        assert trainer.run.global_step == 4
-    assert open_checkpoint(f"{tmp_path}/model.ckpt-2").verify() > 0
-
-
-def test_a_run_goes_on_after_a_save_that_failed_if_asked(tmp_path, full_disk, caplog):
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2, ignore_save_errors=True)
-    with Trainer(Counting(6), settings) as trainer:
-        assert trainer.fit(hooks=[Fill(full_disk, 4)]).num_steps == 6
-    assert names(tmp_path) == ["2"]
-    assert open_checkpoint(f"{tmp_path}/model.ckpt-2").verify() > 0
-    assert "the checkpoint of step 6 is not saved; the run goes on" in caplog.text
-
-
-@pytest.mark.parametrize("is_file", [False, True])
-def test_a_folder_that_vanishes_does_not_end_the_run_if_asked(tmp_path, is_file):
-    folder = tmp_path / "run"
-    settings = TrainSettings(checkpoint_dir=str(folder), save_every=2, ignore_save_errors=True)
-
-    def vanish():
-        shutil.rmtree(folder)
-        folder.write_text("") if is_file else None
-
-    with Trainer(Counting(6), settings) as trainer:
-        assert trainer.fit(hooks=[Fill(vanish, 4)]).num_steps == 6
-    assert folder.is_file() if is_file else names(folder) == ["4", "6"]
-
-
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_second_run_that_saves_into_a_folder_is_refused(tmp_path, scheme):
-    folder = f"{scheme}{tmp_path}"
-
-    class Second(Hook):
-        def after_run(self, ctx, results):
-            text = rf"into {folder}, got a second beside that of process {os.getpid()}; choose"
-            with (
-                Trainer(Counting(), TrainSettings(checkpoint_dir=folder)) as other,
-                pytest.raises(FailedPreconditionError, match=text),
-            ):
-                other.fit()
-            assert other.run.global_step == 0
-
-    with Trainer(Counting(2), TrainSettings(checkpoint_dir=folder)) as trainer:
-        trainer.fit(hooks=[Second()])
-        trainer.fit()  # the first one has ended
-    assert names(tmp_path) == ["2", "4"]
-
-
-def test_a_run_that_failed_lets_others_save(tmp_path):
-    with Trainer(Counting(2), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
-        with pytest.raises(TypeError, match="not iterable"):
-            trainer.fit(3)
-        with pytest.raises(ZeroDivisionError):
-            trainer.fit(1 // i for i in (0,))
-        trainer.fit()
-    assert names(tmp_path) == ["2"]
-
-
-def test_a_folder_that_cannot_be_written_is_told_before_the_run():
-    with Trainer(Counting(), TrainSettings(checkpoint_dir="/proc/self/x")) as trainer:
-        with pytest.raises(OpError, match=r"expected to make /proc/self/x, got"):
-            trainer.fit()
-        assert trainer.run.global_step == 0
