@@ -49,13 +49,16 @@ def test_full_disk_at_any_write_and_any_sync(tmp_path):
         assert names == [] or failing == disk.num_calls
 
 
-def test_an_older_checkpoint_of_the_prefix_stays_while_new_files_are_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize("text", [b"ARROW1", b'"format": "monolith-checkpoint"'])
+def test_an_older_checkpoint_of_the_prefix_stays_while_new_files_are_written(
+    tmp_path, monkeypatch, text
+):
     prefix = saved(tmp_path / "c-1")
     before = listing(tmp_path)
     write = folder_module._LocalFile.write
 
     def fail(file, data):
-        if bytes(data[:6]) == b"ARROW1":
+        if text in bytes(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(file, data)
 

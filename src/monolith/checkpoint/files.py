@@ -137,11 +137,24 @@ class CheckpointFiles:
         return self.folder.create(self.folder.temporary(self.name + suffix, self._mark))
 
     def commit(self, manifest: bytes) -> None:
-        """Give all files their names and write the manifest; an older checkpoint is gone then."""
+        """Give all files their names, the manifest last; an older checkpoint is gone then.
+
+        That begins when every byte is on the disk: one that is full leaves the older one alone.
+        """
+        if self._is_direct:
+            _remove_but(self.directory, self.name, set(self._made))
+            self.folder.replace(self._manifest, manifest)
+            return
+        temporary = self.folder.temporary(self._manifest, self._mark)
+        file = self.folder.create(temporary)
+        try:
+            file.write(manifest)
+        finally:
+            file.close()
         remove(self._path(self._manifest))
         self.folder.settle(self._made, self._mark)
-        _remove_but(self.directory, self.name, set(self._made))
-        self.folder.replace(self._manifest, manifest)
+        _remove_but(self.directory, self.name, {*self._made, temporary})
+        self.folder.settle([self._manifest], self._mark)
 
     @property
     def _manifest(self) -> str:

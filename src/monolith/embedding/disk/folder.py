@@ -223,7 +223,8 @@ class _LocalFolder(Folder):
         paths = [os.path.join(self.path, name) for name in names]
         for path in paths:
             os.replace(f"{path}.{mark}", path)
-        for folder in sorted({os.path.dirname(path) for path in paths}):
+        # The folder itself too: it names the folders of the files.
+        for folder in sorted({self.path, *(os.path.dirname(path) for path in paths)}):
             _sync_directory(folder)
 
     def remove_data_but(self, kept: set[str]) -> None:
