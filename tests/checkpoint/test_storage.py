@@ -57,6 +57,11 @@ def test_what_fsspec_does_not_reach_is_told(monkeypatch, path, text):
         exists(path)
 
 
+def test_an_absolute_path_without_a_host_is_no_local_folder():
+    with pytest.raises(InvalidArgumentError, match=r"as hdfs://host/a or hdfs:///a, got 'hdfs:/a'"):
+        exists("hdfs:/a")
+
+
 def test_a_folder_is_removed_with_what_is_in_it(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     remove(str(tmp_path / "a"))

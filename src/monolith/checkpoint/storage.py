@@ -77,6 +77,10 @@ def storage_errors(where: str, what: str) -> Iterator[None]:
 
 
 def _place(path: str) -> tuple[Any, str]:
+    if path.startswith("hdfs:/") and not path.startswith("hdfs://"):
+        raise InvalidArgumentError(  # else a local folder of that name
+            f"[storage] expected a path such as hdfs://host/a or hdfs:///a, got {path!r}"
+        )
     try:
         system, inner = url_to_fs(path)
     except (ImportError, ValueError) as error:
