@@ -219,6 +219,26 @@ def test_random_numbers_and_the_clock_go_on(tmp_path):
         assert trainer.clock() == 50
 
 
+def test_numbers_that_a_source_draws_when_it_begins_change_nothing(tmp_path):
+    class Draws(Numbers):
+        def source(self, mode):
+            torch.rand(3)
+            return super().source(mode)
+
+        def loss(self, model, inputs, batch):
+            found.append(torch.rand(1).item())
+            return super().loss(model, inputs, batch)
+
+    found = []
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=4)
+    with Trainer(Draws(), settings) as trainer:
+        trainer.fit()
+    with Trainer(Draws()) as trainer:
+        trainer.restore(f"{tmp_path}/model.ckpt-4")
+        trainer.fit()
+    assert found[10:] == found[4:10]
+
+
 @pytest.mark.parametrize("value", [float("nan"), 0.1])
 def test_an_early_stop_goes_on_counting(tmp_path, value):
     rule = EarlyStop("loss", patience=3)

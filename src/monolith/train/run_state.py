@@ -46,7 +46,7 @@ class RunState:
         self.num_worse = 0
         self._meter: Meter | None = None
         self._summed: Any = None  # of the meter that was saved
-        self._is_restored = False
+        self._random: dict[str, Any] | None = None  # that was restored, for the next `fit`
 
     @property
     def step(self) -> int:
@@ -55,7 +55,13 @@ class RunState:
 
     def begin(self, source: Iterable[Batch]) -> Iterator[Batch]:
         """Iterate over the source of a `fit`; after a restore, behind the last batch trained."""
-        is_restored, self._is_restored = self._is_restored, False
+        random, self._random = self._random, None
+        batches = self._iterate(source, is_restored=random is not None)
+        if random is not None:
+            _set_random(random)  # the source may have drawn numbers, as it did when the run began
+        return batches
+
+    def _iterate(self, source: Iterable[Batch], *, is_restored: bool) -> Iterator[Batch]:
         if not is_restored:
             self.first, self.best, self.num_worse = self.step, None, 0
             self._summed = None
@@ -86,8 +92,7 @@ class RunState:
             "num_worse": self.num_worse,
             "figures": self._summed if self._meter is None else self._meter.state_dict(),
             "clock": self._clock.state_dict(),
-            "random": torch.get_rng_state(),
-            "cuda_random": _cuda_random(),
+            **_random(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -98,9 +103,18 @@ class RunState:
         self.num_worse = state["num_worse"]
         self._meter, self._summed = None, state.get("figures")  # older checkpoints have none
         self._clock.load_state_dict(state["clock"])
-        torch.set_rng_state(state["random"])
-        _set_cuda_random(state.get("cuda_random", []))  # older checkpoints have none
-        self._is_restored = True
+        self._random = {name: state[name] for name in ("random", "cuda_random") if name in state}
+        _set_random(self._random)
+
+
+def _random() -> dict[str, Any]:
+    """States of torch's generators."""
+    return {"random": torch.get_rng_state(), "cuda_random": _cuda_random()}
+
+
+def _set_random(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["random"])
+    _set_cuda_random(state.get("cuda_random", []))  # older checkpoints have none
 
 
 def _cuda_random() -> list[torch.Tensor]:
