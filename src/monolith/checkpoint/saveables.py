@@ -98,11 +98,11 @@ def _items(where: str, source: Any) -> Iterator[Item]:
     if isinstance(source, Mapping):
         for name, value in source.items():
             if isinstance(value, torch.nn.Module):
-                yield from _module_items(f"{name}.", value)
+                yield from _module_items(where, f"{name}.", value)
             else:
                 yield _named(where, name, value)
     elif isinstance(source, torch.nn.Module):
-        yield from _module_items("", source)
+        yield from _module_items(where, "", source)
     elif isinstance(source, LocalServers):
         for index in range(len(source)):
             yield from _items(where, source[index])
@@ -118,8 +118,13 @@ def _items(where: str, source: Any) -> Iterator[Item]:
         )
 
 
-def _module_items(prefix: str, module: torch.nn.Module) -> Iterator[Item]:
+def _module_items(where: str, prefix: str, module: torch.nn.Module) -> Iterator[Item]:
     for name, tensor in module.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{where} expected tensors as the state of a module, got {type(tensor).__name__} "
+                f"as {prefix + name!r}; keep it in a buffer"
+            )
         yield Item(prefix + name.replace(_COMPILED, ""), str(tensor.device), tensor)
 
 
