@@ -8,7 +8,7 @@ import pytest
 from monolith.checkpoint import open_checkpoint
 from monolith.embedding.disk import folder as folder_module
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.train import Hook, Trainer, TrainSettings
+from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings
 from tests.train.tasks import Counting
 from tests.train.test_checkpoints import names
 
@@ -82,6 +82,13 @@ def test_a_second_run_that_saves_into_a_folder_is_refused(tmp_path, scheme):
         trainer.fit(hooks=[Second()])
         trainer.fit()  # the first one has ended
     assert names(tmp_path) == ["2", "4"]
+
+
+def test_two_hooks_of_one_run_may_save_into_a_folder(tmp_path):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2)
+    with Trainer(Counting(4), settings) as trainer:
+        trainer.fit(hooks=[CheckpointHook(tmp_path, every_steps=3)])
+    assert names(tmp_path) == ["2", "3", "4"]
 
 
 def test_a_run_that_failed_lets_others_save(tmp_path):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from monolith.checkpoint.files import only_run
 from monolith.data import Batch, Batches
 from monolith.train.auto_prefetch import AutoPrefetch
 from monolith.train.driver import drive
@@ -96,8 +97,9 @@ class Fit:
         figures = FiguresHook(trainer, self.reader, hooks, self._share)
         evals = EvalHook(trainer)
         with contextlib.ExitStack() as stack:
+            for directory in dict.fromkeys(each.directory for each in saves):
+                stack.enter_context(only_run(directory))
             for each in saves:
-                stack.enter_context(each.holding())
                 each.attach(trainer)
             stack.enter_context(self._beside())
             interrupt = stack.enter_context(Interrupt(self.reader.stop))

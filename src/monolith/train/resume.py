@@ -5,7 +5,6 @@ import os
 import posixpath
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint import (
@@ -17,7 +16,6 @@ from monolith.checkpoint import (
     read_checkpoint_state,
     take_cut,
 )
-from monolith.checkpoint.files import only_run
 from monolith.checkpoint.state import MONOLITH_STATE_FILE
 from monolith.checkpoint.storage import exists, make_folder
 from monolith.embedding.verbs import TableVerbs
@@ -72,13 +70,10 @@ class CheckpointHook(NoFirstSaveCheckpointSaverHook):
         )
         self._keep = keep
 
-    def holding(self) -> AbstractContextManager[None]:
-        """Keeps other runs out of the directory; `fit` is inside of it.
-
-        Raises:
-            FailedPreconditionError: another run saves there.
-        """
-        return only_run(self._directory)
+    @property
+    def directory(self) -> str:
+        """Where checkpoints go; `fit` keeps other runs out of it."""
+        return self._directory
 
     def attach(self, trainer: "Trainer") -> None:
         """Save this trainer from now on; `fit` calls it.
