@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from monolith import data
+from monolith.checkpoint import flatten_state, unflatten_state
 from monolith.embedding import MinCount
 from monolith.nn import Feature
 from monolith.observe.learning import Auc, LogLoss
@@ -266,3 +267,22 @@ def test_a_meter_goes_on_where_another_was_but_for_metrics_without_a_state():
     assert (second.num_samples, second.loss, values["auc"]) == (6, 0.375, expected["auc"])
     assert values["loss"] == pytest.approx(expected["loss"])
     assert len(second._metrics["mean"].labels) == 3
+
+
+def test_a_metric_gets_the_state_that_it_gave():
+    class Kept(Mean):
+        def state_dict(self):
+            return {"a": [1, 2], "b": [0.5], "c": torch.ones(2), "d": [1, 0.5], "e": [], "f": "x"}
+
+        def load_state_dict(self, state):
+            self.state = state
+
+    first, second = Meter(lambda: {"kept": Kept()}), Meter(lambda: {"kept": Kept()})
+    flat, tensors = flatten_state(first.state_dict(), "s")
+    assert sorted(tensors) == [
+        f"s/metrics/kept/{name}" for name in ("lists/a", "lists/b", "rest/c")
+    ]
+    second.load_state_dict(unflatten_state(flat, tensors))
+    found = second._metrics["kept"].state
+    assert found.pop("c").tolist() == [1.0, 1.0]
+    assert found == {"a": [1, 2], "b": [0.5], "d": [1, 0.5], "e": [], "f": "x"}

@@ -72,21 +72,23 @@ def only_run(directory: str) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         with storage_errors("CheckpointHook", f"write {directory}"):
-            lock = stack.enter_context(open(os.path.join(folder, _RUN_LOCK), "a+"))
+            path = os.path.join(folder, _RUN_LOCK)
+            lock = stack.enter_context(open(path, "a+b", buffering=0))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             lock.seek(0)
+            number = lock.read().decode() or "?"
             raise FailedPreconditionError(
                 f"[CheckpointHook] expected one run that saves into {directory}, got a second "
-                f"beside that of process {lock.read() or '?'}; choose another folder, or end it"
+                f"beside that of process {number}; choose another folder, or end it"
             ) from error
         except OSError:  # some network disks have no locks; each save says so
             pass
         else:
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
+            with contextlib.suppress(OSError):  # the disk may be full; the number is for readers
+                lock.truncate(0)
+                lock.write(str(os.getpid()).encode())
         yield
 
 

@@ -174,7 +174,7 @@ class Meter:
             "staleness": self.staleness,
             "loss": self._loss,
             "metrics": {
-                name: {key: _as_tensor(value) for key, value in metric.state_dict().items()}
+                name: _packed(metric.state_dict())
                 for name, metric in self._metrics.items()
                 if hasattr(metric, "state_dict")
             },
@@ -188,18 +188,25 @@ class Meter:
         for name, inner in state["metrics"].items():
             metric: Any = self._metrics.get(name)
             if hasattr(metric, "load_state_dict"):
-                metric.load_state_dict({key: _as_list(value) for key, value in inner.items()})
+                lists = {key: numbers.tolist() for key, numbers in inner["lists"].items()}
+                metric.load_state_dict({**inner["rest"], **lists})
 
 
-def _as_tensor(value: Any) -> Any:
-    """A list of numbers as a tensor, which a checkpoint holds in far fewer bytes."""
-    if isinstance(value, list) and {type(number) for number in value} in ({int}, {float}):
-        return torch.tensor(value, dtype=torch.int64 if type(value[0]) is int else torch.float64)
-    return value
+def _packed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A metric's state with lists of numbers as tensors: a checkpoint has them in fewer bytes."""
+    kinds = {key: _kind(value) for key, value in state.items()}
+    return {
+        "lists": {key: torch.tensor(state[key], dtype=kind) for key, kind in kinds.items() if kind},
+        "rest": {key: state[key] for key, kind in kinds.items() if kind is None},
+    }
 
 
-def _as_list(value: Any) -> Any:
-    return value.tolist() if isinstance(value, torch.Tensor) else value
+def _kind(value: Any) -> torch.dtype | None:
+    """The dtype of a list of numbers; None of anything else."""
+    types = {type(number) for number in value} if isinstance(value, list) else set()
+    if types == {int}:
+        return torch.int64
+    return torch.float64 if types == {float} else None
 
 
 def table_counts(features: Features) -> tuple[int, int, int]:
