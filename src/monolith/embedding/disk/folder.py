@@ -13,14 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-import torch
-
+from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.manifest import MANIFEST, is_data_file, is_data_folder
 from monolith.errors import FailedPreconditionError, NotFoundError
 
 __all__ = ["Folder", "NewFile", "open_folder"]
 
 _LOCK = ".lock"
+_READ_BYTES = 1 << 19  # at once: half of a second-level cache
 
 
 class NewFile(Protocol):
@@ -92,8 +92,8 @@ class Folder(ABC):
         """The bytes of a file in parts of at most so many; NotFoundError if there is none."""
 
     @abstractmethod
-    def read_into(self, name: str, memory: torch.Tensor) -> int:
-        """Read a file into the tensor of bytes; the number of bytes read."""
+    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
+        """Read a file into a buffer; the number of bytes read, and their CRC-32C."""
 
     @abstractmethod
     def will_read(self, name: str) -> None:
@@ -264,7 +264,7 @@ class _LocalFolder(Folder):
             while data := file.read(num_bytes):
                 yield data
 
-    def read_into(self, name: str, memory: torch.Tensor) -> int:
+    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
         with self._open(name) as file:
             return _read_all(file, memory)
 
@@ -283,15 +283,17 @@ class _LocalFolder(Folder):
             raise self._missing(name) from error
 
 
-def _read_all(file: Any, memory: torch.Tensor) -> int:
-    view = memoryview(memory.numpy())  # type: ignore[arg-type]
-    done = 0
+def _read_all(file: Any, memory: Any) -> tuple[int, int]:
+    """In pieces, so that the checksum is taken of bytes that are still in the cache."""
+    view = memoryview(memory)
+    done = crc = 0
     while done < len(view):
-        num_read = file.readinto(view[done:])
+        num_read = file.readinto(view[done : done + _READ_BYTES])
         if not num_read:
-            return done
+            break
+        crc = crc32c(view[done : done + num_read], crc)
         done += num_read
-    return done
+    return done, crc
 
 
 def _last_part(path: str) -> str:
@@ -373,7 +375,7 @@ class _RemoteFolder(Folder):
             raise self._missing(name) from error
         return number
 
-    def read_into(self, name: str, memory: torch.Tensor) -> int:
+    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
         try:
             with self._files.open(f"{self._root}/{name}", "rb") as file:
                 return _read_all(file, memory)
