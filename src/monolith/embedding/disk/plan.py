@@ -99,6 +99,11 @@ class TablePlan:
         """Rows of all files."""
         return sum(s.file.num_rows for s in self.sources if s.file.kind == "rows")
 
+    @property
+    def wants_everything(self) -> bool:
+        """Whether every partition is wanted."""
+        return bool(self.is_wanted.all())
+
     def wants_all(self, file: FileEntry) -> bool:
         """Whether every partition of a file is wanted."""
         return all(self.is_wanted[first : last + 1].all() for first, last in file.partitions)
