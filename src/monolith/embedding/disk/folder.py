@@ -16,11 +16,13 @@ from typing import Any, Protocol
 from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.manifest import MANIFEST, is_data_file, is_data_folder
 from monolith.errors import FailedPreconditionError, NotFoundError
+from monolith.ops.native import load_native
 
 __all__ = ["Folder", "NewFile", "open_folder"]
 
 _LOCK = ".lock"
 _READ_BYTES = 1 << 19  # at once: half of a second-level cache
+_BEGIN_BYTES = 1 << 20  # written until the disk begins with them, before anybody waits for it
 
 
 class NewFile(Protocol):
@@ -118,12 +120,18 @@ def open_folder(path: str) -> Folder:
 class _LocalFile:
     def __init__(self, path: str) -> None:
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._num_written = self._num_begun = 0  # bytes; begun: the disk has been told of them
+        self._start_writeback = load_native().start_writeback
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
         size, done = view.nbytes, 0
         while done < size:
             done += self._file.write(view[done:])
+        self._num_written += size
+        if (num_bytes := self._num_written - self._num_begun) >= _BEGIN_BYTES:
+            self._start_writeback(self._file.fileno(), self._num_begun, num_bytes)
+            self._num_begun += num_bytes
         return size
 
     def close(self) -> None:
