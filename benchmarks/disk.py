@@ -7,7 +7,7 @@ that an earlier load has freed: the first touch of memory is the machine's matte
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.embedding import Table, load_table, save_tables
 
-_SIZES = ((5_000_000, 16), (2_000_000, 64))  # rows with Adagrad state, dim
+SIZES = ((5_000_000, 16), (2_000_000, 64))  # rows with Adagrad state, dim
 _FOLDER = ROOT / "build" / "benchmarks" / "disk"
 _PIECE = 1 << 20  # bytes of one read or write
 _MAX_DISCARDS = 4
@@ -129,11 +129,16 @@ def measure(disk: Disk, workload: Workload, rules: Rules, what: str = "disk") ->
             question.answer(series, system, "sequential", system=system, notes=notes)
 
 
-def run(options: Options, make: Callable[[Workload], Disk] = Disk, what: str = "disk") -> None:
+def run(
+    options: Options,
+    make: Callable[[Workload], Disk] = Disk,
+    what: str = "disk",
+    sizes: Sequence[tuple[int, int]] = SIZES,
+) -> None:
     """Print two lines per size and side."""
     rules = replace(options.rules, max_discards=min(options.rules.max_discards, _MAX_DISCARDS))
-    for rows, dim in _SIZES:
-        workload = Workload(QUICK_ROWS if options.is_quick else rows, dim)
+    for rows, dim in sizes:
+        workload = Workload(min(rows, QUICK_ROWS) if options.is_quick else rows, dim)
         say(f"[{what}] {workload.rows:,} rows, dim {dim}, Adagrad state")
         try:
             measure(make(workload), workload, rules, what)

@@ -3,6 +3,7 @@
 
 #include "io/crc32c.h"
 #include "io/string_hash.h"
+#include "io/writeback.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -14,6 +15,8 @@ void init_io(nb::module_& module) {
         return monolith::crc32c(reinterpret_cast<const void*>(data), n, before);
       },
       nb::call_guard<nb::gil_scoped_release>(), "data"_a, "n"_a, "before"_a);
+  module.def("start_writeback", &monolith::start_writeback,
+             nb::call_guard<nb::gil_scoped_release>(), "file"_a, "offset"_a, "num_bytes"_a);
   module.def(
       "hash_strings",
       [](uintptr_t bytes, uintptr_t splits, size_t n, uint64_t seed, uintptr_t out) {

@@ -324,6 +324,14 @@ void bind_writes(nb::class_<Table>& table) {
                          at<uint8_t>(absent));
       },
       ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a, "absent"_a);
+  table.def(
+      "fill_rows",
+      [](Table& self, Address keys, size_t n, Address times, const std::vector<Address>& columns,
+         const std::vector<uint32_t>& sizes) {
+        self.fill_rows(at<int64_t>(keys), n, columns_at(times, columns, sizes));
+      },
+      ReleaseGil(), "keys"_a, "n"_a, "times"_a, "columns"_a, "sizes"_a);
+  table.def("expect_rows", &Table::expect_rows, ReleaseGil(), "n"_a);
   table.def("clear", &Table::clear, ReleaseGil());
   table.def_prop_rw("num_update_calls", &Table::num_update_calls, &Table::set_num_update_calls);
   table.def_prop_rw("latest_time", &Table::latest_time, &Table::set_latest_time);

@@ -1,6 +1,7 @@
 #include "table/index.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <new>
 
@@ -341,6 +342,40 @@ void Index::retire(Bin* bin) noexcept {
   bin->is_retired = true;
   bin->lock.unlock();
   epochs_.retire(free_retired, this, bin, bin->bytes());
+}
+
+void Index::expect(size_t num_keys) {
+  constexpr size_t kBinKeys = 3072;  // at most
+  Directory* old = directory_.load(std::memory_order_relaxed);
+  Bin* only = BinRef(old->entries()[0].load()).bin();
+  const uint32_t depth = std::min<uint32_t>(limits_.max_depth, std::bit_width(num_keys / kBinKeys));
+  if (only->depth > 0 || only->num_keys > 0 || depth == 0) return;
+  Directory* directory = allocate_directory(depth);
+  size_t bytes = directory->bytes();
+  std::vector<Bin*> bins;
+  try {
+    bins.reserve(size_t{1} << depth);
+    for (uint64_t i = 0; i < uint64_t{1} << depth; ++i) {
+      const uint64_t prefix = i << (64 - depth);
+      const uint32_t lines = lines_for(static_cast<uint32_t>(num_keys >> depth), prefix, depth, 0);
+      bins.push_back(allocate_bin(lines, prefix, static_cast<uint8_t>(depth), 0));
+      bytes += bins.back()->bytes();
+      directory->entries()[i].store(BinRef(bins.back()).bits(), std::memory_order_relaxed);
+    }
+    reserve(2, bytes, old->bytes() + only->bytes());
+  } catch (...) {
+    for (Bin* bin : bins) free_bin(bin);
+    free_directory(directory);
+    throw;
+  }
+  {
+    const std::lock_guard lock(directory_mutex_);
+    directory_.store(directory, std::memory_order_release);
+    num_bins_ = bins.size();
+  }
+  only->lock.lock();
+  retire(only);
+  epochs_.retire(free_retired, this, old, old->bytes());
 }
 
 void Index::clear(size_t num_more) {

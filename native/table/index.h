@@ -88,6 +88,9 @@ class Index {
   // After removals from the locked bin: rebuilds it where that pays. Returns the locked bin.
   Bin* tidy(Bin* bin) noexcept;
 
+  // Makes bins for so many keys of any hash, unless there are keys or bins. The caller keeps
+  // writers out. Throws OutOfMemory and changes nothing.
+  void expect(size_t num_keys);
   // Removes every key. The caller keeps writers out, and may retire num_more blocks afterwards.
   // Throws OutOfMemory and changes nothing.
   void clear(size_t num_more);

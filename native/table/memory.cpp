@@ -40,7 +40,7 @@ void Memory::release(void* block, size_t bytes) noexcept {
 bool Memory::try_use(size_t bytes) noexcept {
   size_t used = used_bytes_.load(std::memory_order_relaxed);
   do {
-    if (budget_bytes_ != SIZE_MAX && used + bytes > budget_bytes_) return false;
+    if (has_budget() && used + bytes > budget_bytes_) return false;
   } while (!used_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   return true;
 }

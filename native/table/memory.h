@@ -44,6 +44,7 @@ class Memory {
   // What the table uses of it, as its memory report says; bounded by the table's budget. False: it
   // would pass the budget, and nothing changed.
   bool try_use(size_t bytes) noexcept;
+  bool has_budget() const noexcept { return budget_bytes_ != SIZE_MAX; }
   void unuse(size_t bytes) noexcept { used_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
  private:

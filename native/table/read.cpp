@@ -1,6 +1,8 @@
 // Reading verbs by key.
 #include "table/read.h"
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 
@@ -102,6 +104,7 @@ class Table::Exporter {
     live_.clear();
     Bin* bin = table_.index_.lock_bin(first);
     const uint64_t bin_last = bin->last_hash();
+    const uint32_t depth = bin->depth;
     try {
       bin->for_each([&](int64_t key, uint32_t row) {
         const uint64_t hash = key_hash(key);
@@ -112,8 +115,7 @@ class Table::Exporter {
       throw;
     }
     bin->lock.unlock();
-    std::sort(live_.begin(), live_.end(),
-              [](const Live& a, const Live& b) { return a.hash < b.hash; });
+    sort_live(depth);
     if (cut_ != nullptr) {
       drop_changed();
       cut_->collect(first, std::min(bin_last, last), kept_, kept_rows_);
@@ -143,6 +145,27 @@ class Table::Exporter {
     int64_t key;
     uint32_t row;
   };
+
+  // Ascending by hash. Behind the bin's prefix of `depth` bits hashes are spread evenly: the next
+  // bits tell about where each belongs.
+  void sort_live(uint32_t depth) {
+    const auto bits = static_cast<uint32_t>(std::bit_width(live_.size()));
+    const auto part_of = [&](const Live& live) { return live.hash << depth >> 1 >> (63 - bits); };
+    ends_.assign((size_t{1} << bits) + 1, 0);
+    sorted_.resize(live_.size());
+    for (const Live& live : live_) ++ends_[part_of(live) + 1];
+    for (size_t part = 1; part < ends_.size(); ++part) ends_[part] += ends_[part - 1];
+    for (const Live& live : live_) sorted_[ends_[part_of(live)]++] = live;
+    uint32_t start = 0;
+    for (const uint32_t end : ends_) {
+      if (end - start > 1) {
+        std::sort(sorted_.begin() + start, sorted_.begin() + end,
+                  [](const Live& a, const Live& b) { return a.hash < b.hash; });
+      }
+      start = end;
+    }
+    live_.swap(sorted_);
+  }
 
   void fetch(const Live& live) const noexcept {
     __builtin_prefetch(table_.index_.home(live.hash));
@@ -202,7 +225,8 @@ class Table::Exporter {
   const Columns& columns_;
   size_t size_ = 0;
   std::vector<char> scratch_, kept_rows_, late_rows_;
-  std::vector<Live> live_;
+  std::vector<Live> live_, sorted_;
+  std::vector<uint32_t> ends_;  // of the parts of sorted_
   std::vector<Cut::Kept> kept_, late_;
 };
 

@@ -156,6 +156,12 @@ class Table {
   // absent: as of assign.
   void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads,
                    const uint8_t* absent = nullptr);
+  // import_rows for a table that is being loaded, on the calling thread: quick for keys in the
+  // order of an export. If it throws, some of the rows are there.
+  void fill_rows(const int64_t* keys, size_t n, const Columns& columns);
+  // So many rows will be filled in, of keys all over: an empty table makes its index for them.
+  // Throws OutOfMemory and changes nothing.
+  void expect_rows(size_t n);
   // Removes every row, candidate and filter count. False: a cut is open, and nothing changed.
   bool clear();
 
@@ -243,6 +249,8 @@ class Table {
   }
   enum class Insertion { kInserted, kFound, kRefused };
   Insertion insert_row(Batch::Entry& entry, RowCache& rows);
+  template <typename Write>
+  Insertion insert_row(Batch::Entry& entry, RowCache& rows, const Write& write);
   bool insert_again(const Batch::Entry& entry, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept;
@@ -277,6 +285,9 @@ class Table {
   AppliedCounts step_rows(const MakeWriter& make_writer, const Source& grads,
                           const StepOptions& options, uint32_t now);
   void prefetch_row(uint32_t number) const noexcept;
+  void prefetch_home(int64_t key) const noexcept {
+    __builtin_prefetch(index_.home(key_hash(key)), 1);
+  }
   std::string refusal(size_t row, size_t column, float value) const;
 
   const std::string name_;

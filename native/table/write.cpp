@@ -45,8 +45,9 @@ void Table::prefetch_row(uint32_t number) const noexcept {
   __builtin_prefetch(arena_.meta(number), 1);
 }
 
-// Reserves a row for the key. It gets its values when it becomes visible, in update_row.
-Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows) {
+// A row for the missing key; write(number of the row) -> kReserved, or 0 if it may be seen at once.
+template <typename Write>
+Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Write& write) {
   const uint64_t hash = entry.hash;
   Bin* bin = rows.held.lock(hash);
   if (rows.peek() == kNoRow) {
@@ -72,11 +73,16 @@ Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows) {
     arena_.give(&victim, 1);
     place = bin->find_free(hash);
   }
-  bin->insert(entry.key, hash, number | kReserved, place);
-  rows.pop();
   entry.line = place.line;
-  entry.row = number | kReserved;
+  entry.row = number | write(number);
+  bin->insert(entry.key, hash, entry.row, place);
+  rows.pop();
   return Insertion::kInserted;
+}
+
+// Reserves a row for the key. It gets its values when it becomes visible, in update_row.
+Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows) {
+  return insert_row(entry, rows, [](uint32_t) { return kReserved; });
 }
 
 // For a row that another call removed since this one saw or made it: the key is missing like any
@@ -440,6 +446,70 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
   });
   counters_.erased += erased;
   if (n > 0) saw(static_cast<uint32_t>(*std::max_element(columns.times, columns.times + n)));
+}
+
+void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
+  std::optional<Gate::Shared> gate(std::in_place, gate_);
+  if (memory_.has_budget() || cuts_.newest() != 0 || recorder_ != nullptr) {
+    gate.reset();
+    return import_rows(keys, n, columns, 1);
+  }
+  constexpr size_t kAhead = 16, kBlock = 512;  // keys; between blocks other calls get their turn
+  Epochs::Guard guard(epochs_);
+  RowCache rows(*this, n);
+  rows.draws = false;
+  const auto copy = [&](char* row, size_t i) {
+    for_each_column(layout_, columns, i, [&](size_t offset, const char* column, size_t bytes) {
+      std::memcpy(row + offset, column, bytes);
+    });
+    return static_cast<uint32_t>(columns.times[i]);
+  };
+  uint64_t num_new = 0;
+  const auto put = [&](size_t i) {
+    Batch::Entry entry{keys[i], key_hash(keys[i]), nullptr, kNoRow, Batch::kOld, 0, 1};
+    const Insertion done = insert_row(entry, rows, [&](uint32_t number) {
+      char* row = MONOLITH_TSAN ? rows.scratch : arena_.row(number);
+      const Meta meta{copy(row, i), Meta::used(Meta::noted(0, cuts_.generation()))};
+      if (MONOLITH_TSAN) racy_store(arena_.row(number), row, size_t{layout_.num_words()} * 4);
+      racy_store(arena_.meta(number), &meta, sizeof(Meta));
+      return 0u;
+    });
+    if (done == Insertion::kFound) {
+      return update_row(entry, rows, [&](char* row, const Before&) { return copy(row, i); });
+    }
+    if (!rows.notes.empty()) rows.note_touch(keys[i]);
+    ++num_new;
+  };
+  const auto finish = [&] {
+    counters_.inserted += num_new + rows.num_published;
+    log_.append(rows.notes);
+  };
+  try {
+    for (size_t first = 0; first < n; first += kBlock) {
+      const size_t last = std::min(n, first + kBlock);
+      const HeldBin::Scope scope(rows.held);
+      for (size_t i = first; i < std::min(last, first + kAhead); ++i) prefetch_home(keys[i]);
+      for (size_t i = first; i < last; ++i) {
+        if (i + kAhead < last) prefetch_home(keys[i + kAhead]);
+        rows.wanted = n - i;
+        put(i);
+      }
+      rows.held.release();
+      guard.refresh();
+      epochs_.reclaim();
+    }
+  } catch (...) {
+    finish();
+    throw;
+  }
+  finish();
+  if (n > 0) saw(static_cast<uint32_t>(*std::max_element(columns.times, columns.times + n)));
+}
+
+void Table::expect_rows(size_t n) {
+  const Gate::Alone gate(gate_);
+  if (!memory_.has_budget()) index_.expect(n);
+  epochs_.reclaim();
 }
 
 bool Table::clear() {

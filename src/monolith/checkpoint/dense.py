@@ -1,6 +1,9 @@
 """Dense tensors in safetensors files."""
 
+import contextlib
 import json
+import math
+import mmap
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +13,7 @@ import torch
 from monolith.checkpoint.manifest import TensorFact
 from monolith.errors import DataLossError
 
-__all__ = ["check_tensors", "facts_of", "from_bytes", "parts_of_file", "pieces_of"]
+__all__ = ["check_tensors", "facts_of", "from_memory", "new_memory", "parts_of_file", "pieces_of"]
 
 _PIECE_BYTES = 1 << 25  # of tensors in one file, unless one alone has more
 _KINDS: Mapping[torch.dtype, str] = MappingProxyType(
@@ -26,6 +29,9 @@ _KINDS: Mapping[torch.dtype, str] = MappingProxyType(
         torch.float32: "F32",
         torch.float64: "F64",
     }
+)
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {kind: dtype for dtype, kind in _KINDS.items()}
 )
 
 
@@ -93,18 +99,29 @@ def parts_of_file(tensors: Mapping[str, torch.Tensor]) -> Iterator[Any]:
         yield memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def from_bytes(data: bytes, facts: Mapping[str, TensorFact], where: str) -> dict[str, torch.Tensor]:
+def new_memory(num_bytes: int) -> mmap.mmap:
+    """Memory for a file, of large pages where the system has them: small ones are slow to get."""
+    memory = mmap.mmap(-1, max(1, num_bytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # a wish
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def from_memory(data: Any, facts: Mapping[str, TensorFact], where: str) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file, which have to be those of the manifest.
+
+    Args:
+        data: a buffer with the bytes of the file; the tensors lie in it, and keep it.
+        facts: what the manifest says of the tensors.
+        where: path of the file, for messages.
 
     Raises:
         DataLossError: it is another file, or none.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
     try:
-        tensors: dict[str, torch.Tensor] = load(data)
-    except (SafetensorError, ValueError, KeyError, AssertionError, RuntimeError) as error:
+        start, header = _header(memoryview(data))
+        tensors = {name: _tensor(data, start, item) for name, item in header.items()}
+    except (ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
         raise DataLossError(
             f"[load_tables] expected a safetensors file, got: {error} ({where})"
         ) from error
@@ -115,3 +132,29 @@ def from_bytes(data: bytes, facts: Mapping[str, TensorFact], where: str) -> dict
             f"{json.dumps(names)}"
         )
     return tensors
+
+
+def _header(view: memoryview) -> tuple[int, dict[str, Any]]:
+    """Where the tensors begin, and what each is."""
+    start = 8 + int.from_bytes(view[:8], "little")
+    if not 8 < start <= len(view):
+        raise ValueError(f"a header up to byte {start} of {len(view)}")
+    header = json.loads(bytes(view[8:start]))
+    if not isinstance(header, dict):
+        raise TypeError(f"a header of {type(header).__name__}")
+    header.pop("__metadata__", None)
+    return start, header
+
+
+def _tensor(data: Any, start: int, item: Any) -> torch.Tensor:
+    dtype, shape = _DTYPES[item["dtype"]], item["shape"]
+    first, end = (start + offset for offset in item["data_offsets"])
+    size = math.prod(shape)
+    is_inside = start <= first <= end <= len(memoryview(data)) and min(shape, default=0) >= 0
+    if not is_inside or end - first != size * dtype.itemsize:
+        raise ValueError(f"a tensor of {item} in {len(memoryview(data)) - start} bytes")
+    if size == 0:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    if first % dtype.itemsize:  # of another writer
+        data, first = bytearray(memoryview(data)[first:end]), 0
+    return torch.frombuffer(data, dtype=dtype, count=size, offset=first).reshape(shape)

@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import json
+import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint.dense import check_tensors, from_bytes
+from monolith.checkpoint.dense import check_tensors, from_memory, new_memory
 from monolith.checkpoint.files import split_prefix
 from monolith.checkpoint.manifest import (
     CheckpointManifest,
@@ -130,6 +131,14 @@ class Checkpoint(Save):
         self._check(fact, len(data), crc32c(data) if data else 0)
         return data
 
+    def _read_memory(self, fact: FileFact) -> mmap.mmap:
+        name = self._name + fact.path
+        if self.folder.size(name) != fact.num_bytes:
+            self._verify(fact)
+        memory = new_memory(fact.num_bytes)
+        self._check(fact, *self.folder.read_into(name, memory))
+        return memory
+
     def _check(self, fact: FileFact, num_bytes: int, crc: int) -> None:
         expected = f"{fact.num_bytes} bytes with checksum {fact.crc32c}"
         got = f"{num_bytes} with {crc:08x}"
@@ -164,8 +173,10 @@ class Checkpoint(Save):
 
         def take(index: int) -> None:
             file = files[index]
+            for ahead in files[index + threads * (index > 0) : index + threads + 1]:
+                self.folder.will_read(self._name + ahead.path)
             path = self.folder.where(self._name + file.path)
-            tensors = from_bytes(self._read_checked(file), file.tensors, path)
+            tensors = from_memory(self._read_memory(file), file.tensors, path)
             found.update({name: tensors[name] for name in wanted & set(tensors)})
 
         with told_as(where), storage_errors("Checkpoint.read_dense", f"read {self.prefix}"):

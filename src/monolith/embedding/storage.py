@@ -70,6 +70,13 @@ class TableStorage(ABC):
     def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
         """absent: as of `_assign`."""
 
+    def _fill_rows(self, rows: Rows) -> None:
+        """`_import_rows` of a load; if it raises, some rows may be there."""
+        self._import_rows(rows, None, 1)
+
+    def _expect_rows(self, num_rows: int) -> None:  # noqa: B027 - a hint that many need not take
+        """A hint: so many rows of keys all over will be filled in."""
+
     @abstractmethod
     def _clear(self) -> None: ...
 

@@ -297,6 +297,18 @@ class Table(TableVerbs):
             buffers = self._column_buffers(rows)
             core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads, flags)
 
+    def _fill_rows(self, rows: Rows) -> None:
+        if self._is_recorded:
+            super()._fill_rows(rows)
+            return
+        with self._open("import_rows") as core:
+            buffers = self._column_buffers(rows)
+            core.fill_rows(rows.keys.data_ptr(), len(rows), *buffers)
+
+    def _expect_rows(self, num_rows: int) -> None:
+        with self._open("import_rows") as core:
+            core.expect_rows(num_rows)
+
     def _clear(self) -> None:
         with self._open("clear") as core:
             if not core.clear():

@@ -112,11 +112,14 @@ def fill(
             table._import_candidates(reader.candidates(source))
         else:
             for rows in reader.rows(source):
-                table._import_rows(rows, None, 1)  # the reader has checked them
+                table._fill_rows(rows)  # the reader has checked them
                 taken[table.name].append(len(rows))
                 work.report(len(rows), 0)
         work.report(0, source.file.num_bytes)
 
+    for name, plan in plans.items():
+        if plan.wants_everything:
+            tables[name]._expect_rows(plan.num_rows)
     # One more, because one of them waits for the disk most of the time.
     num_workers = num_threads + (num_threads > 1)
     for kind in _KINDS:

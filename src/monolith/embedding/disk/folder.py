@@ -13,14 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-import torch
-
+from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.manifest import MANIFEST, is_data_file, is_data_folder
 from monolith.errors import FailedPreconditionError, NotFoundError
+from monolith.ops.native import load_native
 
 __all__ = ["Folder", "NewFile", "open_folder"]
 
 _LOCK = ".lock"
+_READ_BYTES = 1 << 19  # at once: half of a second-level cache
+_BEGIN_BYTES = 1 << 20  # written until the disk begins with them, before anybody waits for it
 
 
 class NewFile(Protocol):
@@ -92,8 +94,8 @@ class Folder(ABC):
         """The bytes of a file in parts of at most so many; NotFoundError if there is none."""
 
     @abstractmethod
-    def read_into(self, name: str, memory: torch.Tensor) -> int:
-        """Read a file into the tensor of bytes; the number of bytes read."""
+    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
+        """Read a file into a buffer; the number of bytes read, and their CRC-32C."""
 
     @abstractmethod
     def will_read(self, name: str) -> None:
@@ -118,12 +120,18 @@ def open_folder(path: str) -> Folder:
 class _LocalFile:
     def __init__(self, path: str) -> None:
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._num_written = self._num_begun = 0  # bytes; begun: the disk has been told of them
+        self._start_writeback = load_native().start_writeback
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
         size, done = view.nbytes, 0
         while done < size:
             done += self._file.write(view[done:])
+        self._num_written += size
+        if (num_bytes := self._num_written - self._num_begun) >= _BEGIN_BYTES:
+            self._start_writeback(self._file.fileno(), self._num_begun, num_bytes)
+            self._num_begun += num_bytes
         return size
 
     def close(self) -> None:
@@ -265,7 +273,7 @@ class _LocalFolder(Folder):
             while data := file.read(num_bytes):
                 yield data
 
-    def read_into(self, name: str, memory: torch.Tensor) -> int:
+    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
         with self._open(name) as file:
             return _read_all(file, memory)
 
@@ -284,15 +292,17 @@ class _LocalFolder(Folder):
             raise self._missing(name) from error
 
 
-def _read_all(file: Any, memory: torch.Tensor) -> int:
-    view = memoryview(memory.numpy())  # type: ignore[arg-type]
-    done = 0
+def _read_all(file: Any, memory: Any) -> tuple[int, int]:
+    """In pieces, so that the checksum is taken of bytes that are still in the cache."""
+    view = memoryview(memory)
+    done = crc = 0
     while done < len(view):
-        num_read = file.readinto(view[done:])
+        num_read = file.readinto(view[done : done + _READ_BYTES])
         if not num_read:
-            return done
+            break
+        crc = crc32c(view[done : done + num_read], crc)
         done += num_read
-    return done
+    return done, crc
 
 
 def _last_part(path: str) -> str:
@@ -374,7 +384,7 @@ class _RemoteFolder(Folder):
             raise self._missing(name) from error
         return number
 
-    def read_into(self, name: str, memory: torch.Tensor) -> int:
+    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
         try:
             with self._files.open(f"{self._root}/{name}", "rb") as file:
                 return _read_all(file, memory)

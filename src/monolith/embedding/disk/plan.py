@@ -104,6 +104,11 @@ class TablePlan:
         """Rows of all files."""
         return sum(s.file.num_rows for s in self.sources if s.file.kind == "rows")
 
+    @property
+    def wants_everything(self) -> bool:
+        """Whether every partition is wanted."""
+        return bool(self.is_wanted.all())
+
     def wants_all(self, file: FileEntry) -> bool:
         """Whether everything in a file is wanted."""
         return self.shard is None and all(

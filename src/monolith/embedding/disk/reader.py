@@ -15,7 +15,6 @@ from monolith.embedding.disk.arrow import (
     row_schema,
     rows_of_batch,
 )
-from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.manifest import VERSION, is_readable
 from monolith.embedding.disk.plan import Source, TablePlan
 from monolith.embedding.retention_checks import check_candidates
@@ -94,10 +93,9 @@ class FileReader:
         if size != file.num_bytes:
             raise _damage(source, f"{file.num_bytes} bytes", f"{size}")
         with self._buffers.lend(size) as memory:
-            num_read = source.folder.read_into(file.path, memory)
-            got = f"{crc32c(memory[:num_read].numpy()):08x}"
-            if got != file.crc32c:
-                raise _damage(source, f"checksum {file.crc32c}", got)
+            _, crc = source.folder.read_into(file.path, memory.numpy())
+            if f"{crc:08x}" != file.crc32c:
+                raise _damage(source, f"checksum {file.crc32c}", f"{crc:08x}")
             with _told(source):
                 batches = _open_batches(source, memory, schema)
             yield batches, memory

@@ -81,7 +81,7 @@ class Work:
 
 def run_all(work: Work, tasks: Sequence[Callable[[], None]], num_threads: int) -> None:
     """Run the tasks in their order; the first error is raised when all threads have ended."""
-    if num_threads == 1:
+    if min(num_threads, len(tasks)) <= 1:
         for task in tasks:
             task()
         return
