@@ -85,4 +85,5 @@ def test_a_save_takes_candidates_in_short_pieces(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Snapshot, "export_candidates", counted)
     save_tables(table, tmp_path)
-    assert sum(sizes) == 100_000 and max(sizes) < 40_000
+    assert sum(sizes) == 100_000
+    assert max(sizes) < 40_000

@@ -173,8 +173,7 @@ class TableFiles:
 def _candidate_pieces(
     snapshot: Snapshot, partitions: list[int]
 ) -> Iterable[dict[str, torch.Tensor]]:
-    """The candidates of some partitions at a time, about `_PIECE_ROWS`: a call, and what it leaves
-    behind, is short beside other threads."""
+    """The candidates of some partitions at a time: about so many that other threads barely wait."""
     start, size = 0, _FIRST_PARTITIONS
     while start < len(partitions):
         columns = snapshot.export_candidates(partitions[start : start + size])
