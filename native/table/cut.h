@@ -48,9 +48,7 @@ class Cut {
   // Keeps a copy of the row, unless its partition was released. Throws OutOfMemory.
   void keep(int64_t key, uint64_t hash, uint32_t time, const char* row);
   // Fetches what keep() and keep_step() will need of a partition.
-  void prefetch(uint32_t partition) const noexcept {
-    __builtin_prefetch(find_shard(partition), 1);
-  }
+  void prefetch(uint32_t partition) const noexcept { __builtin_prefetch(find_shard(partition), 1); }
   // The kept rows with first <= hash <= last, ascending by hash.
   struct Kept {
     uint64_t hash;
