@@ -34,10 +34,12 @@ def batches(first: int, end: int, batch: int) -> Iterator[torch.Tensor]:
         yield torch.from_numpy(work.keys_of(indices))
 
 
-def fill(table: Table, first: int, end: int, batch: int, now: int) -> None:
+def fill(
+    table: Table, first: int, end: int, batch: int, now: int, num_threads: int | None = None
+) -> None:
     """Rows of the indices [first, end), at a time."""
     for keys in batches(first, end, batch):
-        table.lookup_or_insert(keys, now=now)
+        table.lookup_or_insert(keys, now=now, num_threads=num_threads)
 
 
 def measure_churn(workload: Workload, rules: Rules) -> None:
@@ -74,15 +76,19 @@ class Swept:
     def __init__(self, workload: Workload) -> None:
         self._workload, self._table = workload, make()
         self._num_expired = workload.rows // 10
-        fill(self._table, self._num_expired, workload.rows, workload.batch, now=2 * _DAY)
+        self._fill(self._num_expired, workload.rows, now=2 * _DAY)
         kept = Workload(workload.rows - self._num_expired, workload.dim, workload.batch)
         drawn = work.index_batches(kept, "uniform")
         self._keys = [torch.from_numpy(work.keys_of(each + self._num_expired)) for each in drawn]
         self.num_sweeps = 0
 
+    def _fill(self, first: int, end: int, now: int) -> None:
+        """With one thread, so that every wait for a lock is the sweep's."""
+        fill(self._table, first, end, self._workload.batch, now, num_threads=1)
+
     def take(self, with_sweep: bool, seconds: float) -> Sample:
         """Million keys per second of one thread of lookups."""
-        fill(self._table, 0, self._num_expired, self._workload.batch, now=_DAY)
+        self._fill(0, self._num_expired, now=_DAY)
         if with_sweep:
             calls: list[Call] = [self._lookup, self._evict]
         else:

@@ -9,6 +9,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+
 #include "optimizer/kernels.h"
 
 namespace nb = nanobind;
@@ -94,10 +96,16 @@ void construct(Table* self, std::string name, std::vector<SegmentSpec> segments,
   new (self) Table(spec);
 }
 
-// Numbers for Python to read as a tensor.
+// Numbers for Python to read as a tensor. The memory is touched without the GIL: millions of
+// numbers would hold up every other thread of Python.
 template <typename T>
-nb::bytes as_bytes(const std::vector<T>& values) {
-  return nb::bytes(values.data(), values.size() * sizeof(T));
+nb::bytearray as_bytes(const std::vector<T>& values) {
+  const size_t num_bytes = values.size() * sizeof(T);
+  nb::bytearray result(nullptr, num_bytes);
+  void* data = result.data();
+  const nb::gil_scoped_release release;
+  if (num_bytes > 0) std::memcpy(data, values.data(), num_bytes);
+  return result;
 }
 
 using Numbers = nb::typed<nb::dict, nb::str, nb::int_>;
@@ -384,7 +392,7 @@ void bind_changes(nb::class_<Table>& table) {
   table.def("cursors", &Table::cursors);
   // (call, key, kind, number) of every change, if the table records; kind 1: removed.
   table.def("recorded", [](Table& self) {
-    return self.recorder() == nullptr ? nb::bytes("", 0) : as_bytes(self.recorder()->events());
+    return self.recorder() == nullptr ? nb::bytearray() : as_bytes(self.recorder()->events());
   });
 }
 

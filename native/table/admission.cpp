@@ -88,7 +88,7 @@ void Admission::begin_keeping(uint32_t number, Partition& partition) {
   if (partition.generation == cuts_.generation()) return;
   for (const auto& cut : cuts_.open()) {
     if (partition.generation >= cut->generation()) continue;
-    cut->begin_steps(number, partition.candidates.log_end());
+    cut->begin_steps(number, partition.candidates.size(), partition.candidates.log_end());
   }
   partition.generation = cuts_.generation();
 }
@@ -122,6 +122,7 @@ void Admission::prefetch(uint64_t hash) const noexcept {
   if (kind_ != AdmissionKind::kMinCount) return;
   if (const Partition* partition = find_partition(partition_of(hash))) {
     partition->candidates.prefetch(hash);
+    for (const auto& cut : cuts_.open()) cut->prefetch(partition_of(hash));
   }
 }
 
@@ -173,10 +174,11 @@ uint32_t Admission::num_columns() const noexcept {
   return kind_ == AdmissionKind::kMinCount ? 3 : kind_ == AdmissionKind::kSlidingFilter ? 4 : 0;
 }
 
-void Admission::append_rows(uint32_t number, const Partition& partition, Cut* cut,
-                            std::vector<int64_t>& values) const {
-  std::vector<CandidateRow> candidates;
-  std::vector<FilterRow> cells;
+void Admission::collect(uint32_t number, const Partition& partition, Cut* cut,
+                        Remembered& found) const {
+  auto& [candidates, cells] = found;
+  candidates.clear();
+  cells.clear();
   if (cut == nullptr || partition.generation < cut->generation()) {  // it did not change since
     partition.candidates.append_to(candidates);
     partition.ring.append_to(cells, shape_);
@@ -188,21 +190,24 @@ void Admission::append_rows(uint32_t number, const Partition& partition, Cut* cu
       partition.ring.append_to(cells, shape_, since);
     }
   }
-  for (const auto& [key, count, time] : candidates) {
-    values.insert(values.end(), {key, count, time});
-  }
-  for (const auto& [split, cell, value] : cells) {
-    values.insert(values.end(), {number, split, cell, value});
-  }
 }
 
 std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions, Cut* cut) {
   std::vector<int64_t> values;
+  Remembered found;
   for (const uint32_t number : partitions) {
     Partition* partition = find_partition(number);
     if (partition == nullptr) continue;  // nor was there any at a cut
-    const std::lock_guard lock(partition->lock);
-    append_rows(number, *partition, cut, values);
+    {
+      const std::lock_guard lock(partition->lock);
+      collect(number, *partition, cut, found);
+    }
+    for (const auto& [key, count, time] : found.candidates) {
+      values.insert(values.end(), {key, count, time});
+    }
+    for (const auto& [split, cell, value] : found.cells) {
+      values.insert(values.end(), {number, split, cell, value});
+    }
   }
   return values;
 }

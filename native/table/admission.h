@@ -123,9 +123,12 @@ class Admission {
   Partition* find_partition(uint32_t number) const noexcept;
   // Null: over budget. Throws OutOfMemory.
   Partition* make_partition(uint32_t number);
-  // As it was at the cut; null: as it is.
-  void append_rows(uint32_t number, const Partition& partition, Cut* cut,
-                   std::vector<int64_t>& values) const;
+  // What is remembered of a locked partition, as it was at the cut; null: as it is.
+  struct Remembered {
+    std::vector<CandidateRow> candidates;
+    std::vector<FilterRow> cells;
+  };
+  void collect(uint32_t number, const Partition& partition, Cut* cut, Remembered& found) const;
   // change(who remembers places of the log) of a locked partition, whose steps open cuts keep.
   template <typename Change>
   bool keeping(uint32_t number, Partition& partition, AdmissionLog& log, const Change& change);

@@ -22,6 +22,13 @@ inline void wait_turn(uint32_t tries) noexcept {
   tries < 1000 ? pause_cpu() : std::this_thread::yield();
 }
 
+// A counter of the most that was seen.
+inline void raise_to(std::atomic<uint64_t>& most, uint64_t seen) noexcept {
+  uint64_t before = most.load(std::memory_order_relaxed);
+  while (before < seen && !most.compare_exchange_weak(before, seen)) {
+  }
+}
+
 // Four bytes; spins shortly, then sleeps.
 class Lock {
  public:

@@ -8,6 +8,7 @@ namespace monolith {
 namespace {
 
 constexpr uint32_t kFirstCapacity = 4;
+constexpr uint32_t kAhead = 8;  // places of the log whose candidates are fetched
 
 uint32_t add_saturated(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
@@ -159,7 +160,6 @@ void Candidates::make_place(Renumbering* cuts) noexcept {
 }
 
 void Candidates::squeeze(Renumbering* cuts) noexcept {
-  constexpr uint32_t kAhead = 8;
   uint32_t kept = front_;
   if (cuts != nullptr) cuts->begin();
   for (uint32_t place = front_; place != back_; ++place) {
@@ -255,6 +255,7 @@ void Candidates::append_then(std::vector<CandidateRow>& rows, uint32_t log_end,
   };
   for (uint32_t place = front_; is_behind(log_end, place); ++place) {
     append_until(place);
+    if (is_behind(back_, place + kAhead)) __builtin_prefetch(home(log(place + kAhead)).line);
     const Slot slot = find_stamp(place, log(place));
     if (slot.is_none() || (!since.empty() && changed.contains(slot.key()))) continue;
     rows.push_back({slot.key(), slot.count(), slot.time()});

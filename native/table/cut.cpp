@@ -11,8 +11,6 @@
 namespace monolith {
 namespace {
 
-uint32_t partition_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 52); }
-
 // In the order of the log; all are before its end at the cut. Those of one stamp in their own.
 void sort_by_stamp(std::span<AdmissionStep> steps, uint32_t log_end) {
   std::sort(steps.begin(), steps.end(), [&](const AdmissionStep& a, const AdmissionStep& b) {
@@ -50,11 +48,6 @@ Cut::~Cut() {
     for (Shard& shard : group->shards) free(shard);
     memory_.release(group, sizeof(Group));
   }
-}
-
-Cut::Shard* Cut::find_shard(uint32_t partition) const noexcept {
-  Group* group = groups_[partition >> kGroupBits].load();
-  return group == nullptr ? nullptr : group->shards + (partition & ((1u << kGroupBits) - 1));
 }
 
 Cut::Shard& Cut::make_shard(uint32_t partition) {
@@ -129,22 +122,25 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
   found.erase(std::unique(found.begin(), found.end(), is_same), found.end());
 }
 
-void Cut::begin_steps(uint32_t partition, uint32_t log_end) {
+void Cut::begin_steps(uint32_t partition, uint32_t num_candidates, uint32_t log_end) {
   Shard& shard = make_shard(partition);
   const std::lock_guard lock(shard.lock);
+  shard.num_candidates = num_candidates;
   shard.log_end = log_end;
 }
 
 void Cut::keep_step(uint32_t partition, const AdmissionStep& step) {
   if (step.kind == AdmissionStep::kNew || step.kind == AdmissionStep::kOverflow) return;
   Shard& shard = *find_shard(partition);
+  if (!step.is_of_filter() && !is_behind(shard.log_end, step.stamp)) return;  // seen since
   const std::lock_guard lock(shard.lock);
   if (is_released(partition)) return;
-  if (!step.is_of_filter() && !is_behind(shard.log_end, step.stamp)) return;  // seen since
   Array<AdmissionStep>& steps = shard.steps;
   if (steps.size == steps.capacity) {
-    steps.size = drop_repeats(shard.all_steps());
-    if (steps.size >= steps.capacity / 2) grow(steps, sizeof(AdmissionStep));
+    // A candidate is seen since after its first step, unless a failed call took that back.
+    const bool has_repeats = step.is_of_filter() || steps.size > shard.num_candidates;
+    if (has_repeats) steps.size = drop_repeats(shard.all_steps());
+    if (!has_repeats || steps.size >= steps.capacity / 2) grow(steps, sizeof(AdmissionStep));
   }
   new (steps.data + steps.size++) AdmissionStep(step);
   shard.all_steps().back().added = shard.num_steps++;

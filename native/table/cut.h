@@ -22,6 +22,7 @@ namespace monolith {
 class Cut {
  public:
   static constexpr uint32_t kPartitions = 4096;
+  static uint32_t partition_of(uint64_t hash) noexcept { return static_cast<uint32_t>(hash >> 52); }
 
   // What the table counted at the cut.
   struct Facts {
@@ -46,6 +47,8 @@ class Cut {
 
   // Keeps a copy of the row, unless its partition was released. Throws OutOfMemory.
   void keep(int64_t key, uint64_t hash, uint32_t time, const char* row);
+  // Fetches what keep() and keep_step() will need of a partition.
+  void prefetch(uint32_t partition) const noexcept { __builtin_prefetch(find_shard(partition), 1); }
   // The kept rows with first <= hash <= last, ascending by hash.
   struct Kept {
     uint64_t hash;
@@ -58,8 +61,8 @@ class Cut {
   // Of what admission remembers in a partition a cut keeps the steps that changed it since. Under
   // the lock of that partition; keeping throws OutOfMemory.
   //
-  // Before the first step: where the log of the candidates ends.
-  void begin_steps(uint32_t partition, uint32_t log_end);
+  // Before the first step: how many candidates there are, and where their log ends.
+  void begin_steps(uint32_t partition, uint32_t num_candidates, uint32_t log_end);
   // A step that was just taken, unless what it changed is newer than the cut.
   void keep_step(uint32_t partition, const AdmissionStep& step);
   struct Steps {
@@ -88,7 +91,8 @@ class Cut {
     Array<char> rows;
     Array<AdmissionStep> steps;
     uint32_t num_steps = 0;  // ever kept: each has its number in `added`
-    uint32_t log_end = 0;
+    uint32_t num_candidates = 0;
+    uint32_t log_end = 0;  // changes under the partition's lock only
     std::span<AdmissionStep> all_steps() noexcept { return {steps.data, steps.size}; }
   };
   // Shards are made 64 at a time when the first of them keeps something.
@@ -96,7 +100,10 @@ class Cut {
   struct Group {
     Shard shards[1u << kGroupBits];
   };
-  Shard* find_shard(uint32_t partition) const noexcept;
+  Shard* find_shard(uint32_t partition) const noexcept {
+    Group* group = groups_[partition >> kGroupBits].load(std::memory_order_acquire);
+    return group == nullptr ? nullptr : group->shards + (partition & ((1u << kGroupBits) - 1));
+  }
   Shard& make_shard(uint32_t partition);
   // Under the shard's lock: release() takes it after it has said so.
   bool is_released(uint32_t partition) const noexcept {

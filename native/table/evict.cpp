@@ -7,7 +7,7 @@ namespace monolith {
 namespace {
 
 constexpr int kBinsPerSlice = 64;
-constexpr uint32_t kLinesAhead = 8;  // whose rows' metadata is fetched
+constexpr uint32_t kLinesHeld = 16;  // that a sweep looks at under one lock: a microsecond or two
 constexpr int64_t kSecondsPerDay = 86400;
 constexpr uint32_t kSampled = 16;
 constexpr uint64_t kAgeingPeriod = 8;  // samplings; every so many, use counts are halved
@@ -46,44 +46,74 @@ Table::Evicted Table::evict_bins(uint64_t first, uint32_t reference) {
   return result;
 }
 
-// The bin's lock is held while its metadata is read: a few thousand rows, some ten microseconds.
+// Whether the row's time is so long ago that it may go.
+bool Table::is_expired(int64_t key, uint32_t number, uint32_t reference) const noexcept {
+  uint32_t time;
+  racy_load(&time, &arena_.meta(number)->time, sizeof(time));
+  return int64_t{reference} - int64_t{time} >= int64_t{expiry_days_.of(key)} * kSecondsPerDay;
+}
+
+// Expired rows are looked for without the bin's lock, which is taken for a few lines at a time, and
+// only where there are some: a thread that loses its core in between holds up nobody. A row that
+// comes or goes meanwhile may be taken for one or the other, as if the sweep had been there earlier
+// or later.
 uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
                           uint64_t& last) noexcept {
-  constexpr uint32_t kRun = 64;
-  uint32_t numbers[kRun];
-  uint32_t num_found = 0, num_evicted = 0;
-  Bin* bin = index_.lock_bin(hash);
-  last = bin->last_hash();
-  Line* const lines = bin->lines();
+  uint32_t num_evicted = 0;
+  Bin* bin = index_.bin_of(hash).bin();
   const auto fetch = [&](const Line& line) {
     for (const auto& row : line.rows) {
       const uint32_t number = row.load(std::memory_order_relaxed);
       if (!(number & kReserved)) __builtin_prefetch(arena_.meta(number));
     }
   };
-  for (uint32_t l = 0; l < bin->num_lines + kLinesAhead; ++l) {
-    if (l < bin->num_lines) fetch(lines[l]);
-    if (l < kLinesAhead) continue;
-    Line& line = lines[l - kLinesAhead];
-    for (uint32_t slot = 0; slot < Line::kSlots; ++slot) {
-      const uint32_t number = line.rows[slot].load(std::memory_order_relaxed);
-      if (number & kReserved) continue;  // free, or not written yet
-      const int64_t key = line.keys[slot].load(std::memory_order_relaxed);
-      const int64_t age = int64_t{reference} - int64_t{arena_.meta(number)->time};
-      if (age < int64_t{expiry_days_.of(key)} * kSecondsPerDay) continue;
-      if (!keep_victim(key, number, notes)) continue;
-      bin->remove({&line, slot});
-      numbers[num_found++] = number;
-      if (num_found < kRun) continue;
-      arena_.give(numbers, num_found);
-      num_evicted += num_found;
-      num_found = 0;
+  for (uint32_t first = 0; first < bin->num_lines;) {
+    const uint32_t end = std::min(first + kLinesHeld, bin->num_lines);
+    for (uint32_t l = first; l < std::min(end + kLinesHeld, bin->num_lines); ++l) {
+      if (first == 0 || l >= end) fetch(bin->lines()[l]);
     }
+    bool has_expired = false;
+    for (Line* line = bin->lines() + first; line != bin->lines() + end; ++line) {
+      line->for_each([&](int64_t key, uint32_t number, uint32_t) {
+        has_expired |= is_expired(key, number, reference);
+      });
+    }
+    if (has_expired) {
+      Bin* const now = index_.lock_bin(hash);
+      if (now != bin) {  // another call has replaced it: all over again
+        now->lock.unlock();
+        bin = now;
+        first = 0;
+        continue;
+      }
+      num_evicted += evict_lines(*bin, first, end, reference, notes);
+    }
+    first = end;
   }
-  arena_.give(numbers, num_found);
-  num_evicted += num_found;
-  if (num_evicted > 0) bin = index_.tidy(bin);
-  bin->lock.unlock();
+  last = bin->last_hash();
+  if (num_evicted > 0) {
+    bin = index_.lock_bin(hash);
+    index_.tidy(bin)->lock.unlock();
+  }
+  return num_evicted;
+}
+
+// Of the locked bin, which it unlocks.
+uint32_t Table::evict_lines(Bin& bin, uint32_t first, uint32_t end, uint32_t reference,
+                            TouchedLog::Segments& notes) noexcept {
+  uint32_t numbers[kLinesHeld * Line::kSlots];
+  uint32_t num_evicted = 0, num_rows = 0;
+  for (Line* line = bin.lines() + first; line != bin.lines() + end; ++line) {
+    line->for_each([&](int64_t key, uint32_t number, uint32_t slot) {
+      ++num_rows;
+      if (!is_expired(key, number, reference) || !keep_victim(key, number, notes)) return;
+      bin.remove({line, slot});
+      numbers[num_evicted++] = number;
+    });
+  }
+  bin.lock.unlock();
+  arena_.give(numbers, num_evicted);
+  raise_to(counters_.sweep_held_max, num_rows);
   return num_evicted;
 }
 

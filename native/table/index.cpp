@@ -201,9 +201,7 @@ void Index::wait_for(Bin& bin) noexcept {
   const auto waited = std::chrono::steady_clock::now() - start;
   const auto ns = static_cast<uint64_t>(waited / std::chrono::nanoseconds(1));
   counters_.lock_waits.fetch_add(1, std::memory_order_relaxed);
-  uint64_t longest = counters_.lock_wait_max_ns.load(std::memory_order_relaxed);
-  while (longest < ns && !counters_.lock_wait_max_ns.compare_exchange_weak(longest, ns)) {
-  }
+  raise_to(counters_.lock_wait_max_ns, ns);
 }
 
 Bin* Index::make_room(Bin* bin, uint64_t hash) {

@@ -82,6 +82,16 @@ struct alignas(64) Line {
 #endif
   }
 
+  // f(key, row, slot) for every key whose row is written. Without the bin's lock, a key and its row
+  // may be of two moments.
+  template <typename F>
+  void for_each(const F& f) const {
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+      const uint32_t row = rows[slot].load(std::memory_order_relaxed);
+      if (!(row & kReserved)) f(keys[slot].load(std::memory_order_relaxed), row, slot);
+    }
+  }
+
   // Writers only, under the bin's lock.
   void begin_write() noexcept {
     version.store(version.load(std::memory_order_relaxed) | kWriting, std::memory_order_relaxed);

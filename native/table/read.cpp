@@ -22,9 +22,7 @@ void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
   const auto waited = std::chrono::steady_clock::now() - start;
   const auto ns = static_cast<uint64_t>(waited / std::chrono::nanoseconds(1));
   counters_.reader_waits.fetch_add(1, std::memory_order_relaxed);
-  uint64_t longest = counters_.reader_wait_max_ns.load(std::memory_order_relaxed);
-  while (longest < ns && !counters_.reader_wait_max_ns.compare_exchange_weak(longest, ns)) {
-  }
+  raise_to(counters_.reader_wait_max_ns, ns);
 }
 
 void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,

@@ -55,6 +55,7 @@ struct AppliedCounts {
 struct TableCounters {
   std::atomic<uint64_t> inserted{0}, erased{0}, skipped{0}, refused{0};
   std::atomic<uint64_t> evicted{0}, evicted_for_budget{0};
+  std::atomic<uint64_t> sweep_held_max{0};  // most rows that a sweep looked at under one lock
   mutable std::atomic<uint64_t> reader_retries{0};  // a writer changed the row while it was copied
   mutable std::atomic<uint64_t> reader_waits{0};    // a reader met a row being written
   mutable std::atomic<uint64_t> reader_wait_max_ns{0};
@@ -255,8 +256,11 @@ class Table {
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept;
   Evicted evict_bins(uint64_t first, uint32_t reference);
+  bool is_expired(int64_t key, uint32_t number, uint32_t reference) const noexcept;
   uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
                      uint64_t& last) noexcept;
+  uint32_t evict_lines(Bin& bin, uint32_t first, uint32_t end, uint32_t reference,
+                       TouchedLog::Segments& notes) noexcept;
   bool begin_generation() noexcept;
   void keep_row(int64_t key, uint32_t number, KeyBuffer* notes);
   bool keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept;

@@ -244,12 +244,13 @@ class Table::Writer {
   }
 
   // Notes the row of each key. A key that must ask does so a little after it was found missing:
-  // what admission remembers of it is fetched meanwhile. Likewise a row that a cut may need.
+  // what admission remembers of it is fetched meanwhile. Likewise a row that cuts need, once its
+  // metadata has told so.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
     const bool keeps = plan.edits && table_.cuts_.newest() != 0;
     const HeldBin::Scope scope(rows.held);
     const size_t n = entries.size();
-    const size_t delay = admission_ != nullptr || keeps ? 2 * kLineAhead : kLineAhead;
+    const size_t delay = (keeps ? 3 : admission_ != nullptr ? 2 : 1) * size_t{kLineAhead};
     std::optional<Admission::Turn> turn;
     if (admission_ != nullptr) turn.emplace(*admission_);
     for (size_t i = 0; i < n + delay; ++i) {
@@ -258,9 +259,12 @@ class Table::Writer {
         __builtin_prefetch(entries[i].line);
       }
       if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan, rows);
+      if (keeps && i >= 2 * kLineAhead && i < n + 2 * kLineAhead) {
+        fetch_for_cuts(entries[i - 2 * kLineAhead]);
+      }
       if (i < delay) continue;
       Entry& entry = entries[i - delay];
-      if (keeps && entry.row != kNoRow) keep_for_cuts(entry, rows);
+      if (keeps) keep_for_cuts(entry, rows);
       if (!plan.inserts || entry.row != kNoRow || is_absent(entry)) continue;
       rows.wanted = n - (i - delay);
       insert_missing(entry, turn, rows);
@@ -278,18 +282,32 @@ class Table::Writer {
     entry.row = found.row;
     if (found.row != kNoRow) {
       if (plan.holds) hold(entry);
-      if (plan.edits && table_.cuts_.newest() != 0) table_.prefetch_row(found.row);
+      if (plan.edits && table_.cuts_.newest() != 0) {
+        __builtin_prefetch(table_.arena_.meta(found.row & ~kReserved), 1);
+      }
     } else if (admission_ != nullptr) {
       admission_->prefetch(entry.hash);
     }
   }
 
-  // A cut is open: it gets the row as it is before the call changes it.
-  void keep_for_cuts(const Entry& entry, RowCache& rows) {
+  // Whether an open cut may need the row as it is.
+  bool is_needed(const Entry& entry) const noexcept {
+    if (entry.row == kNoRow) return false;
     const Meta* meta = table_.arena_.meta(entry.row & ~kReserved);
     uint32_t marks;
     racy_load(&marks, &meta->marks, sizeof(marks));
-    if (Meta::generation(marks) == table_.cuts_.generation()) return;
+    return Meta::generation(marks) != table_.cuts_.generation();
+  }
+
+  void fetch_for_cuts(const Entry& entry) const noexcept {
+    if (!is_needed(entry)) return;
+    table_.prefetch_row(entry.row);
+    for (const auto& cut : table_.cuts_.open()) cut->prefetch(Cut::partition_of(entry.hash));
+  }
+
+  // A cut is open: it gets the row as it is before the call changes it.
+  void keep_for_cuts(const Entry& entry, RowCache& rows) {
+    if (!is_needed(entry)) return;
     const Bin::Place place = rows.held.lock(entry.hash)->find(entry.key, entry.hash, entry.line);
     if (place.line == nullptr) return;
     const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);

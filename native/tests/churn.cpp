@@ -71,6 +71,21 @@ void test_chosen_keys_do_not_meet_in_one_line() {
   CHECK(overflowed_share(index) < 0.5);
 }
 
+void test_a_sweep_holds_a_lock_for_few_rows_and_only_where_some_go() {
+  constexpr uint32_t kDay = 86400;
+  TableSpec spec = adagrad_table(4);
+  spec.expiry_days = 1;
+  Table table(spec);
+  const auto keys = keys_from(0, 20000);
+  const std::vector<float> values(keys.size() * 4, 1.0f);
+  table.assign(keys.data(), keys.size(), values.data(), kDay, 1);
+  CHECK(table.evict(kDay) == 0);
+  CHECK(table.counters().sweep_held_max == 0);
+  CHECK(table.evict(2 * kDay) == keys.size());
+  CHECK(table.counters().sweep_held_max > 0);
+  CHECK(table.counters().sweep_held_max <= 80);
+}
+
 void test_a_lonely_writer_waits_for_nobody() {
   Table table(adagrad_table(4));
   const auto keys = keys_from(0, 20000);
@@ -86,6 +101,7 @@ void test_a_lonely_writer_waits_for_nobody() {
 int main() {
   test_misses_stay_short_while_keys_turn_over();
   test_chosen_keys_do_not_meet_in_one_line();
+  test_a_sweep_holds_a_lock_for_few_rows_and_only_where_some_go();
   test_a_lonely_writer_waits_for_nobody();
   std::printf("churn: ok\n");
 }

@@ -33,11 +33,11 @@ _RECORDED = (
 _REMOVED = 1
 
 
-def int64_rows(data: bytes, width: int) -> torch.Tensor:
-    """Numbers of the core as a tensor (n, width)."""
+def int64_rows(data: bytearray, width: int) -> torch.Tensor:
+    """Numbers of the core as a tensor (n, width), on their memory."""
     if not data:
         return torch.empty((0, width), dtype=torch.int64)
-    return torch.frombuffer(bytearray(data), dtype=torch.int64).reshape(-1, width)
+    return torch.frombuffer(data, dtype=torch.int64).reshape(-1, width)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Record:
         return len(self._events())
 
     def _events(self) -> torch.Tensor:
-        return int64_rows(b"" if self._core is None else self._core.recorded(), 4)
+        return int64_rows(bytearray() if self._core is None else self._core.recorded(), 4)
 
     def replay(self, into: "TableStorage", first: int = 0, last: int | None = None) -> None:
         """Repeat the changes [first, last) on another table, key by key.

@@ -5,7 +5,8 @@ import threading
 import pytest
 import torch
 
-from monolith.embedding import load_table, load_tables, save_tables
+from monolith.embedding import MinCount, load_table, load_tables, save_tables
+from monolith.embedding.cut import Snapshot
 from monolith.errors import FailedPreconditionError
 from tests.embedding.disk.cases import assert_same_table, filled, listing, make, plain, saved
 from tests.suites.table_base import exported, keys, random_keys
@@ -70,3 +71,19 @@ def test_a_save_gives_up_the_cut_of_a_table_with_its_last_file(tmp_path):
     save_tables([a, b], tmp_path, progress=clear, num_threads=1)
     assert len(a) == 0
     assert len(load_table(tmp_path, name="a")) == len(b)
+
+
+def test_a_save_takes_candidates_in_short_pieces(tmp_path, monkeypatch):
+    table, sizes = make(plain(1, admission=MinCount(9))), []
+    table.assign(random_keys(100_000), torch.ones(100_000, 1))
+    export = Snapshot.export_candidates
+
+    def counted(snapshot, partitions=None):
+        columns = export(snapshot, partitions)
+        sizes.append(len(columns["key"]))
+        return columns
+
+    monkeypatch.setattr(Snapshot, "export_candidates", counted)
+    save_tables(table, tmp_path)
+    assert sum(sizes) == 100_000
+    assert max(sizes) < 40_000

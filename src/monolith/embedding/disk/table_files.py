@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import torch
 
 from monolith.embedding.config import NUM_PARTITIONS, row_bytes
 from monolith.embedding.cut import Snapshot
@@ -32,6 +33,8 @@ __all__ = ["NameOfFile", "SaveJob", "TableFiles"]
 _FILE_BYTES = 1 << 25  # of rows in memory, about, that one file holds
 _BATCH_ROWS = 65536
 _BATCH_BYTES = 1 << 26  # of a batch of very long rows
+_PIECE_ROWS = 16384  # of candidates; torch works on so few with one thread
+_FIRST_PARTITIONS = 16
 
 NameOfFile = Callable[[str, tuple[int, int], tuple[Run, ...]], str]
 """(kind, (number of the file, number of files of that kind), partitions) -> path of the file."""
@@ -120,12 +123,11 @@ class TableFiles:
 
     def _write_candidates(self, runs: tuple[Run, ...]) -> None:
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
-            columns = self._snapshot.export_candidates(_partitions(runs))
-            num_rows = len(next(iter(columns.values())))
-            for start in range(0, num_rows, _BATCH_ROWS):
-                yield make_batch(
-                    schema, {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
-                )
+            for columns in _candidate_pieces(self._snapshot, partitions_of_runs(runs)):
+                num_rows = len(next(iter(columns.values())))
+                for start in range(0, num_rows, _BATCH_ROWS):
+                    end = start + _BATCH_ROWS
+                    yield make_batch(schema, {name: c[start:end] for name, c in columns.items()})
 
         self._write(runs, "candidates", candidate_schema, batches)
 
@@ -166,6 +168,23 @@ class TableFiles:
             self._snapshot.close()
         elif is_last:
             self._snapshot.release(partitions_of_runs(runs))
+
+
+def _candidate_pieces(
+    snapshot: Snapshot, partitions: list[int]
+) -> Iterable[dict[str, torch.Tensor]]:
+    """The candidates of some partitions at a time: about so many that other threads barely wait."""
+    start, size = 0, _FIRST_PARTITIONS
+    while start < len(partitions):
+        columns = snapshot.export_candidates(partitions[start : start + size])
+        start += size
+        num_rows = len(next(iter(columns.values())))
+        if num_rows > 0:
+            yield columns
+        if num_rows > _PIECE_ROWS:
+            size = max(1, size // 2)
+        elif 2 * num_rows <= _PIECE_ROWS:
+            size *= 2
 
 
 def _partitions(runs: tuple[Run, ...]) -> list[int] | None:
