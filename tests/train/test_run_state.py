@@ -1,9 +1,12 @@
-"""Random states of devices in checkpoints of a run."""
+"""Random states in checkpoints of a run."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 
-from monolith.train import Trainer
+from monolith.train import Trainer, TrainSettings
 from monolith.train.run_state import RunState
 from monolith.train.step_clock import StepClock
 from monolith.util.run import Run
@@ -20,6 +23,37 @@ class OneMoreDevice(RunState):
     def state_dict(self):
         state = super().state_dict()
         return {**state, "cuda_random": [*state["cuda_random"], torch.ones(16, dtype=torch.uint8)]}
+
+
+def draw_everywhere():
+    gauss = random.gauss(0, 1), float(np.random.standard_normal())  # leave half a pair behind
+    return torch.rand(3).tolist(), random.random(), np.random.random(3).tolist(), gauss
+
+
+def test_a_seed_is_that_of_all_generators():
+    drawn = []
+    for _ in range(2):
+        with Trainer(Counting(), TrainSettings(seed=2**32 + 5)):
+            drawn.append(draw_everywhere())
+    assert drawn[0] == drawn[1]
+
+
+def test_all_generators_go_on_after_a_restore(tmp_path):
+    with Trainer(Counting()) as trainer:
+        draw_everywhere()
+        trainer.save(tmp_path)
+        expected = draw_everywhere()
+    with Trainer(Counting(), TrainSettings(seed=1)) as trainer:
+        trainer.restore(tmp_path)
+        assert draw_everywhere() == expected
+
+
+def test_an_older_checkpoint_leaves_generators_alone_that_it_has_not():
+    older = run_state().state_dict()
+    del older["python_random"], older["numpy_random"]
+    before = random.getstate(), np.random.get_state()[2]
+    run_state().load_state_dict(older)
+    assert (random.getstate(), np.random.get_state()[2]) == before
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

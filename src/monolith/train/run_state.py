@@ -4,9 +4,8 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from monolith.data import Batch
+from monolith.train.random_numbers import RANDOM_NAMES, random_states, set_random_states
 from monolith.train.step_clock import StepClock
 from monolith.util.run import Run
 
@@ -58,7 +57,9 @@ class RunState:
         random, self._random = self._random, None
         batches = self._iterate(source, is_restored=random is not None)
         if random is not None:
-            _set_random(random)  # the source may have drawn numbers, as it did when the run began
+            set_random_states(
+                random
+            )  # the source may have drawn numbers, as it did when the run began
         return batches
 
     def _iterate(self, source: Iterable[Batch], *, is_restored: bool) -> Iterator[Batch]:
@@ -92,7 +93,7 @@ class RunState:
             "num_worse": self.num_worse,
             "figures": self._summed if self._meter is None else self._meter.state_dict(),
             "clock": self._clock.state_dict(),
-            **_random(),
+            **random_states(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -103,35 +104,5 @@ class RunState:
         self.num_worse = state["num_worse"]
         self._meter, self._summed = None, state.get("figures")  # older checkpoints have none
         self._clock.load_state_dict(state["clock"])
-        self._random = {name: state[name] for name in ("random", "cuda_random") if name in state}
-        _set_random(self._random)
-
-
-def _random() -> dict[str, Any]:
-    """States of torch's generators."""
-    return {"random": torch.get_rng_state(), "cuda_random": _cuda_random()}
-
-
-def _set_random(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["random"])
-    _set_cuda_random(state.get("cuda_random", []))  # older checkpoints have none
-
-
-def _cuda_random() -> list[torch.Tensor]:
-    """States of the generators of all CUDA devices; none where this process does not use CUDA."""
-    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return torch.cuda.get_rng_state_all() if is_used else []
-
-
-def _set_cuda_random(states: list[torch.Tensor]) -> None:
-    """Set the generator of each device that was saved; of devices that are not here, nothing."""
-    num_devices = torch.cuda.device_count() if states else 0
-    for device, state in enumerate(states[:num_devices]):
-        torch.cuda.set_rng_state(state, device)
-    if len(states) > num_devices:
-        _log.warning(
-            "the checkpoint has random states of %d CUDA devices, %d are here; what the others "
-            "would draw is lost",
-            len(states),
-            num_devices,
-        )
+        self._random = {name: state[name] for name in RANDOM_NAMES if name in state}
+        set_random_states(self._random)

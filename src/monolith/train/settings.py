@@ -46,7 +46,8 @@ class TrainSettings:
 
     Args:
         steps: most steps of a `fit`; until the data ends if None.
-        seed: of the dense model and of everything that torch draws. Rows have seeds of their own.
+        seed: of the dense model, and of the generators of torch, Python and numpy. Rows have seeds
+            of their own.
         precision: of the dense part: "fp32", or "bf16" (autocast; parameters stay float32).
         clip_norm: bound on the L2 norm of the gradients of dense parameters and tables together.
         accumulate: batches of a step; their gradients are averaged.

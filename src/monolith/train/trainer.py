@@ -22,6 +22,7 @@ from monolith.train.hosting import host_parameters, table_maker
 from monolith.train.inputs import Inputs, dense_matrix
 from monolith.train.loop import BatchOutput
 from monolith.train.outputs import outputs_of
+from monolith.train.random_numbers import seed_all
 from monolith.train.resume import restore_trainer, save_trainer
 from monolith.train.run_state import RunState, position_of
 from monolith.train.settings import TrainSettings
@@ -89,7 +90,7 @@ class Trainer:
         self.task, self.hooks = task, tuple(hooks)
         self.settings = settings or TrainSettings()
         self.clock = StepClock(clock)
-        torch.manual_seed(self.settings.seed)
+        seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         given = servers if isinstance(servers, LocalServers) else None
         self.servers = given or self._own_servers
