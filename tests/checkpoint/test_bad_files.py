@@ -189,3 +189,13 @@ def test_where_nothing_is_whole_the_first_error_is_raised(tmp_path):
             (tmp_path / name).write_bytes(b"")
     with pytest.raises(DataLossError, match=r"c-1\.manifest\.json"):
         find_checkpoint(tmp_path, fallback=True)
+
+
+def test_no_memory_is_taken_for_rows_that_the_files_cannot_hold(prefix):
+    content = manifest_of(prefix)
+    table = content["tables"][0]
+    (file,) = [file for file in table["files"] if file["kind"] == "rows"]
+    file["num_rows"] = table["num_rows"] = 10**15
+    write_manifest(prefix, content)
+    with pytest.raises(DataLossError, match=r"expected 1000000000000000 rows, got \d+ "):
+        open_checkpoint(prefix).load_tables()

@@ -26,6 +26,7 @@ _RECORDED = (
     "_reinitialize",
     "_erase",
     "_import_rows",
+    "_fill_rows",
     "_evict",
     "_evict_slice",
     "_clear",
@@ -100,6 +101,8 @@ class Record:
 
     def _run(self, method: str, run: Callable[..., Any], *arguments: Any) -> Any:
         noted = arguments
+        if method == "_fill_rows":
+            method, noted = "_import_rows", (*arguments, None, 1)
         if method == "_apply_bag_gradients":  # noted as the call by key that it equals
             method, queue = "_apply_gradients", arguments[0].queue
             dim = queue[0].gradients.shape[1] if queue else 0

@@ -298,12 +298,8 @@ class Table(TableVerbs):
             core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads, flags)
 
     def _fill_rows(self, rows: Rows) -> None:
-        if self._is_recorded:
-            super()._fill_rows(rows)
-            return
         with self._open("import_rows") as core:
-            buffers = self._column_buffers(rows)
-            core.fill_rows(rows.keys.data_ptr(), len(rows), *buffers)
+            core.fill_rows(rows.keys.data_ptr(), len(rows), *self._column_buffers(rows))
 
     def _expect_rows(self, num_rows: int) -> None:
         with self._open("import_rows") as core:
