@@ -175,16 +175,28 @@ def _candidate_pieces(
 ) -> Iterable[dict[str, torch.Tensor]]:
     """The candidates of some partitions at a time: about so many that other threads barely wait."""
     start, size = 0, _FIRST_PARTITIONS
+    waiting: list[dict[str, torch.Tensor]] = []
+    num_waiting = 0
     while start < len(partitions):
-        columns = snapshot.export_candidates(partitions[start : start + size])
+        waiting.append(snapshot.export_candidates(partitions[start : start + size]))
         start += size
-        num_rows = len(next(iter(columns.values())))
-        if num_rows > 0:
-            yield columns
+        num_rows = len(next(iter(waiting[-1].values())))
+        num_waiting += num_rows
+        if num_waiting >= _PIECE_ROWS:
+            yield _joined(waiting)
+            waiting, num_waiting = [], 0
         if num_rows > _PIECE_ROWS:
             size = max(1, size // 2)
         elif 2 * num_rows <= _PIECE_ROWS:
             size *= 2
+    if num_waiting:
+        yield _joined(waiting)
+
+
+def _joined(pieces: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    if len(pieces) == 1:
+        return pieces[0]
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def _partitions(runs: tuple[Run, ...]) -> list[int] | None:
