@@ -194,7 +194,9 @@ void test_what_happens_between_lookup_and_step() {
   test_a_step_after_a_lookup_is_one_without(spec, clear);
   spec.expiry_days = 1;
   test_a_step_after_a_lookup_is_one_without(spec, evict);
-  spec.admission = {.kind = AdmissionKind::kMinCount, .threshold = 20, .max_bytes = 1 << 20};
+  spec.admission.kind = AdmissionKind::kMinCount;
+  spec.admission.threshold = 20;
+  spec.admission.max_bytes = 1 << 20;
   test_a_step_after_a_lookup_is_one_without(spec, nothing);
 }
 
