@@ -8,6 +8,11 @@
 #include "table/team.h"
 
 namespace monolith {
+namespace {
+
+constexpr uint32_t kAhead = 16;  // occurrences between fetching memory and using it
+
+}  // namespace
 
 BagGradients::BagGradients(std::span<const BagPiece> pieces, size_t dim,
                            std::pmr::monotonic_buffer_resource& memory)
@@ -84,7 +89,7 @@ void BagGradients::write_out(const Kernels& kernels, float* out) const noexcept 
 // Squares are kept by first occurrence and added in that order, whatever the threads did.
 GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Kernels& kernels,
                          uint64_t salt, uint32_t depth, unsigned threads,
-                         std::pmr::monotonic_buffer_resource* memory)
+                         std::pmr::monotonic_buffer_resource* memory, const DistinctKeys* distinct)
     : own_(memory == nullptr ? std::make_unique<std::pmr::monotonic_buffer_resource>() : nullptr),
       memory_(memory == nullptr ? *own_ : *memory),
       pieces_(std::uninitialized_copy(pieces.begin(), pieces.end(),
@@ -93,11 +98,14 @@ GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Ker
               pieces.size()),
       dim_(dim),
       grads_(pieces_, dim, memory_),
-      batch_(grads_.keys(), static_cast<uint32_t>(grads_.size()), nullptr, salt, depth, threads,
-             memory_),
-      sums_(take<float>(memory_, grads_.size() * dim)) {
-  auto* squares = take<double>(memory_, grads_.size());
-  std::fill_n(squares, grads_.size(), 0.0);
+      is_numbered_(distinct != nullptr),
+      batch_(is_numbered_ ? distinct->keys.data() : grads_.keys(),
+             static_cast<uint32_t>(is_numbered_ ? distinct->keys.size() : grads_.size()), nullptr,
+             salt, depth, threads, memory_),
+      sums_(take<float>(memory_, size_t{batch_.size()} * dim)) {
+  double total = is_numbered_ ? add_up(*distinct, kernels) : 0.0;
+  double* squares = is_numbered_ ? nullptr : take<double>(memory_, grads_.size());
+  if (!is_numbered_) std::fill_n(squares, grads_.size(), 0.0);
   std::atomic<uint32_t> next{0};
   Team::run(threads, [&](Team& team, unsigned member) {
     batch_.arrange(team, member);
@@ -105,17 +113,36 @@ GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Ker
       Batch::Scratch scratch;
       for (uint32_t p; (p = next++) < batch_.num_partitions();) {
         batch_.group(p, scratch);
-        add_up(p, kernels, squares);
+        if (squares != nullptr) add_up(p, kernels, squares);
       }
     });
   });
-  double total = 0.0;
-  for (size_t i = 0; i < grads_.size(); ++i) total += squares[i];
+  for (size_t i = 0; squares != nullptr && i < grads_.size(); ++i) total += squares[i];
   norm_ = std::sqrt(total);
 }
 
+// The same sums and total of squares, where it is known which keys are equal.
+double GradientSum::add_up(const DistinctKeys& distinct, const Kernels& kernels) noexcept {
+  const auto n = static_cast<uint32_t>(grads_.size());
+  for (uint32_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) grads_.prefetch(i + kAhead);
+    const uint32_t number = distinct.numbers[i];
+    const float* row = grads_.row(i);
+    float* sum = sums_ + size_t{number} * dim_;
+    if (distinct.first[number] == i) {
+      std::copy_n(row, dim_, sum);
+    } else {
+      for (size_t c = 0; c < dim_; ++c) sum[c] += row[c];
+    }
+  }
+  double total = 0.0;
+  for (size_t u = 0; u < distinct.keys.size(); ++u) {
+    total += kernels.sum_squares(sums_ + u * dim_, dim_);
+  }
+  return total;
+}
+
 void GradientSum::add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept {
-  constexpr size_t kAhead = 16;  // occurrences between fetching memory and using it
   const std::span<const uint32_t> order = batch_.order(partition);
   size_t fetched = 0, used = 0;
   for (const Batch::Entry& entry : batch_.distinct(partition)) {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "ops/batch.h"
+#include "ops/distinct.h"
 #include "optimizer/kernels.h"
 #include "table/arena.h"
 #include "table/bags.h"
@@ -31,6 +32,10 @@ class BagGradients {
   [[gnu::always_inline]] void prefetch(uint32_t i) const noexcept {
     prefetch_bytes(row(i), dim_ * 4);
   }
+  // Of an occurrence, its bag's gradient.
+  const float* row(uint32_t i) const noexcept {
+    return rows_ != nullptr ? rows_[i] : pieces_.front().grads.of(i, dim_);
+  }
   // out = sum of the occurrences' gradients in order, starting from the first (contract 1).
   void sum(std::span<const uint32_t> occurrences, const Kernels& kernels,
            float* out) const noexcept;
@@ -46,10 +51,6 @@ class BagGradients {
     int32_t place;  // of the columns that it won
   };
   Term term(uint32_t i) const noexcept;
-  // Of an occurrence, its bag's gradient.
-  const float* row(uint32_t i) const noexcept {
-    return rows_ != nullptr ? rows_[i] : pieces_.front().grads.of(i, dim_);
-  }
 
   const std::span<const BagPiece> pieces_;
   const size_t dim_;
@@ -64,9 +65,12 @@ class GradientSum {
  public:
   // The pieces are copied; the memory that they name is borrowed while it lives. salt, depth: of
   // the table, as Batch takes them. memory: of many sums that end together; null: of its own.
+  // distinct: of a single piece with one key a bag and no weights, which keys are equal, borrowed
+  // like its keys; then the batch has each key once, and does not know how often it occurs.
   GradientSum(std::span<const BagPiece> pieces, size_t dim, const Kernels& kernels, uint64_t salt,
               uint32_t depth, unsigned threads,
-              std::pmr::monotonic_buffer_resource* memory = nullptr);
+              std::pmr::monotonic_buffer_resource* memory = nullptr,
+              const DistinctKeys* distinct = nullptr);
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
 
@@ -85,8 +89,10 @@ class GradientSum {
 
  private:
   const float* at(const Batch::Entry& entry) const noexcept {
-    return sums_ + batch_.index_of(entry) * dim_;
+    return sums_ +
+           (is_numbered_ ? batch_.occurrences(entry).front() : batch_.index_of(entry)) * dim_;
   }
+  double add_up(const DistinctKeys& distinct, const Kernels& kernels) noexcept;
   void add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept;
 
   std::unique_ptr<std::pmr::monotonic_buffer_resource> own_;
@@ -94,6 +100,7 @@ class GradientSum {
   const std::span<const BagPiece> pieces_;
   const size_t dim_;
   const BagGradients grads_;
+  const bool is_numbered_;  // the batch is of distinct keys, and sums lie in their order
   Batch batch_;
   float* const sums_;  // (occurrences, dim), used at the places of the distinct keys
   double norm_ = 0.0;

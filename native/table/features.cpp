@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -14,11 +15,29 @@ namespace {
 
 constexpr size_t kRangeKeys = 2048;  // keys that a thread reads at once
 constexpr size_t kRangeBags = 4096;
+constexpr size_t kAllBags = SIZE_MAX;  // of a feature, its distinct keys once
 
 // Some bags of a feature.
 struct Range {
   size_t feature, first, last;
 };
+
+constexpr size_t kCopyAhead = 16;  // bags between fetching memory and writing it
+
+// Rows are short: a call of memcpy would take longer than the copy.
+void copy_row(float* to, const float* from, size_t dim) {
+  constexpr size_t kStep = 8;
+  size_t c = 0;
+  for (; c + kStep <= dim; c += kStep) std::memcpy(to + c, from + c, kStep * 4);
+  for (; c < dim; ++c) to[c] = from[c];
+}
+
+// Whether to look at the bags one by one: they may have one key each, and are not too many or few.
+bool may_be_single(const Bags& bags) noexcept {
+  constexpr size_t kLeast = 64;
+  return bags.num_bags == bags.num_keys && bags.num_keys >= kLeast &&
+         bags.num_keys <= DistinctKeys::kMost;
+}
 
 void add_ranges(std::vector<Range>& ranges, size_t feature, const Bags& bags) {
   for (size_t first = 0; first < bags.num_bags;) {
@@ -79,6 +98,12 @@ FeatureKeys::FeatureKeys(std::span<const Feature> features, const FeatureIds& id
   }
 }
 
+const DistinctKeys& FeatureKeys::note_distinct(size_t feature, uint64_t salt) {
+  DistinctKeys& made = distinct_[feature];
+  if (made.keys.empty()) made = DistinctKeys(bags_[feature].keys, bags_[feature].num_keys, salt);
+  return made;
+}
+
 // A block is max_length bags for each sample, of one id or none.
 Bags FeatureKeys::limited(const Feature& feature, const Bags& all) {
   const size_t limit = feature.max_length, per_row = bags_per_row(feature);
@@ -115,10 +140,39 @@ BagRows<T> FeatureTables::rows_of(const Feature& feature, T* matrix) const noexc
   return {matrix + feature.column, width_, bags_per_row(feature)};
 }
 
-void FeatureTables::lookup(const FeatureKeys& keys, float* out, bool initial,
-                           unsigned threads) const {
+// All bags of a feature: each distinct key is read once, the bags of equal keys are copies.
+void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, const Table::Reading& how,
+                                    float* out) const {
+  const Feature& feature = features_[f];
+  const Table& table = *tables_[feature.table];
+  const Bags& given = keys.bags(f);
+  const BagRows<float> all = rows_of(feature, out);
+  if (!given.are_single()) return table.lookup_some_bags(given, 0, given.num_bags, how, all);
+  const DistinctKeys& distinct = keys.note_distinct(f, table.salt());
+  const size_t n = distinct.keys.size(), dim = table.layout().dim();
+  const Bags bags{distinct.keys.data(), n, nullptr, n, given.mode, nullptr, 1};
+  BagRows<float> first = all;
+  first.places = distinct.first.data();
+  table.lookup_some_bags(bags, 0, n, how, first);
+  for (size_t i = 0; i < distinct.numbers.size(); ++i) {
+    __builtin_prefetch(all.of(std::min(i + kCopyAhead, distinct.numbers.size() - 1), dim), 1);
+    const size_t from = distinct.first[distinct.numbers[i]];
+    if (from != i) copy_row(all.of(i, dim), all.of(from, dim), dim);
+  }
+}
+
+void FeatureTables::lookup(FeatureKeys& keys, float* out, bool initial, unsigned threads) const {
+  constexpr size_t kShares = 8;  // features for each thread, so that no thread is left with one
+  const bool are_many = features_.size() >= kShares * threads;
   std::vector<Range> ranges;
-  for (size_t f = 0; f < features_.size(); ++f) add_ranges(ranges, f, keys.bags(f));
+  for (size_t f = 0; f < features_.size(); ++f) {
+    if (are_many && may_be_single(keys.bags(f))) {
+      keys.prepare_distinct();
+      ranges.push_back({f, 0, kAllBags});
+    } else {
+      add_ranges(ranges, f, keys.bags(f));
+    }
+  }
   // Neighbours lie in the same lines of the output: a thread takes some of them together.
   const size_t claim = std::clamp<size_t>(ranges.size() / (8 * threads), 1, 64);
   std::atomic<size_t> next{0};
@@ -127,6 +181,10 @@ void FeatureTables::lookup(const FeatureKeys& keys, float* out, bool initial,
       for (size_t at; (at = next.fetch_add(claim)) < ranges.size() && !team.has_failed();) {
         for (size_t r = at; r < std::min(at + claim, ranges.size()); ++r) {
           const auto [f, first, last] = ranges[r];
+          if (last == kAllBags) {
+            lookup_distinct(keys, f, {initial, nullptr}, out);
+            continue;
+          }
           const Feature& feature = features_[f];
           tables_[feature.table]->lookup_some_bags(keys.bags(f), first, last, {initial, nullptr},
                                                    rows_of(feature, out));
@@ -139,6 +197,7 @@ void FeatureTables::lookup(const FeatureKeys& keys, float* out, bool initial,
 std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
                                                unsigned threads) const {
   std::vector<BagPiece> found;  // table by table
+  std::vector<const DistinctKeys*> distinct(tables_.size());
   std::vector<size_t> starts{0};
   std::vector<Run> runs;
   for (size_t t = 0; t < tables_.size(); ++t) {
@@ -148,9 +207,11 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
         const Bags& bags = piece.keys->bags(f);
         if (bags.num_keys == 0) continue;
         found.push_back({bags, rows_of(features_[f], piece.grads), nullptr});
+        distinct[t] = piece.keys->distinct(f);
         num_keys += bags.num_keys;
       }
     }
+    if (found.size() - starts.back() != 1) distinct[t] = nullptr;  // of several
     starts.push_back(found.size());
     if (num_keys > 0) add_table(runs, t, num_keys);
   }
@@ -163,7 +224,7 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
       if (starts[t] == starts[t + 1]) continue;
       const std::span own(found.begin() + starts[t], found.begin() + starts[t + 1]);
       made->sums_[t] = new (run.memory->allocate(sizeof(GradientSum), alignof(GradientSum)))
-          GradientSum(tables_[t]->sum_bag_gradients(own, members, run.memory));
+          GradientSum(tables_[t]->sum_bag_gradients(own, members, run.memory, distinct[t]));
     }
   });
   double total = 0.0;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/distinct.h"
 #include "table/table.h"
 
 namespace monolith {
@@ -36,7 +37,8 @@ struct FeatureIds {
   size_t batch;
 };
 
-// The bags of one batch. Borrows the ids; owns what a limit has changed.
+// The bags of one batch. Borrows the ids; owns what a limit has changed, and what a lookup has
+// learned.
 class FeatureKeys {
  public:
   // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or do not end
@@ -50,12 +52,22 @@ class FeatureKeys {
   // Of all features, those beyond a limit left out.
   size_t num_keys() const noexcept { return num_keys_; }
 
+  // Which keys of a feature are equal, if a lookup has noted it; else null.
+  const DistinctKeys* distinct(size_t feature) const noexcept {
+    const bool is_noted = !distinct_.empty() && !distinct_[feature].keys.empty();
+    return is_noted ? &distinct_[feature] : nullptr;
+  }
+  // Room to note it, also of several features at once.
+  void prepare_distinct() { distinct_.resize(bags_.size()); }
+  const DistinctKeys& note_distinct(size_t feature, uint64_t salt);
+
  private:
   Bags limited(const Feature& feature, const Bags& all);
 
   const size_t batch_;
   size_t num_keys_ = 0;
   std::vector<Bags> bags_;
+  std::vector<DistinctKeys> distinct_;  // of each feature, or empty
   std::vector<std::unique_ptr<int64_t[]>> owned_;
 };
 
@@ -89,8 +101,9 @@ class FeatureTables {
 
   std::span<const Feature> features() const noexcept { return features_; }
 
-  // Writes the columns of the features; out: (batch, width).
-  void lookup(const FeatureKeys& keys, float* out, bool initial, unsigned threads) const;
+  // Writes the columns of the features; out: (batch, width). Notes for sum() which keys are equal,
+  // where a feature has one key a bag: no other call uses the keys meanwhile.
+  void lookup(FeatureKeys& keys, float* out, bool initial, unsigned threads) const;
 
   struct Piece {
     const FeatureKeys* keys;
@@ -106,6 +119,8 @@ class FeatureTables {
             unsigned threads) const;
 
  private:
+  void lookup_distinct(FeatureKeys& keys, size_t feature, const Table::Reading& how,
+                       float* out) const;
   template <typename T>
   BagRows<T> rows_of(const Feature& feature, T* matrix) const noexcept;
 

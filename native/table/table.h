@@ -77,6 +77,7 @@ class Table {
   }
   size_t row_bytes() noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
+  uint64_t salt() const noexcept { return index_.salt(); }  // see place_of
   size_t candidate_bytes() const noexcept { return admission_ ? admission_->bytes() : 0; }
   size_t held_bytes() const noexcept { return memory_.held_bytes(); }
   // Calls of assign, assign_add and apply_gradients: each seeds its rounding with its number.
@@ -142,8 +143,10 @@ class Table {
   void check_finite(const float* grads, size_t n, unsigned threads) const;
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
                                 const StepOptions& options, uint32_t now, unsigned threads);
+  // distinct: which keys of a single piece with one key a bag are equal; may be null.
   GradientSum sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
-                                std::pmr::monotonic_buffer_resource* memory = nullptr) const;
+                                std::pmr::monotonic_buffer_resource* memory = nullptr,
+                                const DistinctKeys* distinct = nullptr) const;
   // apply_gradients with rows of grads that are finite, at these places.
   AppliedCounts apply_finite(const int64_t* keys, size_t n, const float* grads,
                              const uint32_t* places, const StepOptions& options, uint32_t now,

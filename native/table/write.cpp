@@ -332,15 +332,17 @@ AppliedCounts Table::apply_finite(const int64_t* keys, size_t n, const float* gr
 }
 
 GradientSum Table::sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
-                                     std::pmr::monotonic_buffer_resource* memory) const {
+                                     std::pmr::monotonic_buffer_resource* memory,
+                                     const DistinctKeys* distinct) const {
   size_t num_keys = 0;
   for (const BagPiece& piece : pieces) {
     check_bags("sum_bag_gradients", piece.bags);
     num_keys += piece.bags.num_keys;
   }
   const uint32_t depth = num_keys < 4 ? 0 : index_depth();  // so few need no buckets
+  if (admission_) distinct = nullptr;                       // it asks how often a key occurs
   return GradientSum(pieces, layout_.dim(), layout_.kernels(), index_.salt(), depth,
-                     std::max(1u, threads), memory);
+                     std::max(1u, threads), memory, distinct);
 }
 
 // Where a gradient or a sum is not finite, the keys' gradients are written out, so that the policy

@@ -2,7 +2,9 @@
 #include "table/features.h"
 
 #include <atomic>
+#include <limits>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -43,7 +45,7 @@ void test_a_step_of_features_is_that_of_its_keys(unsigned threads) {
   Table first(adagrad_table(kDim)), second(adagrad_table(kDim)), alone(adagrad_table(kDim));
   const FeatureTables tables({&first, &second}, some_features(), kWidth);
   const Ids ids;
-  const FeatureKeys keys(tables.features(), ids.get());
+  FeatureKeys keys(tables.features(), ids.get());
   CHECK(keys.num_keys() == 3 * kBatch - kBatch / 3);
   std::vector<float> out(kBatch * kWidth), grads(kBatch * kWidth);
   tables.lookup(keys, out.data(), true, threads);
@@ -73,8 +75,9 @@ void test_lookups_run_beside_steps() {
   const std::vector<uint32_t> times(2, 9);
   std::atomic<bool> is_done{false};
   std::thread reader([&] {
+    FeatureKeys own(tables.features(), ids.get());
     std::vector<float> out(kBatch * kWidth);
-    while (!is_done) tables.lookup(keys, out.data(), true, 2);
+    while (!is_done) tables.lookup(own, out.data(), true, 2);
   });
   for (int step = 0; step < 20; ++step) {
     const FeatureTables::Piece pieces[] = {{&keys, grads.data()}, {&keys, grads.data()}};
@@ -86,9 +89,144 @@ void test_lookups_run_beside_steps() {
   CHECK(first.num_update_calls() == 20 && second.num_update_calls() == 20);
 }
 
+// Sixteen tables with a feature each, one key a bag: a lookup brings equal keys together.
+struct Singles {
+  static constexpr size_t kTables = 16, kSamples = 600, kRowWidth = kTables * kDim;
+  std::vector<std::unique_ptr<Table>> owned;
+  std::vector<Table*> pointers;
+  std::vector<Feature> features;
+  std::vector<int64_t> keys, splits;
+  std::unique_ptr<FeatureTables> tables;
+
+  explicit Singles(const TableSpec& spec = adagrad_table(kDim)) {
+    for (uint32_t t = 0; t < kTables; ++t) {
+      pointers.push_back(owned.emplace_back(std::make_unique<Table>(spec)).get());
+      features.push_back({"f", t, t % 2 ? PoolMode::kSum : PoolMode::kMean, 0, false, t * kDim});
+      for (size_t i = 0; i < kSamples; ++i) keys.push_back(static_cast<int64_t>(i * i % 97 + t));
+      for (size_t i = 0; i <= kSamples; ++i) splits.push_back(static_cast<int64_t>(i));
+    }
+    tables = std::make_unique<FeatureTables>(pointers, features, kRowWidth);
+  }
+  std::unique_ptr<FeatureKeys> make_keys() const {
+    return std::make_unique<FeatureKeys>(
+        tables->features(), FeatureIds{keys.data(), keys.size(), splits.data(), kSamples});
+  }
+  std::vector<float> lookup(FeatureKeys& of) const {
+    std::vector<float> out(kSamples * kRowWidth);
+    tables->lookup(of, out.data(), true, 2);
+    return out;
+  }
+  void step(std::span<const FeatureKeys* const> of, float scale = 0.01f) const {
+    std::vector<float> grads(kSamples * kRowWidth);
+    for (size_t i = 0; i < grads.size(); ++i) grads[i] = scale * static_cast<float>(i % 13);
+    std::vector<FeatureTables::Piece> pieces;
+    for (const FeatureKeys* keys : of) pieces.push_back({keys, grads.data()});
+    const auto sum = tables->sum(pieces, 2);
+    const std::vector<float> rates(kTables, 0.1f);
+    const std::vector<uint32_t> times(kTables, 9);
+    tables->step(*sum, rates.data(), times, 2);
+  }
+  std::vector<float> rows() const { return lookup(*make_keys()); }
+};
+
+void test_equal_keys_are_read_once_and_alike() {
+  const Singles all;
+  const auto keys = all.make_keys();
+  CHECK(keys->distinct(0) == nullptr);
+  const std::vector<float> out = all.lookup(*keys);
+  CHECK(keys->distinct(3) != nullptr && keys->distinct(3)->keys.size() == 49);
+  for (size_t t = 0; t < Singles::kTables; ++t) {
+    std::vector<float> alone(Singles::kSamples * kDim);
+    all.pointers[t]->lookup(keys->bags(t).keys, Singles::kSamples, alone.data(), true, nullptr, 1);
+    for (size_t i = 0; i < alone.size(); ++i) {
+      CHECK(alone[i] == out[i / kDim * Singles::kRowWidth + t * kDim + i % kDim]);
+    }
+  }
+}
+
+// change(tables): between the lookup and the step.
+template <typename Change>
+void test_a_step_after_a_lookup_is_one_without(const TableSpec& spec, const Change& change) {
+  const Singles grouped(spec), plain(spec);
+  for (int step = 0; step < 4; ++step) {
+    const auto known = grouped.make_keys(), again = grouped.make_keys(), other = plain.make_keys();
+    grouped.lookup(*known);
+    if (step == 2) grouped.lookup(*again);
+    change(grouped, step);
+    change(plain, step);
+    const FeatureKeys* twice[] = {known.get(), again.get()};
+    const FeatureKeys* same[] = {other.get(), other.get()};
+    const size_t count = step == 2 ? 2 : 1;
+    grouped.step({twice, count});
+    plain.step({same, count});
+    CHECK(grouped.rows() == plain.rows());
+    for (size_t t = 0; t < Singles::kTables; ++t) {
+      CHECK(grouped.pointers[t]->num_rows() == plain.pointers[t]->num_rows());
+    }
+  }
+}
+
+void test_what_happens_between_lookup_and_step() {
+  const auto nothing = [](const Singles&, int) {};
+  const auto erase = [](const Singles& all, int) {
+    const std::vector<int64_t> keys = keys_from(0, 60);
+    bool existed[60];
+    for (Table* table : all.pointers) table->erase(keys.data(), keys.size(), existed, 1);
+  };
+  const auto replace = [&](const Singles& all, int step) {
+    erase(all, step);
+    const std::vector<int64_t> keys = keys_from(5, 5000);  // rows go to others, and bins grow
+    std::vector<float> out(keys.size() * kDim);
+    for (Table* table : all.pointers) {
+      table->lookup_or_insert(keys.data(), keys.size(), out.data(), nullptr, 3, 1);
+    }
+  };
+  const auto clear = [](const Singles& all, int) {
+    for (Table* table : all.pointers) CHECK(table->clear());
+  };
+  const auto evict = [](const Singles& all, int step) {
+    for (Table* table : all.pointers) table->evict(step == 1 ? 9 + 86400 * 3 : 9);
+  };
+  TableSpec spec = adagrad_table(kDim);
+  test_a_step_after_a_lookup_is_one_without(spec, nothing);
+  test_a_step_after_a_lookup_is_one_without(spec, erase);
+  test_a_step_after_a_lookup_is_one_without(spec, replace);
+  test_a_step_after_a_lookup_is_one_without(spec, clear);
+  spec.expiry_days = 1;
+  test_a_step_after_a_lookup_is_one_without(spec, evict);
+  spec.admission.kind = AdmissionKind::kMinCount;
+  spec.admission.threshold = 20;
+  spec.admission.max_bytes = 1 << 20;
+  test_a_step_after_a_lookup_is_one_without(spec, nothing);
+}
+
+void test_as_many_keys_as_bags_need_not_be_one_each() {
+  Singles all;
+  for (size_t i = 1; i < all.splits.size(); i += Singles::kSamples + 1) all.splits[i] = 0;
+  const auto keys = all.make_keys();
+  const std::vector<float> out = all.lookup(*keys);
+  CHECK(keys->distinct(0) == nullptr && keys->distinct(15) == nullptr);
+  CHECK(out[0] == 0.0f && out[Singles::kRowWidth] != 0.0f);
+}
+
+void test_gradients_that_are_not_finite_are_left_out() {
+  TableSpec spec = adagrad_table(kDim);
+  spec.non_finite = NonFinite::kSkip;
+  const Singles all(spec);
+  const auto keys = all.make_keys();
+  all.lookup(*keys);
+  const FeatureKeys* one[] = {keys.get()};
+  all.step(one, std::numeric_limits<float>::infinity());
+  CHECK(all.pointers[0]->counters().skipped > 0);
+}
+
 }  // namespace
 
 int main() {
+  test_equal_keys_are_read_once_and_alike();
+  test_what_happens_between_lookup_and_step();
+  test_as_many_keys_as_bags_need_not_be_one_each();
+  test_gradients_that_are_not_finite_are_left_out();
   test_a_step_of_features_is_that_of_its_keys(1);
   test_a_step_of_features_is_that_of_its_keys(3);
   test_lookups_run_beside_steps();
