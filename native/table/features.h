@@ -27,20 +27,22 @@ struct Feature {
   size_t column;        // of its first value in a row of the matrix
 };
 
-// Ids of all features, borrowed: those of a feature lie together, in the order of the features, and
-// so do their splits.
+// Ids in columns, borrowed: those of a column lie together, one column after another.
 struct FeatureIds {
   const int64_t* keys;
   size_t num_keys;
-  const int64_t* splits;  // (features, batch + 1)
+  const int64_t* splits;  // (columns, batch + 1), each row from 0 on
+  size_t stride;          // from the splits of a column to those of the next; 0: all have the same
+  size_t num_columns;
+  const uint32_t* columns;  // of each feature; null: those of its number
   size_t batch;
 };
 
 // The bags of one batch. Borrows the ids; owns what a limit has changed.
 class FeatureKeys {
  public:
-  // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or do not end
-  // with the keys.
+  // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or those of all
+  // columns do not end with the keys.
   FeatureKeys(std::span<const Feature> features, const FeatureIds& ids);
   FeatureKeys(const FeatureKeys&) = delete;
   FeatureKeys& operator=(const FeatureKeys&) = delete;
@@ -51,6 +53,7 @@ class FeatureKeys {
   size_t num_keys() const noexcept { return num_keys_; }
 
  private:
+  void add(const Feature& feature, const int64_t* keys, size_t num_keys, const int64_t* splits);
   Bags limited(const Feature& feature, const Bags& all);
 
   const size_t batch_;

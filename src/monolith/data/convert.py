@@ -1,4 +1,4 @@
-"""Blocks of a source in the one form that the stages of a pipeline know, and batches of them.
+"""Blocks of a source in the one form that the stages of a pipeline know.
 
     column    of the source                                          of a block
     ids       integers, strings, lists of them, dictionaries         int64, or list<int64>
@@ -16,15 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
-from monolith.data.batch import Batch
 from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
 from monolith.data.hashing import hash_strings
 from monolith.errors import DataLossError
-from monolith.ops import Ragged
 
-__all__ = ["BadSamples", "Origin", "to_batch", "to_block"]
+__all__ = ["BadSamples", "Origin", "to_block"]
 
 _Mask = npt.NDArray[np.bool_]
 _FID_BITS = 48
@@ -265,37 +262,3 @@ def _range_text(name: str, column: DenseColumn, got: npt.NDArray[np.float32]) ->
     low, high = _bounds(column)
     shown = ", ".join(f"{number:g}" for number in got)
     return f"expected a label from {low:g} to {high:g} in column {name!r}, got {shown}"
-
-
-def to_batch(block: pa.RecordBatch, columns: Columns) -> Batch:
-    """Copy a block to tensors."""
-    one_each: list[torch.Tensor] = []  # the row splits that features of one id share
-    floats = {
-        each.name: _floats(block.column(each.name))
-        for each in (*columns.dense_columns, *columns.label_columns)
-    }
-    return Batch(
-        {each.name: _ragged(block.column(each.name), one_each) for each in columns.id_columns},
-        {each.name: floats[each.name] for each in columns.dense_columns},
-        {each.name: floats[each.name] for each in columns.label_columns},
-        None if columns.weight is None else _floats(block.column(columns.weight)),
-        None if columns.time is None else _copy(block.column(columns.time)),
-    )
-
-
-def _ragged(array: pa.Array, one_each: list[torch.Tensor]) -> Ragged:
-    if isinstance(array, pa.ListArray):
-        return Ragged.from_arrow(array)
-    if not one_each:
-        one_each.append(torch.arange(len(array) + 1))
-    return Ragged._unchecked(_copy(array), one_each[0])  # right by construction
-
-
-def _floats(array: pa.Array) -> torch.Tensor:
-    if isinstance(array, pa.FixedSizeListArray):
-        return _copy(array.flatten()).reshape(len(array), -1)
-    return _copy(array)
-
-
-def _copy(array: pa.Array) -> torch.Tensor:
-    return torch.from_numpy(array.to_numpy(zero_copy_only=True).copy())

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from monolith.data import stages
 from monolith.data.batch import Batch
+from monolith.data.batch_maker import BatchMaker
 from monolith.data.columns import Columns, IdColumn
-from monolith.data.convert import BadSamples, to_batch
+from monolith.data.convert import BadSamples
 from monolith.data.cursor import Cursor, Stage, State, reading_ahead
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.file_source import FileSource
@@ -332,7 +333,7 @@ class _Maker:
     """Makes batches of blocks. Knows nothing of `Batches`, which may go while a thread makes."""
 
     def __init__(self, stage: Stage, columns: Columns, state: State | None) -> None:
-        self._stage, self._columns = stage, columns
+        self._stage, self._batches = stage, BatchMaker(columns)
         self._cursor: Cursor | None = stage.open(0, state)
         self.last = Made(None, self._cursor.state(), self._cursor.progress())
 
@@ -341,7 +342,7 @@ class _Maker:
             self._cursor = self._stage.open(0, self.last.state)
         cursor, self._cursor = self._cursor, None
         block = cursor.next()
-        batch = None if block is None else to_batch(block, self._columns)
+        batch = None if block is None else self._batches.make(block)
         self.last = Made(batch, cursor.state(), cursor.progress())
         self._cursor = cursor
         return self.last
