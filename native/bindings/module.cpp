@@ -3,7 +3,7 @@
 
 #include "table/team.h"
 
-void init_arrow_block(nanobind::module_& module);
+void init_blocks(nanobind::module_& module);
 void init_codec(nanobind::module_& module);
 void init_dense(nanobind::module_& module);
 void init_features(nanobind::module_& module);
@@ -27,7 +27,7 @@ NB_MODULE(_native, module) {
     return "gcc " __VERSION__ ": " MONOLITH_COMPILER_FLAGS;
 #endif
   });
-  init_arrow_block(module);
+  init_blocks(module);
   init_codec(module);
   init_dense(module);
   init_io(module);

@@ -1,11 +1,10 @@
 #include "io/arrow_block.h"
 
-#include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <stdexcept>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace monolith {
 namespace {
@@ -60,18 +59,19 @@ const T* buffer(const ArrowArray& array, int64_t number, size_t first) {
   return values == nullptr ? nullptr : values + first;
 }
 
-// Empty memory may be null, which memcpy does not take.
-template <typename T>
-void copy_values(const T* values, size_t count, T* out) {
-  if (count > 0) std::memcpy(out, values, count * sizeof(T));
+// Without an early end, so that the compiler makes vectors of it.
+bool is_ascending(const int32_t* offsets, size_t n) {
+  bool is_back = false;
+  for (size_t i = 1; i < n; ++i) is_back |= offsets[i] < offsets[i - 1];
+  return !is_back;
 }
 
 size_t width_of(const std::string& name, std::string_view format) {
   size_t width = 0;
   const std::string_view digits = format.substr(kFixedList.size());
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), width);
-  if (error != std::errc() || end != digits.data() + digits.size()) {
-    refuse(name, "with lists of a fixed size", type_name(format));
+  if (error != std::errc() || end != digits.data() + digits.size() || width == 0) {
+    refuse(name, "with lists of a fixed size from 1 on", type_name(format));
   }
   return width;
 }
@@ -95,8 +95,6 @@ ArrowBlock::ArrowBlock(const BlockNames& names, const ArrowArray& array, const A
   for (const std::string& name : names.ids) {
     const size_t i = find(name);
     ids_.push_back(ids_of(name, *array.children[i], *schema.children[i]));
-    num_ids_ += ids_.back().count;
-    is_one_each_ = is_one_each_ && ids_.back().offsets == nullptr;
   }
   for (const std::string& name : names.floats) {
     const size_t i = find(name);
@@ -104,20 +102,19 @@ ArrowBlock::ArrowBlock(const BlockNames& names, const ArrowArray& array, const A
   }
   for (const std::string& name : names.times) {
     const size_t i = find(name);
-    times_.push_back(ids_of(name, *array.children[i], *schema.children[i]));
-    if (times_.back().offsets != nullptr) {
-      refuse(name, "of int64", list_name(*schema.children[i]));
-    }
+    const Ids times = ids_of(name, *array.children[i], *schema.children[i]);
+    if (times.offsets != nullptr) refuse(name, "of int64", list_name(*schema.children[i]));
+    times_.push_back(times.values);
   }
 }
 
-ArrowBlock::Column<int64_t> ArrowBlock::ids_of(const std::string& name, const ArrowArray& array,
-                                               const ArrowSchema& schema) const {
+ArrowBlock::Ids ArrowBlock::ids_of(const std::string& name, const ArrowArray& array,
+                                   const ArrowSchema& schema) const {
   check_length(name, array, first_row_ + num_rows_);
   const size_t first = static_cast<size_t>(array.offset) + first_row_;
   if (schema.format == kInt64) {
     check_whole(name, array, first, num_rows_);
-    return {&name, buffer<int64_t>(array, 1, first), num_rows_, nullptr};
+    return {buffer<int64_t>(array, 1, first), nullptr};
   }
   if (schema.format != kList || schema.children[0]->format != kInt64) {
     refuse(name, "of int64, or lists of it", list_name(schema) + "; cast it");
@@ -128,25 +125,24 @@ ArrowBlock::Column<int64_t> ArrowBlock::ids_of(const std::string& name, const Ar
   const int32_t* offsets = num_rows_ == 0 ? kNoRows : buffer<int32_t>(array, 1, first);
   const ArrowArray& items = *array.children[0];
   const int64_t begin = offsets[0], end = offsets[num_rows_];
-  if (begin < 0 || end < begin || end > items.length) {
-    refuse(name, "with lists of its " + std::to_string(items.length) + " values",
-           std::to_string(begin) + " to " + std::to_string(end));
+  if (begin < 0 || end > items.length || !is_ascending(offsets, num_rows_ + 1)) {
+    refuse(name, "with lists that follow each other in " + std::to_string(items.length) + " values",
+           "others");
   }
-  const auto count = static_cast<size_t>(end - begin);
-  const size_t first_item = static_cast<size_t>(items.offset) + static_cast<size_t>(begin);
-  check_whole(name, items, first_item, count);
-  return {&name, buffer<int64_t>(items, 1, first_item), count, offsets};
+  const auto first_item = static_cast<size_t>(items.offset);
+  check_whole(name, items, first_item + static_cast<size_t>(begin),
+              static_cast<size_t>(end - begin));
+  return {buffer<int64_t>(items, 1, first_item), offsets};
 }
 
-ArrowBlock::Column<float> ArrowBlock::floats_of(const std::string& name, const ArrowArray& array,
-                                                const ArrowSchema& schema) {
+ArrowBlock::Floats ArrowBlock::floats_of(const std::string& name, const ArrowArray& array,
+                                         const ArrowSchema& schema) const {
   check_length(name, array, first_row_ + num_rows_);
   const size_t first = static_cast<size_t>(array.offset) + first_row_;
   const std::string_view format = schema.format;
   if (format == kFloat) {
     check_whole(name, array, first, num_rows_);
-    widths_.push_back(0);
-    return {&name, buffer<float>(array, 1, first), num_rows_, nullptr};
+    return {buffer<float>(array, 1, first), 0};
   }
   if (!format.starts_with(kFixedList) || schema.children[0]->format != kFloat) {
     refuse(name, "of float, or lists of a fixed size of it", list_name(schema) + "; cast it");
@@ -157,34 +153,7 @@ ArrowBlock::Column<float> ArrowBlock::floats_of(const std::string& name, const A
   check_length(name, items, (first + num_rows_) * width);
   const size_t first_item = static_cast<size_t>(items.offset) + first * width;
   check_whole(name, items, first_item, num_rows_ * width);
-  widths_.push_back(width);
-  return {&name, buffer<float>(items, 1, first_item), num_rows_ * width, nullptr};
-}
-
-void ArrowBlock::copy(int64_t* ids, int64_t* splits, float* floats, int64_t* times) const {
-  for (const auto& column : ids_) {
-    copy_values(column.values, column.count, ids);
-    ids += column.count;
-    if (splits == nullptr) continue;
-    if (column.offsets == nullptr) {
-      for (size_t row = 0; row <= num_rows_; ++row) splits[row] = static_cast<int64_t>(row);
-    } else {
-      const int32_t begin = column.offsets[0];
-      for (size_t row = 0; row <= num_rows_; ++row) splits[row] = column.offsets[row] - begin;
-      if (!std::is_sorted(splits, splits + num_rows_ + 1)) {
-        refuse(*column.name, "with lists that follow each other", "offsets that go back");
-      }
-    }
-    splits += num_rows_ + 1;
-  }
-  for (const auto& column : floats_) {
-    copy_values(column.values, column.count, floats);
-    floats += column.count;
-  }
-  for (const auto& column : times_) {
-    copy_values(column.values, column.count, times);
-    times += column.count;
-  }
+  return {buffer<float>(items, 1, first_item), width};
 }
 
 }  // namespace monolith

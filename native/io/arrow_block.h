@@ -1,13 +1,5 @@
-// The columns of an Arrow record batch, copied side by side into memory of the caller.
-//
-//   user: int64          7 9             ids     7 9 | 3 1      column after column
-//   history: list<int64> [3, 1] []       splits  0 1 2          (columns, rows + 1), each from 0
-//                                                0 2 2
-//   price: float         .5 2.           floats  .5 2. | 1. 0.  column after column
-//   click: float         1. 0.
-//   time: int64          5 6             times   5 6            column after column
-//
-// A float column may have lists of a fixed size: then so many floats for each row.
+// The columns of an Arrow record batch that batches are made of, checked; seen through Arrow's C data
+// interface.
 #pragma once
 
 #include <cstddef>
@@ -19,49 +11,49 @@
 
 namespace monolith {
 
-// Of the columns that are wanted, in the order of their memory.
+// Of the columns that are wanted.
 struct BlockNames {
   std::vector<std::string> ids, floats, times;
 };
 
-// Borrows names and the record batch, which is only read. Safe from any thread.
+// Borrows the record batch, which is only read. Safe from any thread.
 class ArrowBlock {
  public:
+  struct Ids {
+    const int64_t* values;
+    const int32_t* offsets;  // (rows + 1,) of the lists, places in values; null: one id for each row
+
+    // The place in values from which on the ids of a row lie.
+    size_t begin(size_t row) const noexcept {
+      return offsets == nullptr ? row : static_cast<size_t>(offsets[row]);
+    }
+  };
+  struct Floats {
+    const float* values;
+    size_t width;  // of the lists of a fixed size; 0: one number for each row
+
+    size_t per_row() const noexcept { return width == 0 ? 1 : width; }
+  };
+
   // Throws std::invalid_argument where a column is not there, is of another type, or has missing
-  // values; and where lists reach beyond their values.
+  // values; and where lists reach beyond their values, or do not follow each other.
   ArrowBlock(const BlockNames& names, const ArrowArray& array, const ArrowSchema& schema);
 
   size_t num_rows() const noexcept { return num_rows_; }
-  // Of all id columns.
-  size_t num_ids() const noexcept { return num_ids_; }
-  // Whether every id column has exactly one id in each row, and is no list.
-  bool is_one_each() const noexcept { return is_one_each_; }
-  // Of each float column: the size of its lists; 0: it has none.
-  const std::vector<size_t>& widths() const noexcept { return widths_; }
-
-  // Fills memory of the sizes above. splits may be null if is_one_each.
-  // Throws std::invalid_argument where lists do not follow each other.
-  void copy(int64_t* ids, int64_t* splits, float* floats, int64_t* times) const;
+  // In the order of the names.
+  const std::vector<Ids>& ids() const noexcept { return ids_; }
+  const std::vector<Floats>& floats() const noexcept { return floats_; }
+  const std::vector<const int64_t*>& times() const noexcept { return times_; }
 
  private:
-  template <typename T>
-  struct Column {
-    const std::string* name;
-    const T* values;
-    size_t count;
-    const int32_t* offsets;  // (rows + 1,), values begin at the first; null: no lists
-  };
-
-  Column<int64_t> ids_of(const std::string& name, const ArrowArray&, const ArrowSchema&) const;
-  Column<float> floats_of(const std::string& name, const ArrowArray&, const ArrowSchema&);
+  Ids ids_of(const std::string& name, const ArrowArray&, const ArrowSchema&) const;
+  Floats floats_of(const std::string& name, const ArrowArray&, const ArrowSchema&) const;
 
   size_t num_rows_;
-  size_t num_ids_ = 0;
-  bool is_one_each_ = true;
   size_t first_row_;  // of the record batch in its columns
-  std::vector<size_t> widths_;
-  std::vector<Column<int64_t>> ids_, times_;
-  std::vector<Column<float>> floats_;
+  std::vector<Ids> ids_;
+  std::vector<Floats> floats_;
+  std::vector<const int64_t*> times_;
 };
 
 }  // namespace monolith

@@ -1,6 +1,7 @@
 """Batches made by the core, beside the same in Python, column by column."""
 
 import gc
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -120,16 +121,83 @@ def test_columns_that_nobody_wants_are_left_alone():
     assert ids_of(pa.array([1]), other=pa.array(["text"])).to_lists() == [[1]]
 
 
+def numbers(count):
+    return pa.array(range(count))
+
+
+def make_of(parts, columns=COLUMNS, **options):
+    maker = BatchMaker(columns, **options)
+    return maker.batch(maker.copy(parts))
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_of_blocks_are_put_together(seed, is_ahead):
+    rng = np.random.default_rng(seed)
+    blocks = [random_block(rng, int(n)) for n in rng.integers(1, 30, 3)]
+    firsts = [int(rng.integers(0, len(block))) for block in blocks]
+    parts = [(b, at, int(rng.integers(0, len(b) - at + 1))) for b, at in zip(blocks, firsts, strict=True)]
+    batch = make_of(parts, is_ahead=is_ahead)
+    for name in ("user", "items", "tags"):
+        rows = [row for b, at, n in parts for row in expected_ids(b[name])[at : at + n]]
+        assert batch.features[name].to_lists() == rows
+    for name, found in {**batch.dense, **batch.labels, "time": batch.time}.items():
+        assert found.tolist() == [x for b, at, n in parts for x in b[name].to_pylist()[at : at + n]]
+
+
+def test_lists_of_different_sizes_are_not_put_together():
+    columns = Columns(dense=[DenseColumn("v", width=1)])
+    parts = [
+        (pa.record_batch({"v": pa.array([[1.0] * width], pa.list_(pa.float32(), width))}), 0, 1)
+        for width in (1, 2)
+    ]
+    text = r"\[data\] expected float column 0 of all blocks with width 1, got 2"
+    for is_ahead in (False, True):
+        with pytest.raises(ValueError, match=text):
+            make_of(parts, columns, is_ahead=is_ahead)
+
+
+def test_a_block_is_opened_once_for_many_batches(monkeypatch):
+    opened, real = [], BatchMaker._open
+
+    def note(maker, block):
+        opened.append(block)
+        return real(maker, block)
+
+    monkeypatch.setattr(BatchMaker, "_open", note)
+    source = arrow_table(pa.table({"user": list(range(100))})).batch(3).prefetch(2)
+    assert len(list(source)) == 34
+    assert len(opened) == 1
+
+
+def tasks():
+    return set(os.listdir("/proc/self/task"))
+
+
+def test_the_thread_of_the_core_ends_with_the_maker():
+    before = tasks()
+    maker = BatchMaker(Columns(["u"]), is_ahead=True)
+    (ours,) = tasks() - before
+    copies = [maker.copy([(pa.record_batch({"u": numbers(1000)}), 0, 1000)]) for _ in range(20)]
+    del copies, maker  # in the middle of them
+    assert any(ours not in tasks() for _ in range(100_000))  # the kernel may need a moment
+
+
+def test_what_is_copied_ahead_outlives_the_maker():
+    maker = BatchMaker(Columns(["u"]), is_ahead=True)
+    copied = maker.copy([(pa.record_batch({"u": numbers(5)}), 1, 3)])
+    batch = maker.batch(copied)
+    del maker, copied
+    gc.collect()
+    assert batch.features["u"].to_lists() == [[1], [2], [3]]
+
+
 def test_the_batch_outlives_the_block():
     block = pa.record_batch({"u": pa.array([5, 6])})
     batch = BatchMaker(Columns(["u"])).make(block)
     del block
     gc.collect()
     assert batch.features["u"].to_lists() == [[5], [6]]
-
-
-def numbers(count):
-    return pa.array(range(count))
 
 
 def test_a_block_is_released_after_success_and_after_an_error():
@@ -155,7 +223,7 @@ BAD = [
     ("ids", pa.array([1, None, None]), "without missing values, got 2 missing ones"),
     ("ids", pa.array([[1], None]), "without missing values, got 1 missing ones"),
     ("ids", NULLS, "without missing values, got 1 missing ones"),
-    ("ids", BACK, "with lists that follow each other, got offsets that go back"),
+    ("ids", BACK, "with lists that follow each other in 3 values, got others"),
     ("dense", pa.array([1.0]), "of float, or lists of a fixed size of it, got double; cast it"),
     ("dense", pa.array([[1.0]], FIXED), "got format '\\+w:1' of double; cast it"),
     ("dense", pa.array([[1.0]], pa.list_(pa.float32())), "got list of float; cast it"),
