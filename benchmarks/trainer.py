@@ -64,7 +64,9 @@ def with_dicts(batches: Sequence[Batch]) -> list[Batch]:
     """The same, with a `Ragged` of its own for each feature."""
     one = torch.tensor([0, 1])
     return [
-        replace(batch, features={n: Ragged(r.values.clone(), one) for n, r in batch.features.items()})
+        replace(
+            batch, features={n: Ragged(r.values.clone(), one) for n, r in batch.features.items()}
+        )
         for batch in batches
     ]
 

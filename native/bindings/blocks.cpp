@@ -92,10 +92,12 @@ nb::ndarray<nb::pytorch, T, nb::ndim<1>> tensor_of(const monolith::Lines<T>& mem
   return nb::ndarray<nb::pytorch, T, nb::ndim<1>>(memory.data(), {memory.size()}, owner);
 }
 
-nb::tuple tensors_of(nb::handle_t<HeldCopy> self) {
+using Tensors = nb::typed<nb::tuple, nb::object, nb::object, nb::object, nb::object>;
+
+Tensors tensors_of(nb::handle_t<HeldCopy> self) {
   const BlockCopy& copy = nb::cast<HeldCopy&>(self).get();
-  return nb::make_tuple(tensor_of(copy.ids, self), tensor_of(copy.splits, self),
-                        tensor_of(copy.floats, self), tensor_of(copy.times, self));
+  return Tensors(nb::make_tuple(tensor_of(copy.ids, self), tensor_of(copy.splits, self),
+                                tensor_of(copy.floats, self), tensor_of(copy.times, self)));
 }
 
 }  // namespace

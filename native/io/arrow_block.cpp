@@ -54,8 +54,8 @@ void check_length(const std::string& name, const ArrowArray& array, size_t lengt
 
 template <typename T>
 const T* buffer(const ArrowArray& array, int64_t number, size_t first) {
-  const auto* values = number < array.n_buffers ? static_cast<const T*>(array.buffers[number])
-                                                : nullptr;
+  const auto* values =
+      number < array.n_buffers ? static_cast<const T*>(array.buffers[number]) : nullptr;
   return values == nullptr ? nullptr : values + first;
 }
 

@@ -1,5 +1,5 @@
-// The columns of an Arrow record batch that batches are made of, checked; seen through Arrow's C data
-// interface.
+// The columns of an Arrow record batch that batches are made of, checked; seen through Arrow's C
+// data interface.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ class ArrowBlock {
  public:
   struct Ids {
     const int64_t* values;
-    const int32_t* offsets;  // (rows + 1,) of the lists, places in values; null: one id for each row
+    const int32_t*
+        offsets;  // (rows + 1,) of the lists, places in values; null: one id for each row
 
     // The place in values from which on the ids of a row lie.
     size_t begin(size_t row) const noexcept {

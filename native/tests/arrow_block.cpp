@@ -111,7 +111,8 @@ void test_copies_ahead_come_in_order_and_outlive_their_thread() {
     std::vector<std::future<BlockCopy>> copies;
     {
       CopyAhead ahead;
-      for (size_t count = 0; count <= 2; ++count) copies.push_back(ahead.start({{&opened, 0, count}}));
+      for (size_t count = 0; count <= 2; ++count)
+        copies.push_back(ahead.start({{&opened, 0, count}}));
       if (i % 2 == 0) CHECK(copies[1].get().num_rows == 1);
     }
     CHECK(copies[2].get().num_rows == 2);

@@ -23,7 +23,9 @@ COLUMNS = Columns(
 
 
 def expected_ids(array):
-    return array.to_pylist() if isinstance(array, pa.ListArray) else [[i] for i in array.to_pylist()]
+    return (
+        array.to_pylist() if isinstance(array, pa.ListArray) else [[i] for i in array.to_pylist()]
+    )
 
 
 def random_block(rng, num_rows):
@@ -136,7 +138,9 @@ def test_parts_of_blocks_are_put_together(seed, is_ahead):
     rng = np.random.default_rng(seed)
     blocks = [random_block(rng, int(n)) for n in rng.integers(1, 30, 3)]
     firsts = [int(rng.integers(0, len(block))) for block in blocks]
-    parts = [(b, at, int(rng.integers(0, len(b) - at + 1))) for b, at in zip(blocks, firsts, strict=True)]
+    parts = [
+        (b, at, int(rng.integers(0, len(b) - at + 1))) for b, at in zip(blocks, firsts, strict=True)
+    ]
     batch = make_of(parts, is_ahead=is_ahead)
     for name in ("user", "items", "tags"):
         rows = [row for b, at, n in parts for row in expected_ids(b[name])[at : at + n]]
@@ -242,7 +246,9 @@ def test_what_a_block_must_not_have_is_refused(part, array, text):
 
 def test_a_column_that_a_function_has_lost_is_named():
     source = arrow_table(pa.table({"user": [1], "item": [2]})).map(lambda b: b.select(["user"]))
-    with pytest.raises(ValueError, match=r"^\[data\] expected a column 'item' in a block, got none"):
+    with pytest.raises(
+        ValueError, match=r"^\[data\] expected a column 'item' in a block, got none"
+    ):
         next(iter(source.batch(1)))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -12,7 +12,6 @@ from monolith.ops import Ragged, RaggedColumns
 __all__ = ["Batch"]
 
 _Move = Callable[[torch.Tensor], torch.Tensor]
-_Ids = TypeVar("_Ids", Ragged, RaggedColumns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +97,7 @@ class Batch:
         """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
         return self._moved(torch.Tensor.pin_memory, lambda ids: ids.pin_memory())
 
-    def _moved(self, move: _Move, move_ids: Callable[[_Ids], _Ids]) -> "Batch":
+    def _moved(self, move: _Move, move_ids: Callable[[Any], Any]) -> "Batch":
         features = self.features
         return Batch(
             move_ids(features)

@@ -1,7 +1,7 @@
 """Blocks to batches: the core copies all columns at once, without the GIL."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
@@ -66,15 +66,20 @@ class BatchMaker:
             for block, _, _ in parts
         }
         rows = [(self._opened[id(block)][1], first, count) for block, first, count in parts]
-        return self._native.BlockCopy(rows, self._ahead)
+        copied: _native.BlockCopy = self._native.BlockCopy(rows, self._ahead)
+        return copied
 
     def _open(self, block: pa.RecordBatch) -> "_native.ArrowBlock":
-        return self._native.ArrowBlock(self._names, *block.__arrow_c_array__())
+        opened: _native.ArrowBlock = self._native.ArrowBlock(
+            self._names, *block.__arrow_c_array__()
+        )
+        return opened
 
     def batch(self, copied: "_native.BlockCopy") -> Batch:
         """The batch on the memory of a copy; waits for it."""
         num_rows, widths = copied.num_rows, copied.widths
-        ids, splits, floats, times = copied.tensors()
+        tensors: Any = copied.tensors()
+        ids, splits, floats, times = tensors
         sizes = [num_rows * (width or 1) for width in widths]
         parts = {
             name: part.view(num_rows, width) if width else part

@@ -35,7 +35,7 @@ class Made:
 
 
 class Copier:
-    """Copies the samples of batches. Knows nothing of `Batches`, which may go while a thread copies.
+    """Copies the samples of batches. Knows nothing of `Batches`, which may go while it copies.
 
     Args:
         stage: gives the blocks.

@@ -212,9 +212,7 @@ def _check(num_names: int, ids: torch.Tensor, row_splits: torch.Tensor) -> None:
         raise ValueError(f"{_WHERE} expected rows of row_splits that ascend from 0, got others")
     num_ids = int(row_splits[:, -1].sum())
     if num_ids != ids.shape[0]:
-        raise ValueError(
-            f"{_WHERE} expected row_splits of all {ids.shape[0]} ids, got {num_ids}"
-        )
+        raise ValueError(f"{_WHERE} expected row_splits of all {ids.shape[0]} ids, got {num_ids}")
 
 
 def _rebuilt(places: dict[str, int], ids: Any, row_splits: Any) -> RaggedColumns:
