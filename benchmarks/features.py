@@ -20,7 +20,7 @@ from benchmarks.worker import check
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE
 from monolith.embedding import Adagrad, BagFeature, FeatureBags, Segment, Table, TableConfig
 from monolith.nn import Embedding
-from monolith.ops import Ragged
+from monolith.ops import Ragged, RaggedColumns
 from monolith.optim import Optimizer
 
 _ROWS, _QUICK_ROWS = 1_000_000, 20_000  # of each feature
@@ -110,20 +110,30 @@ def click_steps(sizes: Sizes) -> dict[str, Steps]:
     return steps
 
 
-def many_step() -> Steps:
-    """A step over a thousand tables, a sample and one id each."""
-    many = Features(_MANY, _MANY_DIM)
+def many_steps() -> dict[str, Steps]:
+    """A step over a thousand tables, a sample and one id each.
+
+    The ids lie in one memory, as a pipeline gives them; or each feature has memory of its own.
+    """
     random = np.random.default_rng(0)
     ids = random.integers(0, 1_000, (_MANY_BATCHES, _MANY, 1))
-    inputs: list[object] = [
-        {
-            name: Ragged.from_lists([row.tolist()])
-            for name, row in zip(many.names, rows, strict=True)
-        }
-        for rows in ids
-    ]
     gradient = torch.full((1, _MANY * _MANY_DIM), 0.01)
-    return functools.partial(_step, many, Optimizer(many), inputs, gradient)
+    steps: dict[str, Steps] = {}
+    for kind in ("many", "many_dicts"):
+        many = Features(_MANY, _MANY_DIM)
+        inputs: list[object] = [
+            {
+                name: Ragged.from_lists([row.tolist()])
+                for name, row in zip(many.names, rows, strict=True)
+            }
+            for rows in ids
+        ]
+        if kind == "many":
+            joined = [RaggedColumns.from_ragged(each) for each in inputs]  # type: ignore[arg-type]
+            names = joined[0].names
+            inputs = [RaggedColumns._unchecked(names, c.ids, c.row_splits) for c in joined]
+        steps[kind] = functools.partial(_step, many, Optimizer(many), inputs, gradient)
+    return steps
 
 
 def run(options: Options) -> None:
@@ -134,13 +144,15 @@ def run(options: Options) -> None:
     steps = click_steps(sizes)
     count = max(4, round(rules.sample_seconds * 100))
     contenders = {name: functools.partial(_sample, step, count) for name, step in steps.items()}
-    contenders["many"] = functools.partial(_sample, many_step(), 4 * count)
+    for name, step in many_steps().items():
+        contenders[name] = functools.partial(_sample, step, 4 * count)
     for warm_up in contenders.values():
         warm_up()
     series = interleave(contenders, rules)
     for name, key, about in (
         ("features", "features", {"rows": sizes.rows, "dim": DIM, "batch": sizes.batch}),
         ("many_features", "many", {"rows": 1_000, "dim": _MANY_DIM, "batch": 1}),
+        ("many_features_dicts", "many_dicts", {"rows": 1_000, "dim": _MANY_DIM, "batch": 1}),
     ):
         tables = NUM_FEATURES if key == "features" else _MANY
         measurement = Measurement(

@@ -1,21 +1,23 @@
 """What a step of `Trainer.fit` costs beside a loop by hand, where next to nothing is computed.
 
 1,000 features at batch 1 without a dense part, on batches that are ready: what is left is the way
-through Python. The loop by hand neither keeps figures nor looks at its loss. `dlrm` measures both
-on a model of real size.
+through Python. The batches are those of a pipeline, all ids in one memory; and the same made by
+hand, a `Ragged` for each feature. The loop by hand neither keeps figures nor looks at its loss.
+`dlrm` measures both on a model of real size.
 """
 
 import functools
 import itertools
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from benchmarks.harness import BenchmarkError, Sample, say, timed
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
-from monolith.data import Batch
+from monolith.data import Batch, Columns, arrow_table
 from monolith.embedding import Adagrad
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
@@ -48,18 +50,24 @@ class Small(Task):
         return (score - batch.label).square().mean(), score.detach().sigmoid()
 
 
-def small_batches() -> list[Batch]:
-    """One id of each feature."""
+def pipeline_batches() -> list[Batch]:
+    """One id of each feature, as a pipeline gives them."""
+    ids = {
+        f"feature_{i}": [b * 7919 + i for b in range(_NUM_BATCHES)] for i in range(_NUM_FEATURES)
+    }
+    labels = [float(b % 2) for b in range(_NUM_BATCHES)]
+    columns = Columns(list(ids), labels=["label"])
+    return list(arrow_table({**ids, "label": labels}, columns=columns).batch(1))
+
+
+def with_dicts(batches: Sequence[Batch]) -> list[Batch]:
+    """The same, with a `Ragged` of its own for each feature."""
     one = torch.tensor([0, 1])
     return [
-        Batch(
-            {
-                f"feature_{i}": Ragged(torch.tensor([b * 7919 + i]), one)
-                for i in range(_NUM_FEATURES)
-            },
-            labels={"label": torch.tensor([float(b % 2)])},
+        replace(
+            batch, features={n: Ragged(r.values.clone(), one) for n, r in batch.features.items()}
         )
-        for b in range(_NUM_BATCHES)
+        for batch in batches
     ]
 
 
@@ -109,19 +117,25 @@ def losses(run: Callable[[int], float]) -> list[float]:
 
 
 def run(options: Options) -> None:
-    """Print one line."""
+    """Print a line for batches of each kind."""
     say(f"[trainer] {_NUM_FEATURES} features at batch 1")
     torch.set_num_threads(2)
-    batches = small_batches()
+    batches = pipeline_batches()
+    for name, given in (("trainer", batches), ("trainer_dicts", with_dicts(batches))):
+        measure(name, given, options)
+
+
+def measure(name: str, batches: Sequence[Batch], options: Options) -> None:
+    """Print one line."""
     runs = {"trainer": ByTrainer(Small(), batches).run, "by_hand": ByHand(Small(), batches).run}
     ours, theirs = (losses(each) for each in runs.values())
     if ours != theirs:
         raise BenchmarkError(f"[trainer] expected the losses {theirs}, got {ours}")
     seconds = sample(runs["by_hand"], 8).value / 1e3
     num_steps = max(8, round(options.rules.sample_seconds / seconds))
-    takes = {name: functools.partial(sample, each, num_steps) for name, each in runs.items()}
+    takes = {each: functools.partial(sample, run, num_steps) for each, run in runs.items()}
     sizes = {"batch": 1, "features": _NUM_FEATURES, "dim": _DIM, "threads": 2}
-    Question("trainer", "ms a step", sizes, options.rules).measure(takes)
+    Question(name, "ms a step", sizes, options.rules).measure(takes)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::Feature;
+using monolith::FeatureIds;
 using monolith::FeatureKeys;
 using monolith::FeatureSum;
 using monolith::FeatureTables;
@@ -21,6 +22,20 @@ namespace {
 
 using Address = uintptr_t;
 using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
+
+// Addresses and sizes of FeatureIds, in its order.
+using IdsTuple = std::tuple<Address, size_t, Address, size_t, size_t, Address, size_t>;
+
+FeatureIds ids_of(const IdsTuple& tuple) {
+  const auto& [keys, num_keys, splits, stride, num_columns, columns, batch] = tuple;
+  return {reinterpret_cast<const int64_t*>(keys),
+          num_keys,
+          reinterpret_cast<const int64_t*>(splits),
+          stride,
+          num_columns,
+          reinterpret_cast<const uint32_t*>(columns),
+          batch};
+}
 
 // (name, table, combiner, max_length, column)
 using FeatureTuple = std::tuple<std::string, uint32_t, std::string, uint32_t, size_t>;
@@ -55,17 +70,13 @@ void init_features(nb::module_& module) {
       .def("__init__", construct, "tables"_a, "features"_a, "width"_a, nb::keep_alive<1, 2>())
       .def(
           "lookup",
-          [](const FeatureTables& self, Address keys, size_t num_keys, Address splits, size_t batch,
-             Address out, bool initial, unsigned threads) {
-            auto made = std::make_unique<FeatureKeys>(
-                self.features(),
-                monolith::FeatureIds{reinterpret_cast<const int64_t*>(keys), num_keys,
-                                     reinterpret_cast<const int64_t*>(splits), batch});
+          [](const FeatureTables& self, const IdsTuple& ids, Address out, bool initial,
+             unsigned threads) {
+            auto made = std::make_unique<FeatureKeys>(self.features(), ids_of(ids));
             self.lookup(*made, reinterpret_cast<float*>(out), initial, threads);
             return made;
           },
-          ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "batch"_a, "out"_a, "initial"_a,
-          "threads"_a)
+          ReleaseGil(), "ids"_a, "out"_a, "initial"_a, "threads"_a)
       .def(
           "sum",
           [](const FeatureTables& self,

@@ -3,6 +3,7 @@
 
 #include "table/team.h"
 
+void init_blocks(nanobind::module_& module);
 void init_codec(nanobind::module_& module);
 void init_dense(nanobind::module_& module);
 void init_features(nanobind::module_& module);
@@ -26,6 +27,7 @@ NB_MODULE(_native, module) {
     return "gcc " __VERSION__ ": " MONOLITH_COMPILER_FLAGS;
 #endif
   });
+  init_blocks(module);
   init_codec(module);
   init_dense(module);
   init_io(module);

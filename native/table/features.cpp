@@ -75,26 +75,24 @@ void add_table(std::vector<Run>& runs, size_t table, size_t num_keys) {
 
 FeatureKeys::FeatureKeys(std::span<const Feature> features, const FeatureIds& ids)
     : batch_(ids.batch) {
-  bags_.reserve(features.size());
-  size_t first = 0;
-  const int64_t* splits = ids.splits;
-  for (const Feature& feature : features) {
-    const auto last = static_cast<size_t>(splits[ids.batch]);
-    const Bags all{ids.keys + first, last, splits, ids.batch, feature.mode, nullptr};
-    if (last > ids.num_keys - first || !all.are_splits_valid()) {
-      throw std::invalid_argument(
-          "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
-          "others (feature '" +
-          feature.name + "')");
-    }
-    bags_.push_back(feature.max_length > 0 ? limited(feature, all) : all);
-    num_keys_ += bags_.back().num_keys;
-    first += last;
-    splits += ids.batch + 1;
+  std::vector<size_t> starts{0};  // of the keys of each column
+  starts.reserve(ids.num_columns + 1);
+  for (size_t column = 0; column < ids.num_columns; ++column) {
+    // A negative or absurd number is more than are left.
+    const auto count = static_cast<size_t>(ids.splits[column * ids.stride + ids.batch]);
+    starts.push_back(starts.back() + std::min(count, ids.num_keys + 1 - starts.back()));
   }
-  if (first != ids.num_keys) {
+  bags_.reserve(features.size());
+  for (size_t f = 0; f < features.size(); ++f) {
+    const size_t column = ids.columns == nullptr ? f : ids.columns[f];
+    const size_t first = starts[column], last = starts[column + 1];
+    add(features[f], ids.keys + first, last > ids.num_keys ? SIZE_MAX : last - first,
+        ids.splits + column * ids.stride);
+  }
+  if (starts.back() != ids.num_keys) {
     throw std::invalid_argument("[FeatureBags.lookup] expected " + std::to_string(ids.num_keys) +
-                                " ids in the rows of all features, got " + std::to_string(first));
+                                " ids in the rows of all features, got " +
+                                std::to_string(starts.back()));
   }
 }
 
@@ -102,6 +100,19 @@ const DistinctKeys& FeatureKeys::note_distinct(size_t feature, uint64_t salt) {
   DistinctKeys& made = distinct_[feature];
   if (made.keys.empty()) made = DistinctKeys(bags_[feature].keys, bags_[feature].num_keys, salt);
   return made;
+}
+
+void FeatureKeys::add(const Feature& feature, const int64_t* keys, size_t num_keys,
+                      const int64_t* splits) {
+  const Bags all{keys, num_keys, splits, batch_, feature.mode, nullptr};
+  if (!all.are_splits_valid()) {
+    throw std::invalid_argument(
+        "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
+        "others (feature '" +
+        feature.name + "')");
+  }
+  bags_.push_back(feature.max_length > 0 ? limited(feature, all) : all);
+  num_keys_ += bags_.back().num_keys;
 }
 
 // A block is max_length bags for each sample, of one id or none.

@@ -28,12 +28,14 @@ struct Feature {
   size_t column;        // of its first value in a row of the matrix
 };
 
-// Ids of all features, borrowed: those of a feature lie together, in the order of the features, and
-// so do their splits.
+// Ids in columns, borrowed: those of a column lie together, one column after another.
 struct FeatureIds {
   const int64_t* keys;
   size_t num_keys;
-  const int64_t* splits;  // (features, batch + 1)
+  const int64_t* splits;  // (columns, batch + 1), each row from 0 on
+  size_t stride;          // from the splits of a column to those of the next; 0: all have the same
+  size_t num_columns;
+  const uint32_t* columns;  // of each feature; null: those of its number
   size_t batch;
 };
 
@@ -41,8 +43,8 @@ struct FeatureIds {
 // learned.
 class FeatureKeys {
  public:
-  // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or do not end
-  // with the keys.
+  // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or those of all
+  // columns do not end with the keys.
   FeatureKeys(std::span<const Feature> features, const FeatureIds& ids);
   FeatureKeys(const FeatureKeys&) = delete;
   FeatureKeys& operator=(const FeatureKeys&) = delete;
@@ -62,6 +64,7 @@ class FeatureKeys {
   const DistinctKeys& note_distinct(size_t feature, uint64_t salt);
 
  private:
+  void add(const Feature& feature, const int64_t* keys, size_t num_keys, const int64_t* splits);
   Bags limited(const Feature& feature, const Bags& all);
 
   const size_t batch_;

@@ -38,7 +38,9 @@ struct Ids {
       for (int64_t i = 0; i < last; ++i) keys.push_back((i * 7 + feature) % 500);
     }
   }
-  FeatureIds get() const { return {keys.data(), keys.size(), splits.data(), kBatch}; }
+  FeatureIds get() const {
+    return {keys.data(), keys.size(), splits.data(), kBatch + 1, 3, nullptr, kBatch};
+  }
 };
 
 void test_a_step_of_features_is_that_of_its_keys(unsigned threads) {
@@ -109,7 +111,8 @@ struct Singles {
   }
   std::unique_ptr<FeatureKeys> make_keys() const {
     return std::make_unique<FeatureKeys>(
-        tables->features(), FeatureIds{keys.data(), keys.size(), splits.data(), kSamples});
+        tables->features(), FeatureIds{keys.data(), keys.size(), splits.data(), kSamples + 1,
+                                       kTables, nullptr, kSamples});
   }
   std::vector<float> lookup(FeatureKeys& of) const {
     std::vector<float> out(kSamples * kRowWidth);

@@ -1,7 +1,7 @@
 import torch
 
 from benchmarks.click_model import NUM_FEATURES, Sizes
-from benchmarks.features import click_steps, many_step
+from benchmarks.features import click_steps, many_steps
 
 
 def test_features_and_one_table_are_compared_on_equal_rows() -> None:
@@ -10,6 +10,8 @@ def test_features_and_one_table_are_compared_on_equal_rows() -> None:
 
 
 def test_a_thousand_features_are_trained() -> None:
-    step = many_step()
-    before = step(0)
-    assert not torch.equal(step(0), before)
+    steps = many_steps()
+    before = {name: step(0) for name, step in steps.items()}
+    after = {name: step(0) for name, step in steps.items()}
+    assert torch.equal(after["many"], after["many_dicts"])
+    assert not torch.equal(after["many"], before["many"])

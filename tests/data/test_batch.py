@@ -3,7 +3,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from monolith.data import Batch
-from monolith.ops import Ragged
+from monolith.ops import Ragged, RaggedColumns
 
 
 def make():
@@ -14,6 +14,27 @@ def make():
         torch.ones(2),
         torch.tensor([10, 11]),
     )
+
+
+def joined():
+    return Batch(RaggedColumns.from_ragged(make().features), make().dense)
+
+
+def test_ids_in_one_memory_count_and_move_like_others():
+    batch = joined()
+    assert len(batch) == 2
+    moved = batch.to("meta")
+    assert (moved.features["user"].values.shape, moved.features["user"].device.type) == (
+        (3,),
+        "meta",
+    )
+    assert moved.features is not batch.features
+    assert batch.to("cpu").features is batch.features
+
+
+def test_ids_in_one_memory_have_as_many_rows_as_the_rest():
+    with pytest.raises(ValueError, match=r"expected 2 samples .* as in 'user', got 3 in 'x'"):
+        Batch(joined().features, dense={"x": torch.ones(3)})
 
 
 def test_length_is_the_number_of_samples():

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from monolith.data import Columns, DenseColumn, IdColumn, Label, hash_strings
-from monolith.data.convert import BadSamples, Origin, to_batch, to_block
+from monolith.data.batch_maker import BatchMaker
+from monolith.data.convert import BadSamples, Origin, to_block
 from monolith.errors import DataLossError
 
 
@@ -15,7 +16,7 @@ def block_of(columns, bad=None, **arrays):
 
 
 def batch_of(columns, **arrays):
-    return to_batch(block_of(columns, **arrays), columns)
+    return BatchMaker(columns).make(block_of(columns, **arrays))
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.uint16()])
@@ -68,7 +69,7 @@ def test_missing_lists_of_a_fixed_size_are_empty():
 def test_a_slice_of_a_column_is_itself():
     whole = pa.record_batch({"u": pa.array([[1], [2, 3], [4]])})
     block = to_block(whole.slice(1), Columns(["u"]), Origin("f", 0), BadSamples())
-    assert to_batch(block, Columns(["u"])).features["u"].to_lists() == [[2, 3], [4]]
+    assert BatchMaker(Columns(["u"])).make(block).features["u"].to_lists() == [[2, 3], [4]]
 
 
 def test_strings_are_hashed():
@@ -105,11 +106,6 @@ def test_a_slot_makes_fids():
 def test_a_feature_may_have_another_name_than_its_column():
     batch = batch_of(Columns([IdColumn("user", "uid")]), uid=[4])
     assert batch.features["user"].to_lists() == [[4]]
-
-
-def test_features_of_one_id_share_their_row_splits():
-    batch = batch_of(Columns(["a", "b"]), a=[1, 2], b=[3, 4])
-    assert batch.features["a"].row_splits is batch.features["b"].row_splits
 
 
 @pytest.mark.parametrize("values", [[1, 0, 2], [1.0, 0.0, 2.0], pa.array([1, 0, 2], pa.float64())])
@@ -151,7 +147,8 @@ def test_weights_are_float32():
 def test_a_batch_does_not_share_memory_with_the_source():
     rows = pa.record_batch({"x": pa.array(np.ones(3, np.float32))})
     columns = Columns(dense=["x"])
-    to_batch(to_block(rows, columns, Origin("f", 0), BadSamples()), columns).dense["x"].zero_()
+    block = to_block(rows, columns, Origin("f", 0), BadSamples())
+    BatchMaker(columns).make(block).dense["x"].zero_()
     assert rows["x"].to_pylist() == [1, 1, 1]
 
 

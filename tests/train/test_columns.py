@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from monolith.data import Batch
-from monolith.ops import Ragged
+from monolith.ops import Ragged, RaggedColumns
 from monolith.train.columns import TaskColumns
 from monolith.train.inputs import dense_matrix
 
@@ -20,6 +20,15 @@ def test_whole_numbers_become_labels_and_dense_columns():
     bound = COLUMNS.bind(batch(click=ONE_EACH, hour=ONE_EACH, item=ONE_EACH))
     assert list(bound.features) == ["user", "item"]
     assert bound.dense["hour"].tolist() == bound.label.tolist() == [3.0, 4.0]
+
+
+def test_ids_in_one_memory_stay_there():
+    ids = RaggedColumns.from_ragged({"click": ONE_EACH, "user": ONE_EACH, "hour": ONE_EACH})
+    bound, again = COLUMNS.bind(Batch(ids)), COLUMNS.bind(Batch(ids))
+    assert bound.features.ids is ids.ids
+    assert list(bound.features) == ["user"]
+    assert bound.features.names is again.features.names  # so that plans over them stay
+    assert bound.label.tolist() == [3.0, 4.0]
 
 
 def test_numbers_are_moved_to_the_part_that_the_task_names():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from monolith.ops import Ragged
+from monolith.ops import Ragged, RaggedColumns
 
 __all__ = ["Batch"]
 
@@ -18,7 +18,8 @@ _Move = Callable[[torch.Tensor], torch.Tensor]
 class Batch:
     """Samples side by side: ids, dense columns, labels, weights and times.
 
-        features   {"user": [[7], [9]], "history": [[3, 1], []]}    # Ragged, int64
+        features   {"user": [[7], [9]], "history": [[3, 1], []]}    # Ragged, int64; a pipeline
+                                                                    # gives RaggedColumns
         dense      {"price": [0.5, 2.0]}                            # float32 (n,) or (n, width)
         labels     {"click": [1., 0.]}                              # float32 (n,) or (n, width)
         weight     [1., 1.]                                         # float32 (n,), or None
@@ -55,12 +56,18 @@ class Batch:
                 )
 
     def _sizes(self) -> dict[str, int]:
-        sizes = {name: each.num_rows for name, each in self.features.items()}
+        sizes: dict[str, int]
+        if isinstance(self.features, RaggedColumns):
+            sizes = dict.fromkeys(list(self.features)[:1], self.features.num_rows)  # all have it
+        else:
+            sizes = {name: each.num_rows for name, each in self.features.items()}
         sizes |= {name: each.shape[0] for name, each in (*self.dense.items(), *self.labels.items())}
         extra = {"weight": self.weight, "time": self.time}
         return sizes | {name: each.shape[0] for name, each in extra.items() if each is not None}
 
     def __len__(self) -> int:
+        if isinstance(self.features, RaggedColumns):
+            return self.features.num_rows
         for ids in self.features.values():
             return ids.num_rows
         return next(iter(self._sizes().values()))
@@ -83,16 +90,19 @@ class Batch:
         """The same samples on another device."""
         return self._moved(
             lambda each: each.to(device, non_blocking=non_blocking),
-            lambda each: each.to(device, non_blocking=non_blocking),
+            lambda ids: ids.to(device, non_blocking=non_blocking),
         )
 
     def pin_memory(self) -> "Batch":
         """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
-        return self._moved(torch.Tensor.pin_memory, Ragged.pin_memory)
+        return self._moved(torch.Tensor.pin_memory, lambda ids: ids.pin_memory())
 
-    def _moved(self, move: _Move, move_ragged: Callable[[Ragged], Ragged]) -> "Batch":
+    def _moved(self, move: _Move, move_ids: Callable[[Any], Any]) -> "Batch":
+        features = self.features
         return Batch(
-            {name: move_ragged(each) for name, each in self.features.items()},
+            move_ids(features)
+            if isinstance(features, RaggedColumns)
+            else {name: move_ids(each) for name, each in features.items()},
             {name: move(each) for name, each in self.dense.items()},
             {name: move(each) for name, each in self.labels.items()},
             None if self.weight is None else move(self.weight),

@@ -20,7 +20,6 @@ _ENDS = MappingProxyType(
 _NAMES = ("none", "gzip", "zlib", "zstd", "snappy")
 _CHUNK = 1 << 20
 _MAX_BLOCK = 1 << 28  # bytes of a block of snappy
-_ANY_ZLIB = 47  # window bits: gzip and zlib headers are told apart
 
 
 def compression_of(path: str, compression: str = "auto") -> str:
@@ -45,10 +44,12 @@ class ByteStream:
         self._file = file
         self._raw = file.open()
         self._stream: Any = self._raw
+        # Arrow uncompresses a whole block of records in one call without the GIL; "gzip" takes zlib
+        # too, and members one after another.
         if compression == "zstd":
             self._stream = pa.CompressedInputStream(self._raw, "zstd")
         elif compression in ("gzip", "zlib"):
-            self._stream = _Chunks(_inflated(self._raw, file.path))
+            self._stream = pa.CompressedInputStream(self._raw, "gzip")
         elif compression == "snappy":
             self._stream = _Chunks(_unsnapped(self._raw, file.path))
         if compression == "none":
@@ -73,11 +74,22 @@ class ByteStream:
         """Fill the array, or what is left; the number of bytes."""
         filled = 0
         while filled < len(out):
-            got = int(self._stream.readinto(out[filled:]))
+            got = self._read(out[filled:])
             if got == 0:
                 break
             filled += got
         return filled
+
+    def _read(self, out: npt.NDArray[np.uint8]) -> int:
+        try:
+            return int(self._stream.readinto(out))
+        except OSError as error:
+            if not isinstance(self._stream, pa.CompressedInputStream):
+                raise
+            path = self._file.path
+            if "Truncated" in str(error):
+                raise DataLossError(f"[data] {path!r} ends inside its compressed bytes") from error
+            raise DataLossError(f"[data] {path!r} cannot be uncompressed: {error}") from error
 
     def close(self) -> None:
         """Close the file."""
@@ -106,23 +118,6 @@ class _Chunks:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def _inflated(raw: pa.NativeFile, path: str) -> Iterator[bytes]:
-    """Gzip, also of several members, and zlib."""
-    inflate = zlib.decompressobj(_ANY_ZLIB)
-    data = b""
-    while data or (data := raw.read(_CHUNK)):
-        if inflate.eof:  # another member follows
-            inflate = zlib.decompressobj(_ANY_ZLIB)
-        try:
-            yield inflate.decompress(data, _CHUNK)
-        except zlib.error as error:
-            raise DataLossError(f"[data] {path!r} cannot be uncompressed: {error}") from error
-        data = inflate.unconsumed_tail or inflate.unused_data
-    yield inflate.flush()
-    if not inflate.eof and raw.tell() > 0:
-        raise DataLossError(f"[data] {path!r} ends inside its compressed bytes")
 
 
 def _unsnapped(raw: pa.NativeFile, path: str) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Blocks of a source in the one form that the stages of a pipeline know, and batches of them.
+"""Blocks of a source in the one form that the stages of a pipeline know.
 
     column    of the source                                          of a block
     ids       integers, strings, lists of them, dictionaries         int64, or list<int64>
@@ -16,18 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
-from monolith.data.batch import Batch
 from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
 from monolith.data.hashing import hash_strings
 from monolith.errors import DataLossError
-from monolith.ops import Ragged
 
-__all__ = ["BadSamples", "Origin", "to_batch", "to_block"]
+__all__ = ["BadSamples", "Origin", "to_block"]
 
 _Mask = npt.NDArray[np.bool_]
 _FID_BITS = 48
+_INT64_LISTS = pa.list_(pa.int64())
 _ListArray = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
 
 
@@ -95,17 +93,22 @@ def to_block(
     if columns.time is not None:
         arrays[columns.time] = work.times(columns.time)
     block = pa.record_batch(arrays)
-    return block.filter(pa.array(~work.dropped)) if work.dropped.any() else block
+    return block.filter(pa.array(~work.dropped)) if work.has_dropped else block
 
 
 @dataclass(slots=True)
 class _Work:
-    """The conversion of one block."""
+    """The conversion of one block.
+
+    On many samples most calls of numpy give the GIL away, and wait for it where another thread is
+    busy in Python: whole columns that break no rule are found by few of them.
+    """
 
     raw: pa.RecordBatch
     origin: Origin
     bad: BadSamples
     dropped: _Mask
+    has_dropped: bool = False
 
     def _column(self, name: str) -> pa.Array:
         array = self.raw.column(name)
@@ -116,6 +119,7 @@ class _Work:
     def _drop(self, reason: str, bad: _Mask) -> None:
         self.bad.note(self.origin, reason, bad & ~self.dropped)
         self.dropped |= bad
+        self.has_dropped = self.has_dropped or bool(bad.any())
 
     def _type_error(self, name: str, expected: str, kind: pa.DataType) -> TypeError:
         return TypeError(f"{self.origin} expected column {name!r} of {expected}, got type {kind}")
@@ -136,6 +140,8 @@ class _Work:
 
     def _id_lists(self, column: IdColumn, array: pa.Array) -> pa.Array:
         name = column.column or column.name
+        if column.slot is None and column.max_length is None and _has_whole_int64(array):
+            return array if array.type == _INT64_LISTS else array.cast(_INT64_LISTS)
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         items = array.flatten()  # without the lists that are missing
         if pa.types.is_dictionary(items.type):
@@ -198,8 +204,8 @@ class _Work:
         if fill is None and items.null_count:
             missing = np.asarray(np.isnan(rows).any(axis=1))
             self._drop(f"{expected}, got missing ones", missing)
-        out = np.asarray(_is_out(column, flat).reshape(-1, width).any(axis=1))
-        if out.any():
+        if not _is_inside(column, flat):
+            out = np.asarray(_is_out(column, flat).reshape(-1, width).any(axis=1))
             self._drop(_range_text(name, column, rows[out][0]), out)
         return pa.FixedSizeListArray.from_arrays(pa.array(flat), width)
 
@@ -211,8 +217,8 @@ class _Work:
             missing = array.is_null().to_numpy(zero_copy_only=False)
             self._drop(f"expected a number in column {name!r}, got none", missing)
         numbers = self._plain_numbers(name, array, kind, column.fill)
-        out = _is_out(column, numbers)
-        if out.any():
+        if not _is_inside(column, numbers):
+            out = _is_out(column, numbers)
             self._drop(_range_text(name, column, numbers[out][:1]), out)
         return numbers
 
@@ -238,9 +244,16 @@ class _Work:
             array = array.cast(pa.timestamp("s", tz=array.type.tz), safe=False).cast(pa.int64())
         elif not pa.types.is_integer(array.type):
             raise self._type_error(name, "integers or timestamps", array.type)
-        missing = array.is_null().to_numpy(zero_copy_only=False)
-        self._drop(f"expected a time in column {name!r}, got none", missing)
-        return array.fill_null(0).cast(pa.int64())
+        if array.null_count:
+            missing = array.is_null().to_numpy(zero_copy_only=False)
+            self._drop(f"expected a time in column {name!r}, got none", missing)
+            array = array.fill_null(0)
+        return array.cast(pa.int64())
+
+
+def _has_whole_int64(array: pa.Array) -> bool:
+    is_list = isinstance(array, pa.ListArray) and pa.types.is_int64(array.type.value_type)
+    return is_list and array.null_count == 0 and array.values.null_count == 0
 
 
 def _slotted(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
@@ -252,10 +265,16 @@ def _bounds(column: DenseColumn) -> tuple[float, float]:
     return -np.inf if low is None else low, np.inf if high is None else high
 
 
+def _is_inside(column: DenseColumn, numbers: npt.NDArray[np.float32]) -> bool:
+    """Whether all are in the range of a label; NaN is not. Other columns have no range."""
+    if not isinstance(column, Label) or not len(numbers):
+        return True
+    low, high = _bounds(column)
+    return bool(low <= numbers.min() and numbers.max() <= high)
+
+
 def _is_out(column: DenseColumn, numbers: npt.NDArray[np.float32]) -> _Mask:
-    """Which labels are outside their range; NaN is."""
-    if not isinstance(column, Label):
-        return np.zeros(len(numbers), np.bool_)
+    """Which are outside the range of a label."""
     low, high = _bounds(column)
     inside: _Mask = (numbers >= low) & (numbers <= high)
     return ~inside
@@ -265,37 +284,3 @@ def _range_text(name: str, column: DenseColumn, got: npt.NDArray[np.float32]) ->
     low, high = _bounds(column)
     shown = ", ".join(f"{number:g}" for number in got)
     return f"expected a label from {low:g} to {high:g} in column {name!r}, got {shown}"
-
-
-def to_batch(block: pa.RecordBatch, columns: Columns) -> Batch:
-    """Copy a block to tensors."""
-    one_each: list[torch.Tensor] = []  # the row splits that features of one id share
-    floats = {
-        each.name: _floats(block.column(each.name))
-        for each in (*columns.dense_columns, *columns.label_columns)
-    }
-    return Batch(
-        {each.name: _ragged(block.column(each.name), one_each) for each in columns.id_columns},
-        {each.name: floats[each.name] for each in columns.dense_columns},
-        {each.name: floats[each.name] for each in columns.label_columns},
-        None if columns.weight is None else _floats(block.column(columns.weight)),
-        None if columns.time is None else _copy(block.column(columns.time)),
-    )
-
-
-def _ragged(array: pa.Array, one_each: list[torch.Tensor]) -> Ragged:
-    if isinstance(array, pa.ListArray):
-        return Ragged.from_arrow(array)
-    if not one_each:
-        one_each.append(torch.arange(len(array) + 1))
-    return Ragged._unchecked(_copy(array), one_each[0])  # right by construction
-
-
-def _floats(array: pa.Array) -> torch.Tensor:
-    if isinstance(array, pa.FixedSizeListArray):
-        return _copy(array.flatten()).reshape(len(array), -1)
-    return _copy(array)
-
-
-def _copy(array: pa.Array) -> torch.Tensor:
-    return torch.from_numpy(array.to_numpy(zero_copy_only=True).copy())

@@ -15,15 +15,16 @@ import pyarrow as pa
 
 from monolith.data import stages
 from monolith.data.batch import Batch
+from monolith.data.batch_maker import BatchMaker
 from monolith.data.columns import Columns, IdColumn
-from monolith.data.convert import BadSamples, to_batch
-from monolith.data.cursor import Cursor, Stage, State, reading_ahead
+from monolith.data.convert import BadSamples
+from monolith.data.cursor import Stage, State, reading_ahead
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.file_source import FileSource
 from monolith.data.hashing import cross_ids
 from monolith.data.operations.draws import Draws, Sampled
 from monolith.data.operations.negatives import Generated, NegativeGen
-from monolith.data.prefetch import Made, Prefetch
+from monolith.data.prefetch import Copier, Made, Prefetch
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
@@ -270,15 +271,16 @@ class Batches(Iterator[Batch]):
     """
 
     def __init__(self, pipeline: Pipeline, state: State | None) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self._stages = pipeline, pipeline.describe()
         stage = reading_ahead(pipeline.stage) if pipeline.depth else pipeline.stage
-        self._maker = _Maker(stage, pipeline.columns, state and state["state"])
-        self._last = self._maker.last
+        self._batches = BatchMaker(pipeline.columns, is_ahead=pipeline.depth > 0)
+        self._copier = Copier(stage, self._batches, state and state["state"])
+        self._last = self._copier.last
         self._is_closed = self._is_reported = False
         self._ahead: Prefetch[Made] | None = None
         if pipeline.depth:
             self._ahead = Prefetch(
-                self._maker.make, pipeline.depth, Made.is_end, "monolith-prefetch"
+                self._copier.copy, pipeline.depth, Made.is_end, "monolith-prefetch"
             )
             weakref.finalize(self, self._ahead.stop)  # of a loop that was left by `break`
 
@@ -288,11 +290,11 @@ class Batches(Iterator[Batch]):
                 "[Batches] expected an open iteration, got a closed one; iterate the pipeline "
                 "again, or resume it at state_dict()"
             )
-        self._last = self._maker.make() if self._ahead is None else self._ahead.next()
-        if self._last.batch is None:
+        self._last = self._copier.copy() if self._ahead is None else self._ahead.next()
+        if self._last.copied is None:
             self._report()
             raise StopIteration
-        return self._last.batch
+        return self._batches.batch(self._last.copied)
 
     def _report(self) -> None:
         if self.num_skipped and not self._is_reported:
@@ -307,8 +309,7 @@ class Batches(Iterator[Batch]):
 
     def state_dict(self) -> State:
         """Where the next batch begins: small, and JSON; see `Pipeline.resume`."""
-        pipeline = self._pipeline.describe()
-        return {"version": _VERSION, "pipeline": pipeline, "state": self._last.state}
+        return {"version": _VERSION, "pipeline": self._stages[:], "state": self._last.state}
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -325,30 +326,7 @@ class Batches(Iterator[Batch]):
         self._is_closed = True
         if self._ahead is not None:
             self._ahead.close()
-        self._maker.close()
-
-
-class _Maker:
-    """Makes batches of blocks. Knows nothing of `Batches`, which may go while a thread makes."""
-
-    def __init__(self, stage: Stage, columns: Columns, state: State | None) -> None:
-        self._stage, self._columns = stage, columns
-        self._cursor: Cursor | None = stage.open(0, state)
-        self.last = Made(None, self._cursor.state(), self._cursor.progress())
-
-    def make(self) -> Made:
-        if self._cursor is None:  # the last call failed, perhaps amid a batch
-            self._cursor = self._stage.open(0, self.last.state)
-        cursor, self._cursor = self._cursor, None
-        block = cursor.next()
-        batch = None if block is None else to_batch(block, self._columns)
-        self.last = Made(batch, cursor.state(), cursor.progress())
-        self._cursor = cursor
-        return self.last
-
-    def close(self) -> None:
-        if self._cursor is not None:
-            self._cursor.close()
+        self._copier.close()
 
 
 @dataclass(frozen=True)

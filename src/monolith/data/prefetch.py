@@ -1,4 +1,4 @@
-"""Batches made ahead, and parts of files decoded ahead, on threads of their own."""
+"""Samples of batches copied ahead, and parts of files decoded ahead, on threads of their own."""
 
 import atexit
 import threading
@@ -6,12 +6,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from monolith.data.batch import Batch
-from monolith.data.cursor import State
+from monolith.data.batch_maker import BatchMaker
+from monolith.data.cursor import Cursor, Stage, State
+from monolith.data.stages import next_parts
 
-__all__ = ["Made", "PartsAhead", "Prefetch"]
+if TYPE_CHECKING:
+    import monolith._native as _native
+
+__all__ = ["Copier", "Made", "PartsAhead", "Prefetch"]
 
 _T = TypeVar("_T")
 _PATIENCE_SECONDS = 5.0  # for a thread at the end of the program
@@ -19,15 +23,49 @@ _PATIENCE_SECONDS = 5.0  # for a thread at the end of the program
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A batch, and what the pipeline was after it."""
+    """The copied samples of a batch, and what the pipeline was after it."""
 
-    batch: Batch | None  # None: the end
+    copied: "_native.BlockCopy | None"  # None: the end
     state: State
     progress: tuple[int, int]
 
     def is_end(self) -> bool:
         """Whether there is no batch, and none comes."""
-        return self.batch is None
+        return self.copied is None
+
+
+class Copier:
+    """Copies the samples of batches. Knows nothing of `Batches`, which may go while it copies.
+
+    Args:
+        stage: gives the blocks.
+        batches: copies them.
+        state: of the stage; None: from the start.
+
+    Attributes:
+        last: what `copy` gave, without samples before the first call.
+    """
+
+    def __init__(self, stage: Stage, batches: BatchMaker, state: State | None) -> None:
+        self._stage, self._batches = stage, batches
+        self._cursor: Cursor | None = stage.open(0, state)
+        self.last = Made(None, self._cursor.state(), self._cursor.progress())
+
+    def copy(self) -> Made:
+        """The next one; after an error the same again."""
+        if self._cursor is None:  # the last call failed, perhaps amid a batch
+            self._cursor = self._stage.open(0, self.last.state)
+        cursor, self._cursor = self._cursor, None
+        parts = next_parts(cursor)
+        copied = None if parts is None else self._batches.copy(parts)
+        self.last = Made(copied, cursor.state(), cursor.progress())
+        self._cursor = cursor
+        return self.last
+
+    def close(self) -> None:
+        """Close files."""
+        if self._cursor is not None:
+            self._cursor.close()
 
 
 @dataclass(frozen=True, slots=True)

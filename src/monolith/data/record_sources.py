@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from monolith.data.batch import Batch
+from monolith.data.batch_maker import BatchMaker
 from monolith.data.columns import Columns
-from monolith.data.convert import BadSamples, Origin, to_batch, to_block
+from monolith.data.convert import BadSamples, Origin, to_block
 from monolith.data.file_queue import QueueReader
 from monolith.data.files import Paths
 from monolith.data.pipeline import Pipeline
@@ -119,6 +120,7 @@ class RecordParser:
 
     def __init__(self, kind: str, columns: Columns, *, keep_fid_v1: bool = False) -> None:
         self._columns, self._wanted = columns, RecordColumns(columns)
+        self._batches = BatchMaker(columns)
         RecordFormat(kind)  # checks the kind
         self._decoder = self._wanted.decoder(
             kind, 0, max_bytes=0, keeps_fid_v1=keep_fid_v1, skips=False
@@ -140,4 +142,4 @@ class RecordParser:
             )
         origin = Origin("records", 0)
         rows = to_block(self._wanted.rows(block), self._columns, origin, BadSamples())
-        return to_batch(rows, self._columns)
+        return self._batches.make(rows)

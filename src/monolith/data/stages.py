@@ -10,7 +10,29 @@ import pyarrow as pa
 from monolith.data.cursor import Cursor, Over, Stage, State, source_state
 from monolith.data.order import permutation
 
-__all__ = ["Blocks", "Filter", "Map", "ShardSamples", "Shuffle", "Take", "concat"]
+__all__ = [
+    "Blocks",
+    "Filter",
+    "Map",
+    "Part",
+    "ShardSamples",
+    "Shuffle",
+    "Take",
+    "concat",
+    "next_parts",
+]
+
+
+Part = tuple[pa.RecordBatch, int, int]
+"""A block, the first of its samples that is meant, and how many."""
+
+
+def next_parts(cursor: Cursor) -> list[Part] | None:
+    """The next block in parts, which nobody has put together if it can be had so."""
+    if isinstance(cursor, _BlocksCursor):
+        return cursor.next_parts()
+    block = cursor.next()
+    return None if block is None else [(block, 0, block.num_rows)]
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,10 @@ class _BlocksCursor(Over):
         self._is_over = False
 
     def next(self) -> pa.RecordBatch | None:
+        parts = self.next_parts()
+        return None if parts is None else concat([block.slice(*rows) for block, *rows in parts])
+
+    def next_parts(self) -> list[Part] | None:
         while self._count < self._stage.size and not self._is_over:
             before, done = self._source.state(), self._source.progress()[0]
             block = self._source.next()
@@ -54,19 +80,20 @@ class _BlocksCursor(Over):
             return None
         return self._take(min(self._count, self._stage.size))
 
-    def _take(self, size: int) -> pa.RecordBatch:
+    def _take(self, size: int) -> list[Part]:
         self._count -= size
         parts = []
         while size > 0:
             block = self._waiting[0][0]
-            part = block.slice(self._skip, size)
-            parts.append(part)
-            size -= part.num_rows
-            self._skip += part.num_rows
+            count = min(size, block.num_rows - self._skip)
+            if count > 0:
+                parts.append((block, self._skip, count))
+            size -= count
+            self._skip += count
             if self._skip >= block.num_rows:
                 self._skip -= block.num_rows
                 del self._waiting[0]
-        return concat(parts)
+        return parts
 
     def state(self) -> State:
         before = self._waiting[0][1] if self._waiting else self._source.state()

@@ -21,7 +21,8 @@ from monolith.embedding.native_core import OpenCore, empty
 from monolith.embedding.plain_features import PlainFeatures, PlainSum
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import FailedPreconditionError
-from monolith.ops import Ragged
+from monolith.ops import Ragged, RaggedColumns
+from monolith.ops.ragged_columns import ColumnNames
 
 if TYPE_CHECKING:
     import monolith._native as _native
@@ -31,14 +32,15 @@ __all__ = ["FeatureBatch", "FeatureItem", "FeatureSum", "FeatureTables"]
 _ID_TYPES = frozenset((torch.int64, torch.int32))
 _dtype_of = operator.attrgetter("dtype")
 _VERB = "apply_bag_gradients"
+_MOST_COLUMNS = 2  # for each feature: of more, it is cheaper to copy those that are used
 
 
 class FeatureBatch(NamedTuple):
     """The ids of one lookup, in memory of their own.
 
     Attributes:
-        keys: int64 (num_keys,), of the features in the core, table by table.
-        splits: int64 (features, batch + 1), of the same.
+        keys: int64 (num_keys,), of the features in the core, table by table; or all of the batch.
+        splits: int64 (features, batch + 1), of the same; (batch + 1,) if all have the same.
         core: what the core made of both, and borrows; None: it has no features.
         bags: of the other features.
         num_keys: of all features, those beyond a limit left out.
@@ -77,6 +79,29 @@ class FeatureSum(NamedTuple):
     plain: PlainSum
 
 
+class _Plan(NamedTuple):
+    """Which columns of a batch the features in the core are.
+
+    Attributes:
+        names: of the batch that it was made for.
+        num_columns: of the batch, others included.
+        columns: int32 (features,); None: they are the columns themselves, or no plan is made.
+    """
+
+    names: ColumnNames | None
+    num_columns: int
+    columns: torch.Tensor | None
+
+    @classmethod
+    def make(cls, features: Sequence[str], ids: RaggedColumns) -> "_Plan":
+        """For features of a batch, unless one is missing or most columns are others."""
+        places, num_columns = ids.names.places, len(ids.row_splits)
+        if num_columns > _MOST_COLUMNS * len(features) or not places.keys() >= set(features):
+            return cls(ids.names, num_columns, None)
+        found = [places[name] for name in features]
+        return cls(ids.names, num_columns, torch.tensor(found, dtype=torch.int32, device="cpu"))
+
+
 class FeatureTables:
     """Tables, and the features that are read from them.
 
@@ -100,7 +125,8 @@ class FeatureTables:
         by_table = sorted(self.features, key=lambda feature: numbers[feature.table])
         fused = [f for f in by_table if cores[numbers[f.table]] is not None]
         plain = [f for f in by_table if cores[numbers[f.table]] is None]
-        names = [feature.name for feature in fused]
+        self._names = names = [feature.name for feature in fused]
+        self._own_plan = self._last_plan = _Plan(None, len(names), None)
         # In one call. The first one twice, for a single name would give no tuple.
         pick: Any = operator.itemgetter(*names[:1], *names) if names else tuple
         self._pick: Callable[[Mapping[str, Ragged]], tuple[Ragged, ...]] = pick
@@ -160,21 +186,40 @@ class FeatureTables:
                 out = empty(ids[self.features[0].name].num_rows, self.width)
                 keys = splits = empty(0, dtype=torch.int64)
             else:
-                keys, splits = self._joined(ids)
-                num_keys, batch = keys.numel(), splits.shape[1] - 1
+                keys, splits, plan = self._copied(ids)
+                num_keys, batch = keys.numel(), splits.shape[-1] - 1
                 out = empty(batch, self.width)
-                core = tables.lookup(
+                given = (
                     keys.data_ptr(),
                     num_keys,
                     splits.data_ptr(),
+                    0 if splits.dim() == 1 else batch + 1,
+                    plan.num_columns,
+                    0 if plan.columns is None else plan.columns.data_ptr(),
                     batch,
-                    out.data_ptr(),
-                    initial,
-                    default_threads(num_keys),
                 )
+                core = tables.lookup(given, out.data_ptr(), initial, default_threads(num_keys))
         bags = self._plain.lookup(ids, out, initial)
         num_keys = sum([one.num_keys for one in bags]) + (0 if core is None else core.num_keys)
         return out, FeatureBatch(keys, splits, core, bags, num_keys)
+
+    def _copied(self, ids: Mapping[str, Ragged]) -> "tuple[torch.Tensor, torch.Tensor, _Plan]":
+        """Copies of ids and row splits, and where the features in the core are in them."""
+        if isinstance(ids, RaggedColumns) and ids.ids.is_cpu:
+            plan = self._plan_of(ids)
+            if plan.columns is not None:
+                check_num_keys(self.tables[0].config, "lookup_bags", ids.ids.numel())
+                splits = ids.row_splits
+                splits = splits[0] if splits.stride(0) == 0 else splits
+                return ids.ids.clone(), splits.clone(memory_format=torch.contiguous_format), plan
+        return *self._joined(ids), self._own_plan
+
+    def _plan_of(self, ids: RaggedColumns) -> "_Plan":
+        """Where the features are; without columns if they are to be joined. Of a source once."""
+        plan = self._last_plan
+        if plan.names is not ids.names or plan.num_columns != len(ids.row_splits):
+            plan = self._last_plan = _Plan.make(self._names, ids)
+        return plan
 
     def _joined(self, ids: Mapping[str, Ragged]) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the ids and row splits of the features in the core, checked.

@@ -31,6 +31,7 @@ from monolith.ops.nested_tensors import NestedTensors
 from monolith.ops.offset_fill import fill_with_offset_map, fill_with_offset_map_gradient
 from monolith.ops.packing import pack_tensors, unpack_tensors
 from monolith.ops.ragged import Ragged
+from monolith.ops.ragged_columns import RaggedColumns
 from monolith.ops.reshape import StaticReshapeNBuilder, static_reshape
 from monolith.ops.rowids import fused_value_rowids
 from monolith.ops.segment import (
@@ -77,6 +78,7 @@ __all__ = [
     "ParserContext",
     "PoolingType",
     "Ragged",
+    "RaggedColumns",
     "SHARED",
     "ShardedFids",
     "ShardingSparseFidsOpParams",

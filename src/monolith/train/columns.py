@@ -1,12 +1,12 @@
 """Gives the columns of a batch the parts that a task names: labels and dense columns."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from monolith.data import Batch
-from monolith.ops import Ragged
+from monolith.ops import Ragged, RaggedColumns
 
 __all__ = ["TaskColumns"]
 
@@ -46,10 +46,16 @@ class TaskColumns:
         moved = {*found, *dense}
         return replace(
             batch,
-            features={name: ids for name, ids in batch.features.items() if name not in moved},
+            features=_without(batch.features, moved),
             dense={**{k: v for k, v in batch.dense.items() if k not in moved}, **dense},
             labels={**{k: v for k, v in batch.labels.items() if k not in moved}, **found},
         )
+
+
+def _without(features: Mapping[str, Ragged], names: Collection[str]) -> Mapping[str, Ragged]:
+    if isinstance(features, RaggedColumns):
+        return features.without(names)
+    return {name: ids for name, ids in features.items() if name not in names}
 
 
 def _has(batch: Batch, name: str) -> bool:

@@ -1,0 +1,227 @@
+"""The ids of many features in two tensors."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from monolith.ops.ragged import Ragged
+from monolith.ops.splits import name_of
+
+__all__ = ["ColumnNames", "RaggedColumns"]
+
+_WHERE = "[RaggedColumns]"
+
+
+class ColumnNames:
+    """The names of columns and their places. Batches of one source share it, as do plans over it.
+
+    Args:
+        places: name -> number of the column.
+
+    Attributes:
+        places: as given; do not change it.
+
+    Example:
+        >>> names = ColumnNames({"user": 0, "item": 1})
+        >>> names.without({"user"}).places
+        {'item': 1}
+    """
+
+    __slots__ = ("_without", "places")
+
+    def __init__(self, places: dict[str, int]) -> None:
+        self.places = places
+        self._without: tuple[Collection[str], ColumnNames] | None = None
+
+    def without(self, names: Collection[str]) -> "ColumnNames":
+        """The others, at their places; the same object for the same names, call after call."""
+        remembered = self._without
+        if remembered is None or remembered[0] != names:
+            others = {name: at for name, at in self.places.items() if name not in names}
+            remembered = self._without = (names, ColumnNames(others))
+        return remembered[1]
+
+
+class RaggedColumns(Mapping[str, Ragged]):
+    """The ids of many features, all of them in two tensors: what a pipeline puts in a batch.
+
+        user          [[7], [9]]
+        history       [[3, 1], []]
+
+        ids           7 9 | 3 1      # (num_ids,), feature after feature
+        row_splits    0 1 2          # (num_features, num_rows + 1)
+                      0 2 2
+
+    A `Ragged` of a feature lies on the same memory; it is made on use and remembered. Tables take
+    both tensors as they are, at a cost that does not grow with the number of features. Both are
+    shared, not copied: do not change `row_splits` in place. Reads are safe from any thread. It is a
+    pytree of its two tensors; two of them are equal if they are the same object.
+
+    Args:
+        names: of the features, in order.
+        ids: int64; (num_ids,).
+        row_splits: int64, on the device of `ids`. A row begins with 0, never decreases and ends
+            with the number of ids of its feature; (num_features, num_rows + 1).
+
+    Raises:
+        TypeError: an argument is no tensor, or not of int64.
+        ValueError: a name is there twice, or shapes, devices or contents do not fit.
+
+    Example:
+        >>> splits = torch.tensor([[0, 1, 2], [0, 2, 2]])
+        >>> ids = RaggedColumns(["user", "history"], torch.tensor([7, 9, 3, 1]), splits)
+        >>> ids["history"].to_lists(), ids.num_rows
+        ([[3, 1], []], 2)
+    """
+
+    __slots__ = ("_made", "_starts", "ids", "names", "row_splits")
+    __hash__ = object.__hash__
+
+    names: ColumnNames
+    ids: torch.Tensor
+    row_splits: torch.Tensor
+
+    def __init__(self, names: Iterable[str], ids: torch.Tensor, row_splits: torch.Tensor) -> None:
+        given = list(names)
+        places = {name: number for number, name in enumerate(given)}
+        if len(places) != len(given):
+            raise ValueError(f"{_WHERE} expected different names, got {', '.join(given)}")
+        _check(len(given), ids, row_splits)
+        self._set(ColumnNames(places), ids, row_splits)
+
+    @classmethod
+    def from_ragged(cls, ragged: Mapping[str, Ragged]) -> "RaggedColumns":
+        """Join the ids of features, int64 each; copies.
+
+        Example:
+            >>> ids = {"user": Ragged.from_lists([[7]]), "seen": Ragged.from_lists([[3, 1]])}
+            >>> RaggedColumns.from_ragged(ids).ids
+            tensor([7, 3, 1])
+        """
+        if not ragged:
+            raise ValueError(f"{_WHERE} expected at least one feature, got none")
+        for name, each in ragged.items():
+            num_rows = next(iter(ragged.values())).num_rows
+            if each.num_rows != num_rows:
+                raise ValueError(
+                    f"{_WHERE} expected {num_rows} rows of every feature, got {each.num_rows} "
+                    f"(feature {name!r})"
+                )
+        ids = torch.cat([each.values for each in ragged.values()])
+        return cls(ragged, ids, torch.stack([each.row_splits for each in ragged.values()]))
+
+    def _set(self, names: ColumnNames, ids: Any, row_splits: Any) -> None:
+        self.names, self.ids, self.row_splits = names, ids, row_splits
+        self._starts: list[int] | None = None
+        self._made: dict[str, Ragged] = {}
+
+    @classmethod
+    def _unchecked(cls, names: ColumnNames, ids: Any, row_splits: Any) -> "RaggedColumns":
+        """For tensors known to be right, and for whatever a pytree is mapped to."""
+        columns = object.__new__(cls)
+        columns._set(names, ids, row_splits)
+        return columns
+
+    def __getitem__(self, name: str) -> Ragged:
+        made = self._made.get(name)
+        if made is None:
+            column, starts = self.names.places[name], self._begins()
+            ids = self.ids[starts[column] : starts[column + 1]]
+            made = self._made[name] = Ragged._unchecked(ids, self.row_splits[column])
+        return made
+
+    def _begins(self) -> list[int]:
+        """Where the ids of each column begin; with the end of all."""
+        if self._starts is None:
+            self._starts = [0, *self.row_splits[:, -1].cumsum(0).tolist()]
+        return self._starts
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names.places)
+
+    def __len__(self) -> int:
+        return len(self.names.places)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return f"RaggedColumns({', '.join(self)}; {self.num_rows} rows)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.names.places, self.ids, self.row_splits)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of every feature."""
+        return self.row_splits.shape[1] - 1
+
+    def without(self, names: Collection[str]) -> "RaggedColumns":
+        """The other features, on the same memory."""
+        columns = self._unchecked(self.names.without(names), self.ids, self.row_splits)
+        columns._starts = self._starts
+        return columns
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "RaggedColumns":
+        """The same rows on another device; itself where it already is."""
+        ids = self.ids.to(device, non_blocking=non_blocking)
+        row_splits = self.row_splits.to(device, non_blocking=non_blocking)
+        if ids is self.ids and row_splits is self.row_splits:
+            return self
+        return self._moved(ids, row_splits)
+
+    def pin_memory(self) -> "RaggedColumns":
+        """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
+        return self._moved(self.ids.pin_memory(), self.row_splits.pin_memory())
+
+    def _moved(self, ids: torch.Tensor, row_splits: torch.Tensor) -> "RaggedColumns":
+        moved = self._unchecked(self.names, ids, row_splits)
+        moved._starts = self._begins()  # found here, for there it would wait for the device
+        return moved
+
+
+def _check(num_names: int, ids: torch.Tensor, row_splits: torch.Tensor) -> None:
+    for name, tensor, dims in (("ids", ids, 1), ("row_splits", row_splits, 2)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{_WHERE} expected {name} as a torch.Tensor, got {type(tensor).__name__}"
+            )
+        if tensor.dtype != torch.int64:
+            raise TypeError(f"{_WHERE} expected {name} of int64, got {name_of(tensor.dtype)}")
+        if tensor.dim() != dims:
+            raise ValueError(
+                f"{_WHERE} expected {name} with {dims} dimensions, got shape {tuple(tensor.shape)}"
+            )
+    if row_splits.device != ids.device:
+        raise ValueError(
+            f"{_WHERE} expected row_splits on device {ids.device}, that of ids, got "
+            f"{row_splits.device}"
+        )
+    if row_splits.shape[0] != num_names or row_splits.shape[1] == 0:
+        raise ValueError(
+            f"{_WHERE} expected row_splits of shape ({num_names}, num_rows + 1), got "
+            f"{tuple(row_splits.shape)}"
+        )
+    is_right = (row_splits[:, 0] == 0).all() & (row_splits.diff() >= 0).all()
+    if not bool(is_right):
+        raise ValueError(f"{_WHERE} expected rows of row_splits that ascend from 0, got others")
+    num_ids = int(row_splits[:, -1].sum())
+    if num_ids != ids.shape[0]:
+        raise ValueError(f"{_WHERE} expected row_splits of all {ids.shape[0]} ids, got {num_ids}")
+
+
+def _rebuilt(places: dict[str, int], ids: Any, row_splits: Any) -> RaggedColumns:
+    return RaggedColumns._unchecked(ColumnNames(places), ids, row_splits)
+
+
+pytree.register_pytree_node(
+    RaggedColumns,
+    lambda columns: ([columns.ids, columns.row_splits], tuple(columns.names.places.items())),
+    lambda leaves, places: _rebuilt(dict(places), *leaves),
+    serialized_type_name="monolith.ops.RaggedColumns",
+)
