@@ -206,7 +206,7 @@ def test_the_batch_outlives_the_block():
 
 def test_a_block_is_released_after_success_and_after_an_error():
     before = pa.total_allocated_bytes()
-    block = pa.record_batch({"u": numbers(100_000), "w": numbers(100_000)})
+    block = pa.record_batch({"u": numbers(100_000), "w": pa.array(["a"] * 100_000)})
     BatchMaker(Columns(["u"])).make(block)
     with pytest.raises(ValueError, match="'w'"):
         BatchMaker(Columns(["u"], ["w"])).make(block)
@@ -215,26 +215,59 @@ def test_a_block_is_released_after_success_and_after_an_error():
     assert pa.total_allocated_bytes() == before
 
 
-FIXED = pa.list_(pa.float64(), 1)
 NULLS = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), pa.array([1, None]))
 BACK = pa.ListArray.from_arrays(pa.array([0, 2, 1, 3], pa.int32()), pa.array([1, 2, 3]))
 BAD = [
-    ("ids", pa.array([1], pa.int32()), "of int64, or lists of it, got int32; cast it"),
     ("ids", pa.array(["a"]), "of int64, or lists of it, got string; cast it"),
-    ("ids", pa.array([[1]], pa.large_list(pa.int64())), "got large_list of int64; cast it"),
-    ("ids", pa.array([[1]], pa.list_(pa.int32())), "got list of int32; cast it"),
     ("ids", pa.array([1], pa.duration("s")), "got format 'tDs'; cast it"),
     ("ids", pa.array([1, None, None]), "without missing values, got 2 missing ones"),
     ("ids", pa.array([[1], None]), "without missing values, got 1 missing ones"),
     ("ids", NULLS, "without missing values, got 1 missing ones"),
     ("ids", BACK, "with lists that follow each other in 3 values, got others"),
-    ("dense", pa.array([1.0]), "of float, or lists of a fixed size of it, got double; cast it"),
-    ("dense", pa.array([[1.0]], FIXED), "got format '\\+w:1' of double; cast it"),
+    ("ids", pa.array([[1.0]]), "of int64, or lists of it, got list of double; cast it"),
+    ("dense", pa.array(["a"]), "of float, or lists of a fixed size of it, got string; cast it"),
+    (
+        "dense",
+        pa.array([["a"]], pa.list_(pa.string(), 1)),
+        "got format '\\+w:1' of string; cast it",
+    ),
     ("dense", pa.array([[1.0]], pa.list_(pa.float32())), "got list of float; cast it"),
     ("dense", pa.array([1.0, None], pa.float32()), "without missing values, got 1"),
     ("dense", pa.array([[None]], pa.list_(pa.float32(), 1)), "without missing values, got 1"),
     ("time", pa.array([[1]]), "of int64, got list of int64"),
 ]
+
+
+LARGE = pa.array([2**64 - 2], pa.uint64())  # the same bits, as of a fid
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (pa.array([3], pa.int32()), [[3]]),
+        (LARGE, [[-2]]),
+        (pa.array([[3, 4]], pa.large_list(pa.int64())), [[3, 4]]),
+        (pa.array([[3], []], pa.list_(pa.uint8())), [[3], []]),
+    ],
+)
+def test_ids_of_another_type_are_cast(array, expected):
+    batch = BatchMaker(Columns(["x"])).make(pa.record_batch({"x": array}))
+    assert batch.features["x"].values.dtype == torch.int64
+    assert batch.features["x"].to_lists() == expected
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (pa.array([0.5]), [0.5]),
+        (pa.array([True, False]), [1.0, 0.0]),
+        (pa.array([7], pa.int8()), [7.0]),
+        (pa.array([[0.5, 1.5]], pa.list_(pa.float64(), 2)), [[0.5, 1.5]]),
+    ],
+)
+def test_numbers_of_another_type_are_cast(array, expected):
+    dense = BatchMaker(Columns([], ["x"])).make(pa.record_batch({"x": array})).dense["x"]
+    assert (dense.dtype, dense.tolist()) == (torch.float32, expected)
 
 
 @pytest.mark.parametrize(("part", "array", "text"), BAD)

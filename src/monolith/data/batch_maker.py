@@ -58,7 +58,7 @@ class BatchMaker:
         """Begin to copy the samples of a batch.
 
         Raises:
-            ValueError: a function given to `map` has lost a column, or changed its type.
+            ValueError: a function given to `map` has lost a column, or made no numbers of it.
         """
         # Those of the last batch are kept: many batches are made of one block.
         self._opened = {
@@ -70,10 +70,28 @@ class BatchMaker:
         return copied
 
     def _open(self, block: pa.RecordBatch) -> "_native.ArrowBlock":
-        opened: _native.ArrowBlock = self._native.ArrowBlock(
-            self._names, *block.__arrow_c_array__()
-        )
+        opened: _native.ArrowBlock
+        try:
+            opened = self._native.ArrowBlock(self._names, *block.__arrow_c_array__())
+        except ValueError:  # of a function that has made numbers of another type, perhaps
+            cast = self._cast(block)
+            if cast.schema == block.schema:
+                raise
+            opened = self._native.ArrowBlock(self._names, *cast.__arrow_c_array__())
         return opened
+
+    def _cast(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        """The block with ids as int64 and other numbers as float32."""
+        kinds = dict.fromkeys(self._floats, pa.float32()) | dict.fromkeys(
+            self._ids.places, pa.int64()
+        )
+        fields = [
+            field.with_type(_cast_type(field.type, kinds[field.name]))
+            if field.name in kinds
+            else field
+            for field in block.schema
+        ]
+        return block.cast(pa.schema(fields), safe=False)
 
     def batch(self, copied: "_native.BlockCopy") -> Batch:
         """The batch on the memory of a copy; waits for it."""
@@ -105,3 +123,16 @@ class BatchMaker:
     def make(self, block: pa.RecordBatch) -> Batch:
         """The batch of a block."""
         return self.batch(self.copy([(block, 0, block.num_rows)]))
+
+
+def _cast_type(given: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    """The type with this kind of numbers; the same if it has others than numbers."""
+    if pa.types.is_fixed_size_list(given) and kind == pa.float32():
+        return pa.list_(_cast_type(given.value_type, kind), given.list_size)
+    if (pa.types.is_list(given) or pa.types.is_large_list(given)) and kind == pa.int64():
+        return pa.list_(_cast_type(given.value_type, kind))
+    is_whole = pa.types.is_integer(given)
+    if kind == pa.float32():
+        is_number = is_whole or pa.types.is_floating(given) or pa.types.is_boolean(given)
+        return kind if is_number else given
+    return kind if is_whole else given
