@@ -196,16 +196,6 @@ def test_one_name_twice_is_refused_and_one_object_under_two_names_is_not(tmp_pat
     }
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_a_tensor_in_a_state_has_not_the_name_of_one_on_another_device(tmp_path, sharded):
-    items = [Counter("op", k1=30.0), NamedTensor("op/k1", torch.tensor(1.0), "ps:0")]
-    saver = PartialRecoverySaver(items, sharded=sharded)
-    text = r"expected each name once, got 'op/k1' twice; one of them is in the state of an object"
-    with pytest.raises(ValueError, match=text):
-        saver.save(RUN, tmp_path / "c")
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.req("TS-SAVE-T15")
 @pytest.mark.parametrize(
     ("var_list", "text"),
