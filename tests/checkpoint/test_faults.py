@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 from monolith.checkpoint import files as files_module
-from monolith.checkpoint import open_checkpoint, remove_checkpoint
+from monolith.checkpoint import open_checkpoint, remove_checkpoint, save_checkpoint, take_cut
+from monolith.checkpoint.storage import write_file
 from monolith.embedding.disk import folder as folder_module
 from monolith.errors import OpError
 from tests.checkpoint.cases import filled, listing, saved
@@ -17,6 +18,24 @@ from tests.embedding.disk.test_faults import FullDisk, file_size_limit
 
 def is_complete(prefix):
     return open_checkpoint(prefix).verify() > 0
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Paths that are synced, and pairs of an old and a new name, in the order of the calls."""
+    found, sync, replace = [], os.fsync, os.replace
+
+    def note_sync(number):
+        sync(number)
+        found.append(os.readlink(f"/proc/self/fd/{number}"))
+
+    def note_replace(old, new):
+        found.append((old, new))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    return found
 
 
 @pytest.mark.parametrize("limit", [0, 100, 1000])
@@ -67,6 +86,53 @@ def test_an_older_checkpoint_of_the_prefix_stays_while_new_files_are_written(
         saved(prefix, tables=filled(num_rows=500))
     assert listing(tmp_path) == before
     assert_same_table(open_checkpoint(prefix).load_tables()["user"], filled())
+
+
+def test_files_are_synced_before_they_get_their_names_and_folders_before_the_manifest(
+    tmp_path, calls
+):
+    saved(tmp_path / "c-1")
+    steps = [(i, *call) for i, call in enumerate(calls) if isinstance(call, tuple)]
+    last, _, manifest = steps[-1]
+    assert manifest == f"{tmp_path}/c-1.manifest.json"
+    assert len(steps) == len([name for name in listing(tmp_path) if name.startswith("c-1.")])
+    assert all(old in calls[: steps[0][0]] for _, old, _ in steps)
+    assert all(os.path.dirname(new) in calls[i:last] for i, _, new in steps[:-1])
+    assert calls[-1] == str(tmp_path)
+
+
+def test_the_name_of_the_folder_of_tables_is_synced_before_the_manifest(tmp_path, calls):
+    with take_cut(tables=filled()) as cut:
+        save_checkpoint(tmp_path / "c-1", cut)
+    steps = [i for i, call in enumerate(calls) if isinstance(call, tuple)]
+    assert str(tmp_path) in calls[steps[-2] : steps[-1]]
+
+
+def test_the_names_of_new_folders_are_synced_before_a_file(tmp_path, calls):
+    saved(tmp_path / "a" / "b" / "c-1")
+    first = next(i for i, call in enumerate(calls) if "/c-1." in str(call))
+    assert {str(tmp_path), f"{tmp_path}/a"} <= set(calls[:first])
+
+
+def test_a_small_file_is_synced_before_it_gets_its_name_and_its_folder_before_and_after(
+    tmp_path, calls
+):
+    path = f"{tmp_path}/checkpoint"
+    write_file(path, b"text")
+    assert calls == [f"{path}.new", str(tmp_path), (f"{path}.new", path), str(tmp_path)]
+
+
+def test_an_older_manifest_is_gone_before_a_file_takes_the_place_of_another(tmp_path, monkeypatch):
+    prefix, replace, found = saved(tmp_path / "c-1"), os.replace, []
+
+    def note(old, new):
+        found.append(os.path.exists(f"{prefix}.manifest.json"))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", note)
+    saved(prefix)
+    assert len(found) > 2
+    assert not any(found)
 
 
 def test_a_directory_that_nobody_can_write():

@@ -182,6 +182,21 @@ def once(call):
     return first
 
 
+def test_a_request_waits_for_its_own_hook(tmp_path):
+    asked, other = make(tmp_path / "a"), make(tmp_path / "b")
+    run = Run(global_step=1)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    thread = threading.Thread(target=asked.trigger_save, args=(run,))
+    thread.start()
+    while thread.is_alive() and not asked._requests:
+        thread.join(0.001)
+    other.serve_requests(run)
+    asked.serve_requests(run)
+    thread.join()
+    assert (steps_of(tmp_path / "a"), steps_of(tmp_path / "b")) == ([1], [])
+
+
 def test_a_trigger_without_a_boundary_ends_with_its_limit(tmp_path):
     hook = make(tmp_path, trigger_seconds=0)
     with pytest.raises(

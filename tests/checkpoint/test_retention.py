@@ -67,6 +67,13 @@ def test_the_exempt_set_on_disk_counts_at_the_next_save(tmp_path):
     assert on_disk(tmp_path) == [3, 4]
 
 
+def test_the_exempt_set_on_disk_counts_in_place_of_the_one_that_is_given(tmp_path):
+    saver = make(max_to_keep=1, model_dir=tmp_path, exempt_checkpoint_paths={"ckpt-1"})
+    write_monolith_checkpoint_state(tmp_path, MonolithCheckpointState(["ckpt-2"]))
+    assert saver.exempt_checkpoint_paths == {"ckpt-2"}
+    assert saved_steps(saver, tmp_path, 1, 2, 3) == {2, 3}
+
+
 def test_nothing_is_deleted_while_the_exempt_set_cannot_be_read(tmp_path, caplog):
     write_monolith_checkpoint_state(tmp_path, MonolithCheckpointState(["ckpt-1"]))
     saver = make(max_to_keep=1, model_dir=tmp_path)
@@ -140,6 +147,15 @@ def test_one_is_kept_every_n_hours(tmp_path):
         saver.save(RUN, tmp_path / name)
     found = [checkpoint_exists(f"{tmp_path}/s{i}") for i in (1, 2, 3, 4)]
     assert found == [True, False, True, True]
+
+
+def test_the_time_until_the_next_that_is_kept_counts_from_the_last_such_time(tmp_path):
+    clock = Clock()
+    saver = make(max_to_keep=1, keep_checkpoint_every_n_hours=1, clock=clock)
+    for hours in (1.5, 2.5, 2.75, 4):
+        clock.now = 1000.0 + 3600 * hours
+        saver.save(RUN, tmp_path / "s", global_step=int(hours * 100))
+    assert on_disk(tmp_path) == [150, 250, 400]
 
 
 def test_times_of_checkpoints_may_be_set_as_a_list(tmp_path):

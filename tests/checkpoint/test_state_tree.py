@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from monolith.checkpoint import (
+    NamedTensor,
     PartialRecoverySaver,
     flatten_state,
     open_checkpoint,
@@ -53,10 +54,12 @@ def test_tensors_whose_places_read_alike_have_names_of_their_own():
     assert (back["a"]["b"], back["a/b"], len(back[0]), len(back["0"])) == (1.0, 0.0, 2, 3)
 
 
+@pytest.mark.parametrize("device", ["cpu", "ps:0"])
 @pytest.mark.parametrize("sharded", [False, True])
-def test_a_state_with_the_name_of_a_tensor_is_refused(tmp_path, sharded):
+def test_a_state_with_the_name_of_a_tensor_is_refused(tmp_path, sharded, device):
     sgd = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(0.1))
-    var_list = {"sgd": sgd, "sgd/param_groups/0/lr": torch.zeros(1)}
+    tensor = NamedTensor("sgd/param_groups/0/lr", torch.zeros(1), device)
+    var_list = {"sgd": sgd, tensor.name: tensor}
     saver = PartialRecoverySaver(var_list, sharded=sharded)
     with pytest.raises(ValueError, match=r"got 'sgd/param_groups/0/lr' twice; one of them is in"):
         saver.save(Run(), tmp_path / "c")

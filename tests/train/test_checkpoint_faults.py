@@ -1,11 +1,14 @@
 """Disks that are full, gone or somebody else's while a trainer saves."""
 
+import errno
+import fcntl
 import os
 import shutil
 
 import pytest
 
 from monolith.checkpoint import open_checkpoint
+from monolith.checkpoint.files import only_run
 from monolith.embedding.disk import folder as folder_module
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings
@@ -62,6 +65,26 @@ def test_a_folder_that_vanishes_does_not_end_the_run_if_asked(tmp_path, is_file)
     with Trainer(Counting(6), settings) as trainer:
         assert trainer.fit(hooks=[Fill(vanish, 4)]).num_steps == 6
     assert folder.is_file() if is_file else names(folder) == ["4", "6"]
+
+
+def test_the_lock_of_a_folder_names_the_last_run_only(tmp_path):
+    for _ in range(2):
+        with only_run(str(tmp_path)):
+            assert (tmp_path / ".run.lock").read_text() == str(os.getpid())
+
+
+def test_a_run_saves_where_the_disk_has_no_locks(tmp_path, monkeypatch):
+    def fail(file, kind):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    settings = TrainSettings(checkpoint_dir=str(tmp_path))
+    with (
+        Trainer(Counting(2), settings) as trainer,
+        pytest.warns(RuntimeWarning, match="nothing keeps a second save out"),
+    ):
+        trainer.fit()
+    assert names(tmp_path) == ["2"]
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
