@@ -107,6 +107,20 @@ def test_a_run_that_had_read_all_data_has_nothing_left_to_do(tmp_path):
         assert trainer.fit().num_steps == 10  # the next one is a run of its own
 
 
+def test_a_run_without_a_step_has_nothing_to_report(tmp_path):
+    class Refusing(ReportHook):
+        def report(self, figures):
+            raise AssertionError(figures)
+
+    with Trainer(Numbers()) as trainer:
+        trainer.fit()
+        trainer.save(tmp_path)
+    with Trainer(Numbers()) as trainer:
+        trainer.restore(tmp_path)
+        figures = trainer.fit(hooks=[Refusing()]).figures
+    assert (figures.step, figures.num_samples) == (10, 0)
+
+
 def test_batches_that_were_read_ahead_of_a_stop_are_behind_the_position(tmp_path):
     with Trainer(Numbers(), TrainSettings(prefetch=3)) as trainer:
         batches = iter(trainer.task.source("train"))

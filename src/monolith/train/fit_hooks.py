@@ -77,14 +77,24 @@ class FiguresHook(Hook):
             self._report(step)
 
     def end(self, run: Run) -> None:
-        """Report the rest."""
-        if self._meter.num_samples or self.last is None:
-            self._report(run.global_step or 0)
+        """Report the rest; a run without a step has figures, but nothing to report."""
+        step = run.global_step or 0
+        if self._meter.num_samples:
+            self._report(step)
+        elif self.last is None:
+            self.last = self._figures(step)
 
     def _report(self, step: int) -> None:
+        self.last = self._figures(step)
+        self._num_reported += self._meter.num_samples
+        for listener in self._listeners:
+            listener.report(self.last)
+        self._meter.reset()
+
+    def _figures(self, step: int) -> Figures:
         meter, bound = self._meter, self._trainer.settings.staleness_bound
         rows, refused, evicted = table_counts(self._trainer.features)
-        self.last = Figures(
+        return Figures(
             step=step,
             num_samples=meter.num_samples,
             loss=meter.loss,
@@ -99,10 +109,6 @@ class FiguresHook(Hook):
             prefetch=self._reader.capacity,
             share=self._share(),
         )
-        self._num_reported += meter.num_samples
-        for listener in self._listeners:
-            listener.report(self.last)
-        meter.reset()
 
 
 class EvalHook(Hook):
