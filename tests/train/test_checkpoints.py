@@ -265,6 +265,13 @@ def test_an_early_stop_goes_on_counting(tmp_path, value):
             assert trainer.fit(hooks=hooks).num_steps == num_steps
 
 
+def assert_refused_before_the_run(task, directory, text):
+    with Trainer(task, TrainSettings(checkpoint_dir=str(directory))) as trainer:
+        with pytest.raises(TypeError, match=text):
+            trainer.fit()
+        assert trainer.run.global_step == 0
+
+
 def test_a_state_that_cannot_be_saved_is_told_before_the_run(tmp_path):
     class Odd(Clicks):
         def schedule(self, optimizer):
@@ -272,10 +279,7 @@ def test_a_state_that_cannot_be_saved_is_told_before_the_run(tmp_path):
             schedule.odd = object()
             return schedule
 
-    with Trainer(Odd(), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
-        with pytest.raises(TypeError, match=r"got object \(scheduler/odd\)"):
-            trainer.fit()
-        assert trainer.run.global_step == 0
+    assert_refused_before_the_run(Odd(), tmp_path, r"got object \(scheduler/odd\)")
 
 
 def test_a_tensor_that_cannot_be_saved_is_told_before_the_run(tmp_path):
@@ -285,10 +289,8 @@ def test_a_tensor_that_cannot_be_saved_is_told_before_the_run(tmp_path):
             model.register_buffer("phase", torch.zeros(1, dtype=torch.complex64))
             return model
 
-    with Trainer(Complex(), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
-        with pytest.raises(TypeError, match=r"got torch.complex64 and torch.strided as 'model.ph"):
-            trainer.fit()
-        assert trainer.run.global_step == 0
+    text = "got torch.complex64 and torch.strided as 'model.ph"
+    assert_refused_before_the_run(Complex(), tmp_path, text)
 
 
 def test_a_directory_without_checkpoints_is_refused(tmp_path):
