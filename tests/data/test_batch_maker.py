@@ -2,13 +2,14 @@
 
 import gc
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
-from monolith.data import Columns, DenseColumn, arrow_table
+from monolith.data import Columns, DenseColumn, arrow_table, batch_maker
 from monolith.data.batch_maker import BatchMaker
 from monolith.ops import Ragged
 from monolith.ops.native import load_native
@@ -176,6 +177,22 @@ def test_a_block_is_opened_once_for_many_batches(monkeypatch):
 
 def tasks():
     return set(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_with_prefetch_a_thread_of_the_core_copies(monkeypatch, depth):
+    native, copiers = load_native(), []
+
+    def copy(rows, ahead):
+        copiers.append(type(ahead))
+        return native.BlockCopy(rows, ahead)
+
+    core = SimpleNamespace(**{**vars(native), "BlockCopy": copy})
+    monkeypatch.setattr(batch_maker, "load_native", lambda: core)
+    source = arrow_table(pa.table({"user": [1, 2, 3]})).batch(1)
+    batches = list(source.prefetch(depth) if depth else source)
+    assert [batch.features["user"].values.tolist() for batch in batches] == [[1], [2], [3]]
+    assert copiers == [native.CopyAhead if depth else type(None)] * 3
 
 
 def test_the_thread_of_the_core_ends_with_the_maker():
