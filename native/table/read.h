@@ -58,6 +58,18 @@ inline void match(const Index& index, int64_t key, Pending& p) noexcept {
   }
 }
 
+// Finds the key in the line after the one that it overflowed. False: look for it from its home.
+[[gnu::always_inline]] inline bool match_next_line(const Index& index, int64_t key,
+                                                   Pending& p) noexcept {
+  const BinRef ref = index.bin_of(key_hash(key));
+  const auto offset =
+      reinterpret_cast<uintptr_t>(p.line) - reinterpret_cast<uintptr_t>(ref.lines());
+  // It is the last line, or the bin was rebuilt.
+  if (offset / sizeof(Line) + 1 >= ref.num_lines()) return false;
+  ++p.line;
+  return match_line(key, p) && p.number < kLate;
+}
+
 inline bool is_unchanged(const Pending& p) noexcept {
   fence_acquire();
   return p.line->version.load(std::memory_order_relaxed) == p.version;
@@ -112,7 +124,7 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     Pending& p = window[i % kWindow];
     if (p.number != kLate) [[likely]]
       return;
-    match(index_, keys[i], p);
+    if (!match_next_line(index_, keys[i], p)) match(index_, keys[i], p);
     fetch_row(p);
   };
   const auto use_row = [&](size_t i) {
