@@ -234,11 +234,15 @@ def trimmed_bytes() -> int:
 
 
 def touch_and_free(num_bytes: int) -> None:
-    """Make the machine back `num_bytes` with real memory: a first touch is slow and not ours."""
+    """Make the machine back `num_bytes` with real memory: a first touch is slow and not ours.
+
+    Private memory on huge pages, as tables have it: small pages, once freed, are not what the
+    system gives to huge ones.
+    """
     size = min(num_bytes, int(available_bytes() * 0.9)) // _PAGE_BYTES * _PAGE_BYTES
     if size <= 0:
         return
-    with mmap.mmap(-1, size) as area:
+    with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
         area.madvise(mmap.MADV_HUGEPAGE)
         for start in range(0, size, _PAGE_BYTES):
             area[start] = 1
