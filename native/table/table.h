@@ -204,6 +204,7 @@ class Table {
   bool drop_cursor(const std::string& cursor);
   std::vector<std::string> cursors() { return log_.cursors(); }
   size_t log_bytes() noexcept { return log_.bytes(); }
+  size_t spare_log_bytes() noexcept { return log_.spare_bytes(); }
 
   // Null unless the table records.
   Recorder* recorder() noexcept { return recorder_.get(); }

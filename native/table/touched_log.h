@@ -65,6 +65,8 @@ class TouchedLog {
     // The room was made for it. Without a branch on is_touched, which nobody could foretell.
     void note(int64_t key, bool is_touched = true) noexcept {
       if (next_ == end_) begin_block();
+      // Rows are written between two notes: the processor does not see that notes are in sequence.
+      __builtin_prefetch(next_ + kAhead, 1);
       *next_ = key;
       next_ += is_touched;
     }
@@ -73,6 +75,7 @@ class TouchedLog {
 
    private:
     friend class TouchedLog;
+    static constexpr size_t kAhead = 64;
     void begin_block() noexcept;
     void end_block() noexcept;
 
@@ -129,9 +132,9 @@ class TouchedLog {
   std::mutex reading_;
   std::mutex mutex_;
   Chain blocks_, spare_;
-  size_t least_spare_ = 0;  // since the last read
-  uint64_t first_ = 0;  // number of the first note in blocks_
-  uint64_t next_ = 0;   // of the next one
+  size_t least_spare_ = 0;                   // since the last read
+  uint64_t first_ = 0;                       // number of the first note in blocks_
+  uint64_t next_ = 0;                        // of the next one
   std::map<std::string, uint64_t> cursors_;  // next note to read, or kBehind
 };
 
