@@ -141,6 +141,7 @@ Numbers memory_report(Table& table) {
   result["candidate_bytes"] = table.candidate_bytes();
   result["cut_bytes"] = table.cut_bytes();
   result["log_bytes"] = table.log_bytes();
+  result["spare_log_bytes"] = table.spare_log_bytes();
   result["total_bytes"] =
       table.row_bytes() + table.index_bytes() + table.candidate_bytes() + sizeof(Table);
   return result;

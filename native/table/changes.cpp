@@ -53,7 +53,7 @@ size_t Table::cut_bytes() {
 
 // Under the lock of the key's bin, before its row changes: open cuts get a copy, and the log a
 // note.
-void Table::keep_row(int64_t key, uint32_t number, KeyBuffer* notes) {
+void Table::keep_row(int64_t key, uint32_t number, TouchedLog::Notes* notes) {
   Meta* meta = arena_.meta(number);
   uint32_t marks;
   racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
@@ -62,7 +62,7 @@ void Table::keep_row(int64_t key, uint32_t number, KeyBuffer* notes) {
   for (const auto& cut : cuts_.open()) {
     if (seen < cut->generation()) cut->keep(key, key_hash(key), meta->time, arena_.row(number));
   }
-  if (notes != nullptr) notes->push(key);
+  if (notes != nullptr && notes->is_on()) notes->note(key);
   __atomic_fetch_xor(&meta->marks, (marks ^ Meta::noted(marks, cuts_.generation())),
                      __ATOMIC_RELEASE);
 }

@@ -32,8 +32,8 @@ Table::Evicted Table::evict_slice(uint64_t first, uint32_t reference) {
 Table::Evicted Table::evict_bins(uint64_t first, uint32_t reference) {
   Evicted result{0, first};
   Epochs::Guard guard(epochs_);
-  TouchedLog::Segments notes;
-  if (log_.is_on()) notes.emplace_back();
+  TouchedLog::Room room(log_, 0, 0);
+  TouchedLog::Notes notes(room);
   for (int i = 0; i < kBinsPerSlice; ++i) {
     uint64_t last;
     result.count += evict_bin(result.next, reference, notes, last);
@@ -42,7 +42,6 @@ Table::Evicted Table::evict_bins(uint64_t first, uint32_t reference) {
     guard.refresh();
   }
   counters_.evicted += result.count;
-  log_.append(notes);
   return result;
 }
 
@@ -57,7 +56,7 @@ bool Table::is_expired(int64_t key, uint32_t number, uint32_t reference) const n
 // only where there are some: a thread that loses its core in between holds up nobody. A row that
 // comes or goes meanwhile may be taken for one or the other, as if the sweep had been there earlier
 // or later.
-uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
+uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Notes& notes,
                           uint64_t& last) noexcept {
   uint32_t num_evicted = 0;
   Bin* bin = index_.bin_of(hash).bin();
@@ -100,7 +99,7 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segment
 
 // Of the locked bin, which it unlocks.
 uint32_t Table::evict_lines(Bin& bin, uint32_t first, uint32_t end, uint32_t reference,
-                            TouchedLog::Segments& notes) noexcept {
+                            TouchedLog::Notes& notes) noexcept {
   uint32_t numbers[kLinesHeld * Line::kSlots];
   uint32_t num_evicted = 0, num_rows = 0;
   for (Line* line = bin.lines() + first; line != bin.lines() + end; ++line) {
@@ -119,9 +118,9 @@ uint32_t Table::evict_lines(Bin& bin, uint32_t first, uint32_t end, uint32_t ref
 
 // Under the lock of its bin, before the row goes: cuts and log get it. False: there is no memory
 // for that, and the row stays.
-bool Table::keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept {
+bool Table::keep_victim(int64_t key, uint32_t number, TouchedLog::Notes& notes) noexcept {
   try {
-    if (!notes.empty()) notes.front().extra.push_back(key);
+    if (notes.is_on()) notes.note_extra(key);
     if (cuts_.newest() != 0) keep_row(key, number, nullptr);
   } catch (const std::bad_alloc&) {
     return false;
@@ -133,7 +132,7 @@ bool Table::keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& note
 // Removes one row of the locked bin: of the first 16 that may go, from a place drawn at random, the
 // oldest or the least used one. Neighbours in a bin have nothing in common but their hashes. False:
 // every row belongs to a running call, or the policy is to refuse.
-bool Table::evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept {
+bool Table::evict_for_budget(Bin& bin, TouchedLog::Notes& notes, uint32_t& number) noexcept {
   if (!evicts_for_budget()) return false;
   struct Candidate {
     Bin::Place place;

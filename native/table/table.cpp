@@ -24,7 +24,7 @@ Table::Table(const TableSpec& spec)
       arena_(memory_, epochs_, layout_.row_bytes()),
       index_(memory_, epochs_, random_salt(), spec.first_version),
       cuts_(spec.first_generation),
-      log_(spec.log_bytes),
+      log_(memory_, spec.log_bytes),
       recorder_(spec.records ? std::make_unique<Recorder>() : nullptr) {
   if (spec.admission.kind == AdmissionKind::kNone) return;
   if (!memory_.try_use(sizeof(Admission))) throw OverBudget();

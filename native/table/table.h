@@ -204,6 +204,7 @@ class Table {
   bool drop_cursor(const std::string& cursor);
   std::vector<std::string> cursors() { return log_.cursors(); }
   size_t log_bytes() noexcept { return log_.bytes(); }
+  size_t spare_log_bytes() noexcept { return log_.spare_bytes(); }
 
   // Null unless the table records.
   Recorder* recorder() noexcept { return recorder_.get(); }
@@ -257,16 +258,16 @@ class Table {
   Insertion insert_row(Batch::Entry& entry, RowCache& rows, const Write& write);
   bool insert_again(const Batch::Entry& entry, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
-  bool evict_for_budget(Bin& bin, TouchedLog::Segments& notes, uint32_t& number) noexcept;
+  bool evict_for_budget(Bin& bin, TouchedLog::Notes& notes, uint32_t& number) noexcept;
   Evicted evict_bins(uint64_t first, uint32_t reference);
   bool is_expired(int64_t key, uint32_t number, uint32_t reference) const noexcept;
-  uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Segments& notes,
+  uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Notes& notes,
                      uint64_t& last) noexcept;
   uint32_t evict_lines(Bin& bin, uint32_t first, uint32_t end, uint32_t reference,
-                       TouchedLog::Segments& notes) noexcept;
+                       TouchedLog::Notes& notes) noexcept;
   bool begin_generation() noexcept;
-  void keep_row(int64_t key, uint32_t number, KeyBuffer* notes);
-  bool keep_victim(int64_t key, uint32_t number, TouchedLog::Segments& notes) noexcept;
+  void keep_row(int64_t key, uint32_t number, TouchedLog::Notes* notes);
+  bool keep_victim(int64_t key, uint32_t number, TouchedLog::Notes& notes) noexcept;
   void initial_or_zeros(float* weights, int64_t key, const Reading& how) const noexcept {
     if (!how.initial || reads_zeros(key)) {
       return static_cast<void>(std::fill_n(weights, layout_.dim(), 0.0f));

@@ -1,42 +1,148 @@
 #include "table/touched_log.h"
 
 #include <algorithm>
-#include <new>
+#include <utility>
 
 namespace monolith {
 namespace {
 
-size_t bytes_of(const TouchedLog::Segment& segment) {
-  return sizeof(segment) + (segment.keys.capacity() + segment.extra.capacity()) * sizeof(int64_t);
+// So large that taking one is rare; so small that a bound of few bytes has some.
+size_t block_bytes_for(size_t max_bytes) noexcept {
+  constexpr size_t kLeast = 64, kMost = 8 * kPageBytes;
+  return std::clamp(max_bytes / 16 / kLeast * kLeast, kLeast, kMost);
 }
 
 }  // namespace
 
-void TouchedLog::append(Segments& segments) noexcept {
-  segments.remove_if([](const Segment& segment) { return segment.size() == 0; });
-  if (segments.empty()) return;
-  for (Segment& segment : segments) segment.keys.shrink();
-  const std::lock_guard lock(mutex_);
-  for (const Segment& segment : segments) bytes_ += bytes_of(segment);
-  next_ += segments.size();
-  segments_.splice(segments_.end(), segments);
-  while (bytes_ > max_bytes_ && !segments_.empty()) pop();
-  for (auto& [name, at] : cursors_) {
-    if (at < first_) at = kBehind;
+void TouchedLog::Chain::push(Block* block) noexcept {
+  block->next = nullptr;
+  (first == nullptr ? first : last->next) = block;
+  last = block;
+  ++size;
+}
+
+TouchedLog::Block* TouchedLog::Chain::pop() noexcept {
+  Block* block = first;
+  if (block == nullptr) return nullptr;
+  first = block->next;
+  --size;
+  return block;
+}
+
+// Each thread fills its blocks but the last.
+TouchedLog::Room::Room(TouchedLog& log, size_t num_keys, unsigned threads)
+    : log_(log), is_on_(log.is_on()) {
+  if (!is_on_) return;
+  try {
+    for (size_t i = 0; i < num_keys / log.block_keys_ + threads; ++i) add_block();
+  } catch (...) {
+    log_.keep(free_);
+    throw;
   }
 }
 
+TouchedLog::Room::~Room() { log_.keep(free_); }
+
+TouchedLog::Block* TouchedLog::Room::take() noexcept {
+  const std::lock_guard lock(mutex_);
+  return free_.pop();
+}
+
+void TouchedLog::Room::add_block() {
+  Block* block = log_.make_block();
+  const std::lock_guard lock(mutex_);
+  free_.push(block);
+}
+
+void TouchedLog::Notes::begin_block() noexcept {
+  end_block();
+  Block* block = room_.take();
+  blocks_.push(block);
+  next_ = block->keys();
+  end_ = next_ + room_.log_.block_keys_;
+}
+
+void TouchedLog::Notes::end_block() noexcept {
+  if (next_ != nullptr) blocks_.last->size = static_cast<uint64_t>(next_ - blocks_.last->keys());
+}
+
+void TouchedLog::Notes::note_extra(int64_t key) {
+  if (num_extra_ % room_.log_.block_keys_ == 0) room_.add_block();
+  ++num_extra_;
+  note(key);
+}
+
+TouchedLog::TouchedLog(Memory& memory, size_t max_bytes) noexcept
+    : memory_(memory),
+      max_bytes_(max_bytes),
+      block_bytes_(block_bytes_for(max_bytes)),
+      block_keys_((block_bytes_ - sizeof(Block)) / sizeof(int64_t)) {}
+
+TouchedLog::~TouchedLog() {
+  forget();
+  free_spare(0);
+}
+
+TouchedLog::Block* TouchedLog::make_block() {
+  {
+    const std::lock_guard lock(mutex_);
+    Block* block = spare_.pop();
+    least_spare_ = std::min(least_spare_, spare_.size);
+    if (block != nullptr) return block;
+  }
+  return new (memory_.allocate(block_bytes_)) Block{nullptr, 0};
+}
+
+// For later calls; what would pass the bound is freed.
+void TouchedLog::keep(Chain& blocks) noexcept {
+  const std::lock_guard lock(mutex_);
+  while (Block* block = blocks.pop()) spare_.push(block);
+  free_spare((max_bytes_ - blocks_.size * block_bytes_) / block_bytes_);
+}
+
+void TouchedLog::free_spare(size_t num_left) noexcept {
+  while (spare_.size > num_left) memory_.release(spare_.pop(), block_bytes_);
+  least_spare_ = std::min(least_spare_, spare_.size);
+}
+
+// A block that fits into the last one is copied there: many small calls share a block.
+void TouchedLog::append(Notes& notes) noexcept {
+  if (notes.next_ == nullptr) return;
+  notes.end_block();
+  notes.next_ = notes.end_ = nullptr;
+  Chain blocks = std::exchange(notes.blocks_, {});
+  Chain copied;
+  {
+    const std::lock_guard lock(mutex_);
+    while (Block* block = blocks.pop()) {
+      next_ += block->size;
+      if (blocks_.first != nullptr && blocks_.last->size + block->size <= block_keys_) {
+        std::copy_n(block->keys(), block->size, blocks_.last->keys() + blocks_.last->size);
+        blocks_.last->size += block->size;
+        copied.push(block);
+      } else {
+        blocks_.push(block);
+      }
+    }
+    while (blocks_.size * block_bytes_ > max_bytes_) pop();
+    for (auto& [name, at] : cursors_) {
+      if (at < first_) at = kBehind;
+    }
+  }
+  keep(copied);
+}
+
 void TouchedLog::pop() noexcept {
-  bytes_ -= bytes_of(segments_.front());
-  segments_.pop_front();
-  ++first_;
+  Block* block = blocks_.pop();
+  first_ += block->size;
+  spare_.push(block);
 }
 
 // Drops what nobody will read.
 void TouchedLog::trim() noexcept {
   uint64_t least = next_;
   for (const auto& [name, at] : cursors_) least = std::min(least, at);
-  while (first_ < least && !segments_.empty()) pop();
+  while (blocks_.first != nullptr && first_ + blocks_.first->size <= least) pop();
 }
 
 TouchedLog::Range TouchedLog::begin_read(const std::string& cursor) {
@@ -50,12 +156,12 @@ TouchedLog::Range TouchedLog::begin_read(const std::string& cursor) {
 bool TouchedLog::copy(const Range& range, std::vector<int64_t>& keys) {
   const std::lock_guard lock(mutex_);
   if (range.first < first_ && range.first < range.last) return false;
-  uint64_t number = first_;
-  for (const Segment& segment : segments_) {
-    if (number >= range.last) break;
-    if (number++ < range.first) continue;
-    keys.insert(keys.end(), segment.keys.begin(), segment.keys.end());
-    keys.insert(keys.end(), segment.extra.begin(), segment.extra.end());
+  uint64_t at = first_;  // of the block's first note
+  for (Block* block = blocks_.first; block != nullptr && at < range.last; block = block->next) {
+    const uint64_t begin = std::clamp(range.first, at, at + block->size) - at;
+    const uint64_t end = std::min(range.last - at, block->size);
+    keys.insert(keys.end(), block->keys() + begin, block->keys() + end);
+    at += block->size;
   }
   return true;
 }
@@ -65,7 +171,9 @@ void TouchedLog::end_read(const std::string& cursor, const Range& range) noexcep
   const auto found = cursors_.find(cursor);
   // What came since begin_read() may be gone already, by the bound or by forget().
   if (found != cursors_.end()) found->second = first_ > range.last ? kBehind : range.last;
+  free_spare(spare_.size - least_spare_);  // no call has needed them since the last read
   trim();
+  least_spare_ = spare_.size;
 }
 
 void TouchedLog::leave_behind(const std::string& cursor) {
@@ -78,6 +186,7 @@ bool TouchedLog::drop(const std::string& cursor) noexcept {
   const std::lock_guard lock(mutex_);
   const bool existed = cursors_.erase(cursor) > 0;
   trim();
+  if (cursors_.empty()) free_spare(0);
   return existed;
 }
 
@@ -91,13 +200,18 @@ std::vector<std::string> TouchedLog::cursors() {
 void TouchedLog::forget() noexcept {
   const std::lock_guard lock(mutex_);
   for (auto& [name, at] : cursors_) at = kBehind;
-  while (!segments_.empty()) pop();
+  while (blocks_.first != nullptr) pop();
   first_ = ++next_;  // as if something had gone, for a cursor that is being read
 }
 
 size_t TouchedLog::bytes() noexcept {
   const std::lock_guard lock(mutex_);
-  return bytes_;
+  return blocks_.size * block_bytes_;
+}
+
+size_t TouchedLog::spare_bytes() noexcept {
+  const std::lock_guard lock(mutex_);
+  return spare_.size * block_bytes_;
 }
 
 }  // namespace monolith

@@ -2,67 +2,99 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <list>
 #include <map>
 #include <mutex>
-#include <new>
 #include <string>
 #include <vector>
 
+#include "table/memory.h"
+
 namespace monolith {
 
-// Keys, with room made beforehand. Shrinks where it is: a vector would copy itself.
-class KeyBuffer {
- public:
-  KeyBuffer() = default;
-  ~KeyBuffer() { std::free(keys_); }
-  KeyBuffer(const KeyBuffer&) = delete;
-  KeyBuffer& operator=(const KeyBuffer&) = delete;
-
-  // Once. Throws std::bad_alloc.
-  void reserve(size_t capacity) {
-    keys_ = static_cast<int64_t*>(std::malloc(capacity * sizeof(int64_t)));
-    if (keys_ == nullptr) throw std::bad_alloc();
-    capacity_ = capacity;
-  }
-  void push(int64_t key) noexcept { keys_[size_++] = key; }
-  void shrink() noexcept {
-    void* smaller = std::realloc(keys_, (size_ + 1) * sizeof(int64_t));
-    if (smaller == nullptr) return;
-    keys_ = static_cast<int64_t*>(smaller);
-    capacity_ = size_ + 1;
-  }
-  size_t size() const noexcept { return size_; }
-  size_t capacity() const noexcept { return capacity_; }
-  const int64_t* begin() const noexcept { return keys_; }
-  const int64_t* end() const noexcept { return keys_ + size_; }
-
- private:
-  int64_t* keys_ = nullptr;
-  size_t size_ = 0, capacity_ = 0;
-};
-
-// Thread-safe. Each writing thread appends the keys that it changed as one segment; a key may be
-// there more than once. Segments go when every cursor has read them, or when the log is full: the
-// cursors that had not read them must start anew.
+// Thread-safe. Each writing thread notes the keys that it changed in blocks of its own, which are
+// appended at the end of the call; a key may be there more than once. Blocks go when every cursor
+// has read them, or when the log is full: the cursors that had not read them must start anew. What
+// goes is used again, since fresh memory costs more than all else here; within the same bound.
 class TouchedLog {
- public:
-  struct Segment {
-    KeyBuffer keys;              // room for every key of the call, made before anything changes
-    std::vector<int64_t> extra;  // rows that went to make room
-    size_t size() const noexcept { return keys.size() + extra.size(); }
+  struct Block {
+    Block* next;
+    uint64_t size;  // keys, which follow
+    int64_t* keys() noexcept { return reinterpret_cast<int64_t*>(this + 1); }
   };
-  using Segments = std::list<Segment>;  // spliced, so that appending cannot fail
+  struct Chain {
+    Block* first = nullptr;
+    Block* last = nullptr;
+    size_t size = 0;
+    void push(Block* block) noexcept;
+    Block* pop() noexcept;
+  };
 
-  explicit TouchedLog(size_t max_bytes) : max_bytes_(max_bytes) {}
+ public:
+  // Blocks for the notes of one call, made before anything changes, so that noting and appending
+  // cannot fail. Its threads take them one by one.
+  class Room {
+   public:
+    // Room for so many notes, of all threads together; none while the log is off. Throws
+    // OutOfMemory.
+    Room(TouchedLog& log, size_t num_keys, unsigned threads);
+    ~Room();
+    Room(const Room&) = delete;
+    Room& operator=(const Room&) = delete;
+
+   private:
+    friend class TouchedLog;
+    Block* take() noexcept;
+    void add_block();
+
+    TouchedLog& log_;
+    const bool is_on_;
+    std::mutex mutex_;
+    Chain free_;
+  };
+
+  // What one thread of the call notes.
+  class Notes {
+   public:
+    explicit Notes(Room& room) noexcept : room_(room) {}
+    ~Notes() { room_.log_.append(*this); }
+    Notes(const Notes&) = delete;
+    Notes& operator=(const Notes&) = delete;
+
+    // False: nobody reads the log, and nothing may be noted.
+    bool is_on() const noexcept { return room_.is_on_; }
+    // The room was made for it. Without a branch on is_touched, which nobody could foretell.
+    void note(int64_t key, bool is_touched = true) noexcept {
+      if (next_ == end_) begin_block();
+      // Rows are written between two notes: the processor does not see that notes are in sequence.
+      __builtin_prefetch(next_ + kAhead, 1);
+      *next_ = key;
+      next_ += is_touched;
+    }
+    // Beyond the room: rows that go to make room. Throws OutOfMemory.
+    void note_extra(int64_t key);
+
+   private:
+    friend class TouchedLog;
+    static constexpr size_t kAhead = 64;
+    void begin_block() noexcept;
+    void end_block() noexcept;
+
+    Room& room_;
+    Chain blocks_;
+    int64_t* next_ = nullptr;  // in the last block
+    int64_t* end_ = nullptr;
+    uint64_t num_extra_ = 0;
+  };
+
+  TouchedLog(Memory& memory, size_t max_bytes) noexcept;
+  ~TouchedLog();
 
   // Without cursors nothing is noted. Changes only while no writer runs.
   bool is_on() const noexcept { return !cursors_.empty(); }
-  void append(Segments& segments) noexcept;
+  // Takes the notes over.
+  void append(Notes& notes) noexcept;
 
-  // The segments that the cursor has not read, at a moment without writers; an unknown cursor is
-  // made.
+  // The notes that the cursor has not read, at a moment without writers; an unknown cursor is made.
   struct Range {
     bool is_full;  // the cursor is new or fell behind: everything may have changed
     uint64_t first, last;
@@ -81,21 +113,29 @@ class TouchedLog {
   std::vector<std::string> cursors();
   // Every cursor must start anew.
   void forget() noexcept;
+  // Of blocks with notes, and of those that wait for some.
   size_t bytes() noexcept;
+  size_t spare_bytes() noexcept;
 
  private:
   static constexpr uint64_t kBehind = UINT64_MAX;
+  Block* make_block();
+  void keep(Chain& blocks) noexcept;
+  void free_spare(size_t num_left) noexcept;
   void trim() noexcept;
   void pop() noexcept;
 
+  Memory& memory_;
   const size_t max_bytes_;
+  const size_t block_bytes_;
+  const size_t block_keys_;
   std::mutex reading_;
   std::mutex mutex_;
-  Segments segments_;
-  uint64_t first_ = 0;  // number of the first segment
-  uint64_t next_ = 0;   // of the next one
-  size_t bytes_ = 0;
-  std::map<std::string, uint64_t> cursors_;  // next segment to read, or kBehind
+  Chain blocks_, spare_;
+  size_t least_spare_ = 0;                   // since the last read
+  uint64_t first_ = 0;                       // number of the first note in blocks_
+  uint64_t next_ = 0;                        // of the next one
+  std::map<std::string, uint64_t> cursors_;  // next note to read, or kBehind
 };
 
 }  // namespace monolith

@@ -128,7 +128,7 @@ bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& ro
   Bin* tidied = index_.tidy(bin);
   if (tidied != bin) rows.held.replace(tidied);
   if (is_reserved) return true;  // nobody saw it
-  if (!rows.notes.empty() && !is_noted) rows.note_touch(entry.key);
+  if (rows.notes.is_on()) rows.notes.note(entry.key, !is_noted);
   rows.note_change(entry.key, Recorder::kRemoved);
   return true;
 }
@@ -157,8 +157,8 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   uint32_t marks;
   racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
   uint32_t next_marks = Meta::used(marks);
-  if (!rows.notes.empty() && (before.is_new || Meta::generation(marks) != cuts_.generation())) {
-    rows.note_touch(key);
+  if (rows.notes.is_on()) {
+    rows.notes.note(key, before.is_new | (Meta::generation(marks) != cuts_.generation()));
     next_marks = Meta::noted(next_marks, cuts_.generation());
   }
 #if MONOLITH_TSAN
@@ -458,7 +458,8 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
   }
   constexpr size_t kAhead = 16, kBlock = 512;  // keys; between blocks other calls get their turn
   Epochs::Guard guard(epochs_);
-  RowCache rows(*this, n);
+  TouchedLog::Room room(log_, n, 1);
+  RowCache rows(*this, room);
   rows.draws = false;
   const auto copy = [&](char* row, size_t i) {
     for_each_column(layout_, columns, i, [&](size_t offset, const char* column, size_t bytes) {
@@ -479,13 +480,10 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
     if (done == Insertion::kFound) {
       return update_row(entry, rows, [&](char* row, const Before&) { return copy(row, i); });
     }
-    if (!rows.notes.empty()) rows.note_touch(keys[i]);
+    if (rows.notes.is_on()) rows.notes.note(keys[i]);
     ++num_new;
   };
-  const auto finish = [&] {
-    counters_.inserted += num_new + rows.num_published;
-    log_.append(rows.notes);
-  };
+  const auto finish = [&] { counters_.inserted += num_new + rows.num_published; };
   try {
     for (size_t first = 0; first < n; first += kBlock) {
       const size_t last = std::min(n, first + kBlock);

@@ -23,16 +23,13 @@ namespace monolith {
 
 // Rows taken from the arena in small runs, so that threads seldom meet there.
 struct Table::RowCache {
-  RowCache(Table& table, size_t num_keys)
+  RowCache(Table& table, TouchedLog::Room& room)
       : table(table),
         held(table.index_),
+        notes(room),
         sum(buffer(table.layout_)),
         weights(sum + table.layout_.dim()),
-        scratch(reinterpret_cast<char*>(weights + table.layout_.dim())) {
-    if (!table.log_.is_on()) return;
-    // A key may be noted before its row changes, and again if the row was erased in between.
-    notes.emplace_back().keys.reserve(2 * num_keys);
-  }
+        scratch(reinterpret_cast<char*>(weights + table.layout_.dim())) {}
   ~RowCache() { table.arena_.give(numbers + next, end - next); }
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
@@ -65,12 +62,10 @@ struct Table::RowCache {
   void note_change(int64_t key, Recorder::Kind kind) noexcept {
     if (table.recorder_) table.recorder_->note(recorded_call, key, kind, call);
   }
-  // Room was made for each key of the call.
-  void note_touch(int64_t key) noexcept { notes.front().keys.push(key); }
 
   Table& table;
   HeldBin held;
-  TouchedLog::Segments notes;  // empty: nobody reads the log
+  TouchedLog::Notes notes;
   int64_t recorded_call = -1;
   uint64_t call = 0;  // number of an updating call
   bool draws = true;  // initial values of new rows
@@ -195,8 +190,8 @@ class Table::Writer {
 
   // What one thread works with.
   struct Hands {
-    explicit Hands(Writer& writer)
-        : guard(writer.table_.epochs_), rows(writer.table_, writer.batch_.size()) {
+    Hands(Writer& writer, TouchedLog::Room& room)
+        : guard(writer.table_.epochs_), rows(writer.table_, room) {
       rows.recorded_call = writer.recorded_call_;
       rows.call = writer.call_;
       rows.draws = writer.draws_;
@@ -214,11 +209,14 @@ class Table::Writer {
   // All that can fail; then finish(hands) on each thread.
   template <typename Finish>
   void pass(Plan plan, const Finish& finish) {
+    // A key may be noted for cuts, and again if its row was erased before it could change.
+    const size_t most_notes = (table_.cuts_.newest() == 0 ? 1 : 2) * size_t{batch_.size()};
+    TouchedLog::Room room(table_.log_, most_notes, threads_);
     Team::run(threads_, [&](Team& team, unsigned member) {
       if (own_) own_->arrange(team, member);
       std::optional<Hands> hands;  // what finishing needs is allocated before anything changes
       team.attempt([&] {
-        hands.emplace(*this);
+        hands.emplace(*this, room);
         prepare(team, *hands, plan);
       });
       team.meet();
@@ -228,7 +226,6 @@ class Table::Writer {
         roll_back(hands->rows);
         if (admission_ != nullptr) admission_->undo(hands->rows.asked);
       }
-      if (hands) table_.log_.append(hands->rows.notes);
     });
     table_.counters_.refused += num_refused_;
   }
@@ -314,8 +311,7 @@ class Table::Writer {
     const Bin::Place place = rows.held.lock(entry.hash)->find(entry.key, entry.hash, entry.line);
     if (place.line == nullptr) return;
     const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
-    KeyBuffer* notes = rows.notes.empty() ? nullptr : &rows.notes.front().keys;
-    if (!(number & kReserved)) table_.keep_row(entry.key, number, notes);
+    if (!(number & kReserved)) table_.keep_row(entry.key, number, &rows.notes);
   }
 
   void insert_missing(Entry& entry, std::optional<Admission::Turn>& turn, RowCache& rows) {

@@ -46,6 +46,27 @@ std::vector<float> read_all(const Table& table, const std::vector<int64_t>& keys
   return rows;
 }
 
+// There are rows for all keys, but no memory to note that they changed.
+void test_no_memory_for_the_log_changes_nothing() {
+  Table table(adagrad_table(4));
+  const auto keys = keys_from(0, 20000);
+  const std::vector<float> grads(keys.size() * 4, 1.0f);
+  const float rate = 0.1f;
+  table.assign(keys.data(), keys.size(), grads.data(), 1, 1);
+  table.changes("reader", 1);
+  const auto before = read_all(table, keys);
+  table.set_memory_limit(table.held_bytes() + 100000);
+  bool has_failed = false;
+  try {
+    table.apply_gradients(keys.data(), keys.size(), grads.data(), {&rate, nullptr, 0}, 2, 2);
+  } catch (const OutOfMemory&) {
+    has_failed = true;
+  }
+  CHECK(has_failed && read_all(table, keys) == before);
+  table.set_memory_limit(SIZE_MAX);
+  CHECK(table.changes("reader", 1).present.empty());
+}
+
 // Allows a little more memory each time, until the call passes.
 void test_failed_apply_changes_nothing() {
   const auto old_keys = keys_from(0, 1000);
@@ -399,6 +420,7 @@ void test_retired_memory_waits_for_its_readers() {
 }  // namespace
 
 int main() {
+  test_no_memory_for_the_log_changes_nothing();
   test_failed_apply_changes_nothing();
   for (const AdmissionSpec& admission : {kMinCountSpec, kFilterSpec}) {
     test_failed_apply_takes_its_questions_back(admission);

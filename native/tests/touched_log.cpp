@@ -8,11 +8,10 @@ using namespace monolith;
 namespace {
 
 void append(TouchedLog& log, int64_t first, size_t n) {
-  TouchedLog::Segments segments(1);
-  segments.front().keys.reserve(n);
-  for (size_t i = 0; i < n; ++i) segments.front().keys.push(first + static_cast<int64_t>(i));
-  log.append(segments);
-  CHECK(segments.empty());
+  TouchedLog::Room room(log, n, 1);
+  TouchedLog::Notes notes(room);
+  CHECK(notes.is_on());
+  for (size_t i = 0; i < n; ++i) notes.note(first + static_cast<int64_t>(i));
 }
 
 bool start(TouchedLog& log, const char* cursor) {
@@ -31,7 +30,8 @@ std::vector<int64_t> read(TouchedLog& log, const char* cursor) {
 }
 
 void test_reads() {
-  TouchedLog log(size_t{1} << 20);
+  Memory memory;
+  TouchedLog log(memory, size_t{1} << 20);
   CHECK(!log.is_on());
   CHECK(start(log, "a"));
   CHECK(log.is_on());
@@ -46,7 +46,8 @@ void test_reads() {
 
 // What came during a read is of the next one.
 void test_append_during_a_read() {
-  TouchedLog log(size_t{1} << 20);
+  Memory memory;
+  TouchedLog log(memory, size_t{1} << 20);
   start(log, "a");
   append(log, 1, 1);
   const TouchedLog::Range range = log.begin_read("a");
@@ -59,7 +60,8 @@ void test_append_during_a_read() {
 }
 
 void test_forget_during_a_read() {
-  TouchedLog log(size_t{1} << 20);
+  Memory memory;
+  TouchedLog log(memory, size_t{1} << 20);
   start(log, "a");
   append(log, 1, 1);
   const TouchedLog::Range range = log.begin_read("a");
@@ -69,27 +71,67 @@ void test_forget_during_a_read() {
 }
 
 void test_bound() {
-  TouchedLog log(4000);
+  Memory memory;
+  TouchedLog log(memory, 4000);
   start(log, "a");
   append(log, 1, 100);
   const TouchedLog::Range range = log.begin_read("a");
-  append(log, 1000, 450);  // drops what is being read
+  append(log, 1000, 400);  // drops what is being read
   std::vector<int64_t> keys;
   CHECK(!log.copy(range, keys));
   log.end_read("a", range);
-  CHECK(read(log, "a").size() == 450);
-  append(log, 1, 10000);  // drops itself
+  CHECK(read(log, "a").size() == 400);
+  append(log, 1, 10000);  // drops most of itself
   CHECK(log.begin_read("a").is_full);
-  CHECK(log.bytes() == 0);
+  CHECK(log.bytes() + log.spare_bytes() <= 4000);
 }
 
 void test_drop() {
-  TouchedLog log(4000);
+  Memory memory;
+  TouchedLog log(memory, 4000);
   start(log, "a");
   append(log, 1, 10);
   CHECK(log.drop("a"));
   CHECK(!log.drop("a"));
   CHECK(!log.is_on() && log.bytes() == 0 && log.cursors().empty());
+}
+
+// Blocks that were read are used again; those that nobody needs between two reads go.
+void test_reuse() {
+  Memory memory;
+  TouchedLog log(memory, size_t{1} << 20);
+  start(log, "a");
+  append(log, 1, 50000);
+  CHECK(log.bytes() > 0 && memory.held_bytes() == log.bytes() + log.spare_bytes());
+  read(log, "a");
+  const size_t held = memory.held_bytes();
+  CHECK(log.bytes() == 0 && log.spare_bytes() == held && held >= 400000);
+  append(log, 1, 40000);
+  CHECK(memory.held_bytes() == held);
+  append(log, 1, 40000);
+  CHECK(memory.held_bytes() <= size_t{1} << 20);
+  read(log, "a");
+  read(log, "a");
+  CHECK(memory.held_bytes() == 0);
+  append(log, 1, 50000);
+  CHECK(log.drop("a") && memory.held_bytes() == 0);
+}
+
+// A call without memory for its notes fails before it has begun, and keeps nothing.
+void test_no_memory() {
+  Memory memory;
+  TouchedLog log(memory, size_t{1} << 20);
+  start(log, "a");
+  memory.set_limit(100000);
+  bool has_failed = false;
+  try {
+    append(log, 1, 50000);
+  } catch (const OutOfMemory&) {
+    has_failed = true;
+  }
+  CHECK(has_failed && read(log, "a").empty() && memory.held_bytes() <= 100000);
+  append(log, 1, 1000);
+  CHECK(read(log, "a").size() == 1000);
 }
 
 }  // namespace
@@ -100,5 +142,7 @@ int main() {
   test_forget_during_a_read();
   test_bound();
   test_drop();
+  test_reuse();
+  test_no_memory();
   std::printf("touched_log: ok\n");
 }

@@ -99,6 +99,27 @@ def test_the_log_keeps_to_its_bound():
         assert table.memory_report()["log_bytes"] <= 10_000
 
 
+def test_the_memory_of_notes_that_were_read_is_kept_for_the_next_ones():
+    table = filled()
+    table.changes("a")
+    table.assign(NUMBERS, VALUES)
+    assert len(table.changes("a").keys) == 1000
+    report = table.memory_report()
+    assert report["log_bytes"] == 0 and report["spare_log_bytes"] >= 8000
+    table.assign(NUMBERS, VALUES)
+    kept = table.memory_report()
+    assert kept["log_bytes"] + kept["spare_log_bytes"] == report["spare_log_bytes"]
+
+
+def test_the_last_cursor_takes_the_spare_memory_along():
+    table = filled()
+    table.changes("a")
+    table.assign(NUMBERS, VALUES)
+    table.changes("a")
+    table.drop_cursor("a")
+    assert table.memory_report()["spare_log_bytes"] == 0
+
+
 def test_without_cursors_nothing_is_logged():
     table = filled()
     table.changes("a")

@@ -91,7 +91,8 @@ class ReadVerbs(TableCalls):
     def memory_report(self) -> dict[str, int]:
         """Bytes held: of rows, index and candidates, and `total_bytes`. Safe with every verb.
 
-        Beside the total: `cut_bytes`, what open cuts keep, and `log_bytes`, of the touched log.
+        Beside the total: `cut_bytes`, what open cuts keep; `log_bytes`, of the touched log; and
+        `spare_log_bytes`, which the log keeps for its next notes.
         """
         self._check_open("memory_report")
         return self._memory_report()

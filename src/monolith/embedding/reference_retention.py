@@ -155,7 +155,8 @@ class ReferenceRows:
             "index_bytes": len(self.rows) * _INDEX_BYTES,
             "candidate_bytes": self.admission.num_bytes,
         }
-        return {**report, "cut_bytes": 0, "log_bytes": 0, "total_bytes": sum(report.values())}
+        beside = {"cut_bytes": 0, "log_bytes": 0, "spare_log_bytes": 0}
+        return {**report, **beside, "total_bytes": sum(report.values())}
 
     def _fits(self, num_bytes: int) -> bool:
         budget = self._config.budget
