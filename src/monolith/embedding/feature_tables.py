@@ -112,7 +112,7 @@ def _stacked(splits: list[torch.Tensor]) -> torch.Tensor:
 def _memory_of(gradients: torch.Tensor) -> tuple[int, int]:
     """Address and stride of rows. To ask for `data_ptr` would make a lazy copy a real one."""
     start: int = torch._C._data_address(gradients)  # type: ignore[attr-defined]  # of its storage
-    return start + 4 * gradients.storage_offset(), gradients.stride(0)
+    return start + 4 * int(gradients.storage_offset()), gradients.stride(0)
 
 
 class FeatureTables:
