@@ -143,11 +143,11 @@ float largest(const float* values, size_t n) {
 
 double sum_squares(const float* values, size_t n) {
   double lanes[8] = {};
-  for (size_t i = 0; i < n; i += 8) {
-    for (size_t l = 0; l < 8 && i + l < n; ++l) {
-      lanes[l] += static_cast<double>(values[i + l]) * values[i + l];
-    }
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (size_t l = 0; l < 8; ++l) lanes[l] += static_cast<double>(values[i + l]) * values[i + l];
   }
+  for (size_t l = 0; i + l < n; ++l) lanes[l] += static_cast<double>(values[i + l]) * values[i + l];
   for (int half = 4; half > 0; half /= 2) {
     for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
   }

@@ -1,0 +1,91 @@
+"""`FeatureTables`: what it copies of ids and gradients, and what it leaves where it is."""
+
+import pytest
+import torch
+
+from monolith.embedding import ReferenceTable, Table
+from monolith.ops import Ragged
+from monolith.optim import Optimizer
+from tests.embedding.feature_cases import FEATURES, Module, make_bags, one_batch, small_bags
+from tests.suites.table_base import assert_same_rows
+
+
+def given(values):
+    return values, values
+
+
+def columns_of_a_wider(values):
+    wide = torch.cat([torch.ones(len(values), 3), values], 1)
+    return wide[:, 3:], wide
+
+
+def columns_of_numpy(values):
+    wide = torch.from_numpy(columns_of_a_wider(values)[1].numpy())
+    return wide[:, 3:], wide
+
+
+def stepped(gradient_of, norm):
+    """Tables after a step on gradients that are overwritten before it, and clipped to a norm."""
+    bags = make_bags()
+    optimizer, output = Optimizer(Module(bags)), bags.lookup(one_batch(1))
+    gradient, memory = gradient_of(torch.linspace(-1, 1, output.numel()).view(output.shape))
+    output.backward(gradient)
+    memory.fill_(99)
+    if norm is not None:
+        torch.nn.utils.clip_grad_norm_([bags.queue.anchor], norm)
+    optimizer.step()
+    return bags.tables
+
+
+@pytest.mark.parametrize("norm", [None, 0.25])
+@pytest.mark.parametrize("gradient_of", [columns_of_a_wider, columns_of_numpy])
+def test_columns_of_a_wider_gradient_may_be_overwritten_before_the_step(gradient_of, norm):
+    found, expected = stepped(gradient_of, norm), stepped(given, norm)
+    for name, table in expected.items():
+        assert_same_rows(found[name], table)
+
+
+def test_columns_of_a_wider_gradient_that_is_not_finite_are_dropped_by_key():
+    bags = small_bags(non_finite="skip")
+    output = bags.lookup({name: Ragged.from_lists([[1], [2]]) for name in "xy"})
+    gradient, memory = columns_of_a_wider(torch.tensor([[1.0, 2.0], [torch.nan, 4.0]]))
+    output.backward(gradient)
+    memory.fill_(99)
+    bags.queue.apply()
+    assert bags.tables["a"].lookup(torch.tensor([1, 2])).flatten().tolist() == [-1, 0]
+    assert bags.tables["b"].lookup(torch.tensor([1, 2])).flatten().tolist() == [-2, -4]
+
+
+@pytest.mark.parametrize("make", [Table, ReferenceTable])
+def test_only_the_core_reads_columns_where_they_are(make):
+    gradient, memory = columns_of_a_wider(torch.ones(4, 2))
+    kept = small_bags(make).queue.engine.keep(gradient)
+    is_there = torch._C._data_address(kept) == torch._C._data_address(memory)
+    assert torch.equal(kept, gradient)
+    assert is_there == (make is Table)
+
+
+def test_one_gradient_for_all_samples_is_written_out():
+    bags = small_bags()
+    output = bags.lookup({name: Ragged.from_lists([[1], [2], [2]]) for name in "xy"})
+    output.backward(torch.tensor([1.0, 3.0]).expand(3, 2))
+    bags.queue.apply()
+    assert bags.tables["b"].lookup(torch.tensor([1, 2])).flatten().tolist() == [-3, -6]
+
+
+def test_features_that_share_their_row_splits_read_as_those_with_their_own():
+    ids, splits = torch.arange(-9, 9).view(-1, 3), torch.arange(4)
+    numbered = list(enumerate(feature.name for feature in FEATURES))
+    shared = {name: Ragged(ids[i % len(ids)], splits) for i, name in numbered}
+    own = {name: Ragged(ids[i % len(ids)], splits.clone()) for i, name in numbered}
+    bags = make_bags()
+    assert torch.equal(bags.lookup(shared), bags.lookup(own))
+
+
+def test_shared_row_splits_are_copied():
+    bags, splits = small_bags(), torch.arange(3)
+    output = bags.lookup({name: Ragged(torch.tensor([1, 2]), splits) for name in "xy"})
+    splits.fill_(99)
+    output.sum().backward()
+    bags.queue.apply()
+    assert bags.tables["a"].lookup(torch.tensor([1, 2])).flatten().tolist() == [-1, -1]
