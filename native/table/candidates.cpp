@@ -193,11 +193,13 @@ void Candidates::index_all() noexcept {
 // An entry for the record at a place of the log. Free ones are used in turn: one that lay unused
 // until its place came into use again would not look free.
 uint32_t* Candidates::index(uint32_t bits, uint32_t place) noexcept {
-  const uint32_t front = front_, size = back_ - front_, mask = num_places() - 1;
+  const uint32_t front = front_, mask = num_places() - 1;
+  const auto last = static_cast<int32_t>(back_ - 1 - front_);
   Bucket* bucket = home(bits);
   do {
-    const uint32_t free = bucket->match(
-        [=](uint32_t entry) { return entry == 0 || ((entry - front) & mask) >= size; });
+    const uint32_t free = bucket->match([=](uint32_t entry) {
+      return (entry == 0) | (static_cast<int32_t>((entry - front) & mask) > last);
+    });
     if (free != 0) {
       const uint32_t first = place % Bucket::kSlots, later = free >> first << first;
       uint32_t* entry = bucket->words + __builtin_ctz(later != 0 ? later : free);

@@ -261,6 +261,10 @@ class Table::Writer {
         entries[i].line = table_.index_.home(entries[i].hash);
         __builtin_prefetch(entries[i].line);
       }
+      if (i >= kLineAhead / 2 && i < n + kLineAhead / 2) {
+        const Entry& entry = entries[i - kLineAhead / 2];
+        Index::prefetch_after(entry.key, entry.line);
+      }
       if (i >= kLineAhead && i < n + kLineAhead) {
         find_row(entries[i - kLineAhead], plan, turn, rows);
       }
@@ -307,6 +311,7 @@ class Table::Writer {
 
   // From now on no other call that asks inserts the key, nor others that the turn covers.
   void cover(Entry& entry, Admission::Turn& turn, RowCache& rows) {
+    if (rows.asked.capacity() == 0) rows.asked.reserve(2 * batch_.size() / threads_);
     rows.held.release();  // turns are taken before bins
     turn.cover(entry.hash, batch_.bits());
     entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
