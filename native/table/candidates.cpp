@@ -60,6 +60,15 @@ uint32_t Candidates::matches(const Bucket& bucket, uint32_t bits) const noexcept
   return bucket.match([=](uint32_t entry) { return (entry & mask) == wanted; });
 }
 
+// Bit s: entry s is free, or its place has left the log, which is not empty.
+uint32_t Candidates::free_entries(const Bucket& bucket) const noexcept {
+  const uint32_t front = front_, mask = num_places() - 1;
+  const auto last = static_cast<int32_t>(back_ - 1 - front_);
+  return bucket.match([=](uint32_t entry) {
+    return (entry == 0) | (static_cast<int32_t>((entry - front) & mask) > last);
+  });
+}
+
 // Null: there is none.
 uint32_t* Candidates::find(int64_t key, uint32_t bits) const noexcept {
   if (size_ == 0) return nullptr;
@@ -193,13 +202,9 @@ void Candidates::index_all() noexcept {
 // An entry for the record at a place of the log. Free ones are used in turn: one that lay unused
 // until its place came into use again would not look free.
 uint32_t* Candidates::index(uint32_t bits, uint32_t place) noexcept {
-  const uint32_t front = front_, mask = num_places() - 1;
-  const auto last = static_cast<int32_t>(back_ - 1 - front_);
   Bucket* bucket = home(bits);
   do {
-    const uint32_t free = bucket->match([=](uint32_t entry) {
-      return (entry == 0) | (static_cast<int32_t>((entry - front) & mask) > last);
-    });
+    const uint32_t free = free_entries(*bucket);
     if (free != 0) {
       const uint32_t first = place % Bucket::kSlots, later = free >> first << first;
       uint32_t* entry = bucket->words + __builtin_ctz(later != 0 ? later : free);
@@ -254,16 +259,16 @@ void Candidates::drop_oldest(AdmissionLog& steps) noexcept {
   __builtin_prefetch(&record(front_ + kAhead), 1);
 }
 
-// The candidate's last sighting did not happen.
-void Candidates::unsee(uint32_t* entry, uint32_t bits, const AdmissionStep& step) noexcept {
-  const bool is_gone = back_ - 1 - step.stamp >= num_places();  // the place has another owner
-  if (step.turn != turn_ || place_of_entry(*entry) != back_ - 1 || is_gone) return;
-  const CandidateRow row = record(--back_);
-  record(back_).count = 0;
-  record(step.stamp) = row;
-  if (static_cast<int32_t>(step.stamp - front_) < 0) front_ = step.stamp;
-  *entry = entry_of(bits, step.stamp);
-  mark_path(bits, entry);
+// Whether a place of the log that the step left may be used again.
+bool Candidates::has_left(const AdmissionStep& step) const noexcept {
+  const bool is_gone = back_ - step.stamp > num_places();  // the place has another owner
+  return step.turn == turn_ && !is_gone && record(step.stamp).count == 0;
+}
+
+// A record at a place that has_left(): a candidate's last sighting did not happen, or it stayed.
+void Candidates::put_back(const CandidateRow& row, uint32_t place) noexcept {
+  record(place) = row;
+  if (is_behind(front_, place)) front_ = place;
 }
 
 void Candidates::undo(const AdmissionStep& step, uint64_t hash, const Limits& limits,
@@ -272,22 +277,29 @@ void Candidates::undo(const AdmissionStep& step, uint64_t hash, const Limits& li
   uint32_t* const entry = find(step.key, bits);
   if (step.kind == AdmissionStep::kAdmitted || step.kind == AdmissionStep::kDropped) {
     if (entry != nullptr || size_ >= std::min(capacity_, limits.max_candidates)) return;
-    make_place(cuts);
-    unsee(insert(step.key, bits, step.count, step.time), bits, step);
     counters.dropped -= step.kind == AdmissionStep::kDropped;
+    if (has_left(step)) {
+      put_back({step.key, step.count, step.time}, step.stamp);
+      ++size_;
+      index(bits, step.stamp);
+    } else {
+      make_place(cuts);
+      insert(step.key, bits, step.count, step.time);
+    }
     return;
   }
   if (entry == nullptr) return;
   CandidateRow& row = record(*entry);
   if (step.kind == AdmissionStep::kNew && row.count == step.added) {
-    back_ -= place_of_entry(*entry) == back_ - 1;
-    mark_path(bits, entry);
     remove(entry);
   } else if (step.kind == AdmissionStep::kSeen &&
              (row.count == step.added || row.count == add_saturated(step.count, step.added))) {
     row.count = step.count;
     row.time = step.time;
-    unsee(entry, bits, step);
+    if (!has_left(step)) return;
+    put_back(row, step.stamp);
+    row.count = 0;
+    *entry = entry_of(bits, step.stamp);
   } else {  // other calls counted it too
     row.count -= std::min(step.added, row.count - 1);
   }

@@ -160,6 +160,7 @@ class Candidates {
   }
 
   uint32_t matches(const Bucket& bucket, uint32_t bits) const noexcept;
+  uint32_t free_entries(const Bucket& bucket) const noexcept;
   uint32_t* find(int64_t key, uint32_t bits) const noexcept;
   bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps,
                  Renumbering* cuts);
@@ -175,7 +176,8 @@ class Candidates {
   void mark_path(uint32_t bits, const uint32_t* entry) noexcept;
   uint32_t* insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
   void see(uint32_t* entry, uint32_t bits, uint32_t count, uint32_t time) noexcept;
-  void unsee(uint32_t* entry, uint32_t bits, const AdmissionStep& step) noexcept;
+  bool has_left(const AdmissionStep& step) const noexcept;
+  void put_back(const CandidateRow& row, uint32_t place) noexcept;
   void remove(uint32_t* entry) noexcept;
   void drop_oldest(AdmissionLog& steps) noexcept;
 
