@@ -1,7 +1,8 @@
 """Admission: updates of existing keys with and without a rule, and the cost of a refused key.
 
 One thread. The rule is `MinCount(2)` with its default cap; refused keys are new ones, so each
-becomes a candidate, and past the cap each replaces the oldest one.
+becomes a candidate, and past the cap each replaces the oldest one. Counted keys are refused too,
+but are candidates already: each was seen once before, below the cap.
 """
 
 import itertools
@@ -46,6 +47,15 @@ class Bench:
         batches = [np.arange(first, first + size, dtype=np.int64) for first in firsts]
         return self._sample([torch.from_numpy(work.keys_of(batch)) for batch in batches], size)
 
+    def counted(self) -> Sample:
+        """Nanoseconds per key of updates of candidates, seen for the second time and refused."""
+        size = self._workload.batch
+        firsts = itertools.islice(self._first_new, _CALLS // 2)
+        indices = [np.arange(first, first + size, dtype=np.int64) for first in firsts]
+        batches = [torch.from_numpy(work.keys_of(batch)) for batch in indices]
+        self._sample(batches, size)
+        return self._sample(batches, size)
+
     def _sample(self, batches: list[torch.Tensor], num_refused: int) -> Sample:
         got = set()
         with timed() as window:
@@ -59,12 +69,13 @@ class Bench:
 
 
 def run(options: Options) -> None:
-    """Print one line for existing keys and one for refused ones."""
+    """Print one line each for existing, counted and refused keys."""
     workload = Workload(QUICK_ROWS if options.is_quick else _ROWS, _DIM, threads=1)
     say(f"[admission] {workload.rows:,} rows, dim {_DIM}: with MinCount(2), and without a rule")
     ruled, free = Bench(workload, MinCount(2)), Bench(workload, None)
     questions = {
         "admission_existing": {"MinCount": ruled.existing, "no rule": free.existing},
+        "admission_counted": {"MinCount": ruled.counted},
         "admission_refused": {"MinCount": ruled.refused},
     }
     for name, takes in questions.items():

@@ -69,11 +69,10 @@ Admission::Partition* Admission::make_partition(uint32_t number) {
 }
 
 void Admission::Turn::cover(uint64_t hash, uint32_t bits) {
-  if (admission_.kind_ == AdmissionKind::kProbabilistic) return;
-  const uint32_t number = partition_of(hash);
-  if (number - first_number_ < count_) return;
+  if (covers(hash)) return;
   end();
-  const uint32_t count = bits + kGroupBits >= 12 ? 1u << (12 - bits) : 1;
+  const uint32_t number = partition_of(hash);
+  const uint32_t count = covers_all(bits) ? 1u << (12 - bits) : 1;
   const uint32_t first = number & ~(count - 1);
   first_ = admission_.make_partition(first);
   first_number_ = first;
@@ -116,6 +115,19 @@ void Admission::Turn::end() noexcept {
   for (; count_ > 0; --count_) {
     if (first_ != nullptr) first_[count_ - 1].lock.unlock();
   }
+}
+
+void Admission::Turn::prefetch(uint64_t hash) noexcept {
+  admission_.prefetch(hash);
+  const uint32_t number = partition_of(hash);
+  if (number == fetched_ || first_ == nullptr || !covers(hash)) return;
+  fetched_ = number;
+  first_[number - first_number_].candidates.prefetch_ends();
+}
+
+void Admission::Turn::prefetch_found(uint64_t hash) const noexcept {
+  if (first_ == nullptr || !covers(hash)) return;
+  first_[partition_of(hash) - first_number_].candidates.prefetch_found(hash);
 }
 
 void Admission::prefetch(uint64_t hash) const noexcept {

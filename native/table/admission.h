@@ -64,6 +64,15 @@ class Admission {
     // that is grouped by these bits locks once for many keys. Throws OutOfMemory.
     void cover(uint64_t hash, uint32_t bits);
     void end() noexcept;
+    // Whether all hashes that share their first `bits` bits are covered at once.
+    static bool covers_all(uint32_t bits) noexcept { return bits + kGroupBits >= 12; }
+    bool covers(uint64_t hash) const noexcept {
+      return admission_.kind_ == AdmissionKind::kProbabilistic ||
+             partition_of(hash) - first_number_ < count_;
+    }
+    // Where the turn covers the hash: fetches what ask() will read; the second a little later.
+    void prefetch(uint64_t hash) noexcept;
+    void prefetch_found(uint64_t hash) const noexcept;
 
    private:
     friend Admission;
@@ -71,6 +80,7 @@ class Admission {
     Partition* first_ = nullptr;  // null: nothing is remembered
     uint32_t count_ = 0;
     uint32_t first_number_ = 0;
+    uint32_t fetched_ = kPartitions;  // partition of the last prefetch()
   };
 
   struct Question {

@@ -2,48 +2,87 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <unordered_set>
 
 namespace monolith {
 namespace {
 
 constexpr uint32_t kFirstCapacity = 4;
-constexpr uint32_t kAhead = 8;  // places of the log whose candidates are fetched
+constexpr uint32_t kAhead = 8;       // places of the log that are fetched: two lines
+constexpr uint32_t kBucketKeys = 8;  // of a full log, at most: few buckets are full then
 
 uint32_t add_saturated(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
 }  // namespace
 
-// Slots for half as many again, more where that fills whole pages.
+// More buckets where that fills whole pages.
 size_t Candidates::bytes_for(uint32_t capacity) noexcept {
-  const size_t log_bytes = size_t{2} * capacity * sizeof(uint32_t);
-  const size_t bytes = log_bytes + (size_t{capacity} / 2 + 1) * sizeof(Line);
+  const size_t log_bytes = size_t{2} * capacity * sizeof(CandidateRow);
+  const size_t bytes = log_bytes + (size_t{capacity} / kBucketKeys + 1) * sizeof(Bucket);
   return bytes < kPageBytes / 2 ? bytes : (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-uint32_t Candidates::lines_in(size_t bytes, uint32_t capacity) noexcept {
-  const size_t log_bytes = size_t{2} * capacity * sizeof(uint32_t);
-  return static_cast<uint32_t>((bytes - log_bytes) / sizeof(Line));
+// Without a branch, so that the compiler takes several entries at once.
+template <typename Is>
+uint32_t Candidates::Bucket::match(const Is& is) const noexcept {
+  static constexpr uint32_t kBits[] = {1,        2,        4,        8,       16,       32,
+                                       64,       128,      1u << 8,  1u << 9, 1u << 10, 1u << 11,
+                                       1u << 12, 1u << 13, 1u << 14, 0};
+  uint32_t found = 0;
+  for (uint32_t s = 0; s < std::size(kBits); ++s) found |= is(words[s]) ? kBits[s] : 0;
+  return found;
 }
 
 void Candidates::prefetch(uint64_t hash) const noexcept {
   // Pointer and size may be of two arrays: a fetch from elsewhere does no harm.
-  if (lines() != nullptr) __builtin_prefetch(home(home_bits(hash)).line, 1);
+  if (buckets() != nullptr) __builtin_prefetch(home(home_bits(hash)), 1);
 }
 
-Candidates::Slot Candidates::find(int64_t key, uint32_t bits) const noexcept {
-  if (size_ == 0) return {nullptr, 0};
-  for (Slot slot = home(bits); slot.count() != 0; slot = after(slot)) {
-    if (slot.key() == key) return slot;
+void Candidates::prefetch_ends() const noexcept {
+  if (capacity_ == 0) return;
+  for (const uint32_t place : {front_, back_}) {
+    __builtin_prefetch(&record(place), 1);
+    __builtin_prefetch(&record(place + kAhead / 2), 1);
   }
-  return {nullptr, 0};
 }
 
-Candidates::Slot Candidates::find_stamp(uint32_t stamp, uint32_t bits) const noexcept {
-  for (Slot slot = home(bits); slot.count() != 0; slot = after(slot)) {
-    if (slot.stamp() == stamp) return slot;
-  }
-  return {nullptr, 0};
+void Candidates::prefetch_found(uint64_t hash) const noexcept {
+  if (size_ == 0) return;
+  const uint32_t bits = home_bits(hash);
+  const uint32_t match = matches(*home(bits), bits);
+  if (match != 0) __builtin_prefetch(&record(home(bits)->words[__builtin_ctz(match)]), 1);
+}
+
+// Bit s: entry s may be of a key with these bits.
+uint32_t Candidates::matches(const Bucket& bucket, uint32_t bits) const noexcept {
+  const uint32_t wanted = entry_of(bits, 0), mask = ~(num_places() - 1);
+  return bucket.match([=](uint32_t entry) { return (entry & mask) == wanted; });
+}
+
+// Bit s: entry s is free, or its place has left the log, which is not empty.
+uint32_t Candidates::free_entries(const Bucket& bucket) const noexcept {
+  const uint32_t front = front_, mask = num_places() - 1;
+  const auto last = static_cast<int32_t>(back_ - 1 - front_);
+  return bucket.match([=](uint32_t entry) {
+    return (entry == 0) | (static_cast<int32_t>((entry - front) & mask) > last);
+  });
+}
+
+// Null: there is none.
+uint32_t* Candidates::find(int64_t key, uint32_t bits) const noexcept {
+  if (size_ == 0) return nullptr;
+  Bucket* bucket = home(bits);
+  do {
+    for (uint32_t match = matches(*bucket, bits); match != 0; match &= match - 1) {
+      uint32_t* entry = bucket->words + __builtin_ctz(match);
+      const CandidateRow& row = record(*entry);
+      if (row.key == key && row.count != 0 && is_in_log(*entry)) return entry;
+    }
+    if (!is_in_log(bucket->mark())) return nullptr;
+    bucket = after(bucket);
+  } while (bucket != home(bits));
+  return nullptr;
 }
 
 bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
@@ -51,27 +90,26 @@ bool Candidates::ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, u
                      Renumbering* cuts) {
   make_place(cuts);
   const uint32_t bits = home_bits(hash);
-  const Slot slot = find(key, bits);
+  uint32_t* const entry = find(key, bits);
   reserve_steps(steps, 2);
-  if (slot.is_none()) {
+  if (entry == nullptr) {
     if (!make_room(limits, memory, counters, steps, cuts)) return false;  // over budget
     insert(key, bits, count, now);
     steps.push_back({key, 0, 0, 0, count, turn_, AdmissionStep::kNew});
     return false;
   }
+  const CandidateRow row = record(*entry);
   const bool is_stale =
-      limits.ttl_seconds != 0 && now > slot.time() && now - slot.time() >= limits.ttl_seconds;
-  const uint32_t seen = is_stale ? 0 : slot.count();
+      limits.ttl_seconds != 0 && now > row.time && now - row.time >= limits.ttl_seconds;
+  const uint32_t seen = is_stale ? 0 : row.count;
   const bool is_admitted = seen >= threshold;
-  steps.push_back({key, slot.count(), slot.time(), slot.stamp(), count, turn_,
+  steps.push_back({key, row.count, row.time, place_of_entry(*entry), count, turn_,
                    is_admitted ? AdmissionStep::kAdmitted : AdmissionStep::kSeen});
   if (is_admitted) {
-    remove(slot);
+    remove(entry);
     return true;
   }
-  slot.count() = add_saturated(seen, count);
-  slot.time() = std::max(slot.time(), now);
-  see(slot, bits);
+  see(entry, bits, add_saturated(seen, count), std::max(row.time, now));
   return false;
 }
 
@@ -79,14 +117,13 @@ bool Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limit
                      Counters& counters, AdmissionLog& steps, Renumbering* cuts) {
   make_place(cuts);
   const uint32_t bits = home_bits(hash);
-  const Slot slot = find(row.key, bits);
+  uint32_t* const entry = find(row.key, bits);
   reserve_steps(steps, 2);
-  if (!slot.is_none()) {
-    steps.push_back(
-        {row.key, slot.count(), slot.time(), slot.stamp(), row.count, turn_, AdmissionStep::kSeen});
-    slot.count() = row.count;
-    slot.time() = row.time;
-    see(slot, bits);
+  if (entry != nullptr) {
+    const CandidateRow& old = record(*entry);
+    steps.push_back({row.key, old.count, old.time, place_of_entry(*entry), row.count, turn_,
+                     AdmissionStep::kSeen});
+    see(entry, bits, row.count, row.time);
     return true;
   }
   if (!make_room(limits, memory, counters, steps, cuts)) return false;
@@ -111,52 +148,34 @@ bool Candidates::make_room(const Limits& limits, Account& memory, Counters& coun
 bool Candidates::grow(Account& memory, Renumbering* cuts) {
   const uint32_t capacity = std::max(kFirstCapacity, 2 * capacity_);
   const size_t bytes = bytes_for(capacity);
-  auto* fresh = static_cast<Line*>(memory.take(bytes));
+  const size_t log_bytes = size_t{2} * capacity * sizeof(CandidateRow);
+  auto* fresh = static_cast<char*>(memory.take(bytes));
   if (fresh == nullptr) return false;
-  std::memset(static_cast<void*>(fresh), 0, bytes);
+  std::memset(fresh, 0, bytes);
   Candidates old;
-  old.lines_.store(lines(), std::memory_order_relaxed);
-  old.num_lines_.store(num_lines(), std::memory_order_relaxed);
+  old.buckets_.store(buckets(), std::memory_order_relaxed);
   old.capacity_ = capacity_;
-  num_lines_.store(lines_in(bytes, capacity), std::memory_order_relaxed);
-  lines_.store(fresh, std::memory_order_relaxed);
+  num_buckets_.store(static_cast<uint32_t>((bytes - log_bytes) / sizeof(Bucket)),
+                     std::memory_order_relaxed);
+  buckets_.store(reinterpret_cast<Bucket*>(fresh + log_bytes), std::memory_order_relaxed);
   capacity_ = capacity;
   const uint32_t first = front_, last = back_;
-  size_ = front_ = back_ = 0;
+  front_ = back_ = 0;
   ++turn_;
   if (cuts != nullptr) cuts->begin();
   for (uint32_t place = first; place != last; ++place) {
     if (cuts != nullptr) cuts->move(place, back_);
-    const uint32_t bits = old.log(place);
-    const Slot slot = old.find_stamp(place, bits);
-    if (!slot.is_none()) insert(slot.key(), bits, slot.count(), slot.time());
+    if (old.record(place).count != 0) record(back_++) = old.record(place);
   }
   if (cuts != nullptr) cuts->end(back_);
-  if (old.capacity_ != 0) memory.give(old.lines(), bytes_for(old.capacity_));
+  index_all();
+  if (old.capacity_ != 0) memory.give(&old.record(0), bytes_for(old.capacity_));
   return true;
-}
-
-// An absent key; there is a free slot, and a place in the log.
-Candidates::Slot Candidates::insert(int64_t key, uint32_t bits, uint32_t count,
-                                    uint32_t time) noexcept {
-  Slot slot = home(bits);
-  while (slot.count() != 0) slot = after(slot);
-  slot.key() = key;
-  slot.count() = count;
-  slot.time() = time;
-  ++size_;
-  see(slot, bits);
-  return slot;
-}
-
-void Candidates::see(Slot slot, uint32_t bits) noexcept {
-  slot.stamp() = back_;
-  log(back_++) = bits;
 }
 
 // Before a step, so that all its stamps are of one numbering.
 void Candidates::make_place(Renumbering* cuts) noexcept {
-  if (capacity_ != 0 && back_ - front_ == 2 * capacity_) squeeze(cuts);
+  if (capacity_ != 0 && back_ - front_ == num_places()) squeeze(cuts);
 }
 
 void Candidates::squeeze(Renumbering* cuts) noexcept {
@@ -164,83 +183,125 @@ void Candidates::squeeze(Renumbering* cuts) noexcept {
   if (cuts != nullptr) cuts->begin();
   for (uint32_t place = front_; place != back_; ++place) {
     if (cuts != nullptr) cuts->move(place, kept);
-    if (back_ - place > kAhead) __builtin_prefetch(home(log(place + kAhead)).line, 1);
-    const uint32_t bits = log(place);
-    const Slot slot = find_stamp(place, bits);
-    if (slot.is_none()) continue;
-    slot.stamp() = kept;
-    log(kept++) = bits;
+    if (record(place).count != 0) record(kept++) = record(place);
   }
   if (cuts != nullptr) cuts->end(kept);
   back_ = kept;
   ++turn_;
+  index_all();
 }
 
-// Later candidates of the same run move up, so that no search ends too early.
-void Candidates::remove(Slot slot) noexcept {
-  const auto distance = [this](Slot from, Slot to) {
-    const uint32_t a = number(from), b = number(to);
-    return b >= a ? b - a : b + num_lines() * kSlots - a;
-  };
-  Slot hole = slot;
-  for (Slot next = after(hole); next.count() != 0; next = after(next)) {
-    const Slot start = home(home_bits(key_hash(next.key())));
-    if (distance(start, next) < distance(hole, next)) continue;  // it would pass its home
-    hole.key() = next.key();
-    hole.count() = next.count();
-    hole.time() = next.time();
-    hole.stamp() = next.stamp();
-    hole = next;
+void Candidates::index_all() noexcept {
+  std::memset(static_cast<void*>(buckets()), 0, num_buckets() * sizeof(Bucket));
+  for (uint32_t place = front_; place != back_; ++place) {
+    const CandidateRow& row = record(place);
+    if (row.count != 0) index(home_bits(key_hash(row.key)), place);
   }
-  hole.count() = 0;
+}
+
+// An entry for the record at a place of the log. Free ones are used in turn: one that lay unused
+// until its place came into use again would not look free.
+uint32_t* Candidates::index(uint32_t bits, uint32_t place) noexcept {
+  Bucket* bucket = home(bits);
+  do {
+    const uint32_t free = free_entries(*bucket);
+    if (free != 0) {
+      const uint32_t first = place % Bucket::kSlots, later = free >> first << first;
+      uint32_t* entry = bucket->words + __builtin_ctz(later != 0 ? later : free);
+      *entry = entry_of(bits, place);
+      mark_path(bits, entry);
+      return entry;
+    }
+    bucket = after(bucket);
+  } while (bucket != home(bits));
+  index_all();  // there are fewer candidates than entries: now some are free
+  return find(record(place).key, bits);
+}
+
+// The newest place of the log is not older than that of the entry.
+void Candidates::mark_path(uint32_t bits, const uint32_t* entry) noexcept {
+  for (Bucket* bucket = home(bits); !bucket->has(entry); bucket = after(bucket)) {
+    bucket->mark() = entry_of(0, back_ - 1);
+  }
+}
+
+// An absent key; there is room, and a place in the log.
+uint32_t* Candidates::insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept {
+  record(back_) = {key, count, time};
+  __builtin_prefetch(&record(back_ + kAhead), 1);
+  ++size_;
+  ++back_;
+  return index(bits, back_ - 1);
+}
+
+void Candidates::see(uint32_t* entry, uint32_t bits, uint32_t count, uint32_t time) noexcept {
+  CandidateRow& row = record(*entry);
+  record(back_) = {row.key, count, time};
+  row.count = 0;
+  *entry = entry_of(bits, back_++);
+  mark_path(bits, entry);
+}
+
+void Candidates::remove(uint32_t* entry) noexcept {
+  record(*entry).count = 0;
+  *entry = 0;
   --size_;
 }
 
+// Its entry ends with its place.
 void Candidates::drop_oldest(AdmissionLog& steps) noexcept {
-  Slot slot{nullptr, 0};
-  do {
-    slot = find_stamp(front_, log(front_));
-    ++front_;
-  } while (slot.is_none());
-  steps.push_back(
-      {slot.key(), slot.count(), slot.time(), slot.stamp(), 0, turn_, AdmissionStep::kDropped});
-  remove(slot);
-  __builtin_prefetch(home(log(front_)).line, 1);  // the next to go
+  while (record(front_).count == 0) ++front_;
+  CandidateRow& row = record(front_);
+  steps.push_back({row.key, row.count, row.time, front_, 0, turn_, AdmissionStep::kDropped});
+  row.count = 0;
+  ++front_;
+  --size_;
+  __builtin_prefetch(&record(front_ + kAhead), 1);
 }
 
-// The candidate's last sighting did not happen.
-void Candidates::unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noexcept {
-  const bool is_gone = back_ - 1 - step.stamp >= 2 * capacity_;  // the place has another owner
-  if (step.turn != turn_ || slot.stamp() != back_ - 1 || is_gone) return;
-  --back_;
-  slot.stamp() = step.stamp;
-  log(step.stamp) = bits;
-  if (static_cast<int32_t>(step.stamp - front_) < 0) front_ = step.stamp;
+// Whether a place of the log that the step left may be used again.
+bool Candidates::has_left(const AdmissionStep& step) const noexcept {
+  const bool is_gone = back_ - step.stamp > num_places();  // the place has another owner
+  return step.turn == turn_ && !is_gone && record(step.stamp).count == 0;
+}
+
+// A record at a place that has_left(): a candidate's last sighting did not happen, or it stayed.
+void Candidates::put_back(const CandidateRow& row, uint32_t place) noexcept {
+  record(place) = row;
+  if (is_behind(front_, place)) front_ = place;
 }
 
 void Candidates::undo(const AdmissionStep& step, uint64_t hash, const Limits& limits,
                       Counters& counters, Renumbering* cuts) noexcept {
   const uint32_t bits = home_bits(hash);
-  const Slot slot = find(step.key, bits);
+  uint32_t* const entry = find(step.key, bits);
   if (step.kind == AdmissionStep::kAdmitted || step.kind == AdmissionStep::kDropped) {
-    if (!slot.is_none() || size_ >= std::min(capacity_, limits.max_candidates)) return;
-    make_place(cuts);
-    unsee(insert(step.key, bits, step.count, step.time), bits, step);
+    if (entry != nullptr || size_ >= std::min(capacity_, limits.max_candidates)) return;
     counters.dropped -= step.kind == AdmissionStep::kDropped;
+    if (has_left(step)) {
+      put_back({step.key, step.count, step.time}, step.stamp);
+      ++size_;
+      index(bits, step.stamp);
+    } else {
+      make_place(cuts);
+      insert(step.key, bits, step.count, step.time);
+    }
     return;
   }
-  if (slot.is_none()) return;
-  if (step.kind == AdmissionStep::kNew && slot.count() == step.added) {
-    back_ -= slot.stamp() == back_ - 1;
-    remove(slot);
+  if (entry == nullptr) return;
+  CandidateRow& row = record(*entry);
+  if (step.kind == AdmissionStep::kNew && row.count == step.added) {
+    remove(entry);
   } else if (step.kind == AdmissionStep::kSeen &&
-             (slot.count() == step.added ||
-              slot.count() == add_saturated(step.count, step.added))) {
-    slot.count() = step.count;
-    slot.time() = step.time;
-    unsee(slot, bits, step);
+             (row.count == step.added || row.count == add_saturated(step.count, step.added))) {
+    row.count = step.count;
+    row.time = step.time;
+    if (!has_left(step)) return;
+    put_back(row, step.stamp);
+    row.count = 0;
+    *entry = entry_of(bits, step.stamp);
   } else {  // other calls counted it too
-    slot.count() -= std::min(step.added, slot.count() - 1);
+    row.count -= std::min(step.added, row.count - 1);
   }
 }
 
@@ -255,19 +316,18 @@ void Candidates::append_then(std::vector<CandidateRow>& rows, uint32_t log_end,
   };
   for (uint32_t place = front_; is_behind(log_end, place); ++place) {
     append_until(place);
-    if (is_behind(back_, place + kAhead)) __builtin_prefetch(home(log(place + kAhead)).line);
-    const Slot slot = find_stamp(place, log(place));
-    if (slot.is_none() || (!since.empty() && changed.contains(slot.key()))) continue;
-    rows.push_back({slot.key(), slot.count(), slot.time()});
+    const CandidateRow& row = record(place);
+    if (row.count == 0 || (!since.empty() && changed.contains(row.key))) continue;
+    rows.push_back(row);
   }
   append_until(log_end);
 }
 
 void Candidates::release(Account& memory) noexcept {
   if (capacity_ == 0) return;
-  memory.give(lines(), bytes_for(capacity_));
-  lines_.store(nullptr, std::memory_order_relaxed);
-  num_lines_.store(0, std::memory_order_relaxed);
+  memory.give(&record(0), bytes_for(capacity_));
+  buckets_.store(nullptr, std::memory_order_relaxed);
+  num_buckets_.store(0, std::memory_order_relaxed);
   capacity_ = size_ = front_ = back_ = 0;
   ++turn_;
 }

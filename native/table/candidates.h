@@ -55,12 +55,16 @@ struct CandidateRow {
   uint32_t count, time;
 };
 
-// An open-addressed array, and a log of sightings that keeps the order: each candidate knows the
-// place of its last sighting in the log, older places are void. So a sighting touches the candidate
-// alone, where a linked list would touch its neighbours too. The log is a ring; when it is full the
-// void places are squeezed out.
+// A log of sightings, which holds the candidates in the order in which they were last seen, and an
+// index of their places in it. The log is a ring; a candidate that is seen again moves to its end
+// and leaves a void place, and when the ring is full the void places are squeezed out.
 //
-//   block   | lines of three slots: key, count, time, stamp | log: hash bits of the key |
+//   block   | log: key, count, time of each place | buckets: 15 entries and a mark |
+//
+// An entry is a place of the log and some bits of the key's hash. It is a hint that the record at
+// the place confirms, and it ends when its place leaves the log. So the oldest candidate goes
+// without a look at the index: a new key takes one random line of memory, and neighbours in the
+// log.
 //
 // The caller locks the partition; prefetch() needs no lock. The block is taken from the account
 // that each call names; release() gives it back.
@@ -104,50 +108,60 @@ class Candidates {
                    std::span<const AdmissionStep> since) const;
   uint32_t log_end() const noexcept { return back_; }
   void prefetch(uint64_t hash) const noexcept;
+  // The same under the lock: both ends of the log; and, a little after the first, the candidate.
+  void prefetch_ends() const noexcept;
+  void prefetch_found(uint64_t hash) const noexcept;
   void release(Account& memory) noexcept;
   uint32_t size() const noexcept { return size_; }
 
  private:
-  static constexpr uint32_t kSlots = 3;
-  struct alignas(64) Line {
-    int64_t keys[kSlots];
-    uint32_t counts[kSlots];  // 0: free
-    uint32_t times[kSlots];
-    uint32_t stamps[kSlots];  // place of the last sighting in the log, modulo 2^32
+  // The mark is the place of a record that is not older than any that went on to the next bucket
+  // because this one was full: a search ends where it has left the log. 0: free, or no mark.
+  struct alignas(64) Bucket {
+    static constexpr uint32_t kSlots = 15;
+    uint32_t words[kSlots + 1];
+    uint32_t& mark() noexcept { return words[kSlots]; }
+    bool has(const uint32_t* entry) const noexcept {
+      return static_cast<size_t>(entry - words) < kSlots;
+    }
+    // Bit s: is(entry s).
+    template <typename Is>
+    uint32_t match(const Is& is) const noexcept;
   };
-  static_assert(sizeof(Line) == 64);
-  struct Slot {
-    Line* line;
-    uint32_t at;
-    bool is_none() const noexcept { return line == nullptr; }
-    int64_t& key() const noexcept { return line->keys[at]; }
-    uint32_t& count() const noexcept { return line->counts[at]; }
-    uint32_t& time() const noexcept { return line->times[at]; }
-    uint32_t& stamp() const noexcept { return line->stamps[at]; }
-  };
+  static_assert(sizeof(Bucket) == 64);
 
   uint32_t home_bits(uint64_t hash) const noexcept { return place_of(hash, salt_); }
   static size_t bytes_for(uint32_t capacity) noexcept;
-  static uint32_t lines_in(size_t bytes, uint32_t capacity) noexcept;
 
-  Line* lines() const noexcept { return lines_.load(std::memory_order_relaxed); }
-  uint32_t num_lines() const noexcept { return num_lines_.load(std::memory_order_relaxed); }
-  uint32_t& log(uint32_t place) const noexcept {
-    return reinterpret_cast<uint32_t*>(lines() + num_lines())[place & (2 * capacity_ - 1)];
+  Bucket* buckets() const noexcept { return buckets_.load(std::memory_order_relaxed); }
+  uint32_t num_buckets() const noexcept { return num_buckets_.load(std::memory_order_relaxed); }
+  Bucket* home(uint32_t bits) const noexcept {
+    return buckets() + ((uint64_t{bits} * num_buckets()) >> 32);
   }
-  Slot home(uint32_t bits) const noexcept {
-    return {lines() + ((uint64_t{bits} * num_lines()) >> 32), 0};
-  }
-  Slot after(Slot slot) const noexcept {
-    if (slot.at + 1 < kSlots) return {slot.line, slot.at + 1};
-    return {slot.line + 1 == lines() + num_lines() ? lines() : slot.line + 1, 0};
-  }
-  uint32_t number(Slot slot) const noexcept {
-    return static_cast<uint32_t>(slot.line - lines()) * kSlots + slot.at;
+  Bucket* after(Bucket* bucket) const noexcept {
+    return bucket + 1 == buckets() + num_buckets() ? buckets() : bucket + 1;
   }
 
-  Slot find(int64_t key, uint32_t bits) const noexcept;
-  Slot find_stamp(uint32_t stamp, uint32_t bits) const noexcept;
+  uint32_t num_places() const noexcept { return 2 * capacity_; }
+  // A place, or an entry that has one. Count 0: void.
+  CandidateRow& record(uint32_t place) const noexcept {
+    auto* log = reinterpret_cast<CandidateRow*>(buckets()) - num_places();
+    return log[place & (num_places() - 1)];
+  }
+  // Not 0, and apart from the bits that choose the bucket.
+  uint32_t entry_of(uint32_t bits, uint32_t place) const noexcept {
+    return (bits * 2 + 1) * num_places() + (place & (num_places() - 1));
+  }
+  uint32_t place_of_entry(uint32_t entry) const noexcept {
+    return front_ + ((entry - front_) & (num_places() - 1));
+  }
+  bool is_in_log(uint32_t entry) const noexcept {
+    return entry != 0 && place_of_entry(entry) - front_ < back_ - front_;
+  }
+
+  uint32_t matches(const Bucket& bucket, uint32_t bits) const noexcept;
+  uint32_t free_entries(const Bucket& bucket) const noexcept;
+  uint32_t* find(int64_t key, uint32_t bits) const noexcept;
   bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps,
                  Renumbering* cuts);
   uint32_t grows_at(const Limits& limits) const noexcept {
@@ -156,21 +170,25 @@ class Candidates {
   }
   bool grow(Account& memory, Renumbering* cuts);
   void make_place(Renumbering* cuts) noexcept;
-  Slot insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
-  void see(Slot slot, uint32_t bits) noexcept;
-  void unsee(Slot slot, uint32_t bits, const AdmissionStep& step) noexcept;
   void squeeze(Renumbering* cuts) noexcept;
-  void remove(Slot slot) noexcept;
+  void index_all() noexcept;
+  uint32_t* index(uint32_t bits, uint32_t place) noexcept;
+  void mark_path(uint32_t bits, const uint32_t* entry) noexcept;
+  uint32_t* insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
+  void see(uint32_t* entry, uint32_t bits, uint32_t count, uint32_t time) noexcept;
+  bool has_left(const AdmissionStep& step) const noexcept;
+  void put_back(const CandidateRow& row, uint32_t place) noexcept;
+  void remove(uint32_t* entry) noexcept;
   void drop_oldest(AdmissionLog& steps) noexcept;
 
   uint64_t salt_ = 1;
   uint8_t early_ = 0;  // of 512 parts of the capacity
-  std::atomic<Line*> lines_{nullptr};
-  std::atomic<uint32_t> num_lines_{0};
+  std::atomic<Bucket*> buckets_{nullptr};
+  std::atomic<uint32_t> num_buckets_{0};
   uint32_t capacity_ = 0;  // candidates, a power of two; the log has twice as many places
   uint32_t size_ = 0;
   uint32_t front_ = 0, back_ = 0;  // places of the log in use: [front_, back_), modulo 2^32
-  uint32_t turn_ = 0;              // number of squeezes
+  uint32_t turn_ = 0;              // number of renumberings
 };
 
 }  // namespace monolith

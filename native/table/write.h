@@ -244,13 +244,13 @@ class Table::Writer {
   }
 
   // Notes the row of each key. A key that must ask does so a little after it was found missing:
-  // what admission remembers of it is fetched meanwhile. Likewise a row that cuts need, once its
-  // metadata has told so.
+  // what admission remembers of it is fetched meanwhile, in two steps. Likewise a row that cuts
+  // need, once its metadata has told so.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
     const bool keeps = plan.edits && table_.cuts_.newest() != 0;
     const HeldBin::Scope scope(rows.held);
     const size_t n = entries.size();
-    const size_t delay = (keeps ? 3 : admission_ != nullptr ? 2 : 1) * size_t{kLineAhead};
+    const size_t delay = (keeps || admission_ != nullptr ? 3 : 1) * size_t{kLineAhead};
     std::optional<Admission::Turn> turn;
     if (admission_ != nullptr) turn.emplace(*admission_);
     for (size_t i = 0; i < n + delay; ++i) {
@@ -258,21 +258,34 @@ class Table::Writer {
         entries[i].line = table_.index_.home(entries[i].hash);
         __builtin_prefetch(entries[i].line);
       }
-      if (i >= kLineAhead && i < n + kLineAhead) find_row(entries[i - kLineAhead], plan, rows);
-      if (keeps && i >= 2 * kLineAhead && i < n + 2 * kLineAhead) {
-        fetch_for_cuts(entries[i - 2 * kLineAhead]);
+      if (i >= kLineAhead / 2 && i < n + kLineAhead / 2) {
+        const Entry& entry = entries[i - kLineAhead / 2];
+        Index::prefetch_after(entry.key, entry.line);
+      }
+      if (i >= kLineAhead && i < n + kLineAhead) {
+        find_row(entries[i - kLineAhead], plan, turn, rows);
+      }
+      if (i >= 2 * kLineAhead && i < n + 2 * kLineAhead) {
+        const Entry& entry = entries[i - 2 * kLineAhead];
+        if (keeps) fetch_for_cuts(entry);
+        if (turn && entry.row == kNoRow) turn->prefetch_found(entry.hash);
       }
       if (i < delay) continue;
       Entry& entry = entries[i - delay];
       if (keeps) keep_for_cuts(entry, rows);
-      if (!plan.inserts || entry.row != kNoRow || is_absent(entry)) continue;
+      if (!is_wanted(entry, plan)) continue;
       rows.wanted = n - (i - delay);
       insert_missing(entry, turn, rows);
     }
     num_refused_ += std::exchange(rows.num_refused, 0);
   }
 
-  void find_row(Entry& entry, Plan plan, RowCache& rows) {
+  // Whether a row has to be made for the key.
+  bool is_wanted(const Entry& entry, Plan plan) const noexcept {
+    return plan.inserts && entry.row == kNoRow && !is_absent(entry);
+  }
+
+  void find_row(Entry& entry, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
     const Index::Found found = table_.index_.find(entry.key, entry.hash, entry.line);
     if (found.is_worn) {
       rows.held.release();
@@ -285,9 +298,20 @@ class Table::Writer {
       if (plan.edits && table_.cuts_.newest() != 0) {
         __builtin_prefetch(table_.arena_.meta(found.row & ~kReserved), 1);
       }
-    } else if (admission_ != nullptr) {
-      admission_->prefetch(entry.hash);
+    } else if (turn && is_wanted(entry, plan) && admission_->has_rule(entry.key)) {
+      if (Admission::Turn::covers_all(batch_.bits()) && !turn->covers(entry.hash)) {
+        cover(entry, *turn, rows);
+      }
+      turn->prefetch(entry.hash);
     }
+  }
+
+  // From now on no other call that asks inserts the key, nor others that the turn covers.
+  void cover(Entry& entry, Admission::Turn& turn, RowCache& rows) {
+    if (rows.asked.capacity() == 0) rows.asked.reserve(2 * batch_.size() / threads_);
+    rows.held.release();  // turns are taken before bins
+    turn.cover(entry.hash, batch_.bits());
+    entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
   }
 
   // Whether an open cut may need the row as it is.
@@ -316,9 +340,7 @@ class Table::Writer {
 
   void insert_missing(Entry& entry, std::optional<Admission::Turn>& turn, RowCache& rows) {
     if (!turn || !admission_->has_rule(entry.key)) return insert(entry, rows);
-    rows.held.release();  // turns are taken before bins
-    turn->cover(entry.hash, batch_.bits());
-    entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
+    if (!Admission::Turn::covers_all(batch_.bits())) cover(entry, *turn, rows);
     if (entry.row != kNoRow) return;
     if (admission_->ask(*turn, question(entry), rows.asked)) return insert(entry, rows);
     refuse(entry, rows);

@@ -57,7 +57,7 @@ void check_same_set(const std::vector<CandidateRow>& a, const std::list<Candidat
 }
 
 // Every third call fails and is taken back.
-void test_candidates_equal_a_plain_map(uint32_t cap, uint32_t num_keys) {
+void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>& keys) {
   Memory memory;
   Account account(memory);
   Candidates candidates;
@@ -70,7 +70,7 @@ void test_candidates_equal_a_plain_map(uint32_t cap, uint32_t num_keys) {
     AdmissionLog log;
     const PlainMap before = plain;
     for (uint64_t i = 0; i < random() % 5; ++i) {
-      const auto key = static_cast<int64_t>(random() % num_keys);
+      const int64_t key = keys[random() % keys.size()];
       const auto count = static_cast<uint32_t>(1 + random() % 3);
       const auto now = static_cast<uint32_t>(random() % 100);
       const bool expected = plain.ask(key, count, now, 5);
@@ -95,6 +95,23 @@ void test_candidates_equal_a_plain_map(uint32_t cap, uint32_t num_keys) {
   CHECK(cap < 100 || num_reordered < 20);
   candidates.release(account);
   CHECK(candidates.size() == 0 && account.bytes() == 0 && memory.held_bytes() == 0);
+}
+
+// Keys of few buckets come and go many times around the log, and none of them comes back.
+void test_new_keys_for_ever_find_room() {
+  Memory memory;
+  Account account(memory);
+  Candidates candidates;
+  Candidates::Counters counters;
+  const std::vector<int64_t> keys = crowded_keys(20'000);
+  for (const int64_t key : keys) {
+    AdmissionLog log;
+    CHECK(!candidates.ask(key, key_hash(key), 1, 0, 2, {64, 0}, account, counters, log));
+  }
+  const auto rows = rows_of(candidates);
+  CHECK(rows.size() == 64 && counters.dropped == keys.size() - 64);
+  for (size_t i = 0; i < 64; ++i) CHECK(rows[i].key == keys[keys.size() - 64 + i]);
+  candidates.release(account);
 }
 
 // A call fails after others made every candidate go that it knew.
@@ -225,10 +242,13 @@ void test_empty_admission_is_small() {
 }  // namespace
 
 int main() {
-  test_candidates_equal_a_plain_map(1, 3);
-  test_candidates_equal_a_plain_map(7, 12);
-  test_candidates_equal_a_plain_map(100, 300);
-  test_candidates_equal_a_plain_map(1000, 500);
+  test_candidates_equal_a_plain_map(1, keys_from(0, 3));
+  test_candidates_equal_a_plain_map(7, keys_from(0, 12));
+  test_candidates_equal_a_plain_map(100, keys_from(0, 300));
+  test_candidates_equal_a_plain_map(1000, keys_from(0, 500));
+  test_candidates_equal_a_plain_map(100, crowded_keys(300));  // more than their buckets hold
+  test_candidates_equal_a_plain_map(1000, crowded_keys(2000));
+  test_new_keys_for_ever_find_room();
   test_late_undo_keeps_the_order_sound();
   test_failed_calls_leave_a_filter_as_it_was();
   test_filter_error_rates();
