@@ -68,7 +68,6 @@ class Disk:
         self._bytes = [path.read_bytes() for path in self._files()]
         self.num_bytes = sum(map(len, self._bytes))
         self.write()
-        self.load()
 
     def _files(self) -> list[Path]:
         return sorted(self._save.rglob("*.arrow"))

@@ -2,6 +2,7 @@
 #include "table/features.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -79,11 +80,10 @@ void init_features(nb::module_& module) {
       .def(
           "sum",
           [](const FeatureTables& self,
-             const std::vector<std::tuple<const FeatureKeys*, Address, size_t>>& given,
-             unsigned threads) {
+             const std::vector<std::pair<const FeatureKeys*, Address>>& given, unsigned threads) {
             std::vector<FeatureTables::Piece> pieces;
-            for (const auto& [keys, grads, stride] : given) {
-              pieces.push_back({keys, reinterpret_cast<const float*>(grads), stride});
+            for (const auto& [keys, grads] : given) {
+              pieces.push_back({keys, reinterpret_cast<const float*>(grads)});
             }
             return self.sum(pieces, threads);
           },

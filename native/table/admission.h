@@ -48,9 +48,6 @@ class Admission {
   // Whether the key has to ask.
   bool has_rule(int64_t key) const noexcept { return thresholds_.of(key) > 0; }
 
-  // Fetches what ask() will read.
-  void prefetch(uint64_t hash) const noexcept;
-
   // The right to ask about some partitions, for one thread: other questions about them wait, so
   // that an answer and what follows from it (a row) are one step for them.
   class Turn {
@@ -70,7 +67,8 @@ class Admission {
       return admission_.kind_ == AdmissionKind::kProbabilistic ||
              partition_of(hash) - first_number_ < count_;
     }
-    // Where the turn covers the hash: fetches what ask() will read; the second a little later.
+    // Fetches what ask() will read; where the turn covers the hash, the ends of its log too. A
+    // little later, and only where it covers the hash: the candidate.
     void prefetch(uint64_t hash) noexcept;
     void prefetch_found(uint64_t hash) const noexcept;
 
@@ -129,6 +127,7 @@ class Admission {
   };
 
   static uint32_t partition_of(uint64_t hash) noexcept { return static_cast<uint32_t>(hash >> 52); }
+  void prefetch(uint64_t hash) const noexcept;
   // Null if nothing is remembered of the partition.
   Partition* find_partition(uint32_t number) const noexcept;
   // Null: over budget. Throws OutOfMemory.

@@ -79,7 +79,10 @@ uint32_t* Candidates::find(int64_t key, uint32_t bits) const noexcept {
       const CandidateRow& row = record(*entry);
       if (row.key == key && row.count != 0 && is_in_log(*entry)) return entry;
     }
-    if (!is_in_log(bucket->mark())) return nullptr;
+    if (!is_in_log(bucket->mark())) {
+      bucket->mark() = 0;  // or it would count again when its place is in use again
+      return nullptr;
+    }
     bucket = after(bucket);
   } while (bucket != home(bits));
   return nullptr;
@@ -199,23 +202,23 @@ void Candidates::index_all() noexcept {
   }
 }
 
-// An entry for the record at a place of the log. Free ones are used in turn: one that lay unused
+// An entry for the record at a place of the log. Those that ended are cleared: one that lay there
 // until its place came into use again would not look free.
-uint32_t* Candidates::index(uint32_t bits, uint32_t place) noexcept {
+void Candidates::index(uint32_t bits, uint32_t place) noexcept {
   Bucket* bucket = home(bits);
   do {
     const uint32_t free = free_entries(*bucket);
     if (free != 0) {
-      const uint32_t first = place % Bucket::kSlots, later = free >> first << first;
-      uint32_t* entry = bucket->words + __builtin_ctz(later != 0 ? later : free);
+      for (uint32_t ended = free; ended != 0; ended &= ended - 1) {
+        bucket->words[__builtin_ctz(ended)] = 0;
+      }
+      uint32_t* entry = bucket->words + __builtin_ctz(free);
       *entry = entry_of(bits, place);
-      mark_path(bits, entry);
-      return entry;
+      return mark_path(bits, entry);
     }
     bucket = after(bucket);
   } while (bucket != home(bits));
   index_all();  // there are fewer candidates than entries: now some are free
-  return find(record(place).key, bits);
 }
 
 // The newest place of the log is not older than that of the entry.
@@ -226,12 +229,12 @@ void Candidates::mark_path(uint32_t bits, const uint32_t* entry) noexcept {
 }
 
 // An absent key; there is room, and a place in the log.
-uint32_t* Candidates::insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept {
+void Candidates::insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept {
   record(back_) = {key, count, time};
   __builtin_prefetch(&record(back_ + kAhead), 1);
   ++size_;
   ++back_;
-  return index(bits, back_ - 1);
+  index(bits, back_ - 1);
 }
 
 void Candidates::see(uint32_t* entry, uint32_t bits, uint32_t count, uint32_t time) noexcept {

@@ -92,7 +92,8 @@ class Candidates {
            Renumbering* cuts = nullptr);
   // Takes the step back; steps are taken back in reverse order. Exact, unless other calls came
   // between: then what this one had added is subtracted, and a candidate that it made go comes back
-  // if there is room. The order is kept unless the log was squeezed, grew or went round since.
+  // if there is room. The order is kept unless the log was squeezed, grew or went round since,
+  // which a call with many new keys does by itself.
   void undo(const AdmissionStep& step, uint64_t hash, const Limits& limits, Counters& counters,
             Renumbering* cuts = nullptr) noexcept;
   // Sets a candidate, as the last one seen. False: the budget allows none. Throws OutOfMemory
@@ -172,9 +173,9 @@ class Candidates {
   void make_place(Renumbering* cuts) noexcept;
   void squeeze(Renumbering* cuts) noexcept;
   void index_all() noexcept;
-  uint32_t* index(uint32_t bits, uint32_t place) noexcept;
+  void index(uint32_t bits, uint32_t place) noexcept;
   void mark_path(uint32_t bits, const uint32_t* entry) noexcept;
-  uint32_t* insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
+  void insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept;
   void see(uint32_t* entry, uint32_t bits, uint32_t count, uint32_t time) noexcept;
   bool has_left(const AdmissionStep& step) const noexcept;
   void put_back(const CandidateRow& row, uint32_t place) noexcept;

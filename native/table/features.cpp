@@ -147,8 +147,8 @@ FeatureTables::FeatureTables(std::vector<Table*> tables, std::vector<Feature> fe
 }
 
 template <typename T>
-BagRows<T> FeatureTables::rows_of(const Feature& feature, T* matrix, size_t stride) const noexcept {
-  return {matrix + feature.column, stride, bags_per_row(feature)};
+BagRows<T> FeatureTables::rows_of(const Feature& feature, T* matrix) const noexcept {
+  return {matrix + feature.column, width_, bags_per_row(feature)};
 }
 
 // All bags of a feature: each distinct key is read once, the bags of equal keys are copies.
@@ -157,7 +157,7 @@ void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, const Table::Re
   const Feature& feature = features_[f];
   const Table& table = *tables_[feature.table];
   const Bags& given = keys.bags(f);
-  const BagRows<float> all = rows_of(feature, out, width_);
+  const BagRows<float> all = rows_of(feature, out);
   if (!given.are_single()) return table.lookup_some_bags(given, 0, given.num_bags, how, all);
   const DistinctKeys& distinct = keys.note_distinct(f, table.salt());
   const size_t n = distinct.keys.size(), dim = table.layout().dim();
@@ -198,7 +198,7 @@ void FeatureTables::lookup(FeatureKeys& keys, float* out, bool initial, unsigned
           }
           const Feature& feature = features_[f];
           tables_[feature.table]->lookup_some_bags(keys.bags(f), first, last, {initial, nullptr},
-                                                   rows_of(feature, out, width_));
+                                                   rows_of(feature, out));
         }
       }
     });
@@ -214,11 +214,10 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
   for (size_t t = 0; t < tables_.size(); ++t) {
     size_t num_keys = 0;
     for (const Piece& piece : pieces) {
-      const size_t stride = piece.stride == 0 ? width_ : piece.stride;
       for (size_t f = first_feature_[t]; f < first_feature_[t + 1]; ++f) {
         const Bags& bags = piece.keys->bags(f);
         if (bags.num_keys == 0) continue;
-        found.push_back({bags, rows_of(features_[f], piece.grads, stride), nullptr});
+        found.push_back({bags, rows_of(features_[f], piece.grads), nullptr});
         distinct[t] = piece.keys->distinct(f);
         num_keys += bags.num_keys;
       }

@@ -111,7 +111,6 @@ class FeatureTables {
   struct Piece {
     const FeatureKeys* keys;
     const float* grads;  // (batch, width)
-    size_t stride = 0;   // from a row of them to the next; 0: width
   };
   // Keys and gradients are borrowed while the sum lives. Of equal keys, those of the first piece
   // come first, and in a piece those of the first feature.
@@ -126,7 +125,7 @@ class FeatureTables {
   void lookup_distinct(FeatureKeys& keys, size_t feature, const Table::Reading& how,
                        float* out) const;
   template <typename T>
-  BagRows<T> rows_of(const Feature& feature, T* matrix, size_t stride) const noexcept;
+  BagRows<T> rows_of(const Feature& feature, T* matrix) const noexcept;
 
   const std::vector<Table*> tables_;
   const std::vector<Feature> features_;

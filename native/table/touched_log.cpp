@@ -1,6 +1,7 @@
 #include "table/touched_log.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 namespace monolith {
@@ -18,6 +19,13 @@ void TouchedLog::Chain::push(Block* block) noexcept {
   block->next = nullptr;
   (first == nullptr ? first : last->next) = block;
   last = block;
+  ++size;
+}
+
+void TouchedLog::Chain::push_front(Block* block) noexcept {
+  block->next = first;
+  if (first == nullptr) last = block;
+  first = block;
   ++size;
 }
 
@@ -41,7 +49,9 @@ TouchedLog::Room::Room(TouchedLog& log, size_t num_keys, unsigned threads)
   }
 }
 
-TouchedLog::Room::~Room() { log_.keep(free_); }
+TouchedLog::Room::~Room() {
+  if (is_on_) log_.keep(free_);
+}
 
 TouchedLog::Block* TouchedLog::Room::take() noexcept {
   const std::lock_guard lock(mutex_);
@@ -57,6 +67,7 @@ void TouchedLog::Room::add_block() {
 void TouchedLog::Notes::begin_block() noexcept {
   end_block();
   Block* block = room_.take();
+  assert(block != nullptr);
   blocks_.push(block);
   next_ = block->keys();
   end_ = next_ + room_.log_.block_keys_;
@@ -96,7 +107,7 @@ TouchedLog::Block* TouchedLog::make_block() {
 // For later calls; what would pass the bound is freed.
 void TouchedLog::keep(Chain& blocks) noexcept {
   const std::lock_guard lock(mutex_);
-  while (Block* block = blocks.pop()) spare_.push(block);
+  while (Block* block = blocks.pop()) spare_.push_front(block);  // the last used one is the warmest
   free_spare((max_bytes_ - blocks_.size * block_bytes_) / block_bytes_);
 }
 
@@ -105,7 +116,7 @@ void TouchedLog::free_spare(size_t num_left) noexcept {
   least_spare_ = std::min(least_spare_, spare_.size);
 }
 
-// A block that fits into the last one is copied there: many small calls share a block.
+// The last block is filled up first: many small calls share one.
 void TouchedLog::append(Notes& notes) noexcept {
   if (notes.next_ == nullptr) return;
   notes.end_block();
@@ -116,13 +127,14 @@ void TouchedLog::append(Notes& notes) noexcept {
     const std::lock_guard lock(mutex_);
     while (Block* block = blocks.pop()) {
       next_ += block->size;
-      if (blocks_.first != nullptr && blocks_.last->size + block->size <= block_keys_) {
-        std::copy_n(block->keys(), block->size, blocks_.last->keys() + blocks_.last->size);
-        blocks_.last->size += block->size;
-        copied.push(block);
-      } else {
-        blocks_.push(block);
+      const uint64_t room = blocks_.first == nullptr ? 0 : block_keys_ - blocks_.last->size;
+      const uint64_t moved = std::min(room, block->size);
+      if (moved > 0) {
+        block->size -= moved;
+        std::copy_n(block->keys() + block->size, moved, blocks_.last->keys() + blocks_.last->size);
+        blocks_.last->size += moved;
       }
+      (block->size == 0 ? copied : blocks_).push(block);
     }
     while (blocks_.size * block_bytes_ > max_bytes_) pop();
     for (auto& [name, at] : cursors_) {
@@ -135,7 +147,7 @@ void TouchedLog::append(Notes& notes) noexcept {
 void TouchedLog::pop() noexcept {
   Block* block = blocks_.pop();
   first_ += block->size;
-  spare_.push(block);
+  spare_.push_front(block);
 }
 
 // Drops what nobody will read.

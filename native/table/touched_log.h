@@ -26,6 +26,7 @@ class TouchedLog {
     Block* last = nullptr;
     size_t size = 0;
     void push(Block* block) noexcept;
+    void push_front(Block* block) noexcept;
     Block* pop() noexcept;
   };
 

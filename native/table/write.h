@@ -268,7 +268,7 @@ class Table::Writer {
       if (i >= 2 * kLineAhead && i < n + 2 * kLineAhead) {
         const Entry& entry = entries[i - 2 * kLineAhead];
         if (keeps) fetch_for_cuts(entry);
-        if (turn && entry.row == kNoRow) turn->prefetch_found(entry.hash);
+        if (asks(entry, plan, turn)) turn->prefetch_found(entry.hash);
       }
       if (i < delay) continue;
       Entry& entry = entries[i - delay];
@@ -285,6 +285,12 @@ class Table::Writer {
     return plan.inserts && entry.row == kNoRow && !is_absent(entry);
   }
 
+  // Whether admission decides about it.
+  bool asks(const Entry& entry, Plan plan,
+            const std::optional<Admission::Turn>& turn) const noexcept {
+    return turn && is_wanted(entry, plan) && admission_->has_rule(entry.key);
+  }
+
   void find_row(Entry& entry, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
     const Index::Found found = table_.index_.find(entry.key, entry.hash, entry.line);
     if (found.is_worn) {
@@ -298,7 +304,7 @@ class Table::Writer {
       if (plan.edits && table_.cuts_.newest() != 0) {
         __builtin_prefetch(table_.arena_.meta(found.row & ~kReserved), 1);
       }
-    } else if (turn && is_wanted(entry, plan) && admission_->has_rule(entry.key)) {
+    } else if (asks(entry, plan, turn)) {
       if (Admission::Turn::covers_all(batch_.bits()) && !turn->covers(entry.hash)) {
         cover(entry, *turn, rows);
       }
@@ -308,7 +314,10 @@ class Table::Writer {
 
   // From now on no other call that asks inserts the key, nor others that the turn covers.
   void cover(Entry& entry, Admission::Turn& turn, RowCache& rows) {
-    if (rows.asked.capacity() == 0) rows.asked.reserve(2 * batch_.size() / threads_);
+    constexpr size_t kMost = 1 << 16;  // most calls need no more; few keys may have to ask
+    if (rows.asked.capacity() == 0) {
+      rows.asked.reserve(std::min(kMost, 2 * size_t{batch_.size()} / threads_));
+    }
     rows.held.release();  // turns are taken before bins
     turn.cover(entry.hash, batch_.bits());
     entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
@@ -363,6 +372,7 @@ class Table::Writer {
   }
 
   void refuse(Entry& entry, RowCache& rows) noexcept {
+    rows.held.release();  // keys that are refused count for nobody's turn
     entry.state = Batch::kRefused;
     ++rows.num_refused;
   }

@@ -68,22 +68,6 @@ void test_a_step_of_features_is_that_of_its_keys(unsigned threads) {
   CHECK(found == wanted);
 }
 
-void test_gradients_may_be_columns_of_wider_rows() {
-  constexpr size_t kStride = kWidth + 3;
-  Table first(adagrad_table(kDim)), second(adagrad_table(kDim));
-  const FeatureTables tables({&first, &second}, some_features(), kWidth);
-  const Ids ids;
-  const FeatureKeys keys(tables.features(), ids.get());
-  std::vector<float> grads(kBatch * kWidth), wide(kBatch * kStride, 1e9f);
-  for (size_t i = 0; i < grads.size(); ++i) {
-    grads[i] = static_cast<float>(i % 11) - 5.0f;
-    wide[i / kWidth * kStride + i % kWidth] = grads[i];
-  }
-  const FeatureTables::Piece narrow{&keys, grads.data()}, columns{&keys, wide.data(), kStride};
-  const auto expected = tables.sum({&narrow, 1}, 2), found = tables.sum({&columns, 1}, 2);
-  CHECK(found->norm(0) == expected->norm(0) && found->norm(1) == expected->norm(1));
-}
-
 void test_lookups_run_beside_steps() {
   Table first(adagrad_table(kDim)), second(adagrad_table(kDim));
   const FeatureTables tables({&first, &second}, some_features(), kWidth);
@@ -248,6 +232,5 @@ int main() {
   test_gradients_that_are_not_finite_are_left_out();
   test_a_step_of_features_is_that_of_its_keys(1);
   test_a_step_of_features_is_that_of_its_keys(3);
-  test_gradients_may_be_columns_of_wider_rows();
   test_lookups_run_beside_steps();
 }

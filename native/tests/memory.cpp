@@ -192,16 +192,17 @@ void test_failed_import_of_candidates_changes_nothing(const AdmissionSpec& admis
 }
 
 // What is remembered stays sound: as many counts as it says, in partitions that still work.
-void test_failing_calls_beside_others(const AdmissionSpec& admission) {
+// batch: keys of a call; a large one takes its turn for whole groups of partitions.
+void test_failing_calls_beside_others(const AdmissionSpec& admission, size_t batch) {
   Table table(asking_table(admission));
-  const auto keys = crowded_keys(6000);
+  const auto keys = crowded_keys(2 * batch);
   const std::vector<float> values(keys.size() * 4, 1.0f);
   std::atomic<int> num_failed{0};
   const auto write = [&](size_t first) {
     for (uint32_t round = 0; round < 40; ++round) {
       table.set_memory_limit(round % 2 == 0 ? table.held_bytes() + 20000 : SIZE_MAX);
       try {
-        table.assign(keys.data() + first, 3000, values.data(), round, 2);
+        table.assign(keys.data() + first, batch, values.data(), round, 2);
         if (round % 4 == 0) {
           const auto rows = table.export_candidates(all_partitions());
           table.import_candidates(rows.data(), rows.size() / table.num_candidate_columns());
@@ -213,7 +214,7 @@ void test_failing_calls_beside_others(const AdmissionSpec& admission) {
     }
   };
   std::vector<std::thread> threads;
-  for (const size_t first : {0, 1500, 3000}) threads.emplace_back(write, first);
+  for (const size_t first : {size_t{0}, batch / 2, batch}) threads.emplace_back(write, first);
   for (std::thread& thread : threads) thread.join();
   size_t num_counts = 0;
   for (const auto& row : remembered(table)) num_counts += row.size() == 3 || row[1] >= 0;
@@ -425,7 +426,7 @@ int main() {
   for (const AdmissionSpec& admission : {kMinCountSpec, kFilterSpec}) {
     test_failed_apply_takes_its_questions_back(admission);
     test_failed_import_of_candidates_changes_nothing(admission);
-    test_failing_calls_beside_others(admission);
+    for (const size_t batch : {3000, 20000}) test_failing_calls_beside_others(admission, batch);
     test_each_failing_allocation_changes_nothing(admission);
   }
   test_failed_clears_reserve_nothing();

@@ -24,6 +24,7 @@ TableSpec constant_table() {
   TableSpec spec = adagrad_table(kDim);
   spec.segments[0].minval = spec.segments[0].maxval = 1.0f;
   spec.expiry_days = 1;
+  spec.log_bytes = 1000;  // blocks of few notes, so that threads take many
   return spec;
 }
 

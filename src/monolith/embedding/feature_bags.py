@@ -132,7 +132,9 @@ class _LookupFeatures(torch.autograd.Function):
 
 def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     _ = ctx.saved_tensors
-    return ctx.queue.push(ctx.batch, ctx.queue.engine.keep(gradients)), None
+    # The caller may use its memory again before the step.
+    gradients = gradients.clone(memory_format=torch.contiguous_format)
+    return ctx.queue.push(ctx.batch, gradients), None
 
 
 def _check_tables(tables: list[TableVerbs]) -> None:

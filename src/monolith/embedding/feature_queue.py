@@ -52,7 +52,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
 
         Args:
             batch: what was looked up.
-            gradients: float32 (batch, width), as `FeatureTables.keep` gives them.
+            gradients: float32 (batch, width), contiguous; nobody else writes them.
 
         Returns:
             The share in the anchor's gradient, as of `GradientQueue.push`.

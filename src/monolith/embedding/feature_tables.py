@@ -4,7 +4,6 @@ Native tables share one call of the core each way. Tables that are sharded, reco
 view or written in Python go one by one through their pooled verbs, to the same bits.
 """
 
-import contextlib
 import itertools
 import math
 import operator
@@ -59,7 +58,7 @@ class FeatureItem(NamedTuple):
 
     Attributes:
         batch: what was looked up.
-        gradients: float32 (batch, width), rows of which nobody writes.
+        gradients: float32 (batch, width), contiguous.
     """
 
     batch: FeatureBatch
@@ -107,12 +106,6 @@ def _stacked(splits: list[torch.Tensor]) -> torch.Tensor:
     """A copy of row splits, (features, batch + 1); (batch + 1,) of one tensor that all share."""
     first = splits[0]
     return first.clone() if all(each is first for each in splits) else torch.stack(splits)
-
-
-def _memory_of(gradients: torch.Tensor) -> tuple[int, int]:
-    """Address and stride of rows. To ask for `data_ptr` would make a lazy copy a real one."""
-    start: int = torch._C._data_address(gradients)  # type: ignore[attr-defined]  # of its storage
-    return start + 4 * int(gradients.storage_offset()), gradients.stride(0)
 
 
 class FeatureTables:
@@ -254,18 +247,6 @@ class FeatureTables:
         check_num_keys(self.tables[0].config, "lookup_bags", keys.numel())
         return keys if keys.dtype == torch.int64 else keys.long(), splits
 
-    def keep(self, gradients: torch.Tensor) -> torch.Tensor:
-        """A copy of gradients (batch, width), whose memory the caller may use again.
-
-        Columns of a wider gradient, as backward of `torch.cat` gives them, stay where they are
-        until somebody writes there, if the core alone reads them.
-        """
-        is_wider = gradients.stride(1) == 1 and gradients.stride(0) > self.width
-        if is_wider and not self._plain.features:
-            with contextlib.suppress(RuntimeError):  # the memory is not torch's own
-                return torch._lazy_clone(gradients)
-        return gradients.clone(memory_format=torch.contiguous_format)
-
     def sum(self, items: Sequence[FeatureItem]) -> FeatureSum:
         """The gradients of equal keys added up, table by table, and their norm."""
         num_keys = sum([item.batch.num_keys for item in items])
@@ -273,7 +254,7 @@ class FeatureTables:
         core = None
         with self._open("backward") as tables:
             if tables is not None:
-                pieces: Any = [(item.batch.core, *_memory_of(item.gradients)) for item in items]
+                pieces: Any = [(item.batch.core, item.gradients.data_ptr()) for item in items]
                 core = tables.sum(pieces, default_threads(num_keys))
         plain = self._plain.sum([(item.batch.bags, item.gradients) for item in items])
         if not plain:
