@@ -127,6 +127,17 @@ void test_pooling_agrees(const Kernels& kernels, const Kernels& baseline) {
   }
 }
 
+// Of any length: 1 + 4 + ... + n * n.
+void test_squares_are_those_of_every_value(const Kernels& kernels) {
+  std::vector<float> values;
+  double expected = 0;
+  for (size_t n = 1; n <= 20; ++n) {
+    values.push_back(static_cast<float>(n));
+    expected += static_cast<double>(n * n);
+    CHECK(kernels.sum_squares(values.data(), n) == expected);
+  }
+}
+
 void test_largest_sees_nan(const Kernels& kernels) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> values(100, -3.0f);
@@ -161,6 +172,7 @@ int main() {
     test_codecs_agree(*kernels, baseline);
     test_views_agree(*kernels, baseline);
     test_pooling_agrees(*kernels, baseline);
+    test_squares_are_those_of_every_value(*kernels);
     test_largest_sees_nan(*kernels);
     test_finds_every_non_finite(*kernels);
     std::printf("kernels: %s ok\n", kernels->name);
