@@ -12,14 +12,16 @@ constexpr uint32_t kFirstCapacity = 4;
 constexpr uint32_t kAhead = 8;       // places of the log that are fetched: two lines
 constexpr uint32_t kBucketKeys = 8;  // of a full log, at most: few buckets are full then
 
+size_t log_bytes_for(uint32_t capacity) { return size_t{2} * capacity * sizeof(CandidateRow); }
+
 uint32_t add_saturated(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
 }  // namespace
 
 // More buckets where that fills whole pages.
 size_t Candidates::bytes_for(uint32_t capacity) noexcept {
-  const size_t log_bytes = size_t{2} * capacity * sizeof(CandidateRow);
-  const size_t bytes = log_bytes + (size_t{capacity} / kBucketKeys + 1) * sizeof(Bucket);
+  const size_t num_buckets = size_t{capacity} / kBucketKeys + 1;
+  const size_t bytes = log_bytes_for(capacity) + num_buckets * sizeof(Bucket);
   return bytes < kPageBytes / 2 ? bytes : (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
@@ -150,8 +152,7 @@ bool Candidates::make_room(const Limits& limits, Account& memory, Counters& coun
 // False: over budget.
 bool Candidates::grow(Account& memory, Renumbering* cuts) {
   const uint32_t capacity = std::max(kFirstCapacity, 2 * capacity_);
-  const size_t bytes = bytes_for(capacity);
-  const size_t log_bytes = size_t{2} * capacity * sizeof(CandidateRow);
+  const size_t bytes = bytes_for(capacity), log_bytes = log_bytes_for(capacity);
   auto* fresh = static_cast<char*>(memory.take(bytes));
   if (fresh == nullptr) return false;
   std::memset(fresh, 0, bytes);
