@@ -5,17 +5,18 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <span>
 
 #include "table/table.h"
 #include "table/team.h"
 
 namespace monolith {
 
-constexpr size_t kAhead = 26;      // keys between two stages: enough to hide a memory access
-constexpr size_t kLateAhead = 12;  // keys between finding the row of a late key and using it
-constexpr size_t kFew = 4;         // keys that are read faster one by one
-constexpr size_t kWindow = 64;     // ring of keys in flight, at least 2 * kAhead + 1
-constexpr size_t kPiece = 2048;    // keys that a thread claims at once
+constexpr size_t kAhead = 26;  // keys between fetching memory and using it
+constexpr size_t kBlock = 12;  // keys that go through the stages together
+constexpr size_t kStages = 4;
+constexpr size_t kFew = 4;       // keys that are read faster one by one
+constexpr size_t kPiece = 2048;  // keys that a thread claims at once
 
 constexpr uint32_t kMissing = UINT32_MAX;     // no such key
 constexpr uint32_t kUnsure = UINT32_MAX - 1;  // a writer was there: look again
@@ -93,42 +94,14 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
   }
 }
 
-// Stage 1 fetches the key's index line, stage 2 finds the row and fetches it, stage 3 uses it, in
-// the order of the keys. The stages of different keys run side by side, so that memory and
-// processor are both busy. A key that overflowed into another line has that fetched in stage 2, and
-// is found between stages 2 and 3.
+// Four stages, each on a block of keys: fetch their index lines; find and fetch their rows; the
+// same for keys that overflowed into another line, which was fetched before; use the rows, in the
+// order of the keys. Memory is fetched by loops that do nothing else: a processor may hold a fetch
+// until its address is translated, and in such a loop those of a block are translated side by side.
 template <typename Hit, typename Done, typename Miss>
 void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
                  const Done& done, const Miss& miss) const {
-  Pending window[kWindow];
-  const size_t row_bytes = layout_.weight_bytes();
-  const auto fetch_line = [&](size_t i) {
-    Pending& p = window[i % kWindow];
-    p.line = index_.home(key_hash(keys[i]));
-    __builtin_prefetch(p.line);
-  };
-  const auto fetch_row = [&](Pending& p) {
-    if (!with_row || p.number >= kLate) return;
-    p.row = arena_.row(p.number);
-    if (p.row == nullptr) p.number = kUnsure;
-    prefetch_bytes(p.row, row_bytes);
-  };
-  const auto find_row = [&](size_t i) {
-    Pending& p = window[i % kWindow];
-    if (match_line(keys[i], p)) [[likely]]
-      return fetch_row(p);
-    __builtin_prefetch(p.line + 1);
-    p.number = kLate;
-  };
-  const auto find_late_row = [&](size_t i) {
-    Pending& p = window[i % kWindow];
-    if (p.number != kLate) [[likely]]
-      return;
-    if (!match_next_line(index_, keys[i], p)) match(index_, keys[i], p);
-    fetch_row(p);
-  };
-  const auto use_row = [&](size_t i) {
-    const Pending& p = window[i % kWindow];
+  const auto use = [&](const Pending& p, size_t i) {
     if (p.number < kLate) [[likely]] {
       hit(i, p.row, p.number);
       if (is_unchanged(p)) [[likely]]
@@ -140,28 +113,62 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     read_one(keys[i], again) ? done(i) : miss(i);
   };
   if (last - first <= kFew) {
-    for (size_t i = first; i < last; ++i) {
-      const auto find = [&](const char* row, uint32_t number) { hit(i, row, number); };
-      read_one(keys[i], find) ? done(i) : miss(i);
-    }
+    for (size_t i = first; i < last; ++i) use({nullptr, nullptr, 0, kUnsure}, i);
     return;
   }
-  constexpr size_t kLateAt = 2 * kAhead - kLateAhead;
-  const size_t n = last - first, full = std::max(n, 2 * kAhead);
-  const auto step = [&](size_t i) {
-    if (i < n) fetch_line(first + i);
-    if (i >= kAhead && i - kAhead < n) find_row(first + i - kAhead);
-    if (i >= kLateAt && i - kLateAt < n) find_late_row(first + i - kLateAt);
-    if (i >= 2 * kAhead && i - 2 * kAhead < n) use_row(first + i - 2 * kAhead);
+  const size_t row_bytes = with_row ? layout_.weight_bytes() : 0;
+  const auto find_address = [&](Pending& p) {
+    if (!with_row || p.number >= kLate) return;
+    p.row = arena_.row(p.number);
+    if (p.row == nullptr) p.number = kUnsure;
   };
-  for (size_t i = 0; i < 2 * kAhead; ++i) step(i);
-  for (size_t i = first + 2 * kAhead; i < first + full; ++i) {
-    fetch_line(i);
-    find_row(i - kAhead);
-    find_late_row(i - kLateAt);
-    use_row(i - 2 * kAhead);
+  const auto fetch_lines = [&](std::span<Pending> block, const int64_t* key) {
+    for (Pending& p : block) p.line = index_.home(key_hash(*key++));
+    for (const Pending& p : block) __builtin_prefetch(p.line);
+  };
+  // row: what to fetch next; where that is nothing, the line, which is there.
+  const auto find_rows = [&](std::span<Pending> block, const int64_t* key) {
+    for (Pending& p : block) {
+      p.row = reinterpret_cast<const char*>(p.line);
+      if (match_line(*key++, p)) [[likely]] {
+        find_address(p);
+      } else {
+        p.row = reinterpret_cast<const char*>(p.line + 1);
+        p.number = kLate;
+      }
+    }
+  };
+  Pending* late[kBlock];
+  size_t num_late = 0;
+  const auto find_late_rows = [&](std::span<Pending> block, const int64_t* key) {
+    for (Pending& p : block) {
+      const int64_t wanted = *key++;
+      if (p.number != kLate) [[likely]]
+        continue;
+      if (!match_next_line(index_, wanted, p)) match(index_, wanted, p);
+      find_address(p);
+      late[num_late++] = &p;
+    }
+  };
+  Pending window[kStages * kBlock];
+  const size_t num_blocks = (last - first + kBlock - 1) / kBlock;
+  const auto start_of = [&](size_t b) { return first + b * kBlock; };
+  const auto block_of = [&](size_t b) {
+    return std::span(window + b % kStages * kBlock, std::min(kBlock, last - start_of(b)));
+  };
+  for (size_t b = 0; b < num_blocks + kStages - 1; ++b) {  // blocks before the first wrap around
+    if (b < num_blocks) fetch_lines(block_of(b), keys + start_of(b));
+    if (b - 2 < num_blocks) find_late_rows(block_of(b - 2), keys + start_of(b - 2));
+    if (b - 1 < num_blocks) {
+      find_rows(block_of(b - 1), keys + start_of(b - 1));
+      for (const Pending& p : block_of(b - 1)) prefetch_bytes(p.row, row_bytes);
+    }
+    for (; num_late > 0; --num_late) prefetch_bytes(late[num_late - 1]->row, row_bytes);
+    if (b - 3 < num_blocks) {
+      size_t i = start_of(b - 3);
+      for (const Pending& p : block_of(b - 3)) use(p, i++);
+    }
   }
-  for (size_t i = full; i < full + 2 * kAhead; ++i) step(i);
 }
 
 // Calls piece(first, last) on several threads until all n keys are done.

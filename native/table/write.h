@@ -182,11 +182,9 @@ class Table::Writer {
   }
 
  private:
-  // Keys between fetching memory and using it.
-  static constexpr uint32_t kLineAhead = 20, kRowAhead = 10;
-  // Keys whose memory is fetched at once, ahead of as many that are visited: addresses are
-  // translated side by side, which a lock between them would stop.
-  static constexpr size_t kRun = 8;
+  // Keys that go through the stages together when they are found, and visited: as much memory as a
+  // processor fetches at once (about 24 lines), of which a visit needs some six for each key.
+  static constexpr size_t kBlock = 12, kVisited = 4;
 
   // What one thread works with.
   struct Hands {
@@ -243,39 +241,49 @@ class Table::Writer {
     }
   }
 
-  // Notes the row of each key. A key that must ask does so a little after it was found missing:
-  // what admission remembers of it is fetched meanwhile, in two steps. Likewise a row that cuts
-  // need, once its metadata has told so.
+  // Notes the row of each key, in stages on blocks of keys, as Table::read does. A key that must
+  // ask does so two blocks after it was found missing: what admission remembers of it is fetched
+  // meanwhile, in two steps. Likewise a row that cuts need, once its metadata has told so.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
     const bool keeps = plan.edits && table_.cuts_.newest() != 0;
     const HeldBin::Scope scope(rows.held);
-    const size_t n = entries.size();
-    const size_t delay = (keeps || admission_ != nullptr ? 3 : 1) * size_t{kLineAhead};
     std::optional<Admission::Turn> turn;
     if (admission_ != nullptr) turn.emplace(*admission_);
-    for (size_t i = 0; i < n + delay; ++i) {
-      if (i < n) {
-        entries[i].line = table_.index_.home(entries[i].hash);
-        __builtin_prefetch(entries[i].line);
+    const size_t num_blocks = (entries.size() + kBlock - 1) / kBlock;
+    const auto block_of = [&](size_t b) {
+      return entries.subspan(b * kBlock, std::min(kBlock, entries.size() - b * kBlock));
+    };
+    const size_t delay = keeps || admission_ != nullptr ? 4 : 2;  // blocks
+    for (size_t b = 0; b < num_blocks + delay; ++b) {  // blocks before the first wrap around
+      if (b < num_blocks) {
+        for (Entry& entry : block_of(b)) entry.line = table_.index_.home(entry.hash);
+        for (const Entry& entry : block_of(b)) __builtin_prefetch(entry.line);
       }
-      if (i >= kLineAhead / 2 && i < n + kLineAhead / 2) {
-        const Entry& entry = entries[i - kLineAhead / 2];
-        Index::prefetch_after(entry.key, entry.line);
+      if (b - 1 < num_blocks) {
+        for (const Entry& entry : block_of(b - 1)) Index::prefetch_after(entry.key, entry.line);
       }
-      if (i >= kLineAhead && i < n + kLineAhead) {
-        find_row(entries[i - kLineAhead], plan, turn, rows);
+      if (b - 2 < num_blocks) {
+        for (Entry& entry : block_of(b - 2)) find_row(entry, plan, turn, rows);
+        if (keeps) {
+          for (const Entry& entry : block_of(b - 2)) {
+            if (entry.row != kNoRow) __builtin_prefetch(meta_of(entry), 1);
+          }
+        }
       }
-      if (i >= 2 * kLineAhead && i < n + 2 * kLineAhead) {
-        const Entry& entry = entries[i - 2 * kLineAhead];
-        if (keeps) fetch_for_cuts(entry);
-        if (asks(entry, plan, turn)) turn->prefetch_found(entry.hash);
+      if (delay > 2 && b - 3 < num_blocks) {
+        for (const Entry& entry : block_of(b - 3)) {
+          if (keeps) fetch_for_cuts(entry);
+          if (asks(entry, plan, turn)) turn->prefetch_found(entry.hash);
+        }
       }
-      if (i < delay) continue;
-      Entry& entry = entries[i - delay];
-      if (keeps) keep_for_cuts(entry, rows);
-      if (!is_wanted(entry, plan)) continue;
-      rows.wanted = n - (i - delay);
-      insert_missing(entry, turn, rows);
+      if (b - delay < num_blocks) {
+        for (Entry& entry : block_of(b - delay)) {
+          if (keeps) keep_for_cuts(entry, rows);
+          if (!is_wanted(entry, plan)) continue;
+          rows.wanted = entries.size() - static_cast<size_t>(&entry - entries.data());
+          insert_missing(entry, turn, rows);
+        }
+      }
     }
     num_refused_ += std::exchange(rows.num_refused, 0);
   }
@@ -301,9 +309,6 @@ class Table::Writer {
     entry.row = found.row;
     if (found.row != kNoRow) {
       if (plan.holds) hold(entry);
-      if (plan.edits && table_.cuts_.newest() != 0) {
-        __builtin_prefetch(table_.arena_.meta(found.row & ~kReserved), 1);
-      }
     } else if (asks(entry, plan, turn)) {
       if (Admission::Turn::covers_all(batch_.bits()) && !turn->covers(entry.hash)) {
         cover(entry, *turn, rows);
@@ -323,12 +328,15 @@ class Table::Writer {
     entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
   }
 
+  const Meta* meta_of(const Entry& entry) const noexcept {
+    return table_.arena_.meta(entry.row & ~kReserved);
+  }
+
   // Whether an open cut may need the row as it is.
   bool is_needed(const Entry& entry) const noexcept {
     if (entry.row == kNoRow) return false;
-    const Meta* meta = table_.arena_.meta(entry.row & ~kReserved);
     uint32_t marks;
-    racy_load(&marks, &meta->marks, sizeof(marks));
+    racy_load(&marks, &meta_of(entry)->marks, sizeof(marks));
     return Meta::generation(marks) != table_.cuts_.generation();
   }
 
@@ -389,12 +397,28 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
+  // What a visit of each of these keys will need, kind by kind (see Table::read).
   template <typename Source>
-  [[gnu::always_inline]] void prefetch(const Entry& entry, const Source& values) const noexcept {
-    if (entry.state == Batch::kRefused) return;
-    __builtin_prefetch(entry.line);
-    table_.prefetch_row(entry.row);
-    values.prefetch(batch_, entry);
+  [[gnu::always_inline]] void prefetch(std::span<const Entry> entries,
+                                       const Source& values) const noexcept {
+    const auto for_each = [&](const auto& fetch) __attribute__((always_inline)) {
+      for (const Entry& entry : entries) {
+        if (entry.state != Batch::kRefused) fetch(entry, entry.row & ~kReserved);
+      }
+    };
+    const Arena& arena = table_.arena_;
+    for_each([&](const Entry& entry, uint32_t) __attribute__((always_inline)) {
+      __builtin_prefetch(table_.index_.bin_of(entry.hash).bin(), 1);
+      __builtin_prefetch(entry.line, 1);
+    });
+    for_each([&](const Entry& entry, uint32_t row) __attribute__((always_inline)) {
+      if (entry.row != kNoRow) prefetch_bytes(arena.row(row), arena.row_bytes());
+    });
+    for_each([&](const Entry& entry, uint32_t row) __attribute__((always_inline)) {
+      if (entry.row != kNoRow) __builtin_prefetch(arena.meta(row), 1);
+    });
+    for_each([&](const Entry& entry, uint32_t)
+                 __attribute__((always_inline)) { values.prefetch(batch_, entry); });
   }
 
   template <typename Visit, typename Source>
@@ -402,22 +426,28 @@ class Table::Writer {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
-      const size_t n = entries.size();
-      const auto prefetch_some = [&](size_t first) __attribute__((always_inline)) {
-        for (size_t i = first; i < std::min(first + kRun, n); ++i) prefetch(entries[i], values);
-      };
-      prefetch_some(0);
-      for (size_t first = 0; first < n; first += kRun) {
-        prefetch_some(first + kRun);
-        for (const Entry& entry : entries.subspan(first, std::min(kRun, n - first))) {
-          if (entry.state == Batch::kRefused) continue;
-          if (admission_ != nullptr) hands.rows.question = question(entry);
-          visit(entry, hands.rows);
-          ++num_visited;
-        }
-      }
+      for_each_block(entries, values, [&](const Entry& entry) {
+        if (entry.state == Batch::kRefused) return;
+        if (admission_ != nullptr) hands.rows.question = question(entry);
+        visit(entry, hands.rows);
+        ++num_visited;
+      });
       hands.rows.held.release();
       count(num_visited, hands);
+    }
+  }
+
+  // use(entry) for each, a block after what it needs was fetched.
+  template <typename Source, typename Use>
+  void for_each_block(std::span<const Entry> entries, const Source& values, const Use& use) {
+    const auto block_at = [&](size_t first) {
+      first = std::min(first, entries.size());
+      return entries.subspan(first, std::min(kVisited, entries.size() - first));
+    };
+    prefetch(block_at(0), values);
+    for (size_t first = 0; first < entries.size(); first += kVisited) {
+      prefetch(block_at(first + kVisited), values);
+      for (const Entry& entry : block_at(first)) use(entry);
     }
   }
 
@@ -428,20 +458,17 @@ class Table::Writer {
     for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_present = 0;
-      for (size_t i = 0; i < entries.size() + kRowAhead; ++i) {
-        if (i < entries.size()) prefetch(entries[i], shown);
-        if (i < kRowAhead) continue;
-        const Entry& entry = entries[i - kRowAhead];
+      for_each_block(entries, shown, [&](const Entry& entry) {
         ++num_keys;
-        if (entry.state == Batch::kRefused) continue;
+        if (entry.state == Batch::kRefused) return;
         ++num_present;
-        if (!(entry.row & kReserved)) continue;
+        if (!(entry.row & kReserved)) return;
         table_.update_row(entry, hands.rows, [&](char* row, const Before& before) {
           see(entry, row);
           num_seen += before.is_new;
           return before.is_new ? now_ : before.time;  // another call may have been first
         });
-      }
+      });
       hands.rows.held.release();
       count(num_present, hands);
     }
