@@ -1,6 +1,6 @@
-"""The click model on our modules: one `Embedding` for all features, or 26 `EmbeddingBag`.
+"""The click model on our modules: `Features`, 26 `EmbeddingBag`, or one `Embedding` for all.
 
-python -m benchmarks.click_ours monolith | monolith_bags     answers commands (worker.py)
+python -m benchmarks.click_ours monolith | monolith_bags | monolith_one     answers commands
 """
 
 import sys
@@ -23,7 +23,8 @@ from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
 from monolith.embedding import Adagrad
 from monolith.embedding.verbs import TableVerbs
-from monolith.nn import Embedding, EmbeddingBag
+from monolith.nn import Embedding, EmbeddingBag, Feature, Features
+from monolith.ops import Ragged
 from monolith.optim import Optimizer
 
 
@@ -32,9 +33,9 @@ def _adagrad() -> Adagrad:
 
 
 class OurClick(TorchClick):
-    """What both forms share: one optimizer for layers and tables."""
+    """What all forms share: one optimizer for layers and tables."""
 
-    modules: list[Embedding] | list[EmbeddingBag]
+    modules: list[Embedding] | list[EmbeddingBag] | list[Features]
 
     def versions(self) -> dict[str, str]:
         return {"monolith": monolith.__version__, **super().versions()}
@@ -46,6 +47,10 @@ class OurClick(TorchClick):
     def tables(self) -> list[TableVerbs]:
         """Tables of the model."""
         return [module.table for module in self.modules]
+
+    def calls(self) -> list[tuple[Any, str]]:
+        """What does the sparse work of a step: objects, and names of their methods."""
+        return [(table, name) for table in self.tables() for name in BAG_CALLS]
 
 
 class OneTable(OurClick):
@@ -69,8 +74,28 @@ class OneTable(OurClick):
         return rows.flatten(1)
 
 
-class ManyTables(OurClick):
-    """A table for each feature, as in a model that was written for `nn.EmbeddingBag`."""
+class TableEach(OurClick):
+    """A table for each feature."""
+
+    def insert(self, flat: Int64s) -> None:
+        for table, ids, _ in self._by_feature(torch.from_numpy(flat)):
+            table.lookup_or_insert(ids)
+
+    def assign(self, flat: Int64s, values: Floats) -> None:
+        for table, ids, mine in self._by_feature(torch.from_numpy(flat)):
+            table.assign(ids, torch.from_numpy(values)[mine])
+
+    def _by_feature(
+        self, flat: torch.Tensor
+    ) -> list[tuple[TableVerbs, torch.Tensor, torch.Tensor]]:
+        """Tables of the features that have some of the numbers, their ids, and where they are."""
+        tables, features, ids = self.tables(), flat // self.sizes.rows, flat % self.sizes.rows
+        masks = [(int(number), features == number) for number in torch.unique(features)]
+        return [(tables[number], ids[mine], mine) for number, mine in masks]
+
+
+class ManyBags(TableEach):
+    """As in a model that was written for `nn.EmbeddingBag`."""
 
     def make_tables(self) -> None:
         self.modules = [
@@ -81,22 +106,33 @@ class ManyTables(OurClick):
     def ids(self, ids: Int64s) -> torch.Tensor:
         return torch.from_numpy(ids.T.copy()).unsqueeze(2)  # (NUM_FEATURES, batch, 1)
 
-    def insert(self, flat: Int64s) -> None:
-        for module, ids, _ in self._by_feature(torch.from_numpy(flat)):
-            module.table.lookup_or_insert(ids)
-
-    def assign(self, flat: Int64s, values: Floats) -> None:
-        for module, ids, mine in self._by_feature(torch.from_numpy(flat)):
-            module.table.assign(ids, torch.from_numpy(values)[mine])
-
-    def _by_feature(self, flat: torch.Tensor) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:
-        """Modules of the features that have some of the numbers, their ids, and where they are."""
-        features, ids = flat // self.sizes.rows, flat % self.sizes.rows
-        masks = [(int(number), features == number) for number in torch.unique(features)]
-        return [(self.modules[number], ids[mine], mine) for number, mine in masks]
-
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.cat([bag(column) for bag, column in zip(self.modules, ids, strict=True)], 1)
+
+
+class AllFeatures(TableEach):
+    """`Features`: one lookup reads the rows of all tables, one step trains them."""
+
+    modules: list[Features]
+
+    def make_tables(self) -> None:
+        names = [f"feature_{number}" for number in range(NUM_FEATURES)]
+        self.modules = [Features([Feature(name, dim=DIM, optimizer=_adagrad()) for name in names])]
+
+    def tables(self) -> list[TableVerbs]:
+        return list(self.modules[0].tables.values())
+
+    def calls(self) -> list[tuple[Any, str]]:
+        held: Any = self.modules[0].queues[0]
+        return [(held.queue.engine, name) for name in ("lookup", "sum", "step")]
+
+    def ids(self, ids: Int64s) -> dict[str, Ragged]:
+        columns, splits = torch.from_numpy(ids.T.copy()), torch.arange(len(ids) + 1)
+        names = self.modules[0].features
+        return {name: Ragged(column, splits) for name, column in zip(names, columns, strict=True)}
+
+    def embed(self, ids: dict[str, Ragged]) -> torch.Tensor:
+        return self.modules[0](ids).joined
 
 
 class OurWorker(ClickWorker):
@@ -114,11 +150,10 @@ class OurWorker(ClickWorker):
             for _ in range(num_dense):
                 dense_step(labels)
 
-        calls = [(table, name) for table in self._model.tables() for name in BAG_CALLS]
-        return StepSplit(self._run, run_dense, calls).measure(num_steps)
+        return StepSplit(self._run, run_dense, self._model.calls()).measure(num_steps)
 
 
-SYSTEMS = {"monolith": OneTable, "monolith_bags": ManyTables}
+SYSTEMS = {"monolith": AllFeatures, "monolith_bags": ManyBags, "monolith_one": OneTable}
 
 if __name__ == "__main__":
     serve(OurWorker(SYSTEMS[sys.argv[1]]()))

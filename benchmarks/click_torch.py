@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ class TorchBatch(NamedTuple):
     """A batch as tensors."""
 
     dense: torch.Tensor  # (batch, NUM_DENSE)
-    ids: torch.Tensor  # as the system wants them
+    ids: Any  # as the system wants them
     labels: torch.Tensor  # (batch,)
 
 
@@ -127,11 +127,11 @@ class TorchClick(ClickSystem):
         self.optimizer = adagrad(self.net)
 
     @abstractmethod
-    def ids(self, ids: Int64s) -> torch.Tensor:
+    def ids(self, ids: Int64s) -> Any:
         """Ids, (batch, NUM_FEATURES), as the system wants them."""
 
     @abstractmethod
-    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+    def embed(self, ids: Any) -> torch.Tensor:
         """Rows of each sample.  # (batch, NUM_FEATURES * DIM)"""
 
     def insert(self, flat: Int64s) -> None:

@@ -31,12 +31,17 @@ from benchmarks.stage import Options, run_stage
 COMMANDS = {
     "monolith": ("benchmarks.click_ours", "monolith"),
     "monolith_bags": ("benchmarks.click_ours", "monolith_bags"),
+    "monolith_one": ("benchmarks.click_ours", "monolith_one"),
     "dense": ("benchmarks.click_torch",),
     "torch": ("benchmarks.peers.torch_model",),
     "fbgemm": ("benchmarks.peers.fbgemm_model",),
     "tfra": ("benchmarks.peers.tfra_model",),
 }
-ROUNDS = (("monolith", "dense", "fbgemm", "torch"), ("monolith", "tfra", "monolith_bags"))
+ROUNDS = (
+    ("monolith", "dense", "fbgemm", "torch"),
+    ("monolith", "tfra"),
+    ("monolith", "monolith_bags", "monolith_one"),
+)
 _OURS = "monolith"
 _ROWS, _QUICK_ROWS = 1_000_000, 20_000
 _SAMPLE_SECONDS = 1.5  # a step takes tens of milliseconds

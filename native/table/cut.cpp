@@ -45,56 +45,79 @@ Cut::~Cut() {
   for (auto& entry : groups_) {
     Group* group = entry.load();
     if (group == nullptr) continue;
-    for (Shard& shard : group->shards) free(shard);
+    for (Shard& shard : group->shards) {
+      free(shard.rows);
+      free(shard.steps);
+    }
+    free_blocks(*group);
     memory_.release(group, sizeof(Group));
   }
 }
 
-Cut::Shard& Cut::make_shard(uint32_t partition) {
-  if (Shard* found = find_shard(partition)) return *found;
+Cut::Group& Cut::make_group(uint32_t partition) {
+  if (Group* found = find_group(partition)) return *found;
   auto* fresh = new (memory_.allocate(sizeof(Group))) Group;
   Group* none = nullptr;
   if (!groups_[partition >> kGroupBits].compare_exchange_strong(none, fresh)) {
     memory_.release(fresh, sizeof(Group));  // another call was first
   }
-  return *find_shard(partition);
+  return *find_group(partition);
+}
+
+void Cut::add_block(Group& group) {
+  constexpr size_t kLeast = 1024, kMost = 16 * kPageBytes;
+  const size_t wanted = group.blocks == nullptr ? kLeast : 2 * group.blocks->bytes;
+  const size_t bytes = std::max(std::min(wanted, kMost), sizeof(Block) + record_bytes_);
+  auto* block = new (memory_.allocate(bytes)) Block{group.blocks, bytes};
+  group.blocks = block;
+  group.next_record = reinterpret_cast<char*>(block + 1);
+  group.end = reinterpret_cast<char*>(block) + bytes;
+  bytes_ += bytes;
+}
+
+void Cut::free_blocks(Group& group) noexcept {
+  while (Block* block = group.blocks) {
+    group.blocks = block->next;
+    bytes_ -= block->bytes;
+    memory_.release(block, block->bytes);
+  }
+  group.next_record = group.end = nullptr;
 }
 
 template <typename T>
-void Cut::grow(Array<T>& array, size_t element_bytes) {
+void Cut::grow(Array<T>& array) {
   const uint32_t wider = std::max(4u, 2 * array.capacity);
-  auto* fresh = static_cast<T*>(memory_.allocate(wider * element_bytes));
+  auto* fresh = static_cast<T*>(memory_.allocate(wider * sizeof(T)));
   const uint32_t size = array.size;
-  if (size > 0) std::memcpy(static_cast<void*>(fresh), array.data, size * element_bytes);
-  free(array, element_bytes);
+  if (size > 0) std::memcpy(static_cast<void*>(fresh), array.data, size * sizeof(T));
+  free(array);
   array = {fresh, size, wider};
-  bytes_ += wider * element_bytes;
+  bytes_ += wider * sizeof(T);
 }
 
 template <typename T>
-void Cut::free(Array<T>& array, size_t element_bytes) noexcept {
-  memory_.release(array.data, array.capacity * element_bytes);
-  bytes_ -= array.capacity * element_bytes;
+void Cut::free(Array<T>& array) noexcept {
+  memory_.release(array.data, array.capacity * sizeof(T));
+  bytes_ -= array.capacity * sizeof(T);
   array = {};
-}
-
-void Cut::free(Shard& shard) noexcept {
-  free(shard.rows, record_bytes_);
-  free(shard.steps, sizeof(AdmissionStep));
 }
 
 void Cut::keep(int64_t key, uint64_t hash, uint32_t time, const char* row) {
   const uint32_t partition = partition_of(hash);
   if (is_released(partition)) return;
-  Shard& shard = make_shard(partition);
-  const std::lock_guard lock(shard.lock);
+  Group& group = make_group(partition);
+  const std::lock_guard lock(group.lock);
   if (is_released(partition)) return;
-  if (shard.rows.size == shard.rows.capacity) grow(shard.rows, record_bytes_);
-  char* record = shard.rows.data + shard.rows.size * record_bytes_;
+  Array<const char*>& rows = group.shard(partition)->rows;
+  if (rows.size == rows.capacity) grow(rows);
+  if (static_cast<size_t>(group.end - group.next_record) < record_bytes_) add_block(group);
+  char* record = group.next_record;
   const Record header{key, time};
   std::memcpy(record, &header, sizeof(header));
   std::memcpy(record + sizeof(header), row, row_bytes_);
-  ++shard.rows.size;
+  rows.data[rows.size++] = record;
+  group.next_record += record_bytes_;
+  prefetch_bytes(group.next_record, record_bytes_);
 }
 
 void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
@@ -102,11 +125,14 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
   found.clear();
   rows.clear();
   for (uint32_t p = partition_of(first); p <= partition_of(last); ++p) {
-    Shard* shard = find_shard(p);
-    if (shard == nullptr) continue;
-    const std::lock_guard lock(shard->lock);
-    for (uint32_t i = 0; i < shard->rows.size; ++i) {
-      const char* record = shard->rows.data + i * record_bytes_;
+    Group* group = find_group(p);
+    if (group == nullptr) continue;
+    const std::lock_guard lock(group->lock);
+    const Array<const char*>& records = group->shard(p)->rows;
+    constexpr uint32_t kAhead = 12;
+    for (uint32_t i = 0; i < records.size; ++i) {
+      if (i + kAhead < records.size) prefetch_bytes(records.data[i + kAhead], record_bytes_);
+      const char* record = records.data[i];
       Record header;
       std::memcpy(&header, record, sizeof(header));
       const uint64_t hash = key_hash(header.key);
@@ -123,7 +149,7 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
 }
 
 void Cut::begin_steps(uint32_t partition, uint32_t num_candidates, uint32_t log_end) {
-  Shard& shard = make_shard(partition);
+  Shard& shard = *make_group(partition).shard(partition);
   const std::lock_guard lock(shard.lock);
   shard.num_candidates = num_candidates;
   shard.log_end = log_end;
@@ -140,7 +166,7 @@ void Cut::keep_step(uint32_t partition, const AdmissionStep& step) {
     // A candidate is seen since after its first step, unless a failed call took that back.
     const bool has_repeats = step.is_of_filter() || steps.size > shard.num_candidates;
     if (has_repeats) steps.size = drop_repeats(shard.all_steps());
-    if (!has_repeats || steps.size >= steps.capacity / 2) grow(steps, sizeof(AdmissionStep));
+    if (!has_repeats || steps.size >= steps.capacity / 2) grow(steps);
   }
   new (steps.data + steps.size++) AdmissionStep(step);
   shard.all_steps().back().added = shard.num_steps++;
@@ -191,10 +217,16 @@ void CutPlaces::end(uint32_t new_place) noexcept {
 
 void Cut::release(uint32_t partition) noexcept {
   released_[partition >> 6].fetch_or(uint64_t{1} << (partition & 63));
-  Shard* shard = find_shard(partition);
-  if (shard == nullptr) return;  // whoever makes it will see the bit
-  const std::lock_guard lock(shard->lock);
-  free(*shard);
+  Group* group = find_group(partition);
+  if (group == nullptr) return;  // whoever makes it will see the bit
+  Shard& shard = *group->shard(partition);
+  {
+    const std::lock_guard lock(shard.lock);
+    free(shard.steps);
+  }
+  const std::lock_guard lock(group->lock);
+  free(shard.rows);
+  if (are_all_released(partition >> kGroupBits)) free_blocks(*group);
 }
 
 void Cuts::add(std::shared_ptr<Cut> cut) noexcept {

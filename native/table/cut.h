@@ -48,7 +48,9 @@ class Cut {
   // Keeps a copy of the row, unless its partition was released. Throws OutOfMemory.
   void keep(int64_t key, uint64_t hash, uint32_t time, const char* row);
   // Fetches what keep() and keep_step() will need of a partition.
-  void prefetch(uint32_t partition) const noexcept { __builtin_prefetch(find_shard(partition), 1); }
+  void prefetch(uint32_t partition) const noexcept {
+    if (const Group* group = find_group(partition)) __builtin_prefetch(group->shard(partition), 1);
+  }
   // The kept rows with first <= hash <= last, ascending by hash.
   struct Kept {
     uint64_t hash;
@@ -82,38 +84,64 @@ class Cut {
     uint64_t time;
   };
   template <typename T>
-  struct Array {  // of elements of some bytes, in memory of the table
+  struct Array {  // in memory of the table
     T* data = nullptr;
     uint32_t size = 0, capacity = 0;
   };
-  struct Shard {  // of a partition
-    Lock lock;
-    Array<char> rows;
+  struct alignas(64) Shard {  // of a partition
+    Array<const char*> rows;  // where their records are
+    Lock lock;                // of the steps
+    uint32_t num_steps = 0;   // ever kept: each has its number in `added`
     Array<AdmissionStep> steps;
-    uint32_t num_steps = 0;  // ever kept: each has its number in `added`
     uint32_t num_candidates = 0;
     uint32_t log_end = 0;  // changes under the partition's lock only
     std::span<AdmissionStep> all_steps() noexcept { return {steps.data, steps.size}; }
   };
-  // Shards are made 64 at a time when the first of them keeps something.
-  static constexpr uint32_t kGroupBits = 6;
-  struct Group {
-    Shard shards[1u << kGroupBits];
+  // Records of rows lie one after the other, in blocks that neighbouring partitions share: what was
+  // written last is in the cache, and what will be written next can be fetched.
+  struct Block {
+    Block* next;
+    size_t bytes;  // with this header; records follow
   };
-  Shard* find_shard(uint32_t partition) const noexcept {
-    Group* group = groups_[partition >> kGroupBits].load(std::memory_order_acquire);
-    return group == nullptr ? nullptr : group->shards + (partition & ((1u << kGroupBits) - 1));
+  // Made when the first of its partitions keeps something.
+  static constexpr uint32_t kGroupBits = 4;
+  struct Group {
+    Lock lock;  // of all that is about rows
+    Block* blocks = nullptr;
+    char* next_record = nullptr;
+    char* end = nullptr;  // of the last block
+    Shard shards[1u << kGroupBits];
+
+    Shard* shard(uint32_t partition) noexcept {
+      return shards + (partition & ((1u << kGroupBits) - 1));
+    }
+    const Shard* shard(uint32_t partition) const noexcept {
+      return const_cast<Group*>(this)->shard(partition);
+    }
+  };
+  Group* find_group(uint32_t partition) const noexcept {
+    return groups_[partition >> kGroupBits].load(std::memory_order_acquire);
   }
-  Shard& make_shard(uint32_t partition);
-  // Under the shard's lock: release() takes it after it has said so.
+  Shard* find_shard(uint32_t partition) const noexcept {
+    Group* group = find_group(partition);
+    return group == nullptr ? nullptr : group->shard(partition);
+  }
+  Group& make_group(uint32_t partition);
+  void add_block(Group& group);
+  void free_blocks(Group& group) noexcept;
+  // Under the lock of what is kept: release() takes it after it has said so.
   bool is_released(uint32_t partition) const noexcept {
     return released_[partition >> 6].load() >> (partition & 63) & 1;
   }
+  bool are_all_released(uint32_t group) const noexcept {
+    constexpr uint64_t kAll = (uint64_t{1} << (1u << kGroupBits)) - 1;
+    const uint32_t first = group << kGroupBits;
+    return (released_[first >> 6].load() >> (first & 63) & kAll) == kAll;
+  }
   template <typename T>
-  void grow(Array<T>& array, size_t element_bytes);
+  void grow(Array<T>& array);
   template <typename T>
-  void free(Array<T>& array, size_t element_bytes) noexcept;
-  void free(Shard& shard) noexcept;
+  void free(Array<T>& array) noexcept;
 
   Memory& memory_;
   const size_t row_bytes_;

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "table/copy.h"
 #include "table/group.h"
 #include "table/share.h"
 
@@ -23,14 +24,6 @@ struct Range {
 };
 
 constexpr size_t kCopyAhead = 16;  // bags between fetching memory and writing it
-
-// Rows are short: a call of memcpy would take longer than the copy.
-void copy_row(float* to, const float* from, size_t dim) {
-  constexpr size_t kStep = 8;
-  size_t c = 0;
-  for (; c + kStep <= dim; c += kStep) std::memcpy(to + c, from + c, kStep * 4);
-  for (; c < dim; ++c) to[c] = from[c];
-}
 
 // Whether to look at the bags one by one: they may have one key each, and are not too many or few.
 bool may_be_single(const Bags& bags) noexcept {
@@ -168,7 +161,7 @@ void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, const Table::Re
   for (size_t i = 0; i < distinct.numbers.size(); ++i) {
     __builtin_prefetch(all.of(std::min(i + kCopyAhead, distinct.numbers.size() - 1), dim), 1);
     const size_t from = distinct.first[distinct.numbers[i]];
-    if (from != i) copy_row(all.of(i, dim), all.of(from, dim), dim);
+    if (from != i) copy_short(all.of(i, dim), all.of(from, dim), dim * 4);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "table/columns.h"
+#include "table/copy.h"
 
 namespace monolith {
 
@@ -83,9 +84,10 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
   });
 }
 
-// Rows of one export, bin by bin. Within a bin the keys are collected under its lock and then read
-// like any others, so a writer waits for a few thousand keys at most; a key erased in between is
-// left out. For a cut, rows that changed since come from its copies.
+// Rows of one export, bin by bin. Within a bin the keys are collected under its lock, with the
+// versions of their lines, and then read like any others, so a writer waits for a few thousand keys
+// at most; a key erased in between is left out. For a cut, rows that changed since come from its
+// copies.
 class Table::Exporter {
  public:
   Exporter(Table& table, Cut* cut, int64_t* keys, const Columns& columns)
@@ -104,10 +106,14 @@ class Table::Exporter {
     const uint64_t bin_last = bin->last_hash();
     const uint32_t depth = bin->depth;
     try {
-      bin->for_each([&](int64_t key, uint32_t row) {
-        const uint64_t hash = key_hash(key);
-        if (hash >= first && hash <= last && row < kReserved) live_.push_back({hash, key, row});
-      });
+      for (const Line* line = bin->lines(); line != bin->lines() + bin->num_lines; ++line) {
+        const uint32_t version = line->version.load(std::memory_order_relaxed);
+        line->for_each([&](int64_t key, uint32_t row, uint32_t) {
+          const uint64_t hash = key_hash(key);
+          if (hash >= first && hash <= last)
+            live_.push_back({hash, key, {line, nullptr, version, row}});
+        });
+      }
     } catch (...) {
       bin->lock.unlock();
       throw;
@@ -123,7 +129,7 @@ class Table::Exporter {
 
   // Writes out what was collected, until there are `limit` rows.
   void emit(size_t limit) {
-    size_t k = 0;
+    size_t k = 0, fetched = 0;
     for (size_t i = 0; (i < live_.size() || k < kept_.size()) && size_ < limit;) {
       if (i == live_.size() || (k < kept_.size() && kept_[k].hash <= live_[i].hash)) {
         i += i < live_.size() && live_[i].hash == kept_[k].hash;
@@ -131,7 +137,10 @@ class Table::Exporter {
         ++k;
         continue;
       }
-      if (i + kAheadRows < live_.size()) fetch(live_[i + kAheadRows]);
+      if (i + kAheadRows >= fetched) {
+        fetch_rows(fetched, i + 2 * kAheadRows);
+        fetched = i + 2 * kAheadRows;
+      }
       read(live_[i++]);
     }
   }
@@ -141,7 +150,7 @@ class Table::Exporter {
   struct Live {
     uint64_t hash;
     int64_t key;
-    uint32_t row;
+    Pending at;  // when it was collected
   };
 
   // Ascending by hash. Behind the bin's prefix of `depth` bits hashes are spread evenly: the next
@@ -165,9 +174,13 @@ class Table::Exporter {
     live_.swap(sorted_);
   }
 
-  void fetch(const Live& live) const noexcept {
-    __builtin_prefetch(table_.index_.home(live.hash));
-    table_.prefetch_row(live.row);
+  // Fetches rows and metadata, in loops of their own (see Table::read).
+  void fetch_rows(size_t first, size_t last) noexcept {
+    const std::span live(live_.begin() + std::min(first, live_.size()),
+                         live_.begin() + std::min(last, live_.size()));
+    for (Live& each : live) each.at.row = table_.arena_.row(each.at.number);
+    for (const Live& each : live) prefetch_bytes(each.at.row, scratch_.size());
+    for (const Live& each : live) fetch_meta(each);
   }
 
   // A row that changed since the cut was given to it before, so collect() will find it there.
@@ -177,25 +190,28 @@ class Table::Exporter {
     for (size_t i = 0; i < live_.size(); ++i) {
       if (i + kAheadRows < live_.size()) fetch_meta(live_[i + kAheadRows]);
       uint32_t marks;
-      racy_load(&marks, &table_.arena_.meta(live_[i].row)->marks, sizeof(marks));
+      racy_load(&marks, &table_.arena_.meta(live_[i].at.number)->marks, sizeof(marks));
       if (Meta::generation(marks) < cut_->generation()) live_[n++] = live_[i];
     }
     live_.resize(n);
     fence_acquire();
   }
   void fetch_meta(const Live& live) const noexcept {
-    __builtin_prefetch(table_.arena_.meta(live.row));
+    __builtin_prefetch(table_.arena_.meta(live.at.number));
   }
 
   void read(const Live& live) {
     uint32_t time = 0, marks = 0;
-    const bool is_there = table_.read_one(live.key, [&](const char* row, uint32_t number) {
+    const auto copy = [&](const char* row, uint32_t number) {
       const Meta* meta = table_.arena_.meta(number);
       if (meta == nullptr) return;  // cleared; the version has changed too
       racy_load(scratch_.data(), row, scratch_.size());
       racy_load(&time, &meta->time, sizeof(time));
       racy_load(&marks, &meta->marks, sizeof(marks));
-    });
+    };
+    bool is_there = live.at.row != nullptr;
+    if (is_there) copy(live.at.row, live.at.number);
+    if (!is_there || !is_unchanged(live.at)) is_there = table_.read_one(live.key, copy);
     if (is_there && (cut_ == nullptr || Meta::generation(marks) < cut_->generation())) {
       return put(live.key, time, scratch_.data());
     }
@@ -212,7 +228,7 @@ class Table::Exporter {
     columns_.times[size_] = time;
     for_each_column(table_.layout_, columns_, size_,
                     [&](size_t offset, char* column, size_t bytes) {
-                      std::memcpy(column, row + offset, bytes);
+                      copy_short(column, row + offset, bytes);
                     });
     ++size_;
   }

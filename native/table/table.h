@@ -292,7 +292,6 @@ class Table {
   template <typename MakeWriter, typename Source>
   AppliedCounts step_rows(const MakeWriter& make_writer, const Source& grads,
                           const StepOptions& options, uint32_t now);
-  void prefetch_row(uint32_t number) const noexcept;
   void prefetch_home(int64_t key) const noexcept {
     __builtin_prefetch(index_.home(key_hash(key)), 1);
   }

@@ -38,13 +38,6 @@ void clip(float* values, size_t n, float limit) {
 
 }  // namespace
 
-void Table::prefetch_row(uint32_t number) const noexcept {
-  if (number == kNoRow) return;
-  number &= ~kReserved;
-  prefetch_bytes(arena_.row(number), arena_.row_bytes());
-  __builtin_prefetch(arena_.meta(number), 1);
-}
-
 // A row for the missing key; write(number of the row) -> kReserved, or 0 if it may be seen at once.
 template <typename Write>
 Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Write& write) {

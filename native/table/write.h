@@ -101,7 +101,10 @@ struct Values {
   }
   [[gnu::always_inline]] void prefetch(const Batch& batch,
                                        const Batch::Entry& entry) const noexcept {
-    for (const uint32_t i : batch.occurrences(entry)) prefetch_bytes(row(i), dim * 4);
+    const std::span<const uint32_t> occurrences = batch.occurrences(entry);
+    for (const uint32_t i : occurrences.first(std::min(occurrences.size(), kAhead))) {
+      prefetch_bytes(row(i), dim * 4);
+    }
   }
   // Sum of the key's rows in order, starting from the first (contract 1): in scratch, (dim), or
   // where it is.
@@ -111,9 +114,15 @@ struct Values {
     const float* first = row(occurrences.front());
     if (occurrences.size() == 1) return first;
     std::copy_n(first, dim, scratch);
-    for (const uint32_t i : occurrences.subspan(1)) kernels.add(scratch, row(i), dim);
+    for (size_t i = 1; i < occurrences.size(); ++i) {
+      if (i + kAhead < occurrences.size()) prefetch_bytes(row(occurrences[i + kAhead]), dim * 4);
+      kernels.add(scratch, row(occurrences[i]), dim);
+    }
     return scratch;
   }
+
+ private:
+  static constexpr size_t kAhead = 4;  // occurrences of a frequent key whose rows are on their way
 };
 
 // What an edited row was.
@@ -254,6 +263,7 @@ class Table::Writer {
       return entries.subspan(b * kBlock, std::min(kBlock, entries.size() - b * kBlock));
     };
     const size_t delay = keeps || admission_ != nullptr ? 4 : 2;  // blocks
+    Needed needed;
     for (size_t b = 0; b < num_blocks + delay; ++b) {  // blocks before the first wrap around
       if (b < num_blocks) {
         for (Entry& entry : block_of(b)) entry.line = table_.index_.home(entry.hash);
@@ -264,21 +274,20 @@ class Table::Writer {
       }
       if (b - 2 < num_blocks) {
         for (Entry& entry : block_of(b - 2)) find_row(entry, plan, turn, rows);
-        if (keeps) {
-          for (const Entry& entry : block_of(b - 2)) {
-            if (entry.row != kNoRow) __builtin_prefetch(meta_of(entry), 1);
-          }
-        }
+        if (keeps) fetch_marks(block_of(b - 2));
       }
-      if (delay > 2 && b - 3 < num_blocks) {
+      if (keeps) {
+        for (const Entry* entry : needed.all()) keep_for_cuts(*entry, rows);
+        needed.size = 0;
+        if (b - 3 < num_blocks) fetch_for_cuts(block_of(b - 3), needed);
+      }
+      if (admission_ != nullptr && b - 3 < num_blocks) {
         for (const Entry& entry : block_of(b - 3)) {
-          if (keeps) fetch_for_cuts(entry);
           if (asks(entry, plan, turn)) turn->prefetch_found(entry.hash);
         }
       }
-      if (b - delay < num_blocks) {
+      if (plan.inserts && b - delay < num_blocks) {
         for (Entry& entry : block_of(b - delay)) {
-          if (keeps) keep_for_cuts(entry, rows);
           if (!is_wanted(entry, plan)) continue;
           rows.wanted = entries.size() - static_cast<size_t>(&entry - entries.data());
           insert_missing(entry, turn, rows);
@@ -328,27 +337,37 @@ class Table::Writer {
     entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
   }
 
-  const Meta* meta_of(const Entry& entry) const noexcept {
-    return table_.arena_.meta(entry.row & ~kReserved);
+  // Keys of a block whose rows an open cut may need as they are.
+  struct Needed {
+    const Entry* entries[kBlock];
+    size_t size = 0;
+    std::span<const Entry* const> all() const noexcept { return {entries, size}; }
+  };
+
+  void fetch_marks(std::span<const Entry> entries) const noexcept {
+    for (const Entry& entry : entries) {
+      if (entry.row != kNoRow) __builtin_prefetch(table_.arena_.meta(entry.row & ~kReserved), 1);
+    }
   }
 
-  // Whether an open cut may need the row as it is.
-  bool is_needed(const Entry& entry) const noexcept {
-    if (entry.row == kNoRow) return false;
-    uint32_t marks;
-    racy_load(&marks, &meta_of(entry)->marks, sizeof(marks));
-    return Meta::generation(marks) != table_.cuts_.generation();
-  }
-
-  void fetch_for_cuts(const Entry& entry) const noexcept {
-    if (!is_needed(entry)) return;
-    table_.prefetch_row(entry.row);
-    for (const auto& cut : table_.cuts_.open()) cut->prefetch(Cut::partition_of(entry.hash));
+  void fetch_for_cuts(std::span<const Entry> entries, Needed& needed) const noexcept {
+    for (const Entry& entry : entries) {
+      if (entry.row == kNoRow) continue;
+      uint32_t marks;
+      racy_load(&marks, &table_.arena_.meta(entry.row & ~kReserved)->marks, sizeof(marks));
+      needed.entries[needed.size] = &entry;
+      needed.size += Meta::generation(marks) != table_.cuts_.generation();
+    }
+    for (const Entry* entry : needed.all()) {
+      prefetch_bytes(table_.arena_.row(entry->row & ~kReserved), table_.arena_.row_bytes());
+    }
+    for (const Entry* entry : needed.all()) {
+      for (const auto& cut : table_.cuts_.open()) cut->prefetch(Cut::partition_of(entry->hash));
+    }
   }
 
   // A cut is open: it gets the row as it is before the call changes it.
   void keep_for_cuts(const Entry& entry, RowCache& rows) {
-    if (!is_needed(entry)) return;
     const Bin::Place place = rows.held.lock(entry.hash)->find(entry.key, entry.hash, entry.line);
     if (place.line == nullptr) return;
     const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);

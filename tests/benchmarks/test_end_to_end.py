@@ -123,11 +123,11 @@ def test_small_bags_of_both_systems_give_the_same_outputs() -> None:
 @pytest.mark.dist
 def test_whole_models_are_compared_in_processes(capsys: pytest.CaptureFixture[str]) -> None:
     rules = Rules(num_runs=2, sample_seconds=0.0, max_discards=0)
-    systems = ("monolith", "dense", "torch", "monolith_bags")
+    systems = ("monolith", "dense", "torch", "monolith_bags", "monolith_one")
     Comparison(systems, SMALL, rules).run()
     lines: list[dict[str, Any]] = [
         json.loads(line) for line in capsys.readouterr().out.splitlines()
     ]
     assert tuple(line["system"] for line in lines) == systems
-    assert lines[0]["ratios"].keys() == {"dense", "torch", "monolith_bags"}
+    assert lines[0]["ratios"].keys() == {"dense", "torch", "monolith_bags", "monolith_one"}
     assert {"dense_ms", "sparse_ms", "copy_ms", "python_ms", "idle_ms"} <= lines[3].keys()

@@ -1,0 +1,18 @@
+// Copies of rows and columns.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+namespace monolith {
+
+// Rows are short: a call of memcpy would take longer than the copy.
+inline void copy_short(void* to, const void* from, size_t bytes) noexcept {
+  constexpr size_t kStep = 32;
+  auto* out = static_cast<char*>(to);
+  auto* in = static_cast<const char*>(from);
+  for (; bytes >= kStep; bytes -= kStep, out += kStep, in += kStep) std::memcpy(out, in, kStep);
+  for (; bytes > 0; --bytes) *out++ = *in++;
+}
+
+}  // namespace monolith
