@@ -1,6 +1,6 @@
 """Samples per second of a whole model (click_model.py), and what a step is made of.
 
-Every system has a process of its own and holds rows of all ids; two comparisons, for not all of
+Every system has a process of its own and holds rows of all ids; three comparisons, for not all of
 them fit into memory at once. The ceiling is the rate of the dense layers alone.
 """
 
@@ -138,7 +138,7 @@ class Comparison:
 
 
 def run(options: Options) -> None:
-    """Both comparisons."""
+    """All comparisons."""
     seconds = _QUICK_SECONDS if options.is_quick else _SAMPLE_SECONDS
     rules = replace(options.rules, sample_seconds=seconds)
     sizes = Sizes(_QUICK_ROWS if options.is_quick else _ROWS)

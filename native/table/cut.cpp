@@ -66,8 +66,9 @@ Cut::Group& Cut::make_group(uint32_t partition) {
 
 void Cut::add_block(Group& group) {
   constexpr size_t kLeast = 1024, kMost = 16 * kPageBytes;
+  const auto with_records = [&](size_t count) { return sizeof(Block) + count * record_bytes_; };
   const size_t wanted = group.blocks == nullptr ? kLeast : 2 * group.blocks->bytes;
-  const size_t bytes = std::max(std::min(wanted, kMost), sizeof(Block) + record_bytes_);
+  const size_t bytes = std::clamp(wanted, with_records(1), std::max(kMost, with_records(8)));
   auto* block = new (memory_.allocate(bytes)) Block{group.blocks, bytes};
   group.blocks = block;
   group.next_record = reinterpret_cast<char*>(block + 1);
@@ -128,6 +129,7 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
     Group* group = find_group(p);
     if (group == nullptr) continue;
     const std::lock_guard lock(group->lock);
+    if (is_released(p)) continue;  // its records may be gone before its list of them
     const Array<const char*>& records = group->shard(p)->rows;
     constexpr uint32_t kAhead = 12;
     for (uint32_t i = 0; i < records.size; ++i) {

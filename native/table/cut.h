@@ -49,7 +49,7 @@ class Cut {
   void keep(int64_t key, uint64_t hash, uint32_t time, const char* row);
   // Fetches what keep() and keep_step() will need of a partition.
   void prefetch(uint32_t partition) const noexcept {
-    if (const Group* group = find_group(partition)) __builtin_prefetch(group->shard(partition), 1);
+    if (Group* group = find_group(partition)) __builtin_prefetch(group->shard(partition), 1);
   }
   // The kept rows with first <= hash <= last, ascending by hash.
   struct Kept {
@@ -73,8 +73,10 @@ class Cut {
   };
   Steps steps(uint32_t partition);
 
-  // Nobody will read the partition's rows and candidates any more: frees what is kept of them.
+  // Nobody will read the partition's rows and candidates any more: nothing more is kept of them.
+  // Memory of rows is freed when that is said of all partitions of their group.
   void release(uint32_t partition) noexcept;
+  // Of what is kept, without the lists of it.
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -109,14 +111,11 @@ class Cut {
     Lock lock;  // of all that is about rows
     Block* blocks = nullptr;
     char* next_record = nullptr;
-    char* end = nullptr;  // of the last block
+    char* end = nullptr;  // of the newest block, which is the first of `blocks`
     Shard shards[1u << kGroupBits];
 
     Shard* shard(uint32_t partition) noexcept {
       return shards + (partition & ((1u << kGroupBits) - 1));
-    }
-    const Shard* shard(uint32_t partition) const noexcept {
-      return const_cast<Group*>(this)->shard(partition);
     }
   };
   Group* find_group(uint32_t partition) const noexcept {

@@ -32,6 +32,7 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
   if (places != nullptr) {
     const auto target = [=](size_t i) { return out + size_t{places[i]} * dim; };
     return in_pieces(n, threads, [&](size_t first, size_t last) {
+      constexpr size_t kAhead = 26;  // rows of the output
       const auto fetch_target = [&](size_t i) {
         if (i + kAhead < last) prefetch_bytes(target(i + kAhead), dim * 4);
       };
@@ -189,8 +190,10 @@ class Table::Exporter {
     size_t n = 0;
     for (size_t i = 0; i < live_.size(); ++i) {
       if (i + kAheadRows < live_.size()) fetch_meta(live_[i + kAheadRows]);
+      const Meta* meta = table_.arena_.meta(live_[i].at.number);
+      if (meta == nullptr) continue;  // the cut was closed, and the table cleared
       uint32_t marks;
-      racy_load(&marks, &table_.arena_.meta(live_[i].at.number)->marks, sizeof(marks));
+      racy_load(&marks, &meta->marks, sizeof(marks));
       if (Meta::generation(marks) < cut_->generation()) live_[n++] = live_[i];
     }
     live_.resize(n);

@@ -12,7 +12,6 @@
 
 namespace monolith {
 
-constexpr size_t kAhead = 26;  // keys between fetching memory and using it
 constexpr size_t kBlock = 12;  // keys that go through the stages together
 constexpr size_t kStages = 4;
 constexpr size_t kFew = 4;       // keys that are read faster one by one
@@ -122,6 +121,9 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     p.row = arena_.row(p.number);
     if (p.row == nullptr) p.number = kUnsure;
   };
+  const auto fetch = [&](const Pending& p) __attribute__((always_inline)) {
+    prefetch_bytes(p.row, p.number < kLate ? row_bytes : sizeof(Line));
+  };
   const auto fetch_lines = [&](std::span<Pending> block, const int64_t* key) {
     for (Pending& p : block) p.line = index_.home(key_hash(*key++));
     for (const Pending& p : block) __builtin_prefetch(p.line);
@@ -156,14 +158,14 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
   const auto block_of = [&](size_t b) {
     return std::span(window + b % kStages * kBlock, std::min(kBlock, last - start_of(b)));
   };
-  for (size_t b = 0; b < num_blocks + kStages - 1; ++b) {  // blocks before the first wrap around
+  for (size_t b = 0; b < num_blocks + kStages - 1; ++b) {  // b - 1 of the first is no block
     if (b < num_blocks) fetch_lines(block_of(b), keys + start_of(b));
     if (b - 2 < num_blocks) find_late_rows(block_of(b - 2), keys + start_of(b - 2));
     if (b - 1 < num_blocks) {
       find_rows(block_of(b - 1), keys + start_of(b - 1));
-      for (const Pending& p : block_of(b - 1)) prefetch_bytes(p.row, row_bytes);
+      for (const Pending& p : block_of(b - 1)) fetch(p);
     }
-    for (; num_late > 0; --num_late) prefetch_bytes(late[num_late - 1]->row, row_bytes);
+    for (; num_late > 0; --num_late) fetch(*late[num_late - 1]);
     if (b - 3 < num_blocks) {
       size_t i = start_of(b - 3);
       for (const Pending& p : block_of(b - 3)) use(p, i++);

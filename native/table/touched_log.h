@@ -56,18 +56,18 @@ class TouchedLog {
   // What one thread of the call notes.
   class Notes {
    public:
-    explicit Notes(Room& room) noexcept : room_(room) {}
+    explicit Notes(Room& room) noexcept : room_(room), is_on_(room.is_on_) {}
     ~Notes() { room_.log_.append(*this); }
     Notes(const Notes&) = delete;
     Notes& operator=(const Notes&) = delete;
 
     // False: nobody reads the log, and nothing may be noted.
-    bool is_on() const noexcept { return room_.is_on_; }
+    bool is_on() const noexcept { return is_on_; }
     // The room was made for it. Without a branch on is_touched, which nobody could foretell.
     void note(int64_t key, bool is_touched = true) noexcept {
       if (next_ == end_) begin_block();
       // Rows are written between two notes: the processor does not see that notes are in sequence.
-      __builtin_prefetch(next_ + kAhead, 1);
+      if (reinterpret_cast<uintptr_t>(next_) % 64 == 0) __builtin_prefetch(next_ + kAhead, 1);
       *next_ = key;
       next_ += is_touched;
     }
@@ -81,6 +81,7 @@ class TouchedLog {
     void end_block() noexcept;
 
     Room& room_;
+    const bool is_on_;
     Chain blocks_;
     int64_t* next_ = nullptr;  // in the last block
     int64_t* end_ = nullptr;

@@ -229,12 +229,13 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
   numbered([&](uint64_t call) {
     Writer writer(*this, keys, n, nullptr, now, threads, {true, call});
     writer.set_absent(absent);
-    writer.run(true, {values, dim}, [&](const Batch::Entry& entry, RowCache& rows) {
+    const LastValues source{{values, dim}};
+    writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
       if (writer.is_absent(entry)) {
         erased += remove_row(entry, false, rows);
         return;
       }
-      const float* last = values + writer.batch().occurrences(entry).back() * dim;
+      const float* last = source.of(writer.batch(), entry);
       const int64_t key = entry.key;
       update_row(entry, rows, [&](char* row, const Before& before) {
         if (layout_.is_plain()) {

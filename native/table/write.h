@@ -115,7 +115,8 @@ struct Values {
     if (occurrences.size() == 1) return first;
     std::copy_n(first, dim, scratch);
     for (size_t i = 1; i < occurrences.size(); ++i) {
-      if (i + kAhead < occurrences.size()) prefetch_bytes(row(occurrences[i + kAhead]), dim * 4);
+      const size_t ahead = i + kAhead - 1;
+      if (ahead < occurrences.size()) prefetch_bytes(row(occurrences[ahead]), dim * 4);
       kernels.add(scratch, row(occurrences[i]), dim);
     }
     return scratch;
@@ -123,6 +124,18 @@ struct Values {
 
  private:
   static constexpr size_t kAhead = 4;  // occurrences of a frequent key whose rows are on their way
+};
+
+// Of each key, the value of its last occurrence.
+struct LastValues {
+  Values all;
+  const float* of(const Batch& batch, const Batch::Entry& entry) const noexcept {
+    return all.row(batch.occurrences(entry).back());
+  }
+  [[gnu::always_inline]] void prefetch(const Batch& batch,
+                                       const Batch::Entry& entry) const noexcept {
+    prefetch_bytes(of(batch, entry), all.dim * 4);
+  }
 };
 
 // What an edited row was.
@@ -191,8 +204,8 @@ class Table::Writer {
   }
 
  private:
-  // Keys that go through the stages together when they are found, and visited: as much memory as a
-  // processor fetches at once (about 24 lines), of which a visit needs some six for each key.
+  // Keys that go through the stages together when they are found, and when they are visited. A
+  // processor fetches about 24 lines at once; a visit needs some six for each key.
   static constexpr size_t kBlock = 12, kVisited = 4;
 
   // What one thread works with.
@@ -264,7 +277,7 @@ class Table::Writer {
     };
     const size_t delay = keeps || admission_ != nullptr ? 4 : 2;  // blocks
     Needed needed;
-    for (size_t b = 0; b < num_blocks + delay; ++b) {  // blocks before the first wrap around
+    for (size_t b = 0; b < num_blocks + delay; ++b) {  // b - 1 of the first is no block
       if (b < num_blocks) {
         for (Entry& entry : block_of(b)) entry.line = table_.index_.home(entry.hash);
         for (const Entry& entry : block_of(b)) __builtin_prefetch(entry.line);
@@ -344,7 +357,7 @@ class Table::Writer {
     std::span<const Entry* const> all() const noexcept { return {entries, size}; }
   };
 
-  void fetch_marks(std::span<const Entry> entries) const noexcept {
+  [[gnu::always_inline]] void fetch_marks(std::span<const Entry> entries) const noexcept {
     for (const Entry& entry : entries) {
       if (entry.row != kNoRow) __builtin_prefetch(table_.arena_.meta(entry.row & ~kReserved), 1);
     }

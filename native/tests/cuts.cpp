@@ -261,6 +261,67 @@ void test_release() {
   table.close_cut(*cut);
 }
 
+// Rows are kept block of keys by block, and every one of them before it changes.
+void test_calls_of_every_size() {
+  constexpr size_t kMost = 61;
+  for (size_t n = 0; n <= kMost; ++n) {
+    Table table(adagrad_table(kDim));
+    assign_all(table, keys_from(0, kMost), 1.0f, 1);
+    const Exported before = export_all(table, nullptr);
+    const auto cut = table.open_cut();
+    assign_all(table, keys_from(0, n), 2.0f, 1);
+    CHECK(same(before, export_all(table, cut.get())));
+    const Exported after = export_all(table, nullptr);
+    CHECK(static_cast<size_t>(std::count(after.weights.begin(), after.weights.end(), 2.0f)) ==
+          n * kDim);
+    table.close_cut(*cut);
+  }
+}
+
+// Neighbours share memory: it stays until the last of them goes.
+void test_release_of_some_neighbours() {
+  Table table(adagrad_table(kDim));
+  assign_all(table, keys_from(0, kKeys), 1.0f, 1);
+  const auto cut = table.open_cut();
+  assign_all(table, keys_from(0, kKeys), 2.0f, 1);
+  const auto is_last = [](uint32_t partition) { return partition % 16 == 15; };
+  for (uint32_t p = 0; p < Cut::kPartitions; ++p) {
+    if (!is_last(p)) cut->release(p);
+  }
+  const Exported rest = export_all(table, cut.get());
+  size_t num_checked = 0;
+  for (size_t i = 0; i < rest.keys.size(); ++i) {
+    if (!is_last(Cut::partition_of(key_hash(rest.keys[i])))) continue;
+    CHECK(rest.weights[i * kDim] == 1.0f);
+    ++num_checked;
+  }
+  CHECK(num_checked > kKeys / 32 && cut->bytes() > 0);
+  for (uint32_t p = 15; p < Cut::kPartitions; p += 16) cut->release(p);
+  CHECK(cut->bytes() == 0);
+  table.close_cut(*cut);
+}
+
+// Of rows that are longer than the memory that is taken for many short ones.
+void test_long_rows(uint32_t dim) {
+  Table table(adagrad_table(dim));
+  const auto keys = keys_from(0, 30);
+  const std::vector<float> ones(keys.size() * dim, 1.0f), twos(keys.size() * dim, 2.0f);
+  table.assign(keys.data(), keys.size(), ones.data(), 1, 1);
+  const auto cut = table.open_cut();
+  table.assign(keys.data(), keys.size(), twos.data(), 1, 1);
+  std::vector<int64_t> found(keys.size()), times(keys.size());
+  std::vector<float> weights(ones.size()), norms(ones.size());
+  const Table::Columns columns{
+      times.data(),
+      {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(norms.data())},
+      {4 * dim, 4 * dim}};
+  CHECK(table.export_rows(0, UINT64_MAX, keys.size(), found.data(), columns, cut.get()) ==
+        keys.size());
+  CHECK(weights == ones);
+  table.close_cut(*cut);
+  CHECK(table.cut_bytes() == 0);
+}
+
 void test_at_most_four_are_open() {
   Table table(adagrad_table(kDim));
   std::vector<std::shared_ptr<Cut>> cuts;
@@ -295,6 +356,9 @@ int main() {
   for (const auto& admission : {kMinCountSpec, kFilterSpec}) test_candidates_of_cuts(admission);
   test_few_candidates_are_kept();
   test_release();
+  test_calls_of_every_size();
+  test_release_of_some_neighbours();
+  for (const uint32_t dim : {64u, 4096u, 20000u}) test_long_rows(dim);
   test_at_most_four_are_open();
   test_no_clear_while_one_is_open();
   std::printf("cuts: ok\n");

@@ -34,7 +34,9 @@ class Scale(TableCase):
         assert_same_bits(tables[0].lookup(numbers), tables[1].lookup(numbers))
         assert_same_rows(*tables)
 
-    @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 4095, 4096, MANY])
+    @pytest.mark.parametrize(
+        "n", [0, 1, 4, 5, 11, 12, 13, 24, 25, 36, 37, 48, 49, 4095, 4096, MANY]
+    )
     @pytest.mark.parametrize("num_threads", [1, 2, 3])
     def test_batch_size_and_threads_do_not_change_results(self, n, num_threads):
         tables = self.pair()
