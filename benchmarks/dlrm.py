@@ -38,11 +38,10 @@ class Comparison(end_to_end.Comparison):
 
 def run(options: Options) -> None:
     """Ours beside the dense part and FBGEMM, then beside TFRA: not all fit into memory at once."""
-    rules = replace(
-        options.rules, sample_seconds=_QUICK_SECONDS if options.is_quick else _SAMPLE_SECONDS
-    )
+    rules = replace(options.rules, sample_seconds=_SAMPLE_SECONDS, num_runs=end_to_end.NUM_RUNS)
     sizes = Sizes(_ROWS, model="dlrm")
     if options.is_quick:
+        rules = replace(options.rules, sample_seconds=_QUICK_SECONDS)
         sizes = replace(sizes, rows=_QUICK_ROWS, batch=_QUICK_BATCH)
     try:
         for systems in ROUNDS:

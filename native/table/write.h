@@ -123,7 +123,7 @@ struct Values {
   }
 
  private:
-  static constexpr size_t kAhead = 4;  // occurrences of a frequent key whose rows are on their way
+  static constexpr size_t kAhead = 8;  // occurrences of a frequent key whose rows are on their way
 };
 
 // Of each key, the value of its last occurrence.
