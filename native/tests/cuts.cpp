@@ -244,6 +244,8 @@ void test_few_candidates_are_kept() {
   CHECK(cut->bytes() == 0);
   assign_all(table, keys_from(0, 100), 0.0f, 1);
   CHECK(cut->bytes() > 0 && cut->bytes() <= 100 * 4 * sizeof(AdmissionStep));
+  for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut->release(p);
+  CHECK(cut->bytes() == 0);
   table.close_cut(*cut);
 }
 
@@ -322,6 +324,37 @@ void test_long_rows(uint32_t dim) {
   CHECK(table.cut_bytes() == 0);
 }
 
+// An export without a cut has each row as some call left it, not half of two calls.
+void test_exported_rows_are_whole() {
+  constexpr uint32_t kLongDim = 256;
+  constexpr size_t kRows = 50;
+  Table table(adagrad_table(kLongDim));
+  const auto keys = keys_from(0, kRows);
+  const auto assign = [&](float value) {
+    const std::vector<float> values(kRows * kLongDim, value);
+    table.assign(keys.data(), kRows, values.data(), 1, 1);
+  };
+  assign(0.0f);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (float value = 1.0f; !stop; value += 1.0f) assign(value);
+  });
+  std::vector<int64_t> found(kRows), times(kRows);
+  std::vector<float> weights(kRows * kLongDim), norms(weights.size());
+  const Table::Columns columns{
+      times.data(),
+      {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(norms.data())},
+      {4 * kLongDim, 4 * kLongDim}};
+  for (int round = 0; round < 2000; ++round) {
+    CHECK(table.export_rows(0, UINT64_MAX, kRows, found.data(), columns) == kRows);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      CHECK(weights[i] == weights[i / kLongDim * kLongDim]);
+    }
+  }
+  stop = true;
+  writer.join();
+}
+
 void test_at_most_four_are_open() {
   Table table(adagrad_table(kDim));
   std::vector<std::shared_ptr<Cut>> cuts;
@@ -357,6 +390,7 @@ int main() {
   test_few_candidates_are_kept();
   test_release();
   test_calls_of_every_size();
+  test_exported_rows_are_whole();
   test_release_of_some_neighbours();
   for (const uint32_t dim : {64u, 4096u, 20000u}) test_long_rows(dim);
   test_at_most_four_are_open();
