@@ -4,6 +4,7 @@ python -m benchmarks.click_ours monolith | monolith_bags | monolith_one     answ
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def _adagrad() -> Adagrad:
 class OurClick(TorchClick):
     """What all forms share: one optimizer for layers and tables."""
 
-    modules: list[Embedding] | list[EmbeddingBag] | list[Features]
+    modules: list[Any]  # that hold tables
 
     def versions(self) -> dict[str, str]:
         return {"monolith": monolith.__version__, **super().versions()}
@@ -113,8 +114,6 @@ class ManyBags(TableEach):
 class AllFeatures(TableEach):
     """`Features`: one lookup reads the rows of all tables, one step trains them."""
 
-    modules: list[Features]
-
     def make_tables(self) -> None:
         names = [f"feature_{number}" for number in range(NUM_FEATURES)]
         self.modules = [Features([Feature(name, dim=DIM, optimizer=_adagrad()) for name in names])]
@@ -132,7 +131,8 @@ class AllFeatures(TableEach):
         return {name: Ragged(column, splits) for name, column in zip(names, columns, strict=True)}
 
     def embed(self, ids: dict[str, Ragged]) -> torch.Tensor:
-        return self.modules[0](ids).joined
+        joined: torch.Tensor = self.modules[0](ids).joined
+        return joined
 
 
 class OurWorker(ClickWorker):
@@ -153,7 +153,11 @@ class OurWorker(ClickWorker):
         return StepSplit(self._run, run_dense, self._model.calls()).measure(num_steps)
 
 
-SYSTEMS = {"monolith": AllFeatures, "monolith_bags": ManyBags, "monolith_one": OneTable}
+SYSTEMS: dict[str, Callable[[], OurClick]] = {
+    "monolith": AllFeatures,
+    "monolith_bags": ManyBags,
+    "monolith_one": OneTable,
+}
 
 if __name__ == "__main__":
     serve(OurWorker(SYSTEMS[sys.argv[1]]()))
