@@ -76,7 +76,7 @@ class Cut {
   // Nobody will read the partition's rows and candidates any more: nothing more is kept of them.
   // Memory of rows is freed when that is said of all partitions of their group.
   void release(uint32_t partition) noexcept;
-  // Of what is kept, without the lists of it.
+  // Of what is kept and of the lists of it, without the groups that hold them.
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
 
  private:
