@@ -112,7 +112,7 @@ class Table::Exporter {
         line->for_each([&](int64_t key, uint32_t row, uint32_t) {
           const uint64_t hash = key_hash(key);
           if (hash >= first && hash <= last)
-            live_.push_back({hash, key, {line, nullptr, version, row}});
+            live_.push_back({hash, key, {line, nullptr, version, row}, 0});
         });
       }
     } catch (...) {
@@ -121,8 +121,8 @@ class Table::Exporter {
     }
     bin->lock.unlock();
     sort_live(depth);
+    read_meta();
     if (cut_ != nullptr) {
-      drop_changed();
       cut_->collect(first, std::min(bin_last, last), kept_, kept_rows_);
     }
     return bin_last;
@@ -151,7 +151,8 @@ class Table::Exporter {
   struct Live {
     uint64_t hash;
     int64_t key;
-    Pending at;  // when it was collected
+    Pending at;     // when it was collected
+    uint32_t time;  // of the row, where the version is still the one of `at`
   };
 
   // Ascending by hash. Behind the bin's prefix of `depth` bits hashes are spread evenly: the next
@@ -175,17 +176,19 @@ class Table::Exporter {
     live_.swap(sorted_);
   }
 
-  // Fetches rows and metadata, in loops of their own (see Table::read).
+  // Fetches rows and lines, in loops of their own (see Table::read).
   void fetch_rows(size_t first, size_t last) noexcept {
     const std::span live(live_.begin() + std::min(first, live_.size()),
                          live_.begin() + std::min(last, live_.size()));
     for (Live& each : live) each.at.row = table_.arena_.row(each.at.number);
     for (const Live& each : live) prefetch_bytes(each.at.row, scratch_.size());
-    for (const Live& each : live) fetch_meta(each);
+    for (const Live& each : live) __builtin_prefetch(each.at.line);
   }
 
-  // A row that changed since the cut was given to it before, so collect() will find it there.
-  void drop_changed() {
+  // Drops rows that changed since the cut: they were given to it before, so collect() will find
+  // them there.
+  void read_meta() {
+    fence_acquire();  // behind the versions
     for (size_t i = 0; i < std::min(kAheadRows, live_.size()); ++i) fetch_meta(live_[i]);
     size_t n = 0;
     for (size_t i = 0; i < live_.size(); ++i) {
@@ -194,7 +197,9 @@ class Table::Exporter {
       if (meta == nullptr) continue;  // the cut was closed, and the table cleared
       uint32_t marks;
       racy_load(&marks, &meta->marks, sizeof(marks));
-      if (Meta::generation(marks) < cut_->generation()) live_[n++] = live_[i];
+      if (!is_of_cut(marks)) continue;
+      racy_load(&live_[i].time, &meta->time, sizeof(meta->time));
+      live_[n++] = live_[i];
     }
     live_.resize(n);
     fence_acquire();
@@ -202,8 +207,15 @@ class Table::Exporter {
   void fetch_meta(const Live& live) const noexcept {
     __builtin_prefetch(table_.arena_.meta(live.at.number));
   }
+  bool is_of_cut(uint32_t marks) const noexcept {
+    return cut_ == nullptr || Meta::generation(marks) < cut_->generation();
+  }
 
   void read(const Live& live) {
+    if (live.at.row != nullptr) {
+      racy_load(scratch_.data(), live.at.row, scratch_.size());
+      if (is_unchanged(live.at)) return put(live.key, live.time, scratch_.data());
+    }
     uint32_t time = 0, marks = 0;
     const auto copy = [&](const char* row, uint32_t number) {
       const Meta* meta = table_.arena_.meta(number);
@@ -212,10 +224,7 @@ class Table::Exporter {
       racy_load(&time, &meta->time, sizeof(time));
       racy_load(&marks, &meta->marks, sizeof(marks));
     };
-    bool is_there = live.at.row != nullptr;
-    if (is_there) copy(live.at.row, live.at.number);
-    if (!is_there || !is_unchanged(live.at)) is_there = table_.read_one(live.key, copy);
-    if (is_there && (cut_ == nullptr || Meta::generation(marks) < cut_->generation())) {
+    if (table_.read_one(live.key, copy) && is_of_cut(marks)) {
       return put(live.key, time, scratch_.data());
     }
     if (cut_ == nullptr) return;

@@ -10,6 +10,7 @@ from monolith.checkpoint import files as files_module
 from monolith.checkpoint import open_checkpoint, remove_checkpoint, save_checkpoint, take_cut
 from monolith.checkpoint.storage import write_file
 from monolith.embedding.disk import folder as folder_module
+from monolith.embedding.disk.new_file import LocalFile
 from monolith.errors import OpError
 from tests.checkpoint.cases import filled, listing, saved
 from tests.embedding.disk.cases import assert_same_table
@@ -74,14 +75,14 @@ def test_an_older_checkpoint_of_the_prefix_stays_while_new_files_are_written(
 ):
     prefix = saved(tmp_path / "c-1")
     before = listing(tmp_path)
-    write = folder_module._LocalFile.write
+    write = LocalFile.write
 
     def fail(file, data):
         if text in bytes(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(file, data)
 
-    monkeypatch.setattr(folder_module._LocalFile, "write", fail)
+    monkeypatch.setattr(LocalFile, "write", fail)
     with pytest.raises(OpError, match="No space left"):
         saved(prefix, tables=filled(num_rows=500))
     assert listing(tmp_path) == before

@@ -21,7 +21,7 @@ from monolith.checkpoint import (
     get_monolith_checkpoint_state,
     write_monolith_checkpoint_state,
 )
-from monolith.embedding.disk import folder as folder_module
+from monolith.embedding.disk.new_file import LocalFile
 from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 from monolith.observe import MemorySink
 from monolith.train import Hook, drive
@@ -355,7 +355,7 @@ def test_the_current_checkpoint_is_restored(tmp_path, caplog):
 def test_training_goes_on_while_the_disk_is_full(tmp_path, monkeypatch):
     hook = make(tmp_path, save_steps=1, ignore_save_errors=True)
     disk = {"is_full": False}
-    write = folder_module._LocalFile.write
+    write = LocalFile.write
 
     def write_or_fail(file, data):
         if disk["is_full"]:
@@ -366,7 +366,7 @@ def test_training_goes_on_while_the_disk_is_full(tmp_path, monkeypatch):
         def before_run(self, ctx):
             disk["is_full"] = ctx.run.global_step == 1
 
-    monkeypatch.setattr(folder_module._LocalFile, "write", write_or_fail)
+    monkeypatch.setattr(LocalFile, "write", write_or_fail)
     run = run_steps(3, Fills(), hook)
     assert run.global_step == 3
     assert steps_of(tmp_path) == [1, 3]

@@ -18,6 +18,7 @@ from monolith.embedding import (
     TableConfig,
 )
 from monolith.embedding.counter_random import partitions_of
+from monolith.embedding.rows import RowMemory
 from tests.suites.table_base import (
     NOW,
     TableCase,
@@ -262,6 +263,16 @@ class CutParts(TableCase):
         full, rest = divmod(300, chunk_rows)
         assert sizes == [chunk_rows] * full + [rest] * (rest > 0)
         assert_equal_rows(exported(snapshot, chunk_rows=chunk_rows), before)
+
+    @pytest.mark.parametrize("chunk_rows", [7, 299, 1000])
+    def test_chunks_in_one_memory_are_those_in_their_own(self, chunk_rows):
+        before, snapshot = self.changed()
+        memory, num_seen = RowMemory(), 0
+        for chunk in snapshot.export(chunk_rows=chunk_rows, memory=memory):
+            places = torch.arange(num_seen, num_seen + len(chunk))
+            assert_equal_rows(chunk, before.take(places))
+            num_seen += len(chunk)
+        assert num_seen == 300
 
     def test_an_export_of_a_cut_resumes_after_a_key(self):
         before, snapshot = self.changed()

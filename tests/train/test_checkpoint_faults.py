@@ -9,7 +9,7 @@ import pytest
 
 from monolith.checkpoint import open_checkpoint
 from monolith.checkpoint.files import only_run
-from monolith.embedding.disk import folder as folder_module
+from monolith.embedding.disk.new_file import LocalFile
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings
 from tests.train.tasks import Counting
@@ -23,7 +23,7 @@ def full_disk(monkeypatch):
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
-    return lambda: monkeypatch.setattr(folder_module._LocalFile, "write", fail)
+    return lambda: monkeypatch.setattr(LocalFile, "write", fail)
 
 
 class Fill(Hook):

@@ -1,9 +1,7 @@
 """Dense tensors in safetensors files."""
 
-import contextlib
 import json
 import math
-import mmap
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +11,7 @@ import torch
 from monolith.checkpoint.manifest import TensorFact
 from monolith.errors import DataLossError
 
-__all__ = ["check_tensors", "facts_of", "from_memory", "new_memory", "parts_of_file", "pieces_of"]
+__all__ = ["check_tensors", "facts_of", "from_memory", "parts_of_file", "pieces_of"]
 
 _PIECE_BYTES = 1 << 25  # of tensors in one file, unless one alone has more
 _KINDS: Mapping[torch.dtype, str] = MappingProxyType(
@@ -97,14 +95,6 @@ def parts_of_file(tensors: Mapping[str, torch.Tensor]) -> Iterator[Any]:
     for name in order:
         flat = tensors[name].detach().to("cpu").contiguous().reshape(-1)
         yield memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
-
-
-def new_memory(num_bytes: int) -> mmap.mmap:
-    """Memory for a file, of large pages where the system has them: small ones are slow to get."""
-    memory = mmap.mmap(-1, max(1, num_bytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):  # a wish
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 def from_memory(data: Any, facts: Mapping[str, TensorFact], where: str) -> dict[str, torch.Tensor]:

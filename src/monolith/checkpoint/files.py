@@ -24,7 +24,8 @@ from monolith.checkpoint.storage import (
     storage_errors,
     touch,
 )
-from monolith.embedding.disk.folder import Folder, NewFile, open_folder
+from monolith.embedding.disk.folder import Folder, open_folder
+from monolith.embedding.disk.new_file import NewFile
 from monolith.errors import FailedPreconditionError, OpError
 
 __all__ = ["CheckpointFiles", "only_run", "remove_checkpoint", "split_prefix"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint.dense import check_tensors, from_memory, new_memory
+from monolith.checkpoint.dense import check_tensors, from_memory
 from monolith.checkpoint.files import split_prefix
 from monolith.checkpoint.manifest import (
     CheckpointManifest,
@@ -22,6 +22,7 @@ from monolith.checkpoint.state import MANIFEST_SUFFIX
 from monolith.checkpoint.storage import storage_errors
 from monolith.embedding.disk import load_tables, restore_tables
 from monolith.embedding.disk.arguments import checked_path, checked_threads, told_as
+from monolith.embedding.disk.buffers import new_memory
 from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.folder import open_folder
 from monolith.embedding.disk.manifest import TableEntry
@@ -173,8 +174,6 @@ class Checkpoint(Save):
 
         def take(index: int) -> None:
             file = files[index]
-            for ahead in files[index + threads * (index > 0) : index + threads + 1]:
-                self.folder.will_read(self._name + ahead.path)
             path = self.folder.where(self._name + file.path)
             tensors = from_memory(self._read_memory(file), file.tensors, path)
             found.update({name: tensors[name] for name in wanted & set(tensors)})

@@ -37,7 +37,7 @@ from monolith.embedding.partitioned_table import PartitionedHashTable
 from monolith.embedding.record import Record
 from monolith.embedding.reference import ReferenceTable
 from monolith.embedding.routing import FloorModRouting, PartitionRouting
-from monolith.embedding.rows import Applied, Entries, Rows, Touched
+from monolith.embedding.rows import Applied, Entries, RowMemory, Rows, Touched
 from monolith.embedding.schedules import LearningRateFunction, PolynomialDecay
 from monolith.embedding.sharded_table import ShardedTable
 from monolith.embedding.sweep import BackgroundSweep
@@ -102,6 +102,7 @@ __all__ = [
     "RMSpropV2",
     "Record",
     "ReferenceTable",
+    "RowMemory",
     "RowWiseAdagrad",
     "Rows",
     "SGD",

@@ -1,5 +1,6 @@
 """A cut: a table as it was at one moment, while writers go on."""
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ import torch
 from monolith.embedding import checks
 from monolith.embedding.chunks import export_chunks
 from monolith.embedding.config import TableConfig
-from monolith.embedding.rows import Rows
+from monolith.embedding.rows import RowMemory, Rows
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
@@ -37,8 +38,13 @@ class CutStorage(ABC):
     num_recorded: int
 
     @abstractmethod
-    def export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        """At most `limit` rows of the cut, the first whose hash is in [first, last], ascending."""
+    def export_chunk(
+        self, first: int, last: int, limit: int, memory: RowMemory | None = None
+    ) -> Rows:
+        """At most `limit` rows of the cut, the first whose hash is in [first, last], ascending.
+
+        They may lie in `memory`, until the next ones do.
+        """
 
     @abstractmethod
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
@@ -90,18 +96,25 @@ class Snapshot:
         partitions: Iterable[int] | None = None,
         chunk_rows: int = 65536,
         after: int | None = None,
+        *,
+        memory: RowMemory | None = None,
     ) -> Iterator[Rows]:
-        """Rows in ascending order of their hash, in chunks, as of the cut; see `Table.export`."""
+        """Rows in ascending order of their hash, in chunks, as of the cut; see `Table.export`.
+
+        With `memory` a chunk may lie there, and lasts until the next one is asked for: quicker than
+        new memory for each.
+        """
         self._check_open("export")
         numbers = None if partitions is None else list(partitions)
         self._check_kept("export", checks.check_partitions(self.config, "export", numbers))
-        return export_chunks(self.config, numbers, chunk_rows, after, self._chunk)
+        chunk = functools.partial(self._chunk, memory)
+        return export_chunks(self.config, numbers, chunk_rows, after, chunk)
 
-    def _chunk(self, first: int, last: int, limit: int) -> Rows:
+    def _chunk(self, memory: RowMemory | None, first: int, last: int, limit: int) -> Rows:
         partitions = range(first >> 52, (last >> 52) + 1)
         self._check_open("export")
         self._check_kept("export", partitions)
-        rows = self._storage.export_chunk(first, last, limit)
+        rows = self._storage.export_chunk(first, last, limit, memory)
         self._check_open("export")  # else the rows may be of a later moment
         self._check_kept("export", partitions)
         return rows

@@ -1,12 +1,15 @@
 """A native table's core for the length of a call, and memory for it to fill."""
 
 import math
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Generic, TypeVar
 
 import torch
 
-__all__ = ["OpenCore", "empty"]
+from monolith.embedding.rows import Rows
+
+__all__ = ["OpenCore", "column_buffers", "empty"]
 
 Core = TypeVar("Core")
 _CPU = torch.device("cpu")
@@ -48,3 +51,10 @@ def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     except RuntimeError as error:  # torch has no class of its own for it on the CPU
         num_bytes = math.prod(shape) * dtype.itemsize
         raise MemoryError(f"out of memory: asked for {num_bytes} bytes") from error
+
+
+def column_buffers(rows: Rows, names: Iterable[str]) -> tuple[int, list[int], list[int]]:
+    """Address of the times; addresses of the columns, and bytes of a row, in the order named."""
+    columns = [rows.columns[name] for name in names]
+    sizes = [column.shape[1] * column.element_size() for column in columns]
+    return rows.times.data_ptr(), [column.data_ptr() for column in columns], sizes

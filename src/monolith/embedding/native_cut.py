@@ -6,11 +6,11 @@ import torch
 
 import monolith._native as _native
 from monolith.embedding.cut import CutStorage
-from monolith.embedding.rows import Rows
+from monolith.embedding.rows import RowMemory, Rows
 
 __all__ = ["NativeCut"]
 
-_Chunk = Callable[[int, int, int, _native.Cut], Rows]
+_Chunk = Callable[[int, int, int, _native.Cut, RowMemory | None], Rows]
 _Candidates = Callable[[list[int], _native.Cut], dict[str, torch.Tensor]]
 
 
@@ -38,9 +38,11 @@ class NativeCut(CutStorage):
         self._core, self._cut = core, cut
         self._export_chunk, self._export_candidates = export_chunk, export_candidates
 
-    def export_chunk(self, first: int, last: int, limit: int) -> Rows:
+    def export_chunk(
+        self, first: int, last: int, limit: int, memory: RowMemory | None = None
+    ) -> Rows:
         """Rows of the cut."""
-        return self._export_chunk(first, last, limit, self._cut)
+        return self._export_chunk(first, last, limit, self._cut, memory)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Candidates of the cut."""

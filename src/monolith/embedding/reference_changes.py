@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from monolith.embedding.cut import CutStorage
-from monolith.embedding.rows import Rows
+from monolith.embedding.rows import RowMemory, Rows
 
 __all__ = ["ReferenceCut", "ReferenceLog"]
 
@@ -35,7 +35,9 @@ class ReferenceCut(CutStorage):
         self._export_candidates = export_candidates
         self._on_close = on_close
 
-    def export_chunk(self, first: int, last: int, limit: int) -> Rows:
+    def export_chunk(
+        self, first: int, last: int, limit: int, memory: RowMemory | None = None
+    ) -> Rows:
         """Rows of the cut."""
         return self._export_chunk(first, last, limit)
 

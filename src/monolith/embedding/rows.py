@@ -1,11 +1,12 @@
 """Values that tables take and return: row chunks, entries, counts of an update."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["Applied", "Entries", "Rows", "Touched"]
+__all__ = ["Applied", "Entries", "RowMemory", "Rows", "Touched"]
 
 
 class Applied(NamedTuple):
@@ -92,6 +93,19 @@ class Rows:
         """The same rows without optimizer state, as a serving table imports them."""
         columns = {name: c for name, c in self.columns.items() if name.startswith("weight/")}
         return Rows(self.keys, self.times, columns)
+
+
+class RowMemory:
+    """Memory for chunks of one table that are read one after another: each ends the one before."""
+
+    def __init__(self) -> None:
+        self._rows: Rows | None = None
+
+    def of(self, num_rows: int, make: Callable[[int], Rows]) -> Rows:
+        """At least so many rows; new ones where those before are fewer."""
+        if self._rows is None or len(self._rows) < num_rows:
+            self._rows = make(num_rows)
+        return self._rows
 
 
 @dataclass(frozen=True)

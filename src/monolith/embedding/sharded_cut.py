@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from monolith.embedding.cut import CutStorage
-from monolith.embedding.rows import Rows
+from monolith.embedding.rows import RowMemory, Rows
 
 __all__ = ["ShardedCut"]
 
@@ -43,7 +43,9 @@ class ShardedCut(CutStorage):
         self._numbers = numbers
         self._ask, self._chunk, self._candidates = ask, chunk, candidates
 
-    def export_chunk(self, first: int, last: int, limit: int) -> Rows:
+    def export_chunk(
+        self, first: int, last: int, limit: int, memory: RowMemory | None = None
+    ) -> Rows:
         """Rows of the cut."""
         return self._chunk("cut_chunk", self._numbers, first, last, limit)
 

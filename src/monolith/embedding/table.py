@@ -18,11 +18,11 @@ from monolith.embedding.config import (
 from monolith.embedding.expiry import Expiry
 from monolith.embedding.initializers import Constant, Initializer, Normal, Uniform
 from monolith.embedding.native_bags import address, bags_tuple, piece_tuple
-from monolith.embedding.native_core import OpenCore, empty
+from monolith.embedding.native_core import OpenCore, column_buffers, empty
 from monolith.embedding.native_cut import NativeCut
 from monolith.embedding.record import Record, int64_rows
 from monolith.embedding.retention_checks import candidate_columns
-from monolith.embedding.rows import Applied, Entries, Rows
+from monolith.embedding.rows import Applied, Entries, RowMemory, Rows
 from monolith.embedding.verbs import Clock, TableVerbs, wall_clock
 from monolith.embedding.views import OneBit, codec_of
 from monolith.errors import FailedPreconditionError
@@ -207,30 +207,29 @@ class Table(TableVerbs):
         }
         return Rows(empty(n, dtype=torch.int64), empty(n, dtype=torch.int64), columns)
 
-    def _column_buffers(self, rows: Rows) -> tuple[int, list[int], list[int]]:
-        """Address of the times; addresses of the columns, and bytes of a row, in row order."""
-        columns = [rows.columns[name] for name in self._sizes]
-        sizes = [column.shape[1] * column.element_size() for column in columns]
-        return rows.times.data_ptr(), [column.data_ptr() for column in columns], sizes
-
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         with self._open("lookup_entry") as core:
             rows = self._empty_rows(keys.numel())
             present = empty(keys.numel(), dtype=torch.bool)
             rows.keys.copy_(keys)
             threads = default_threads(keys.numel())
-            buffers = self._column_buffers(rows)
+            buffers = column_buffers(rows, self._sizes)
             core.entries(keys.data_ptr(), keys.numel(), present.data_ptr(), *buffers, threads)
         return Entries(present, rows)
 
     def _export_chunk(
-        self, first: int, last: int, limit: int, cut: _native.Cut | None = None
+        self,
+        first: int,
+        last: int,
+        limit: int,
+        cut: _native.Cut | None = None,
+        memory: RowMemory | None = None,
     ) -> Rows:
         with self._open("export") as core:
-            num_rows = len(core) if cut is None else cut.num_rows
-            rows = self._empty_rows(min(limit, num_rows + 1))
+            num_rows = min(limit, 1 + (len(core) if cut is None else cut.num_rows))
+            rows = (memory or RowMemory()).of(num_rows, self._empty_rows)
             n = core.export_rows(
-                first, last, len(rows), rows.keys.data_ptr(), *self._column_buffers(rows), cut
+                first, last, num_rows, rows.keys.data_ptr(), *column_buffers(rows, self._sizes), cut
             )
         return Rows(rows.keys[:n], rows.times[:n], {k: v[:n] for k, v in rows.columns.items()})
 
@@ -294,12 +293,12 @@ class Table(TableVerbs):
     def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
         flags = 0 if absent is None else absent.data_ptr()
         with self._open("import_rows") as core:
-            buffers = self._column_buffers(rows)
+            buffers = column_buffers(rows, self._sizes)
             core.import_rows(rows.keys.data_ptr(), len(rows), *buffers, threads, flags)
 
     def _fill_rows(self, rows: Rows) -> None:
         with self._open("import_rows") as core:
-            core.fill_rows(rows.keys.data_ptr(), len(rows), *self._column_buffers(rows))
+            core.fill_rows(rows.keys.data_ptr(), len(rows), *column_buffers(rows, self._sizes))
 
     def _expect_rows(self, num_rows: int) -> None:
         with self._open("import_rows") as core:

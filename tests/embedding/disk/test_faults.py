@@ -2,18 +2,20 @@
 
 import errno
 import fcntl
-import io
 import os
 import resource
 import signal
 from contextlib import contextmanager
 
 import fsspec
+import numpy as np
 import pytest
 
 from monolith.embedding import load_table, save_tables
 from monolith.embedding.disk import folder as folder_module
+from monolith.embedding.disk.new_file import LocalFile
 from monolith.errors import NotFoundError
+from monolith.ops.native import load_native
 from tests.embedding.disk.cases import assert_same_table, filled, listing, make, saved
 
 
@@ -59,10 +61,8 @@ class FullDisk:
 
     def __init__(self, monkeypatch, failing):
         self.num_calls, self._failing = 0, failing
-        write, sync = folder_module._LocalFile.write, os.fsync
-        monkeypatch.setattr(
-            folder_module._LocalFile, "write", lambda file, data: self._call(write, file, data)
-        )
+        write, sync = LocalFile.write, os.fsync
+        monkeypatch.setattr(LocalFile, "write", lambda file, data: self._call(write, file, data))
         monkeypatch.setattr(os, "fsync", lambda number: self._call(sync, number))
 
     def _call(self, call, *arguments):
@@ -113,20 +113,12 @@ def test_a_read_that_fails_is_an_error_of_the_file(tmp_path, monkeypatch):
         load_table(tmp_path)
 
 
-def test_a_save_goes_on_after_short_writes(tmp_path, monkeypatch):
-    class Short(io.FileIO):
-        def write(self, data):
-            return super().write(memoryview(data)[:1000])
-
-    monkeypatch.setattr(
-        folder_module, "open", lambda path, mode, **_: Short(path, mode), raising=False
-    )
-    table = filled()
-    try:
-        save_tables(table, tmp_path)
-    finally:
-        monkeypatch.undo()
-    assert_same_table(load_table(tmp_path), table)
+def test_an_error_of_the_disk_keeps_its_number():
+    memory = bytearray(8)
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    with pytest.raises(OSError, match="Bad file descriptor") as error:
+        load_native().read_file(-1, address, len(memory))
+    assert error.value.errno == errno.EBADF
 
 
 def test_an_error_of_a_store_without_a_number_is_passed_on(tmp_path, monkeypatch):

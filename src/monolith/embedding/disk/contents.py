@@ -15,11 +15,12 @@ from monolith.embedding.codecs import decode
 from monolith.embedding.config import TableConfig, segment_name, segments_of, storage_of
 from monolith.embedding.counter_random import partitions_of
 from monolith.embedding.disk.arguments import told_as
+from monolith.embedding.disk.buffers import Buffers
 from monolith.embedding.disk.config_json import config_from_json
 from monolith.embedding.disk.manifest import TableEntry
 from monolith.embedding.disk.plan import FolderSave, Save, Source, TablePlan, plan_tables
 from monolith.embedding.disk.ranges import partitions_of_runs
-from monolith.embedding.disk.reader import Buffers, FileReader
+from monolith.embedding.disk.reader import FileReader
 from monolith.embedding.rows import Rows
 from monolith.embedding.slots import NUM_SLOTS
 from monolith.errors import DataLossError, NotFoundError

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from monolith.embedding.disk.buffers import Buffers
 from monolith.embedding.disk.contents import config_of, planned
 from monolith.embedding.disk.plan import Save, TablePlan
-from monolith.embedding.disk.reader import Buffers, FileReader
+from monolith.embedding.disk.reader import FileReader
 
 __all__ = ["TableDifference", "diff_saves"]
 

@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from monolith.embedding.disk.buffers import Buffers
 from monolith.embedding.disk.plan import Source, TablePlan
-from monolith.embedding.disk.reader import Buffers, FileReader
+from monolith.embedding.disk.reader import FileReader
 from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import DataLossError, FailedPreconditionError
@@ -87,7 +88,7 @@ def verify(plans: dict[str, TablePlan], tables: dict[str, TableVerbs], num_threa
             work.report(0, 0)
 
     for kind in _KINDS:
-        run_all(work, _tasks(plans, tables, kind, check, num_threads), num_threads)
+        run_all(work, _tasks(plans, tables, kind, check), num_threads)
 
 
 def fill(
@@ -123,7 +124,7 @@ def fill(
     # One more, because one of them waits for the disk most of the time.
     num_workers = num_threads + (num_threads > 1)
     for kind in _KINDS:
-        run_all(work, _tasks(plans, tables, kind, take, num_workers), num_workers)
+        run_all(work, _tasks(plans, tables, kind, take), num_workers)
     for name, plan in plans.items():
         _check_taken(where, plan, tables[name], sum(taken[name]), before[name])
         tables[name].num_update_calls = plan.num_update_calls
@@ -168,7 +169,6 @@ def _tasks(
     tables: dict[str, Any],
     kind: str,
     use: Callable[[FileReader, Source, TableVerbs], None],
-    num_threads: int,
 ) -> list["functools.partial[None]"]:
     """A call for each file of a kind."""
     buffers = Buffers()
@@ -178,20 +178,12 @@ def _tasks(
         for source in plan.sources
         if source.file.kind == kind
     ]
-    following = [*(source for _, source in files[num_threads:]), *[None] * num_threads]
-
-    def task(reader: FileReader, source: Source, table: TableVerbs, ahead: Source | None) -> None:
-        if ahead is not None:
-            ahead.folder.will_read(ahead.file.path)
-        use(reader, source, table)
-
     return [
         functools.partial(
-            task,
+            use,
             FileReader(plan, tables[plan.name].config, buffers),
             source,
             tables[plan.name],
-            ahead,
         )
-        for (plan, source), ahead in zip(files, following, strict=False)
+        for plan, source in files
     ]

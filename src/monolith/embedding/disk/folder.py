@@ -11,28 +11,20 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.manifest import MANIFEST, is_data_file, is_data_folder
+from monolith.embedding.disk.new_file import LocalFile, NewFile, RemoteFile
 from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.ops.native import load_native
 
-__all__ = ["Folder", "NewFile", "open_folder"]
+__all__ = ["Folder", "open_folder"]
 
 _LOCK = ".lock"
 _READ_BYTES = 1 << 19  # at once: half of a second-level cache
-_BEGIN_BYTES = 1 << 20  # written until the disk begins with them, before anybody waits for it
-
-
-class NewFile(Protocol):
-    """A file that is being written."""
-
-    def write(self, data: Any) -> int:
-        """Write all bytes of a buffer."""
-
-    def close(self) -> None:
-        """Make the bytes last, and end."""
 
 
 class Folder(ABC):
@@ -98,10 +90,6 @@ class Folder(ABC):
         """Read a file into a buffer; the number of bytes read, and their CRC-32C."""
 
     @abstractmethod
-    def will_read(self, name: str) -> None:
-        """A hint that a file is read soon; never fails."""
-
-    @abstractmethod
     def size(self, name: str) -> int:
         """Bytes of a file; NotFoundError if there is none."""
 
@@ -115,28 +103,6 @@ def open_folder(path: str) -> Folder:
     if not mark:
         return _LocalFolder(path)
     return _LocalFolder(rest) if scheme == "file" else _RemoteFolder(path)
-
-
-class _LocalFile:
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
-        self._num_written = self._num_begun = 0  # bytes; begun: the disk has been told of them
-        self._start_writeback = load_native().start_writeback
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        size, done = view.nbytes, 0
-        while done < size:
-            done += self._file.write(view[done:])
-        self._num_written += size
-        if (num_bytes := self._num_written - self._num_begun) >= _BEGIN_BYTES:
-            self._start_writeback(self._file.fileno(), self._num_begun, num_bytes)
-            self._num_begun += num_bytes
-        return size
-
-    def close(self) -> None:
-        with self._file:
-            os.fsync(self._file.fileno())
 
 
 @contextlib.contextmanager
@@ -165,6 +131,10 @@ def _try_lock(number: int, kind: int) -> bool:
 
 
 class _LocalFolder(Folder):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._blocks = load_native().Blocks()
+
     @contextlib.contextmanager
     def writing(self, who: str = "save_tables") -> Iterator[None]:
         self._make()
@@ -199,7 +169,7 @@ class _LocalFolder(Folder):
     def create(self, name: str) -> NewFile:
         path = os.path.join(self.path, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return _LocalFile(path)
+        return LocalFile(path, self._blocks)
 
     def commit(self, subfolder: str, manifest: bytes) -> None:
         os.makedirs(os.path.join(self.path, subfolder), exist_ok=True)  # it may have no files
@@ -210,7 +180,7 @@ class _LocalFolder(Folder):
         path = os.path.join(self.path, name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + ".new")  # of a save that was killed
-        file = _LocalFile(path + ".new")
+        file = LocalFile(path + ".new", self._blocks)
         try:
             try:
                 file.write(data)
@@ -275,11 +245,7 @@ class _LocalFolder(Folder):
 
     def read_into(self, name: str, memory: Any) -> tuple[int, int]:
         with self._open(name) as file:
-            return _read_all(file, memory)
-
-    def will_read(self, name: str) -> None:
-        with contextlib.suppress(OSError), self._open(name) as file:  # NotFoundError is one
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+            return _read_all(file, memoryview(memory))
 
     def size(self, name: str) -> int:
         with self._open(name) as file:
@@ -290,19 +256,6 @@ class _LocalFolder(Folder):
             return open(os.path.join(self.path, name), "rb", buffering=0)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._missing(name) from error
-
-
-def _read_all(file: Any, memory: Any) -> tuple[int, int]:
-    """In pieces, so that the checksum is taken of bytes that are still in the cache."""
-    view = memoryview(memory)
-    done = crc = 0
-    while done < len(view):
-        num_read = file.readinto(view[done : done + _READ_BYTES])
-        if not num_read:
-            break
-        crc = crc32c(view[done : done + num_read], crc)
-        done += num_read
-    return done, crc
 
 
 def _last_part(path: str) -> str:
@@ -326,8 +279,7 @@ class _RemoteFolder(Folder):
     def create(self, name: str) -> NewFile:
         path = f"{self._root}/{name}"
         self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        file: NewFile = self._files.open(path, "wb")
-        return file
+        return RemoteFile(self._files.open(path, "wb"))
 
     def commit(self, subfolder: str, manifest: bytes) -> None:
         self.replace(MANIFEST, manifest)
@@ -374,9 +326,6 @@ class _RemoteFolder(Folder):
         except FileNotFoundError as error:
             raise self._missing(name) from error
 
-    def will_read(self, name: str) -> None:
-        """No such hint exists there."""
-
     def size(self, name: str) -> int:
         try:
             number: int = self._files.size(f"{self._root}/{name}")
@@ -387,6 +336,23 @@ class _RemoteFolder(Folder):
     def read_into(self, name: str, memory: Any) -> tuple[int, int]:
         try:
             with self._files.open(f"{self._root}/{name}", "rb") as file:
-                return _read_all(file, memory)
+                return _read_all(file, memoryview(memory))
         except FileNotFoundError as error:
             raise self._missing(name) from error
+
+
+def _read_all(file: Any, memory: memoryview) -> tuple[int, int]:
+    """Fill the memory, or read all that there is: the number of bytes, and their checksum."""
+    if isinstance(file, io.FileIO) and memory.nbytes:
+        address = np.frombuffer(memory, np.uint8).ctypes.data
+        num_read, crc = load_native().read_file(file.fileno(), address, memory.nbytes)
+        return num_read, crc
+    done = crc = 0
+    while done < len(memory):
+        # In pieces, so that the checksum is taken of bytes that are still in the cache.
+        num_read = file.readinto(memory[done : done + _READ_BYTES])
+        if not num_read:
+            break
+        crc = crc32c(memory[done : done + num_read], crc)
+        done += num_read
+    return done, crc

@@ -1,6 +1,5 @@
 """Files of a save, read back: size, checksum, schema and every number are checked before use."""
 
-import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,36 +14,16 @@ from monolith.embedding.disk.arrow import (
     row_schema,
     rows_of_batch,
 )
+from monolith.embedding.disk.buffers import Buffers
 from monolith.embedding.disk.manifest import VERSION, is_readable
 from monolith.embedding.disk.plan import Source, TablePlan
 from monolith.embedding.retention_checks import check_candidates
 from monolith.embedding.rows import Rows
 from monolith.errors import DataLossError
 
-__all__ = ["Buffers", "FileReader"]
+__all__ = ["FileReader"]
 
 _BAD_ARROW = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError)
-
-
-class Buffers:
-    """Memory for whole files, used again: fresh memory is slow at its first touch."""
-
-    def __init__(self) -> None:
-        self._free: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
-
-    @contextmanager
-    def lend(self, num_bytes: int) -> Iterator[torch.Tensor]:
-        """Memory of so many bytes for the length of a block."""
-        try:
-            memory = self._free.get_nowait()
-        except queue.Empty:
-            memory = torch.empty(0, dtype=torch.uint8, device="cpu")
-        if len(memory) < num_bytes:
-            memory = torch.empty(num_bytes * 5 // 4, dtype=torch.uint8, device="cpu")
-        try:
-            yield memory[:num_bytes]
-        finally:
-            self._free.put(memory)
 
 
 class FileReader:

@@ -20,13 +20,14 @@ from monolith.embedding.disk.arrow import (
     tensors_of_rows,
 )
 from monolith.embedding.disk.config_json import config_to_json
-from monolith.embedding.disk.folder import NewFile
 from monolith.embedding.disk.manifest import VERSION, FileEntry, TableEntry
+from monolith.embedding.disk.new_file import NewFile
 from monolith.embedding.disk.ranges import Run, partitions_of_runs, pieces
 from monolith.embedding.disk.throttle import Throttle
 from monolith.embedding.disk.workers import Work
 from monolith.embedding.disk.writer import ArrowFile, write_arrow
 from monolith.embedding.retention_checks import candidate_columns
+from monolith.embedding.rows import RowMemory
 
 __all__ = ["NameOfFile", "SaveJob", "TableFiles"]
 
@@ -81,6 +82,7 @@ class TableFiles:
         self._num_expired: list[int] = []
         self._num_written: Counter[tuple[Run, ...]] = Counter()
         self._lock = threading.Lock()
+        self._memories: list[RowMemory] = []  # of files that are written
 
     def tasks(self) -> list["functools.partial[None]"]:
         """A call for each file."""
@@ -109,9 +111,14 @@ class TableFiles:
         expiry = None if self._job.with_expired else config.expiry
         limit = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes(config)))
 
+        try:
+            memory = self._memories.pop()
+        except IndexError:
+            memory = RowMemory()
+
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
             nonlocal num_expired
-            for rows in self._snapshot.export(_partitions(runs), limit):
+            for rows in self._snapshot.export(_partitions(runs), limit, memory=memory):
                 if expiry is not None:
                     expired = expiry.is_expired(rows.keys, rows.times, self._latest_time)
                     num_expired += int(expired.sum())
@@ -119,6 +126,7 @@ class TableFiles:
                 yield make_batch(schema, tensors_of_rows(rows))
 
         self._write(runs, "rows", row_schema, batches)
+        self._memories.append(memory)
         self._num_expired.append(num_expired)
 
     def _write_candidates(self, runs: tuple[Run, ...]) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from monolith.embedding.disk.checksum import crc32c
-from monolith.embedding.disk.folder import NewFile
+from monolith.embedding.disk.new_file import NewFile
 from monolith.embedding.disk.throttle import Throttle
 
 __all__ = ["ArrowFile", "write_arrow"]
@@ -16,7 +15,7 @@ _SLICE = 1 << 20  # bytes that are let through at once
 
 
 class ArrowFile:
-    """What pyarrow writes into; also the size and checksum so far.
+    """What pyarrow writes into; also the size so far.
 
     Args:
         file: takes the bytes.
@@ -26,8 +25,12 @@ class ArrowFile:
     def __init__(self, file: NewFile, throttle: Throttle) -> None:
         self._file, self._throttle = file, throttle
         self.num_bytes = 0
-        self.crc32c = 0
         self.closed = False
+
+    @property
+    def crc32c(self) -> int:
+        """Checksum so far."""
+        return self._file.crc32c
 
     def write(self, data: Any) -> int:
         """Write a buffer."""
@@ -35,7 +38,6 @@ class ArrowFile:
         for start in range(0, len(view), _SLICE):
             part = view[start : start + _SLICE]
             self._throttle.take(len(part))
-            self.crc32c = crc32c(part, self.crc32c)
             self._file.write(part)
         self.num_bytes += len(view)
         return len(view)

@@ -1,0 +1,246 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "io/crc32c.h"
+
+namespace monolith {
+
+namespace {
+
+constexpr size_t kPage = 4096;              // O_DIRECT wants memory, offset and size so
+constexpr size_t kCopy = size_t{1} << 14;   // bytes read twice while a first-level cache has them
+constexpr size_t kMaxWaiting = 10;          // blocks, behind the one that is being written
+constexpr size_t kPiece = size_t{1} << 21;  // bytes read at once past the cache
+constexpr size_t kCachePiece = size_t{1} << 19;  // and through it: half of a second-level cache
+
+[[noreturn]] void fail() { throw std::system_error(errno, std::generic_category()); }
+
+// Whether the file is now read and written past the cache, or through it, as asked.
+bool set_direct([[maybe_unused]] int file, [[maybe_unused]] bool is_direct) noexcept {
+#ifdef O_DIRECT
+  const int flags = fcntl(file, F_GETFL);
+  if (flags == -1) return false;
+  return fcntl(file, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+#else
+  return !is_direct;
+#endif
+}
+
+void write_all(int file, const char* data, size_t n, size_t offset, bool& is_direct) {
+  while (n > 0) {
+    const ssize_t count = pwrite(file, data, n, static_cast<off_t>(offset));
+    if (count >= 0) {
+      data += count, offset += static_cast<size_t>(count), n -= static_cast<size_t>(count);
+      if (n == 0) return;
+    } else if (errno != EINTR && !(errno == EINVAL && is_direct)) {
+      fail();
+    }
+    // What is left of a block may begin where O_DIRECT cannot, or the file system has none.
+    if (is_direct && !set_direct(file, false)) fail();
+    is_direct = false;
+  }
+}
+
+// Lets the disk begin with bytes that are in the cache, before anybody waits for them.
+void start_writeback([[maybe_unused]] int file, [[maybe_unused]] size_t offset,
+                     [[maybe_unused]] size_t n) noexcept {
+#ifdef SYNC_FILE_RANGE_WRITE
+  static_cast<void>(sync_file_range(file, static_cast<off_t>(offset), static_cast<off_t>(n),
+                                    SYNC_FILE_RANGE_WRITE));
+#endif
+}
+
+// Whether more than half of a file's first n bytes are in the page cache.
+bool is_cached(int file, size_t n) {
+  void* memory = mmap(nullptr, n, PROT_READ, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) return true;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages((n + page - 1) / page);
+  const bool is_known = mincore(memory, n, pages.data()) == 0;
+  munmap(memory, n);
+  const auto num_cached = std::count_if(pages.begin(), pages.end(), [](auto p) { return p & 1; });
+  return !is_known || 2 * static_cast<size_t>(num_cached) > pages.size();
+}
+
+// Adds at most n bytes to what was read. As pread: their number, 0 at the end of the file, or -1.
+ssize_t read_piece(int file, char* memory, size_t n, FileRead& read) {
+  const ssize_t count = pread(file, memory + read.num_bytes, n, static_cast<off_t>(read.num_bytes));
+  if (count > 0) {
+    read.crc32c = crc32c(memory + read.num_bytes, static_cast<size_t>(count), read.crc32c);
+    read.num_bytes += static_cast<size_t>(count);
+  }
+  return count;
+}
+
+}  // namespace
+
+// Writes blocks in the order in which they come. A forked child has the object but not the thread:
+// there it is left alone.
+class FileWriter::Thread {
+ public:
+  Thread(int file, Blocks& blocks)
+      : file_(file),
+        blocks_(blocks),
+        is_direct_(set_direct(file, true)),
+        process_(getpid()),
+        thread_([this] { work(); }) {}
+  bool is_here() const noexcept { return process_ == getpid(); }
+
+  // Takes a full block, when there is room.
+  void put(Blocks::Memory block, size_t offset) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_.size() < kMaxWaiting || error_; });
+    if (error_) std::rethrow_exception(error_);
+    waiting_.push_back({std::move(block), offset});
+    lock.unlock();
+    changed_.notify_all();
+  }
+
+  // Waits until all is written, and lets the file go through the cache from now on.
+  void end() {
+    stop(false);
+    if (error_) std::rethrow_exception(error_);
+    if (is_direct_ && !set_direct(file_, false)) fail();
+  }
+
+  // Ends the thread; what waits is written before, unless `drop`.
+  void stop(bool drop) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (drop) waiting_.clear();
+      is_ending_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  struct Block {
+    Blocks::Memory memory;
+    size_t offset;
+  };
+
+  void work() noexcept {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return !waiting_.empty() || is_ending_; });
+      if (waiting_.empty() || error_) return;
+      Block block = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        write_all(file_, block.memory.get(), Blocks::kBytes, block.offset, is_direct_);
+        if (!is_direct_) start_writeback(file_, block.offset, Blocks::kBytes);
+        blocks_.give(std::move(block.memory));
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      error_ = error;
+      changed_.notify_all();
+    }
+  }
+
+  const int file_;
+  Blocks& blocks_;
+  bool is_direct_;  // of the thread, while it runs
+  const pid_t process_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Block> waiting_;
+  std::exception_ptr error_;
+  bool is_ending_ = false;
+  std::thread thread_;  // the last: it uses all others
+};
+
+void Blocks::Free::operator()(char* memory) const noexcept {
+  ::operator delete(memory, std::align_val_t{kPage});
+}
+
+Blocks::Memory Blocks::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      Memory block = std::move(free_.back());
+      free_.pop_back();
+      return block;
+    }
+  }
+  return Memory(static_cast<char*>(::operator new(kBytes, std::align_val_t{kPage})));
+}
+
+void Blocks::give(Memory block) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(block));
+}
+
+FileWriter::FileWriter(int file, Blocks& blocks) noexcept : file_(file), blocks_(blocks) {}
+
+FileWriter::~FileWriter() {
+  if (!thread_) return;
+  if (thread_->is_here()) {
+    thread_->stop(true);
+  } else {
+    static_cast<void>(thread_.release());
+  }
+}
+
+void FileWriter::write(const char* data, size_t n) {
+  while (n > 0) {
+    if (!block_) block_ = blocks_.take();
+    const size_t part = std::min({n, Blocks::kBytes - filled_, kCopy});
+    crc32c_ = monolith::crc32c(data, part, crc32c_);
+    std::memcpy(block_.get() + filled_, data, part);
+    data += part, filled_ += part, n -= part;
+    if (filled_ < Blocks::kBytes) continue;
+    if (!thread_) thread_ = std::make_unique<Thread>(file_, blocks_);
+    thread_->put(std::move(block_), std::exchange(offset_, offset_ + Blocks::kBytes));
+    filled_ = 0;
+  }
+}
+
+void FileWriter::finish() {
+  if (thread_) thread_->end();
+  bool is_direct = false;
+  if (filled_ > 0) write_all(file_, block_.get(), filled_, offset_, is_direct);
+  if (block_) blocks_.give(std::move(block_));
+  filled_ = 0;
+}
+
+FileRead read_file(int file, char* memory, size_t n) {
+  FileRead read{0, 0};
+  const bool is_page = reinterpret_cast<uintptr_t>(memory) % kPage == 0;
+  if (n >= kPiece && is_page && !is_cached(file, n) && set_direct(file, true)) {
+    const size_t whole = n - n % kPage;
+    while (read.num_bytes < whole && read.num_bytes % kPage == 0 &&
+           read_piece(file, memory, std::min(kPiece, whole - read.num_bytes), read) > 0) {
+    }
+    if (!set_direct(file, false)) fail();
+  }
+  // The rest: a part of a page, or all of it where it cannot be read past the cache.
+  while (read.num_bytes < n) {
+    const ssize_t count = read_piece(file, memory, std::min(kCachePiece, n - read.num_bytes), read);
+    if (count == 0) break;
+    if (count < 0 && errno != EINTR) fail();
+  }
+  return read;
+}
+
+}  // namespace monolith

@@ -1,0 +1,42 @@
+"""Memory that files are read into."""
+
+import contextlib
+import mmap
+import queue
+from collections.abc import Iterator
+
+import torch
+
+__all__ = ["Buffers", "new_memory"]
+
+
+def new_memory(num_bytes: int) -> mmap.mmap:
+    """Memory for a file, of large pages where the system has them: small ones are slow to get.
+
+    It begins at a page, as reads past the page cache want it.
+    """
+    memory = mmap.mmap(-1, max(1, num_bytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # a wish
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+class Buffers:
+    """Memory for whole files, used again: fresh memory is slow at its first touch."""
+
+    def __init__(self) -> None:
+        self._free: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+
+    @contextlib.contextmanager
+    def lend(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        """Memory of so many bytes for the length of a block."""
+        try:
+            memory = self._free.get_nowait()
+        except queue.Empty:
+            memory = torch.empty(0, dtype=torch.uint8, device="cpu")
+        if len(memory) < num_bytes:
+            memory = torch.frombuffer(new_memory(num_bytes * 5 // 4), dtype=torch.uint8)
+        try:
+            yield memory[:num_bytes]
+        finally:
+            self._free.put(memory)
