@@ -3,10 +3,14 @@
 Updates are `apply_gradients` with Adagrad. The logged table's cursor reads before every sample, so
 each sample notes each of its rows anew. A save beside updates writes at most 100 MB/s with one
 thread, beside one thread that updates: a table of rows, and one whose keys all wait for admission.
+A sample is of whole saves: at first nearly every update keeps an old row for the save, later few
+do; `begin_ratio` is that of the first seconds. Before each sample the memory of a save is touched
+and freed, as before loads in `disk.py`.
 """
 
 import dataclasses
 import functools
+import itertools
 import shutil
 import statistics
 import sys
@@ -17,7 +21,15 @@ from dataclasses import dataclass, field
 import torch
 
 from benchmarks import workload as work
-from benchmarks.harness import ROOT, BenchmarkError, Rules, Sample, say, timed
+from benchmarks.harness import (
+    ROOT,
+    BenchmarkError,
+    Rules,
+    Sample,
+    say,
+    timed,
+    touch_and_free,
+)
 from benchmarks.ours import fill, table_config
 from benchmarks.question import Question, key_batches
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
@@ -28,7 +40,7 @@ _ROWS, _DIM = 2_000_000, 16
 _SAVED_ROWS = 5_000_000
 _NUM_READ = 1_000_000
 _SMALL_BATCH = 4096
-_WINDOW_SECONDS = 3.0
+_MIN_SECONDS = 3.0  # of a sample
 _SAVE_BYTES_PER_SECOND = 100e6
 _FOLDER = ROOT / "build" / "benchmarks" / "changes"
 
@@ -102,40 +114,43 @@ class Beside:
     table: Table
     workload: Workload
     seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
+    begins: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
     num_saves: int = 0
 
-    def _save_until(self, stop: threading.Event) -> None:
-        while not stop.is_set():
+    def _save(self) -> None:
+        start = time.perf_counter()
+        while time.perf_counter() - start < _MIN_SECONDS:
             rate = _SAVE_BYTES_PER_SECOND
             save_tables(self.table, _FOLDER, num_threads=1, max_bytes_per_second=rate)
             self.num_saves += 1
 
     def take(self, is_beside: bool) -> Sample:
-        """Million keys per second of a window."""
+        """Million keys per second while tables are saved, or for a while alone."""
         batches = key_batches(self.workload)
         gradient = torch.from_numpy(work.gradients(self.workload)[0])
-        stop, num_calls = threading.Event(), 0
-        saver = threading.Thread(target=self._save_until, args=(stop,))
-        if is_beside:
-            saver.start()
+        seconds: list[float] = []
+        touch_and_free(self.table.memory_report()["total_bytes"])
+        saver = threading.Thread(target=self._save)
         with timed() as window:
+            if is_beside:
+                saver.start()
             start = time.perf_counter()
-            while (before := time.perf_counter()) - start < _WINDOW_SECONDS:
-                self.table.apply_gradients(
-                    batches[num_calls % len(batches)], gradient, num_threads=1
-                )
-                self.seconds[is_beside].append(time.perf_counter() - before)
-                num_calls += 1
-        stop.set()
-        if is_beside:
-            saver.join()
-        num_keys = num_calls * self.workload.batch
+            while (before := time.perf_counter()) - start < _MIN_SECONDS or saver.is_alive():
+                keys = batches[len(seconds) % len(batches)]
+                self.table.apply_gradients(keys, gradient, num_threads=1)
+                seconds.append(time.perf_counter() - before)
+        self.seconds[is_beside] += seconds
+        ends = itertools.accumulate(seconds)
+        self.begins[is_beside].append(sum(end < _MIN_SECONDS for end in ends))
+        num_keys = len(seconds) * self.workload.batch
         return Sample(num_keys / window.seconds / 1e6, window.others_cores)
 
     def notes(self) -> dict[str, float]:
         """What the samples do not say."""
+        begins = {key: statistics.median(values) for key, values in self.begins.items()}
         return {
             "num_saves": self.num_saves,
+            "begin_ratio": round(begins[True] / begins[False], 4),
             "pause_p99_ms": self._pause_ms(0.99),
             "pause_max_ms": self._pause_ms(1.0),
         }
