@@ -14,8 +14,8 @@ import itertools
 import shutil
 import statistics
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
@@ -130,15 +130,14 @@ class Beside:
         gradient = torch.from_numpy(work.gradients(self.workload)[0])
         seconds: list[float] = []
         touch_and_free(self.table.memory_report()["total_bytes"])
-        saver = threading.Thread(target=self._save)
-        with timed() as window:
-            if is_beside:
-                saver.start()
+        with ThreadPoolExecutor(1) as saver, timed() as window:
+            save = saver.submit(self._save if is_beside else bool)
             start = time.perf_counter()
-            while (before := time.perf_counter()) - start < _MIN_SECONDS or saver.is_alive():
+            while (before := time.perf_counter()) - start < _MIN_SECONDS or not save.done():
                 keys = batches[len(seconds) % len(batches)]
                 self.table.apply_gradients(keys, gradient, num_threads=1)
                 seconds.append(time.perf_counter() - before)
+        save.result()
         self.seconds[is_beside] += seconds
         ends = itertools.accumulate(seconds)
         self.begins[is_beside].append(sum(end < _MIN_SECONDS for end in ends))

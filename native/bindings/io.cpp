@@ -3,7 +3,6 @@
 #include <nanobind/stl/pair.h>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "io/crc32c.h"
@@ -18,7 +17,7 @@ namespace {
 void raise_os_error(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
-  } catch (const std::system_error& told) {
+  } catch (const monolith::FileError& told) {
     errno = told.code().value();
     PyErr_SetFromErrno(PyExc_OSError);
   }
@@ -47,11 +46,12 @@ void init_io(nb::module_& module) {
       .def("finish", &monolith::FileWriter::finish, nb::call_guard<nb::gil_scoped_release>());
   module.def(
       "read_file",
-      [](int file, uintptr_t memory, size_t n) {
-        const auto read = monolith::read_file(file, reinterpret_cast<char*>(memory), n);
+      [](int file, uintptr_t memory, size_t n, bool is_read_again) {
+        const auto read =
+            monolith::read_file(file, reinterpret_cast<char*>(memory), n, is_read_again);
         return std::pair(read.num_bytes, read.crc32c);
       },
-      nb::call_guard<nb::gil_scoped_release>(), "file"_a, "memory"_a, "n"_a);
+      nb::call_guard<nb::gil_scoped_release>(), "file"_a, "memory"_a, "n"_a, "is_read_again"_a);
   module.def(
       "hash_strings",
       [](uintptr_t bytes, uintptr_t splits, size_t n, uint64_t seed, uintptr_t out) {

@@ -2,6 +2,9 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +32,23 @@ constexpr size_t kMaxWaiting = 10;          // blocks, behind the one that is be
 constexpr size_t kPiece = size_t{1} << 21;  // bytes read at once past the cache
 constexpr size_t kCachePiece = size_t{1} << 19;  // and through it: half of a second-level cache
 
-[[noreturn]] void fail() { throw std::system_error(errno, std::generic_category()); }
+[[noreturn]] void fail() { throw FileError(errno, std::generic_category()); }
+
+// Whether the file is on another machine, or behind a program. There each write past the cache is a
+// journey that somebody waits for, while the cache makes many at once.
+bool is_far([[maybe_unused]] int file) noexcept {
+#ifdef __linux__
+  constexpr int64_t kNfs = 0x6969, kFuse = 0x65735546, kCifs = 0xff534d42, kSmb2 = 0xfe534d42,
+                    kCeph = 0x00c36400, k9p = 0x01021997;
+  struct statfs found;
+  if (fstatfs(file, &found) != 0) return true;
+  const auto type = static_cast<uint32_t>(found.f_type);
+  for (const int64_t far : {kNfs, kFuse, kCifs, kSmb2, kCeph, k9p}) {
+    if (type == far) return true;
+  }
+#endif
+  return false;
+}
 
 // Whether the file is now read and written past the cache, or through it, as asked.
 bool set_direct([[maybe_unused]] int file, [[maybe_unused]] bool is_direct) noexcept {
@@ -66,7 +85,8 @@ void start_writeback([[maybe_unused]] int file, [[maybe_unused]] size_t offset,
 #endif
 }
 
-// Whether more than half of a file's first n bytes are in the page cache.
+// Whether more than half of a file's first n bytes are in the page cache. Of files that this user
+// may neither own nor write the system says so of all of them.
 bool is_cached(int file, size_t n) {
   void* memory = mmap(nullptr, n, PROT_READ, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED) return true;
@@ -97,7 +117,7 @@ class FileWriter::Thread {
   Thread(int file, Blocks& blocks)
       : file_(file),
         blocks_(blocks),
-        is_direct_(set_direct(file, true)),
+        is_direct_(!is_far(file) && set_direct(file, true)),
         process_(getpid()),
         thread_([this] { work(); }) {}
   bool is_here() const noexcept { return process_ == getpid(); }
@@ -191,18 +211,22 @@ void Blocks::give(Memory block) {
   free_.push_back(std::move(block));
 }
 
-FileWriter::FileWriter(int file, Blocks& blocks) noexcept : file_(file), blocks_(blocks) {}
+FileWriter::FileWriter(int file, Blocks& blocks)
+    : file_(fcntl(file, F_DUPFD_CLOEXEC, 0)), blocks_(blocks) {
+  if (file_ < 0) fail();
+}
 
 FileWriter::~FileWriter() {
-  if (!thread_) return;
-  if (thread_->is_here()) {
+  if (thread_ && thread_->is_here()) {
     thread_->stop(true);
   } else {
     static_cast<void>(thread_.release());
   }
+  close(file_);
 }
 
 void FileWriter::write(const char* data, size_t n) {
+  if (is_finished_) throw FileError(EBADF, std::generic_category());
   while (n > 0) {
     if (!block_) block_ = blocks_.take();
     const size_t part = std::min({n, Blocks::kBytes - filled_, kCopy});
@@ -217,6 +241,7 @@ void FileWriter::write(const char* data, size_t n) {
 }
 
 void FileWriter::finish() {
+  is_finished_ = true;
   if (thread_) thread_->end();
   bool is_direct = false;
   if (filled_ > 0) write_all(file_, block_.get(), filled_, offset_, is_direct);
@@ -224,15 +249,19 @@ void FileWriter::finish() {
   filled_ = 0;
 }
 
-FileRead read_file(int file, char* memory, size_t n) {
+FileRead read_file(int file, char* memory, size_t n, bool is_read_again) {
   FileRead read{0, 0};
   const bool is_page = reinterpret_cast<uintptr_t>(memory) % kPage == 0;
-  if (n >= kPiece && is_page && !is_cached(file, n) && set_direct(file, true)) {
+  const bool is_large = n >= kPiece;
+  if (is_large && !is_read_again && is_page && !is_far(file) && !is_cached(file, n) &&
+      set_direct(file, true)) {
     const size_t whole = n - n % kPage;
     while (read.num_bytes < whole && read.num_bytes % kPage == 0 &&
            read_piece(file, memory, std::min(kPiece, whole - read.num_bytes), read) > 0) {
     }
     if (!set_direct(file, false)) fail();
+  } else if (is_large) {
+    static_cast<void>(posix_fadvise(file, 0, static_cast<off_t>(n), POSIX_FADV_WILLNEED));
   }
   // The rest: a part of a page, or all of it where it cannot be read past the cache.
   while (read.num_bytes < n) {

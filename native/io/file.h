@@ -7,9 +7,15 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <vector>
 
 namespace monolith {
+
+// What the system said of a file; the code is an errno.
+struct FileError : std::system_error {
+  using std::system_error::system_error;
+};
 
 // Memory of the files that are written together, used again: fresh memory is slow at its first
 // touch. Safe from any thread.
@@ -33,13 +39,14 @@ class Blocks {
 // the caller makes the next ones meanwhile. Used by one thread at a time.
 class FileWriter {
  public:
-  // A descriptor, open for writing; it stays the caller's, who closes it after the writer.
-  FileWriter(int file, Blocks& blocks) noexcept;
+  // A descriptor, open for writing; it stays the caller's, and may be closed before the writer, who
+  // has a copy. Throws FileError.
+  FileWriter(int file, Blocks& blocks);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
-  // Throws std::system_error if the disk failed, now or at an earlier block.
+  // Throws FileError if the disk failed, now or at an earlier block, and after finish().
   void write(const char* data, size_t n);
 
   // Writes what is left and waits until all of it is written; it is the caller's to sync the file.
@@ -57,6 +64,7 @@ class FileWriter {
   size_t filled_ = 0;     // bytes of it
   size_t offset_ = 0;     // where in the file it begins
   uint32_t crc32c_ = 0;
+  bool is_finished_ = false;
   std::unique_ptr<Thread> thread_;
 };
 
@@ -65,8 +73,8 @@ struct FileRead {
   uint32_t crc32c;
 };
 
-// Reads n bytes from the start of a file. Past the page cache if the memory begins at a page and
-// the file is not in the cache. Throws std::system_error.
-FileRead read_file(int file, char* memory, size_t n);
+// Reads n bytes from the start of a file. Past the page cache, unless the file is there already or
+// `is_read_again`, and if the memory begins at a page. Throws FileError.
+FileRead read_file(int file, char* memory, size_t n, bool is_read_again = false);
 
 }  // namespace monolith

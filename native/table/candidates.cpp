@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <unordered_set>
 
 namespace monolith {
@@ -11,6 +10,16 @@ namespace {
 constexpr uint32_t kFirstCapacity = 4;
 constexpr uint32_t kAhead = 8;       // places of the log that are fetched: two lines
 constexpr uint32_t kBucketKeys = 8;  // of a full log, at most: few buckets are full then
+
+// Vectors of the compiler: it has instructions for them on every processor that matters.
+constexpr uint32_t kAtOnce = 4;
+using Words [[gnu::vector_size(4 * kAtOnce)]] = uint32_t;
+using Numbers [[gnu::vector_size(4 * kAtOnce)]] = int32_t;
+Words load(const uint32_t* words) {
+  Words found;
+  std::memcpy(&found, words, sizeof(found));
+  return found;
+}
 
 size_t log_bytes_for(uint32_t capacity) { return size_t{2} * capacity * sizeof(CandidateRow); }
 
@@ -25,15 +34,24 @@ size_t Candidates::bytes_for(uint32_t capacity) noexcept {
   return bytes < kPageBytes / 2 ? bytes : (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-// Without a branch, so that the compiler takes several entries at once.
 template <typename Is>
 uint32_t Candidates::Bucket::match(const Is& is) const noexcept {
-  static constexpr uint32_t kBits[] = {1,        2,        4,        8,       16,       32,
-                                       64,       128,      1u << 8,  1u << 9, 1u << 10, 1u << 11,
-                                       1u << 12, 1u << 13, 1u << 14, 0};
-  uint32_t found = 0;
-  for (uint32_t s = 0; s < std::size(kBits); ++s) found |= is(words[s]) ? kBits[s] : 0;
-  return found;
+  Words found{};
+  for (uint32_t first = 0; first <= kSlots; first += kAtOnce) {
+    found |= is(load(words + first)) & (Words{1, 2, 4, 8} << first);
+  }
+  return (found[0] | found[1] | found[2] | found[3]) & ((1u << kSlots) - 1);
+}
+
+// Of the entries, not the mark.
+template <typename Is>
+void Candidates::Bucket::clear(const Is& is) noexcept {
+  const uint32_t mark = words[kSlots];
+  for (uint32_t first = 0; first <= kSlots; first += kAtOnce) {
+    const Words four = load(words + first), left = four & ~is(four);
+    std::memcpy(words + first, &left, sizeof(left));
+  }
+  words[kSlots] = mark;
 }
 
 void Candidates::prefetch(uint64_t hash) const noexcept {
@@ -59,16 +77,15 @@ void Candidates::prefetch_found(uint64_t hash) const noexcept {
 // Bit s: entry s may be of a key with these bits.
 uint32_t Candidates::matches(const Bucket& bucket, uint32_t bits) const noexcept {
   const uint32_t wanted = entry_of(bits, 0), mask = ~(num_places() - 1);
-  return bucket.match([=](uint32_t entry) { return (entry & mask) == wanted; });
+  return bucket.match([=](Words entries) { return Words((entries & mask) == wanted); });
 }
 
-// Bit s: entry s is free, or its place has left the log, which is not empty.
-uint32_t Candidates::free_entries(const Bucket& bucket) const noexcept {
-  const uint32_t front = front_, mask = num_places() - 1;
+// Whether entries are free, or their places have left the log, which is not empty.
+auto Candidates::is_free() const noexcept {
   const auto last = static_cast<int32_t>(back_ - 1 - front_);
-  return bucket.match([=](uint32_t entry) {
-    return (entry == 0) | (static_cast<int32_t>((entry - front) & mask) > last);
-  });
+  return [front = front_, mask = num_places() - 1, last](Words entries) {
+    return Words(entries == 0) | Words(Numbers((entries - front) & mask) > last);
+  };
 }
 
 // Null: there is none.
@@ -208,11 +225,9 @@ void Candidates::index_all() noexcept {
 void Candidates::index(uint32_t bits, uint32_t place) noexcept {
   Bucket* bucket = home(bits);
   do {
-    const uint32_t free = free_entries(*bucket);
+    const uint32_t free = bucket->match(is_free());
     if (free != 0) {
-      for (uint32_t ended = free; ended != 0; ended &= ended - 1) {
-        bucket->words[__builtin_ctz(ended)] = 0;
-      }
+      bucket->clear(is_free());
       uint32_t* entry = bucket->words + __builtin_ctz(free);
       *entry = entry_of(bits, place);
       return mark_path(bits, entry);

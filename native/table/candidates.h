@@ -125,9 +125,11 @@ class Candidates {
     bool has(const uint32_t* entry) const noexcept {
       return static_cast<size_t>(entry - words) < kSlots;
     }
-    // Bit s: is(entry s).
+    // Bit s: is(entry s). Takes several entries at once: all bits of an element are set, or none.
     template <typename Is>
     uint32_t match(const Is& is) const noexcept;
+    template <typename Is>
+    void clear(const Is& is) noexcept;
   };
   static_assert(sizeof(Bucket) == 64);
 
@@ -161,7 +163,7 @@ class Candidates {
   }
 
   uint32_t matches(const Bucket& bucket, uint32_t bits) const noexcept;
-  uint32_t free_entries(const Bucket& bucket) const noexcept;
+  auto is_free() const noexcept;
   uint32_t* find(int64_t key, uint32_t bits) const noexcept;
   bool make_room(const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps,
                  Renumbering* cuts);

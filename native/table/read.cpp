@@ -185,8 +185,8 @@ class Table::Exporter {
     for (const Live& each : live) __builtin_prefetch(each.at.line);
   }
 
-  // Drops rows that changed since the cut: they were given to it before, so collect() will find
-  // them there.
+  // Reads the times, and drops rows that changed since the cut: they were given to it before, so
+  // collect() will find them there.
   void read_meta() {
     fence_acquire();  // behind the versions
     for (size_t i = 0; i < std::min(kAheadRows, live_.size()); ++i) fetch_meta(live_[i]);
@@ -194,7 +194,7 @@ class Table::Exporter {
     for (size_t i = 0; i < live_.size(); ++i) {
       if (i + kAheadRows < live_.size()) fetch_meta(live_[i + kAheadRows]);
       const Meta* meta = table_.arena_.meta(live_[i].at.number);
-      if (meta == nullptr) continue;  // the cut was closed, and the table cleared
+      if (meta == nullptr) continue;  // the table was cleared
       uint32_t marks;
       racy_load(&marks, &meta->marks, sizeof(marks));
       if (!is_of_cut(marks)) continue;

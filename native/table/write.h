@@ -287,6 +287,11 @@ class Table::Writer {
       }
       if (b - 2 < num_blocks) {
         for (Entry& entry : block_of(b - 2)) find_row(entry, plan, turn, rows);
+        if (turn) {
+          for (const Entry& entry : block_of(b - 2)) {
+            if (asks(entry, plan, turn)) turn->prefetch(entry.hash);
+          }
+        }
         if (keeps) fetch_marks(block_of(b - 2));
       }
       if (keeps) {
@@ -331,11 +336,9 @@ class Table::Writer {
     entry.row = found.row;
     if (found.row != kNoRow) {
       if (plan.holds) hold(entry);
-    } else if (asks(entry, plan, turn)) {
-      if (Admission::Turn::covers_all(batch_.bits()) && !turn->covers(entry.hash)) {
-        cover(entry, *turn, rows);
-      }
-      turn->prefetch(entry.hash);
+    } else if (asks(entry, plan, turn) && Admission::Turn::covers_all(batch_.bits()) &&
+               !turn->covers(entry.hash)) {
+      cover(entry, *turn, rows);
     }
   }
 

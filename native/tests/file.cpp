@@ -6,22 +6,49 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <random>
-#include <system_error>
 #include <vector>
 
 #include "check.h"
 #include "io/crc32c.h"
 
 using namespace monolith;
+
+namespace {
+
+// Told by the tests of disks that behave oddly; -1: not at all.
+std::atomic<ssize_t> most_bytes{-1};    // of a transfer
+std::atomic<int> refused_transfers{0};  // of files that are O_DIRECT: EINVAL
+
+ssize_t oddly(long number, int file, void* memory, size_t n, off_t offset) {
+  if ((fcntl(file, F_GETFL) & O_DIRECT) && refused_transfers > 0) {
+    --refused_transfers;
+    errno = EINVAL;
+    return -1;
+  }
+  if (most_bytes >= 0) n = std::min(n, static_cast<size_t>(most_bytes));
+  return syscall(number, file, memory, n, offset);
+}
+
+}  // namespace
+
+// In place of those of the C library.
+extern "C" ssize_t pwrite(int file, const void* memory, size_t n, off_t offset) {
+  return oddly(SYS_pwrite64, file, const_cast<void*>(memory), n, offset);
+}
+extern "C" ssize_t pread(int file, void* memory, size_t n, off_t offset) {
+  return oddly(SYS_pread64, file, memory, n, offset);
+}
 
 namespace {
 
@@ -163,7 +190,7 @@ void check_a_file_that_ends_early() {
 std::optional<int> error_of(const auto& call) {
   try {
     call();
-  } catch (const std::system_error& error) {
+  } catch (const FileError& error) {
     return error.code().value();
   }
   return std::nullopt;
@@ -191,20 +218,95 @@ void check_a_full_disk() {
       CHECK(error_of([&] { writer.finish(); }) == EFBIG);  // it stays a file that failed
       CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
       CHECK(file.size() == limit);
-      if (n > kBlock) CHECK(error_of([&] { writer.write(bytes.data(), bytes.size()); }) == EFBIG);
-      CHECK(file.size() == limit);
     }
   }
 }
 
 void check_files_that_cannot_be_used() {
   Blocks blocks;
-  const std::vector<char> bytes = random_bytes(3 * kBlock);
-  FileWriter writer(-1, blocks);
-  writer.write(bytes.data(), 1);
+  CHECK(error_of([&] { FileWriter(-1, blocks); }) == EBADF);
+  const int readable = open("/dev/null", O_RDONLY);
+  FileWriter writer(readable, blocks);
+  writer.write("x", 1);
   CHECK(error_of([&] { writer.finish(); }) == EBADF);
+  close(readable);
   Pages memory(3 * kBlock, 0);
   CHECK(error_of([&] { read_file(-1, memory.data(), 3 * kBlock); }) == EBADF);
+}
+
+// Transfers that do less than they were asked to, or none past the cache, are done to the end.
+void check_odd_disks() {
+  Blocks blocks;
+  const std::vector<char> bytes = random_bytes(5 * kBlock + 100);
+  for (const ssize_t most : {ssize_t{5000}, ssize_t{kPage}, ssize_t{300'000}}) {
+    NewFile file;
+    most_bytes = most;
+    write_in_parts(file, blocks, bytes, kBlock);
+    CHECK(file.size() == bytes.size());
+    for (const bool is_read_again : {false, true}) {
+      file.drop_from_cache();
+      Pages memory(bytes.size(), 0);
+      const FileRead read = read_file(file.number(), memory.data(), bytes.size(), is_read_again);
+      CHECK(read.num_bytes == bytes.size());
+      CHECK(std::equal(bytes.begin(), bytes.end(), memory.data()));
+    }
+    most_bytes = -1;
+    check_read(file, bytes, 0);
+  }
+  NewFile file;
+  if (!file.can_be_direct()) return;
+  refused_transfers = 1;
+  write_in_parts(file, blocks, bytes, kBlock);
+  CHECK(refused_transfers == 0);
+  file.drop_from_cache();
+  refused_transfers = 1;
+  check_read(file, bytes, 0);
+  CHECK(refused_transfers == 0);
+}
+
+void check_what_is_read_again_stays_in_the_cache() {
+  Blocks blocks;
+  NewFile file;
+  const std::vector<char> bytes = random_bytes(8 * kBlock);
+  write_in_parts(file, blocks, bytes, kBlock);
+  file.drop_from_cache();
+  Pages memory(bytes.size(), 0);
+  CHECK(read_file(file.number(), memory.data(), bytes.size(), true).num_bytes == bytes.size());
+  CHECK(file.num_cached_pages() == 8 * kBlock / kPage);
+}
+
+void check_nothing_is_written_after_the_end() {
+  Blocks blocks;
+  const std::vector<char> bytes = random_bytes(2 * kBlock);
+  for (const size_t n : {size_t{1}, bytes.size()}) {
+    NewFile file;
+    FileWriter writer(file.number(), blocks);
+    writer.write(bytes.data(), n);
+    writer.finish();
+    CHECK(error_of([&] { writer.write(bytes.data(), bytes.size()); }) == EBADF);
+    CHECK(file.size() == n);
+  }
+}
+
+// Its number may be another file's then.
+void check_the_caller_may_close_the_file_first() {
+  Blocks blocks;
+  const std::vector<char> bytes = random_bytes(9 * kBlock);
+  NewFile file;
+  const int number = dup(file.number());
+  {
+    FileWriter writer(number, blocks);
+    writer.write(bytes.data(), bytes.size());
+    close(number);
+    const int other = memfd_create("other", 0);
+    CHECK(other == number);
+    writer.finish();
+    struct stat found;
+    CHECK(fstat(other, &found) == 0);
+    CHECK(found.st_size == 0);
+    close(other);
+  }
+  check_read(file, bytes, 0);
 }
 
 void check_a_writer_may_end_before_its_file() {
@@ -253,6 +355,10 @@ int main() {
   check_a_file_that_ends_early();
   check_a_full_disk();
   check_files_that_cannot_be_used();
+  check_odd_disks();
+  check_what_is_read_again_stays_in_the_cache();
+  check_nothing_is_written_after_the_end();
+  check_the_caller_may_close_the_file_first();
   check_a_writer_may_end_before_its_file();
   check_a_forked_child_waits_for_nothing();
 }

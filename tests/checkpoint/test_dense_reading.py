@@ -33,7 +33,9 @@ class Reads:
 
 def change_reads(monkeypatch, change):
     read_all = folder._read_all
-    monkeypatch.setattr(folder, "_read_all", lambda f, m: read_all(Reads(f, change), m))
+    monkeypatch.setattr(
+        folder, "_read_all", lambda file, *rest: read_all(Reads(file, change), *rest)
+    )
 
 
 def test_reads_that_return_less_are_continued(prefix, monkeypatch):

@@ -274,6 +274,15 @@ class CutParts(TableCase):
             num_seen += len(chunk)
         assert num_seen == 300
 
+    def test_a_memory_may_go_from_table_to_table(self):
+        memory = RowMemory()
+        for dim in (5, 1, 3):
+            table = self.build(TableConfig("user", Segment(dim, Adagrad(0.1))))
+            table.assign(OLD, torch.ones(len(OLD), dim))
+            with table.cut() as snapshot:
+                rows = next(snapshot.export(memory=memory))
+                assert_equal_rows(rows, exported(table))
+
     def test_an_export_of_a_cut_resumes_after_a_key(self):
         before, snapshot = self.changed()
         for i in (0, 150, 299):

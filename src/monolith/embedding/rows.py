@@ -100,11 +100,12 @@ class RowMemory:
 
     def __init__(self) -> None:
         self._rows: Rows | None = None
+        self._make: Callable[[int], Rows] | None = None
 
     def of(self, num_rows: int, make: Callable[[int], Rows]) -> Rows:
-        """At least so many rows; new ones where those before are fewer."""
-        if self._rows is None or len(self._rows) < num_rows:
-            self._rows = make(num_rows)
+        """At least so many rows; new ones where those before are fewer, or of another table."""
+        if self._rows is None or len(self._rows) < num_rows or make != self._make:
+            self._rows, self._make = make(num_rows), make
         return self._rows
 
 

@@ -2,7 +2,7 @@
 
 Reads lines from stdin: a folder and a first version. For each it forks a child, says its process
 id, and then the number of each version that the child has saved. The weights of a version are its
-number.
+number. Files have some blocks, which threads write past the page cache, and a rest.
 """
 
 import os
@@ -13,8 +13,8 @@ from monolith.embedding import SGD, MinCount, Segment, Table, TableConfig, save_
 from monolith.embedding.disk import table_files
 from tests.forker import fork_for_lines
 
-NUM_KEYS = 3000
-CONFIG = TableConfig("user", Segment(8, SGD()), admission=MinCount(0, {1: 5}))
+NUM_KEYS, DIM = 3000, 256
+CONFIG = TableConfig("user", Segment(DIM, SGD()), admission=MinCount(0, {1: 5}))
 
 
 def save_versions(line):
@@ -25,13 +25,13 @@ def save_versions(line):
     waiting = keys + (1 << 48)
     with Table(CONFIG, clock=lambda: 1000) as table:
         while True:
-            table.assign(keys, torch.full((NUM_KEYS, 8), float(version)))
-            table.assign(waiting, torch.zeros(NUM_KEYS, 8))
+            table.assign(keys, torch.full((NUM_KEYS, DIM), float(version)))
+            table.assign(waiting, torch.zeros(NUM_KEYS, DIM))
             save_tables(table, path, num_threads=2)
             os.write(1, f"{version}\n".encode())
             version += 1
 
 
 if __name__ == "__main__":
-    table_files._FILE_BYTES = 1 << 16
+    table_files._FILE_BYTES = 3 << 19
     fork_for_lines(save_versions)

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 import fsspec
 import numpy as np
 import pytest
+import torch
 
 from monolith.embedding import load_table, save_tables
 from monolith.embedding.disk import folder as folder_module
 from monolith.embedding.disk.new_file import LocalFile
 from monolith.errors import NotFoundError
 from monolith.ops.native import load_native
-from tests.embedding.disk.cases import assert_same_table, filled, listing, make, saved
+from tests.embedding.disk.cases import assert_same_table, filled, listing, make, plain, saved
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def file_size_limit(num_bytes):
 def fails(path, code, table=None):
     """A save raises the error and leaves folder and table alone."""
     table = table or filled()
-    before, copy = listing(path) if path.is_dir() else None, make()
+    before, copy = listing(path) if path.is_dir() else None, make(table.config)
     for chunk in table.export():
         copy.import_rows(chunk)
     with pytest.raises(OSError, match=r"\[save_tables\] expected to write to ") as caught:
@@ -53,6 +54,16 @@ def test_files_that_cannot_grow(tmp_path, limit):
     table = load_table(saved(tmp_path))
     with file_size_limit(limit):
         fails(tmp_path, errno.EFBIG)
+    assert_same_table(load_table(tmp_path), table)
+
+
+@pytest.mark.parametrize("limit", [1 << 20, (5 << 19) + 100])
+def test_files_that_cannot_grow_while_a_thread_writes_them(tmp_path, limit):
+    table = load_table(saved(tmp_path))
+    large = make(plain(1000))
+    large.assign(torch.arange(1500), torch.ones(1500, 1000))
+    with file_size_limit(limit):
+        fails(tmp_path, errno.EFBIG, large)
     assert_same_table(load_table(tmp_path), table)
 
 
@@ -105,7 +116,7 @@ def test_a_folder_that_nobody_can_write():
 def test_a_read_that_fails_is_an_error_of_the_file(tmp_path, monkeypatch):
     saved(tmp_path)
 
-    def fail(file, memory):
+    def fail(file, memory, is_read_again):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(folder_module, "_read_all", fail)
@@ -117,7 +128,7 @@ def test_an_error_of_the_disk_keeps_its_number():
     memory = bytearray(8)
     address = np.frombuffer(memory, np.uint8).ctypes.data
     with pytest.raises(OSError, match="Bad file descriptor") as error:
-        load_native().read_file(-1, address, len(memory))
+        load_native().read_file(-1, address, len(memory), False)
     assert error.value.errno == errno.EBADF
 
 

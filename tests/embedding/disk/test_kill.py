@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from monolith.embedding import load_table, save_tables
-from tests.embedding.disk.saver import NUM_KEYS
+from tests.embedding.disk.saver import DIM, NUM_KEYS
 from tests.forker import started
 
 pytestmark = pytest.mark.dist
@@ -44,7 +44,7 @@ def check(path, last):
     weights = table.lookup(torch.arange(NUM_KEYS))
     version = int(weights[0, 0])
     assert version in (last, last + 1)
-    assert torch.equal(weights, torch.full((NUM_KEYS, 8), float(version)))
+    assert torch.equal(weights, torch.full((NUM_KEYS, DIM), float(version)))
     assert len(table) == NUM_KEYS
     assert table.stats()["num_candidates"] == NUM_KEYS
     return version

@@ -23,11 +23,11 @@ class Saves:
         self._read = folder_module._read_all
         monkeypatch.setattr(folder_module, "_read_all", self)
 
-    def __call__(self, file, memory):
+    def __call__(self, file, memory, is_read_again):
         if self._left:
             self._left -= 1
             save_tables([self.new, OTHER], self._path)
-        return self._read(file, memory)
+        return self._read(file, memory, is_read_again)
 
 
 @pytest.fixture

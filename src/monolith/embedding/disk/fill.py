@@ -88,7 +88,8 @@ def verify(plans: dict[str, TablePlan], tables: dict[str, TableVerbs], num_threa
             work.report(0, 0)
 
     for kind in _KINDS:
-        run_all(work, _tasks(plans, tables, kind, check), num_threads)
+        tasks = _tasks(plans, tables, kind, check, is_read_again=True)
+        run_all(work, tasks, num_threads)
 
 
 def fill(
@@ -169,6 +170,8 @@ def _tasks(
     tables: dict[str, Any],
     kind: str,
     use: Callable[[FileReader, Source, TableVerbs], None],
+    *,
+    is_read_again: bool = False,
 ) -> list["functools.partial[None]"]:
     """A call for each file of a kind."""
     buffers = Buffers()
@@ -181,7 +184,7 @@ def _tasks(
     return [
         functools.partial(
             use,
-            FileReader(plan, tables[plan.name].config, buffers),
+            FileReader(plan, tables[plan.name].config, buffers, is_read_again=is_read_again),
             source,
             tables[plan.name],
         )

@@ -86,8 +86,14 @@ class Folder(ABC):
         """The bytes of a file in parts of at most so many; NotFoundError if there is none."""
 
     @abstractmethod
-    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
-        """Read a file into a buffer; the number of bytes read, and their CRC-32C."""
+    def read_into(self, name: str, memory: Any, *, is_read_again: bool = False) -> tuple[int, int]:
+        """Read a file into a buffer; the number of bytes read, and their CRC-32C.
+
+        Args:
+            name: of the file.
+            memory: as many bytes of it as fit.
+            is_read_again: it is read once more soon, so that it is worth a place in the page cache.
+        """
 
     @abstractmethod
     def size(self, name: str) -> int:
@@ -243,9 +249,9 @@ class _LocalFolder(Folder):
             while data := file.read(num_bytes):
                 yield data
 
-    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
+    def read_into(self, name: str, memory: Any, *, is_read_again: bool = False) -> tuple[int, int]:
         with self._open(name) as file:
-            return _read_all(file, memoryview(memory))
+            return _read_all(file, memoryview(memory), is_read_again)
 
     def size(self, name: str) -> int:
         with self._open(name) as file:
@@ -333,19 +339,20 @@ class _RemoteFolder(Folder):
             raise self._missing(name) from error
         return number
 
-    def read_into(self, name: str, memory: Any) -> tuple[int, int]:
+    def read_into(self, name: str, memory: Any, *, is_read_again: bool = False) -> tuple[int, int]:
         try:
             with self._files.open(f"{self._root}/{name}", "rb") as file:
-                return _read_all(file, memoryview(memory))
+                return _read_all(file, memoryview(memory), is_read_again)
         except FileNotFoundError as error:
             raise self._missing(name) from error
 
 
-def _read_all(file: Any, memory: memoryview) -> tuple[int, int]:
+def _read_all(file: Any, memory: memoryview, is_read_again: bool) -> tuple[int, int]:
     """Fill the memory, or read all that there is: the number of bytes, and their checksum."""
     if isinstance(file, io.FileIO) and memory.nbytes:
         address = np.frombuffer(memory, np.uint8).ctypes.data
-        num_read, crc = load_native().read_file(file.fileno(), address, memory.nbytes)
+        native = load_native()
+        num_read, crc = native.read_file(file.fileno(), address, memory.nbytes, is_read_again)
         return num_read, crc
     done = crc = 0
     while done < len(memory):

@@ -33,10 +33,19 @@ class FileReader:
         plan: what is wanted.
         config: of the table.
         buffers: memory to read into; what a method yields lies there, and is gone at its next step.
+        is_read_again: the files are read once more soon.
     """
 
-    def __init__(self, plan: TablePlan, config: TableConfig, buffers: Buffers) -> None:
+    def __init__(
+        self,
+        plan: TablePlan,
+        config: TableConfig,
+        buffers: Buffers,
+        *,
+        is_read_again: bool = False,
+    ) -> None:
         self._plan, self._config, self._buffers = plan, config, buffers
+        self._is_read_again = is_read_again
 
     def rows(self, source: Source) -> Iterator[Rows]:
         """The wanted rows of a file, checked, batch by batch.
@@ -72,7 +81,9 @@ class FileReader:
         if size != file.num_bytes:
             raise _damage(source, f"{file.num_bytes} bytes", f"{size}")
         with self._buffers.lend(size) as memory:
-            _, crc = source.folder.read_into(file.path, memory.numpy())
+            _, crc = source.folder.read_into(
+                file.path, memory.numpy(), is_read_again=self._is_read_again
+            )
             if f"{crc:08x}" != file.crc32c:
                 raise _damage(source, f"checksum {file.crc32c}", f"{crc:08x}")
             with _told(source):

@@ -128,6 +128,8 @@ class TableFiles:
         self._write(runs, "rows", row_schema, batches)
         self._memories.append(memory)
         self._num_expired.append(num_expired)
+        if len(self._num_expired) == len(self._pieces):
+            self._memories.clear()
 
     def _write_candidates(self, runs: tuple[Run, ...]) -> None:
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:

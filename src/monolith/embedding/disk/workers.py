@@ -46,10 +46,21 @@ class Work:
         self._num_rows = self._num_bytes = 0
         self._waiters = ThreadPoolExecutor(_NUM_WAITERS, thread_name_prefix="monolith-sync")
         self._waiting: list[Future[None]] = []
+        self._places = threading.BoundedSemaphore(_NUM_WAITERS)
 
     def later(self, task: Callable[[], None]) -> None:
-        """Leave something that only waits to other threads; `finish` raises its error."""
-        self._waiting.append(self._waiters.submit(task))
+        """Leave something that only waits to other threads; `finish` raises its error.
+
+        Waits itself while many wait: each may hold memory, a file and a thread until it is done.
+        """
+        self._places.acquire()
+        try:
+            future = self._waiters.submit(task)
+        except BaseException:
+            self._places.release()
+            raise
+        future.add_done_callback(lambda _: self._places.release())
+        self._waiting.append(future)
 
     def finish(self) -> None:
         """Wait for what was left for later."""
