@@ -127,9 +127,36 @@ class BinRef {
   Line* home(uint32_t place) const noexcept {
     return lines() + ((uint64_t{place} * num_lines()) >> 32);
   }
+  // Where a key goes whose home is full: far away in the bin, and from there to the next ones. If
+  // it went to the line behind its home at once, full lines would come in long runs.
+  Line* second(uint32_t place, Line* home) const noexcept {
+    Line* const line = home + 1 + ((uint64_t{place & 0xffff} * (num_lines() - 1)) >> 16);
+    return line < lines() + num_lines() ? line : line - num_lines();
+  }
+  Line* after(Line* line) const noexcept {
+    return line + 1 == lines() + num_lines() ? lines() : line + 1;
+  }
 
  private:
   uint64_t bits_;
+};
+
+// The lines where a key may be, in the order of the search: each of the bin, after num_lines steps.
+class Path {
+ public:
+  Path(BinRef bin, uint32_t place) noexcept : bin_(bin), place_(place), line_(bin.home(place)) {}
+  Line* line() const noexcept { return line_; }
+  // False: that was all.
+  bool step() noexcept {
+    line_ = num_steps_ == 0 ? bin_.second(place_, line_) : bin_.after(line_);
+    return ++num_steps_ <= bin_.num_lines();
+  }
+
+ private:
+  const BinRef bin_;
+  const uint32_t place_;
+  Line* line_;
+  uint32_t num_steps_ = 0;
 };
 
 }  // namespace monolith

@@ -21,53 +21,45 @@ uint32_t split_from(const Bin& bin) {
   return static_cast<uint32_t>(2048 * (1 + draw(bin.prefix, bin.depth, 0)));
 }
 
-Line* home_of(Bin& bin, uint64_t hash) { return BinRef(&bin).home(place_of(hash, bin.salt)); }
-
-Line* next(Bin& bin, Line* line) {
-  return line + 1 == bin.lines() + bin.num_lines ? bin.lines() : line + 1;
-}
+Path path_of(Bin& bin, uint64_t hash) { return {BinRef(&bin), place_of(hash, bin.salt)}; }
 
 // While the array is private: no versions to keep.
 void insert_private(Bin& bin, int64_t key, uint32_t row) {
-  Line* line = home_of(bin, key_hash(key));
-  uint32_t slot = line->find_free();
-  while (slot == Line::kSlots) {
-    const uint32_t version = line->version.load(std::memory_order_relaxed);
-    line->version.store(version | Line::kOverflowed, std::memory_order_relaxed);
-    line = next(bin, line);
-    slot = line->find_free();
+  Path path = path_of(bin, key_hash(key));
+  uint32_t slot;
+  for (; (slot = path.line()->find_free()) == Line::kSlots; path.step()) {
+    const uint32_t version = path.line()->version.load(std::memory_order_relaxed);
+    path.line()->version.store(version | Line::kOverflowed, std::memory_order_relaxed);
   }
-  line->keys[slot].store(key, std::memory_order_relaxed);
-  line->rows[slot].store(row, std::memory_order_relaxed);
+  path.line()->keys[slot].store(key, std::memory_order_relaxed);
+  path.line()->rows[slot].store(row, std::memory_order_relaxed);
   ++bin.num_keys;
 }
 
 }  // namespace
 
 Bin::Place Bin::find(int64_t key, uint64_t hash) noexcept {
-  Line* const home = home_of(*this, hash);
-  Line* line = home;
+  Path path = path_of(*this, hash);
   do {
-    const uint32_t slot = line->find(key);
-    if (slot != Line::kSlots) return {line, slot};
-    if (!(line->version.load(std::memory_order_relaxed) & Line::kOverflowed)) break;
-    line = next(*this, line);
-  } while (line != home);
+    const uint32_t slot = path.line()->find(key);
+    if (slot != Line::kSlots) return {path.line(), slot};
+    if (!(path.line()->version.load(std::memory_order_relaxed) & Line::kOverflowed)) break;
+  } while (path.step());
   return {};
 }
 
 Bin::Place Bin::find_free(uint64_t hash) noexcept {
-  Line* line = home_of(*this, hash);
-  uint32_t slot = line->find_free();
-  for (; slot == Line::kSlots; slot = line->find_free()) line = next(*this, line);
-  return {line, slot};
+  Path path = path_of(*this, hash);
+  uint32_t slot;
+  while ((slot = path.line()->find_free()) == Line::kSlots) path.step();
+  return {path.line(), slot};
 }
 
 void Bin::insert(int64_t key, uint64_t hash, uint32_t row, Place place) noexcept {
-  for (Line* line = home_of(*this, hash); line != place.line; line = next(*this, line)) {
-    if (line->version.load(std::memory_order_relaxed) & Line::kOverflowed) continue;
-    line->begin_write();
-    line->end_write(Line::kOverflowed);
+  for (Path path = path_of(*this, hash); path.line() != place.line; path.step()) {
+    if (path.line()->version.load(std::memory_order_relaxed) & Line::kOverflowed) continue;
+    path.line()->begin_write();
+    path.line()->end_write(Line::kOverflowed);
   }
   place.line->begin_write();
   place.line->keys[place.slot].store(key, std::memory_order_relaxed);
@@ -175,10 +167,10 @@ void Index::free_retired(void* owner, void* block, size_t bytes) {
 
 Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {
   for (uint32_t tries = 0;; ++tries) {
-    const BinRef ref = bin_of(hash);
-    Line* const home = ref.home(place_of(hash, salt_));
-    Line* line = home;
+    Path path(bin_of(hash), place_of(hash, salt_));
+    Line* const home = path.line();
     for (;;) {
+      Line* const line = path.line();
       const uint32_t version = line->version.load(std::memory_order_acquire);
       if (version & (Line::kWriting | Line::kRetired)) break;
       const uint32_t slot = line->find(key);
@@ -188,8 +180,7 @@ Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {
       if (line->version.load(std::memory_order_relaxed) != version) break;
       if (row != kNoRow || !(version & Line::kOverflowed))
         return {row, version >= Line::kWorn, line};
-      line = line + 1 == ref.lines() + ref.num_lines() ? ref.lines() : line + 1;
-      if (line == home) return {kNoRow, false, home};
+      if (!path.step()) return {kNoRow, false, home};
     }
     wait_turn(tries);
   }

@@ -70,12 +70,21 @@ class Index {
     return {row, version >= Line::kWorn, home};
   }
 
+  // The line where the search goes on; home: a recent home() of the hash, which is given back if it
+  // is none any more.
+  const Line* second(uint64_t hash, const Line* home) const noexcept {
+    const BinRef bin = bin_of(hash);
+    const uint32_t place = place_of(hash, salt_);
+    return bin.home(place) == home ? bin.second(place, bin.home(place)) : home;
+  }
+
   // A little before find(), when the home is there: fetches the lines where the search will go on.
-  static void prefetch_after(int64_t key, const Line* home) noexcept {
+  void prefetch_after(int64_t key, uint64_t hash, const Line* home) const noexcept {
     const bool goes_on = home->version.load(std::memory_order_relaxed) & Line::kOverflowed;
     if (!goes_on || home->find(key) != Line::kSlots) return;
-    __builtin_prefetch(home + 1);
-    __builtin_prefetch(home + 2);
+    const Line* line = second(hash, home);
+    __builtin_prefetch(line);
+    __builtin_prefetch(line + 1);
   }
 
   // The locked bin that covers the hash. The caller unlocks it.

@@ -24,7 +24,7 @@ struct alignas(64) Line {
   static constexpr uint32_t kSlots = 5;  // the vector code below counts on it
   static constexpr uint32_t kWriting = 1;
   static constexpr uint32_t kRetired = 2;     // the bin was rebuilt; look it up again
-  static constexpr uint32_t kOverflowed = 4;  // a key that belongs here was put into a later line
+  static constexpr uint32_t kOverflowed = 4;  // a key that belongs here was put into another line
   static constexpr uint32_t kSequence = 8;    // unit of the sequence
 
   std::atomic<uint32_t> version;

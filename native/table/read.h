@@ -49,25 +49,11 @@ struct Pending {
 // later.
 inline void match(const Index& index, int64_t key, Pending& p) noexcept {
   const uint64_t hash = key_hash(key);
-  const BinRef ref = index.bin_of(hash);
-  p.line = ref.home(place_of(hash, index.salt()));
-  for (uint32_t walked = 0; walked < ref.num_lines(); ++walked) {
+  Path path(index.bin_of(hash), place_of(hash, index.salt()));
+  do {
+    p.line = path.line();
     if (match_line(key, p)) return;
-    ++p.line;
-    if (p.line == ref.lines() + ref.num_lines()) p.line = ref.lines();
-  }
-}
-
-// Finds the key in the line after the one that it overflowed. False: look for it from its home.
-[[gnu::always_inline]] inline bool match_next_line(const Index& index, int64_t key,
-                                                   Pending& p) noexcept {
-  const BinRef ref = index.bin_of(key_hash(key));
-  const auto offset =
-      reinterpret_cast<uintptr_t>(p.line) - reinterpret_cast<uintptr_t>(ref.lines());
-  // It is the last line, or the bin was rebuilt.
-  if (offset / sizeof(Line) + 1 >= ref.num_lines()) return false;
-  ++p.line;
-  return match_line(key, p) && p.number < kLate;
+  } while (path.step());
 }
 
 inline bool is_unchanged(const Pending& p) noexcept {
@@ -94,9 +80,10 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
 }
 
 // Four stages, each on a block of keys: fetch their index lines; find and fetch their rows; the
-// same for keys that overflowed into another line, which was fetched before; use the rows, in the
-// order of the keys. Memory is fetched by loops that do nothing else: a processor may hold a fetch
-// until its address is translated, and in such a loop those of a block are translated side by side.
+// same for keys that overflowed into their second line, which was fetched before; use the rows, in
+// the order of the keys. Memory is fetched by loops that do nothing else: a processor may hold a
+// fetch until its address is translated, and in such a loop those of a block are translated side by
+// side.
 template <typename Hit, typename Done, typename Miss>
 void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
                  const Done& done, const Miss& miss) const {
@@ -135,7 +122,8 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
       if (match_line(*key++, p)) [[likely]] {
         find_address(p);
       } else {
-        p.row = reinterpret_cast<const char*>(p.line + 1);
+        p.line = index_.second(key_hash(key[-1]), p.line);
+        p.row = reinterpret_cast<const char*>(p.line);
         p.number = kLate;
       }
     }
@@ -147,7 +135,7 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
       const int64_t wanted = *key++;
       if (p.number != kLate) [[likely]]
         continue;
-      if (!match_next_line(index_, wanted, p)) match(index_, wanted, p);
+      if (!match_line(wanted, p)) match(index_, wanted, p);  // it overflowed its second line too
       find_address(p);
       late[num_late++] = &p;
     }

@@ -283,7 +283,9 @@ class Table::Writer {
         for (const Entry& entry : block_of(b)) __builtin_prefetch(entry.line);
       }
       if (b - 1 < num_blocks) {
-        for (const Entry& entry : block_of(b - 1)) Index::prefetch_after(entry.key, entry.line);
+        for (const Entry& entry : block_of(b - 1)) {
+          table_.index_.prefetch_after(entry.key, entry.hash, entry.line);
+        }
       }
       if (b - 2 < num_blocks) {
         for (Entry& entry : block_of(b - 2)) find_row(entry, plan, turn, rows);
