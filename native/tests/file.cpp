@@ -333,10 +333,12 @@ void check_a_forked_child_waits_for_nothing() {
   const std::vector<char> bytes = random_bytes(9 * kBlock);
   auto writer = std::make_optional<FileWriter>(file.number(), blocks);
   writer->write(bytes.data(), bytes.size());
+  while (file.size() < bytes.size()) usleep(1000);
+  usleep(20'000);  // the thread waits for more
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
-    alarm(30);
+    alarm(10);
     writer.reset();
     _exit(0);
   }
