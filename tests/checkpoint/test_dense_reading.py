@@ -1,5 +1,6 @@
 """Dense files on their way into memory: short reads, files that shrink, errors on a thread."""
 
+import io
 import os
 
 import pytest
@@ -7,8 +8,8 @@ import torch
 
 from monolith.checkpoint import open_checkpoint, save_checkpoint, take_cut
 from monolith.embedding.disk import folder
+from monolith.embedding.disk.checksum import crc32c
 from monolith.errors import DataLossError, OpError
-from tests.checkpoint.cases import assert_same_tensors
 
 TENSORS = {"a": torch.arange(40_000), "b": torch.arange(7.0)}
 DENSE = ".dense-00000-of-00002.safetensors"
@@ -21,44 +22,40 @@ def prefix(tmp_path):
     return str(tmp_path / "ckpt-1")
 
 
-class Reads:
-    """A file whose reads are what `change` makes of the buffers."""
-
-    def __init__(self, file, change):
-        self._file, self._change = file, change
+class ShortReads(io.BytesIO):
+    """A file that gives less than it was asked for."""
 
     def readinto(self, view):
-        return self._file.readinto(self._change(view))
+        return super().readinto(view[:999])
 
 
-def change_reads(monkeypatch, change):
-    read_all = folder._read_all
-    monkeypatch.setattr(
-        folder, "_read_all", lambda file, *rest: read_all(Reads(file, change), *rest)
-    )
-
-
-def test_reads_that_return_less_are_continued(prefix, monkeypatch):
-    change_reads(monkeypatch, lambda view: view[:999])
-    assert_same_tensors(open_checkpoint(prefix).read_dense(num_threads=2), TENSORS)
+def test_reads_of_a_store_that_return_less_are_continued():
+    data = bytes(range(256)) * 40
+    for size in (5000, len(data), len(data) + 1):
+        memory = bytearray(size)
+        found = data[:size]
+        assert folder._read_all(ShortReads(data), memoryview(memory)) == (len(found), crc32c(found))
+        assert memory[: len(found)] == found
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_refused(prefix, monkeypatch):
-    def cut_off(view):
+    read = folder._read_local
+
+    def cut_off(*arguments):
         os.truncate(prefix + DENSE, 100)
-        return view[:50]
+        return read(*arguments)
 
     checkpoint, size = open_checkpoint(prefix), os.path.getsize(prefix + DENSE)
-    change_reads(monkeypatch, cut_off)
+    monkeypatch.setattr(folder, "_read_local", cut_off)
     with pytest.raises(DataLossError, match=rf"expected {size} bytes .*, got 100 with .*{DENSE}"):
         checkpoint.read_dense(["a"])
 
 
 def test_an_error_on_a_reading_thread_names_the_checkpoint(prefix, monkeypatch):
-    def fail(view):
+    def fail(*arguments):
         raise OSError(5, "Input/output error")
 
-    change_reads(monkeypatch, fail)
+    monkeypatch.setattr(folder, "_read_local", fail)
     targets = {name: torch.zeros_like(tensor) for name, tensor in TENSORS.items()}
     text = rf"\[Checkpoint.read_dense\] expected to read {prefix}, got Input/output error"
     with pytest.raises(OpError, match=text):

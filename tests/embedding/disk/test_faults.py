@@ -8,12 +8,12 @@ import signal
 from contextlib import contextmanager
 
 import fsspec
-import numpy as np
 import pytest
 import torch
 
 from monolith.embedding import load_table, save_tables
 from monolith.embedding.disk import folder as folder_module
+from monolith.embedding.disk.buffers import address_of
 from monolith.embedding.disk.new_file import LocalFile
 from monolith.errors import NotFoundError
 from monolith.ops.native import load_native
@@ -119,16 +119,15 @@ def test_a_read_that_fails_is_an_error_of_the_file(tmp_path, monkeypatch):
     def fail(file, memory, is_read_again):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(folder_module, "_read_all", fail)
+    monkeypatch.setattr(folder_module, "_read_local", fail)
     with pytest.raises(OSError, match="Input/output error"):
         load_table(tmp_path)
 
 
 def test_an_error_of_the_disk_keeps_its_number():
     memory = bytearray(8)
-    address = np.frombuffer(memory, np.uint8).ctypes.data
     with pytest.raises(OSError, match="Bad file descriptor") as error:
-        load_native().read_file(-1, address, len(memory), False)
+        load_native().read_file(-1, address_of(memory), len(memory), False)
     assert error.value.errno == errno.EBADF
 
 

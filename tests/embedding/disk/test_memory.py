@@ -54,15 +54,15 @@ def test_work_for_later_waits_where_much_waits_already():
 
 
 def test_a_restore_reads_files_for_the_check_and_then_for_the_last_time(tmp_path, monkeypatch):
-    read_all, found = folder_module._read_all, []
+    read_local, found = folder_module._read_local, []
 
     def read(file, memory, is_read_again):
         found.append(is_read_again)
-        return read_all(file, memory, is_read_again)
+        return read_local(file, memory, is_read_again)
 
     old = filled(100, plain(2))
     save_tables(old, tmp_path)
-    monkeypatch.setattr(folder_module, "_read_all", read)
+    monkeypatch.setattr(folder_module, "_read_local", read)
     table = make(plain(2))
     restore_tables(table, tmp_path, num_threads=1)
     assert found == [True, False]

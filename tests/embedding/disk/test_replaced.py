@@ -1,5 +1,6 @@
 """A save that is completed while a load reads the one before."""
 
+import functools
 import os
 
 import pytest
@@ -20,14 +21,15 @@ class Saves:
     def __init__(self, path, monkeypatch, num_saves=1):
         self.new = filled(50, plain(2))
         self._path, self._left = path, num_saves
-        self._read = folder_module._read_all
-        monkeypatch.setattr(folder_module, "_read_all", self)
+        for name in ("_read_local", "_read_all"):
+            read = functools.partial(self._read, getattr(folder_module, name))
+            monkeypatch.setattr(folder_module, name, read)
 
-    def __call__(self, file, memory, is_read_again):
+    def _read(self, read, *arguments):
         if self._left:
             self._left -= 1
             save_tables([self.new, OTHER], self._path)
-        return self._read(file, memory, is_read_again)
+        return read(*arguments)
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-
+from monolith.embedding.disk.buffers import address_of
 from monolith.ops.native import load_native
 
 __all__ = ["crc32c"]
@@ -20,6 +19,5 @@ def crc32c(data: Any, before: int = 0) -> int:
         >>> hex(crc32c(b"123456789"))
         '0xe3069283'
     """
-    array = np.frombuffer(data, np.uint8)
-    number: int = load_native().crc32c(array.ctypes.data, array.nbytes, before)
+    number: int = load_native().crc32c(address_of(data), memoryview(data).nbytes, before)
     return number

@@ -13,8 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
+from monolith.embedding.disk.buffers import address_of
 from monolith.embedding.disk.checksum import crc32c
 from monolith.embedding.disk.manifest import MANIFEST, is_data_file, is_data_folder
 from monolith.embedding.disk.new_file import LocalFile, NewFile, RemoteFile
@@ -251,7 +250,7 @@ class _LocalFolder(Folder):
 
     def read_into(self, name: str, memory: Any, *, is_read_again: bool = False) -> tuple[int, int]:
         with self._open(name) as file:
-            return _read_all(file, memoryview(memory), is_read_again)
+            return _read_local(file, memoryview(memory), is_read_again)
 
     def size(self, name: str) -> int:
         with self._open(name) as file:
@@ -342,21 +341,24 @@ class _RemoteFolder(Folder):
     def read_into(self, name: str, memory: Any, *, is_read_again: bool = False) -> tuple[int, int]:
         try:
             with self._files.open(f"{self._root}/{name}", "rb") as file:
-                return _read_all(file, memoryview(memory), is_read_again)
+                return _read_all(file, memoryview(memory))
         except FileNotFoundError as error:
             raise self._missing(name) from error
 
 
-def _read_all(file: Any, memory: memoryview, is_read_again: bool) -> tuple[int, int]:
+def _read_local(file: io.FileIO, memory: memoryview, is_read_again: bool) -> tuple[int, int]:
     """Fill the memory, or read all that there is: the number of bytes, and their checksum."""
-    if isinstance(file, io.FileIO) and memory.nbytes:
-        address = np.frombuffer(memory, np.uint8).ctypes.data
-        native = load_native()
-        num_read, crc = native.read_file(file.fileno(), address, memory.nbytes, is_read_again)
-        return num_read, crc
+    if not memory.nbytes:
+        return 0, 0
+    read = load_native().read_file
+    num_read, crc = read(file.fileno(), address_of(memory), memory.nbytes, is_read_again)
+    return num_read, crc
+
+
+def _read_all(file: Any, memory: memoryview) -> tuple[int, int]:
+    """The same from a store, in pieces: the checksum is taken while they are in the cache."""
     done = crc = 0
     while done < len(memory):
-        # In pieces, so that the checksum is taken of bytes that are still in the cache.
         num_read = file.readinto(memory[done : done + _READ_BYTES])
         if not num_read:
             break

@@ -3,8 +3,7 @@
 import os
 from typing import Any, Protocol
 
-import numpy as np
-
+from monolith.embedding.disk.buffers import address_of
 from monolith.embedding.disk.checksum import crc32c
 from monolith.ops.native import load_native
 
@@ -46,7 +45,7 @@ class LocalFile:
     def write(self, data: Any) -> None:
         """Write all bytes of a buffer."""
         if size := memoryview(data).nbytes:
-            self._writer.write(np.frombuffer(data, np.uint8).ctypes.data, size)
+            self._writer.write(address_of(data), size)
 
     def close(self) -> None:
         """Make the bytes last, and end."""
