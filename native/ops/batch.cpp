@@ -74,7 +74,7 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   uint32_t* order = order_ + first;
   Entry* entries = entries_ + first;
   if (n == 1) {  // as in a small call of each of many tables
-    entries[0] = {keys[0], key_hash(keys[0]), nullptr, 0, kOld, first, 1};
+    entries[0] = {keys[0], key_hash(keys[0]), nullptr, 0, kOld, 0, first, 1};
     num_distinct_[partition] = 1;
     return;
   }
@@ -90,7 +90,7 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
     while (slots[slot] != 0 && entries[slots[slot] - 1].hash != hash) slot = (slot + 1) & mask;
     if (slots[slot] == 0) {
       slots[slot] = num_distinct + 1;
-      entries[num_distinct++] = {keys[i], hash, nullptr, 0, kOld, first + i, 0};
+      entries[num_distinct++] = {keys[i], hash, nullptr, 0, kOld, 0, first + i, 0};
     }
     groups[i] = slots[slot] - 1;
     ++entries[groups[i]].num_occurs;

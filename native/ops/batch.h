@@ -44,7 +44,7 @@ class Batch {
   }
   void group(uint32_t partition, Scratch& scratch);
 
-  enum State : uint32_t { kOld, kHeld, kNew, kRefused };  // kHeld: old, and marked
+  enum State : uint16_t { kOld, kHeld, kNew, kRefused };  // kHeld: old, and marked
   // A distinct key. The caller fills in what it learns of it.
   struct Entry {
     int64_t key;
@@ -52,6 +52,7 @@ class Batch {
     Line* line;      // where it was seen in the index; may be gone
     uint32_t row;    // its number
     State state;     // kOld at first
+    uint16_t slot;   // of the line
     uint32_t first;  // of its occurrences
     uint32_t num_occurs;
   };

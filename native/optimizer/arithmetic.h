@@ -5,10 +5,19 @@
 // that can be squared: rows stay finite, so no rule makes NaN (contract 3).
 #pragma once
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 namespace monolith::MONOLITH_ISA {
 
 constexpr float kMax = 0x1.fffffep+127f;
 constexpr float kRootMax = 0x1.fffffep+63f;
+
+// Eight floats that the compiler keeps in registers; left to itself, it vectorises across blocks.
+// All of it is inline, so that nobody depends on how they are passed.
+#pragma GCC diagnostic ignored "-Wpsabi"
+using Lanes = float __attribute__((vector_size(32)));
 
 template <typename T>
 inline T clamp(T x, float limit) {
@@ -16,24 +25,82 @@ inline T clamp(T x, float limit) {
   return x < -limit ? -limit : x;
 }
 
-inline float finite(float x) { return clamp(x, kMax); }
-
 inline float square_root(float x) { return __builtin_sqrtf(x); }
 
+// The compiler makes two comparisons and two choices of a clamp, and single roots.
+#if defined(__AVX__)
+inline Lanes clamp(Lanes x, float limit) {
+  return _mm256_max_ps(_mm256_set1_ps(-limit), _mm256_min_ps(_mm256_set1_ps(limit), x));
+}
+inline Lanes square_root(Lanes x) { return _mm256_sqrt_ps(x); }
+#elif defined(__SSE2__)
+template <typename F>
+inline Lanes by_halves(Lanes x, const F& f) {
+  __m128 halves[2];
+  __builtin_memcpy(halves, &x, sizeof(x));
+  for (__m128& half : halves) half = f(half);
+  __builtin_memcpy(&x, halves, sizeof(x));
+  return x;
+}
+inline Lanes clamp(Lanes x, float limit) {
+  return by_halves(x, [=](__m128 half) {
+    return _mm_max_ps(_mm_set1_ps(-limit), _mm_min_ps(_mm_set1_ps(limit), half));
+  });
+}
+inline Lanes square_root(Lanes x) {
+  return by_halves(x, [](__m128 half) { return _mm_sqrt_ps(half); });
+}
+#else
+inline Lanes clamp(Lanes x, float limit) {
+  for (int l = 0; l < 8; ++l) x[l] = clamp(float{x[l]}, limit);
+  return x;
+}
+inline Lanes square_root(Lanes x) {
+  for (int l = 0; l < 8; ++l) x[l] = square_root(float{x[l]});
+  return x;
+}
+#endif
+
+template <typename T>
+inline T finite(T x) {
+  return clamp(x, kMax);
+}
+
 // Gradient with weight decay, small enough to be squared.
-inline float decayed(float g, float decay, float w) { return clamp(g + decay * w, kRootMax); }
+template <typename T>
+inline T decayed(T g, float decay, T w) {
+  return clamp(g + decay * w, kRootMax);
+}
 
 // The quotient, or 0 where its divisor is 0.
-inline float where_positive(float divisor, float quotient) {
-  return divisor > 0.0f ? quotient : 0.0f;
+template <typename T>
+inline T where_positive(T divisor, T quotient) {
+  return divisor > 0.0f ? quotient : T{};
+}
+
+template <typename T>
+inline T load(const float* values) {
+  T loaded;
+  __builtin_memcpy(&loaded, values, sizeof(T));
+  return loaded;
+}
+
+template <typename T>
+inline void store(float* values, T stored) {
+  __builtin_memcpy(values, &stored, sizeof(T));
+}
+
+// work(i, T{}) for columns i, ...: T is Lanes for eight of them, and float for those that are left.
+template <typename Work>
+inline void in_lanes(uint32_t dim, const Work& work) {
+  uint32_t i = 0;
+  for (; i + 8 <= dim; i += 8) work(i, Lanes{});
+  for (; i < dim; ++i) work(i, 0.0f);
 }
 
 inline void fill(float* values, uint32_t n, float value) {
   for (uint32_t i = 0; i < n; ++i) values[i] = value;
 }
-
-// Eight floats that the compiler keeps in registers; left to itself, it vectorises across blocks.
-using Lanes = float __attribute__((vector_size(32)));
 
 // value(0), ..., value(dim - 1) taken in 8 lanes, lane = i % 8, from 0 on; then the lanes in one
 // order (contract 3). take(a, b) changes a, a float or Lanes.

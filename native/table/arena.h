@@ -14,10 +14,10 @@ namespace monolith {
 // what calls it should be: GCC drops calls of a function that does nothing but fetch.
 [[gnu::always_inline]] inline void prefetch_bytes(const void* address, size_t bytes) noexcept {
   constexpr size_t kMost = 512;
-  const size_t skew = reinterpret_cast<uintptr_t>(address) % 64;
-  const char* line = static_cast<const char*>(address) - skew;
-  for (size_t at = 0; at < (bytes < kMost ? bytes : kMost) + skew; at += 64) {
-    __builtin_prefetch(line + at);
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  const uintptr_t end = start + (bytes < kMost ? bytes : kMost);
+  for (uintptr_t line = start & ~uintptr_t{63}; line < end; line += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line));
   }
 }
 
@@ -68,6 +68,18 @@ class Arena {
   Meta* meta(uint32_t number) const noexcept {
     Meta* meta = chunk(number).meta.load(std::memory_order_acquire);
     return meta == nullptr ? nullptr : meta + (number & kIndexMask);
+  }
+
+  // Both; the row is in use.
+  struct Place {
+    char* row;
+    Meta* meta;
+  };
+  Place place(uint32_t number) const noexcept {
+    const Chunk& at = chunk(number);
+    const uint32_t index = number & kIndexMask;
+    return {at.rows.load(std::memory_order_acquire) + size_t{index} * row_bytes_,
+            at.meta.load(std::memory_order_acquire) + index};
   }
 
   size_t row_bytes() const noexcept { return row_bytes_; }

@@ -90,14 +90,12 @@ struct alignas(64) Bin {
   };
   // Under the lock: where the key is (line is null if it is not).
   Place find(int64_t key, uint64_t hash) noexcept;
-  // The same; hint: a line that held the key, perhaps of an array that is gone.
-  Place find(int64_t key, uint64_t hash, Line* hint) noexcept {
-    const auto offset = reinterpret_cast<uintptr_t>(hint) - reinterpret_cast<uintptr_t>(lines());
-    if (offset < size_t{num_lines} * sizeof(Line)) {
-      const uint32_t slot = hint->find(key);
-      if (slot != Line::kSlots) return {hint, slot};
-    }
-    return find(key, hash);
+  // The same; hint: where the key was, perhaps in an array that is gone.
+  Place find(int64_t key, uint64_t hash, Place hint) noexcept {
+    const auto start = reinterpret_cast<uintptr_t>(lines());
+    const uintptr_t offset = reinterpret_cast<uintptr_t>(hint.line) - start;
+    const bool is_here = offset < size_t{num_lines} * sizeof(Line);
+    return is_here && hint.line->has(hint.slot, key) ? hint : find(key, hash);
   }
   // Under the lock: the slot that the absent key would get. One must be free.
   Place find_free(uint64_t hash) noexcept;

@@ -179,8 +179,8 @@ Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {
       fence_acquire();
       if (line->version.load(std::memory_order_relaxed) != version) break;
       if (row != kNoRow || !(version & Line::kOverflowed))
-        return {row, version >= Line::kWorn, line};
-      if (!path.step()) return {kNoRow, false, home};
+        return {row, version >= Line::kWorn, line, slot % Line::kSlots};
+      if (!path.step()) return {kNoRow, false, home, 0};
     }
     wait_turn(tries);
   }

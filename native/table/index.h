@@ -30,6 +30,16 @@ struct IndexLimits {
 // Grows bin by bin: an insert pays at most for one bin of a few thousand keys, or for doubling the
 // directory (8 bytes per bin). Every method that takes or returns bins needs an Epochs::Guard.
 class Index {
+  struct Directory {
+    uint32_t depth;
+    uint32_t shift;  // 63 - depth
+    std::atomic<uint64_t>* entries() { return reinterpret_cast<std::atomic<uint64_t>*>(this + 1); }
+    const std::atomic<uint64_t>* entries() const {
+      return reinterpret_cast<const std::atomic<uint64_t>*>(this + 1);
+    }
+    size_t bytes() const { return sizeof(Directory) + (size_t{8} << depth); }
+  };
+
  public:
   // first_version: version of fresh lines; tests start near the end of the sequence.
   // salt: odd and unpredictable, see place_of.
@@ -39,35 +49,48 @@ class Index {
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
 
-  BinRef bin_of(uint64_t hash) const noexcept {
-    const Directory* directory = directory_.load(std::memory_order_acquire);
+  // Where keys belong at the moment. Later, some of it may point to lines that are retired.
+  class Homes {
+   public:
+    Homes(const Directory& directory, uint64_t salt) noexcept
+        : entries_(directory.entries()), shift_(directory.shift), salt_(salt) {}
     // A shift by 64 is undefined, so depth 0 shifts twice.
-    return BinRef(
-        directory->entries()[hash >> 1 >> directory->shift].load(std::memory_order_acquire));
-  }
+    BinRef bin_of(uint64_t hash) const noexcept {
+      return BinRef(entries_[hash >> 1 >> shift_].load(std::memory_order_acquire));
+    }
+    Line* of(uint64_t hash) const noexcept { return bin_of(hash).home(place_of(hash, salt_)); }
 
-  Line* home(uint64_t hash) const noexcept { return bin_of(hash).home(place_of(hash, salt_)); }
+   private:
+    const std::atomic<uint64_t>* const entries_;
+    const uint32_t shift_;
+    const uint64_t salt_;
+  };
+  Homes homes() const noexcept { return {*directory_.load(std::memory_order_acquire), salt_}; }
+  BinRef bin_of(uint64_t hash) const noexcept { return homes().bin_of(hash); }
+
+  Line* home(uint64_t hash) const noexcept { return homes().of(hash); }
   uint64_t salt() const noexcept { return salt_; }
   uint32_t depth() const noexcept { return directory_.load(std::memory_order_acquire)->depth; }
 
   // Lock-free. Row number of the key at some moment of the call, or kNoRow; it may be reserved.
   struct Found {
     uint32_t row;
-    bool is_worn;  // its line wants renew() before it is changed
-    Line* line;    // that holds the key, or would
+    bool is_worn;   // its line wants renew() before it is changed
+    Line* line;     // that holds the key, or would
+    uint32_t slot;  // that holds it, or any
   };
   Found find(int64_t key, uint64_t hash) const noexcept;
-  // The same; home: a recent home() of the hash.
-  Found find(int64_t key, uint64_t hash, Line* home) const noexcept {
-    const uint32_t version = home->version.load(std::memory_order_acquire);
-    if (version & (Line::kWriting | Line::kRetired)) return find(key, hash);
-    const uint32_t slot = home->find(key);
+  // The same in one line. False: the search goes on, or a writer was there.
+  static bool find_in(Line* line, int64_t key, Found& found) noexcept {
+    const uint32_t version = line->version.load(std::memory_order_acquire);
+    const uint32_t slot = line->find(key);
     const bool is_here = slot != Line::kSlots;
-    if (!is_here && (version & Line::kOverflowed)) return find(key, hash);
-    const uint32_t row = is_here ? home->rows[slot].load(std::memory_order_relaxed) : kNoRow;
+    found = {is_here ? line->rows[slot].load(std::memory_order_relaxed) : kNoRow,
+             version >= Line::kWorn, line, is_here ? slot : 0};
     fence_acquire();
-    if (home->version.load(std::memory_order_relaxed) != version) return find(key, hash);
-    return {row, version >= Line::kWorn, home};
+    return !(version & (Line::kWriting | Line::kRetired)) &&
+           line->version.load(std::memory_order_relaxed) == version &&
+           (is_here || !(version & Line::kOverflowed));
   }
 
   // The line where the search goes on; home: a recent home() of the hash, which is given back if it
@@ -78,10 +101,8 @@ class Index {
     return bin.home(place) == home ? bin.second(place, bin.home(place)) : home;
   }
 
-  // A little before find(), when the home is there: fetches the lines where the search will go on.
-  void prefetch_after(int64_t key, uint64_t hash, const Line* home) const noexcept {
-    const bool goes_on = home->version.load(std::memory_order_relaxed) & Line::kOverflowed;
-    if (!goes_on || home->find(key) != Line::kSlots) return;
+  // Fetches the lines where the search goes on.
+  void prefetch_after(uint64_t hash, const Line* home) const noexcept {
     const Line* line = second(hash, home);
     __builtin_prefetch(line);
     __builtin_prefetch(line + 1);
@@ -116,16 +137,6 @@ class Index {
   const IndexCounters& counters() const noexcept { return counters_; }
 
  private:
-  struct Directory {
-    uint32_t depth;
-    uint32_t shift;  // 63 - depth
-    std::atomic<uint64_t>* entries() { return reinterpret_cast<std::atomic<uint64_t>*>(this + 1); }
-    const std::atomic<uint64_t>* entries() const {
-      return reinterpret_cast<const std::atomic<uint64_t>*>(this + 1);
-    }
-    size_t bytes() const { return sizeof(Directory) + (size_t{8} << depth); }
-  };
-
   uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
                      uint32_t generation) const noexcept;
   Bin* allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation);
@@ -168,12 +179,12 @@ class HeldBin {
   HeldBin& operator=(const HeldBin&) = delete;
 
   // The locked bin that covers the hash; other locks are let go.
-  Bin* lock(uint64_t hash) noexcept {
-    if (bin_ != nullptr && hash - bin_->prefix <= width_ && --left_ > 0) return bin_;
-    release();
-    bin_ = index_.lock_bin(hash);
-    note();
-    return bin_;
+  [[gnu::always_inline]] Bin* lock(uint64_t hash) noexcept {
+    if (hash - first_ <= width_ && left_ > 0) [[likely]] {
+      --left_;
+      return bin_;
+    }
+    return lock_other(hash);
   }
   // Lets go at the end of a block, also of one that throws.
   struct Scope {
@@ -191,19 +202,27 @@ class HeldBin {
   void release() noexcept {
     if (bin_ != nullptr) bin_->lock.unlock();
     bin_ = nullptr;
+    left_ = 0;
   }
 
  private:
+  [[gnu::noinline]] Bin* lock_other(uint64_t hash) noexcept {
+    release();
+    bin_ = index_.lock_bin(hash);
+    note();
+    return bin_;
+  }
   static constexpr uint32_t kKeys = 64;  // then another writer gets its turn: some microseconds
   void note() noexcept {
-    width_ = bin_->last_hash() - bin_->prefix;
-    left_ = kKeys;
+    first_ = bin_->prefix;
+    width_ = bin_->last_hash() - first_;
+    left_ = kKeys - 1;
   }
 
   Index& index_;
   Bin* bin_ = nullptr;
-  uint64_t width_ = 0;
-  uint32_t left_ = 0;
+  uint64_t first_ = 0, width_ = 0;  // hashes of the bin
+  uint32_t left_ = 0;               // keys, before it is let go
 };
 
 }  // namespace monolith

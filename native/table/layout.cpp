@@ -163,14 +163,4 @@ void Layout::initial_row(char* row, float* scratch, int64_t key) const noexcept 
   }
 }
 
-void Layout::step(float* weights, char* row, const float* grads, const float* rates,
-                  int64_t step) const noexcept {
-  for (size_t i = 0; i < segments_.size(); ++i) {
-    if (rates[i] == 0.0f) continue;
-    const Segment& s = segments_[i];
-    s.optimizer->step(weights + s.first_column, reinterpret_cast<float*>(row) + s.state_offset,
-                      grads + s.first_column, s.dim, s.options.data(), rates[i], step);
-  }
-}
-
 }  // namespace monolith

@@ -75,7 +75,14 @@ class Layout {
   // One optimizer step with one rate per segment; a rate of 0 leaves its segment alone. weights:
   // the decoded ones, or the row itself.
   void step(float* weights, char* row, const float* grads, const float* rates,
-            int64_t step) const noexcept;
+            int64_t step) const noexcept {
+    for (const Segment& s : segments_) {
+      const float rate = *rates++;
+      if (rate == 0.0f) continue;
+      s.optimizer->step(weights + s.first_column, reinterpret_cast<float*>(row) + s.state_offset,
+                        grads + s.first_column, s.dim, s.options.data(), rate, step);
+    }
+  }
 
  private:
   void place();

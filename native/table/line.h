@@ -37,17 +37,16 @@ struct alignas(64) Line {
     for (auto& key : keys) key.store(0, std::memory_order_relaxed);
   }
 
-  // Bit s: slot s holds the key, or did before it was freed.
-  uint32_t match_keys(int64_t key) const noexcept {
+  // Bit s: slot s may hold the key, as the low half of its own tells.
+  uint32_t match_halves(int64_t key) const noexcept {
     uint32_t match = 0;
 #if defined(__SSE2__) && !MONOLITH_TSAN
-    const auto* pairs = reinterpret_cast<const __m128i*>(keys);
-    const __m128i wanted = _mm_set1_epi64x(key);
-    for (int pair = 0; pair < 2; ++pair) {
-      const __m128i halves = _mm_cmpeq_epi32(_mm_loadu_si128(pairs + pair), wanted);
-      const __m128i both = _mm_and_si128(halves, _mm_shuffle_epi32(halves, 0xB1));
-      match |= static_cast<uint32_t>(_mm_movemask_pd(_mm_castsi128_pd(both))) << (2 * pair);
-    }
+    const auto* pairs = reinterpret_cast<const float*>(keys);
+    const __m128 halves =
+        _mm_shuffle_ps(_mm_loadu_ps(pairs), _mm_loadu_ps(pairs + 4), _MM_SHUFFLE(2, 0, 2, 0));
+    const __m128i is_equal =
+        _mm_cmpeq_epi32(_mm_castps_si128(halves), _mm_set1_epi32(static_cast<int32_t>(key)));
+    match = static_cast<uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(is_equal)));
     match |= static_cast<uint32_t>(keys[4].load(std::memory_order_relaxed) == key) << 4;
 #else
     for (uint32_t s = 0; s < kSlots; ++s) {
@@ -57,12 +56,18 @@ struct alignas(64) Line {
     return match;
   }
 
+  // Whether the slot holds the key; a free one may hold its ghost.
+  bool has(uint32_t slot, int64_t key) const noexcept {
+    return keys[slot].load(std::memory_order_relaxed) == key &&
+           rows[slot].load(std::memory_order_relaxed) != kNoRow;
+  }
+
   // Slot of the key, or kSlots.
   uint32_t find(int64_t key) const noexcept {
-    uint32_t match = match_keys(key);
-    for (; match != 0; match &= match - 1) {  // a free slot may hold the key's ghost
-      const auto s = static_cast<uint32_t>(__builtin_ctz(match));
-      if (rows[s].load(std::memory_order_relaxed) != kNoRow) return s;
+    for (uint32_t match = match_halves(key); match != 0; match &= match - 1) {
+      const auto slot = static_cast<uint32_t>(__builtin_ctz(match));
+      if (has(slot, key)) [[likely]]
+        return slot;
     }
     return kSlots;
   }

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 #include <span>
+#include <type_traits>
+#include <utility>
 
 #include "table/table.h"
 #include "table/team.h"
@@ -30,19 +32,27 @@ struct Pending {
 
 // Finds the key in one line. False: go on with the next line.
 [[gnu::always_inline]] inline bool match_line(int64_t key, Pending& p) noexcept {
-  p.version = p.line->version.load(std::memory_order_acquire);
-  const uint32_t slot = p.line->find(key);
-  const bool is_stable = !(p.version & (Line::kWriting | Line::kRetired));
-  if (slot != Line::kSlots) {
+  const Line& line = *p.line;
+  const uint32_t version = line.version.load(std::memory_order_acquire);
+  const bool is_stable = !(version & (Line::kWriting | Line::kRetired));
+  p.version = version;
+  if (const uint32_t match = line.match_halves(key); match != 0) [[likely]] {
+    const auto slot = static_cast<uint32_t>(__builtin_ctz(match));
     // Acquire: a row of a chunk that the arena has just added needs the arena's new directory.
-    p.number = is_stable ? p.line->rows[slot].load(std::memory_order_acquire) : kUnsure;
-    if (p.number < kReserved) [[likely]]
+    p.number = line.rows[slot].load(std::memory_order_acquire);
+    const bool is_key = line.keys[slot].load(std::memory_order_relaxed) == key;
+    if (is_key && p.number < kReserved && is_stable) [[likely]]
       return true;
   }
+  const uint32_t slot = line.find(key);
+  if (slot != Line::kSlots) {
+    p.number = line.rows[slot].load(std::memory_order_acquire);
+    if (p.number < kReserved && is_stable) return true;
+  }
   fence_acquire();
-  const bool is_same = p.line->version.load(std::memory_order_relaxed) == p.version;
+  const bool is_same = line.version.load(std::memory_order_relaxed) == version;
   p.number = is_stable && is_same ? kMissing : kUnsure;
-  return p.number == kUnsure || slot != Line::kSlots || !(p.version & Line::kOverflowed);
+  return p.number == kUnsure || slot != Line::kSlots || !(version & Line::kOverflowed);
 }
 
 // Finds the key in its line or those it overflowed into. Leaves the line and version to check
@@ -85,8 +95,9 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
 // fetch until its address is translated, and in such a loop those of a block are translated side by
 // side.
 template <typename Hit, typename Done, typename Miss>
-void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
-                 const Done& done, const Miss& miss) const {
+[[gnu::always_inline]] inline void Table::read(const int64_t* keys, size_t first, size_t last,
+                                               bool with_row, const Hit& hit, const Done& done,
+                                               const Miss& miss) const {
   const auto use = [&](const Pending& p, size_t i) {
     if (p.number < kLate) [[likely]] {
       hit(i, p.row, p.number);
@@ -108,37 +119,39 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
     p.row = arena_.row(p.number);
     if (p.row == nullptr) p.number = kUnsure;
   };
-  const auto fetch = [&](const Pending& p) __attribute__((always_inline)) {
-    prefetch_bytes(p.row, p.number < kLate ? row_bytes : sizeof(Line));
-  };
+  const auto fetch = [&](const Pending& p)
+                         __attribute__((always_inline)) { prefetch_bytes(p.row, row_bytes); };
   const auto fetch_lines = [&](std::span<Pending> block, const int64_t* key) {
-    for (Pending& p : block) p.line = index_.home(key_hash(*key++));
+    const Index::Homes homes = index_.homes();
+    for (Pending& p : block) p.line = homes.of(key_hash(*key++));
     for (const Pending& p : block) __builtin_prefetch(p.line);
   };
-  // row: what to fetch next; where that is nothing, the line, which is there.
+  struct Late {
+    Pending* p;
+    int64_t key;
+  };
+  Late late[kBlock];
+  size_t num_late = 0;
+  // row: what to fetch next; where that is nothing, what is there.
   const auto find_rows = [&](std::span<Pending> block, const int64_t* key) {
     for (Pending& p : block) {
-      p.row = reinterpret_cast<const char*>(p.line);
+      p.row = reinterpret_cast<const char*>(&p);
       if (match_line(*key++, p)) [[likely]] {
         find_address(p);
       } else {
         p.line = index_.second(key_hash(key[-1]), p.line);
-        p.row = reinterpret_cast<const char*>(p.line);
+        __builtin_prefetch(p.line);
         p.number = kLate;
+        late[num_late++] = {&p, key[-1]};
       }
     }
   };
-  Pending* late[kBlock];
-  size_t num_late = 0;
-  const auto find_late_rows = [&](std::span<Pending> block, const int64_t* key) {
-    for (Pending& p : block) {
-      const int64_t wanted = *key++;
-      if (p.number != kLate) [[likely]]
-        continue;
-      if (!match_line(wanted, p)) match(index_, wanted, p);  // it overflowed its second line too
-      find_address(p);
-      late[num_late++] = &p;
+  const auto find_late_rows = [&](std::span<const Late> some) {
+    for (const auto& [p, key] : some) {
+      if (!match_line(key, *p)) match(index_, key, *p);  // it overflowed its second line too
+      find_address(*p);
     }
+    for (const auto& [p, key] : some) fetch(*p);
   };
   Pending window[kStages * kBlock];
   const size_t num_blocks = (last - first + kBlock - 1) / kBlock;
@@ -148,12 +161,11 @@ void Table::read(const int64_t* keys, size_t first, size_t last, bool with_row, 
   };
   for (size_t b = 0; b < num_blocks + kStages - 1; ++b) {  // b - 1 of the first is no block
     if (b < num_blocks) fetch_lines(block_of(b), keys + start_of(b));
-    if (b - 2 < num_blocks) find_late_rows(block_of(b - 2), keys + start_of(b - 2));
+    find_late_rows({late, std::exchange(num_late, 0)});
     if (b - 1 < num_blocks) {
       find_rows(block_of(b - 1), keys + start_of(b - 1));
       for (const Pending& p : block_of(b - 1)) fetch(p);
     }
-    for (; num_late > 0; --num_late) fetch(*late[num_late - 1]);
     if (b - 3 < num_blocks) {
       size_t i = start_of(b - 3);
       for (const Pending& p : block_of(b - 3)) use(p, i++);
@@ -187,10 +199,15 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
     use(i);
   };
   if (layout_.is_plain() && !layout_.has_views()) {
-    const auto hit = [&](size_t i, const char* row, uint32_t) {
-      racy_load(target(i), row, dim * 4);
+    const auto read_rows = [&](auto row_bytes) {
+      const auto hit = [&](size_t i, const char* row, uint32_t) {
+        racy_load(target(i), row, row_bytes);
+      };
+      read(keys, first, last, true, hit, use, miss);
     };
-    return read(keys, first, last, true, hit, use, miss);
+    // The copy of a row of one cache line is short enough to be spelled out.
+    using Line = std::integral_constant<size_t, 64>;
+    return dim * 4 == Line::value ? read_rows(Line{}) : read_rows(dim * 4);
   }
   const size_t bytes = layout_.weight_bytes();
   std::vector<char> codes(bytes);

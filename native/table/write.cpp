@@ -51,7 +51,9 @@ Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Wr
   const uint32_t number = rows.peek();
   const Meta fresh{0, Meta::noted(0, cuts_.generation())};
   racy_store(arena_.meta(number), &fresh, sizeof(Meta));
-  if (bin->find(entry.key, hash, entry.line).line != nullptr) return Insertion::kFound;
+  if (bin->find(entry.key, hash, {entry.line, entry.slot}).line != nullptr) {
+    return Insertion::kFound;
+  }
   Bin::Place place;
   try {
     if (bin->has_room()) place = bin->find_free(hash);
@@ -67,6 +69,7 @@ Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Wr
     place = bin->find_free(hash);
   }
   entry.line = place.line;
+  entry.slot = static_cast<uint16_t>(place.slot);
   entry.row = number | write(number);
   bin->insert(entry.key, hash, entry.row, place);
   rows.pop();
@@ -108,7 +111,7 @@ bool Table::insert_again(const Batch::Entry& entry, RowCache& rows) noexcept {
 // reserved counts as missing, also here.
 bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept {
   Bin* bin = rows.held.lock(entry.hash);
-  const Bin::Place place = bin->find(entry.key, entry.hash, entry.line);
+  const Bin::Place place = bin->find(entry.key, entry.hash, {entry.line, entry.slot});
   if (place.line == nullptr) return false;
   const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
   const uint32_t number = row & ~kReserved;
@@ -133,7 +136,7 @@ bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& ro
 template <typename Edit>
 void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& edit) noexcept {
   const auto [key, hash] = std::pair(entry.key, entry.hash);
-  Bin::Place place = rows.held.lock(hash)->find(key, hash, entry.line);
+  Bin::Place place = rows.held.lock(hash)->find(key, hash, {entry.line, entry.slot});
   while (place.line == nullptr) {
     rows.held.release();
     if (!insert_again(entry, rows)) return;
@@ -142,8 +145,7 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   std::atomic<uint32_t>& slot = place.line->rows[place.slot];
   const uint32_t seen = slot.load(std::memory_order_relaxed);
   const uint32_t number = seen & ~kReserved;
-  char* row = arena_.row(number);
-  Meta* meta = arena_.meta(number);
+  const auto [row, meta] = arena_.place(number);
   const Before before{meta->time, seen != number};
   const bool draws = before.is_new && rows.draws;
   rows.num_published += before.is_new;
@@ -463,7 +465,7 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
   };
   uint64_t num_new = 0;
   const auto put = [&](size_t i) {
-    Batch::Entry entry{keys[i], key_hash(keys[i]), nullptr, kNoRow, Batch::kOld, 0, 1};
+    Batch::Entry entry{keys[i], key_hash(keys[i]), nullptr, kNoRow, Batch::kOld, 0, 0, 1};
     const Insertion done = insert_row(entry, rows, [&](uint32_t number) {
       char* row = MONOLITH_TSAN ? rows.scratch : arena_.row(number);
       const Meta meta{copy(row, i), Meta::used(Meta::noted(0, cuts_.generation()))};

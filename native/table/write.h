@@ -102,8 +102,11 @@ struct Values {
   [[gnu::always_inline]] void prefetch(const Batch& batch,
                                        const Batch::Entry& entry) const noexcept {
     const std::span<const uint32_t> occurrences = batch.occurrences(entry);
-    for (const uint32_t i : occurrences.first(std::min(occurrences.size(), kAhead))) {
-      prefetch_bytes(row(i), dim * 4);
+    prefetch_bytes(row(occurrences.front()), dim * 4);
+    if (occurrences.size() == 1) [[likely]]
+      return;
+    for (size_t i = 1; i < std::min(occurrences.size(), kAhead); ++i) {
+      prefetch_bytes(row(occurrences[i]), dim * 4);
     }
   }
   // Sum of the key's rows in order, starting from the first (contract 1): in scratch, (dim), or
@@ -204,9 +207,10 @@ class Table::Writer {
   }
 
  private:
-  // Keys that go through the stages together when they are found, and when they are visited. A
-  // processor fetches about 24 lines at once; a visit needs some six for each key.
-  static constexpr size_t kBlock = 12, kVisited = 4;
+  // Keys that go through the stages together when they are found, and when they are visited; then
+  // what they need is fetched three blocks ahead. A processor fetches about 24 lines at once; a
+  // visit needs some five for each key.
+  static constexpr size_t kBlock = 12, kVisited = 2, kAhead = 3 * kVisited;
 
   // What one thread works with.
   struct Hands {
@@ -277,18 +281,19 @@ class Table::Writer {
     };
     const size_t delay = keeps || admission_ != nullptr ? 4 : 2;  // blocks
     Needed needed;
+    Late late;
     for (size_t b = 0; b < num_blocks + delay; ++b) {  // b - 1 of the first is no block
       if (b < num_blocks) {
-        for (Entry& entry : block_of(b)) entry.line = table_.index_.home(entry.hash);
+        const Index::Homes homes = table_.index_.homes();
+        for (Entry& entry : block_of(b)) entry.line = homes.of(entry.hash);
         for (const Entry& entry : block_of(b)) __builtin_prefetch(entry.line);
       }
-      if (b - 1 < num_blocks) {
-        for (const Entry& entry : block_of(b - 1)) {
-          table_.index_.prefetch_after(entry.key, entry.hash, entry.line);
-        }
-      }
+      find_late(late, rows);
+      if (b - 1 < num_blocks) find_at_home(block_of(b - 1), late, rows);
       if (b - 2 < num_blocks) {
-        for (Entry& entry : block_of(b - 2)) find_row(entry, plan, turn, rows);
+        if (plan.holds || turn) {
+          for (Entry& entry : block_of(b - 2)) take(entry, plan, turn, rows);
+        }
         if (turn) {
           for (const Entry& entry : block_of(b - 2)) {
             if (asks(entry, plan, turn)) turn->prefetch(entry.hash);
@@ -328,15 +333,45 @@ class Table::Writer {
     return turn && is_wanted(entry, plan) && admission_->has_rule(entry.key);
   }
 
-  void find_row(Entry& entry, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
-    const Index::Found found = table_.index_.find(entry.key, entry.hash, entry.line);
-    if (found.is_worn) {
+  // Keys of a block that are not in their home lines.
+  struct Late {
+    Entry* entries[kBlock];
+    size_t size = 0;
+  };
+
+  void find_at_home(std::span<Entry> entries, Late& late, RowCache& rows) {
+    for (Entry& entry : entries) {
+      Index::Found found;
+      if (Index::find_in(entry.line, entry.key, found)) [[likely]] {
+        note(entry, found, rows);
+      } else {
+        table_.index_.prefetch_after(entry.hash, entry.line);
+        late.entries[late.size++] = &entry;
+      }
+    }
+  }
+
+  void find_late(Late& late, RowCache& rows) {
+    for (size_t i = 0; i < late.size; ++i) {
+      Entry& entry = *late.entries[i];
+      note(entry, table_.index_.find(entry.key, entry.hash), rows);
+    }
+    late.size = 0;
+  }
+
+  void note(Entry& entry, const Index::Found& found, RowCache& rows) {
+    if (found.is_worn) [[unlikely]] {
       rows.held.release();
       table_.index_.renew(entry.hash);
     }
     entry.line = found.line;
+    entry.slot = static_cast<uint16_t>(found.slot);
     entry.row = found.row;
-    if (found.row != kNoRow) {
+  }
+
+  // A row that was found, or the right to ask for one.
+  void take(Entry& entry, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
+    if (entry.row != kNoRow) {
       if (plan.holds) hold(entry);
     } else if (asks(entry, plan, turn) && Admission::Turn::covers_all(batch_.bits()) &&
                !turn->covers(entry.hash)) {
@@ -386,7 +421,8 @@ class Table::Writer {
 
   // A cut is open: it gets the row as it is before the call changes it.
   void keep_for_cuts(const Entry& entry, RowCache& rows) {
-    const Bin::Place place = rows.held.lock(entry.hash)->find(entry.key, entry.hash, entry.line);
+    const Bin::Place place =
+        rows.held.lock(entry.hash)->find(entry.key, entry.hash, {entry.line, entry.slot});
     if (place.line == nullptr) return;
     const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
     if (!(number & kReserved)) table_.keep_row(entry.key, number, &rows.notes);
@@ -438,24 +474,19 @@ class Table::Writer {
   template <typename Source>
   [[gnu::always_inline]] void prefetch(std::span<const Entry> entries,
                                        const Source& values) const noexcept {
-    const auto for_each = [&](const auto& fetch) __attribute__((always_inline)) {
-      for (const Entry& entry : entries) {
-        if (entry.state != Batch::kRefused) fetch(entry, entry.row & ~kReserved);
-      }
-    };
     const Arena& arena = table_.arena_;
-    for_each([&](const Entry& entry, uint32_t) __attribute__((always_inline)) {
-      __builtin_prefetch(table_.index_.bin_of(entry.hash).bin(), 1);
+    Arena::Place places[kVisited];
+    size_t size = 0;
+    for (const Entry& entry : entries) {
+      if (entry.state == Batch::kRefused) continue;
       __builtin_prefetch(entry.line, 1);
-    });
-    for_each([&](const Entry& entry, uint32_t row) __attribute__((always_inline)) {
-      if (entry.row != kNoRow) prefetch_bytes(arena.row(row), arena.row_bytes());
-    });
-    for_each([&](const Entry& entry, uint32_t row) __attribute__((always_inline)) {
-      if (entry.row != kNoRow) __builtin_prefetch(arena.meta(row), 1);
-    });
-    for_each([&](const Entry& entry, uint32_t)
-                 __attribute__((always_inline)) { values.prefetch(batch_, entry); });
+      if (entry.row != kNoRow) places[size++] = arena.place(entry.row & ~kReserved);
+    }
+    for (size_t i = 0; i < size; ++i) prefetch_bytes(places[i].row, arena.row_bytes());
+    for (size_t i = 0; i < size; ++i) __builtin_prefetch(places[i].meta, 1);
+    for (const Entry& entry : entries) {
+      if (entry.state != Batch::kRefused) values.prefetch(batch_, entry);
+    }
   }
 
   template <typename Visit, typename Source>
@@ -474,16 +505,16 @@ class Table::Writer {
     }
   }
 
-  // use(entry) for each, a block after what it needs was fetched.
+  // use(entry) for each, some blocks after what it needs was fetched.
   template <typename Source, typename Use>
   void for_each_block(std::span<const Entry> entries, const Source& values, const Use& use) {
     const auto block_at = [&](size_t first) {
       first = std::min(first, entries.size());
       return entries.subspan(first, std::min(kVisited, entries.size() - first));
     };
-    prefetch(block_at(0), values);
+    for (size_t first = 0; first < kAhead; first += kVisited) prefetch(block_at(first), values);
     for (size_t first = 0; first < entries.size(); first += kVisited) {
-      prefetch(block_at(first + kVisited), values);
+      prefetch(block_at(first + kAhead), values);
       for (const Entry& entry : block_at(first)) use(entry);
     }
   }

@@ -70,6 +70,14 @@ class Reads(TableCase):
         assert_same_bits(table.lookup(keys(*EDGE_KEYS)), numbers)
         assert len(table) == len(EDGE_KEYS)
 
+    def test_keys_that_differ_in_high_bits_alone_have_rows_of_their_own(self):
+        table = self.table()
+        twins = keys(*(number << 32 | 7 for number in range(500)))
+        numbers = column(*range(250))
+        table.assign(twins[:250], numbers)
+        assert_same_bits(table.lookup(twins[:250]), numbers)
+        assert not table.contains(twins[250:]).any()
+
     def test_contains_answers_per_key(self):
         table = self.table()
         table.assign(keys(1, 3), column(0, 0))

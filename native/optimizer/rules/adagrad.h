@@ -12,11 +12,13 @@ struct Adagrad {
   static void step(float* __restrict w, float* __restrict n, const float* __restrict g,
                    uint32_t dim, const float* options, float rate, int64_t) {
     const float decay = options[1];
-    for (uint32_t i = 0; i < dim; ++i) {
-      const float h = decayed(g[i], decay, w[i]);
-      n[i] = finite(n[i] + h * h);
-      w[i] = finite(w[i] - where_positive(n[i], rate * h / square_root(n[i])));
-    }
+    in_lanes(dim, [=](uint32_t i, auto kind) {
+      using T = decltype(kind);
+      const T weight = load<T>(w + i), h = decayed(load<T>(g + i), decay, weight);
+      const T sum = finite(load<T>(n + i) + h * h);
+      store(n + i, sum);
+      store(w + i, finite(weight - where_positive(sum, rate * h / square_root(sum))));
+    });
   }
 };
 
