@@ -161,7 +161,8 @@ class Table::Writer {
         batch_(*own_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
-        recorded_call_(Recorder::call()) {}
+        recorded_call_(Recorder::call()),
+        bin_shift_(63 - table.index_depth()) {}
   // Keys that are grouped already.
   Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, Asking asking)
       : table_(table),
@@ -170,7 +171,8 @@ class Table::Writer {
         batch_(grouped),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
-        recorded_call_(Recorder::call()) {}
+        recorded_call_(Recorder::call()),
+        bin_shift_(63 - table.index_depth()) {}
 
   Batch& batch() noexcept { return batch_; }
   uint64_t num_inserted() const noexcept { return num_inserted_.load(); }
@@ -470,15 +472,20 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  // What a visit of each of these keys will need, kind by kind (see Table::read).
+  // What a visit of each of these keys will need, kind by kind (see Table::read). bin: of the last
+  // key, as the first bits of its hash.
   template <typename Source>
-  [[gnu::always_inline]] void prefetch(std::span<const Entry> entries,
-                                       const Source& values) const noexcept {
+  [[gnu::always_inline]] void prefetch(std::span<const Entry> entries, const Source& values,
+                                       uint64_t& bin) const noexcept {
     const Arena& arena = table_.arena_;
     Arena::Place places[kVisited];
     size_t size = 0;
     for (const Entry& entry : entries) {
       if (entry.state == Batch::kRefused) continue;
+      if (const uint64_t own = entry.hash >> 1 >> bin_shift_; own != bin) {
+        bin = own;
+        __builtin_prefetch(table_.index_.bin_of(entry.hash).bin(), 1);
+      }
       __builtin_prefetch(entry.line, 1);
       if (entry.row != kNoRow) places[size++] = arena.place(entry.row & ~kReserved);
     }
@@ -512,9 +519,12 @@ class Table::Writer {
       first = std::min(first, entries.size());
       return entries.subspan(first, std::min(kVisited, entries.size() - first));
     };
-    for (size_t first = 0; first < kAhead; first += kVisited) prefetch(block_at(first), values);
+    uint64_t bin = UINT64_MAX;
+    for (size_t first = 0; first < kAhead; first += kVisited) {
+      prefetch(block_at(first), values, bin);
+    }
     for (size_t first = 0; first < entries.size(); first += kVisited) {
-      prefetch(block_at(first + kAhead), values);
+      prefetch(block_at(first + kAhead), values, bin);
       for (const Entry& entry : block_at(first)) use(entry);
     }
   }
@@ -572,6 +582,7 @@ class Table::Writer {
   Admission* const admission_;  // null: nobody asks
   const uint64_t call_;
   const int64_t recorded_call_;
+  const uint32_t bin_shift_;  // what is left tells most bins apart
   bool draws_ = true;
   const uint8_t* absent_ = nullptr;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
