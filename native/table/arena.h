@@ -70,7 +70,7 @@ class Arena {
     return meta == nullptr ? nullptr : meta + (number & kIndexMask);
   }
 
-  // Both; the row is in use.
+  // Both, without a look: the table was not cleared since the number was seen.
   struct Place {
     char* row;
     Meta* meta;

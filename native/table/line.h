@@ -37,7 +37,7 @@ struct alignas(64) Line {
     for (auto& key : keys) key.store(0, std::memory_order_relaxed);
   }
 
-  // Bit s: slot s may hold the key, as the low half of its own tells.
+  // Bit s: slot s may hold the key; at least the low halves are equal.
   uint32_t match_halves(int64_t key) const noexcept {
     uint32_t match = 0;
 #if defined(__SSE2__) && !MONOLITH_TSAN

@@ -36,7 +36,8 @@ struct Pending {
   const uint32_t version = line.version.load(std::memory_order_acquire);
   const bool is_stable = !(version & (Line::kWriting | Line::kRetired));
   p.version = version;
-  if (const uint32_t match = line.match_halves(key); match != 0) [[likely]] {
+  const uint32_t match = line.match_halves(key);
+  if (match != 0) [[likely]] {
     const auto slot = static_cast<uint32_t>(__builtin_ctz(match));
     // Acquire: a row of a chunk that the arena has just added needs the arena's new directory.
     p.number = line.rows[slot].load(std::memory_order_acquire);
@@ -44,7 +45,7 @@ struct Pending {
     if (is_key && p.number < kReserved && is_stable) [[likely]]
       return true;
   }
-  const uint32_t slot = line.find(key);
+  const uint32_t slot = match == 0 ? Line::kSlots : line.find(key);
   if (slot != Line::kSlots) {
     p.number = line.rows[slot].load(std::memory_order_acquire);
     if (p.number < kReserved && is_stable) return true;
@@ -91,9 +92,9 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
 
 // Four stages, each on a block of keys: fetch their index lines; find and fetch their rows; the
 // same for keys that overflowed into their second line, which was fetched before; use the rows, in
-// the order of the keys. Memory is fetched by loops that do nothing else: a processor may hold a
-// fetch until its address is translated, and in such a loop those of a block are translated side by
-// side.
+// the order of the keys. Memory is fetched by loops that do nothing else, but for the few second
+// lines: a processor may hold a fetch until its address is translated, and in such a loop those of
+// a block are translated side by side.
 template <typename Hit, typename Done, typename Miss>
 [[gnu::always_inline]] inline void Table::read(const int64_t* keys, size_t first, size_t last,
                                                bool with_row, const Hit& hit, const Done& done,
@@ -132,7 +133,7 @@ template <typename Hit, typename Done, typename Miss>
   };
   Late late[kBlock];
   size_t num_late = 0;
-  // row: what to fetch next; where that is nothing, what is there.
+  // row: what to fetch next; where that is nothing, the entry itself, which is there.
   const auto find_rows = [&](std::span<Pending> block, const int64_t* key) {
     for (Pending& p : block) {
       p.row = reinterpret_cast<const char*>(&p);
@@ -206,8 +207,8 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
       read(keys, first, last, true, hit, use, miss);
     };
     // The copy of a row of one cache line is short enough to be spelled out.
-    using Line = std::integral_constant<size_t, 64>;
-    return dim * 4 == Line::value ? read_rows(Line{}) : read_rows(dim * 4);
+    using OneLine = std::integral_constant<size_t, sizeof(Line)>;
+    return dim * 4 == sizeof(Line) ? read_rows(OneLine{}) : read_rows(dim * 4);
   }
   const size_t bytes = layout_.weight_bytes();
   std::vector<char> codes(bytes);

@@ -38,7 +38,7 @@ inline void fence_release() noexcept {
 
 // 64 bytes, in four vectors: the compiler would take eight words.
 inline void copy_line(char* to, const char* from) noexcept {
-  using Words [[gnu::vector_size(16)]] = uint32_t;
+  using Words = uint32_t __attribute__((vector_size(16)));
   Words a, b, c, d;
   std::memcpy(&a, from, 16);
   std::memcpy(&b, from + 16, 16);

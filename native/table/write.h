@@ -210,9 +210,9 @@ class Table::Writer {
 
  private:
   // Keys that go through the stages together when they are found, and when they are visited; then
-  // what they need is fetched three blocks ahead. A processor fetches about 24 lines at once; a
-  // visit needs some five for each key.
-  static constexpr size_t kBlock = 12, kVisited = 2, kAhead = 3 * kVisited;
+  // what they need, some five lines each, is fetched three blocks ahead. A processor fetches about
+  // 24 lines at once: larger bursts took longer.
+  static constexpr size_t kBlock = 12, kVisited = 2, kVisitedAhead = 3 * kVisited;
 
   // What one thread works with.
   struct Hands {
@@ -270,7 +270,7 @@ class Table::Writer {
   }
 
   // Notes the row of each key, in stages on blocks of keys, as Table::read does. A key that must
-  // ask does so two blocks after it was found missing: what admission remembers of it is fetched
+  // ask does so three blocks after it was found missing: what admission remembers of it is fetched
   // meanwhile, in two steps. Likewise a row that cuts need, once its metadata has told so.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
     const bool keeps = plan.edits && table_.cuts_.newest() != 0;
@@ -290,12 +290,9 @@ class Table::Writer {
         for (Entry& entry : block_of(b)) entry.line = homes.of(entry.hash);
         for (const Entry& entry : block_of(b)) __builtin_prefetch(entry.line);
       }
-      find_late(late, rows);
-      if (b - 1 < num_blocks) find_at_home(block_of(b - 1), late, rows);
+      find_late(late, plan, turn, rows);
+      if (b - 1 < num_blocks) find_at_home(block_of(b - 1), late, plan, turn, rows);
       if (b - 2 < num_blocks) {
-        if (plan.holds || turn) {
-          for (Entry& entry : block_of(b - 2)) take(entry, plan, turn, rows);
-        }
         if (turn) {
           for (const Entry& entry : block_of(b - 2)) {
             if (asks(entry, plan, turn)) turn->prefetch(entry.hash);
@@ -335,17 +332,18 @@ class Table::Writer {
     return turn && is_wanted(entry, plan) && admission_->has_rule(entry.key);
   }
 
-  // Keys of a block that are not in their home lines.
+  // Keys of a block that their home lines did not settle.
   struct Late {
     Entry* entries[kBlock];
     size_t size = 0;
   };
 
-  void find_at_home(std::span<Entry> entries, Late& late, RowCache& rows) {
+  void find_at_home(std::span<Entry> entries, Late& late, Plan plan,
+                    std::optional<Admission::Turn>& turn, RowCache& rows) {
     for (Entry& entry : entries) {
       Index::Found found;
       if (Index::find_in(entry.line, entry.key, found)) [[likely]] {
-        note(entry, found, rows);
+        note(entry, found, plan, turn, rows);
       } else {
         table_.index_.prefetch_after(entry.hash, entry.line);
         late.entries[late.size++] = &entry;
@@ -353,15 +351,18 @@ class Table::Writer {
     }
   }
 
-  void find_late(Late& late, RowCache& rows) {
+  void find_late(Late& late, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
     for (size_t i = 0; i < late.size; ++i) {
       Entry& entry = *late.entries[i];
-      note(entry, table_.index_.find(entry.key, entry.hash), rows);
+      note(entry, table_.index_.find(entry.key, entry.hash), plan, turn, rows);
     }
     late.size = 0;
   }
 
-  void note(Entry& entry, const Index::Found& found, RowCache& rows) {
+  // Before another key is found: no key of this call makes room for it by taking the row, and keys
+  // behind it are found under the turn.
+  void note(Entry& entry, const Index::Found& found, Plan plan,
+            std::optional<Admission::Turn>& turn, RowCache& rows) {
     if (found.is_worn) [[unlikely]] {
       rows.held.release();
       table_.index_.renew(entry.hash);
@@ -369,11 +370,7 @@ class Table::Writer {
     entry.line = found.line;
     entry.slot = static_cast<uint16_t>(found.slot);
     entry.row = found.row;
-  }
-
-  // A row that was found, or the right to ask for one.
-  void take(Entry& entry, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
-    if (entry.row != kNoRow) {
+    if (found.row != kNoRow) {
       if (plan.holds) hold(entry);
     } else if (asks(entry, plan, turn) && Admission::Turn::covers_all(batch_.bits()) &&
                !turn->covers(entry.hash)) {
@@ -472,8 +469,8 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  // What a visit of each of these keys will need, kind by kind (see Table::read). bin: of the last
-  // key, as the first bits of its hash.
+  // What a visit of each of these keys will need, rows and metadata kind by kind (see Table::read).
+  // bin: of the last key, as the first bits of its hash.
   template <typename Source>
   [[gnu::always_inline]] void prefetch(std::span<const Entry> entries, const Source& values,
                                        uint64_t& bin) const noexcept {
@@ -520,11 +517,11 @@ class Table::Writer {
       return entries.subspan(first, std::min(kVisited, entries.size() - first));
     };
     uint64_t bin = UINT64_MAX;
-    for (size_t first = 0; first < kAhead; first += kVisited) {
+    for (size_t first = 0; first < kVisitedAhead; first += kVisited) {
       prefetch(block_at(first), values, bin);
     }
     for (size_t first = 0; first < entries.size(); first += kVisited) {
-      prefetch(block_at(first + kAhead), values, bin);
+      prefetch(block_at(first + kVisitedAhead), values, bin);
       for (const Entry& entry : block_at(first)) use(entry);
     }
   }

@@ -84,14 +84,15 @@ class Budgets(TableCase):
         assert table.contains(favourites).float().mean() < 0.3
 
     @pytest.mark.parametrize("policy", EVICTING)
-    def test_rows_of_the_call_itself_do_not_go(self, policy):
+    @pytest.mark.parametrize("num", [20, 150])
+    def test_rows_of_the_call_itself_do_not_go(self, num, policy):
         table = self.full(policy)
-        oldest = exported(table).keys[exported(table).times.argsort()][:20]
-        table.assign(oldest, torch.full((20, 1), 7.0), now=0)
+        oldest = exported(table).keys[exported(table).times.argsort()][:num]
+        table.assign(oldest, torch.full((num, 1), 7.0), now=0)
         for i in range(20):
-            numbers = torch.cat([oldest, torch.arange(20) + 5000 + 20 * i])
-            table.assign_add(numbers, torch.ones(40, 1), now=0)
-        assert table.lookup(oldest).tolist() == [[27.0]] * 20
+            numbers = torch.cat([oldest, torch.arange(num) + 5000 + num * i])
+            table.assign_add(numbers, torch.ones(2 * num, 1), now=0)
+        assert table.lookup(oldest).tolist() == [[27.0]] * num
 
     @pytest.mark.parametrize("policy", EVICTING)
     def test_call_with_more_new_keys_than_fit_refuses_the_rest(self, policy):
