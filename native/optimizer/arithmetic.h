@@ -15,8 +15,6 @@ constexpr float kMax = 0x1.fffffep+127f;
 constexpr float kRootMax = 0x1.fffffep+63f;
 
 // Eight floats that the compiler keeps in registers; left to itself, it vectorises across blocks.
-// All of it is inline, so that nobody depends on how they are passed, in the whole file.
-#pragma GCC diagnostic ignored "-Wpsabi"
 using Lanes = float __attribute__((vector_size(32)));
 
 template <typename T>
