@@ -161,8 +161,7 @@ class Table::Writer {
         batch_(*own_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
-        recorded_call_(Recorder::call()),
-        bin_shift_(63 - table.index_depth()) {}
+        recorded_call_(Recorder::call()) {}
   // Keys that are grouped already.
   Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, Asking asking)
       : table_(table),
@@ -171,8 +170,7 @@ class Table::Writer {
         batch_(grouped),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
-        recorded_call_(Recorder::call()),
-        bin_shift_(63 - table.index_depth()) {}
+        recorded_call_(Recorder::call()) {}
 
   Batch& batch() noexcept { return batch_; }
   uint64_t num_inserted() const noexcept { return num_inserted_.load(); }
@@ -579,7 +577,7 @@ class Table::Writer {
   Admission* const admission_;  // null: nobody asks
   const uint64_t call_;
   const int64_t recorded_call_;
-  const uint32_t bin_shift_;  // what is left tells most bins apart
+  const uint32_t bin_shift_ = 63 - table_.index_depth();  // what is left tells most bins apart
   bool draws_ = true;
   const uint8_t* absent_ = nullptr;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
