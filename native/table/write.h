@@ -254,8 +254,22 @@ class Table::Writer {
     table_.counters_.refused += num_refused_;
   }
 
+  static uint32_t reversed(uint32_t number, uint32_t bits) noexcept {
+    uint32_t made = 0;
+    for (; bits > 0; --bits, number >>= 1) made = made << 1 | (number & 1);
+    return made;
+  }
+
+  // The next partition for a thread. False: there is none. Where neighbours share a bin, as in a
+  // young table, those that threads have at the same time are far apart.
+  bool claim(std::atomic<uint32_t>& next, uint32_t& partition) const noexcept {
+    const uint32_t number = next++;
+    partition = are_apart_ ? reversed(number, batch_.bits()) : number;
+    return number < batch_.num_partitions();
+  }
+
   void prepare(Team& team, Hands& hands, Plan plan) {
-    for (uint32_t p; (p = next_prepared_++) < batch_.num_partitions() && !team.has_failed();) {
+    for (uint32_t p; claim(next_prepared_, p) && !team.has_failed();) {
       if (own_) {
         own_->group(p, hands.scratch);
       } else {
@@ -493,7 +507,7 @@ class Table::Writer {
 
   template <typename Visit, typename Source>
   void visit_all(Hands& hands, const Source& values, const Visit& visit) {
-    for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
+    for (uint32_t p; claim(next_visited_, p);) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
       for_each_block(entries, values, [&](const Entry& entry) {
@@ -528,7 +542,7 @@ class Table::Writer {
   template <typename See>
   bool publish_all(Hands& hands, Values shown, const See& see) {
     uint64_t num_keys = 0, num_seen = 0;
-    for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
+    for (uint32_t p; claim(next_visited_, p);) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_present = 0;
       for_each_block(entries, shown, [&](const Entry& entry) {
@@ -559,7 +573,7 @@ class Table::Writer {
   }
 
   void roll_back(RowCache& rows) noexcept {
-    for (uint32_t p; (p = next_visited_++) < batch_.num_partitions();) {
+    for (uint32_t p; claim(next_visited_, p);) {
       for (const Entry& entry : batch_.distinct(p)) {
         if (entry.state == Batch::kHeld) release(entry);
         if (entry.state == Batch::kNew) table_.remove_row(entry, true, rows);
@@ -578,6 +592,7 @@ class Table::Writer {
   const uint64_t call_;
   const int64_t recorded_call_;
   const uint32_t bin_shift_ = 63 - table_.index_depth();  // what is left tells most bins apart
+  const bool are_apart_ = threads_ > 1 && 63 - bin_shift_ < batch_.bits() + 2;
   bool draws_ = true;
   const uint8_t* absent_ = nullptr;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
