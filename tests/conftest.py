@@ -1,3 +1,5 @@
+import signal
+
 import hypothesis
 import pytest
 
@@ -10,3 +12,6 @@ hypothesis.settings.register_profile("project", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=15)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("project")
+
+# A shell in the background ignores it, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)

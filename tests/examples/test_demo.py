@@ -166,7 +166,6 @@ INTERRUPTED = f"""
 import runpy, signal, sys
 sys.path.insert(0, ".")
 from examples.clicks import Clicks
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
 usual, drawn = Clicks.__next__, []
 
 def interrupt(clicks):
