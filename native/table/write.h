@@ -254,6 +254,7 @@ class Table::Writer {
     table_.counters_.refused += num_refused_;
   }
 
+  // The lowest `bits` bits, the first one last: numbers that follow each other come far apart.
   static uint32_t reversed(uint32_t number, uint32_t bits) noexcept {
     uint32_t made = 0;
     for (; bits > 0; --bits, number >>= 1) made = made << 1 | (number & 1);
@@ -491,7 +492,7 @@ class Table::Writer {
     size_t size = 0;
     for (const Entry& entry : entries) {
       if (entry.state == Batch::kRefused) continue;
-      if (const uint64_t own = entry.hash >> 1 >> bin_shift_; own != bin) {
+      if (const uint64_t own = entry.hash >> 1 >> (63 - depth_); own != bin) {
         bin = own;
         __builtin_prefetch(table_.index_.bin_of(entry.hash).bin(), 1);
       }
@@ -591,8 +592,8 @@ class Table::Writer {
   Admission* const admission_;  // null: nobody asks
   const uint64_t call_;
   const int64_t recorded_call_;
-  const uint32_t bin_shift_ = 63 - table_.index_depth();  // what is left tells most bins apart
-  const bool are_apart_ = threads_ > 1 && 63 - bin_shift_ < batch_.bits() + 2;
+  const uint32_t depth_ = table_.index_depth();  // bits of a hash that tell most bins apart
+  const bool are_apart_ = threads_ > 1 && depth_ < batch_.bits() + 2;
   bool draws_ = true;
   const uint8_t* absent_ = nullptr;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
