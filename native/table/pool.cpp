@@ -159,6 +159,7 @@ void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& ho
 // counts if the row did not change meanwhile.
 void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
                      const BagRows<float>& out) const {
+  constexpr size_t kAhead = 16;  // bags between fetching their output and writing it
   const size_t dim = layout_.dim();
   const Kernels& kernels = layout_.kernels();
   std::vector<float> rows(3 * dim);
@@ -169,6 +170,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     const auto* values = reinterpret_cast<const float*>(row);
     const float weight = bags.weights != nullptr ? bags.weights[i] : 1.0f;
     if (i > at.begin) return add_row(kernels, next, sum, values, weight, dim);
+    if (at.bag + kAhead < range.last) __builtin_prefetch(out.of(at.bag + kAhead, dim), 1);
     float* first = i + 1 == at.end ? out.of(at.bag, dim) : next;
     bags.weights == nullptr ? racy_load(first, row, dim * 4)
                             : kernels.scale(first, values, weight, dim);

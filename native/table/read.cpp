@@ -39,9 +39,15 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
       read_weights(keys, first, last, {initial, scales}, target, fetch_target);
     });
   }
+  // A large output leaves the caches before it is used, and would be fetched before it is written.
+  constexpr size_t kLarge = 1 << 20;  // bytes; half of it is as fast either way, with its use
+  const auto is_whole_lines = [](uintptr_t bytes) { return bytes % sizeof(Line) == 0; };
+  const bool streams = n * dim * 4 >= kLarge && is_whole_lines(dim * 4) &&
+                       is_whole_lines(reinterpret_cast<uintptr_t>(out));
   const auto target = [=](size_t i) { return out + i * dim; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
-    read_weights(keys, first, last, {initial, scales}, target, [](size_t) {});
+    read_weights(keys, first, last, {initial, scales, streams}, target, [](size_t) {});
+    if (streams) fence_streamed();
   });
 }
 

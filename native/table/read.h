@@ -91,10 +91,10 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
 }
 
 // Four stages, each on a block of keys: fetch their index lines; find and fetch their rows; the
-// same for keys that overflowed into their second line, which was fetched before; use the rows, in
-// the order of the keys. Memory is fetched by loops that do nothing else, but for the few second
-// lines: a processor may hold a fetch until its address is translated, and in such a loop those of
-// a block are translated side by side.
+// same for keys that overflowed into their second line, which was fetched before, and once more for
+// those that overflowed that one; use the rows, in the order of the keys. Memory is fetched by
+// loops that do nothing else, but for the few later lines: a processor may hold a fetch until its
+// address is translated, and in such a loop those of a block are translated side by side.
 template <typename Hit, typename Done, typename Miss>
 [[gnu::always_inline]] inline void Table::read(const int64_t* keys, size_t first, size_t last,
                                                bool with_row, const Hit& hit, const Done& done,
@@ -131,8 +131,8 @@ template <typename Hit, typename Done, typename Miss>
     Pending* p;
     int64_t key;
   };
-  Late late[kBlock];
-  size_t num_late = 0;
+  Late late[kBlock], later[kBlock];
+  size_t num_late = 0, num_later = 0;
   // row: what to fetch next; where that is nothing, the entry itself, which is there.
   const auto find_rows = [&](std::span<Pending> block, const int64_t* key) {
     for (Pending& p : block) {
@@ -148,11 +148,22 @@ template <typename Hit, typename Done, typename Miss>
     }
   };
   const auto find_late_rows = [&](std::span<const Late> some) {
-    for (const auto& [p, key] : some) {
-      if (!match_line(key, *p)) match(index_, key, *p);  // it overflowed its second line too
-      find_address(*p);
+    for (const Late& each : some) {
+      if (match_line(each.key, *each.p)) [[likely]] {
+        find_address(*each.p);
+      } else {  // it overflowed its second line too: into the next one, but for few
+        __builtin_prefetch(each.p->line + 1);
+        later[num_later++] = each;
+      }
     }
     for (const auto& [p, key] : some) fetch(*p);
+  };
+  const auto find_later_rows = [&](std::span<const Late> some) {
+    for (const auto& [p, key] : some) {
+      match(index_, key, *p);
+      find_address(*p);
+      fetch(*p);
+    }
   };
   Pending window[kStages * kBlock];
   const size_t num_blocks = (last - first + kBlock - 1) / kBlock;
@@ -162,6 +173,7 @@ template <typename Hit, typename Done, typename Miss>
   };
   for (size_t b = 0; b < num_blocks + kStages - 1; ++b) {  // b - 1 of the first is no block
     if (b < num_blocks) fetch_lines(block_of(b), keys + start_of(b));
+    find_later_rows({later, std::exchange(num_later, 0)});
     find_late_rows({late, std::exchange(num_late, 0)});
     if (b - 1 < num_blocks) {
       find_rows(block_of(b - 1), keys + start_of(b - 1));
@@ -201,8 +213,8 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
   };
   if (layout_.is_plain() && !layout_.has_views()) {
     const auto read_rows = [&](auto row_bytes) {
-      const auto hit = [&](size_t i, const char* row, uint32_t) {
-        racy_load(target(i), row, row_bytes);
+      const auto hit = [&, streams = how.streams](size_t i, const char* row, uint32_t) {
+        streams ? racy_stream(target(i), row, row_bytes) : racy_load(target(i), row, row_bytes);
       };
       read(keys, first, last, true, hit, use, miss);
     };

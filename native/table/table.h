@@ -97,9 +97,11 @@ class Table {
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
               unsigned threads, const uint32_t* places = nullptr) const;
   // How weights are read: missing keys as initial values or zeros, views with these scales.
+  // streams: racy_stream rows that are plain floats, to targets that are aligned for it.
   struct Reading {
     bool initial;
     const float* scales;
+    bool streams = false;
   };
   // out: (num_bags, dim). winners: (num_bags, dim), of kMax only. Throws std::invalid_argument if
   // the splits are not valid, here and below.

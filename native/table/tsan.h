@@ -11,6 +11,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #if defined(__SANITIZE_THREAD__)
 #define MONOLITH_TSAN 1
 #elif defined(__has_feature)
@@ -62,6 +66,31 @@ inline void racy_load(void* to, const void* from, size_t bytes) noexcept {
   for (; bytes >= 64; bytes -= 64, out += 64, in += 64) copy_line(out, in);
   for (; bytes >= 16; bytes -= 16, out += 16, in += 16) std::memcpy(out, in, 16);
   for (; bytes >= 4; bytes -= 4, out += 4, in += 4) std::memcpy(out, in, 4);
+#endif
+}
+
+// The same for whole lines, past the caches where the processor can: it fetches no line that is
+// written whole. `to` is aligned to a line; fence_streamed() before other threads read it.
+inline void racy_stream(void* to, const void* from, size_t bytes) noexcept {
+#if defined(__SSE2__) && !MONOLITH_TSAN
+  auto* out = static_cast<__m128i*>(to);
+  auto* in = static_cast<const __m128i*>(from);
+  for (; bytes > 0; bytes -= 64, out += 4, in += 4) {
+    const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1), c = _mm_loadu_si128(in + 2),
+                  d = _mm_loadu_si128(in + 3);
+    _mm_stream_si128(out, a);
+    _mm_stream_si128(out + 1, b);
+    _mm_stream_si128(out + 2, c);
+    _mm_stream_si128(out + 3, d);
+  }
+#else
+  racy_load(to, from, bytes);
+#endif
+}
+
+inline void fence_streamed() noexcept {
+#if defined(__SSE2__)
+  _mm_sfence();
 #endif
 }
 
