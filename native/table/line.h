@@ -44,10 +44,13 @@ struct alignas(64) Line {
     const auto* pairs = reinterpret_cast<const float*>(keys);
     const __m128 halves =
         _mm_shuffle_ps(_mm_loadu_ps(pairs), _mm_loadu_ps(pairs + 4), _MM_SHUFFLE(2, 0, 2, 0));
-    const __m128i is_equal =
-        _mm_cmpeq_epi32(_mm_castps_si128(halves), _mm_set1_epi32(static_cast<int32_t>(key)));
-    match = static_cast<uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(is_equal)));
-    match |= static_cast<uint32_t>(keys[4].load(std::memory_order_relaxed) == key) << 4;
+    const __m128i wanted = _mm_set1_epi32(static_cast<int32_t>(key));
+    const __m128i is_equal = _mm_cmpeq_epi32(_mm_castps_si128(halves), wanted);
+    // In vectors too: of a comparison the compiler would make a branch, which nobody can predict.
+    const __m128i is_last = _mm_cmpeq_epi32(
+        _mm_cvtsi32_si128(static_cast<int32_t>(keys[4].load(std::memory_order_relaxed))), wanted);
+    match = static_cast<uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(is_equal)) |
+                                  (_mm_movemask_ps(_mm_castsi128_ps(is_last)) & 1) << 4);
 #else
     for (uint32_t s = 0; s < kSlots; ++s) {
       match |= static_cast<uint32_t>(keys[s].load(std::memory_order_relaxed) == key) << s;

@@ -55,7 +55,7 @@ void Table::contains(const int64_t* keys, size_t n, bool* out, unsigned threads)
   const auto hit = [=](size_t i, const char*, uint32_t) { out[i] = true; };
   const auto miss = [=](size_t i) { out[i] = false; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
-    read(keys, first, last, false, hit, [](size_t) {}, miss);
+    read<false>(keys, first, last, hit, [](size_t) {}, miss);
   });
 }
 
@@ -87,7 +87,7 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
       present[i] = true;
       read_entry(number, i, columns, scratch.data());
     };
-    read(keys, first, last, true, hit, [](size_t) {}, miss);
+    read(keys, first, last, hit, [](size_t) {}, miss);
   });
 }
 

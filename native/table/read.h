@@ -95,10 +95,14 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
 // those that overflowed that one; use the rows, in the order of the keys. Memory is fetched by
 // loops that do nothing else, but for the few later lines: a processor may hold a fetch until its
 // address is translated, and in such a loop those of a block are translated side by side.
-template <typename Hit, typename Done, typename Miss>
+template <bool kWithRows, typename Hit, typename Done, typename Miss>
 [[gnu::always_inline]] inline void Table::read(const int64_t* keys, size_t first, size_t last,
-                                               bool with_row, const Hit& hit, const Done& done,
+                                               const Hit& hit, const Done& done,
                                                const Miss& miss) const {
+  const auto look_again = [&](size_t i) __attribute__((noinline)) {
+    const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
+    read_one(keys[i], again) ? done(i) : miss(i);
+  };
   const auto use = [&](const Pending& p, size_t i) {
     if (p.number < kLate) [[likely]] {
       hit(i, p.row, p.number);
@@ -107,21 +111,28 @@ template <typename Hit, typename Done, typename Miss>
     } else if (p.number == kMissing) {
       return miss(i);
     }
-    const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
-    read_one(keys[i], again) ? done(i) : miss(i);
+    look_again(i);
   };
   if (last - first <= kFew) {
     for (size_t i = first; i < last; ++i) use({nullptr, nullptr, 0, kUnsure}, i);
     return;
   }
-  const size_t row_bytes = with_row ? layout_.weight_bytes() : 0;
   const auto find_address = [&](Pending& p) {
-    if (!with_row || p.number >= kLate) return;
+    if (!kWithRows || p.number >= kLate) return;
     p.row = arena_.row(p.number);
     if (p.row == nullptr) p.number = kUnsure;
   };
+  const size_t row_bytes = kWithRows ? layout_.weight_bytes() : 0;
+  const bool are_lines = row_bytes == sizeof(Line) && arena_.row_bytes() % sizeof(Line) == 0;
   const auto fetch = [&](const Pending& p)
                          __attribute__((always_inline)) { prefetch_bytes(p.row, row_bytes); };
+  const auto fetch_rows = [&](std::span<const Pending> block) {
+    if (are_lines) {
+      for (const Pending& p : block) __builtin_prefetch(p.row);
+    } else {
+      for (const Pending& p : block) fetch(p);
+    }
+  };
   const auto fetch_lines = [&](std::span<Pending> block, const int64_t* key) {
     const Index::Homes homes = index_.homes();
     for (Pending& p : block) p.line = homes.of(key_hash(*key++));
@@ -177,7 +188,7 @@ template <typename Hit, typename Done, typename Miss>
     find_late_rows({late, std::exchange(num_late, 0)});
     if (b - 1 < num_blocks) {
       find_rows(block_of(b - 1), keys + start_of(b - 1));
-      for (const Pending& p : block_of(b - 1)) fetch(p);
+      fetch_rows(block_of(b - 1));
     }
     if (b - 3 < num_blocks) {
       size_t i = start_of(b - 3);
@@ -213,10 +224,11 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
   };
   if (layout_.is_plain() && !layout_.has_views()) {
     const auto read_rows = [&](auto row_bytes) {
-      const auto hit = [&, streams = how.streams](size_t i, const char* row, uint32_t) {
+      const auto hit = [target, row_bytes, streams = how.streams](size_t i, const char* row,
+                                                                  uint32_t) {
         streams ? racy_stream(target(i), row, row_bytes) : racy_load(target(i), row, row_bytes);
       };
-      read(keys, first, last, true, hit, use, miss);
+      read(keys, first, last, hit, use, miss);
     };
     // The copy of a row of one cache line is short enough to be spelled out.
     using OneLine = std::integral_constant<size_t, sizeof(Line)>;
@@ -231,7 +243,7 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
     if (layout_.has_views()) layout_.see(weights, how.scales);
     use(i);
   };
-  read(keys, first, last, true, hit, done, miss);
+  read(keys, first, last, hit, done, miss);
 }
 
 }  // namespace monolith

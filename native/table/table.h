@@ -215,9 +215,9 @@ class Table {
   class Writer;
   struct RowCache;
 
-  template <typename Hit, typename Done, typename Miss>
-  void read(const int64_t* keys, size_t first, size_t last, bool with_row, const Hit& hit,
-            const Done& done, const Miss& miss) const;
+  template <bool kWithRows = true, typename Hit, typename Done, typename Miss>
+  void read(const int64_t* keys, size_t first, size_t last, const Hit& hit, const Done& done,
+            const Miss& miss) const;
   template <typename Target, typename Use>
   void read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
                     const Target& target, const Use& use) const;
