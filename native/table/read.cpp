@@ -33,14 +33,14 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
     const auto target = [=](size_t i) { return out + size_t{places[i]} * dim; };
     return in_pieces(n, threads, [&](size_t first, size_t last) {
       constexpr size_t kAhead = 26;  // rows of the output
-      const auto fetch_target = [&](size_t i) {
+      const auto fetch_target = [&](size_t i) __attribute__((always_inline)) {
         if (i + kAhead < last) prefetch_bytes(target(i + kAhead), dim * 4);
       };
       read_weights(keys, first, last, {initial, scales}, target, fetch_target);
     });
   }
   // A large output leaves the caches before it is used, and would be fetched before it is written.
-  constexpr size_t kLarge = 1 << 20;  // bytes; half of it is as fast either way, with its use
+  constexpr size_t kLarge = 1 << 20;  // bytes; with a use of it, smaller ones gain little or lose
   const auto is_whole_lines = [](uintptr_t bytes) { return bytes % sizeof(Line) == 0; };
   const bool streams = n * dim * 4 >= kLarge && is_whole_lines(dim * 4) &&
                        is_whole_lines(reinterpret_cast<uintptr_t>(out));
@@ -182,7 +182,7 @@ class Table::Exporter {
     live_.swap(sorted_);
   }
 
-  // Fetches rows and lines, in loops of their own (see Table::read).
+  // Fetches rows and lines, in loops of their own (see RowSearch).
   void fetch_rows(size_t first, size_t last) noexcept {
     const std::span live(live_.begin() + std::min(first, live_.size()),
                          live_.begin() + std::min(last, live_.size()));

@@ -90,11 +90,93 @@ bool Table::read_one(int64_t key, const Hit& hit) const {
   }
 }
 
-// Four stages, each on a block of keys: fetch their index lines; find and fetch their rows; the
-// same for keys that overflowed into their second line, which was fetched before, and once more for
-// those that overflowed that one; use the rows, in the order of the keys. Memory is fetched by
-// loops that do nothing else, but for the few later lines: a processor may hold a fetch until its
-// address is translated, and in such a loop those of a block are translated side by side.
+// The search for the rows of some keys, in stages on blocks of them. Memory is fetched by loops
+// that do nothing else, but for the few later lines: a processor may hold a fetch until its address
+// is translated, and in such a loop those of a block are translated side by side. All of it is
+// always inline: GCC drops calls of what does nothing but fetch.
+template <bool kWithRows>
+class RowSearch {
+ public:
+  // row_bytes: what is read of a row.
+  RowSearch(const Index& index, const Arena& arena, size_t row_bytes) noexcept
+      : index_(index),
+        arena_(arena),
+        row_bytes_(row_bytes),
+        are_lines_(row_bytes == sizeof(Line) && arena.row_bytes() % sizeof(Line) == 0) {}
+
+  [[gnu::always_inline]] void fetch_lines(std::span<Pending> block,
+                                          const int64_t* key) const noexcept {
+    const Index::Homes homes = index_.homes();
+    for (Pending& p : block) p.line = homes.of(key_hash(*key++));
+    for (const Pending& p : block) __builtin_prefetch(p.line);
+  }
+
+  // Finds and fetches them. row: what to fetch next; where that is nothing, the entry itself, which
+  // is there.
+  [[gnu::always_inline]] void find_rows(std::span<Pending> block, const int64_t* key) noexcept {
+    for (Pending& p : block) {
+      p.row = reinterpret_cast<const char*>(&p);
+      if (match_line(*key++, p)) [[likely]] {
+        find_address(p);
+      } else {
+        p.line = index_.second(key_hash(key[-1]), p.line);
+        __builtin_prefetch(p.line);
+        p.number = kLate;
+        late_[num_late_++] = {&p, key[-1]};
+      }
+    }
+    if (are_lines_) {
+      for (const Pending& p : block) __builtin_prefetch(p.row);
+    } else {
+      for (const Pending& p : block) fetch(p);
+    }
+  }
+
+  // The same for keys that overflowed into their second line, which was fetched before.
+  [[gnu::always_inline]] void find_late_rows() noexcept {
+    const std::span some(late_, std::exchange(num_late_, 0));
+    for (const Late& each : some) {
+      if (match_line(each.key, *each.p)) [[likely]] {
+        find_address(*each.p);
+      } else {  // it overflowed its second line too: into the next one, but for few
+        __builtin_prefetch(each.p->line + 1);
+        later_[num_later_++] = each;
+      }
+    }
+    for (const Late& each : some) fetch(*each.p);
+  }
+  [[gnu::always_inline]] void find_later_rows() noexcept {
+    for (const Late& each : std::span(later_, std::exchange(num_later_, 0))) {
+      match(index_, each.key, *each.p);
+      find_address(*each.p);
+      fetch(*each.p);
+    }
+  }
+
+ private:
+  struct Late {
+    Pending* p;
+    int64_t key;
+  };
+
+  [[gnu::always_inline]] void find_address(Pending& p) const noexcept {
+    if (!kWithRows || p.number >= kLate) return;
+    p.row = arena_.row(p.number);
+    if (p.row == nullptr) p.number = kUnsure;
+  }
+  [[gnu::always_inline]] void fetch(const Pending& p) const noexcept {
+    if constexpr (kWithRows) prefetch_bytes(p.row, row_bytes_);
+  }
+
+  const Index& index_;
+  const Arena& arena_;
+  const size_t row_bytes_;
+  const bool are_lines_;  // rows lie in one line each
+  Late late_[kBlock], later_[kBlock];
+  size_t num_late_ = 0, num_later_ = 0;
+};
+
+// Block after block through the stages of the search; the rows are used in the order of the keys.
 template <bool kWithRows, typename Hit, typename Done, typename Miss>
 [[gnu::always_inline]] inline void Table::read(const int64_t* keys, size_t first, size_t last,
                                                const Hit& hit, const Done& done,
@@ -117,65 +199,7 @@ template <bool kWithRows, typename Hit, typename Done, typename Miss>
     for (size_t i = first; i < last; ++i) use({nullptr, nullptr, 0, kUnsure}, i);
     return;
   }
-  const auto find_address = [&](Pending& p) {
-    if (!kWithRows || p.number >= kLate) return;
-    p.row = arena_.row(p.number);
-    if (p.row == nullptr) p.number = kUnsure;
-  };
-  const size_t row_bytes = kWithRows ? layout_.weight_bytes() : 0;
-  const bool are_lines = row_bytes == sizeof(Line) && arena_.row_bytes() % sizeof(Line) == 0;
-  const auto fetch = [&](const Pending& p)
-                         __attribute__((always_inline)) { prefetch_bytes(p.row, row_bytes); };
-  const auto fetch_rows = [&](std::span<const Pending> block) {
-    if (are_lines) {
-      for (const Pending& p : block) __builtin_prefetch(p.row);
-    } else {
-      for (const Pending& p : block) fetch(p);
-    }
-  };
-  const auto fetch_lines = [&](std::span<Pending> block, const int64_t* key) {
-    const Index::Homes homes = index_.homes();
-    for (Pending& p : block) p.line = homes.of(key_hash(*key++));
-    for (const Pending& p : block) __builtin_prefetch(p.line);
-  };
-  struct Late {
-    Pending* p;
-    int64_t key;
-  };
-  Late late[kBlock], later[kBlock];
-  size_t num_late = 0, num_later = 0;
-  // row: what to fetch next; where that is nothing, the entry itself, which is there.
-  const auto find_rows = [&](std::span<Pending> block, const int64_t* key) {
-    for (Pending& p : block) {
-      p.row = reinterpret_cast<const char*>(&p);
-      if (match_line(*key++, p)) [[likely]] {
-        find_address(p);
-      } else {
-        p.line = index_.second(key_hash(key[-1]), p.line);
-        __builtin_prefetch(p.line);
-        p.number = kLate;
-        late[num_late++] = {&p, key[-1]};
-      }
-    }
-  };
-  const auto find_late_rows = [&](std::span<const Late> some) {
-    for (const Late& each : some) {
-      if (match_line(each.key, *each.p)) [[likely]] {
-        find_address(*each.p);
-      } else {  // it overflowed its second line too: into the next one, but for few
-        __builtin_prefetch(each.p->line + 1);
-        later[num_later++] = each;
-      }
-    }
-    for (const auto& [p, key] : some) fetch(*p);
-  };
-  const auto find_later_rows = [&](std::span<const Late> some) {
-    for (const auto& [p, key] : some) {
-      match(index_, key, *p);
-      find_address(*p);
-      fetch(*p);
-    }
-  };
+  RowSearch<kWithRows> search(index_, arena_, layout_.weight_bytes());
   Pending window[kStages * kBlock];
   const size_t num_blocks = (last - first + kBlock - 1) / kBlock;
   const auto start_of = [&](size_t b) { return first + b * kBlock; };
@@ -183,13 +207,10 @@ template <bool kWithRows, typename Hit, typename Done, typename Miss>
     return std::span(window + b % kStages * kBlock, std::min(kBlock, last - start_of(b)));
   };
   for (size_t b = 0; b < num_blocks + kStages - 1; ++b) {  // b - 1 of the first is no block
-    if (b < num_blocks) fetch_lines(block_of(b), keys + start_of(b));
-    find_later_rows({later, std::exchange(num_later, 0)});
-    find_late_rows({late, std::exchange(num_late, 0)});
-    if (b - 1 < num_blocks) {
-      find_rows(block_of(b - 1), keys + start_of(b - 1));
-      fetch_rows(block_of(b - 1));
-    }
+    if (b < num_blocks) search.fetch_lines(block_of(b), keys + start_of(b));
+    search.find_later_rows();
+    search.find_late_rows();
+    if (b - 1 < num_blocks) search.find_rows(block_of(b - 1), keys + start_of(b - 1));
     if (b - 3 < num_blocks) {
       size_t i = start_of(b - 3);
       for (const Pending& p : block_of(b - 3)) use(p, i++);

@@ -97,7 +97,8 @@ class Table {
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
               unsigned threads, const uint32_t* places = nullptr) const;
   // How weights are read: missing keys as initial values or zeros, views with these scales.
-  // streams: racy_stream rows that are plain floats, to targets that are aligned for it.
+  // streams: rows that are plain floats go past the caches; they are whole lines, targets are
+  // aligned to lines, and the caller ends with fence_streamed().
   struct Reading {
     bool initial;
     const float* scales;

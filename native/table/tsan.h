@@ -69,8 +69,8 @@ inline void racy_load(void* to, const void* from, size_t bytes) noexcept {
 #endif
 }
 
-// The same for whole lines, past the caches where the processor can: it fetches no line that is
-// written whole. `to` is aligned to a line; fence_streamed() before other threads read it.
+// The same for a multiple of 64 bytes, past the caches where the processor can: it fetches no line
+// that is written whole. `to` is aligned to a line; fence_streamed() before other threads read it.
 inline void racy_stream(void* to, const void* from, size_t bytes) noexcept {
 #if defined(__SSE2__) && !MONOLITH_TSAN
   auto* out = static_cast<__m128i*>(to);

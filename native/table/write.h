@@ -282,7 +282,7 @@ class Table::Writer {
     }
   }
 
-  // Notes the row of each key, in stages on blocks of keys, as Table::read does. A key that must
+  // Notes the row of each key, in stages on blocks of keys, as RowSearch does. A key that must
   // ask does so three blocks after it was found missing: what admission remembers of it is fetched
   // meanwhile, in two steps. Likewise a row that cuts need, once its metadata has told so.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
@@ -482,7 +482,7 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  // What a visit of each of these keys will need, rows and metadata kind by kind (see Table::read).
+  // What a visit of each of these keys will need, rows and metadata kind by kind (see RowSearch).
   // bin: of the last key, as the first bits of its hash.
   template <typename Source>
   [[gnu::always_inline]] void prefetch(std::span<const Entry> entries, const Source& values,

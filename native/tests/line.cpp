@@ -13,7 +13,7 @@ void put(Line& line, uint32_t slot, int64_t key, uint32_t row) {
   line.rows[slot].store(row);
 }
 
-// A vector compares the low halves of four keys; the fifth is compared alone.
+// Vectors compare the low halves of keys.
 void check_keys_with_equal_halves_are_told_apart() {
   constexpr int64_t kLow = 7, kHigh = int64_t{1} << 32;
   Line line;
@@ -33,7 +33,8 @@ void check_a_free_slot_holds_nothing() {
   Line line;
   line.reset(0);
   CHECK(line.find(0) == Line::kSlots);  // the key of free slots
-  put(line, 1, 5, kNoRow);              // the ghost of a removed key
+  CHECK(line.match_halves(0) == (1u << Line::kSlots) - 1);
+  put(line, 1, 5, kNoRow);  // the ghost of a removed key
   CHECK(!line.has(1, 5));
   CHECK(line.find(5) == Line::kSlots);
   put(line, 3, 5, 9);

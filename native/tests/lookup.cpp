@@ -1,7 +1,10 @@
 // Large lookups: they write past the caches where they can, and their keys lie in first, second and
 // further lines.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -40,7 +43,35 @@ void test_a_large_lookup(const Filled& filled, unsigned threads, size_t shift) {
   filled.table.lookup(filled.keys.data(), kKeys, out, false, nullptr, threads);
   CHECK(std::equal(filled.values.begin(), filled.values.end(), out));
   CHECK(std::count(memory.data(), out, kUntouched) == out - memory.data());
-  CHECK(std::count(out + size, &memory.back(), kUntouched) == &memory.back() - (out + size));
+  const float* const end = memory.data() + memory.size();
+  const float* const rest = out + size;
+  CHECK(std::count(rest, end, kUntouched) == end - rest);
+}
+
+// A row that changes while it is copied is copied again.
+void test_rows_are_whole_beside_a_writer(uint32_t dim) {
+  constexpr size_t kSome = 20'000;
+  Table table(adagrad_table(dim));
+  const std::vector<int64_t> keys = keys_from(1, kSome);
+  std::vector<float> values(kSome * dim);
+  table.assign(keys.data(), kSome, values.data(), 1, 1);
+  std::atomic<bool> is_done{false};
+  std::thread writer([&] {
+    for (float value = 1.0f; !is_done; value += 1.0f) {
+      std::fill(values.begin(), values.end(), value);
+      table.assign(keys.data(), kSome, values.data(), 1, 1);
+    }
+  });
+  auto* out = static_cast<float*>(std::aligned_alloc(64, kSome * dim * sizeof(float)));
+  for (int round = 0; round < 50; ++round) {
+    table.lookup(keys.data(), kSome, out, false, nullptr, 1);
+    for (const float* row = out; row != out + kSome * dim; row += dim) {
+      CHECK(std::count(row, row + dim, row[0]) == dim);
+    }
+  }
+  is_done = true;
+  writer.join();
+  std::free(out);
 }
 
 }  // namespace
@@ -53,4 +84,6 @@ int main() {
       test_a_large_lookup(filled, threads, 1);
     }
   }
+  test_rows_are_whole_beside_a_writer(16);
+  test_rows_are_whole_beside_a_writer(64);
 }
