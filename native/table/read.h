@@ -102,7 +102,8 @@ class RowSearch {
       : index_(index),
         arena_(arena),
         row_bytes_(row_bytes),
-        are_lines_(row_bytes == sizeof(Line) && arena.row_bytes() % sizeof(Line) == 0) {}
+        are_lines_(kWithRows && row_bytes == sizeof(Line) &&
+                   arena.row_bytes() % sizeof(Line) == 0) {}
 
   [[gnu::always_inline]] void fetch_lines(std::span<Pending> block,
                                           const int64_t* key) const noexcept {
@@ -145,6 +146,7 @@ class RowSearch {
     }
     for (const Late& each : some) fetch(*each.p);
   }
+  // And for those that overflowed that one.
   [[gnu::always_inline]] void find_later_rows() noexcept {
     for (const Late& each : std::span(later_, std::exchange(num_later_, 0))) {
       match(index_, each.key, *each.p);
