@@ -4,8 +4,9 @@ PY := .venv/bin/python
 SOURCES := $(shell find src native -not -name '*.pyc' -not -name __pycache__ 2>/dev/null)
 # Two builds in one build folder would spoil each other.
 LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
-# Workers of pytest share the cores: a thread without work gives its core to others.
-PYTEST := OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest
+# Workers of pytest share the cores: a thread without work gives its core to others. Rewritten test
+# files are kept for the next run, also where Python is told to keep none.
+PYTEST := OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 PIP_INSTALL := $(PY) -m pip install --quiet -c constraints.txt
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -43,18 +44,21 @@ test: build  ## run every test but the slow ones (under ten minutes)
 
 # The shared suite runs on the native table there; reference, sharded and saved tables are left to
 # `make test`, as are proofs by replay, compiled graphs, exhaustive resumes, checkpoints, adapters,
-# documents, examples and benchmarks.
+# documents, examples and benchmarks; sizes are left to `make check`.
 FAST_IGNORE := embedding/disk embedding/test_replay.py embedding/test_autograd.py \
   embedding/test_sharded_table.py embedding/test_sharded_replay.py embedding/test_transport.py \
   embedding/test_multi_type_bits.py embedding/test_distributed_multi_type_table.py \
-  embedding/test_native_changes.py data/test_resume.py data/test_read_ahead.py \
-  data/operations data/test_framing.py cli/test_train.py cli/test_data.py ops/test_layout.py \
-  optim/test_graph_step.py optim/test_dense_step.py train/test_queue_stress.py \
-  checkpoint native_training docs examples benchmarks
+  embedding/test_native_changes.py embedding/test_table_group.py data/test_resume.py \
+  data/test_read_ahead.py data/test_file_queue.py data/operations data/test_framing.py \
+  cli/test_train.py cli/test_train_checkpoints.py cli/test_inspect_checkpoint.py cli/test_data.py \
+  ops/test_layout.py optim/test_graph_step.py optim/test_dense_step.py optim/test_shampoo.py \
+  train/test_queue_stress.py train/test_checkpoints.py train/test_checkpoint_faults.py \
+  meta/test_sizes.py checkpoint native_training docs examples benchmarks
+FAST_NAMES := not TestReference and not compiled and not bit_for_bit and not batch_size_and_threads
 test-fast: build  ## run the tests of one process (under one minute)
 	@echo "== running the fast tests"
 	$(PYTEST) -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
-	  $(FAST_IGNORE:%=--ignore=tests/%) -k "not TestReference and not compiled"
+	  $(FAST_IGNORE:%=--ignore=tests/%) -k "$(FAST_NAMES)"
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"

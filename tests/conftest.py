@@ -9,7 +9,7 @@ pytest.register_assert_rewrite("tests.suites")
 
 # The same examples in every run, and no failures because a machine was busy.
 hypothesis.settings.register_profile("project", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=15)
+hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=5)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("project")
 

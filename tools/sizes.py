@@ -49,7 +49,8 @@ def cpp_functions(source: str) -> Iterator[tuple[str, int]]:
     # So may initialisers: `x_{x}` (formatted code has a space before the brace of a body), `= {}`.
     text = re.sub(r"(?<=[\w>])\{[^{}]*\}|=\s*\{\s*\}", newlines, text)
     depth, start, inside = 0, 0, None  # inside: (name, depth, line) of the open function
-    for position, character in enumerate(text):
+    for match in re.finditer("[{};]", text):
+        position, character = match.start(), match[0]
         if character == "{":
             name = function_name(text[start:position])
             if name and inside is None:
@@ -60,8 +61,7 @@ def cpp_functions(source: str) -> Iterator[tuple[str, int]]:
             if inside and inside[1] == depth:
                 yield inside[0], max(text.count("\n", 0, position) - inside[2] - 1, 0)
                 inside = None
-        if character in "{};":
-            start = position + 1
+        start = position + 1
 
 
 def newlines(match: re.Match[str]) -> str:

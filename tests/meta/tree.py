@@ -1,6 +1,7 @@
 """The source tree as the meta tests read it."""
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -20,10 +21,13 @@ def module_name(path, src=SRC):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def modules(src=SRC):
-    """Yields (name, path, syntax tree) of every module below `src`."""
-    for path in python_files(src):
-        yield module_name(path, src), path, ast.parse(path.read_text(), str(path))
+    """(name, path, syntax tree) of every module below `src`; to be read, not changed."""
+    return [
+        (module_name(path, src), path, ast.parse(path.read_text(), str(path)))
+        for path in python_files(src)
+    ]
 
 
 def top_level(tree):
