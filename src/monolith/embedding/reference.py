@@ -309,7 +309,7 @@ class ReferenceTable(TableVerbs):
         """Copies of the rows, (n, width); a missing one is fresh, or zeros."""
         rows = self._layout.zeros(len(keys))
         missing = [i for i, key in enumerate(keys) if key not in self._rows]
-        if initial:
+        if initial and missing:
             rows[missing] = self._layout.fresh([keys[i] for i in missing])
         for i, key in enumerate(keys):
             if key in self._rows:
