@@ -242,6 +242,35 @@ def test_a_meter_divides_samples_by_seconds():
     assert math.isnan(Meter(dict).loss)
 
 
+def test_a_pause_is_no_time_of_the_samples():
+    seconds = iter([10.0, 11.0, 61.0, 62.0])
+    meter = Meter(dict, seconds=lambda: next(seconds))
+    meter.add(0.5, torch.zeros(8), None)
+    with meter.paused():
+        pass  # for 50 seconds
+    assert meter.samples_per_second == 4
+
+
+def test_evaluations_do_not_lower_the_rate_of_training(monkeypatch):
+    class Clock(Reports):
+        now = 0.0
+
+        def after_run(self, ctx, results):
+            self.now += 0.5  # a step; of one sample
+
+    def evaluate(self):
+        clock.now += 100.0
+        return {}
+
+    clock = Clock()
+    monkeypatch.setattr(Trainer, "meter", lambda self: Meter(dict, seconds=lambda: clock.now))
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    settings = TrainSettings(eval_every=2, log_every=3)
+    with Trainer(Counting(6), settings, hooks=[clock]) as trainer:
+        trainer.fit()
+    assert [report.samples_per_second for report in clock.all] == [2.0, 2.0]
+
+
 @pytest.mark.parametrize(("platform", "unit"), [("linux", 1024), ("darwin", 1)])
 def test_memory_is_the_peak_where_the_system_does_not_tell_it(monkeypatch, platform, unit):
     monkeypatch.setattr(figures.Path, "exists", lambda path: False)

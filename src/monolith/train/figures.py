@@ -1,10 +1,11 @@
 """Figures of a run: loss, metrics, rate, rows, memory, staleness."""
 
+import contextlib
 import logging
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,7 +52,7 @@ class Figures:
         num_samples: since the last report.
         loss: mean over these samples.
         metrics: by name, over these samples; those that have a value.
-        samples_per_second: since the last report.
+        samples_per_second: since the last report, evaluations left out.
         num_rows: of all tables.
         num_refused: ids that admission or a budget refused, counted by the tables.
         num_evicted: rows that expiry or a budget removed.
@@ -160,9 +161,16 @@ class Meter:
         found = {name: metric.value for name, metric in self._metrics.items()}
         return {name: value for name, value in found.items() if value is not None}
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done inside does not count as time of the samples."""
+        begin = self._seconds()
+        yield
+        self._begin += self._seconds() - begin
+
     @property
     def samples_per_second(self) -> float:
-        """Since the last report, or since a restore after it."""
+        """Since the last report, or since a restore after it; pauses do not count."""
         num_samples = self.num_samples - self._num_before
         return num_samples / max(self._seconds() - self._begin, 1e-9)
 

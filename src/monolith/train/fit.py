@@ -95,7 +95,7 @@ class Fit:
         hooks = [hook for hook in hooks if hook not in saves]
         saves += _own_saves(settings)
         figures = FiguresHook(trainer, self.reader, hooks, self._share)
-        evals = EvalHook(trainer)
+        evals = EvalHook(trainer, figures.meter)
         with contextlib.ExitStack() as stack:
             for directory in dict.fromkeys(each.directory for each in saves):
                 stack.enter_context(only_run(directory))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from monolith.train.figures import Figures, ReportHook, memory_bytes, table_counts
+from monolith.train.figures import Figures, Meter, ReportHook, memory_bytes, table_counts
 from monolith.train.interrupt import Interrupt
 from monolith.train.step_reader import StepReader
 from monolith.util.hooks import Hook, StepContext, StepResults
@@ -44,6 +44,10 @@ class FiguresHook(Hook):
         reader: tells the prefetch.
         hooks: of the run.
         share: gives how much of the source is read, if anybody knows.
+
+    Attributes:
+        meter: what was summed up since the last report.
+        last: the last figures, if any.
     """
 
     def __init__(
@@ -55,19 +59,19 @@ class FiguresHook(Hook):
     ) -> None:
         self._trainer, self._reader, self._share = trainer, reader, share
         self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
-        self._meter = trainer.meter()
-        trainer.state.watch(self._meter)
-        self._num_reported = -self._meter.num_samples  # those before a restore: of another run
+        self.meter = trainer.meter()
+        trainer.state.watch(self.meter)
+        self._num_reported = -self.meter.num_samples  # those before a restore: of another run
         self.last: Figures | None = None
 
     @property
     def num_samples(self) -> int:
         """Of the run so far."""
-        return self._num_reported + self._meter.num_samples
+        return self._num_reported + self.meter.num_samples
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Add a step; report if it is time."""
-        meter, trainer = self._meter, self._trainer
+        meter, trainer = self.meter, self._trainer
         for part in results.value.parts:
             label = trainer.label_of(part.batch)
             meter.add(part.loss, part.prediction, label, part.batch.weight)
@@ -79,20 +83,20 @@ class FiguresHook(Hook):
     def end(self, run: Run) -> None:
         """Report the rest; a run without a step has figures, but nothing to report."""
         step = run.global_step or 0
-        if self._meter.num_samples:
+        if self.meter.num_samples:
             self._report(step)
         elif self.last is None:
             self.last = self._figures(step)
 
     def _report(self, step: int) -> None:
         self.last = self._figures(step)
-        self._num_reported += self._meter.num_samples
+        self._num_reported += self.meter.num_samples
         for listener in self._listeners:
             listener.report(self.last)
-        self._meter.reset()
+        self.meter.reset()
 
     def _figures(self, step: int) -> Figures:
-        meter, bound = self._meter, self._trainer.settings.staleness_bound
+        meter, bound = self.meter, self._trainer.settings.staleness_bound
         rows, refused, evicted = table_counts(self._trainer.features)
         return Figures(
             step=step,
@@ -114,13 +118,17 @@ class FiguresHook(Hook):
 class EvalHook(Hook):
     """Evaluates every so many steps, and ends the run where that does not become better.
 
+    Args:
+        trainer: that evaluates.
+        meter: of the training, whose time stands still meanwhile.
+
     Attributes:
         evaluations: step -> figures.
         is_early: whether it has ended the run.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: "Trainer", meter: Meter) -> None:
+        self._trainer, self._meter = trainer, meter
         self.evaluations: dict[int, dict[str, float]] = {}
         self.is_early = False
 
@@ -128,7 +136,8 @@ class EvalHook(Hook):
         """Evaluate if it is time."""
         step = ctx.run.global_step or 0
         if step % self._trainer.settings.eval_every == 0:
-            self.evaluations[step] = found = self._trainer.evaluate()
+            with self._meter.paused():
+                self.evaluations[step] = found = self._trainer.evaluate()
             if self._is_enough(found):
                 self.is_early = True
                 ctx.request_stop()
