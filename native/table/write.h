@@ -393,7 +393,7 @@ class Table::Writer {
 
   // From now on no other call that asks inserts the key, nor others that the turn covers.
   void cover(Entry& entry, Admission::Turn& turn, RowCache& rows) {
-    constexpr size_t kMost = 1 << 16;  // most calls need no more; few keys may have to ask
+    constexpr size_t kMost = 1 << 17;  // at the cap a key takes two; of many keys, few may ask
     if (rows.asked.capacity() == 0) {
       rows.asked.reserve(std::min(kMost, 2 * size_t{batch_.size()} / threads_));
     }
