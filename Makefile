@@ -44,7 +44,7 @@ test: build  ## run every test but the slow ones (under ten minutes)
 
 # The shared suite runs on the native table there; reference, sharded and saved tables are left to
 # `make test`, as are proofs by replay, compiled graphs, exhaustive resumes, checkpoints, adapters,
-# documents, examples and benchmarks; sizes are left to `make check`.
+# documents, examples, benchmarks and what else takes long; sizes are left to `make check`.
 FAST_IGNORE := embedding/disk embedding/test_replay.py embedding/test_autograd.py \
   embedding/test_sharded_table.py embedding/test_sharded_replay.py embedding/test_transport.py \
   embedding/test_multi_type_bits.py embedding/test_distributed_multi_type_table.py \
