@@ -207,10 +207,9 @@ class Table::Writer {
   }
 
  private:
-  // Keys that go through the stages together when they are found, and when they are visited; then
-  // what they need, some five lines each, is fetched three blocks ahead. A processor fetches about
-  // 24 lines at once: larger bursts took longer.
-  static constexpr size_t kBlock = 12, kVisited = 2, kVisitedAhead = 3 * kVisited;
+  static constexpr size_t kBlock = 12;     // keys that go through the stages of the search together
+  static constexpr size_t kMostBurst = 6;  // keys whose rows are fetched one after the other
+  static constexpr size_t kAhead = 6;      // keys between a visit and the fetch of what it needs
 
   // What one thread works with.
   struct Hands {
@@ -482,36 +481,64 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  // What a visit of each of these keys will need, rows and metadata kind by kind (see RowSearch).
-  // bin: of the last key, as the first bits of its hash.
+  // Fetches what visits of a burst of keys need, kind by kind, between the visits of keys before
+  // them. A processor finishes nothing behind a fetch until its address is translated; where page
+  // tables are not in its caches, that takes as long as the fetch, but some six go side by side.
   template <typename Source>
-  [[gnu::always_inline]] void prefetch(std::span<const Entry> entries, const Source& values,
-                                       uint64_t& bin) const noexcept {
-    const Arena& arena = table_.arena_;
-    Arena::Place places[kVisited];
-    size_t size = 0;
-    for (const Entry& entry : entries) {
-      if (entry.state == Batch::kRefused) continue;
-      if (const uint64_t own = entry.hash >> 1 >> (63 - depth_); own != bin) {
-        bin = own;
-        __builtin_prefetch(table_.index_.bin_of(entry.hash).bin(), 1);
+  class Ahead {
+   public:
+    Ahead(const Writer& writer, const Source& values, size_t burst_size) noexcept
+        : writer_(writer), arena_(writer.table_.arena_), values_(values), burst_size_(burst_size) {}
+
+    // step: 0 to the size of a burst - 1, one after the other for each burst.
+    [[gnu::always_inline]] void fetch(size_t step, std::span<const Entry> burst) noexcept {
+      if (step == 0) fetch_rows(burst);
+      if (step == burst_size_ / 3) fetch_marks(burst);
+      if (step == burst_size_ / 3 * 2) {
+        for (const Entry& entry : burst) {
+          if (entry.state != Batch::kRefused) values_.prefetch(writer_.batch_, entry);
+        }
       }
-      __builtin_prefetch(entry.line, 1);
-      if (entry.row != kNoRow) places[size++] = arena.place(entry.row & ~kReserved);
     }
-    for (size_t i = 0; i < size; ++i) prefetch_bytes(places[i].row, arena.row_bytes());
-    for (size_t i = 0; i < size; ++i) __builtin_prefetch(places[i].meta, 1);
-    for (const Entry& entry : entries) {
-      if (entry.state != Batch::kRefused) values.prefetch(batch_, entry);
+
+   private:
+    // For a key without a row, something is fetched that is there.
+    [[gnu::always_inline]] void fetch_rows(std::span<const Entry> burst) noexcept {
+      for (size_t i = 0; i < burst.size(); ++i) {
+        const bool has_row = burst[i].state != Batch::kRefused && burst[i].row != kNoRow;
+        places_[i] = has_row ? arena_.place(burst[i].row & ~kReserved) : nowhere_;
+      }
+      for (size_t i = 0; i < burst.size(); ++i) __builtin_prefetch(places_[i].row);
+      const size_t more = arena_.row_bytes() - std::min(arena_.row_bytes(), sizeof(Line));
+      for (size_t i = 0; i < burst.size(); ++i) prefetch_bytes(places_[i].row + sizeof(Line), more);
     }
-  }
+    [[gnu::always_inline]] void fetch_marks(std::span<const Entry> burst) noexcept {
+      for (size_t i = 0; i < burst.size(); ++i) __builtin_prefetch(places_[i].meta, 1);
+      for (const Entry& entry : burst) __builtin_prefetch(entry.line, 1);
+      for (const Entry& entry : burst) {
+        if (const uint64_t own = entry.hash >> 1 >> (63 - writer_.depth_); own != bin_) {
+          bin_ = own;
+          __builtin_prefetch(writer_.table_.index_.bin_of(entry.hash).bin(), 1);
+        }
+      }
+    }
+
+    const Writer& writer_;
+    const Arena& arena_;
+    const Source& values_;
+    const size_t burst_size_;
+    Meta none_{};
+    const Arena::Place nowhere_{reinterpret_cast<char*>(&none_), &none_};
+    Arena::Place places_[kMostBurst];
+    uint64_t bin_ = UINT64_MAX;  // of the last key, as the first bits of its hash
+  };
 
   template <typename Visit, typename Source>
   void visit_all(Hands& hands, const Source& values, const Visit& visit) {
     for (uint32_t p; claim(next_visited_, p);) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_visited = 0;
-      for_each_block(entries, values, [&](const Entry& entry) {
+      for_each(entries, values, [&](const Entry& entry) {
         if (entry.state == Batch::kRefused) return;
         if (admission_ != nullptr) hands.rows.question = question(entry);
         visit(entry, hands.rows);
@@ -522,20 +549,25 @@ class Table::Writer {
     }
   }
 
-  // use(entry) for each, some blocks after what it needs was fetched.
+  // use(entry) for each, kAhead keys or more after what it needs was fetched. A processor fetches
+  // about 24 lines at once: where rows are of many, a burst is of few keys.
   template <typename Source, typename Use>
-  void for_each_block(std::span<const Entry> entries, const Source& values, const Use& use) {
-    const auto block_at = [&](size_t first) {
+  void for_each(std::span<const Entry> entries, const Source& values, const Use& use) {
+    const size_t burst_size = table_.arena_.row_bytes() <= 2 * sizeof(Line) ? kMostBurst : 2;
+    const auto burst_at = [&](size_t first) {
       first = std::min(first, entries.size());
-      return entries.subspan(first, std::min(kVisited, entries.size() - first));
+      return entries.subspan(first, std::min(burst_size, entries.size() - first));
     };
-    uint64_t bin = UINT64_MAX;
-    for (size_t first = 0; first < kVisitedAhead; first += kVisited) {
-      prefetch(block_at(first), values, bin);
+    Ahead<Source> ahead(*this, values, burst_size);
+    for (size_t first = 0; first < kAhead; first += burst_size) {
+      for (size_t step = 0; step < burst_size; ++step) ahead.fetch(step, burst_at(first));
     }
-    for (size_t first = 0; first < entries.size(); first += kVisited) {
-      prefetch(block_at(first + kVisitedAhead), values, bin);
-      for (const Entry& entry : block_at(first)) use(entry);
+    for (size_t first = 0; first < entries.size(); first += burst_size) {
+      const std::span<const Entry> burst = burst_at(first), later = burst_at(first + kAhead);
+      for (size_t step = 0; step < burst_size; ++step) {
+        ahead.fetch(step, later);
+        if (step < burst.size()) use(burst[step]);
+      }
     }
   }
 
@@ -546,7 +578,7 @@ class Table::Writer {
     for (uint32_t p; claim(next_visited_, p);) {
       const std::span<Entry> entries = batch_.distinct(p);
       uint32_t num_present = 0;
-      for_each_block(entries, shown, [&](const Entry& entry) {
+      for_each(entries, shown, [&](const Entry& entry) {
         ++num_keys;
         if (entry.state == Batch::kRefused) return;
         ++num_present;
