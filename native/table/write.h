@@ -514,7 +514,10 @@ class Table::Writer {
     }
     [[gnu::always_inline]] void fetch_marks(std::span<const Entry> burst) noexcept {
       for (size_t i = 0; i < burst.size(); ++i) __builtin_prefetch(places_[i].meta, 1);
-      for (const Entry& entry : burst) __builtin_prefetch(entry.line, 1);
+      for (const Entry& entry : burst) {
+        const void* line = entry.state == Batch::kRefused ? &none_ : static_cast<void*>(entry.line);
+        __builtin_prefetch(line, 1);
+      }
       for (const Entry& entry : burst) {
         if (const uint64_t own = entry.hash >> 1 >> (63 - writer_.depth_); own != bin_) {
           bin_ = own;
