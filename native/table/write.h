@@ -209,7 +209,7 @@ class Table::Writer {
  private:
   static constexpr size_t kBlock = 12;     // keys that go through the stages of the search together
   static constexpr size_t kMostBurst = 6;  // keys whose rows are fetched one after the other
-  static constexpr size_t kAhead = 6;      // keys between a visit and the fetch of what it needs
+  static constexpr size_t kAhead = 6;      // keys from those visited to those fetched; whole bursts
 
   // What one thread works with.
   struct Hands {
@@ -552,8 +552,8 @@ class Table::Writer {
     }
   }
 
-  // use(entry) for each, kAhead keys or more after what it needs was fetched. A processor fetches
-  // about 24 lines at once: where rows are of many, a burst is of few keys.
+  // use(entry) for each, after what it needs was fetched. A processor fetches about 24 lines at
+  // once: where rows are of many, a burst is of few keys.
   template <typename Source, typename Use>
   void for_each(std::span<const Entry> entries, const Source& values, const Use& use) {
     const size_t burst_size = table_.arena_.row_bytes() <= 2 * sizeof(Line) ? kMostBurst : 2;
