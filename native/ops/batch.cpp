@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "ops/take.h"
 #include "table/hash.h"
@@ -17,8 +18,8 @@ constexpr uint32_t kMaxBucketBits = 13;  // one member's counters fit in the sec
 }  // namespace
 
 Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
-             unsigned num_threads, std::pmr::monotonic_buffer_resource& memory)
-    : input_(keys), n_(n), skipped_(skipped), salt_(salt) {
+             unsigned num_threads, std::pmr::monotonic_buffer_resource& memory, bool are_distinct)
+    : input_(keys), n_(n), skipped_(skipped), salt_(salt), are_distinct_(are_distinct) {
   if (n >= 4 * kPartitionKeys) {
     bits_ = std::min(kMaxBits, static_cast<uint32_t>(std::bit_width(n / kPartitionKeys)) - 1);
   }
@@ -32,6 +33,7 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t s
   starts_ = take<uint32_t>(memory, (size_t{1} << bits_) + 1);
   num_distinct_ = take<uint32_t>(memory, num_partitions());
   std::fill_n(num_distinct_, num_partitions(), 0);  // until group(), for a call that failed before
+  num_kept_ = take<uint32_t>(memory, num_partitions());
   keys_ = take<int64_t>(memory, n);
   order_ = take<uint32_t>(memory, n);
   entries_ = take<Entry>(memory, n);
@@ -73,9 +75,11 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   const int64_t* keys = keys_ + first;
   uint32_t* order = order_ + first;
   Entry* entries = entries_ + first;
-  if (n == 1) {  // as in a small call of each of many tables
-    entries[0] = {keys[0], key_hash(keys[0]), nullptr, 0, kOld, 0, first, 1};
-    num_distinct_[partition] = 1;
+  if (n == 1 || are_distinct_) {  // one: as in a small call of each of many tables
+    for (uint32_t i = 0; i < n; ++i) {
+      entries[i] = {keys[i], key_hash(keys[i]), nullptr, 0, kOld, 0, first + i, 1};
+    }
+    num_distinct_[partition] = n;
     return;
   }
   const size_t mask = std::bit_ceil(size_t{2} * n + 1) - 1;
@@ -105,6 +109,15 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   scratch.order.assign(order, order + n);
   for (uint32_t i = 0; i < n; ++i) order_[entries[groups[i]].first++] = scratch.order[i];
   for (uint32_t u = 0; u < num_distinct; ++u) entries[u].first -= entries[u].num_occurs;
+}
+
+void Batch::sort_out_refused(uint32_t partition, bool are_any) noexcept {
+  const std::span<Entry> all = distinct(partition);
+  uint32_t num_kept = are_any ? 0 : num_distinct_[partition];
+  for (Entry& entry : all.subspan(num_kept)) {
+    if (entry.state != kRefused) std::swap(all[num_kept++], entry);
+  }
+  num_kept_[partition] = num_kept;
 }
 
 }  // namespace monolith

@@ -19,9 +19,11 @@ class Batch {
  public:
   // skipped: per occurrence, not zero to leave it out; may be null.
   // salt: of the table, see place_of. depth: bits of the hash that tell most bins apart. memory:
-  // gives what the batch needs, takes all of it back at once, and outlives the batch.
+  // gives what the batch needs, takes all of it back at once, and outlives the batch. are_distinct:
+  // no two keys are equal.
   Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
-        unsigned num_threads, std::pmr::monotonic_buffer_resource& memory);
+        unsigned num_threads, std::pmr::monotonic_buffer_resource& memory,
+        bool are_distinct = false);
 
   uint32_t size() const noexcept { return n_; }
   uint32_t num_partitions() const noexcept { return uint32_t{1} << bits_; }
@@ -53,15 +55,19 @@ class Batch {
     uint32_t row;    // its number
     State state;     // kOld at first
     uint16_t slot;   // of the line
-    uint32_t first;  // of its occurrences
+    uint32_t first;  // of its occurrences; no other key has it, and it is less than size()
     uint32_t num_occurs;
   };
   // After group(): the distinct keys of a partition.
   std::span<Entry> distinct(uint32_t partition) const noexcept {
     return {entries_ + starts_[partition], num_distinct_[partition]};
   }
-  // Its number among those of all partitions, with gaps; less than size().
-  size_t index_of(const Entry& entry) const noexcept { return &entry - entries_; }
+  // Puts those that are refused behind the others. are_any: false if there are none.
+  void sort_out_refused(uint32_t partition, bool are_any) noexcept;
+  // After sort_out_refused(): the others.
+  std::span<Entry> kept(uint32_t partition) const noexcept {
+    return {entries_ + starts_[partition], num_kept_[partition]};
+  }
   // The occurrences in a partition: those of its first distinct key, of the second, and so on.
   std::span<const uint32_t> order(uint32_t partition) const noexcept {
     return {order_ + starts_[partition], starts_[partition + 1] - starts_[partition]};
@@ -82,12 +88,14 @@ class Batch {
   const uint32_t n_;
   const uint8_t* const skipped_;
   const uint64_t salt_;
+  const bool are_distinct_;
   uint32_t bits_ = 0;
   uint32_t bucket_bits_ = 0;  // a partition is a run of buckets, in which keys are placed
   uint32_t* sizes_;           // (members, buckets)
   uint32_t* cursors_;         // (members, buckets)
   uint32_t* starts_;          // (partitions + 1,)
   uint32_t* num_distinct_;    // (partitions,)
+  uint32_t* num_kept_;        // (partitions,)
   int64_t* keys_;             // of the occurrences, by bucket
   uint32_t* order_;           // occurrences, by partition, then by key
   Entry* entries_;            // by partition, from the place of its first occurrence on

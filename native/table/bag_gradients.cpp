@@ -101,7 +101,7 @@ GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Ker
       is_numbered_(distinct != nullptr),
       batch_(is_numbered_ ? distinct->keys.data() : grads_.keys(),
              static_cast<uint32_t>(is_numbered_ ? distinct->keys.size() : grads_.size()), nullptr,
-             salt, depth, threads, memory_),
+             salt, depth, threads, memory_, is_numbered_),
       sums_(take<float>(memory_, size_t{batch_.size()} * dim)) {
   double total = is_numbered_ ? add_up(*distinct, kernels) : 0.0;
   double* squares = is_numbered_ ? nullptr : take<double>(memory_, grads_.size());
@@ -150,7 +150,7 @@ void GradientSum::add_up(uint32_t partition, const Kernels& kernels, double* squ
     for (; fetched < std::min(used + kAhead, order.size()); ++fetched) {
       grads_.prefetch(order[fetched]);
     }
-    float* sum = sums_ + batch_.index_of(entry) * dim_;
+    float* sum = sums_ + size_t{entry.first} * dim_;
     const std::span<const uint32_t> occurrences = batch_.occurrences(entry);
     grads_.sum(occurrences, kernels, sum);
     squares[occurrences.front()] = kernels.sum_squares(sum, dim_);

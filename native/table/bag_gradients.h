@@ -90,7 +90,7 @@ class GradientSum {
  private:
   const float* at(const Batch::Entry& entry) const noexcept {
     return sums_ +
-           (is_numbered_ ? batch_.occurrences(entry).front() : batch_.index_of(entry)) * dim_;
+           size_t{is_numbered_ ? batch_.occurrences(entry).front() : entry.first} * dim_;
   }
   double add_up(const DistinctKeys& distinct, const Kernels& kernels) noexcept;
   void add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept;

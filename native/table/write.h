@@ -276,6 +276,9 @@ class Table::Writer {
         for (Entry& entry : batch_.distinct(p)) entry.state = Batch::kOld;
       }
       find_rows(batch_.distinct(p), plan, hands.rows);
+      const uint64_t num_refused = std::exchange(hands.rows.num_refused, 0);
+      batch_.sort_out_refused(p, num_refused > 0);
+      num_refused_ += num_refused;
       hands.guard.refresh();
       table_.epochs_.reclaim();  // so that a large batch does not hold all bins that it outgrew
     }
@@ -330,7 +333,6 @@ class Table::Writer {
         }
       }
     }
-    num_refused_ += std::exchange(rows.num_refused, 0);
   }
 
   // Whether a row has to be made for the key.
@@ -495,9 +497,7 @@ class Table::Writer {
       if (step == 0) fetch_rows(burst);
       if (step == burst_size_ / 3) fetch_marks(burst);
       if (step == burst_size_ / 3 * 2) {
-        for (const Entry& entry : burst) {
-          if (entry.state != Batch::kRefused) values_.prefetch(writer_.batch_, entry);
-        }
+        for (const Entry& entry : burst) values_.prefetch(writer_.batch_, entry);
       }
     }
 
@@ -505,7 +505,7 @@ class Table::Writer {
     // For a key without a row, something is fetched that is there.
     [[gnu::always_inline]] void fetch_rows(std::span<const Entry> burst) noexcept {
       for (size_t i = 0; i < burst.size(); ++i) {
-        const bool has_row = burst[i].state != Batch::kRefused && burst[i].row != kNoRow;
+        const bool has_row = burst[i].row != kNoRow;
         places_[i] = has_row ? arena_.place(burst[i].row & ~kReserved) : nowhere_;
       }
       for (size_t i = 0; i < burst.size(); ++i) __builtin_prefetch(places_[i].row);
@@ -514,10 +514,7 @@ class Table::Writer {
     }
     [[gnu::always_inline]] void fetch_marks(std::span<const Entry> burst) noexcept {
       for (size_t i = 0; i < burst.size(); ++i) __builtin_prefetch(places_[i].meta, 1);
-      for (const Entry& entry : burst) {
-        const void* line = entry.state == Batch::kRefused ? &none_ : static_cast<void*>(entry.line);
-        __builtin_prefetch(line, 1);
-      }
+      for (const Entry& entry : burst) __builtin_prefetch(entry.line, 1);
       for (const Entry& entry : burst) {
         if (const uint64_t own = entry.hash >> 1 >> (63 - writer_.depth_); own != bin_) {
           bin_ = own;
@@ -539,16 +536,13 @@ class Table::Writer {
   template <typename Visit, typename Source>
   void visit_all(Hands& hands, const Source& values, const Visit& visit) {
     for (uint32_t p; claim(next_visited_, p);) {
-      const std::span<Entry> entries = batch_.distinct(p);
-      uint32_t num_visited = 0;
+      const std::span<Entry> entries = batch_.kept(p);
       for_each(entries, values, [&](const Entry& entry) {
-        if (entry.state == Batch::kRefused) return;
         if (admission_ != nullptr) hands.rows.question = question(entry);
         visit(entry, hands.rows);
-        ++num_visited;
       });
       hands.rows.held.release();
-      count(num_visited, hands);
+      count(entries.size(), hands);
     }
   }
 
@@ -579,12 +573,9 @@ class Table::Writer {
   bool publish_all(Hands& hands, Values shown, const See& see) {
     uint64_t num_keys = 0, num_seen = 0;
     for (uint32_t p; claim(next_visited_, p);) {
-      const std::span<Entry> entries = batch_.distinct(p);
-      uint32_t num_present = 0;
+      const std::span<Entry> entries = batch_.kept(p);
+      num_keys += batch_.distinct(p).size();
       for_each(entries, shown, [&](const Entry& entry) {
-        ++num_keys;
-        if (entry.state == Batch::kRefused) return;
-        ++num_present;
         if (!(entry.row & kReserved)) return;
         table_.update_row(entry, hands.rows, [&](char* row, const Before& before) {
           see(entry, row);
@@ -593,7 +584,7 @@ class Table::Writer {
         });
       });
       hands.rows.held.release();
-      count(num_present, hands);
+      count(entries.size(), hands);
     }
     return num_seen == num_keys;
   }
