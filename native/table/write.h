@@ -546,11 +546,19 @@ class Table::Writer {
     }
   }
 
-  // use(entry) for each, after what it needs was fetched. A processor fetches about 24 lines at
-  // once: where rows are of many, a burst is of few keys.
+  // Keys of a burst. A processor fetches about 24 lines at once, and forgets some where there are
+  // more: where rows are of many lines, a burst is of few keys. Rows that lie near to each other
+  // need no large ones: a line of a page table is of 32 KiB, so its translations are at hand.
+  size_t burst_size() const noexcept {
+    constexpr size_t kNear = size_t{16} << 10;  // bytes of the table's rows for a key of the call
+    if (table_.arena_.row_bytes() > 2 * sizeof(Line)) return 2;
+    return table_.arena_.bytes() < kNear * batch_.size() ? kMostBurst / 2 : kMostBurst;
+  }
+
+  // use(entry) for each, after what it needs was fetched.
   template <typename Source, typename Use>
   void for_each(std::span<const Entry> entries, const Source& values, const Use& use) {
-    const size_t burst_size = table_.arena_.row_bytes() <= 2 * sizeof(Line) ? kMostBurst : 2;
+    const size_t burst_size = burst_size_;
     const auto burst_at = [&](size_t first) {
       first = std::min(first, entries.size());
       return entries.subspan(first, std::min(burst_size, entries.size() - first));
@@ -620,6 +628,7 @@ class Table::Writer {
   const int64_t recorded_call_;
   const uint32_t depth_ = table_.index_depth();  // bits of a hash that tell most bins apart
   const bool are_apart_ = threads_ > 1 && depth_ < batch_.bits() + 2;
+  const size_t burst_size_ = burst_size();
   bool draws_ = true;
   const uint8_t* absent_ = nullptr;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
