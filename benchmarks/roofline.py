@@ -44,7 +44,7 @@ def run_program(rows: int, threads: int) -> tuple[dict[str, float], float]:
 
 def measure(rows: int, threads: int, num_runs: int, options: Options) -> None:
     """Print a line for lookup and one for apply."""
-    say(f"[roofline] {rows:,} rows, {threads} threads")
+    say(f"[roofline] {rows:,} rows, {threads} thread{'s' * (threads > 1)}")
     series = {name: Series() for name in ("line", "bare_step", *_LINES)}
     for _ in range(num_runs):
         nanoseconds, others_cores = run_program(rows, threads)

@@ -62,13 +62,15 @@ class Batch {
   std::span<Entry> distinct(uint32_t partition) const noexcept {
     return {entries_ + starts_[partition], num_distinct_[partition]};
   }
-  // Puts those that are refused behind the others. are_any: false if there are none.
+  // Puts those that are refused behind the others, which stay in order; a call that uses the batch
+  // again finds them where they are then. are_any: false if there are none.
   void sort_out_refused(uint32_t partition, bool are_any) noexcept;
   // After sort_out_refused(): the others.
   std::span<Entry> kept(uint32_t partition) const noexcept {
     return {entries_ + starts_[partition], num_kept_[partition]};
   }
-  // The occurrences in a partition: those of its first distinct key, of the second, and so on.
+  // The occurrences in a partition: those of its first distinct key, as group() left them, of the
+  // second, and so on.
   std::span<const uint32_t> order(uint32_t partition) const noexcept {
     return {order_ + starts_[partition], starts_[partition + 1] - starts_[partition]};
   }
@@ -95,7 +97,7 @@ class Batch {
   uint32_t* cursors_;         // (members, buckets)
   uint32_t* starts_;          // (partitions + 1,)
   uint32_t* num_distinct_;    // (partitions,)
-  uint32_t* num_kept_;        // (partitions,)
+  uint32_t* num_kept_;        // (partitions,), from sort_out_refused() on
   int64_t* keys_;             // of the occurrences, by bucket
   uint32_t* order_;           // occurrences, by partition, then by key
   Entry* entries_;            // by partition, from the place of its first occurrence on

@@ -90,11 +90,6 @@ void Arena::add_chunk() {
   num_used_ = 0;
 }
 
-size_t Arena::bytes() noexcept {
-  const std::lock_guard lock(mutex_);
-  return num_rows_ * (row_bytes_ + sizeof(Meta));
-}
-
 size_t Arena::take(uint32_t* numbers, size_t n) {
   const std::lock_guard lock(mutex_);
   size_t taken = 0;
@@ -151,7 +146,7 @@ void Arena::clear() noexcept {
     epochs_.retire(free_block, &memory_, chunks[i].meta.exchange(nullptr),
                    capacity(i) * sizeof(Meta));
   }
-  memory_.unuse(num_rows_ * (row_bytes_ + sizeof(Meta)));
+  memory_.unuse(bytes());
   num_rows_ = 0;
   num_chunks_ = 0;
   num_used_ = 0;

@@ -84,7 +84,9 @@ class Arena {
 
   size_t row_bytes() const noexcept { return row_bytes_; }
   // Bytes of all rows ever handed out, now free or not.
-  size_t bytes() noexcept;
+  size_t bytes() const noexcept {
+    return num_rows_.load(std::memory_order_relaxed) * (row_bytes_ + sizeof(Meta));
+  }
 
   // Takes up to n rows, freed ones first; none if the budget allows none. Throws OutOfMemory and
   // takes none.
@@ -122,10 +124,10 @@ class Arena {
   std::atomic<Chunk*> chunks_{nullptr};
 
   std::mutex mutex_;
-  size_t num_rows_ = 0;      // ever handed out, of all chunks
-  uint32_t max_chunks_ = 0;  // length of chunks_
-  uint32_t num_chunks_ = 0;  // allocated
-  uint32_t num_used_ = 0;    // rows of the last chunk ever handed out
+  std::atomic<size_t> num_rows_{0};  // ever handed out, of all chunks
+  uint32_t max_chunks_ = 0;          // length of chunks_
+  uint32_t num_chunks_ = 0;          // allocated
+  uint32_t num_used_ = 0;            // rows of the last chunk ever handed out
   uint32_t free_ = UINT32_MAX;
 };
 

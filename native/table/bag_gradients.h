@@ -89,8 +89,8 @@ class GradientSum {
 
  private:
   const float* at(const Batch::Entry& entry) const noexcept {
-    return sums_ +
-           size_t{is_numbered_ ? batch_.occurrences(entry).front() : entry.first} * dim_;
+    const uint32_t number = is_numbered_ ? batch_.occurrences(entry).front() : entry.first;
+    return sums_ + size_t{number} * dim_;
   }
   double add_up(const DistinctKeys& distinct, const Kernels& kernels) noexcept;
   void add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept;
@@ -102,7 +102,7 @@ class GradientSum {
   const BagGradients grads_;
   const bool is_numbered_;  // the batch is of distinct keys, and sums lie in their order
   Batch batch_;
-  float* const sums_;  // (occurrences, dim), used at the places of the distinct keys
+  float* const sums_;  // (occurrences, dim), used at Entry::first, or the number of the key
   double norm_ = 0.0;
 };
 

@@ -75,7 +75,7 @@ class Table {
       removed = again;
     }
   }
-  size_t row_bytes() noexcept { return arena_.bytes(); }
+  size_t row_bytes() const noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
   uint64_t salt() const noexcept { return index_.salt(); }  // see place_of
   size_t candidate_bytes() const noexcept { return admission_ ? admission_->bytes() : 0; }

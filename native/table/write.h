@@ -210,6 +210,7 @@ class Table::Writer {
   static constexpr size_t kBlock = 12;     // keys that go through the stages of the search together
   static constexpr size_t kMostBurst = 6;  // keys whose rows are fetched one after the other
   static constexpr size_t kAhead = 6;      // keys from those visited to those fetched; whole bursts
+  static_assert(kMostBurst % 6 == 0 && kAhead % kMostBurst == 0);  // of all sizes: burst_size()
 
   // What one thread works with.
   struct Hands {
@@ -547,29 +548,32 @@ class Table::Writer {
   }
 
   // Keys of a burst. A processor fetches about 24 lines at once, and forgets some where there are
-  // more: where rows are of many lines, a burst is of few keys. Rows that lie near to each other
-  // need no large ones: a line of a page table is of 32 KiB, so its translations are at hand.
+  // more: where rows are of many lines, a burst is of few keys. So it is where translations are at
+  // hand: a line of a page table covers 32 KiB, a thread has several rows in each, and the page
+  // table of all rows, a 512th of them, stays in a second-level cache.
   size_t burst_size() const noexcept {
-    constexpr size_t kNear = size_t{16} << 10;  // bytes of the table's rows for a key of the call
+    constexpr size_t kNear = size_t{16} << 10;   // bytes of the table's rows for a thread's key
+    constexpr size_t kMost = size_t{512} << 20;  // bytes of rows
     if (table_.arena_.row_bytes() > 2 * sizeof(Line)) return 2;
-    return table_.arena_.bytes() < kNear * batch_.size() ? kMostBurst / 2 : kMostBurst;
+    const size_t near = std::min(kMost, kNear * (batch_.size() / threads_));
+    return table_.arena_.bytes() < near ? kMostBurst / 2 : kMostBurst;
   }
 
   // use(entry) for each, after what it needs was fetched.
   template <typename Source, typename Use>
   void for_each(std::span<const Entry> entries, const Source& values, const Use& use) {
-    const size_t burst_size = burst_size_;
+    const size_t size = burst_size_;
     const auto burst_at = [&](size_t first) {
       first = std::min(first, entries.size());
-      return entries.subspan(first, std::min(burst_size, entries.size() - first));
+      return entries.subspan(first, std::min(size, entries.size() - first));
     };
-    Ahead<Source> ahead(*this, values, burst_size);
-    for (size_t first = 0; first < kAhead; first += burst_size) {
-      for (size_t step = 0; step < burst_size; ++step) ahead.fetch(step, burst_at(first));
+    Ahead<Source> ahead(*this, values, size);
+    for (size_t first = 0; first < kAhead; first += size) {
+      for (size_t step = 0; step < size; ++step) ahead.fetch(step, burst_at(first));
     }
-    for (size_t first = 0; first < entries.size(); first += burst_size) {
+    for (size_t first = 0; first < entries.size(); first += size) {
       const std::span<const Entry> burst = burst_at(first), later = burst_at(first + kAhead);
-      for (size_t step = 0; step < burst_size; ++step) {
+      for (size_t step = 0; step < size; ++step) {
         ahead.fetch(step, later);
         if (step < burst.size()) use(burst[step]);
       }

@@ -194,6 +194,9 @@ void test_what_happens_between_lookup_and_step() {
   test_a_step_after_a_lookup_is_one_without(spec, nothing);
   test_a_step_after_a_lookup_is_one_without(spec, erase);
   test_a_step_after_a_lookup_is_one_without(spec, replace);
+  spec.budget_bytes = 5000;  // for some of the keys
+  test_a_step_after_a_lookup_is_one_without(spec, nothing);
+  spec.budget_bytes = SIZE_MAX;
   test_a_step_after_a_lookup_is_one_without(spec, clear);
   spec.expiry_days = 1;
   test_a_step_after_a_lookup_is_one_without(spec, evict);
