@@ -154,9 +154,37 @@ void test_steps_among_refused_keys(bool is_sum, unsigned threads) {
   CHECK(out == wanted);
 }
 
+// A call asks once about a key, also where it is the only one that is refused.
+void test_a_single_refused_key_is_asked_once() {
+  TableSpec spec = ruled();
+  spec.admission.threshold = 2;
+  Table table(spec);
+  const int64_t key = 5;
+  const float grads[kDim] = {1, 2, 3, 4}, rate = 0.1f;
+  for (const uint64_t refused : {1, 1, 0}) {  // it has its row once it was seen twice
+    const AppliedCounts counts = table.apply_gradients(&key, 1, grads, {&rate, nullptr, 0}, 2, 1);
+    CHECK(counts.refused == refused && counts.inserted == 1 - refused);
+  }
+}
+
+// New keys are shown as they are made; those for which the budget has no room are shown too.
+void test_refused_keys_are_looked_up() {
+  TableSpec spec = adagrad_table(kDim);
+  spec.budget_bytes = 20'000;
+  Table table(spec), roomy(adagrad_table(kDim));
+  const std::vector<int64_t> keys = keys_from(0, kKeys);
+  std::vector<float> out(kKeys * kDim, -1.0f), wanted(kKeys * kDim);
+  table.lookup_or_insert(keys.data(), kKeys, out.data(), nullptr, 1, 1);
+  CHECK(table.num_rows() > 0 && table.num_rows() < kKeys);
+  roomy.lookup(keys.data(), kKeys, wanted.data(), true, nullptr, 1);
+  CHECK(out == wanted);
+}
+
 }  // namespace
 
 int main() {
+  test_a_single_refused_key_is_asked_once();
+  test_refused_keys_are_looked_up();
   for (const size_t n : {1, 2, 900, 5000}) test_keys_that_are_distinct_group_as_others(n);
   test_refused_keys_come_last();
   test_every_key_is_stepped_once(16, 20'000, 100);   // far apart: bursts of six
