@@ -84,8 +84,8 @@ struct Drawn {
   uint32_t row, place;
 };
 
-// By bursts of three keys or of six, whichever is faster. index_bytes: of a table with so many rows.
-// Keys of a call come in the order of its lines.
+// By bursts of three keys or of six, whichever is faster. index_bytes: of a table with so many
+// rows. Keys of a call come in the order of its lines.
 double bare_step(size_t rows, size_t index_bytes, const std::vector<uint32_t>& rows_drawn,
                  const std::vector<float>& grads, int rounds, unsigned threads) {
   const Area index(index_bytes / 64 * 64), all(rows * 128), marks(rows * 8);
