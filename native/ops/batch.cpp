@@ -10,8 +10,7 @@
 namespace monolith {
 namespace {
 
-constexpr uint32_t kPartitionKeys =
-    256;  // a partition and its scratch fit in the first-level cache
+constexpr uint32_t kPartitionKeys = 512;  // a partition and its scratch stay in cache
 constexpr uint32_t kMaxBits = 12;
 constexpr uint32_t kMaxBucketBits = 13;  // one member's counters fit in the second-level cache
 

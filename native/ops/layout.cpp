@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/fetch.h"
 #include "table/team.h"
 
 namespace monolith {
@@ -78,8 +79,8 @@ class Finder {
       size_t list, at;
       if (!cells.find(begin_ + i, list, at)) return false;
       Float* row = lists_[list] + at;
-      __builtin_prefetch(row);
-      __builtin_prefetch(row + cells.dim - 1);
+      fetch_line(row);
+      fetch_line(row + cells.dim - 1);
       found_[i] = is_mine(cells.rows.fid_offset[begin_ + i]) ? row : nullptr;
     }
     return true;
@@ -208,7 +209,7 @@ bool forward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const flo
           pool_shared(outputs[slice.output], first, last, found, slice, scratch);
         } else {
           float* out = outputs[slice.output] + example * slice.example_stride + slice.offset;
-          if (example + kAhead < last) __builtin_prefetch(out + kAhead * slice.example_stride, 1);
+          if (example + kAhead < last) fetch_line(out + kAhead * slice.example_stride);
           pool(out, found, slice, slice.is_added != 0);
         }
       }
@@ -291,7 +292,7 @@ bool backward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const La
         continue;
       }
       if (example + kAhead < rows.batch_size) {
-        __builtin_prefetch(gradient + kAhead * slice.example_stride);
+        fetch_line(gradient + kAhead * slice.example_stride);
       }
       spread(gradient, found, slice);
     }

@@ -5,21 +5,11 @@
 #include <cstdint>
 #include <mutex>
 
+#include "ops/fetch.h"
 #include "table/epochs.h"
 #include "table/memory.h"
 
 namespace monolith {
-
-// Fetches the start of a row; the hardware follows by itself where a row is long. Always inline, as
-// what calls it should be: GCC drops calls of a function that does nothing but fetch.
-[[gnu::always_inline]] inline void prefetch_bytes(const void* address, size_t bytes) noexcept {
-  constexpr size_t kMost = 512;
-  const auto start = reinterpret_cast<uintptr_t>(address);
-  const uintptr_t end = start + (bytes < kMost ? bytes : kMost);
-  for (uintptr_t line = start & ~uintptr_t{63}; line < end; line += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(line));
-  }
-}
 
 // What a row carries beside weights and state. Kept apart from them, so that a lookup of 16 weights
 // touches one cache line. Written and read under the bin's lock or between two reads of the

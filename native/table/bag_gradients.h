@@ -29,9 +29,7 @@ class BagGradients {
   const int64_t* keys() const noexcept { return keys_; }
   size_t size() const noexcept { return starts_[pieces_.size()]; }
 
-  [[gnu::always_inline]] void prefetch(uint32_t i) const noexcept {
-    prefetch_bytes(row(i), dim_ * 4);
-  }
+  [[gnu::always_inline]] void prefetch(uint32_t i) const noexcept { fetch_bytes(row(i), dim_ * 4); }
   // Of an occurrence, its bag's gradient.
   const float* row(uint32_t i) const noexcept {
     return rows_ != nullptr ? rows_[i] : pieces_.front().grads.of(i, dim_);
@@ -81,7 +79,7 @@ class GradientSum {
 
   // Of a distinct key, (dim). What a writing call asks of its values.
   [[gnu::always_inline]] void prefetch(const Batch&, const Batch::Entry& entry) const noexcept {
-    prefetch_bytes(at(entry), dim_ * 4);
+    fetch_bytes(at(entry), dim_ * 4);
   }
   const float* sum(const Batch&, const Batch::Entry& entry, const Kernels&, float*) const noexcept {
     return at(entry);

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "ops/fetch.h"
+
 namespace monolith {
 namespace {
 
@@ -56,14 +58,14 @@ void Candidates::Bucket::clear(const Is& is) noexcept {
 
 void Candidates::prefetch(uint64_t hash) const noexcept {
   // Pointer and size may be of two arrays: a fetch from elsewhere does no harm.
-  if (buckets() != nullptr) __builtin_prefetch(home(home_bits(hash)), 1);
+  if (buckets() != nullptr) fetch_line(home(home_bits(hash)));
 }
 
 void Candidates::prefetch_ends() const noexcept {
   if (capacity_ == 0) return;
   for (const uint32_t place : {front_, back_}) {
-    __builtin_prefetch(&record(place), 1);
-    __builtin_prefetch(&record(place + kAhead / 2), 1);
+    fetch_line(&record(place));
+    fetch_line(&record(place + kAhead / 2));
   }
 }
 
@@ -71,7 +73,7 @@ void Candidates::prefetch_found(uint64_t hash) const noexcept {
   if (size_ == 0) return;
   const uint32_t bits = home_bits(hash);
   const uint32_t match = matches(*home(bits), bits);
-  if (match != 0) __builtin_prefetch(&record(home(bits)->words[__builtin_ctz(match)]), 1);
+  if (match != 0) fetch_line(&record(home(bits)->words[__builtin_ctz(match)]));
 }
 
 // Bit s: entry s may be of a key with these bits.
@@ -247,7 +249,7 @@ void Candidates::mark_path(uint32_t bits, const uint32_t* entry) noexcept {
 // An absent key; there is room, and a place in the log.
 void Candidates::insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept {
   record(back_) = {key, count, time};
-  __builtin_prefetch(&record(back_ + kAhead), 1);
+  fetch_line(&record(back_ + kAhead));
   ++size_;
   ++back_;
   index(bits, back_ - 1);
@@ -275,7 +277,7 @@ void Candidates::drop_oldest(AdmissionLog& steps) noexcept {
   row.count = 0;
   ++front_;
   --size_;
-  __builtin_prefetch(&record(front_ + kAhead), 1);
+  fetch_line(&record(front_ + kAhead));
 }
 
 // Whether a place of the log that the step left may be used again.

@@ -118,7 +118,7 @@ void Cut::keep(int64_t key, uint64_t hash, uint32_t time, const char* row) {
   std::memcpy(record + sizeof(header), row, row_bytes_);
   rows.data[rows.size++] = record;
   group.next_record += record_bytes_;
-  prefetch_bytes(group.next_record, record_bytes_);
+  fetch_bytes(group.next_record, record_bytes_);
 }
 
 void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
@@ -133,7 +133,7 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
     const Array<const char*>& records = group->shard(p)->rows;
     constexpr uint32_t kAhead = 12;
     for (uint32_t i = 0; i < records.size; ++i) {
-      if (i + kAhead < records.size) prefetch_bytes(records.data[i + kAhead], record_bytes_);
+      if (i + kAhead < records.size) fetch_bytes(records.data[i + kAhead], record_bytes_);
       const char* record = records.data[i];
       Record header;
       std::memcpy(&header, record, sizeof(header));

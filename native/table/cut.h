@@ -49,7 +49,7 @@ class Cut {
   void keep(int64_t key, uint64_t hash, uint32_t time, const char* row);
   // Fetches what keep() and keep_step() will need of a partition.
   void prefetch(uint32_t partition) const noexcept {
-    if (Group* group = find_group(partition)) __builtin_prefetch(group->shard(partition), 1);
+    if (Group* group = find_group(partition)) fetch_line(group->shard(partition));
   }
   // The kept rows with first <= hash <= last, ascending by hash.
   struct Kept {

@@ -63,7 +63,7 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Notes& 
   const auto fetch = [&](const Line& line) {
     for (const auto& row : line.rows) {
       const uint32_t number = row.load(std::memory_order_relaxed);
-      if (!(number & kReserved)) __builtin_prefetch(arena_.meta(number));
+      if (!(number & kReserved)) fetch_line(arena_.meta(number));
     }
   };
   for (uint32_t first = 0; first < bin->num_lines;) {

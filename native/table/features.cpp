@@ -158,7 +158,7 @@ void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, const Table::Re
   first.places = distinct.first.data();
   table.lookup_some_bags(bags, 0, n, how, first);
   for (size_t i = 0; i < distinct.numbers.size(); ++i) {
-    __builtin_prefetch(all.of(std::min(i + kCopyAhead, distinct.numbers.size() - 1), dim), 1);
+    fetch_line(all.of(std::min(i + kCopyAhead, distinct.numbers.size() - 1), dim));
     const size_t from = distinct.first[distinct.numbers[i]];
     if (from != i) copy_short(all.of(i, dim), all.of(from, dim), dim * 4);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/fetch.h"
 #include "table/bin.h"
 #include "table/epochs.h"
 #include "table/hash.h"
@@ -104,8 +105,8 @@ class Index {
   // Fetches the lines where the search goes on.
   void prefetch_after(uint64_t hash, const Line* home) const noexcept {
     const Line* line = second(hash, home);
-    __builtin_prefetch(line);
-    __builtin_prefetch(line + 1);
+    fetch_line(line);
+    fetch_line(line + 1);
   }
 
   // The locked bin that covers the hash. The caller unlocks it.

@@ -170,7 +170,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     const auto* values = reinterpret_cast<const float*>(row);
     const float weight = bags.weights != nullptr ? bags.weights[i] : 1.0f;
     if (i > at.begin) return add_row(kernels, next, sum, values, weight, dim);
-    if (at.bag + kAhead < range.last) prefetch_bytes(out.of(at.bag + kAhead, dim), dim * 4);
+    if (at.bag + kAhead < range.last) fetch_bytes(out.of(at.bag + kAhead, dim), dim * 4);
     float* first = i + 1 == at.end ? out.of(at.bag, dim) : next;
     bags.weights == nullptr ? racy_load(first, row, dim * 4)
                             : kernels.scale(first, values, weight, dim);

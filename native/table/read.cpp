@@ -34,7 +34,7 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
     return in_pieces(n, threads, [&](size_t first, size_t last) {
       constexpr size_t kAhead = 26;  // rows of the output
       const auto fetch_target = [&](size_t i) __attribute__((always_inline)) {
-        if (i + kAhead < last) prefetch_bytes(target(i + kAhead), dim * 4);
+        if (i + kAhead < last) fetch_bytes(target(i + kAhead), dim * 4);
       };
       read_weights(keys, first, last, {initial, scales}, target, fetch_target);
     });
@@ -187,8 +187,8 @@ class Table::Exporter {
     const std::span live(live_.begin() + std::min(first, live_.size()),
                          live_.begin() + std::min(last, live_.size()));
     for (Live& each : live) each.at.row = table_.arena_.row(each.at.number);
-    for (const Live& each : live) prefetch_bytes(each.at.row, scratch_.size());
-    for (const Live& each : live) __builtin_prefetch(each.at.line);
+    for (const Live& each : live) fetch_bytes(each.at.row, scratch_.size());
+    for (const Live& each : live) fetch_line(each.at.line);
   }
 
   // Reads the times, and drops rows that changed since the cut: they were given to it before, so
@@ -211,7 +211,7 @@ class Table::Exporter {
     fence_acquire();
   }
   void fetch_meta(const Live& live) const noexcept {
-    __builtin_prefetch(table_.arena_.meta(live.at.number));
+    fetch_line(table_.arena_.meta(live.at.number));
   }
   bool is_of_cut(uint32_t marks) const noexcept {
     return cut_ == nullptr || Meta::generation(marks) < cut_->generation();

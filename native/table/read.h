@@ -109,7 +109,7 @@ class RowSearch {
                                           const int64_t* key) const noexcept {
     const Index::Homes homes = index_.homes();
     for (Pending& p : block) p.line = homes.of(key_hash(*key++));
-    for (const Pending& p : block) __builtin_prefetch(p.line);
+    for (const Pending& p : block) fetch_line(p.line);
   }
 
   // Finds and fetches them. row: what to fetch next; where that is nothing, the entry itself, which
@@ -121,13 +121,13 @@ class RowSearch {
         find_address(p);
       } else {
         p.line = index_.second(key_hash(key[-1]), p.line);
-        __builtin_prefetch(p.line);
+        fetch_line(p.line);
         p.number = kLate;
         late_[num_late_++] = {&p, key[-1]};
       }
     }
     if (are_lines_) {
-      for (const Pending& p : block) __builtin_prefetch(p.row);
+      for (const Pending& p : block) fetch_line(p.row);
     } else {
       for (const Pending& p : block) fetch(p);
     }
@@ -140,7 +140,7 @@ class RowSearch {
       if (match_line(each.key, *each.p)) [[likely]] {
         find_address(*each.p);
       } else {  // it overflowed its second line too: into the next one, but for few
-        __builtin_prefetch(each.p->line + 1);
+        fetch_line(each.p->line + 1);
         later_[num_later_++] = each;
       }
     }
@@ -167,7 +167,7 @@ class RowSearch {
     if (p.row == nullptr) p.number = kUnsure;
   }
   [[gnu::always_inline]] void fetch(const Pending& p) const noexcept {
-    if constexpr (kWithRows) prefetch_bytes(p.row, row_bytes_);
+    if constexpr (kWithRows) fetch_bytes(p.row, row_bytes_);
   }
 
   const Index& index_;

@@ -295,9 +295,7 @@ class Table {
   template <typename MakeWriter, typename Source>
   AppliedCounts step_rows(const MakeWriter& make_writer, const Source& grads,
                           const StepOptions& options, uint32_t now);
-  void prefetch_home(int64_t key) const noexcept {
-    __builtin_prefetch(index_.home(key_hash(key)), 1);
-  }
+  void prefetch_home(int64_t key) const noexcept { fetch_line(index_.home(key_hash(key))); }
   std::string refusal(size_t row, size_t column, float value) const;
 
   const std::string name_;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "ops/fetch.h"
 #include "table/hash.h"
 
 namespace monolith {
@@ -68,7 +69,7 @@ uint64_t TouchedKeySet::insert(const int64_t* keys, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     if (i + kAhead < n) {
       const Place ahead = place_of_key(all, keys[i + kAhead]);
-      __builtin_prefetch(ahead.buckets + ahead.first, 1);
+      fetch_line(ahead.buckets + ahead.first);
     }
     while (insert_key(all, keys[i]) == Insertion::kFull) num_dropped += drop_all(all);
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/fetch.h"
 #include "table/memory.h"
 
 namespace monolith {
@@ -67,7 +68,7 @@ class TouchedLog {
     void note(int64_t key, bool is_touched = true) noexcept {
       if (next_ == end_) begin_block();
       // Rows are written between two notes: the processor does not see that notes are in sequence.
-      if (reinterpret_cast<uintptr_t>(next_) % 64 == 0) __builtin_prefetch(next_ + kAhead, 1);
+      if (reinterpret_cast<uintptr_t>(next_) % 64 == 0) fetch_line(next_ + kAhead);
       *next_ = key;
       next_ += is_touched;
     }

@@ -102,11 +102,11 @@ struct Values {
   [[gnu::always_inline]] void prefetch(const Batch& batch,
                                        const Batch::Entry& entry) const noexcept {
     const std::span<const uint32_t> occurrences = batch.occurrences(entry);
-    prefetch_bytes(row(occurrences.front()), dim * 4);
+    fetch_bytes(row(occurrences.front()), dim * 4);
     if (occurrences.size() == 1) [[likely]]
       return;
     for (size_t i = 1; i < std::min(occurrences.size(), kAhead); ++i) {
-      prefetch_bytes(row(occurrences[i]), dim * 4);
+      fetch_bytes(row(occurrences[i]), dim * 4);
     }
   }
   // Sum of the key's rows in order, starting from the first (contract 1): in scratch, (dim), or
@@ -119,7 +119,7 @@ struct Values {
     std::copy_n(first, dim, scratch);
     for (size_t i = 1; i < occurrences.size(); ++i) {
       const size_t ahead = i + kAhead - 1;
-      if (ahead < occurrences.size()) prefetch_bytes(row(occurrences[ahead]), dim * 4);
+      if (ahead < occurrences.size()) fetch_bytes(row(occurrences[ahead]), dim * 4);
       kernels.add(scratch, row(occurrences[i]), dim);
     }
     return scratch;
@@ -137,7 +137,7 @@ struct LastValues {
   }
   [[gnu::always_inline]] void prefetch(const Batch& batch,
                                        const Batch::Entry& entry) const noexcept {
-    prefetch_bytes(of(batch, entry), all.dim * 4);
+    fetch_bytes(of(batch, entry), all.dim * 4);
   }
 };
 
@@ -207,10 +207,8 @@ class Table::Writer {
   }
 
  private:
-  static constexpr size_t kBlock = 12;     // keys that go through the stages of the search together
-  static constexpr size_t kMostBurst = 6;  // keys whose rows are fetched one after the other
-  static constexpr size_t kAhead = 6;      // keys from those visited to those fetched; whole bursts
-  static_assert(kMostBurst % 6 == 0 && kAhead % kMostBurst == 0);  // of all sizes: burst_size()
+  static constexpr size_t kBlock = 12;  // keys that go through the stages of the search together
+  static constexpr size_t kBurst = 12;  // keys for whose visits memory is fetched at a time
 
   // What one thread works with.
   struct Hands {
@@ -285,9 +283,10 @@ class Table::Writer {
     }
   }
 
-  // Notes the row of each key, in stages on blocks of keys, as RowSearch does. A key that must
-  // ask does so three blocks after it was found missing: what admission remembers of it is fetched
-  // meanwhile, in two steps. Likewise a row that cuts need, once its metadata has told so.
+  // Notes the row of each key, in stages on blocks of keys, as RowSearch does; each stage comes two
+  // blocks after what it needs was fetched. A key that must ask does so after it was found missing:
+  // what admission remembers of it is fetched meanwhile, in two steps. Likewise a row that cuts
+  // need, once its metadata has told so.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
     const bool keeps = plan.edits && table_.cuts_.newest() != 0;
     const HeldBin::Scope scope(rows.held);
@@ -297,32 +296,33 @@ class Table::Writer {
     const auto block_of = [&](size_t b) {
       return entries.subspan(b * kBlock, std::min(kBlock, entries.size() - b * kBlock));
     };
-    const size_t delay = keeps || admission_ != nullptr ? 4 : 2;  // blocks
+    constexpr size_t kFound = 4;  // blocks until all keys of one are looked for
+    const size_t delay = kFound + (keeps || admission_ != nullptr ? 2 : 0);
     Needed needed;
-    Late late;
-    for (size_t b = 0; b < num_blocks + delay; ++b) {  // b - 1 of the first is no block
+    Late late[2];
+    for (size_t b = 0; b < num_blocks + delay; ++b) {  // b - 2 of the first is no block
       if (b < num_blocks) {
         const Index::Homes homes = table_.index_.homes();
         for (Entry& entry : block_of(b)) entry.line = homes.of(entry.hash);
-        for (const Entry& entry : block_of(b)) __builtin_prefetch(entry.line);
+        for (const Entry& entry : block_of(b)) fetch_line(entry.line);
       }
-      find_late(late, plan, turn, rows);
-      if (b - 1 < num_blocks) find_at_home(block_of(b - 1), late, plan, turn, rows);
-      if (b - 2 < num_blocks) {
+      find_late(late[b % 2], plan, turn, rows);
+      if (b - 2 < num_blocks) find_at_home(block_of(b - 2), late[b % 2], plan, turn, rows);
+      if (b - kFound < num_blocks) {
         if (turn) {
-          for (const Entry& entry : block_of(b - 2)) {
+          for (const Entry& entry : block_of(b - kFound)) {
             if (asks(entry, plan, turn)) turn->prefetch(entry.hash);
           }
         }
-        if (keeps) fetch_marks(block_of(b - 2));
+        if (keeps) fetch_marks(block_of(b - kFound));
       }
       if (keeps) {
         for (const Entry* entry : needed.all()) keep_for_cuts(*entry, rows);
         needed.size = 0;
-        if (b - 3 < num_blocks) fetch_for_cuts(block_of(b - 3), needed);
+        if (b - kFound - 1 < num_blocks) fetch_for_cuts(block_of(b - kFound - 1), needed);
       }
-      if (admission_ != nullptr && b - 3 < num_blocks) {
-        for (const Entry& entry : block_of(b - 3)) {
+      if (admission_ != nullptr && b - kFound - 1 < num_blocks) {
+        for (const Entry& entry : block_of(b - kFound - 1)) {
           if (asks(entry, plan, turn)) turn->prefetch_found(entry.hash);
         }
       }
@@ -413,7 +413,7 @@ class Table::Writer {
 
   [[gnu::always_inline]] void fetch_marks(std::span<const Entry> entries) const noexcept {
     for (const Entry& entry : entries) {
-      if (entry.row != kNoRow) __builtin_prefetch(table_.arena_.meta(entry.row & ~kReserved), 1);
+      if (entry.row != kNoRow) fetch_line(table_.arena_.meta(entry.row & ~kReserved));
     }
   }
 
@@ -426,7 +426,7 @@ class Table::Writer {
       needed.size += Meta::generation(marks) != table_.cuts_.generation();
     }
     for (const Entry* entry : needed.all()) {
-      prefetch_bytes(table_.arena_.row(entry->row & ~kReserved), table_.arena_.row_bytes());
+      fetch_bytes(table_.arena_.row(entry->row & ~kReserved), table_.arena_.row_bytes());
     }
     for (const Entry* entry : needed.all()) {
       for (const auto& cut : table_.cuts_.open()) cut->prefetch(Cut::partition_of(entry->hash));
@@ -484,22 +484,25 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  // Fetches what visits of a burst of keys need, kind by kind, between the visits of keys before
-  // them. A processor finishes nothing behind a fetch until its address is translated; where page
+  // Fetches what visits of a burst of keys need, kind by kind, between the visits of the burst
+  // before. A processor finishes nothing behind a fetch until its address is translated; where page
   // tables are not in its caches, that takes as long as the fetch, but some six go side by side.
   template <typename Source>
   class Ahead {
    public:
-    Ahead(const Writer& writer, const Source& values, size_t burst_size) noexcept
-        : writer_(writer), arena_(writer.table_.arena_), values_(values), burst_size_(burst_size) {}
+    Ahead(const Writer& writer, const Source& values) noexcept
+        : writer_(writer), arena_(writer.table_.arena_), values_(values) {}
 
-    // step: 0 to the size of a burst - 1, one after the other for each burst.
+    // step: 0 to kBurst - 1, one after the other for each burst.
     [[gnu::always_inline]] void fetch(size_t step, std::span<const Entry> burst) noexcept {
       if (step == 0) fetch_rows(burst);
-      if (step == burst_size_ / 3) fetch_marks(burst);
-      if (step == burst_size_ / 3 * 2) {
-        for (const Entry& entry : burst) values_.prefetch(writer_.batch_, entry);
-      }
+      if (step == kBurst / 3) fetch_marks(burst);
+      if (step == kBurst / 3 * 2) fetch_values(burst);
+    }
+    [[gnu::always_inline]] void fetch(std::span<const Entry> burst) noexcept {
+      fetch_rows(burst);
+      fetch_marks(burst);
+      fetch_values(burst);
     }
 
    private:
@@ -509,28 +512,30 @@ class Table::Writer {
         const bool has_row = burst[i].row != kNoRow;
         places_[i] = has_row ? arena_.place(burst[i].row & ~kReserved) : nowhere_;
       }
-      for (size_t i = 0; i < burst.size(); ++i) __builtin_prefetch(places_[i].row);
+      for (size_t i = 0; i < burst.size(); ++i) fetch_line(places_[i].row);
       const size_t more = arena_.row_bytes() - std::min(arena_.row_bytes(), sizeof(Line));
-      for (size_t i = 0; i < burst.size(); ++i) prefetch_bytes(places_[i].row + sizeof(Line), more);
+      for (size_t i = 0; i < burst.size(); ++i) fetch_bytes(places_[i].row + sizeof(Line), more);
     }
     [[gnu::always_inline]] void fetch_marks(std::span<const Entry> burst) noexcept {
-      for (size_t i = 0; i < burst.size(); ++i) __builtin_prefetch(places_[i].meta, 1);
-      for (const Entry& entry : burst) __builtin_prefetch(entry.line, 1);
+      for (size_t i = 0; i < burst.size(); ++i) fetch_line(places_[i].meta);
+      for (const Entry& entry : burst) fetch_line(entry.line);
       for (const Entry& entry : burst) {
         if (const uint64_t own = entry.hash >> 1 >> (63 - writer_.depth_); own != bin_) {
           bin_ = own;
-          __builtin_prefetch(writer_.table_.index_.bin_of(entry.hash).bin(), 1);
+          fetch_line(writer_.table_.index_.bin_of(entry.hash).bin());
         }
       }
+    }
+    [[gnu::always_inline]] void fetch_values(std::span<const Entry> burst) noexcept {
+      for (const Entry& entry : burst) values_.prefetch(writer_.batch_, entry);
     }
 
     const Writer& writer_;
     const Arena& arena_;
     const Source& values_;
-    const size_t burst_size_;
     Meta none_{};
     const Arena::Place nowhere_{reinterpret_cast<char*>(&none_), &none_};
-    Arena::Place places_[kMostBurst];
+    Arena::Place places_[kBurst];
     uint64_t bin_ = UINT64_MAX;  // of the last key, as the first bits of its hash
   };
 
@@ -547,34 +552,19 @@ class Table::Writer {
     }
   }
 
-  // Keys of a burst. A processor fetches about 24 lines at once, and forgets some where there are
-  // more: where rows are of many lines, a burst is of few keys. So it is where translations are at
-  // hand: a line of a page table covers 32 KiB, a thread has several rows in each, and the page
-  // table of all rows, a 512th of them, stays in a second-level cache.
-  size_t burst_size() const noexcept {
-    constexpr size_t kNear = size_t{16} << 10;   // bytes of the table's rows for a thread's key
-    constexpr size_t kMost = size_t{512} << 20;  // bytes of rows
-    if (table_.arena_.row_bytes() > 2 * sizeof(Line)) return 2;
-    const size_t near = std::min(kMost, kNear * (batch_.size() / threads_));
-    return table_.arena_.bytes() < near ? kMostBurst / 2 : kMostBurst;
-  }
-
   // use(entry) for each, after what it needs was fetched.
   template <typename Source, typename Use>
   void for_each(std::span<const Entry> entries, const Source& values, const Use& use) {
-    const size_t size = burst_size_;
     const auto burst_at = [&](size_t first) {
       first = std::min(first, entries.size());
-      return entries.subspan(first, std::min(size, entries.size() - first));
+      return entries.subspan(first, std::min(kBurst, entries.size() - first));
     };
-    Ahead<Source> ahead(*this, values, size);
-    for (size_t first = 0; first < kAhead; first += size) {
-      for (size_t step = 0; step < size; ++step) ahead.fetch(step, burst_at(first));
-    }
-    for (size_t first = 0; first < entries.size(); first += size) {
-      const std::span<const Entry> burst = burst_at(first), later = burst_at(first + kAhead);
-      for (size_t step = 0; step < size; ++step) {
-        ahead.fetch(step, later);
+    Ahead<Source> ahead(*this, values);
+    ahead.fetch(burst_at(0));
+    for (size_t first = 0; first < entries.size(); first += kBurst) {
+      const std::span<const Entry> burst = burst_at(first), next = burst_at(first + kBurst);
+      for (size_t step = 0; step < kBurst; ++step) {
+        ahead.fetch(step, next);
         if (step < burst.size()) use(burst[step]);
       }
     }
@@ -632,7 +622,6 @@ class Table::Writer {
   const int64_t recorded_call_;
   const uint32_t depth_ = table_.index_depth();  // bits of a hash that tell most bins apart
   const bool are_apart_ = threads_ > 1 && depth_ < batch_.bits() + 2;
-  const size_t burst_size_ = burst_size();
   bool draws_ = true;
   const uint8_t* absent_ = nullptr;
   std::atomic<uint32_t> next_prepared_{0}, next_visited_{0};
