@@ -13,12 +13,13 @@ from torch import nn
 import monolith
 from benchmarks.click_model import (
     DIM,
+    NUM_DENSE,
     NUM_FEATURES,
     ClickWorker,
     flat_of,
     keys_of,
 )
-from benchmarks.click_torch import DenseStep, TorchClick, adagrad
+from benchmarks.click_torch import DenseStep, TorchBatch, TorchClick, adagrad
 from benchmarks.step_split import BAG_CALLS, StepSplit
 from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
@@ -133,6 +134,18 @@ class AllFeatures(TableEach):
     def embed(self, ids: dict[str, Ragged]) -> torch.Tensor:
         joined: torch.Tensor = self.modules[0](ids).joined
         return joined
+
+    def make_optimizer(self) -> None:
+        # Numbers come behind rows here: the first layer takes them in this order.
+        if self.sizes.model == "click":
+            weight = next(self.net.parameters())
+            weight.data = weight.data.roll(-NUM_DENSE, 1)
+        super().make_optimizer()
+
+    def parts(self, prepared: TorchBatch) -> list[torch.Tensor]:
+        if self.sizes.model != "click":
+            return super().parts(prepared)
+        return [self.modules[0](prepared.ids, prepared.dense).joined]
 
 
 class OurWorker(ClickWorker):

@@ -141,9 +141,13 @@ class TorchClick(ClickSystem):
         dense, labels = torch.from_numpy(batch.dense), torch.from_numpy(batch.labels)
         return TorchBatch(dense, self.ids(batch.ids), labels)
 
+    def parts(self, prepared: TorchBatch) -> list[torch.Tensor]:
+        """What the dense part takes: numbers and rows, side by side or apart."""
+        return [prepared.dense, self.embed(prepared.ids)]
+
     def train(self, prepared: TorchBatch) -> torch.Tensor:
         self.optimizer.zero_grad()
-        loss = log_loss(self.net, [prepared.dense, self.embed(prepared.ids)], prepared.labels)
+        loss = log_loss(self.net, self.parts(prepared), prepared.labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()

@@ -2,7 +2,6 @@
 #include "table/features.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -49,12 +48,12 @@ Feature feature_of(const FeatureTuple& tuple) {
 }
 
 void construct(FeatureTables* self, const nb::typed<nb::list, Table>& tables,
-               const std::vector<FeatureTuple>& tuples, size_t width) {
+               const std::vector<FeatureTuple>& tuples) {
   std::vector<Table*> cores;
   for (nb::handle table : tables) cores.push_back(nb::cast<Table*>(table));
   std::vector<Feature> features;
   for (const FeatureTuple& tuple : tuples) features.push_back(feature_of(tuple));
-  new (self) FeatureTables(std::move(cores), std::move(features), width);
+  new (self) FeatureTables(std::move(cores), std::move(features));
 }
 
 }  // namespace
@@ -67,23 +66,24 @@ void init_features(nb::module_& module) {
           "norm_of", [](const FeatureSum& self, size_t table) { return self.norm(table); },
           "table"_a);
   nb::class_<FeatureTables>(module, "FeatureTables")
-      .def("__init__", construct, "tables"_a, "features"_a, "width"_a, nb::keep_alive<1, 2>())
+      .def("__init__", construct, "tables"_a, "features"_a, nb::keep_alive<1, 2>())
       .def(
           "lookup",
-          [](const FeatureTables& self, const IdsTuple& ids, Address out, bool initial,
-             unsigned threads) {
+          [](const FeatureTables& self, const IdsTuple& ids, Address out, size_t stride,
+             bool initial, unsigned threads) {
             auto made = std::make_unique<FeatureKeys>(self.features(), ids_of(ids));
-            self.lookup(*made, reinterpret_cast<float*>(out), initial, threads);
+            self.lookup(*made, {reinterpret_cast<float*>(out), stride}, initial, threads);
             return made;
           },
-          ReleaseGil(), "ids"_a, "out"_a, "initial"_a, "threads"_a)
+          ReleaseGil(), "ids"_a, "out"_a, "stride"_a, "initial"_a, "threads"_a)
       .def(
           "sum",
           [](const FeatureTables& self,
-             const std::vector<std::pair<const FeatureKeys*, Address>>& given, unsigned threads) {
+             const std::vector<std::tuple<const FeatureKeys*, Address, size_t>>& given,
+             unsigned threads) {
             std::vector<FeatureTables::Piece> pieces;
-            for (const auto& [keys, grads] : given) {
-              pieces.push_back({keys, reinterpret_cast<const float*>(grads)});
+            for (const auto& [keys, grads, stride] : given) {
+              pieces.push_back({keys, {reinterpret_cast<const float*>(grads), stride}});
             }
             return self.sum(pieces, threads);
           },

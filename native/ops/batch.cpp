@@ -17,8 +17,8 @@ constexpr uint32_t kMaxBucketBits = 13;  // one member's counters fit in the sec
 }  // namespace
 
 Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
-             unsigned num_threads, std::pmr::monotonic_buffer_resource& memory, bool are_distinct)
-    : input_(keys), n_(n), skipped_(skipped), salt_(salt), are_distinct_(are_distinct) {
+             unsigned num_threads, std::pmr::monotonic_buffer_resource& memory)
+    : input_(keys), n_(n), skipped_(skipped), salt_(salt) {
   if (n >= 4 * kPartitionKeys) {
     bits_ = std::min(kMaxBits, static_cast<uint32_t>(std::bit_width(n / kPartitionKeys)) - 1);
   }
@@ -36,6 +36,36 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t s
   keys_ = take<int64_t>(memory, n);
   order_ = take<uint32_t>(memory, n);
   entries_ = take<Entry>(memory, n);
+}
+
+Batch::Batch(std::span<const int64_t> keys, const Seen* seen, uint64_t num_removed,
+             std::pmr::monotonic_buffer_resource& memory)
+    : input_(keys.data()),
+      n_(static_cast<uint32_t>(keys.size())),
+      skipped_(nullptr),
+      salt_(0),
+      num_removed_(num_removed) {
+  starts_ = take<uint32_t>(memory, 2);
+  starts_[0] = 0;
+  starts_[1] = n_;
+  num_distinct_ = take<uint32_t>(memory, 1);
+  num_distinct_[0] = n_;
+  num_kept_ = take<uint32_t>(memory, 1);
+  entries_ = take<Entry>(memory, n_);
+  uint32_t num_unseen = 0;
+  for (uint32_t i = 0; i < n_; ++i) {
+    const bool is_seen = seen[i].line != nullptr;
+    Entry& entry = entries_[is_seen ? num_seen_++ : n_ - ++num_unseen];
+    entry = {keys[i],
+             key_hash(keys[i]),
+             seen[i].line,
+             seen[i].row,
+             kOld,
+             static_cast<uint16_t>(seen[i].slot),
+             i,
+             1};
+  }
+  std::reverse(entries_ + num_seen_, entries_ + n_);  // in the order of the keys
 }
 
 void Batch::count(unsigned member, unsigned num_members) noexcept {
@@ -74,11 +104,9 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   const int64_t* keys = keys_ + first;
   uint32_t* order = order_ + first;
   Entry* entries = entries_ + first;
-  if (n == 1 || are_distinct_) {  // one: as in a small call of each of many tables
-    for (uint32_t i = 0; i < n; ++i) {
-      entries[i] = {keys[i], key_hash(keys[i]), nullptr, 0, kOld, 0, first + i, 1};
-    }
-    num_distinct_[partition] = n;
+  if (n == 1) {  // as in a small call of each of many tables
+    entries[0] = {keys[0], key_hash(keys[0]), nullptr, 0, kOld, 0, first, 1};
+    num_distinct_[partition] = 1;
     return;
   }
   const size_t mask = std::bit_ceil(size_t{2} * n + 1) - 1;

@@ -10,6 +10,13 @@ namespace monolith {
 
 struct Line;
 
+// Where a key was seen in the index of a table. line: null if it was not, or is to be looked for.
+struct Seen {
+  Line* line;
+  uint32_t row;   // its number
+  uint32_t slot;  // of the line
+};
+
 // Partitions are hash ranges: threads that work on different ones never meet in a bin, and one
 // partition's bins stay in cache. Within a partition the keys are sorted by some further bits of
 // the hash, so that those of a bin are neighbours. Occurrences of a key keep their order.
@@ -19,11 +26,14 @@ class Batch {
  public:
   // skipped: per occurrence, not zero to leave it out; may be null.
   // salt: of the table, see place_of. depth: bits of the hash that tell most bins apart. memory:
-  // gives what the batch needs, takes all of it back at once, and outlives the batch. are_distinct:
-  // no two keys are equal.
+  // gives what the batch needs, takes all of it back at once, and outlives the batch.
   Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
-        unsigned num_threads, std::pmr::monotonic_buffer_resource& memory,
-        bool are_distinct = false);
+        unsigned num_threads, std::pmr::monotonic_buffer_resource& memory);
+  // Distinct keys in one partition, with nothing left to do: those that were seen come first, then
+  // the others. Occurrences are not known; Entry::first is the place among the keys. num_removed:
+  // rows that the table had lost before the first key was seen.
+  Batch(std::span<const int64_t> keys, const Seen* seen, uint64_t num_removed,
+        std::pmr::monotonic_buffer_resource& memory);
 
   uint32_t size() const noexcept { return n_; }
   uint32_t num_partitions() const noexcept { return uint32_t{1} << bits_; }
@@ -62,6 +72,11 @@ class Batch {
   std::span<Entry> distinct(uint32_t partition) const noexcept {
     return {entries_ + starts_[partition], num_distinct_[partition]};
   }
+  uint64_t num_removed() const noexcept { return num_removed_; }
+  // Of them, those that were not seen before the batch was made: most often all.
+  std::span<Entry> unseen(uint32_t partition) const noexcept {
+    return distinct(partition).subspan(num_seen_);
+  }
   // Puts those that are refused behind the others, which stay in order; a call that uses the batch
   // again finds them where they are then. are_any: false if there are none.
   void sort_out_refused(uint32_t partition, bool are_any) noexcept;
@@ -90,7 +105,8 @@ class Batch {
   const uint32_t n_;
   const uint8_t* const skipped_;
   const uint64_t salt_;
-  const bool are_distinct_;
+  const uint64_t num_removed_ = 0;
+  uint32_t num_seen_ = 0;
   uint32_t bits_ = 0;
   uint32_t bucket_bits_ = 0;  // a partition is a run of buckets, in which keys are placed
   uint32_t* sizes_;           // (members, buckets)

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "ops/take.h"
 #include "table/team.h"
@@ -10,7 +12,21 @@
 namespace monolith {
 namespace {
 
-constexpr uint32_t kAhead = 16;  // occurrences between fetching memory and using it
+constexpr uint32_t kAhead = 64;  // occurrences between fetching memory and using it
+
+// Rows are short: a call of a kernel would take longer.
+inline void add_row(float* sum, const float* row, size_t dim) {
+  using Four = float __attribute__((vector_size(16)));
+  size_t c = 0;
+  for (; c + 4 <= dim; c += 4) {
+    Four a, b;
+    std::memcpy(&a, sum + c, sizeof(a));
+    std::memcpy(&b, row + c, sizeof(b));
+    a += b;
+    std::memcpy(sum + c, &a, sizeof(a));
+  }
+  for (; c < dim; ++c) sum[c] += row[c];
+}
 
 }  // namespace
 
@@ -86,26 +102,26 @@ void BagGradients::write_out(const Kernels& kernels, float* out) const noexcept 
   for (uint32_t i = 0; i < size(); ++i) sum({&i, 1}, kernels, out + i * dim_);
 }
 
+std::span<const BagPiece> GradientSum::copied(std::span<const BagPiece> pieces) {
+  auto* copies = take<BagPiece>(memory_, pieces.size());
+  std::uninitialized_copy(pieces.begin(), pieces.end(), copies);
+  return {copies, pieces.size()};
+}
+
 // Squares are kept by first occurrence and added in that order, whatever the threads did.
 GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Kernels& kernels,
                          uint64_t salt, uint32_t depth, unsigned threads,
-                         std::pmr::monotonic_buffer_resource* memory, const DistinctKeys* distinct)
+                         std::pmr::monotonic_buffer_resource* memory)
     : own_(memory == nullptr ? std::make_unique<std::pmr::monotonic_buffer_resource>() : nullptr),
       memory_(memory == nullptr ? *own_ : *memory),
-      pieces_(std::uninitialized_copy(pieces.begin(), pieces.end(),
-                                      take<BagPiece>(memory_, pieces.size())) -
-                  pieces.size(),
-              pieces.size()),
+      pieces_(copied(pieces)),
       dim_(dim),
       grads_(pieces_, dim, memory_),
-      is_numbered_(distinct != nullptr),
-      batch_(is_numbered_ ? distinct->keys.data() : grads_.keys(),
-             static_cast<uint32_t>(is_numbered_ ? distinct->keys.size() : grads_.size()), nullptr,
-             salt, depth, threads, memory_, is_numbered_),
-      sums_(take<float>(memory_, size_t{batch_.size()} * dim)) {
-  double total = is_numbered_ ? add_up(*distinct, kernels) : 0.0;
-  double* squares = is_numbered_ ? nullptr : take<double>(memory_, grads_.size());
-  if (!is_numbered_) std::fill_n(squares, grads_.size(), 0.0);
+      batch_(grads_.keys(), static_cast<uint32_t>(grads_.size()), nullptr, salt, depth, threads,
+             memory_),
+      sums_(take<float>(memory_, grads_.size() * dim)) {
+  double* squares = take<double>(memory_, grads_.size());
+  std::fill_n(squares, grads_.size(), 0.0);
   std::atomic<uint32_t> next{0};
   Team::run(threads, [&](Team& team, unsigned member) {
     batch_.arrange(team, member);
@@ -113,33 +129,34 @@ GradientSum::GradientSum(std::span<const BagPiece> pieces, size_t dim, const Ker
       Batch::Scratch scratch;
       for (uint32_t p; (p = next++) < batch_.num_partitions();) {
         batch_.group(p, scratch);
-        if (squares != nullptr) add_up(p, kernels, squares);
+        add_up(p, kernels, squares);
       }
     });
   });
-  for (size_t i = 0; squares != nullptr && i < grads_.size(); ++i) total += squares[i];
-  norm_ = std::sqrt(total);
+  norm_ = std::sqrt(std::accumulate(squares, squares + grads_.size(), 0.0));
 }
 
-// The same sums and total of squares, where it is known which keys are equal.
-double GradientSum::add_up(const DistinctKeys& distinct, const Kernels& kernels) noexcept {
-  const auto n = static_cast<uint32_t>(grads_.size());
-  for (uint32_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) grads_.prefetch(i + kAhead);
-    const uint32_t number = distinct.numbers[i];
-    const float* row = grads_.row(i);
-    float* sum = sums_ + size_t{number} * dim_;
-    if (distinct.first[number] == i) {
-      std::copy_n(row, dim_, sum);
-    } else {
-      for (size_t c = 0; c < dim_; ++c) sum[c] += row[c];
-    }
+// The same sums and norm.
+GradientSum::GradientSum(const BagPiece& piece, size_t dim, const Kernels& kernels,
+                         const DistinctKeys& distinct, std::pmr::monotonic_buffer_resource* memory)
+    : own_(memory == nullptr ? std::make_unique<std::pmr::monotonic_buffer_resource>() : nullptr),
+      memory_(memory == nullptr ? *own_ : *memory),
+      pieces_(copied({&piece, 1})),
+      dim_(dim),
+      grads_(pieces_, dim, memory_),
+      batch_(distinct.keys(), distinct.seen(), distinct.num_removed, memory_),
+      sums_(take<float>(memory_, distinct.size() * dim)) {
+  std::fill_n(sums_, distinct.size() * dim, -0.0f);  // plus the first value is that, bit for bit
+  const std::span<const uint32_t> numbers = distinct.numbers();
+  for (uint32_t i = 0; i < numbers.size(); ++i) {
+    if (i + kAhead < numbers.size()) grads_.prefetch(i + kAhead);
+    add_row(sums_ + size_t{numbers[i]} * dim, grads_.row(i), dim);
   }
   double total = 0.0;
-  for (size_t u = 0; u < distinct.keys.size(); ++u) {
-    total += kernels.sum_squares(sums_ + u * dim_, dim_);
+  for (const uint32_t number : distinct.as_met()) {
+    total += kernels.sum_squares(sums_ + size_t{number} * dim, dim);
   }
-  return total;
+  norm_ = std::sqrt(total);
 }
 
 void GradientSum::add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept {

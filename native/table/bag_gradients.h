@@ -63,12 +63,13 @@ class GradientSum {
  public:
   // The pieces are copied; the memory that they name is borrowed while it lives. salt, depth: of
   // the table, as Batch takes them. memory: of many sums that end together; null: of its own.
-  // distinct: of a single piece with one key a bag and no weights, which keys are equal, borrowed
-  // like its keys; then the batch has each key once, and does not know how often it occurs.
   GradientSum(std::span<const BagPiece> pieces, size_t dim, const Kernels& kernels, uint64_t salt,
               uint32_t depth, unsigned threads,
-              std::pmr::monotonic_buffer_resource* memory = nullptr,
-              const DistinctKeys* distinct = nullptr);
+              std::pmr::monotonic_buffer_resource* memory = nullptr);
+  // Of one piece with one key a bag and no weights, of which is known where equal keys are: that is
+  // borrowed like its keys. The batch does not know how often a key occurs.
+  GradientSum(const BagPiece& piece, size_t dim, const Kernels& kernels,
+              const DistinctKeys& distinct, std::pmr::monotonic_buffer_resource* memory);
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
 
@@ -87,10 +88,9 @@ class GradientSum {
 
  private:
   const float* at(const Batch::Entry& entry) const noexcept {
-    const uint32_t number = is_numbered_ ? batch_.occurrences(entry).front() : entry.first;
-    return sums_ + size_t{number} * dim_;
+    return sums_ + size_t{entry.first} * dim_;
   }
-  double add_up(const DistinctKeys& distinct, const Kernels& kernels) noexcept;
+  std::span<const BagPiece> copied(std::span<const BagPiece> pieces);
   void add_up(uint32_t partition, const Kernels& kernels, double* squares) noexcept;
 
   std::unique_ptr<std::pmr::monotonic_buffer_resource> own_;
@@ -98,9 +98,8 @@ class GradientSum {
   const std::span<const BagPiece> pieces_;
   const size_t dim_;
   const BagGradients grads_;
-  const bool is_numbered_;  // the batch is of distinct keys, and sums lie in their order
   Batch batch_;
-  float* const sums_;  // (occurrences, dim), used at Entry::first, or the number of the key
+  float* const sums_;  // (occurrences, dim), used at Entry::first
   double norm_ = 0.0;
 };
 

@@ -22,8 +22,6 @@ struct Range {
   size_t feature, first, last;
 };
 
-constexpr size_t kCopyAhead = 16;  // bags between fetching memory and writing it
-
 // Whether to look at the bags one by one: they may have one key each, and are not too many or few.
 bool may_be_single(const Bags& bags) noexcept {
   constexpr size_t kLeast = 64;
@@ -88,9 +86,13 @@ FeatureKeys::FeatureKeys(std::span<const Feature> features, const FeatureIds& id
   }
 }
 
-const DistinctKeys& FeatureKeys::note_distinct(size_t feature, uint64_t salt) {
+DistinctKeys& FeatureKeys::note_distinct(size_t feature, const Table& table,
+                                         DistinctKeys::Scratch& scratch) {
   DistinctKeys& made = distinct_[feature];
-  if (made.keys.empty()) made = DistinctKeys(bags_[feature].keys, bags_[feature].num_keys, salt);
+  const Bags& bags = bags_[feature];
+  if (made.size() == 0) {
+    made = DistinctKeys(bags.keys, bags.num_keys, table.salt(), table.index_depth(), scratch);
+  }
   return made;
 }
 
@@ -129,9 +131,8 @@ Bags FeatureKeys::limited(const Feature& feature, const Bags& all) {
   return {keys, num_keys, splits, num_bags, all.mode, nullptr};
 }
 
-FeatureTables::FeatureTables(std::vector<Table*> tables, std::vector<Feature> features,
-                             size_t width)
-    : tables_(std::move(tables)), features_(std::move(features)), width_(width) {
+FeatureTables::FeatureTables(std::vector<Table*> tables, std::vector<Feature> features)
+    : tables_(std::move(tables)), features_(std::move(features)) {
   for (size_t t = 0, f = 0; t <= tables_.size(); ++t) {
     while (f < features_.size() && features_[f].table < t) ++f;
     first_feature_.push_back(f);
@@ -139,32 +140,41 @@ FeatureTables::FeatureTables(std::vector<Table*> tables, std::vector<Feature> fe
 }
 
 template <typename T>
-BagRows<T> FeatureTables::rows_of(const Feature& feature, T* matrix) const noexcept {
-  return {matrix + feature.column, width_, bags_per_row(feature)};
+BagRows<T> FeatureTables::rows_of(const Feature& feature, const Matrix<T>& matrix) noexcept {
+  return {matrix.data + feature.column, matrix.stride, bags_per_row(feature)};
 }
 
-// All bags of a feature: each distinct key is read once, the bags of equal keys are copies.
-void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, const Table::Reading& how,
-                                    float* out) const {
+// All bags of a feature: each distinct key is read once, and written to all of its bags.
+void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, bool initial, Scratch& scratch,
+                                    const Matrix<float>& out) const {
   const Feature& feature = features_[f];
   const Table& table = *tables_[feature.table];
   const Bags& given = keys.bags(f);
   const BagRows<float> all = rows_of(feature, out);
-  if (!given.are_single()) return table.lookup_some_bags(given, 0, given.num_bags, how, all);
-  const DistinctKeys& distinct = keys.note_distinct(f, table.salt());
-  const size_t n = distinct.keys.size(), dim = table.layout().dim();
-  const Bags bags{distinct.keys.data(), n, nullptr, n, given.mode, nullptr, 1};
-  BagRows<float> first = all;
-  first.places = distinct.first.data();
-  table.lookup_some_bags(bags, 0, n, how, first);
-  for (size_t i = 0; i < distinct.numbers.size(); ++i) {
-    fetch_line(all.of(std::min(i + kCopyAhead, distinct.numbers.size() - 1), dim));
-    const size_t from = distinct.first[distinct.numbers[i]];
-    if (from != i) copy_short(all.of(i, dim), all.of(from, dim), dim * 4);
+  if (!given.are_single()) {
+    return table.lookup_some_bags(given, 0, given.num_bags, {initial, nullptr}, all);
   }
+  DistinctKeys& distinct = keys.note_distinct(f, table, scratch.distinct);
+  const size_t dim = table.layout().dim();
+  if (scratch.rows.size() < distinct.size() * dim) scratch.rows.resize(distinct.size() * dim);
+  float* rows = scratch.rows.data();
+  distinct.num_removed = table.num_removed();
+  table.lookup_seen(distinct.keys(), rows, initial, distinct.seen());
+  // The matrix leaves the caches before it is used, and would be fetched before it is written.
+  const auto is_whole_lines = [](uintptr_t bytes) { return bytes % sizeof(Line) == 0; };
+  const bool streams = is_whole_lines(dim * 4) && is_whole_lines(out.stride * 4) &&
+                       is_whole_lines(reinterpret_cast<uintptr_t>(all.data));
+  float* to = all.data;
+  for (const uint32_t number : distinct.numbers()) {
+    const float* row = rows + number * dim;
+    streams ? racy_stream(to, row, dim * 4) : copy_short(to, row, dim * 4);
+    to += out.stride;
+  }
+  if (streams) fence_streamed();
 }
 
-void FeatureTables::lookup(FeatureKeys& keys, float* out, bool initial, unsigned threads) const {
+void FeatureTables::lookup(FeatureKeys& keys, const Matrix<float>& out, bool initial,
+                           unsigned threads) const {
   constexpr size_t kShares = 8;  // features for each thread, so that no thread is left with one
   const bool are_many = features_.size() >= kShares * threads;
   std::vector<Range> ranges;
@@ -181,11 +191,12 @@ void FeatureTables::lookup(FeatureKeys& keys, float* out, bool initial, unsigned
   std::atomic<size_t> next{0};
   Team::run(threads, [&](Team& team, unsigned) {
     team.attempt([&] {
+      Scratch scratch;
       for (size_t at; (at = next.fetch_add(claim)) < ranges.size() && !team.has_failed();) {
         for (size_t r = at; r < std::min(at + claim, ranges.size()); ++r) {
           const auto [f, first, last] = ranges[r];
           if (last == kAllBags) {
-            lookup_distinct(keys, f, {initial, nullptr}, out);
+            lookup_distinct(keys, f, initial, scratch, out);
             continue;
           }
           const Feature& feature = features_[f];

@@ -1,6 +1,6 @@
 // All features of a batch in one call: their bags are pooled side by side into one matrix.
 //
-//   out (batch, width)   | user: sum | item: mean | item: first 2 ids, a row each |
+//   out (batch, columns)   | user: sum | item: mean | item: first 2 ids, a row each |
 //
 // Features of one table follow each other, so that threads share all of the work and equal keys of
 // a table are brought together once.
@@ -56,12 +56,12 @@ class FeatureKeys {
 
   // Which keys of a feature are equal, if a lookup has noted it; else null.
   const DistinctKeys* distinct(size_t feature) const noexcept {
-    const bool is_noted = !distinct_.empty() && !distinct_[feature].keys.empty();
+    const bool is_noted = !distinct_.empty() && distinct_[feature].size() > 0;
     return is_noted ? &distinct_[feature] : nullptr;
   }
   // Room to note it, also of several features at once.
   void prepare_distinct() { distinct_.resize(bags_.size()); }
-  const DistinctKeys& note_distinct(size_t feature, uint64_t salt);
+  DistinctKeys& note_distinct(size_t feature, const Table& table, DistinctKeys::Scratch& scratch);
 
  private:
   void add(const Feature& feature, const int64_t* keys, size_t num_keys, const int64_t* splits);
@@ -99,18 +99,24 @@ class FeatureSum {
 // the tables.
 class FeatureTables {
  public:
-  // Features come table by table. width: of a row of the matrix, other columns included.
-  FeatureTables(std::vector<Table*> tables, std::vector<Feature> features, size_t width);
+  // Features come table by table.
+  FeatureTables(std::vector<Table*> tables, std::vector<Feature> features);
 
   std::span<const Feature> features() const noexcept { return features_; }
 
-  // Writes the columns of the features; out: (batch, width). Notes for sum() which keys are equal,
-  // where a feature has one key a bag: no other call uses the keys meanwhile.
-  void lookup(FeatureKeys& keys, float* out, bool initial, unsigned threads) const;
+  // A matrix of all samples; other columns may lie beside those of the features.
+  template <typename T>
+  struct Matrix {
+    T* data;
+    size_t stride;  // from a row to the next
+  };
+  // Writes the columns of the features; out: (batch, columns). Notes for sum() which keys are
+  // equal, where a feature has one key a bag: no other call uses the keys meanwhile.
+  void lookup(FeatureKeys& keys, const Matrix<float>& out, bool initial, unsigned threads) const;
 
   struct Piece {
     const FeatureKeys* keys;
-    const float* grads;  // (batch, width)
+    Matrix<const float> grads;  // (batch, columns)
   };
   // Keys and gradients are borrowed while the sum lives. Of equal keys, those of the first piece
   // come first, and in a piece those of the first feature.
@@ -122,14 +128,18 @@ class FeatureTables {
             unsigned threads) const;
 
  private:
-  void lookup_distinct(FeatureKeys& keys, size_t feature, const Table::Reading& how,
-                       float* out) const;
+  // Of one thread, to be used again.
+  struct Scratch {
+    DistinctKeys::Scratch distinct;
+    std::vector<float> rows;
+  };
+  void lookup_distinct(FeatureKeys& keys, size_t feature, bool initial, Scratch& scratch,
+                       const Matrix<float>& out) const;
   template <typename T>
-  BagRows<T> rows_of(const Feature& feature, T* matrix) const noexcept;
+  static BagRows<T> rows_of(const Feature& feature, const Matrix<T>& matrix) noexcept;
 
   const std::vector<Table*> tables_;
   const std::vector<Feature> features_;
-  const size_t width_;
   std::vector<size_t> first_feature_;  // (tables + 1,)
 };
 

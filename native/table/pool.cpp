@@ -151,7 +151,8 @@ void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& ho
     return target(cursor, i);
   };
   read_range(bags, range, [&](size_t first, size_t last) {
-    read_weights(bags.keys, first, last, how, find, [&](size_t i) { use(cursor, i); });
+    read_weights(bags.keys, first, last, how, find,
+                 [&](size_t i, const Pending&) { use(cursor, i); });
   });
 }
 
@@ -175,7 +176,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     bags.weights == nullptr ? racy_load(first, row, dim * 4)
                             : kernels.scale(first, values, weight, dim);
   };
-  const auto done = [&](size_t i) __attribute__((always_inline)) {
+  const auto done = [&](size_t i, const Pending&) __attribute__((always_inline)) {
     if (at.end - at.begin == 1) return;
     std::swap(sum, next);
     if (i + 1 < at.end) return;
@@ -185,7 +186,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
   const auto miss = [&](size_t i) {
     initial_or_zeros(missing, bags.keys[i], how);
     hit(i, reinterpret_cast<const char*>(missing), 0);
-    done(i);
+    done(i, {});
   };
   read_range(bags, range,
              [&](size_t first, size_t last) { read(bags.keys, first, last, hit, done, miss); });

@@ -33,7 +33,7 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
     const auto target = [=](size_t i) { return out + size_t{places[i]} * dim; };
     return in_pieces(n, threads, [&](size_t first, size_t last) {
       constexpr size_t kAhead = 26;  // rows of the output
-      const auto fetch_target = [&](size_t i) __attribute__((always_inline)) {
+      const auto fetch_target = [&](size_t i, const Pending&) __attribute__((always_inline)) {
         if (i + kAhead < last) fetch_bytes(target(i + kAhead), dim * 4);
       };
       read_weights(keys, first, last, {initial, scales}, target, fetch_target);
@@ -46,16 +46,30 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
                        is_whole_lines(reinterpret_cast<uintptr_t>(out));
   const auto target = [=](size_t i) { return out + i * dim; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
-    read_weights(keys, first, last, {initial, scales, streams}, target, [](size_t) {});
+    read_weights(keys, first, last, {initial, scales, streams}, target,
+                 [](size_t, const Pending&) {});
     if (streams) fence_streamed();
   });
+}
+
+void Table::lookup_seen(std::span<const int64_t> keys, float* out, bool initial, Seen* seen) const {
+  Epochs::Guard guard(epochs_);
+  const size_t dim = layout_.dim();
+  // A line whose versions near their end is looked for again, by a call that can renew it.
+  const auto note = [=](size_t i, const Pending& p) {
+    const bool is_good = p.number < kReserved && p.version < Line::kWorn;
+    seen[i] = {is_good ? const_cast<Line*>(p.line) : nullptr, p.number, p.slot};
+  };
+  read_weights(
+      keys.data(), 0, keys.size(), {initial, nullptr}, [=](size_t i) { return out + i * dim; },
+      note);
 }
 
 void Table::contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const {
   const auto hit = [=](size_t i, const char*, uint32_t) { out[i] = true; };
   const auto miss = [=](size_t i) { out[i] = false; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
-    read<false>(keys, first, last, hit, [](size_t) {}, miss);
+    read<false>(keys, first, last, hit, [](size_t, const Pending&) {}, miss);
   });
 }
 
@@ -87,7 +101,7 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
       present[i] = true;
       read_entry(number, i, columns, scratch.data());
     };
-    read(keys, first, last, hit, [](size_t) {}, miss);
+    read(keys, first, last, hit, [](size_t, const Pending&) {}, miss);
   });
 }
 
@@ -115,10 +129,10 @@ class Table::Exporter {
     try {
       for (const Line* line = bin->lines(); line != bin->lines() + bin->num_lines; ++line) {
         const uint32_t version = line->version.load(std::memory_order_relaxed);
-        line->for_each([&](int64_t key, uint32_t row, uint32_t) {
+        line->for_each([&](int64_t key, uint32_t row, uint32_t slot) {
           const uint64_t hash = key_hash(key);
           if (hash >= first && hash <= last)
-            live_.push_back({hash, key, {line, nullptr, version, row}, 0});
+            live_.push_back({hash, key, {line, nullptr, version, row, slot}, 0});
         });
       }
     } catch (...) {
@@ -230,7 +244,8 @@ class Table::Exporter {
       racy_load(&time, &meta->time, sizeof(time));
       racy_load(&marks, &meta->marks, sizeof(marks));
     };
-    if (table_.read_one(live.key, copy) && is_of_cut(marks)) {
+    Pending found{};
+    if (table_.read_one(live.key, found, copy) && is_of_cut(marks)) {
       return put(live.key, time, scratch_.data());
     }
     if (cut_ == nullptr) return;

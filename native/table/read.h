@@ -28,6 +28,7 @@ struct Pending {
   const char* row;
   uint32_t version;
   uint32_t number;
+  uint32_t slot;
 };
 
 // Finds the key in one line. False: go on with the next line.
@@ -42,12 +43,14 @@ struct Pending {
     // Acquire: a row of a chunk that the arena has just added needs the arena's new directory.
     p.number = line.rows[slot].load(std::memory_order_acquire);
     const bool is_key = line.keys[slot].load(std::memory_order_relaxed) == key;
+    p.slot = slot;
     if (is_key && p.number < kReserved && is_stable) [[likely]]
       return true;
   }
   const uint32_t slot = match == 0 ? Line::kSlots : line.find(key);
   if (slot != Line::kSlots) {
     p.number = line.rows[slot].load(std::memory_order_acquire);
+    p.slot = slot;
     if (p.number < kReserved && is_stable) return true;
   }
   fence_acquire();
@@ -72,11 +75,11 @@ inline bool is_unchanged(const Pending& p) noexcept {
   return p.line->version.load(std::memory_order_relaxed) == p.version;
 }
 
-// Calls hit(row, number) until a whole row was seen; hit may be called again. False: missing.
+// Calls hit(row, number) until a whole row was seen; hit may be called again. p: where that was.
+// False: missing.
 template <typename Hit>
-bool Table::read_one(int64_t key, const Hit& hit) const {
+bool Table::read_one(int64_t key, Pending& p, const Hit& hit) const {
   for (;;) {
-    Pending p{};
     match(index_, key, p);
     if (p.number == kMissing) return false;
     if (p.number != kUnsure) {
@@ -178,27 +181,29 @@ class RowSearch {
   size_t num_late_ = 0, num_later_ = 0;
 };
 
-// Block after block through the stages of the search; the rows are used in the order of the keys.
+// Block after block through the stages of the search; the rows are used in the order of the keys:
+// hit(i, row, number), maybe again, then done(i, where it was), or miss(i).
 template <bool kWithRows, typename Hit, typename Done, typename Miss>
 [[gnu::always_inline]] inline void Table::read(const int64_t* keys, size_t first, size_t last,
                                                const Hit& hit, const Done& done,
                                                const Miss& miss) const {
   const auto look_again = [&](size_t i) __attribute__((noinline)) {
     const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
-    read_one(keys[i], again) ? done(i) : miss(i);
+    Pending p{};
+    read_one(keys[i], p, again) ? done(i, p) : miss(i);
   };
   const auto use = [&](const Pending& p, size_t i) {
     if (p.number < kLate) [[likely]] {
       hit(i, p.row, p.number);
       if (is_unchanged(p)) [[likely]]
-        return done(i);
+        return done(i, p);
     } else if (p.number == kMissing) {
       return miss(i);
     }
     look_again(i);
   };
   if (last - first <= kFew) {
-    for (size_t i = first; i < last; ++i) use({nullptr, nullptr, 0, kUnsure}, i);
+    for (size_t i = first; i < last; ++i) use({nullptr, nullptr, 0, kUnsure, 0}, i);
     return;
   }
   RowSearch<kWithRows> search(index_, arena_, layout_.weight_bytes());
@@ -236,14 +241,14 @@ void Table::in_pieces(size_t n, unsigned threads, const Piece& piece) const {
 }
 
 // Reads the weights of the keys: target(i) -> where they go, (dim), maybe asked for twice; then
-// use(i). In the order of the keys.
+// use(i, where the row is), of a missing key kMissing. In the order of the keys.
 template <typename Target, typename Use>
 void Table::read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
                          const Target& target, const Use& use) const {
   const size_t dim = layout_.dim();
   const auto miss = [&](size_t i) {
     initial_or_zeros(target(i), keys[i], how);
-    use(i);
+    use(i, Pending{nullptr, nullptr, 0, kMissing, 0});
   };
   if (layout_.is_plain() && !layout_.has_views()) {
     const auto read_rows = [&](auto row_bytes) {
@@ -260,11 +265,11 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
   const size_t bytes = layout_.weight_bytes();
   std::vector<char> codes(bytes);
   const auto hit = [&](size_t, const char* row, uint32_t) { racy_load(codes.data(), row, bytes); };
-  const auto done = [&](size_t i) {
+  const auto done = [&](size_t i, const Pending& p) {
     float* weights = target(i);
     layout_.decode(weights, codes.data());
     if (layout_.has_views()) layout_.see(weights, how.scales);
-    use(i);
+    use(i, p);
   };
   read(keys, first, last, hit, done, miss);
 }

@@ -26,6 +26,8 @@
 
 namespace monolith {
 
+struct Pending;
+
 enum class NonFinite { kRefuse, kSkip, kClip };
 enum class BudgetPolicy { kRefuse, kEvictOldest, kEvictLeastFrequent };
 
@@ -75,9 +77,19 @@ class Table {
       removed = again;
     }
   }
+  // Rows that were there and are not any more, since construction; a call that removes some has
+  // counted them when it ends.
+  uint64_t num_removed() const noexcept {
+    return counters_.erased + counters_.evicted + counters_.evicted_for_budget;
+  }
   size_t row_bytes() const noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
   uint64_t salt() const noexcept { return index_.salt(); }  // see place_of
+  // Bits of a hash that tell most bins apart.
+  uint32_t index_depth() const {
+    Epochs::Guard guard(epochs_);  // the directory that tells it may be outgrown meanwhile
+    return index_.depth();
+  }
   size_t candidate_bytes() const noexcept { return admission_ ? admission_->bytes() : 0; }
   size_t held_bytes() const noexcept { return memory_.held_bytes(); }
   // Calls of assign, assign_add and apply_gradients: each seeds its rounding with its number.
@@ -96,6 +108,8 @@ class Table {
   // places: of each key, the number of its row in out; null: in order.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
               unsigned threads, const uint32_t* places = nullptr) const;
+  // The same on the calling thread; seen: where each key is, for a step that comes later.
+  void lookup_seen(std::span<const int64_t> keys, float* out, bool initial, Seen* seen) const;
   // How weights are read: missing keys as initial values or zeros, views with these scales.
   // streams: rows that are plain floats go past the caches; they are whole lines, targets are
   // aligned to lines, and the caller ends with fence_streamed().
@@ -222,6 +236,9 @@ class Table {
   template <typename Target, typename Use>
   void read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
                     const Target& target, const Use& use) const;
+  template <typename Use>
+  void read_to_places(const int64_t* keys, size_t first, size_t last, const Reading& how,
+                      float* out, const uint32_t* places, const Use& use) const;
   void check_bags(const char* verb, const Bags& bags) const;
   template <typename Piece>
   void in_bags(const Bags& bags, unsigned threads, const Piece& piece) const;
@@ -239,7 +256,7 @@ class Table {
   void read_bags(const Bags& bags, const BagRange& range, const Reading& how, const Target& target,
                  const Use& use) const;
   template <typename Hit>
-  bool read_one(int64_t key, const Hit& hit) const;
+  bool read_one(int64_t key, Pending& p, const Hit& hit) const;
   template <typename Piece>
   void in_pieces(size_t n, unsigned threads, const Piece& piece) const;
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
@@ -247,14 +264,6 @@ class Table {
   class Exporter;
   std::vector<int64_t> in_hash_order(const std::vector<int64_t>& keys, unsigned threads);
 
-  // A directory that another call outgrows is freed when every call that began before has ended.
-  uint32_t index_depth() const {
-    Epochs::Guard guard(epochs_);
-    return index_.depth();
-  }
-  uint64_t num_removed() const noexcept {
-    return counters_.erased + counters_.evicted + counters_.evicted_for_budget;
-  }
   enum class Insertion { kInserted, kFound, kRefused };
   Insertion insert_row(Batch::Entry& entry, RowCache& rows);
   template <typename Write>

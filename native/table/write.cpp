@@ -335,10 +335,12 @@ GradientSum Table::sum_bag_gradients(std::span<const BagPiece> pieces, unsigned 
     check_bags("sum_bag_gradients", piece.bags);
     num_keys += piece.bags.num_keys;
   }
+  if (distinct != nullptr && !admission_) {  // which asks how often a key occurs
+    return GradientSum(pieces.front(), layout_.dim(), layout_.kernels(), *distinct, memory);
+  }
   const uint32_t depth = num_keys < 4 ? 0 : index_depth();  // so few need no buckets
-  if (admission_) distinct = nullptr;                       // it asks how often a key occurs
   return GradientSum(pieces, layout_.dim(), layout_.kernels(), index_.salt(), depth,
-                     std::max(1u, threads), memory, distinct);
+                     std::max(1u, threads), memory);
 }
 
 // Where a gradient or a sum is not finite, the keys' gradients are written out, so that the policy

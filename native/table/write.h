@@ -274,13 +274,21 @@ class Table::Writer {
       } else {
         for (Entry& entry : batch_.distinct(p)) entry.state = Batch::kOld;
       }
-      find_rows(batch_.distinct(p), plan, hands.rows);
+      find_rows(knows_seen(plan) ? batch_.unseen(p) : batch_.distinct(p), plan, hands.rows);
       const uint64_t num_refused = std::exchange(hands.rows.num_refused, 0);
       batch_.sort_out_refused(p, num_refused > 0);
       num_refused_ += num_refused;
       hands.guard.refresh();
       table_.epochs_.reclaim();  // so that a large batch does not hold all bins that it outgrew
     }
+  }
+
+  // Whether keys that the batch has seen are still there: none was removed since, by a call that
+  // has ended. One that has not is met as any that runs beside this one (Table::update_row). Where
+  // found rows are held or kept for cuts, all keys are looked for.
+  bool knows_seen(Plan plan) const noexcept {
+    return batch_.num_removed() == table_.num_removed() && !plan.holds &&
+           table_.cuts_.newest() == 0;
   }
 
   // Notes the row of each key, in stages on blocks of keys, as RowSearch does; each stage comes two

@@ -33,23 +33,24 @@ std::vector<int64_t> repeated(size_t n, size_t distinct) {
   return keys;
 }
 
-void test_keys_that_are_distinct_group_as_others(size_t n) {
-  const std::vector<int64_t> keys = repeated(n, n);
+// Keys that were seen come first, with where they were; both kinds stay in order.
+void test_keys_that_were_seen_come_first() {
+  const std::vector<int64_t> keys = repeated(10, 10);
+  Line line;
+  std::vector<Seen> seen;
+  for (uint32_t i = 0; i < 10; ++i) seen.push_back({i % 3 == 1 ? nullptr : &line, i, i % 5});
   std::pmr::monotonic_buffer_resource memory;
-  const auto size = static_cast<uint32_t>(n);
-  Batch compared(keys.data(), size, nullptr, 1, 0, 1, memory);
-  Batch known(keys.data(), size, nullptr, 1, 0, 1, memory, true);
-  group_all(compared);
-  group_all(known);
-  for (uint32_t p = 0; p < known.num_partitions(); ++p) {
-    const auto [a, b] = std::pair(compared.distinct(p), known.distinct(p));
-    CHECK(a.size() == b.size());
-    for (size_t i = 0; i < a.size(); ++i) {
-      CHECK(a[i].key == b[i].key && a[i].hash == b[i].hash && b[i].state == Batch::kOld);
-      CHECK(b[i].num_occurs == 1 && keys[known.occurrences(b[i]).front()] == b[i].key);
-      CHECK(a[i].first == b[i].first);
-    }
+  const Batch batch(keys, seen.data(), 7, memory);
+  CHECK(batch.num_partitions() == 1 && batch.size() == 10 && batch.num_removed() == 7);
+  CHECK(batch.distinct(0).size() == 10 && batch.unseen(0).size() == 3);
+  std::vector<uint32_t> places;
+  for (const Batch::Entry& entry : batch.distinct(0)) {
+    places.push_back(entry.first);
+    CHECK(entry.key == keys[entry.first] && entry.hash == key_hash(entry.key));
+    CHECK(entry.line == seen[entry.first].line && entry.row == entry.first);
+    CHECK(entry.slot == entry.first % 5 && entry.state == Batch::kOld && entry.num_occurs == 1);
   }
+  CHECK((places == std::vector<uint32_t>{0, 2, 3, 5, 6, 8, 9, 1, 4, 7}));
 }
 
 void test_refused_keys_come_last() {
@@ -84,7 +85,7 @@ void test_refused_keys_come_last() {
   CHECK(batch.kept(0).empty() && batch.distinct(0).size() == 300);
 }
 
-// Rows of one line and of many, near to each other and far apart: bursts of all sizes.
+// Rows of one line and of many; a burst that is not full, whole ones, and one more key.
 void test_every_key_is_stepped_once(uint32_t dim, size_t num_rows, size_t num_keys) {
   Table table(adagrad_table(dim)), one_by_one(adagrad_table(dim));
   const std::vector<int64_t> rows = keys_from(0, num_rows), keys = keys_from(0, num_keys);
@@ -185,11 +186,12 @@ void test_refused_keys_are_looked_up() {
 int main() {
   test_a_single_refused_key_is_asked_once();
   test_refused_keys_are_looked_up();
-  for (const size_t n : {1, 2, 900, 5000}) test_keys_that_are_distinct_group_as_others(n);
+  test_keys_that_were_seen_come_first();
   test_refused_keys_come_last();
-  test_every_key_is_stepped_once(16, 20'000, 100);   // far apart: bursts of six
-  test_every_key_is_stepped_once(16, 2'000, 1'999);  // near: of three
-  test_every_key_is_stepped_once(64, 2'000, 1'999);  // long rows: of two
+  for (const size_t num_keys : {1, 11, 12, 13, 24, 25}) {
+    test_every_key_is_stepped_once(16, 100, num_keys);
+  }
+  for (const uint32_t dim : {16, 64}) test_every_key_is_stepped_once(dim, 2'000, 1'999);
   for (const unsigned threads : {1, 3}) {
     test_steps_among_refused_keys(false, threads);
     test_steps_among_refused_keys(true, threads);

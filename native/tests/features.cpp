@@ -1,6 +1,7 @@
 // Features of several tables: equal to bags of single tables, and safe beside them.
 #include "table/features.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <memory>
@@ -45,15 +46,15 @@ struct Ids {
 
 void test_a_step_of_features_is_that_of_its_keys(unsigned threads) {
   Table first(adagrad_table(kDim)), second(adagrad_table(kDim)), alone(adagrad_table(kDim));
-  const FeatureTables tables({&first, &second}, some_features(), kWidth);
+  const FeatureTables tables({&first, &second}, some_features());
   const Ids ids;
   FeatureKeys keys(tables.features(), ids.get());
   CHECK(keys.num_keys() == 3 * kBatch - kBatch / 3);
   std::vector<float> out(kBatch * kWidth), grads(kBatch * kWidth);
-  tables.lookup(keys, out.data(), true, threads);
+  tables.lookup(keys, {out.data(), kWidth}, true, threads);
   CHECK(out[3 * kDim] == 0.0f && out[kWidth + kDim] != 0.0f && out[kWidth + 2 * kDim] == 0.0f);
   for (size_t i = 0; i < grads.size(); ++i) grads[i] = static_cast<float>(i % 11) - 5.0f;
-  const FeatureTables::Piece piece{&keys, grads.data()};
+  const FeatureTables::Piece piece{&keys, {grads.data(), kWidth}};
   const auto sum = tables.sum({&piece, 1}, threads);
   CHECK(sum->norm() > sum->norm(0) && sum->norm() > sum->norm(1));
   const std::vector<float> rates(2, 0.1f);
@@ -70,7 +71,7 @@ void test_a_step_of_features_is_that_of_its_keys(unsigned threads) {
 
 void test_lookups_run_beside_steps() {
   Table first(adagrad_table(kDim)), second(adagrad_table(kDim));
-  const FeatureTables tables({&first, &second}, some_features(), kWidth);
+  const FeatureTables tables({&first, &second}, some_features());
   const Ids ids;
   const FeatureKeys keys(tables.features(), ids.get());
   const std::vector<float> grads(kBatch * kWidth, 0.5f), rates(2, 0.1f);
@@ -79,10 +80,11 @@ void test_lookups_run_beside_steps() {
   std::thread reader([&] {
     FeatureKeys own(tables.features(), ids.get());
     std::vector<float> out(kBatch * kWidth);
-    while (!is_done) tables.lookup(own, out.data(), true, 2);
+    while (!is_done) tables.lookup(own, {out.data(), kWidth}, true, 2);
   });
   for (int step = 0; step < 20; ++step) {
-    const FeatureTables::Piece pieces[] = {{&keys, grads.data()}, {&keys, grads.data()}};
+    const FeatureTables::Piece pieces[] = {{&keys, {grads.data(), kWidth}},
+                                           {&keys, {grads.data(), kWidth}}};
     const auto sum = tables.sum(pieces, 2);
     tables.step(*sum, rates.data(), times, 2);
   }
@@ -107,7 +109,7 @@ struct Singles {
       for (size_t i = 0; i < kSamples; ++i) keys.push_back(static_cast<int64_t>(i * i % 97 + t));
       for (size_t i = 0; i <= kSamples; ++i) splits.push_back(static_cast<int64_t>(i));
     }
-    tables = std::make_unique<FeatureTables>(pointers, features, kRowWidth);
+    tables = std::make_unique<FeatureTables>(pointers, features);
   }
   std::unique_ptr<FeatureKeys> make_keys() const {
     return std::make_unique<FeatureKeys>(
@@ -116,14 +118,14 @@ struct Singles {
   }
   std::vector<float> lookup(FeatureKeys& of) const {
     std::vector<float> out(kSamples * kRowWidth);
-    tables->lookup(of, out.data(), true, 2);
+    tables->lookup(of, {out.data(), kRowWidth}, true, 2);
     return out;
   }
   void step(std::span<const FeatureKeys* const> of, float scale = 0.01f) const {
     std::vector<float> grads(kSamples * kRowWidth);
     for (size_t i = 0; i < grads.size(); ++i) grads[i] = scale * static_cast<float>(i % 13);
     std::vector<FeatureTables::Piece> pieces;
-    for (const FeatureKeys* keys : of) pieces.push_back({keys, grads.data()});
+    for (const FeatureKeys* keys : of) pieces.push_back({keys, {grads.data(), kRowWidth}});
     const auto sum = tables->sum(pieces, 2);
     const std::vector<float> rates(kTables, 0.1f);
     const std::vector<uint32_t> times(kTables, 9);
@@ -137,7 +139,7 @@ void test_equal_keys_are_read_once_and_alike() {
   const auto keys = all.make_keys();
   CHECK(keys->distinct(0) == nullptr);
   const std::vector<float> out = all.lookup(*keys);
-  CHECK(keys->distinct(3) != nullptr && keys->distinct(3)->keys.size() == 49);
+  CHECK(keys->distinct(3) != nullptr && keys->distinct(3)->size() == 49);
   for (size_t t = 0; t < Singles::kTables; ++t) {
     std::vector<float> alone(Singles::kSamples * kDim);
     all.pointers[t]->lookup(keys->bags(t).keys, Singles::kSamples, alone.data(), true, nullptr, 1);
@@ -184,6 +186,13 @@ void test_what_happens_between_lookup_and_step() {
       table->lookup_or_insert(keys.data(), keys.size(), out.data(), nullptr, 3, 1);
     }
   };
+  const auto grow = [](const Singles& all, int step) {  // keys move to other lines
+    const std::vector<int64_t> keys = keys_from(1000 * (step + 1), 1000);
+    std::vector<float> out(keys.size() * kDim);
+    for (Table* table : all.pointers) {
+      table->lookup_or_insert(keys.data(), keys.size(), out.data(), nullptr, 3, 1);
+    }
+  };
   const auto clear = [](const Singles& all, int) {
     for (Table* table : all.pointers) CHECK(table->clear());
   };
@@ -194,9 +203,13 @@ void test_what_happens_between_lookup_and_step() {
   test_a_step_after_a_lookup_is_one_without(spec, nothing);
   test_a_step_after_a_lookup_is_one_without(spec, erase);
   test_a_step_after_a_lookup_is_one_without(spec, replace);
+  test_a_step_after_a_lookup_is_one_without(spec, grow);
   spec.budget_bytes = 5000;  // for some of the keys
   test_a_step_after_a_lookup_is_one_without(spec, nothing);
   spec.budget_bytes = SIZE_MAX;
+  spec.first_version = UINT32_MAX - 7;  // of lines that are worn
+  test_a_step_after_a_lookup_is_one_without(spec, nothing);
+  spec.first_version = 0;
   test_a_step_after_a_lookup_is_one_without(spec, clear);
   spec.expiry_days = 1;
   test_a_step_after_a_lookup_is_one_without(spec, evict);
@@ -204,6 +217,135 @@ void test_what_happens_between_lookup_and_step() {
   spec.admission.threshold = 20;
   spec.admission.max_bytes = 1 << 20;
   test_a_step_after_a_lookup_is_one_without(spec, nothing);
+}
+
+// A table gives rows away for new keys, but none that the same step has seen and will write.
+void test_rows_that_a_step_has_seen_are_no_victims() {
+  TableSpec spec = adagrad_table(kDim);
+  spec.budget_bytes = 8000;
+  spec.budget_policy = BudgetPolicy::kEvictOldest;
+  Singles tight(spec), roomy;
+  const std::vector<int64_t> others = keys_from(5000, 1000);  // older than what comes
+  std::vector<float> out(others.size() * kDim);
+  for (Table* table : tight.pointers) {
+    table->lookup_or_insert(others.data(), others.size(), out.data(), nullptr, 3, 1);
+  }
+  for (Singles* all : {&tight, &roomy}) {
+    const auto first = all->make_keys();
+    const FeatureKeys* one[] = {first.get()};
+    all->step(one);
+    for (size_t i = 0; i < all->keys.size(); i += 2) all->keys[i] = static_cast<int64_t>(9000 + i);
+    const auto mixed = all->make_keys();
+    all->lookup(*mixed);
+    const FeatureKeys* two[] = {mixed.get()};
+    all->step(two);
+  }
+  const std::vector<float> found = tight.rows(), wanted = roomy.rows();
+  for (size_t i = 1; i < Singles::kSamples; i += 2) {  // keys that were seen
+    const auto at = static_cast<ptrdiff_t>(i * Singles::kRowWidth);
+    CHECK(std::equal(wanted.begin() + at, wanted.begin() + at + Singles::kRowWidth,
+                     found.begin() + at));
+  }
+  CHECK(tight.pointers[0]->counters().evicted_for_budget > 0);
+}
+
+// Rows as they were before the step, also where the step has seen them before the cut.
+void test_a_cut_between_lookup_and_step() {
+  const Singles all;
+  const auto first = all.make_keys(), second = all.make_keys();
+  const FeatureKeys* one[] = {first.get()};
+  all.step(one);
+  const std::vector<float> before = all.rows();
+  all.lookup(*second);
+  Table& table = *all.pointers[0];
+  const std::shared_ptr<Cut> cut = table.open_cut();
+  const FeatureKeys* next[] = {second.get()};
+  all.step(next);
+  CHECK(all.rows() != before);
+  const size_t n = table.num_rows();
+  std::vector<int64_t> keys(n), times(n);
+  std::vector<float> weights(n * kDim), state(n * kDim);
+  const Table::Columns columns{
+      times.data(),
+      {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(state.data())},
+      {kDim * 4, kDim * 4}};
+  CHECK(table.export_rows(0, UINT64_MAX, n, keys.data(), columns, cut.get()) == n);
+  for (size_t i = 0; i < Singles::kSamples; ++i) {
+    const auto at = std::find(keys.begin(), keys.end(), all.keys[i]) - keys.begin();
+    for (size_t c = 0; c < kDim; ++c) {
+      CHECK(weights[at * kDim + c] == before[i * Singles::kRowWidth + c]);
+    }
+  }
+  table.close_cut(*cut);
+}
+
+// A step that has no memory for its new keys changes none of those that it has seen.
+void test_a_step_without_memory_changes_nothing() {
+  Singles all;
+  const auto first = all.make_keys();
+  const FeatureKeys* one[] = {first.get()};
+  all.step(one);
+  const std::vector<float> before = all.rows();
+  Singles more;
+  std::swap(all.keys, more.keys);
+  for (size_t i = 0; i < more.keys.size(); ++i) {
+    all.keys[i] = i % 2 ? more.keys[i] : static_cast<int64_t>(100'000 + i);
+  }
+  const auto mixed = all.make_keys();
+  all.lookup(*mixed);
+  Table& table = *all.pointers[0];
+  table.set_memory_limit(table.held_bytes());
+  std::vector<float> grads(Singles::kSamples * Singles::kRowWidth, 0.5f);
+  const FeatureTables::Piece piece{mixed.get(), {grads.data(), Singles::kRowWidth}};
+  const auto sum = all.tables->sum({&piece, 1}, 1);
+  const std::vector<float> rates(Singles::kTables, 0.1f);
+  const std::vector<uint32_t> times(Singles::kTables, 10);
+  bool has_failed = false;
+  try {
+    all.tables->step(*sum, rates.data(), times, 1);
+  } catch (const OutOfMemory&) {
+    has_failed = true;
+  }
+  CHECK(has_failed);
+  std::swap(all.keys, more.keys);
+  const std::vector<float> after = all.rows();
+  for (size_t i = 0; i < Singles::kSamples; ++i) {
+    for (size_t c = 0; c < kDim; ++c) {
+      CHECK(after[i * Singles::kRowWidth + c] == before[i * Singles::kRowWidth + c]);
+    }
+  }
+}
+
+// Rows of whole lines go past the caches.
+void test_rows_of_whole_lines() {
+  constexpr uint32_t kLine = 16;
+  constexpr size_t kTables = 16, kSamples = 200, kRowWidth = kTables * kLine;
+  std::vector<std::unique_ptr<Table>> owned;
+  std::vector<Table*> pointers;
+  std::vector<Feature> features;
+  std::vector<int64_t> keys, splits;
+  for (uint32_t t = 0; t < kTables; ++t) {
+    pointers.push_back(owned.emplace_back(std::make_unique<Table>(adagrad_table(kLine))).get());
+    features.push_back({"f", t, PoolMode::kSum, 0, false, t * kLine});
+    for (size_t i = 0; i < kSamples; ++i) keys.push_back(static_cast<int64_t>(i % 71 + t));
+  }
+  for (size_t i = 0; i <= kSamples; ++i) splits.push_back(static_cast<int64_t>(i));
+  const FeatureTables tables(pointers, features);
+  std::vector<float> memory(kSamples * kRowWidth + 2 * kLine);
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  float* aligned = memory.data() + (64 - address % 64) % 64 / 4;
+  for (float* out : {aligned, aligned + 1}) {
+    FeatureKeys of(tables.features(),
+                   {keys.data(), keys.size(), splits.data(), 0, kTables, nullptr, kSamples});
+    tables.lookup(of, {out, kRowWidth}, true, 2);
+    for (size_t t = 0; t < kTables; ++t) {
+      std::vector<float> alone(kSamples * kLine);
+      pointers[t]->lookup(keys.data() + t * kSamples, kSamples, alone.data(), true, nullptr, 1);
+      for (size_t i = 0; i < alone.size(); ++i) {
+        CHECK(alone[i] == out[i / kLine * kRowWidth + t * kLine + i % kLine]);
+      }
+    }
+  }
 }
 
 void test_as_many_keys_as_bags_need_not_be_one_each() {
@@ -230,6 +372,10 @@ void test_gradients_that_are_not_finite_are_left_out() {
 
 int main() {
   test_equal_keys_are_read_once_and_alike();
+  test_rows_of_whole_lines();
+  test_a_cut_between_lookup_and_step();
+  test_a_step_without_memory_changes_nothing();
+  test_rows_that_a_step_has_seen_are_no_victims();
   test_what_happens_between_lookup_and_step();
   test_as_many_keys_as_bags_need_not_be_one_each();
   test_gradients_that_are_not_finite_are_left_out();

@@ -411,12 +411,17 @@ class FeatureSum:
 
 class FeatureTables:
     def __init__(
-        self, tables: list[Table], features: Sequence[tuple[str, int, str, int, int]], width: int
+        self, tables: list[Table], features: Sequence[tuple[str, int, str, int, int]]
     ) -> None: ...
     def lookup(
-        self, ids: tuple[int, int, int, int, int, int, int], out: int, initial: bool, threads: int
+        self,
+        ids: tuple[int, int, int, int, int, int, int],
+        out: int,
+        stride: int,
+        initial: bool,
+        threads: int,
     ) -> FeatureKeys: ...
-    def sum(self, pieces: Sequence[tuple[FeatureKeys, int]], threads: int) -> FeatureSum: ...
+    def sum(self, pieces: Sequence[tuple[FeatureKeys, int, int]], threads: int) -> FeatureSum: ...
     def step(self, summed: FeatureSum, rates: int, times: Sequence[int], threads: int) -> None: ...
 
 class TouchedKeySet:

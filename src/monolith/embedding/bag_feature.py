@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
+
 from monolith.embedding.arguments import as_integer
 from monolith.embedding.ids import as_keys
 from monolith.ops import Ragged
 
-__all__ = ["BagFeature", "COMBINERS", "check_ids", "columns_of"]
+__all__ = ["BagFeature", "COMBINERS", "check_dense", "check_ids", "columns_of"]
 
 COMBINERS = ("sum", "mean", "sqrtn", "first")
 """What becomes of a sample's rows: one row, or with "first" the rows of the first ids."""
@@ -112,3 +114,22 @@ def check_ids(features: Iterable[BagFeature], ids: Mapping[str, Ragged]) -> None
                 f"{where} expected {ids[names[0]].num_rows} samples of every feature, as "
                 f"{names[0]!r} has, got {ragged.num_rows} (feature {name!r})"
             )
+
+
+def check_dense(dense: torch.Tensor | None, batch: int) -> None:
+    """Refuse dense columns that do not fit beside those of the features."""
+    if dense is None:
+        return
+    where = "[FeatureBags.lookup]"
+    if not isinstance(dense, torch.Tensor) or dense.dtype != torch.float32 or not dense.is_cpu:
+        got = (
+            f"{dense.dtype} on {dense.device}"
+            if isinstance(dense, torch.Tensor)
+            else type(dense).__name__
+        )
+        raise TypeError(f"{where} expected dense as a float32 tensor on the CPU, got {got}")
+    if dense.dim() != 2 or len(dense) != batch:
+        raise ValueError(
+            f"{where} expected dense of shape ({batch}, columns), a row for each sample, got "
+            f"{tuple(dense.shape)}"
+        )

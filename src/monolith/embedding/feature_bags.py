@@ -11,6 +11,7 @@ from monolith.embedding.anchor_queue import check_eager, queue_once
 from monolith.embedding.bag_feature import BagFeature
 from monolith.embedding.feature_queue import FeatureQueue
 from monolith.embedding.feature_tables import FeatureTables
+from monolith.embedding.ownership import num_holders, own
 from monolith.embedding.verbs import TableVerbs
 from monolith.ops import Ragged
 
@@ -78,15 +79,19 @@ class FeatureBags:
         self,
         ids: Mapping[str, Ragged],
         *,
+        dense: torch.Tensor | None = None,
         missing: str = "initial",
         is_trained: bool = True,
     ) -> torch.Tensor:
-        """The rows of all features side by side; float32 (batch, width).
+        """The rows of all features side by side; float32 (batch, width), or (batch, width + n).
 
         Nothing is stored. The ids are copied: the caller may use their memory again.
 
         Args:
             ids: int64 or int32 of every feature, a row for each sample; others are left alone.
+            dense: float32 (batch, n), put behind the columns of the features as `torch.cat` would,
+                but without a copy of those, or of their gradients. Rows of the result may lie apart
+                in memory then.
             missing: what an id without a row reads as, "initial" or "zeros", as in `Table.lookup`.
             is_trained: whether backward queues gradients.
         """
@@ -98,10 +103,13 @@ class FeatureBags:
         anchor = queue.anchor if is_trained else queue.anchor.detach()
         check_eager(queue, anchor)
         if anchor.requires_grad and torch.is_grad_enabled():
-            found = _LookupFeatures.apply(anchor, _Lookup(queue, ids, missing))  # type: ignore[no-untyped-call]
+            found = _LookupFeatures.apply(anchor, dense, _Lookup(queue, ids, missing))  # type: ignore[no-untyped-call]
             assert isinstance(found, torch.Tensor)
             return found
-        return queue.engine.lookup(ids, missing)[0]
+        joined = queue.engine.lookup(ids, missing, dense)[0]
+        if dense is None or not (dense.requires_grad and torch.is_grad_enabled()):
+            return joined
+        return torch.cat([joined[:, : self.width], dense], 1)
 
 
 class _Lookup(NamedTuple):
@@ -116,10 +124,12 @@ class _LookupFeatures(torch.autograd.Function):
     """The lookup as torch differentiates it."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, lookup: _Lookup) -> torch.Tensor:
-        """Rows of all features."""
+    def forward(
+        ctx: Any, anchor: torch.Tensor, dense: torch.Tensor | None, lookup: _Lookup
+    ) -> torch.Tensor:
+        """Rows of all features, and dense columns."""
         queue, ids, missing = lookup
-        values, ctx.batch = queue.engine.lookup(ids, missing)
+        values, ctx.batch = queue.engine.lookup(ids, missing, dense)
         ctx.queue = queue
         ctx.save_for_backward(ctx.batch.keys)  # so that torch refuses a graph that was freed
         return values
@@ -132,9 +142,11 @@ class _LookupFeatures(torch.autograd.Function):
 
 def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     _ = ctx.saved_tensors
-    # The caller may use its memory again before the step.
-    gradients = gradients.clone(memory_format=torch.contiguous_format)
-    return ctx.queue.push(ctx.batch, gradients), None
+    has_others = num_holders(gradients) > ctx.queue.fewest_holders
+    queue: FeatureQueue = ctx.queue
+    width = queue.engine.width
+    dense = gradients[:, width:].clone() if ctx.needs_input_grad[1] else None
+    return queue.push(ctx.batch, own(gradients, has_others)[:, :width]), dense, None
 
 
 def _check_tables(tables: list[TableVerbs]) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from monolith.embedding.anchor_queue import AnchorQueue, new_anchor, refusal
 from monolith.embedding.feature_tables import FeatureBatch, FeatureItem, FeatureSum, FeatureTables
+from monolith.embedding.ownership import fewest_holders
 from monolith.embedding.table_content import copy_of_content, fill_table
 from monolith.embedding.verbs import TableVerbs
 
@@ -26,6 +27,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
         engine: tables and features.
         now: time of the next steps in seconds, as the request of the batch has it; None: that of
             the tables' clocks. Far ahead of a clock it is clamped and counted, as in every call.
+        fewest_holders: of gradients that a backward gets, where nobody else holds them.
     """
 
     def __init__(self, engine: FeatureTables) -> None:
@@ -35,6 +37,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
         self._connect_anchor(anchor)
         self.engine = engine
         self.now: int | None = None
+        self.fewest_holders = fewest_holders()
 
     @property
     def tables(self) -> list[TableVerbs]:
@@ -52,7 +55,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
 
         Args:
             batch: what was looked up.
-            gradients: float32 (batch, width), contiguous; nobody else writes them.
+            gradients: float32 (batch, width), each row contiguous; nobody else writes them.
 
         Returns:
             The share in the anchor's gradient, as of `GradientQueue.push`.

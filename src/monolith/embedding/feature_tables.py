@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from monolith.embedding.bag_feature import BagFeature, check_ids, columns_of
+from monolith.embedding.bag_feature import BagFeature, check_dense, check_ids, columns_of
 from monolith.embedding.bags import Bags
 from monolith.embedding.checks import check_num_keys, check_rates, check_training, default_threads
 from monolith.embedding.config import segments_of
@@ -32,6 +32,7 @@ __all__ = ["FeatureBatch", "FeatureItem", "FeatureSum", "FeatureTables"]
 _ID_TYPES = frozenset((torch.int64, torch.int32))
 _dtype_of = operator.attrgetter("dtype")
 _VERB = "apply_bag_gradients"
+_LINE = 16  # floats of a cache line
 _MOST_COLUMNS = 2  # for each feature: of more, it is cheaper to copy those that are used
 
 
@@ -58,7 +59,7 @@ class FeatureItem(NamedTuple):
 
     Attributes:
         batch: what was looked up.
-        gradients: float32 (batch, width), contiguous.
+        gradients: float32 (batch, width); each row is contiguous.
     """
 
     batch: FeatureBatch
@@ -100,6 +101,23 @@ class _Plan(NamedTuple):
             return cls(ids.names, num_columns, None)
         found = [places[name] for name in features]
         return cls(ids.names, num_columns, torch.tensor(found, dtype=torch.int32, device="cpu"))
+
+
+def _matrix(
+    batch: int, width: int, dense: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for the features, and dense columns behind them, which are copied; and the former alone.
+
+    Beside dense columns every row begins with a cache line: then the core need not fetch the lines
+    that it writes.
+    """
+    if dense is None:
+        out = empty(batch, width)
+        return out, out
+    whole = width + dense.shape[1]
+    joined = empty(batch, -(-whole // _LINE) * _LINE)[:, :whole]
+    joined[:, width:] = dense.detach()
+    return joined, joined[:, :width]
 
 
 def _stacked(splits: list[torch.Tensor]) -> torch.Tensor:
@@ -161,7 +179,7 @@ class FeatureTables:
             (f.name, fused[f.table], f.combiner, f.max_length, self.columns[f.name].start)
             for f in features
         ]
-        return native.FeatureTables(cores, tuples, self.width)
+        return native.FeatureTables(cores, tuples)
 
     def _note_closed(self, name: str) -> None:
         self._closed = name
@@ -180,7 +198,9 @@ class FeatureTables:
                 f"{where} expected open tables, got a closed one (table {self._closed!r})"
             )
 
-    def lookup(self, ids: Mapping[str, Ragged], missing: str) -> tuple[torch.Tensor, FeatureBatch]:
+    def lookup(
+        self, ids: Mapping[str, Ragged], missing: str, dense: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, FeatureBatch]:
         """`FeatureBags.lookup`, and what backward needs of it."""
         opened = self._open("lookup")
         if self._plain.features:
@@ -189,12 +209,14 @@ class FeatureTables:
         core = None
         with opened as tables:
             if tables is None:
-                out = empty(ids[self.features[0].name].num_rows, self.width)
+                batch = ids[self.features[0].name].num_rows
                 keys = splits = empty(0, dtype=torch.int64)
             else:
                 keys, splits, plan = self._copied(ids)
                 num_keys, batch = keys.numel(), splits.shape[-1] - 1
-                out = empty(batch, self.width)
+            check_dense(dense, batch)
+            joined, out = _matrix(batch, self.width, dense)
+            if tables is not None:
                 given = (
                     keys.data_ptr(),
                     num_keys,
@@ -204,10 +226,12 @@ class FeatureTables:
                     0 if plan.columns is None else plan.columns.data_ptr(),
                     batch,
                 )
-                core = tables.lookup(given, out.data_ptr(), initial, default_threads(num_keys))
+                core = tables.lookup(
+                    given, out.data_ptr(), out.stride(0), initial, default_threads(num_keys)
+                )
         bags = self._plain.lookup(ids, out, initial)
         num_keys = sum([one.num_keys for one in bags]) + (0 if core is None else core.num_keys)
-        return out, FeatureBatch(keys, splits, core, bags, num_keys)
+        return joined, FeatureBatch(keys, splits, core, bags, num_keys)
 
     def _copied(self, ids: Mapping[str, Ragged]) -> "tuple[torch.Tensor, torch.Tensor, _Plan]":
         """Copies of ids and row splits, and where the features in the core are in them."""
@@ -254,7 +278,10 @@ class FeatureTables:
         core = None
         with self._open("backward") as tables:
             if tables is not None:
-                pieces: Any = [(item.batch.core, item.gradients.data_ptr()) for item in items]
+                pieces: Any = [
+                    (item.batch.core, item.gradients.data_ptr(), item.gradients.stride(0))
+                    for item in items
+                ]
                 core = tables.sum(pieces, default_threads(num_keys))
         plain = self._plain.sum([(item.batch.bags, item.gradients) for item in items])
         if not plain:

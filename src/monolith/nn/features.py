@@ -9,7 +9,7 @@ import torch
 from monolith.embedding import Table, TableConfig
 from monolith.embedding.anchor_queue import AnchorQueue
 from monolith.embedding.autograd import Reading, lookup_bags
-from monolith.embedding.bag_feature import BagFeature
+from monolith.embedding.bag_feature import BagFeature, check_dense
 from monolith.embedding.feature_bags import FeatureBags
 from monolith.embedding.gradient_queue import queue_of
 from monolith.embedding.verbs import TableVerbs
@@ -28,7 +28,7 @@ class Embedded(Mapping[str, torch.Tensor]):
 
     Attributes:
         joined: float32 (batch, width), the features but those of "rows", side by side; a bias is
-            the first column of its feature, or of each of its rows.
+            the first column of its feature, or of each of its rows. Dense columns come behind all.
         ids: what was looked up.
     """
 
@@ -51,7 +51,7 @@ class Embedded(Mapping[str, torch.Tensor]):
         """The rows of a feature with all their columns, the bias too; the same object each time."""
         if name in self._owner.columns:
             if self._views is None:
-                self._views = self._owner.views(self.joined)
+                self._views = self._owner.views(self.joined[:, : self._owner.width])
             return self._views[name]
         if name not in self._rows:
             ids = self.ids[name]
@@ -198,29 +198,35 @@ class Features(torch.nn.Module):
 
     @property
     def width(self) -> int:
-        """Columns of `Embedded.joined`."""
+        """Columns of `Embedded.joined`, without dense ones."""
         return 0 if self._bags is None else self._bags.width
 
-    def forward(self, ids: Mapping[str, Ragged]) -> Embedded:
+    def forward(self, ids: Mapping[str, Ragged], dense: torch.Tensor | None = None) -> Embedded:
         """Rows of a batch; ids of other names are left alone.
 
         Args:
             ids: of each feature, a row for each sample.
+            dense: float32 (batch, n), what `Embedded.joined` has behind the features: as of
+                `torch.cat`, but without a copy of the rows and of their gradients.
 
         Raises:
             ValueError: a feature is missing.
         """
-        return self.read(ids, is_training=self.training)
+        return self.read(ids, dense, is_training=self.training)
 
-    def read(self, ids: Mapping[str, Ragged], *, is_training: bool) -> Embedded:
+    def read(
+        self, ids: Mapping[str, Ragged], dense: torch.Tensor | None = None, *, is_training: bool
+    ) -> Embedded:
         """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
         self._check_has(self._row_names, ids)
         if self._bags is None:
-            joined = torch.empty(ids[self._row_names[0]].num_rows, 0)
+            batch = ids[self._row_names[0]].num_rows
+            check_dense(dense, batch)
+            joined = torch.empty(batch, 0) if dense is None else dense
             return Embedded(joined, self, ids, is_training=is_training)
         missing = "initial" if is_training else "zeros"
         try:
-            joined = self._bags.lookup(ids, missing=missing, is_trained=is_training)
+            joined = self._bags.lookup(ids, dense=dense, missing=missing, is_trained=is_training)
         except ValueError:
             self._check_has(self.columns, ids)  # only now: of many features it takes a while
             raise

@@ -1,0 +1,67 @@
+// The distinct keys of a short list.
+#include "ops/distinct.h"
+
+#include <set>
+#include <vector>
+
+#include "table/hash.h"
+#include "tests/check.h"
+
+using namespace monolith;
+
+namespace {
+
+// n keys, the first `distinct` of them different, then the same again.
+std::vector<int64_t> repeated(size_t n, size_t distinct) {
+  std::vector<int64_t> keys;
+  for (size_t i = 0; i < n; ++i) {
+    keys.push_back(static_cast<int64_t>(key_hash(static_cast<int64_t>(i % distinct))));
+  }
+  return keys;
+}
+
+void test_every_occurrence_has_the_number_of_its_key(size_t n, size_t distinct, uint32_t depth) {
+  const std::vector<int64_t> keys = repeated(n, distinct);
+  DistinctKeys::Scratch scratch;
+  DistinctKeys(keys.data(), n / 2, 3, depth, scratch);  // leaves something behind
+  const DistinctKeys found(keys.data(), n, 5, depth, scratch);
+  CHECK(found.size() == std::min(n, distinct) && found.keys().size() == found.size());
+  CHECK(found.numbers().size() == n);
+  for (size_t i = 0; i < n; ++i) CHECK(found.keys()[found.numbers()[i]] == keys[i]);
+}
+
+void test_keys_lie_by_the_first_bits_of_their_hashes(uint32_t depth, uint32_t bits) {
+  const std::vector<int64_t> keys = repeated(4000, 3000);
+  DistinctKeys::Scratch scratch;
+  const DistinctKeys found(keys.data(), keys.size(), 1, depth, scratch);
+  const auto bits_of = [=](int64_t key) { return bits == 0 ? 0 : key_hash(key) >> (64 - bits); };
+  for (size_t k = 1; k < found.size(); ++k) {
+    CHECK(bits_of(found.keys()[k - 1]) <= bits_of(found.keys()[k]));
+  }
+}
+
+void test_as_met_is_the_order_of_first_occurrences() {
+  const std::vector<int64_t> keys = repeated(900, 300);
+  DistinctKeys::Scratch scratch;
+  const DistinctKeys found(keys.data(), keys.size(), 1, 8, scratch);
+  CHECK(found.as_met().size() == 300);
+  for (size_t u = 0; u < 300; ++u) CHECK(found.keys()[found.as_met()[u]] == keys[u]);
+}
+
+}  // namespace
+
+int main() {
+  for (const uint32_t depth : {0, 1, 9, 28}) {
+    test_every_occurrence_has_the_number_of_its_key(1, 1, depth);
+    test_every_occurrence_has_the_number_of_its_key(2, 1, depth);
+    test_every_occurrence_has_the_number_of_its_key(5000, 1, depth);
+    test_every_occurrence_has_the_number_of_its_key(5000, 2100, depth);
+    test_every_occurrence_has_the_number_of_its_key(DistinctKeys::kMost, DistinctKeys::kMost,
+                                                    depth);
+  }
+  test_keys_lie_by_the_first_bits_of_their_hashes(0, 0);
+  test_keys_lie_by_the_first_bits_of_their_hashes(6, 6);
+  test_keys_lie_by_the_first_bits_of_their_hashes(28, 10);
+  test_as_met_is_the_order_of_first_occurrences();
+  std::printf("distinct: ok\n");
+}
