@@ -32,7 +32,7 @@ DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32
                            Scratch& scratch)
     : num_occurs_(n) {
   static_assert(kMost < UINT16_MAX);
-  const size_t mask = std::bit_ceil(2 * n + 1) - 1;
+  const size_t mask = std::bit_ceil(2 * n) - 1;
   scratch.slots.assign(mask + 1, 0);  // how many keys were met with the one that is there
   uint16_t* slots = scratch.slots.data();
   uint64_t* hashes = room(scratch.hashes, n + 1);  // of those; no two keys share one

@@ -8,6 +8,7 @@ namespace monolith {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
+constexpr size_t kLineBytes = 64;
 constexpr size_t kMaxChunkBytes = size_t{256} << 20;
 
 uint32_t rows_in(size_t bytes, size_t row_bytes) {
@@ -31,16 +32,21 @@ Arena::~Arena() {
   epochs_.reclaim();
   Chunk* chunks = chunks_.load();
   for (uint32_t i = 0; i < num_chunks_; ++i) {
-    memory_.release(chunks[i].rows, capacity(i) * row_bytes_);
-    memory_.release(chunks[i].meta, capacity(i) * sizeof(Meta));
+    memory_.release(chunks[i].rows - shift(i), num_places(i) * row_bytes_);
+    memory_.release(chunks[i].meta, num_places(i) * sizeof(Meta));
   }
   memory_.release(chunks, max_chunks_ * sizeof(Chunk));
 }
 
-uint32_t Arena::capacity(uint32_t chunk_number) const noexcept {
+uint32_t Arena::num_places(uint32_t chunk_number) const noexcept {
   if (chunk_number >= kIndexBits) return max_rows_;
   return static_cast<uint32_t>(
       std::min<uint64_t>(max_rows_, uint64_t{first_rows_} << chunk_number));
+}
+
+size_t Arena::shift(uint32_t chunk_number) const noexcept {
+  const bool are_even = row_bytes_ % (2 * kLineBytes) == 0;
+  return are_even && num_places(chunk_number) * row_bytes_ >= kHugeBytes ? kLineBytes : 0;
 }
 
 void Arena::free_block(void* owner, void* block, size_t bytes) {
@@ -74,7 +80,7 @@ void Arena::grow_directory() {
 
 void Arena::add_chunk() {
   if (num_chunks_ == max_chunks_) grow_directory();
-  const size_t rows = capacity(num_chunks_);
+  const size_t rows = num_places(num_chunks_);
   auto* block = static_cast<char*>(memory_.allocate(rows * row_bytes_));
   Meta* meta = nullptr;
   try {
@@ -85,7 +91,7 @@ void Arena::add_chunk() {
   }
   Chunk& chunk = chunks_.load(std::memory_order_relaxed)[num_chunks_];
   chunk.meta.store(meta, std::memory_order_release);  // a reader may have the row of before clear()
-  chunk.rows.store(block, std::memory_order_release);
+  chunk.rows.store(block + shift(num_chunks_), std::memory_order_release);
   ++num_chunks_;
   num_used_ = 0;
 }
@@ -141,10 +147,10 @@ void Arena::clear() noexcept {
   const std::lock_guard lock(mutex_);
   Chunk* chunks = chunks_.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < num_chunks_; ++i) {
-    epochs_.retire(free_block, &memory_, chunks[i].rows.exchange(nullptr),
-                   capacity(i) * row_bytes_);
+    epochs_.retire(free_block, &memory_, chunks[i].rows.exchange(nullptr) - shift(i),
+                   num_places(i) * row_bytes_);
     epochs_.retire(free_block, &memory_, chunks[i].meta.exchange(nullptr),
-                   capacity(i) * sizeof(Meta));
+                   num_places(i) * sizeof(Meta));
   }
   memory_.unuse(bytes());
   num_rows_ = 0;

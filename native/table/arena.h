@@ -100,7 +100,14 @@ class Arena {
   const Chunk& chunk(uint32_t number) const noexcept {
     return chunks_.load(std::memory_order_acquire)[number >> kIndexBits];
   }
-  uint32_t capacity(uint32_t chunk_number) const noexcept;
+  // Rows are of two lines, say, and lookups need the first: were that always the first of two that
+  // are aligned, a processor would fetch the second as well. So rows of large chunks begin a line
+  // later, and the last place is left empty (docs/design/0016-rows-begin-at-odd-lines.md).
+  uint32_t num_places(uint32_t chunk_number) const noexcept;
+  size_t shift(uint32_t chunk_number) const noexcept;  // of the first row, in bytes
+  uint32_t capacity(uint32_t chunk_number) const noexcept {
+    return num_places(chunk_number) - (shift(chunk_number) > 0);
+  }
   void add_chunk();
   void grow_directory();
   static void free_block(void* owner, void* block, size_t bytes);

@@ -98,12 +98,19 @@ DistinctKeys& FeatureKeys::note_distinct(size_t feature, const Table& table,
 
 void FeatureKeys::add(const Feature& feature, const int64_t* keys, size_t num_keys,
                       const int64_t* splits) {
-  const Bags all{keys, num_keys, splits, batch_, feature.mode, nullptr};
-  if (!all.are_splits_valid()) {
+  Bags all{keys, num_keys, splits, batch_, feature.mode, nullptr};
+  const bool is_known = splits == checked_.row_splits && num_keys == checked_.num_keys;
+  if (!is_known && !all.are_splits_valid()) {
     throw std::invalid_argument(
         "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
         "others (feature '" +
         feature.name + "')");
+  }
+  if (!is_known) are_single_ = all.are_single();
+  checked_ = all;
+  if (are_single_) {  // nobody looks at the splits again
+    all.row_splits = nullptr;
+    all.width = 1;
   }
   bags_.push_back(feature.max_length > 0 ? limited(feature, all) : all);
   num_keys_ += bags_.back().num_keys;

@@ -69,6 +69,8 @@ class FeatureKeys {
 
   const size_t batch_;
   size_t num_keys_ = 0;
+  Bags checked_{};           // those that were checked last; others may have the same splits
+  bool are_single_ = false;  // each of them is one key
   std::vector<Bags> bags_;
   std::vector<DistinctKeys> distinct_;  // of each feature, or empty
   std::vector<std::unique_ptr<int64_t[]>> owned_;

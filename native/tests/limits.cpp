@@ -83,6 +83,36 @@ void test_arena_gives_back_a_directory_that_it_cannot_use() {
   CHECK(arena.take(&next, 1) == 1 && arena.bytes() == (numbers.size() + 1) * 56);
 }
 
+// Rows of chunks from 2 MiB on begin at an odd line if they are of an even number of lines. None
+// lies upon another, and all memory goes back.
+void test_rows_of_large_chunks_begin_at(size_t row_bytes, uintptr_t line_of_large) {
+  Memory memory;
+  Epochs epochs;
+  {
+    Arena arena(memory, epochs, row_bytes);
+    std::vector<uint32_t> numbers(100'000);
+    for (size_t taken = 0; taken < numbers.size();) {
+      taken += arena.take(numbers.data() + taken, numbers.size() - taken);
+    }
+    for (const uint32_t number : numbers) std::memset(arena.row(number), 0, row_bytes);
+    for (const uint32_t number : numbers) {
+      char* row = arena.row(number);
+      CHECK(row[0] == 0 && row[row_bytes - 1] == 0);
+      std::memset(row, 1, row_bytes);
+    }
+    const uint32_t first = numbers.back() >> Arena::kIndexBits << Arena::kIndexBits;
+    CHECK(reinterpret_cast<uintptr_t>(arena.row(first)) / 64 % 2 == line_of_large);
+    CHECK(arena.bytes() == numbers.size() * (row_bytes + sizeof(Meta)));
+    epochs.reserve(arena.num_retired_by_clear());
+    arena.clear();
+    epochs.reclaim();
+    CHECK(memory.held_bytes() < 4096);  // the directory of chunks
+    uint32_t number;
+    CHECK(arena.take(&number, 1) == 1 && arena.row(number) != nullptr);
+  }
+  CHECK(memory.held_bytes() == 0);
+}
+
 void test_last_row_number_is_not_a_mark() {
   const uint32_t last = (Arena::kMaxChunks << Arena::kIndexBits) - 1;
   CHECK((last & kReserved) == 0 && (last | kReserved) != kNoRow);
@@ -201,6 +231,9 @@ void test_call_without_threads_runs_on_its_own() {
 int main() {
   test_arena_ends_with_its_last_chunk();
   test_arena_gives_back_a_directory_that_it_cannot_use();
+  test_rows_of_large_chunks_begin_at(128, 1);
+  test_rows_of_large_chunks_begin_at(256, 1);
+  test_rows_of_large_chunks_begin_at(320, 0);
   test_last_row_number_is_not_a_mark();
   test_index_ends_with_its_last_bin();
   test_bins_grow_where_the_directory_cannot();
