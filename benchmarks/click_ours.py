@@ -145,7 +145,7 @@ class AllFeatures(TableEach):
     def parts(self, prepared: TorchBatch) -> list[torch.Tensor]:
         if self.sizes.model != "click":
             return super().parts(prepared)
-        return [self.modules[0](prepared.ids, prepared.dense).joined]
+        return [self.modules[0](prepared.ids, dense=prepared.dense).joined]
 
 
 class OurWorker(ClickWorker):

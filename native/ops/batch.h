@@ -108,15 +108,15 @@ class Batch {
   const uint64_t num_removed_ = 0;
   uint32_t num_seen_ = 0;
   uint32_t bits_ = 0;
-  uint32_t bucket_bits_ = 0;  // a partition is a run of buckets, in which keys are placed
-  uint32_t* sizes_;           // (members, buckets)
-  uint32_t* cursors_;         // (members, buckets)
-  uint32_t* starts_;          // (partitions + 1,)
-  uint32_t* num_distinct_;    // (partitions,)
-  uint32_t* num_kept_;        // (partitions,), from sort_out_refused() on
-  int64_t* keys_;             // of the occurrences, by bucket
-  uint32_t* order_;           // occurrences, by partition, then by key
-  Entry* entries_;            // by partition, from the place of its first occurrence on
+  uint32_t bucket_bits_ = 0;     // a partition is a run of buckets, in which keys are placed
+  uint32_t* sizes_ = nullptr;    // (members, buckets)
+  uint32_t* cursors_ = nullptr;  // (members, buckets)
+  uint32_t* starts_;             // (partitions + 1,)
+  uint32_t* num_distinct_;       // (partitions,)
+  uint32_t* num_kept_;           // (partitions,), from sort_out_refused() on
+  int64_t* keys_ = nullptr;      // of the occurrences, by bucket
+  uint32_t* order_ = nullptr;    // occurrences, by partition, then by key
+  Entry* entries_;               // by partition, from the place of its first occurrence on
 };
 
 }  // namespace monolith

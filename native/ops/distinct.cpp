@@ -35,8 +35,8 @@ DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32
   const size_t mask = std::bit_ceil(2 * n) - 1;
   scratch.slots.assign(mask + 1, 0);  // how many keys were met with the one that is there
   uint16_t* slots = scratch.slots.data();
-  uint64_t* hashes = room(scratch.hashes, n + 1);  // of those; no two keys share one
-  uint32_t* first = room(scratch.first, n + 1);
+  uint64_t* hashes = room(scratch.hashes, n);  // of those; no two keys share one
+  uint32_t* first = room(scratch.first, n);
   numbers_ = std::make_unique_for_overwrite<uint32_t[]>(2 * n);
   uint32_t count = 0;
   for (size_t i = 0; i < n; ++i) {

@@ -45,8 +45,10 @@ uint32_t Arena::num_places(uint32_t chunk_number) const noexcept {
 }
 
 size_t Arena::shift(uint32_t chunk_number) const noexcept {
+  constexpr size_t kMany = 256;  // places, of which one may stay empty
+  const size_t places = num_places(chunk_number);
   const bool are_even = row_bytes_ % (2 * kLineBytes) == 0;
-  return are_even && num_places(chunk_number) * row_bytes_ >= kHugeBytes ? kLineBytes : 0;
+  return are_even && places >= kMany && places * row_bytes_ >= kHugeBytes ? kLineBytes : 0;
 }
 
 void Arena::free_block(void* owner, void* block, size_t bytes) {

@@ -55,16 +55,14 @@ struct Bags {
 };
 
 // Where the rows of bags lie in a matrix: bag after bag, `per_row` of them side by side in each of
-// its rows, which begin `stride` values after each other. places: of some bags, their numbers.
+// its rows, which begin `stride` values after each other.
 template <typename T>
 struct BagRows {
   T* data;
   size_t stride;
   size_t per_row = 1;
-  const uint32_t* places = nullptr;
 
   T* of(size_t bag, size_t dim) const noexcept {
-    if (places != nullptr) bag = places[bag];
     if (per_row == 1) return data + bag * stride;
     return data + bag / per_row * stride + bag % per_row * dim;
   }

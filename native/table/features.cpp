@@ -73,11 +73,12 @@ FeatureKeys::FeatureKeys(std::span<const Feature> features, const FeatureIds& id
     starts.push_back(starts.back() + std::min(count, ids.num_keys + 1 - starts.back()));
   }
   bags_.reserve(features.size());
+  Checked checked;
   for (size_t f = 0; f < features.size(); ++f) {
     const size_t column = ids.columns == nullptr ? f : ids.columns[f];
     const size_t first = starts[column], last = starts[column + 1];
     add(features[f], ids.keys + first, last > ids.num_keys ? SIZE_MAX : last - first,
-        ids.splits + column * ids.stride);
+        ids.splits + column * ids.stride, checked);
   }
   if (starts.back() != ids.num_keys) {
     throw std::invalid_argument("[FeatureBags.lookup] expected " + std::to_string(ids.num_keys) +
@@ -97,18 +98,17 @@ DistinctKeys& FeatureKeys::note_distinct(size_t feature, const Table& table,
 }
 
 void FeatureKeys::add(const Feature& feature, const int64_t* keys, size_t num_keys,
-                      const int64_t* splits) {
+                      const int64_t* splits, Checked& checked) {
   Bags all{keys, num_keys, splits, batch_, feature.mode, nullptr};
-  const bool is_known = splits == checked_.row_splits && num_keys == checked_.num_keys;
+  const bool is_known = splits == checked.splits && num_keys == checked.num_keys;
   if (!is_known && !all.are_splits_valid()) {
     throw std::invalid_argument(
         "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
         "others (feature '" +
         feature.name + "')");
   }
-  if (!is_known) are_single_ = all.are_single();
-  checked_ = all;
-  if (are_single_) {  // nobody looks at the splits again
+  if (!is_known) checked = {splits, num_keys, all.are_single()};
+  if (checked.are_single) {  // nobody looks at the splits again
     all.row_splits = nullptr;
     all.width = 1;
   }
@@ -171,11 +171,11 @@ void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, bool initial, S
   const auto is_whole_lines = [](uintptr_t bytes) { return bytes % sizeof(Line) == 0; };
   const bool streams = is_whole_lines(dim * 4) && is_whole_lines(out.stride * 4) &&
                        is_whole_lines(reinterpret_cast<uintptr_t>(all.data));
-  float* to = all.data;
-  for (const uint32_t number : distinct.numbers()) {
-    const float* row = rows + number * dim;
+  const std::span<const uint32_t> numbers = distinct.numbers();
+  for (size_t bag = 0; bag < numbers.size(); ++bag) {
+    float* to = all.of(bag, dim);
+    const float* row = rows + numbers[bag] * dim;
     streams ? racy_stream(to, row, dim * 4) : copy_short(to, row, dim * 4);
-    to += out.stride;
   }
   if (streams) fence_streamed();
 }

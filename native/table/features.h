@@ -64,13 +64,18 @@ class FeatureKeys {
   DistinctKeys& note_distinct(size_t feature, const Table& table, DistinctKeys::Scratch& scratch);
 
  private:
-  void add(const Feature& feature, const int64_t* keys, size_t num_keys, const int64_t* splits);
+  // The splits that were looked at last; those of the next feature may be the same.
+  struct Checked {
+    const int64_t* splits = nullptr;
+    size_t num_keys = 0;
+    bool are_single = false;  // each bag is one key
+  };
+  void add(const Feature& feature, const int64_t* keys, size_t num_keys, const int64_t* splits,
+           Checked& checked);
   Bags limited(const Feature& feature, const Bags& all);
 
   const size_t batch_;
   size_t num_keys_ = 0;
-  Bags checked_{};           // those that were checked last; others may have the same splits
-  bool are_single_ = false;  // each of them is one key
   std::vector<Bags> bags_;
   std::vector<DistinctKeys> distinct_;  // of each feature, or empty
   std::vector<std::unique_ptr<int64_t[]>> owned_;

@@ -236,9 +236,6 @@ class Table {
   template <typename Target, typename Use>
   void read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
                     const Target& target, const Use& use) const;
-  template <typename Use>
-  void read_to_places(const int64_t* keys, size_t first, size_t last, const Reading& how,
-                      float* out, const uint32_t* places, const Use& use) const;
   void check_bags(const char* verb, const Bags& bags) const;
   template <typename Piece>
   void in_bags(const Bags& bags, unsigned threads, const Piece& piece) const;

@@ -149,6 +149,32 @@ void test_equal_keys_are_read_once_and_alike() {
   }
 }
 
+// Rows that a step's lookup has seen are erased and inserted again meanwhile, and bins grow.
+void test_steps_after_lookups_run_beside_erasures() {
+  const Singles all;
+  std::atomic<bool> is_done{false};
+  std::thread other([&] {
+    for (int64_t round = 0; !is_done; ++round) {
+      const std::vector<int64_t> keys = keys_from(0, 60), fresh = keys_from(1000 * round, 500);
+      bool existed[60];
+      std::vector<float> out(fresh.size() * kDim);
+      for (Table* table : all.pointers) {
+        table->erase(keys.data(), keys.size(), existed, 1);
+        table->lookup_or_insert(fresh.data(), fresh.size(), out.data(), nullptr, 3, 1);
+      }
+    }
+  });
+  for (int step = 0; step < 30; ++step) {
+    const auto keys = all.make_keys();
+    all.lookup(*keys);
+    const FeatureKeys* one[] = {keys.get()};
+    all.step(one);
+  }
+  is_done = true;
+  other.join();
+  for (const Table* table : all.pointers) CHECK(table->num_update_calls() == 30);
+}
+
 // change(tables): between the lookup and the step.
 template <typename Change>
 void test_a_step_after_a_lookup_is_one_without(const TableSpec& spec, const Change& change) {
@@ -372,6 +398,7 @@ void test_gradients_that_are_not_finite_are_left_out() {
 
 int main() {
   test_equal_keys_are_read_once_and_alike();
+  test_steps_after_lookups_run_beside_erasures();
   test_rows_of_whole_lines();
   test_a_cut_between_lookup_and_step();
   test_a_step_without_memory_changes_nothing();

@@ -113,6 +113,18 @@ void test_rows_of_large_chunks_begin_at(size_t row_bytes, uintptr_t line_of_larg
   CHECK(memory.held_bytes() == 0);
 }
 
+void test_a_chunk_of_few_rows_has_all_of_its_places() {
+  constexpr size_t kRowBytes = size_t{2} << 20;
+  Memory memory;
+  Epochs epochs;
+  Arena arena(memory, epochs, kRowBytes);
+  uint32_t numbers[3];
+  for (uint32_t& number : numbers) CHECK(arena.take(&number, 1) == 1);
+  CHECK(numbers[0] != numbers[1] && numbers[1] != numbers[2]);
+  for (const uint32_t number : numbers) std::memset(arena.row(number), 1, kRowBytes);
+  CHECK(arena.bytes() == 3 * (kRowBytes + sizeof(Meta)));
+}
+
 void test_last_row_number_is_not_a_mark() {
   const uint32_t last = (Arena::kMaxChunks << Arena::kIndexBits) - 1;
   CHECK((last & kReserved) == 0 && (last | kReserved) != kNoRow);
@@ -234,6 +246,7 @@ int main() {
   test_rows_of_large_chunks_begin_at(128, 1);
   test_rows_of_large_chunks_begin_at(256, 1);
   test_rows_of_large_chunks_begin_at(320, 0);
+  test_a_chunk_of_few_rows_has_all_of_its_places();
   test_last_row_number_is_not_a_mark();
   test_index_ends_with_its_last_bin();
   test_bins_grow_where_the_directory_cannot();

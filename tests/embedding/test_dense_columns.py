@@ -45,6 +45,35 @@ def test_many_samples_of_one_id_have_the_rows_of_cat():
     assert torch.equal(bags.lookup(ids, dense=dense), torch.cat([bags.lookup(ids), dense], dim=1))
 
 
+def test_the_result_may_be_changed_in_place():
+    bags, others = make_bags(), make_bags()
+    ids, dense = one_batch(0), numbers(3)
+    found = bags.lookup(ids, dense=dense).relu_()
+    expected = torch.cat([others.lookup(ids), dense], 1).relu_()
+    for output, own in ((found, bags), (expected, others)):
+        loss_of(output).backward()
+        Optimizer(Module(own)).step()
+    assert torch.equal(found, expected)
+    assert_same_rows(bags.tables["user"], others.tables["user"])
+
+
+def test_gradients_beside_dense_columns_are_scaled():
+    bags = small_bags()
+    (bags.lookup(lists(x=[[1]], y=[[2]]), dense=numbers(3, 1)) * 3).sum().backward()
+    bags.queue.scale(0.5)
+    bags.queue.apply()
+    assert bags.tables["b"].lookup(torch.tensor([2])).tolist() == [[-1.5]]
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 6), (3, 0)])
+def test_columns_and_batches_may_be_empty(count, size):
+    bags, ids, dense = make_bags(), one_batch(0, size), numbers(count, size)
+    found = bags.lookup(ids, dense=dense)
+    assert torch.equal(found, torch.cat([bags.lookup(ids), dense], 1))
+    loss_of(found).backward()
+    bags.queue.apply()
+
+
 def test_dense_columns_are_trained():
     bags, dense = make_bags(), numbers(5).requires_grad_()
     loss_of(bags.lookup(one_batch(0), dense=dense)).backward()

@@ -6,7 +6,7 @@ import torch
 
 from monolith.embedding import SGD, BagFeature, Segment, TableConfig, Zeros
 from monolith.embedding import feature_bags as module
-from monolith.embedding.ownership import fewest_holders
+from monolith.embedding.ownership import holders_alone
 from tests.embedding.feature_cases import lists, make_bags
 
 IDS = {"x": [[1], [2]]}
@@ -83,6 +83,20 @@ def hold_by_a_module(output):
     return kept[0]
 
 
+def keep_storage(output):
+    kept = []
+    output.register_hook(lambda gradient: kept.append(gradient.untyped_storage()))
+    (output * 3).sum().backward()
+    return torch.empty(0).set_(kept[0], 0, (2, 2))
+
+
+def keep_beside_the_node(output):
+    kept = []
+    output.grad_fn.register_hook(lambda inputs, outputs: kept.append(outputs[0]))
+    (output * 3).sum().backward()
+    return kept[0]
+
+
 CASES = [
     keep,
     replace,
@@ -93,6 +107,8 @@ CASES = [
     retain,
     share_with_a_parameter,
     hold_by_a_module,
+    keep_storage,
+    keep_beside_the_node,
 ]
 
 
@@ -115,9 +131,9 @@ def memory_of_queued(bags):
 def test_gradients_that_nobody_else_holds_are_not_copied(monkeypatch):
     given = []
 
-    def watched(gradients, has_others):
+    def watched(gradients, is_alone):
         given.append(gradients.data_ptr())
-        return own(gradients, has_others)
+        return own(gradients, is_alone)
 
     own = module.own
     monkeypatch.setattr(module, "own", watched)
@@ -135,5 +151,5 @@ def test_gradients_that_do_not_lie_in_order_are_copied():
 
 def test_holders_are_counted_also_where_nothing_is_recorded():
     with torch.inference_mode():
-        counted = fewest_holders()
-    assert counted == fewest_holders()
+        counted = holders_alone()
+    assert counted == holders_alone()

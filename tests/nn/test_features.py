@@ -172,7 +172,7 @@ def test_each_feature_has_its_own_columns_of_joined():
 
 def test_dense_columns_come_behind_the_features():
     module = made(Feature("a", dim=2), Feature("b", dim=2, combiner="first", max_length=2))
-    found = module({"a": IDS, "b": IDS}, torch.tensor([[7.0], [8.0], [9.0]]))
+    found = module({"a": IDS, "b": IDS}, dense=torch.tensor([[7.0], [8.0], [9.0]]))
     assert found.joined[0].tolist() == [1, 2, 1, 2, 0, 0, 7]
     assert found["a"].tolist() == [[1, 2], [0, 0], [15, 19]]
     assert found["b"].tolist() == [[[1, 2], [0, 0]], [[0, 0], [0, 0]], [[2, 3], [3, 5]]]
@@ -180,14 +180,14 @@ def test_dense_columns_come_behind_the_features():
 
 
 def test_dense_columns_stand_alone_where_rows_are_kept_apart():
-    found = made(Feature("a", dim=2, combiner="rows"))({"a": IDS}, torch.ones(3, 4))
+    found = made(Feature("a", dim=2, combiner="rows"))({"a": IDS}, dense=torch.ones(3, 4))
     assert found.joined.tolist() == [[1.0] * 4] * 3
 
 
 def test_dense_columns_of_another_number_of_samples_are_refused():
     for combiner in ("sum", "rows"):
         with pytest.raises(ValueError, match=r"of shape \(3, columns\), .* got \(2, 1\)"):
-            made(Feature("a", dim=2, combiner=combiner))({"a": IDS}, torch.ones(2, 1))
+            made(Feature("a", dim=2, combiner=combiner))({"a": IDS}, dense=torch.ones(2, 1))
 
 
 def test_rows_are_counted_and_tables_closed():

@@ -11,7 +11,7 @@ from monolith.embedding.anchor_queue import check_eager, queue_once
 from monolith.embedding.bag_feature import BagFeature
 from monolith.embedding.feature_queue import FeatureQueue
 from monolith.embedding.feature_tables import FeatureTables
-from monolith.embedding.ownership import num_holders, own
+from monolith.embedding.ownership import holders_of, own
 from monolith.embedding.verbs import TableVerbs
 from monolith.ops import Ragged
 
@@ -142,11 +142,11 @@ class _LookupFeatures(torch.autograd.Function):
 
 def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     _ = ctx.saved_tensors
-    has_others = num_holders(gradients) > ctx.queue.fewest_holders
     queue: FeatureQueue = ctx.queue
+    is_alone = holders_of(gradients) == queue.holders_alone
     width = queue.engine.width
     dense = gradients[:, width:].clone() if ctx.needs_input_grad[1] else None
-    return queue.push(ctx.batch, own(gradients, has_others)[:, :width]), dense, None
+    return queue.push(ctx.batch, own(gradients, is_alone)[:, :width]), dense, None
 
 
 def _check_tables(tables: list[TableVerbs]) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from monolith.embedding.anchor_queue import AnchorQueue, new_anchor, refusal
 from monolith.embedding.feature_tables import FeatureBatch, FeatureItem, FeatureSum, FeatureTables
-from monolith.embedding.ownership import fewest_holders
+from monolith.embedding.ownership import holders_alone
 from monolith.embedding.table_content import copy_of_content, fill_table
 from monolith.embedding.verbs import TableVerbs
 
@@ -27,7 +27,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
         engine: tables and features.
         now: time of the next steps in seconds, as the request of the batch has it; None: that of
             the tables' clocks. Far ahead of a clock it is clamped and counted, as in every call.
-        fewest_holders: of gradients that a backward gets, where nobody else holds them.
+        holders_alone: of gradients that a backward gets and nobody else has.
     """
 
     def __init__(self, engine: FeatureTables) -> None:
@@ -37,7 +37,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
         self._connect_anchor(anchor)
         self.engine = engine
         self.now: int | None = None
-        self.fewest_holders = fewest_holders()
+        self.holders_alone = holders_alone()
 
     @property
     def tables(self) -> list[TableVerbs]:

@@ -17,7 +17,7 @@ from monolith.embedding.bags import Bags
 from monolith.embedding.checks import check_num_keys, check_rates, check_training, default_threads
 from monolith.embedding.config import segments_of
 from monolith.embedding.initializers import MAX_FLOAT32
-from monolith.embedding.native_core import OpenCore, empty
+from monolith.embedding.native_core import OpenCore, empty, empty_rows
 from monolith.embedding.plain_features import PlainFeatures, PlainSum
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import FailedPreconditionError
@@ -115,7 +115,7 @@ def _matrix(
         out = empty(batch, width)
         return out, out
     whole = width + dense.shape[1]
-    joined = empty(batch, -(-whole // _LINE) * _LINE)[:, :whole]
+    joined = empty_rows(batch, whole, -(-whole // _LINE) * _LINE)
     joined[:, width:] = dense.detach()
     return joined, joined[:, :width]
 

@@ -49,8 +49,21 @@ def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     try:
         return torch.empty(shape, dtype=dtype, device=_CPU)
     except RuntimeError as error:  # torch has no class of its own for it on the CPU
-        num_bytes = math.prod(shape) * dtype.itemsize
-        raise MemoryError(f"out of memory: asked for {num_bytes} bytes") from error
+        raise _out_of_memory(math.prod(shape) * dtype.itemsize) from error
+
+
+def empty_rows(num_rows: int, num_columns: int, stride: int) -> torch.Tensor:
+    """The same for float32 rows that begin `stride` values after each other; no view of another."""
+    try:
+        return torch.empty_strided(
+            (num_rows, num_columns), (stride, 1), dtype=torch.float32, device=_CPU
+        )
+    except RuntimeError as error:
+        raise _out_of_memory(num_rows * stride * 4) from error
+
+
+def _out_of_memory(num_bytes: int) -> MemoryError:
+    return MemoryError(f"out of memory: asked for {num_bytes} bytes")
 
 
 def column_buffers(rows: Rows, names: Iterable[str]) -> tuple[int, list[int], list[int]]:

@@ -7,43 +7,49 @@ import torch
 
 from monolith.embedding.anchor_queue import queue_once
 
-__all__ = ["fewest_holders", "num_holders", "own"]
+__all__ = ["Holders", "holders_alone", "holders_of", "own"]
 
-_ONE_TENSOR = 2  # holders of its storage: the tensor, and the object that asks
-
-
-def num_holders(gradients: torch.Tensor) -> int:
-    """Python references to gradients, those of running functions among them."""
-    return sys.getrefcount(gradients)
+Holders = tuple[int, int, int, int]
+"""References to a tensor and to its storage: of Python to the object, and of C++, each."""
 
 
-def own(gradients: torch.Tensor, has_others: bool) -> torch.Tensor:
+def holders_of(gradients: torch.Tensor) -> Holders:
+    """Who holds gradients, running functions among them."""
+    held: Any = gradients
+    storage = held.untyped_storage()
+    return (
+        sys.getrefcount(gradients),
+        held._use_count(),
+        sys.getrefcount(storage),
+        torch._C._storage_Use_Count(storage._cdata),
+    )
+
+
+def own(gradients: torch.Tensor, is_alone: bool) -> torch.Tensor:
     """The gradients in memory that nobody else writes before the step.
 
     Those that nobody else holds are taken as they are, as torch does with those of parameters.
 
     Args:
         gradients: as a backward got them.
-        has_others: whether Python holds them elsewhere too.
+        is_alone: whether torch's call of the backward is all that holds them.
     """
     held: Any = gradients
     is_ours = (
-        not has_others
+        is_alone
         and gradients.is_contiguous()
         and not held._is_view()
-        and held._use_count() == 1
-        and torch._C._storage_Use_Count(held.untyped_storage()._cdata) == _ONE_TENSOR
         and held.untyped_storage().resizable()  # the memory of others is not
     )
     return gradients if is_ours else gradients.clone(memory_format=torch.contiguous_format)
 
 
-def fewest_holders() -> int:
-    """`num_holders` of gradients that torch alone hands on, two calls below a backward.
+def holders_alone() -> Holders:
+    """`holders_of` gradients that torch alone hands on, two calls below a backward.
 
-    Versions of Python differ in it, so it is counted.
+    Versions of Python and torch differ in it, so it is counted.
     """
-    found: list[int] = []
+    found: list[Holders] = []
     with torch.inference_mode(False), torch.enable_grad():
         given = torch.zeros(1, dtype=torch.float32, device="cpu", requires_grad=True)
         (_Probe.apply(given, found) * 2).sum().backward()  # type: ignore[no-untyped-call]
@@ -52,7 +58,7 @@ def fewest_holders() -> int:
 
 class _Probe(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, given: torch.Tensor, found: list[int]) -> torch.Tensor:
+    def forward(ctx: Any, given: torch.Tensor, found: list[Holders]) -> torch.Tensor:
         ctx.found = found
         return given.clone()
 
@@ -62,5 +68,5 @@ class _Probe(torch.autograd.Function):
 
 
 def _note(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    ctx.found.append(num_holders(gradients))
+    ctx.found.append(holders_of(gradients))
     return None, None

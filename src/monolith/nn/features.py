@@ -201,7 +201,7 @@ class Features(torch.nn.Module):
         """Columns of `Embedded.joined`, without dense ones."""
         return 0 if self._bags is None else self._bags.width
 
-    def forward(self, ids: Mapping[str, Ragged], dense: torch.Tensor | None = None) -> Embedded:
+    def forward(self, ids: Mapping[str, Ragged], *, dense: torch.Tensor | None = None) -> Embedded:
         """Rows of a batch; ids of other names are left alone.
 
         Args:
@@ -212,17 +212,17 @@ class Features(torch.nn.Module):
         Raises:
             ValueError: a feature is missing.
         """
-        return self.read(ids, dense, is_training=self.training)
+        return self.read(ids, dense=dense, is_training=self.training)
 
     def read(
-        self, ids: Mapping[str, Ragged], dense: torch.Tensor | None = None, *, is_training: bool
+        self, ids: Mapping[str, Ragged], *, dense: torch.Tensor | None = None, is_training: bool
     ) -> Embedded:
         """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
         self._check_has(self._row_names, ids)
         if self._bags is None:
             batch = ids[self._row_names[0]].num_rows
             check_dense(dense, batch)
-            joined = torch.empty(batch, 0) if dense is None else dense
+            joined = torch.empty(batch, 0) if dense is None else dense.clone()
             return Embedded(joined, self, ids, is_training=is_training)
         missing = "initial" if is_training else "zeros"
         try:
