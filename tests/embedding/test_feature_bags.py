@@ -160,16 +160,15 @@ def test_rows_and_gradients_are_those_of_torch(combiner, limit):
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("num_dense", [0, 5])
 def test_many_full_blocks_have_the_bits_of_tables_in_python(limit, num_dense):
-    # As many features as are read by distinct ids, in whole cache lines; no place is left empty.
+    # As many features as are read by distinct ids; no place is left empty.
     configs = [TableConfig(f"t{i}", Segment(16, SGD(0.5))) for i in range(16)]
     features = [BagFeature(f"f{i}", f"t{i}", "first", max_length=limit) for i in range(16)]
     draw = torch.Generator().manual_seed(0)
-    ids = {f.name: torch.randint(0, 50, (70, 3), generator=draw) for f in features}
-    ragged = {name: Ragged.from_lists(values.tolist()) for name, values in ids.items()}
+    drawn = {f.name: torch.randint(0, 50, (70, 3), generator=draw).tolist() for f in features}
     dense = torch.ones(70, num_dense) if num_dense else None
     bags, others = (make_bags(make, configs, features) for make in (Table, ReferenceTable))
     for _ in range(2):
-        found, expected = (each.lookup(ragged, dense=dense) for each in (bags, others))
+        found, expected = (each.lookup(lists(**drawn), dense=dense) for each in (bags, others))
         assert torch.equal(found, expected)
         for output, own in ((found, bags), (expected, others)):
             loss_of(output).backward()

@@ -9,7 +9,7 @@ import torch
 
 from monolith.embedding.rows import Rows
 
-__all__ = ["OpenCore", "column_buffers", "empty"]
+__all__ = ["OpenCore", "column_buffers", "empty", "empty_rows"]
 
 Core = TypeVar("Core")
 _CPU = torch.device("cpu")
