@@ -160,7 +160,6 @@ def test_rows_and_gradients_are_those_of_torch(combiner, limit):
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("num_dense", [0, 5])
 def test_many_full_blocks_have_the_bits_of_tables_in_python(limit, num_dense):
-    # As many features as are read by distinct ids; no place is left empty.
     configs = [TableConfig(f"t{i}", Segment(16, SGD(0.5))) for i in range(16)]
     features = [BagFeature(f"f{i}", f"t{i}", "first", max_length=limit) for i in range(16)]
     draw = torch.Generator().manual_seed(0)
@@ -170,8 +169,9 @@ def test_many_full_blocks_have_the_bits_of_tables_in_python(limit, num_dense):
     for _ in range(2):
         found, expected = (each.lookup(lists(**drawn), dense=dense) for each in (bags, others))
         assert torch.equal(found, expected)
-        for output, own in ((found, bags), (expected, others)):
-            loss_of(output).backward()
+        (loss_of(found) + loss_of(expected)).backward()
+        assert bags.queue.norm == others.queue.norm
+        for own in (bags, others):
             Optimizer(Module(own)).step()
     assert_same_tables(bags, others)
 
