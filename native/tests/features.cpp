@@ -342,6 +342,34 @@ void test_a_step_without_memory_changes_nothing() {
   }
 }
 
+// Nor does one whose rows were erased after its lookup, and taken by other keys.
+void test_a_step_without_memory_for_lost_rows_fails() {
+  const Singles all;
+  const auto keys = all.make_keys();
+  const FeatureKeys* one[] = {keys.get()};
+  all.step(one);
+  all.lookup(*keys);
+  Table& table = *all.pointers[0];
+  const std::vector<int64_t> lost = keys_from(0, 97);
+  bool existed[97];
+  table.erase(lost.data(), lost.size(), existed, 1);
+  table.set_memory_limit(table.held_bytes());
+  const auto is_out_of_memory = [](const auto& call) {
+    try {
+      call();
+      return false;
+    } catch (const OutOfMemory&) {
+      return true;
+    }
+  };
+  float out[kDim];
+  int64_t other = 100'000;
+  while (!is_out_of_memory([&] { table.lookup_or_insert(&other, 1, out, nullptr, 3, 1); })) ++other;
+  const uint64_t num_rows = table.num_rows();
+  CHECK(is_out_of_memory([&] { all.step(one); }));
+  CHECK(table.num_rows() == num_rows);
+}
+
 // Rows of whole lines go past the caches.
 void test_rows_of_whole_lines() {
   constexpr uint32_t kLine = 16;
@@ -402,6 +430,7 @@ int main() {
   test_rows_of_whole_lines();
   test_a_cut_between_lookup_and_step();
   test_a_step_without_memory_changes_nothing();
+  test_a_step_without_memory_for_lost_rows_fails();
   test_rows_that_a_step_has_seen_are_no_victims();
   test_what_happens_between_lookup_and_step();
   test_as_many_keys_as_bags_need_not_be_one_each();
