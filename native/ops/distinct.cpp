@@ -9,6 +9,8 @@ namespace monolith {
 namespace {
 
 constexpr uint32_t kMaxBits = 10;
+constexpr uint16_t kEmpty = UINT16_MAX;  // no key is there
+static_assert(DistinctKeys::kMost < kEmpty);
 
 // order: positions of the hashes by their first bits; those with equal ones stay in order.
 void sort_by_bits(std::span<const uint64_t> hashes, uint32_t bits, uint32_t* order) {
@@ -28,28 +30,54 @@ T* room(std::vector<T>& values, size_t n) {
 
 }  // namespace
 
+// numbers_: of each occurrence the first one of its key. No branch depends on whether a key is new,
+// and no key waits for the one before it: in a loop that finds and adds them one by one, both do.
+void DistinctKeys::find_first(Scratch& scratch) noexcept {
+  const size_t mask = scratch.slots.size() - 1;
+  const uint16_t* places = scratch.places.data();
+  const uint64_t* hashes = scratch.hashes.data();
+  uint16_t *slots = scratch.slots.data(), *others = scratch.others.data();
+  for (size_t i = num_occurs_; i-- > 0;) slots[places[i]] = static_cast<uint16_t>(i);
+  size_t num_others = 0;
+  for (size_t i = 0; i < num_occurs_; ++i) {
+    numbers_[i] = slots[places[i]];
+    others[num_others] = static_cast<uint16_t>(i);
+    num_others += hashes[numbers_[i]] != hashes[i];
+  }
+  for (size_t k = 0; k < num_others; ++k) {  // keys that are not the first of their place go on
+    const uint16_t i = others[k];
+    size_t slot = places[i];
+    do {
+      slot = (slot + 1) & mask;
+      if (slots[slot] == kEmpty) slots[slot] = i;
+    } while (hashes[slots[slot]] != hashes[i]);
+    numbers_[i] = slots[slot];
+  }
+}
+
 DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32_t depth,
                            Scratch& scratch)
-    : num_occurs_(n) {
-  static_assert(kMost < UINT16_MAX);
-  const size_t mask = std::bit_ceil(2 * n) - 1;
-  scratch.slots.assign(mask + 1, 0);  // how many keys were met with the one that is there
-  uint16_t* slots = scratch.slots.data();
-  uint64_t* hashes = room(scratch.hashes, n);  // of those; no two keys share one
-  uint32_t* first = room(scratch.first, n);
-  numbers_ = std::make_unique_for_overwrite<uint32_t[]>(2 * n);
-  uint32_t count = 0;
+    : num_occurs_(n), numbers_(std::make_unique_for_overwrite<uint16_t[]>(2 * n)) {
+  scratch.slots.assign(std::bit_ceil(2 * n), kEmpty);
+  const size_t mask = scratch.slots.size() - 1;
+  uint64_t* hashes = room(scratch.hashes, n);  // no two keys share one
+  uint16_t* places = room(scratch.places, n);
+  room(scratch.others, n);
   for (size_t i = 0; i < n; ++i) {
-    const uint64_t hash = key_hash(given[i]);
-    size_t slot = place_of(hash, salt) & mask;
-    while (slots[slot] != 0 && hashes[slots[slot] - 1] != hash) slot = (slot + 1) & mask;
-    // Written whether the key is new or not: nobody could predict a branch.
-    const uint32_t found = slots[slot];
-    hashes[count] = hash;
-    first[count] = static_cast<uint32_t>(i);
-    count += found == 0;
-    slots[slot] = static_cast<uint16_t>(found == 0 ? count : found);
-    numbers_[i] = slots[slot] - 1u;
+    hashes[i] = key_hash(given[i]);
+    places[i] = static_cast<uint16_t>(place_of(hashes[i], salt) & mask);
+  }
+  find_first(scratch);
+  uint32_t* first = room(scratch.first, n);
+  uint32_t count = 0;  // of keys met so far; from here on hashes are theirs
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t is_new = numbers_[i] == i;
+    const uint32_t known = numbers_[numbers_[i]];
+    hashes[count] = hashes[i];
+    first[count] = i;
+    // Of "? :" compilers make a branch.
+    numbers_[i] = static_cast<uint16_t>(known + (count - known) * is_new);
+    count += is_new;
   }
   num_distinct_ = count;
   const uint32_t bits = std::min({depth, kMaxBits, static_cast<uint32_t>(std::bit_width(n))});
@@ -57,12 +85,12 @@ DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32
   sort_by_bits({hashes, count}, bits, order);
   keys_ = std::make_unique_for_overwrite<int64_t[]>(count);
   seen_ = std::make_unique_for_overwrite<Seen[]>(count);
-  uint32_t* numbers = numbers_.get() + n;
+  uint16_t* as_met = numbers_.get() + n;
   for (uint32_t k = 0; k < count; ++k) {
     keys_[k] = given[first[order[k]]];
-    numbers[order[k]] = k;
+    as_met[order[k]] = static_cast<uint16_t>(k);
   }
-  for (size_t i = 0; i < n; ++i) numbers_[i] = numbers[numbers_[i]];
+  for (size_t i = 0; i < n; ++i) numbers_[i] = as_met[numbers_[i]];
 }
 
 }  // namespace monolith

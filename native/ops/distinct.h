@@ -21,7 +21,7 @@ class DistinctKeys {
 
   // What making them needs; to be used again.
   struct Scratch {
-    std::vector<uint16_t> slots;
+    std::vector<uint16_t> slots, places, others;
     std::vector<uint64_t> hashes;
     std::vector<uint32_t> first, order;
   };
@@ -34,9 +34,9 @@ class DistinctKeys {
   size_t size() const noexcept { return num_distinct_; }
   std::span<const int64_t> keys() const noexcept { return {keys_.get(), num_distinct_}; }
   // Of each occurrence, the number of its key.
-  std::span<const uint32_t> numbers() const noexcept { return {numbers_.get(), num_occurs_}; }
+  std::span<const uint16_t> numbers() const noexcept { return {numbers_.get(), num_occurs_}; }
   // The numbers in the order of their first occurrence.
-  std::span<const uint32_t> as_met() const noexcept {
+  std::span<const uint16_t> as_met() const noexcept {
     return {numbers_.get() + num_occurs_, num_distinct_};
   }
 
@@ -45,9 +45,11 @@ class DistinctKeys {
   uint64_t num_removed = 0;
 
  private:
+  void find_first(Scratch& scratch) noexcept;
+
   size_t num_occurs_ = 0, num_distinct_ = 0;
   std::unique_ptr<int64_t[]> keys_;
-  std::unique_ptr<uint32_t[]> numbers_;  // then as_met
+  std::unique_ptr<uint16_t[]> numbers_;  // then as_met
   std::unique_ptr<Seen[]> seen_;
 };
 

@@ -147,13 +147,13 @@ GradientSum::GradientSum(const BagPiece& piece, size_t dim, const Kernels& kerne
       batch_(distinct.keys(), distinct.seen(), distinct.num_removed, memory_),
       sums_(take<float>(memory_, distinct.size() * dim)) {
   std::fill_n(sums_, distinct.size() * dim, -0.0f);  // plus the first value is that, bit for bit
-  const std::span<const uint32_t> numbers = distinct.numbers();
+  const std::span<const uint16_t> numbers = distinct.numbers();
   for (uint32_t i = 0; i < numbers.size(); ++i) {
     if (i + kAhead < numbers.size()) grads_.prefetch(i + kAhead);
     add_row(sums_ + size_t{numbers[i]} * dim, grads_.row(i), dim);
   }
   double total = 0.0;
-  for (const uint32_t number : distinct.as_met()) {
+  for (const uint16_t number : distinct.as_met()) {
     total += kernels.sum_squares(sums_ + size_t{number} * dim, dim);
   }
   norm_ = std::sqrt(total);

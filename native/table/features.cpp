@@ -171,7 +171,7 @@ void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, bool initial, S
   const auto is_whole_lines = [](uintptr_t bytes) { return bytes % sizeof(Line) == 0; };
   const bool streams = is_whole_lines(dim * 4) && is_whole_lines(out.stride * 4) &&
                        is_whole_lines(reinterpret_cast<uintptr_t>(all.data));
-  const std::span<const uint32_t> numbers = distinct.numbers();
+  const std::span<const uint16_t> numbers = distinct.numbers();
   for (size_t bag = 0; bag < numbers.size(); ++bag) {
     float* to = all.of(bag, dim);
     const float* row = rows + numbers[bag] * dim;

@@ -30,6 +30,15 @@ void test_every_occurrence_has_the_number_of_its_key(size_t n, size_t distinct, 
   for (size_t i = 0; i < n; ++i) CHECK(found.keys()[found.numbers()[i]] == keys[i]);
 }
 
+void test_keys_that_meet_in_one_place_are_told_apart() {
+  constexpr uint64_t kSamePlace = 0;  // a salt that puts every key there
+  const std::vector<int64_t> keys = repeated(300, 100);
+  DistinctKeys::Scratch scratch;
+  const DistinctKeys found(keys.data(), keys.size(), kSamePlace, 0, scratch);
+  CHECK(found.size() == 100);
+  for (size_t i = 0; i < keys.size(); ++i) CHECK(found.numbers()[i] == i % 100);
+}
+
 void test_keys_lie_by_the_first_bits_of_their_hashes(uint32_t depth, uint32_t bits) {
   const std::vector<int64_t> keys = repeated(4000, 3000);
   DistinctKeys::Scratch scratch;
@@ -59,6 +68,7 @@ int main() {
     test_every_occurrence_has_the_number_of_its_key(DistinctKeys::kMost, DistinctKeys::kMost,
                                                     depth);
   }
+  test_keys_that_meet_in_one_place_are_told_apart();
   test_keys_lie_by_the_first_bits_of_their_hashes(0, 0);
   test_keys_lie_by_the_first_bits_of_their_hashes(6, 6);
   test_keys_lie_by_the_first_bits_of_their_hashes(28, 10);
