@@ -10,10 +10,11 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::Feature;
-using monolith::FeatureIds;
 using monolith::FeatureKeys;
 using monolith::FeatureSum;
 using monolith::FeatureTables;
+using monolith::IdColumn;
+using monolith::JoinedIds;
 using monolith::PoolMode;
 using monolith::Table;
 
@@ -22,18 +23,52 @@ namespace {
 using Address = uintptr_t;
 using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 
-// Addresses and sizes of FeatureIds, in its order.
-using IdsTuple = std::tuple<Address, size_t, Address, size_t, size_t, Address, size_t>;
+// Addresses and sizes of JoinedIds, in its order.
+using JoinedTuple = std::tuple<Address, size_t, Address, size_t, size_t, Address, size_t>;
 
-FeatureIds ids_of(const IdsTuple& tuple) {
-  const auto& [keys, num_keys, splits, stride, num_columns, columns, batch] = tuple;
-  return {reinterpret_cast<const int64_t*>(keys),
-          num_keys,
-          reinterpret_cast<const int64_t*>(splits),
-          stride,
-          num_columns,
-          reinterpret_cast<const uint32_t*>(columns),
-          batch};
+// Of each feature, where its ids are, how many, and where its row splits are: one address if all
+// have the same. Whether ids are int32: empty if none are. Samples.
+using ColumnsTuple = std::tuple<std::vector<Address>, std::vector<size_t>, std::vector<Address>,
+                                std::vector<bool>, size_t>;
+
+// Address and stride of the result; of dense columns the same, their number and first column there.
+using OutTuple = std::tuple<Address, size_t, Address, size_t, size_t, size_t>;
+
+std::unique_ptr<FeatureKeys> keys_of(const FeatureTables& tables, const JoinedTuple& tuple,
+                                     unsigned threads) {
+  const auto& [ids, num_ids, splits, stride, num_columns, columns, batch] = tuple;
+  const JoinedIds joined{reinterpret_cast<const int64_t*>(ids),
+                         num_ids,
+                         reinterpret_cast<const int64_t*>(splits),
+                         stride,
+                         num_columns,
+                         reinterpret_cast<const uint32_t*>(columns),
+                         batch};
+  return std::make_unique<FeatureKeys>(tables.features(), joined, threads);
+}
+
+std::unique_ptr<FeatureKeys> keys_of(const FeatureTables& tables, const ColumnsTuple& tuple,
+                                     unsigned threads) {
+  const auto& [ids, sizes, splits, are_narrow, batch] = tuple;
+  std::vector<IdColumn> columns;
+  columns.reserve(ids.size());
+  for (size_t f = 0; f < ids.size(); ++f) {
+    columns.push_back({reinterpret_cast<const void*>(ids[f]), sizes[f],
+                       reinterpret_cast<const int64_t*>(splits[splits.size() == 1 ? 0 : f]),
+                       !are_narrow.empty() && are_narrow[f]});
+  }
+  return std::make_unique<FeatureKeys>(tables.features(), columns, batch, threads);
+}
+
+template <typename Ids>
+std::unique_ptr<FeatureKeys> lookup(const FeatureTables& self, const Ids& ids, const OutTuple& to,
+                                    bool initial, unsigned threads) {
+  const auto& [out, stride, dense, dense_stride, num_dense, column] = to;
+  auto made = keys_of(self, ids, threads);
+  self.lookup(*made, {reinterpret_cast<float*>(out), stride},
+              {{reinterpret_cast<const float*>(dense), dense_stride}, num_dense, column}, initial,
+              threads);
+  return made;
 }
 
 // (name, table, combiner, max_length, column)
@@ -67,15 +102,9 @@ void init_features(nb::module_& module) {
           "table"_a);
   nb::class_<FeatureTables>(module, "FeatureTables")
       .def("__init__", construct, "tables"_a, "features"_a, nb::keep_alive<1, 2>())
-      .def(
-          "lookup",
-          [](const FeatureTables& self, const IdsTuple& ids, Address out, size_t stride,
-             bool initial, unsigned threads) {
-            auto made = std::make_unique<FeatureKeys>(self.features(), ids_of(ids));
-            self.lookup(*made, {reinterpret_cast<float*>(out), stride}, initial, threads);
-            return made;
-          },
-          ReleaseGil(), "ids"_a, "out"_a, "stride"_a, "initial"_a, "threads"_a)
+      .def("lookup", lookup<ColumnsTuple>, ReleaseGil(), "ids"_a, "out"_a, "initial"_a, "threads"_a)
+      .def("lookup_joined", lookup<JoinedTuple>, ReleaseGil(), "ids"_a, "out"_a, "initial"_a,
+           "threads"_a)
       .def(
           "sum",
           [](const FeatureTables& self,

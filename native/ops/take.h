@@ -7,11 +7,11 @@
 
 namespace monolith {
 
-// Room for n values that are not there yet.
+// Room for n values that are not there yet. alignment: in bytes.
 template <typename T>
-T* take(std::pmr::monotonic_buffer_resource& memory, size_t n) {
+T* take(std::pmr::monotonic_buffer_resource& memory, size_t n, size_t alignment = alignof(T)) {
   static_assert(std::is_trivially_destructible_v<T>);
-  return static_cast<T*>(memory.allocate(n * sizeof(T), alignof(T)));
+  return static_cast<T*>(memory.allocate(n * sizeof(T), alignment));
 }
 
 }  // namespace monolith

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <type_traits>
 
 #include "ops/take.h"
 #include "table/team.h"
@@ -14,18 +15,31 @@ namespace {
 
 constexpr uint32_t kAhead = 64;  // occurrences between fetching memory and using it
 
-// Rows are short: a call of a kernel would take longer.
-inline void add_row(float* sum, const float* row, size_t dim) {
+constexpr size_t kLineFloats = 16;
+
+// out += row, of four values at a time; spelled out where the compiler knows dim.
+[[gnu::always_inline]] inline void add_values(float* out, const float* row, size_t dim) {
   using Four = float __attribute__((vector_size(16)));
   size_t c = 0;
   for (; c + 4 <= dim; c += 4) {
     Four a, b;
-    std::memcpy(&a, sum + c, sizeof(a));
+    std::memcpy(&a, out + c, sizeof(a));
     std::memcpy(&b, row + c, sizeof(b));
     a += b;
-    std::memcpy(sum + c, &a, sizeof(a));
+    std::memcpy(out + c, &a, sizeof(a));
   }
-  for (; c < dim; ++c) sum[c] += row[c];
+  for (; c < dim; ++c) out[c] += row[c];
+}
+
+// sums[numbers[i]] += row i. Rows are short: a call of a kernel would take longer. dim: a number,
+// or a constant.
+template <typename Dim>
+void add_rows(std::span<const uint16_t> numbers, const BagRows<const float>& rows, Dim dim,
+              float* sums) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (i + kAhead < numbers.size()) fetch_bytes(rows.of(i + kAhead, dim), dim * 4);
+    add_values(sums + size_t{numbers[i]} * dim, rows.of(i, dim), dim);
+  }
 }
 
 }  // namespace
@@ -145,13 +159,12 @@ GradientSum::GradientSum(const BagPiece& piece, size_t dim, const Kernels& kerne
       dim_(dim),
       grads_(pieces_, dim, memory_),
       batch_(distinct.keys(), distinct.seen(), distinct.num_removed, memory_),
-      sums_(take<float>(memory_, distinct.size() * dim)) {
+      sums_(take<float>(memory_, distinct.size() * dim, kLineFloats * 4)) {
   std::fill_n(sums_, distinct.size() * dim, -0.0f);  // plus the first value is that, bit for bit
-  const std::span<const uint16_t> numbers = distinct.numbers();
-  for (uint32_t i = 0; i < numbers.size(); ++i) {
-    if (i + kAhead < numbers.size()) grads_.prefetch(i + kAhead);
-    add_row(sums_ + size_t{numbers[i]} * dim, grads_.row(i), dim);
-  }
+  using OneLine = std::integral_constant<size_t, kLineFloats>;
+  const BagRows<const float>& rows = pieces_.front().grads;
+  dim == kLineFloats ? add_rows(distinct.numbers(), rows, OneLine{}, sums_)
+                     : add_rows(distinct.numbers(), rows, dim, sums_);
   double total = 0.0;
   for (const uint16_t number : distinct.as_met()) {
     total += kernels.sum_squares(sums_ + size_t{number} * dim, dim);

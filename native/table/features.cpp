@@ -16,6 +16,9 @@ namespace {
 constexpr size_t kRangeKeys = 2048;  // keys that a thread reads at once
 constexpr size_t kRangeBags = 4096;
 constexpr size_t kAllBags = SIZE_MAX;  // of a feature, its distinct keys once
+constexpr size_t kRangeSamples = 512;
+constexpr size_t kPieceIds = 4096;
+constexpr size_t kDense = SIZE_MAX;  // in place of a feature
 
 // Some bags of a feature.
 struct Range {
@@ -36,6 +39,40 @@ void add_ranges(std::vector<Range>& ranges, size_t feature, const Bags& bags) {
     last = std::clamp(last, first + 1, std::min(first + kRangeBags, bags.num_bags));
     ranges.push_back({feature, first, last});
     first = last;
+  }
+}
+
+// Where the ids of each column begin, and the end of all; one behind the ids, if that is further.
+std::vector<size_t> starts_of(const JoinedIds& ids) {
+  std::vector<size_t> starts{0};
+  starts.reserve(ids.num_columns + 1);
+  for (size_t column = 0; column < ids.num_columns; ++column) {
+    // A negative or absurd number is more than are left.
+    const auto count = static_cast<size_t>(ids.splits[column * ids.stride + ids.batch]);
+    starts.push_back(starts.back() + std::min(count, ids.num_ids + 1 - starts.back()));
+  }
+  return starts;
+}
+
+// Of each feature; one that is not among the ids has more than any splits say.
+std::vector<IdColumn> columns_of(const JoinedIds& ids, size_t num_features) {
+  const std::vector<size_t> starts = starts_of(ids);
+  std::vector<IdColumn> columns;
+  columns.reserve(num_features);
+  for (size_t f = 0; f < num_features; ++f) {
+    const size_t column = ids.columns == nullptr ? f : ids.columns[f];
+    const size_t first = starts[column], last = starts[column + 1];
+    columns.push_back({ids.ids + first, last > ids.num_ids ? SIZE_MAX : last - first,
+                       ids.splits + column * ids.stride});
+  }
+  return columns;
+}
+
+void copy_ids(const IdColumn& ids, size_t first, size_t count, int64_t* to) noexcept {
+  if (ids.is_narrow) {
+    std::copy_n(static_cast<const int32_t*>(ids.ids) + first, count, to);
+  } else {
+    std::copy_n(static_cast<const int64_t*>(ids.ids) + first, count, to);
   }
 }
 
@@ -63,27 +100,22 @@ void add_table(std::vector<Run>& runs, size_t table, size_t num_keys) {
 
 }  // namespace
 
-FeatureKeys::FeatureKeys(std::span<const Feature> features, const FeatureIds& ids)
-    : batch_(ids.batch) {
-  std::vector<size_t> starts{0};  // of the keys of each column
-  starts.reserve(ids.num_columns + 1);
-  for (size_t column = 0; column < ids.num_columns; ++column) {
-    // A negative or absurd number is more than are left.
-    const auto count = static_cast<size_t>(ids.splits[column * ids.stride + ids.batch]);
-    starts.push_back(starts.back() + std::min(count, ids.num_keys + 1 - starts.back()));
-  }
+FeatureKeys::FeatureKeys(std::span<const Feature> features, std::span<const IdColumn> ids,
+                         size_t batch, unsigned threads)
+    : batch_(batch) {
   bags_.reserve(features.size());
   Checked checked;
-  for (size_t f = 0; f < features.size(); ++f) {
-    const size_t column = ids.columns == nullptr ? f : ids.columns[f];
-    const size_t first = starts[column], last = starts[column + 1];
-    add(features[f], ids.keys + first, last > ids.num_keys ? SIZE_MAX : last - first,
-        ids.splits + column * ids.stride, checked);
-  }
-  if (starts.back() != ids.num_keys) {
-    throw std::invalid_argument("[FeatureBags.lookup] expected " + std::to_string(ids.num_keys) +
-                                " ids in the rows of all features, got " +
-                                std::to_string(starts.back()));
+  std::vector<Source> sources;
+  for (size_t f = 0; f < features.size(); ++f) add(features[f], ids[f], checked, sources);
+  copy(sources, threads);
+}
+
+FeatureKeys::FeatureKeys(std::span<const Feature> features, const JoinedIds& ids, unsigned threads)
+    : FeatureKeys(features, columns_of(ids, features.size()), ids.batch, threads) {
+  const size_t end = starts_of(ids).back();
+  if (end != ids.num_ids) {
+    throw std::invalid_argument("[FeatureBags.lookup] expected " + std::to_string(ids.num_ids) +
+                                " ids in the rows of all features, got " + std::to_string(end));
   }
 }
 
@@ -97,38 +129,69 @@ DistinctKeys& FeatureKeys::note_distinct(size_t feature, const Table& table,
   return made;
 }
 
-void FeatureKeys::add(const Feature& feature, const int64_t* keys, size_t num_keys,
-                      const int64_t* splits, Checked& checked) {
-  Bags all{keys, num_keys, splits, batch_, feature.mode, nullptr};
-  const bool is_known = splits == checked.splits && num_keys == checked.num_keys;
-  if (!is_known && !all.are_splits_valid()) {
-    throw std::invalid_argument(
-        "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
-        "others (feature '" +
-        feature.name + "')");
+void FeatureKeys::add(const Feature& feature, const IdColumn& ids, Checked& checked,
+                      std::vector<Source>& sources) {
+  Bags bags{nullptr, ids.num_ids, ids.splits, batch_, feature.mode, nullptr};
+  if (ids.splits != checked.splits || ids.num_ids != checked.num_ids) {
+    if (!bags.are_splits_valid()) {
+      throw std::invalid_argument(
+          "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
+          "others (feature '" +
+          feature.name + "')");
+    }
+    checked = {ids.splits, ids.num_ids, bags.are_single(), nullptr};
   }
-  if (!is_known) checked = {splits, num_keys, all.are_single()};
-  if (checked.are_single) {  // nobody looks at the splits again
-    all.row_splits = nullptr;
-    all.width = 1;
+  if (feature.max_length > 0) {
+    bags = limited(feature, ids);
+  } else {
+    if (!checked.are_single && checked.copy == nullptr) {
+      checked.copy = std::copy_n(ids.splits, batch_ + 1, own(batch_ + 1)) - (batch_ + 1);
+    }
+    bags.row_splits = checked.copy;
+    bags.width = 1;  // where there are no splits
+    sources.push_back({bags_.size(), &ids});
   }
-  bags_.push_back(feature.max_length > 0 ? limited(feature, all) : all);
-  num_keys_ += bags_.back().num_keys;
+  bags_.push_back(bags);
+  num_keys_ += bags.num_keys;
+}
+
+void FeatureKeys::copy(std::span<const Source> sources, unsigned threads) {
+  struct Piece {
+    const IdColumn* from;
+    size_t first, last;
+    int64_t* to;
+  };
+  size_t num_ids = 0;
+  for (const Source& source : sources) num_ids += source.ids->num_ids;
+  int64_t* to = own(num_ids);
+  std::vector<Piece> pieces;
+  for (const auto& [feature, ids] : sources) {
+    bags_[feature].keys = to;
+    for (size_t first = 0; first < ids->num_ids; first += kPieceIds) {
+      const size_t last = std::min(first + kPieceIds, ids->num_ids);
+      pieces.push_back({ids, first, last, to + first});
+    }
+    to += ids->num_ids;
+  }
+  std::atomic<size_t> next{0};
+  Team::run(threads, [&](Team&, unsigned) {
+    for (size_t p; (p = next++) < pieces.size();) {
+      copy_ids(*pieces[p].from, pieces[p].first, pieces[p].last - pieces[p].first, pieces[p].to);
+    }
+  });
 }
 
 // A block is max_length bags for each sample, of one id or none.
-Bags FeatureKeys::limited(const Feature& feature, const Bags& all) {
+Bags FeatureKeys::limited(const Feature& feature, const IdColumn& ids) {
+  const Bags all{nullptr, ids.num_ids, ids.splits, batch_, feature.mode, nullptr};
   const size_t limit = feature.max_length, per_row = bags_per_row(feature);
   const size_t num_bags = all.num_bags * per_row;
-  int64_t* keys =
-      owned_.emplace_back(std::make_unique_for_overwrite<int64_t[]>(all.num_keys)).get();
-  int64_t* splits =
-      owned_.emplace_back(std::make_unique_for_overwrite<int64_t[]>(num_bags + 1)).get();
+  int64_t *keys = own(all.num_keys), *splits = own(num_bags + 1);
   size_t num_keys = 0;
   *splits = 0;
   for (size_t sample = 0; sample < all.num_bags; ++sample) {
     const size_t count = std::min(limit, all.end(sample) - all.begin(sample));
-    std::copy_n(all.keys + all.begin(sample), count, keys + num_keys);
+    copy_ids(ids, all.begin(sample), count, keys + num_keys);
     for (size_t place = 1; place <= per_row; ++place) {
       const size_t taken = feature.is_block ? std::min(place, count) : count;
       splits[sample * per_row + place] = static_cast<int64_t>(num_keys + taken);
@@ -180,8 +243,16 @@ void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, bool initial, S
   if (streams) fence_streamed();
 }
 
-void FeatureTables::lookup(FeatureKeys& keys, const Matrix<float>& out, bool initial,
-                           unsigned threads) const {
+void FeatureTables::copy_dense(const Dense& dense, size_t first, size_t last,
+                               const Matrix<float>& out) noexcept {
+  for (size_t sample = first; sample < last; ++sample) {
+    copy_short(out.data + sample * out.stride + dense.column,
+               dense.values.data + sample * dense.values.stride, dense.num_columns * 4);
+  }
+}
+
+void FeatureTables::lookup(FeatureKeys& keys, const Matrix<float>& out, const Dense& dense,
+                           bool initial, unsigned threads) const {
   constexpr size_t kShares = 8;  // features for each thread, so that no thread is left with one
   const bool are_many = features_.size() >= kShares * threads;
   std::vector<Range> ranges;
@@ -195,6 +266,11 @@ void FeatureTables::lookup(FeatureKeys& keys, const Matrix<float>& out, bool ini
   }
   // Neighbours lie in the same lines of the output: a thread takes some of them together.
   const size_t claim = std::clamp<size_t>(ranges.size() / (8 * threads), 1, 64);
+  // Last, so that threads which are done with features share these.
+  const size_t num_samples = dense.num_columns > 0 ? keys.batch() : 0;
+  for (size_t first = 0; first < num_samples; first += kRangeSamples) {
+    ranges.push_back({kDense, first, std::min(first + kRangeSamples, num_samples)});
+  }
   std::atomic<size_t> next{0};
   Team::run(threads, [&](Team& team, unsigned) {
     team.attempt([&] {
@@ -202,6 +278,10 @@ void FeatureTables::lookup(FeatureKeys& keys, const Matrix<float>& out, bool ini
       for (size_t at; (at = next.fetch_add(claim)) < ranges.size() && !team.has_failed();) {
         for (size_t r = at; r < std::min(at + claim, ranges.size()); ++r) {
           const auto [f, first, last] = ranges[r];
+          if (f == kDense) {
+            copy_dense(dense, first, last, out);
+            continue;
+          }
           if (last == kAllBags) {
             lookup_distinct(keys, f, initial, scratch, out);
             continue;

@@ -28,10 +28,18 @@ struct Feature {
   size_t column;        // of its first value in a row of the matrix
 };
 
-// Ids in columns, borrowed: those of a column lie together, one column after another.
-struct FeatureIds {
-  const int64_t* keys;
-  size_t num_keys;
+// The ids of a feature, borrowed.
+struct IdColumn {
+  const void* ids;  // int64, or int32 if they are narrow
+  size_t num_ids;
+  const int64_t* splits;  // (batch + 1,), from 0 to num_ids
+  bool is_narrow = false;
+};
+
+// Ids of columns that lie together, one column after another, borrowed.
+struct JoinedIds {
+  const int64_t* ids;
+  size_t num_ids;
   const int64_t* splits;  // (columns, batch + 1), each row from 0 on
   size_t stride;          // from the splits of a column to those of the next; 0: all have the same
   size_t num_columns;
@@ -39,13 +47,15 @@ struct FeatureIds {
   size_t batch;
 };
 
-// The bags of one batch. Borrows the ids; owns what a limit has changed, and what a lookup has
-// learned.
+// The bags of one batch. Owns a copy of the ids, and what a lookup has learned.
 class FeatureKeys {
  public:
-  // Throws std::invalid_argument if the splits of a feature do not ascend from 0, or those of all
-  // columns do not end with the keys.
-  FeatureKeys(std::span<const Feature> features, const FeatureIds& ids);
+  // ids: of each feature, in columns of batch samples. Throws std::invalid_argument if the splits
+  // of a feature do not ascend from 0 to the number of its ids.
+  FeatureKeys(std::span<const Feature> features, std::span<const IdColumn> ids, size_t batch,
+              unsigned threads);
+  // The same if the splits of all columns do not end with the ids.
+  FeatureKeys(std::span<const Feature> features, const JoinedIds& ids, unsigned threads);
   FeatureKeys(const FeatureKeys&) = delete;
   FeatureKeys& operator=(const FeatureKeys&) = delete;
 
@@ -67,12 +77,22 @@ class FeatureKeys {
   // The splits that were looked at last; those of the next feature may be the same.
   struct Checked {
     const int64_t* splits = nullptr;
-    size_t num_keys = 0;
-    bool are_single = false;  // each bag is one key
+    size_t num_ids = 0;
+    bool are_single = false;  // each bag is one key: nobody looks at the splits again
+    const int64_t* copy = nullptr;
   };
-  void add(const Feature& feature, const int64_t* keys, size_t num_keys, const int64_t* splits,
-           Checked& checked);
-  Bags limited(const Feature& feature, const Bags& all);
+  // Of a feature whose ids are to be copied, its number and where they are.
+  struct Source {
+    size_t feature;
+    const IdColumn* ids;
+  };
+  void add(const Feature& feature, const IdColumn& ids, Checked& checked,
+           std::vector<Source>& sources);
+  void copy(std::span<const Source> sources, unsigned threads);
+  Bags limited(const Feature& feature, const IdColumn& ids);
+  int64_t* own(size_t n) {
+    return owned_.emplace_back(std::make_unique_for_overwrite<int64_t[]>(n)).get();
+  }
 
   const size_t batch_;
   size_t num_keys_ = 0;
@@ -117,9 +137,16 @@ class FeatureTables {
     T* data;
     size_t stride;  // from a row to the next
   };
-  // Writes the columns of the features; out: (batch, columns). Notes for sum() which keys are
-  // equal, where a feature has one key a bag: no other call uses the keys meanwhile.
-  void lookup(FeatureKeys& keys, const Matrix<float>& out, bool initial, unsigned threads) const;
+  // Values that a lookup copies to columns behind those of the features: (batch, num_columns).
+  struct Dense {
+    Matrix<const float> values{};
+    size_t num_columns = 0;
+    size_t column = 0;  // of the first one in a row of the matrix
+  };
+  // Writes the columns of the features, and the dense ones; out: (batch, columns). Notes for sum()
+  // which keys are equal, where a feature has one key a bag: no other call uses the keys meanwhile.
+  void lookup(FeatureKeys& keys, const Matrix<float>& out, const Dense& dense, bool initial,
+              unsigned threads) const;
 
   struct Piece {
     const FeatureKeys* keys;
@@ -142,6 +169,8 @@ class FeatureTables {
   };
   void lookup_distinct(FeatureKeys& keys, size_t feature, bool initial, Scratch& scratch,
                        const Matrix<float>& out) const;
+  static void copy_dense(const Dense& dense, size_t first, size_t last,
+                         const Matrix<float>& out) noexcept;
   template <typename T>
   static BagRows<T> rows_of(const Feature& feature, const Matrix<T>& matrix) noexcept;
 

@@ -1,7 +1,7 @@
 // The distinct keys of a short list.
 #include "ops/distinct.h"
 
-#include <set>
+#include <algorithm>
 #include <vector>
 
 #include "table/hash.h"
@@ -28,6 +28,29 @@ void test_every_occurrence_has_the_number_of_its_key(size_t n, size_t distinct, 
   CHECK(found.size() == std::min(n, distinct) && found.keys().size() == found.size());
   CHECK(found.numbers().size() == n);
   for (size_t i = 0; i < n; ++i) CHECK(found.keys()[found.numbers()[i]] == keys[i]);
+}
+
+// Keys are new and known in no order, and one scratch is used for many lists.
+void test_numbers_are_by_bits_and_first_occurrence() {
+  constexpr size_t kNum = 200;
+  constexpr uint32_t kBits = 3;
+  DistinctKeys::Scratch scratch;
+  for (uint64_t list = 0; list < 200; ++list) {
+    std::vector<int64_t> keys, met;
+    for (size_t i = 0; i < kNum; ++i) {
+      keys.push_back(static_cast<int64_t>(key_hash(static_cast<int64_t>(list * kNum + i)) % 90));
+      if (std::find(met.begin(), met.end(), keys[i]) == met.end()) met.push_back(keys[i]);
+    }
+    const DistinctKeys found(keys.data(), kNum, key_hash(static_cast<int64_t>(list)), kBits,
+                             scratch);
+    CHECK(found.as_met().size() == met.size());
+    for (size_t u = 0; u < met.size(); ++u) CHECK(found.keys()[found.as_met()[u]] == met[u]);
+    for (size_t i = 0; i < kNum; ++i) CHECK(found.keys()[found.numbers()[i]] == keys[i]);
+    const auto bits_of = [](int64_t key) { return key_hash(key) >> (64 - kBits); };
+    std::stable_sort(met.begin(), met.end(),
+                     [&](int64_t a, int64_t b) { return bits_of(a) < bits_of(b); });
+    CHECK(std::equal(met.begin(), met.end(), found.keys().begin()));
+  }
 }
 
 void test_keys_that_meet_in_one_place_are_told_apart() {
@@ -68,6 +91,7 @@ int main() {
     test_every_occurrence_has_the_number_of_its_key(DistinctKeys::kMost, DistinctKeys::kMost,
                                                     depth);
   }
+  test_numbers_are_by_bits_and_first_occurrence();
   test_keys_that_meet_in_one_place_are_told_apart();
   test_keys_lie_by_the_first_bits_of_their_hashes(0, 0);
   test_keys_lie_by_the_first_bits_of_their_hashes(6, 6);

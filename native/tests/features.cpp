@@ -39,7 +39,7 @@ struct Ids {
       for (int64_t i = 0; i < last; ++i) keys.push_back((i * 7 + feature) % 500);
     }
   }
-  FeatureIds get() const {
+  JoinedIds get() const {
     return {keys.data(), keys.size(), splits.data(), kBatch + 1, 3, nullptr, kBatch};
   }
 };
@@ -48,10 +48,10 @@ void test_a_step_of_features_is_that_of_its_keys(unsigned threads) {
   Table first(adagrad_table(kDim)), second(adagrad_table(kDim)), alone(adagrad_table(kDim));
   const FeatureTables tables({&first, &second}, some_features());
   const Ids ids;
-  FeatureKeys keys(tables.features(), ids.get());
+  FeatureKeys keys(tables.features(), ids.get(), 2);
   CHECK(keys.num_keys() == 3 * kBatch - kBatch / 3);
   std::vector<float> out(kBatch * kWidth), grads(kBatch * kWidth);
-  tables.lookup(keys, {out.data(), kWidth}, true, threads);
+  tables.lookup(keys, {out.data(), kWidth}, {}, true, threads);
   CHECK(out[3 * kDim] == 0.0f && out[kWidth + kDim] != 0.0f && out[kWidth + 2 * kDim] == 0.0f);
   for (size_t i = 0; i < grads.size(); ++i) grads[i] = static_cast<float>(i % 11) - 5.0f;
   const FeatureTables::Piece piece{&keys, {grads.data(), kWidth}};
@@ -73,14 +73,14 @@ void test_lookups_run_beside_steps() {
   Table first(adagrad_table(kDim)), second(adagrad_table(kDim));
   const FeatureTables tables({&first, &second}, some_features());
   const Ids ids;
-  const FeatureKeys keys(tables.features(), ids.get());
+  const FeatureKeys keys(tables.features(), ids.get(), 2);
   const std::vector<float> grads(kBatch * kWidth, 0.5f), rates(2, 0.1f);
   const std::vector<uint32_t> times(2, 9);
   std::atomic<bool> is_done{false};
   std::thread reader([&] {
-    FeatureKeys own(tables.features(), ids.get());
+    FeatureKeys own(tables.features(), ids.get(), 1);
     std::vector<float> out(kBatch * kWidth);
-    while (!is_done) tables.lookup(own, {out.data(), kWidth}, true, 2);
+    while (!is_done) tables.lookup(own, {out.data(), kWidth}, {}, true, 2);
   });
   for (int step = 0; step < 20; ++step) {
     const FeatureTables::Piece pieces[] = {{&keys, {grads.data(), kWidth}},
@@ -91,6 +91,60 @@ void test_lookups_run_beside_steps() {
   is_done = true;
   reader.join();
   CHECK(first.num_update_calls() == 20 && second.num_update_calls() == 20);
+}
+
+// Each feature in memory of its own, some as int32, and all of it gone before the lookup.
+void test_ids_are_copied_from_where_they_are(unsigned threads) {
+  Table first(adagrad_table(kDim)), second(adagrad_table(kDim));
+  const FeatureTables tables({&first, &second}, some_features());
+  const Ids ids;
+  const FeatureKeys expected(tables.features(), ids.get(), 1);
+  std::vector<std::vector<int64_t>> wide;
+  std::vector<std::vector<int32_t>> narrow;
+  std::vector<std::vector<int64_t>> splits;
+  std::vector<IdColumn> columns;
+  const int64_t* next = ids.keys.data();
+  for (size_t f = 0; f < 3; ++f) {
+    const int64_t* own = ids.splits.data() + f * (kBatch + 1);
+    splits.emplace_back(own, own + kBatch + 1);
+    wide.emplace_back(next, next + own[kBatch]);
+    narrow.emplace_back(next, next + own[kBatch]);
+    next += own[kBatch];
+    const void* at = f == 1 ? static_cast<const void*>(wide[f].data()) : narrow[f].data();
+    columns.push_back({at, wide[f].size(), splits[f].data(), f != 1});
+  }
+  const FeatureKeys found(tables.features(), columns, kBatch, threads);
+  for (size_t f = 0; f < 3; ++f) {
+    std::fill(wide[f].begin(), wide[f].end(), -1);
+    std::fill(narrow[f].begin(), narrow[f].end(), -1);
+    std::fill(splits[f].begin(), splits[f].end(), -1);
+  }
+  CHECK(found.num_keys() == expected.num_keys());
+  for (size_t f = 0; f < 3; ++f) {
+    const Bags &bags = found.bags(f), &wanted = expected.bags(f);
+    CHECK(bags.num_keys == wanted.num_keys && bags.num_bags == wanted.num_bags);
+    CHECK(std::equal(bags.keys, bags.keys + bags.num_keys, wanted.keys));
+    CHECK(std::equal(bags.row_splits, bags.row_splits + bags.num_bags + 1, wanted.row_splits));
+  }
+}
+
+void test_dense_columns_lie_behind_those_of_features(unsigned threads) {
+  constexpr size_t kDense = 3, kStride = kWidth + kDense + 1, kFrom = 5;
+  Table first(adagrad_table(kDim)), second(adagrad_table(kDim));
+  const FeatureTables tables({&first, &second}, some_features());
+  const Ids ids;
+  FeatureKeys keys(tables.features(), ids.get(), threads), again(tables.features(), ids.get(), 1);
+  std::vector<float> out(kBatch * kStride, 7.0f), alone(kBatch * kWidth), dense(kBatch * kFrom);
+  for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<float>(i);
+  tables.lookup(keys, {out.data(), kStride}, {{dense.data(), kFrom}, kDense, kWidth}, true,
+                threads);
+  tables.lookup(again, {alone.data(), kWidth}, {}, true, 1);
+  for (size_t i = 0; i < kBatch; ++i) {
+    const float* row = out.data() + i * kStride;
+    CHECK(std::equal(row, row + kWidth, alone.data() + i * kWidth));
+    CHECK(std::equal(row + kWidth, row + kWidth + kDense, dense.data() + i * kFrom));
+    CHECK(row[kStride - 1] == 7.0f);
+  }
 }
 
 // Sixteen tables with a feature each, one key a bag: a lookup brings equal keys together.
@@ -112,13 +166,14 @@ struct Singles {
     tables = std::make_unique<FeatureTables>(pointers, features);
   }
   std::unique_ptr<FeatureKeys> make_keys() const {
-    return std::make_unique<FeatureKeys>(
-        tables->features(), FeatureIds{keys.data(), keys.size(), splits.data(), kSamples + 1,
-                                       kTables, nullptr, kSamples});
+    return std::make_unique<FeatureKeys>(tables->features(),
+                                         JoinedIds{keys.data(), keys.size(), splits.data(),
+                                                   kSamples + 1, kTables, nullptr, kSamples},
+                                         1);
   }
   std::vector<float> lookup(FeatureKeys& of) const {
     std::vector<float> out(kSamples * kRowWidth);
-    tables->lookup(of, {out.data(), kRowWidth}, true, 2);
+    tables->lookup(of, {out.data(), kRowWidth}, {}, true, 2);
     return out;
   }
   void step(std::span<const FeatureKeys* const> of, float scale = 0.01f) const {
@@ -389,9 +444,9 @@ void test_rows_of_whole_lines() {
   const auto address = reinterpret_cast<uintptr_t>(memory.data());
   float* aligned = memory.data() + (64 - address % 64) % 64 / 4;
   for (float* out : {aligned, aligned + 1}) {
-    FeatureKeys of(tables.features(),
-                   {keys.data(), keys.size(), splits.data(), 0, kTables, nullptr, kSamples});
-    tables.lookup(of, {out, kRowWidth}, true, 2);
+    const JoinedIds ids{keys.data(), keys.size(), splits.data(), 0, kTables, nullptr, kSamples};
+    FeatureKeys of(tables.features(), ids, 2);
+    tables.lookup(of, {out, kRowWidth}, {}, true, 2);
     for (size_t t = 0; t < kTables; ++t) {
       std::vector<float> alone(kSamples * kLine);
       pointers[t]->lookup(keys.data() + t * kSamples, kSamples, alone.data(), true, nullptr, 1);
@@ -435,6 +490,10 @@ int main() {
   test_what_happens_between_lookup_and_step();
   test_as_many_keys_as_bags_need_not_be_one_each();
   test_gradients_that_are_not_finite_are_left_out();
+  for (const unsigned threads : {1u, 3u}) {
+    test_ids_are_copied_from_where_they_are(threads);
+    test_dense_columns_lie_behind_those_of_features(threads);
+  }
   test_a_step_of_features_is_that_of_its_keys(1);
   test_a_step_of_features_is_that_of_its_keys(3);
   test_lookups_run_beside_steps();

@@ -415,9 +415,15 @@ class FeatureTables:
     ) -> None: ...
     def lookup(
         self,
+        ids: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[bool], int],
+        out: tuple[int, int, int, int, int, int],
+        initial: bool,
+        threads: int,
+    ) -> FeatureKeys: ...
+    def lookup_joined(
+        self,
         ids: tuple[int, int, int, int, int, int, int],
-        out: int,
-        stride: int,
+        out: tuple[int, int, int, int, int, int],
         initial: bool,
         threads: int,
     ) -> FeatureKeys: ...

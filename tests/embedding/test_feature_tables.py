@@ -1,7 +1,9 @@
 """`FeatureTables`: what it copies of ids and gradients."""
 
+import pytest
 import torch
 
+from monolith.embedding import ReferenceTable, Table
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
 from tests.embedding.feature_cases import FEATURES, Module, make_bags, one_batch, small_bags
@@ -70,3 +72,37 @@ def test_shared_row_splits_are_copied():
     output.sum().backward()
     bags.queue.apply()
     assert bags.tables["a"].lookup(torch.tensor([1, 2])).flatten().tolist() == [-1, -1]
+
+
+def test_ids_and_row_splits_may_lie_apart_in_memory():
+    ids, splits = torch.tensor([1, 9, 2, 9, 3, 9])[::2], torch.tensor([0, 9, 1, 9, 3, 9])[::2]
+    apart = Ragged._unchecked(ids, splits)
+    bags = small_bags()
+    bags.lookup({"x": apart, "y": Ragged(ids.contiguous(), splits.contiguous())}).sum().backward()
+    bags.queue.apply()
+    found = bags.lookup({"x": apart, "y": apart})
+    assert found.tolist() == [[-1.0, -1.0], [-2.0, -2.0]]
+
+
+def test_features_may_differ_in_the_width_of_their_ids():
+    ids = torch.tensor([1, -(1 << 31)])
+    bags = small_bags()
+    narrow, wide = Ragged(ids.int(), torch.arange(3)), Ragged(ids, torch.arange(3))
+    bags.lookup({"x": narrow, "y": wide}).sum().backward()
+    bags.queue.apply()
+    assert bags.lookup({"x": wide, "y": narrow}).tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
+
+
+@pytest.mark.parametrize("make", [Table, ReferenceTable])
+def test_dense_columns_may_lie_apart_in_memory(make):
+    bags, dense = small_bags(make), torch.arange(12.0).view(2, 6)[:, ::2]
+    ids = {name: Ragged.from_lists([[1], []]) for name in "xy"}
+    assert bags.lookup(ids, dense=dense).tolist() == [[0, 0, 0, 2, 4], [0, 0, 6, 8, 10]]
+    one = bags.lookup(ids, dense=torch.arange(4.0).view(2, 2)[:, 1:])
+    assert one.tolist() == [[0, 0, 1], [0, 0, 3]]
+    assert bags.lookup(ids, dense=torch.ones(3).expand(2, 3)).tolist() == [[0, 0, 1, 1, 1]] * 2
+
+
+def test_dense_columns_of_no_width_change_nothing():
+    ids = {name: Ragged.from_lists([[1], []]) for name in "xy"}
+    assert small_bags().lookup(ids, dense=torch.empty(2, 0)).tolist() == [[0, 0], [0, 0]]

@@ -131,7 +131,7 @@ class _LookupFeatures(torch.autograd.Function):
         queue, ids, missing = lookup
         values, ctx.batch = queue.engine.lookup(ids, missing, dense)
         ctx.queue = queue
-        ctx.save_for_backward(ctx.batch.keys)  # so that torch refuses a graph that was freed
+        ctx.save_for_backward(queue.nothing)  # so that torch refuses a graph that was freed
         return values
 
     @staticmethod
@@ -144,9 +144,8 @@ def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | 
     _ = ctx.saved_tensors
     queue: FeatureQueue = ctx.queue
     is_alone = holders_of(gradients) == queue.holders_alone
-    width = queue.engine.width
-    dense = gradients[:, width:].clone() if ctx.needs_input_grad[1] else None
-    return queue.push(ctx.batch, own(gradients, is_alone)[:, :width]), dense, None
+    dense = gradients[:, queue.engine.width :].clone() if ctx.needs_input_grad[1] else None
+    return queue.push(ctx.batch, own(gradients, is_alone)), dense, None
 
 
 def _check_tables(tables: list[TableVerbs]) -> None:

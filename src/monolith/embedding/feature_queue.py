@@ -8,6 +8,7 @@ import torch
 
 from monolith.embedding.anchor_queue import AnchorQueue, new_anchor, refusal
 from monolith.embedding.feature_tables import FeatureBatch, FeatureItem, FeatureSum, FeatureTables
+from monolith.embedding.native_core import empty
 from monolith.embedding.ownership import holders_alone
 from monolith.embedding.table_content import copy_of_content, fill_table
 from monolith.embedding.verbs import TableVerbs
@@ -28,6 +29,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
         now: time of the next steps in seconds, as the request of the batch has it; None: that of
             the tables' clocks. Far ahead of a clock it is clamped and counted, as in every call.
         holders_alone: of gradients that a backward gets and nobody else has.
+        nothing: a tensor without values.
     """
 
     def __init__(self, engine: FeatureTables) -> None:
@@ -38,6 +40,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
         self.engine = engine
         self.now: int | None = None
         self.holders_alone = holders_alone()
+        self.nothing = empty(0)
 
     @property
     def tables(self) -> list[TableVerbs]:
@@ -55,7 +58,8 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
 
         Args:
             batch: what was looked up.
-            gradients: float32 (batch, width), each row contiguous; nobody else writes them.
+            gradients: float32 (batch, width) or wider, each row contiguous; nobody else writes
+                them. What is behind the features counts for nothing.
 
         Returns:
             The share in the anchor's gradient, as of `GradientQueue.push`.

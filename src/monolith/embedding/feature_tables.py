@@ -6,7 +6,6 @@ view or written in Python go one by one through their pooled verbs, to the same 
 
 import itertools
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,39 +15,32 @@ from monolith.embedding.bag_feature import BagFeature, check_dense, check_ids, c
 from monolith.embedding.bags import Bags
 from monolith.embedding.checks import check_num_keys, check_rates, check_training, default_threads
 from monolith.embedding.config import segments_of
+from monolith.embedding.feature_ids import GivenIds, IdPlaces
 from monolith.embedding.initializers import MAX_FLOAT32
 from monolith.embedding.native_core import OpenCore, empty, empty_rows
 from monolith.embedding.plain_features import PlainFeatures, PlainSum
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import FailedPreconditionError
-from monolith.ops import Ragged, RaggedColumns
-from monolith.ops.ragged_columns import ColumnNames
+from monolith.ops import Ragged
 
 if TYPE_CHECKING:
     import monolith._native as _native
 
 __all__ = ["FeatureBatch", "FeatureItem", "FeatureSum", "FeatureTables"]
 
-_ID_TYPES = frozenset((torch.int64, torch.int32))
-_dtype_of = operator.attrgetter("dtype")
 _VERB = "apply_bag_gradients"
 _LINE = 16  # floats of a cache line
-_MOST_COLUMNS = 2  # for each feature: of more, it is cheaper to copy those that are used
 
 
 class FeatureBatch(NamedTuple):
     """The ids of one lookup, in memory of their own.
 
     Attributes:
-        keys: int64 (num_keys,), of the features in the core, table by table; or all of the batch.
-        splits: int64 (features, batch + 1), of the same; (batch + 1,) if all have the same.
-        core: what the core made of both, and borrows; None: it has no features.
+        core: of the features in the core; None: it has none.
         bags: of the other features.
         num_keys: of all features, those beyond a limit left out.
     """
 
-    keys: torch.Tensor
-    splits: torch.Tensor
     core: "_native.FeatureKeys | None"
     bags: list[Bags]
     num_keys: int
@@ -59,7 +51,7 @@ class FeatureItem(NamedTuple):
 
     Attributes:
         batch: what was looked up.
-        gradients: float32 (batch, width); each row is contiguous.
+        gradients: float32 (batch, width), or wider; each row is contiguous.
     """
 
     batch: FeatureBatch
@@ -78,52 +70,6 @@ class FeatureSum(NamedTuple):
     norm: float
     core: "_native.FeatureSum | None"
     plain: PlainSum
-
-
-class _Plan(NamedTuple):
-    """Which columns of a batch the features in the core are.
-
-    Attributes:
-        names: of the batch that it was made for.
-        num_columns: of the batch, others included.
-        columns: int32 (features,); None: they are the columns themselves, or no plan is made.
-    """
-
-    names: ColumnNames | None
-    num_columns: int
-    columns: torch.Tensor | None
-
-    @classmethod
-    def make(cls, features: Sequence[str], ids: RaggedColumns) -> "_Plan":
-        """For features of a batch, unless one is missing or most columns are others."""
-        places, num_columns = ids.names.places, len(ids.row_splits)
-        if num_columns > _MOST_COLUMNS * len(features) or not places.keys() >= set(features):
-            return cls(ids.names, num_columns, None)
-        found = [places[name] for name in features]
-        return cls(ids.names, num_columns, torch.tensor(found, dtype=torch.int32, device="cpu"))
-
-
-def _matrix(
-    batch: int, width: int, dense: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Room for the features, and dense columns behind them, which are copied; and the former alone.
-
-    Beside dense columns every row begins with a cache line: then the core need not fetch the lines
-    that it writes.
-    """
-    if dense is None:
-        out = empty(batch, width)
-        return out, out
-    whole = width + dense.shape[1]
-    joined = empty_rows(batch, whole, -(-whole // _LINE) * _LINE)
-    joined[:, width:] = dense.detach()
-    return joined, joined[:, :width]
-
-
-def _stacked(splits: list[torch.Tensor]) -> torch.Tensor:
-    """A copy of row splits, (features, batch + 1); (batch + 1,) of one tensor that all share."""
-    first = splits[0]
-    return first.clone() if all(each is first for each in splits) else torch.stack(splits)
 
 
 class FeatureTables:
@@ -149,11 +95,7 @@ class FeatureTables:
         by_table = sorted(self.features, key=lambda feature: numbers[feature.table])
         fused = [f for f in by_table if cores[numbers[f.table]] is not None]
         plain = [f for f in by_table if cores[numbers[f.table]] is None]
-        self._names = names = [feature.name for feature in fused]
-        self._own_plan = self._last_plan = _Plan(None, len(names), None)
-        # In one call. The first one twice, for a single name would give no tuple.
-        pick: Any = operator.itemgetter(*names[:1], *names) if names else tuple
-        self._pick: Callable[[Mapping[str, Ragged]], tuple[Ragged, ...]] = pick
+        self._places = IdPlaces([feature.name for feature in fused])
         self._fused_tables = [number for number, core in enumerate(cores) if core is not None]
         self._core = self._make_core([core for core in cores if core is not None], fused)
         self._plain = PlainFeatures(self.tables, plain, self.columns)
@@ -206,70 +148,47 @@ class FeatureTables:
         if self._plain.features:
             check_ids(self.features, ids)
         initial = missing == "initial" and not self.tables[0]._is_serving
-        core = None
+        core, bags = None, []
         with opened as tables:
-            if tables is None:
-                batch = ids[self.features[0].name].num_rows
-                keys = splits = empty(0, dtype=torch.int64)
-            else:
-                keys, splits, plan = self._copied(ids)
-                num_keys, batch = keys.numel(), splits.shape[-1] - 1
+            given = None if tables is None else self._given(ids)
+            batch = ids[self.features[0].name].num_rows if given is None else given.batch
             check_dense(dense, batch)
-            joined, out = _matrix(batch, self.width, dense)
-            if tables is not None:
-                given = (
-                    keys.data_ptr(),
-                    num_keys,
-                    splits.data_ptr(),
-                    0 if splits.dim() == 1 else batch + 1,
-                    plan.num_columns,
-                    0 if plan.columns is None else plan.columns.data_ptr(),
-                    batch,
-                )
-                core = tables.lookup(
-                    given, out.data_ptr(), out.stride(0), initial, default_threads(num_keys)
-                )
-        bags = self._plain.lookup(ids, out, initial)
+            if dense is not None and dense.stride(1) != 1:
+                dense = dense.contiguous()
+            joined, out = self._out(batch, dense)
+            if given is not None:
+                lookup = getattr(tables, given.method)
+                core = lookup(given.addresses, out, initial, default_threads(given.num_ids))
+        if self._plain.features:
+            bags = self._plain.lookup(ids, joined, initial)
+            if core is None and dense is not None:
+                joined[:, self.width :] = dense.detach()
         num_keys = sum([one.num_keys for one in bags]) + (0 if core is None else core.num_keys)
-        return joined, FeatureBatch(keys, splits, core, bags, num_keys)
+        return joined, FeatureBatch(core, bags, num_keys)
 
-    def _copied(self, ids: Mapping[str, Ragged]) -> "tuple[torch.Tensor, torch.Tensor, _Plan]":
-        """Copies of ids and row splits, and where the features in the core are in them."""
-        if isinstance(ids, RaggedColumns) and ids.ids.is_cpu:
-            plan = self._plan_of(ids)
-            if plan.columns is not None:
-                check_num_keys(self.tables[0].config, "lookup_bags", ids.ids.numel())
-                splits = ids.row_splits
-                splits = splits[0] if splits.stride(0) == 0 else splits
-                return ids.ids.clone(), splits.clone(memory_format=torch.contiguous_format), plan
-        return *self._joined(ids), self._own_plan
+    def _out(self, batch: int, dense: torch.Tensor | None) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """Room for the features, and for dense columns behind them; what the core takes of both.
 
-    def _plan_of(self, ids: RaggedColumns) -> "_Plan":
-        """Where the features are; without columns if they are to be joined. Of a source once."""
-        plan = self._last_plan
-        if plan.names is not ids.names or plan.num_columns != len(ids.row_splits):
-            plan = self._last_plan = _Plan.make(self._names, ids)
-        return plan
-
-    def _joined(self, ids: Mapping[str, Ragged]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of the ids and row splits of the features in the core, checked.
-
-        With a thousand features every attribute counts: only if torch refuses them, or makes
-        something else of them, they are looked at one by one.
+        Beside dense columns every row begins with a cache line: then the core need not fetch the
+        lines that it writes.
         """
-        try:
-            given = self._pick(ids)[1:]
-            values = [ragged.values for ragged in given]
-            keys = torch.cat(values)
-            splits = _stacked([ragged.row_splits for ragged in given])
-            is_good = keys.dim() == 1 and keys.is_cpu and set(map(_dtype_of, values)) <= _ID_TYPES
-        except (AttributeError, KeyError, RuntimeError, TypeError):
-            is_good = False
-        if not is_good:
+        if dense is None:
+            joined = empty(batch, self.width)
+            return joined, (joined.data_ptr(), self.width, 0, 0, 0, 0)
+        num_dense = dense.shape[1]
+        stride = -(-(self.width + num_dense) // _LINE) * _LINE
+        joined = empty_rows(batch, self.width + num_dense, stride)
+        given = (dense.data_ptr(), dense.stride(0), num_dense, self.width)
+        return joined, (joined.data_ptr(), stride, *given)
+
+    def _given(self, ids: Mapping[str, Ragged]) -> GivenIds:
+        """The ids of the features in the core, checked."""
+        given = self._places.find(ids)
+        if given is None:
             check_ids(self.features, ids)
-        assert is_good
-        check_num_keys(self.tables[0].config, "lookup_bags", keys.numel())
-        return keys if keys.dtype == torch.int64 else keys.long(), splits
+        assert given is not None
+        check_num_keys(self.tables[0].config, "lookup_bags", given.num_ids)
+        return given
 
     def sum(self, items: Sequence[FeatureItem]) -> FeatureSum:
         """The gradients of equal keys added up, table by table, and their norm."""
@@ -283,9 +202,9 @@ class FeatureTables:
                     for item in items
                 ]
                 core = tables.sum(pieces, default_threads(num_keys))
+        if not self._plain.features:
+            return FeatureSum(0.0 if core is None else core.norm, core, {})
         plain = self._plain.sum([(item.batch.bags, item.gradients) for item in items])
-        if not plain:
-            return FeatureSum(0.0 if core is None else core.norm, core, plain)
         squares = [summed.norm * summed.norm for summed in plain.values()]
         if core is not None:
             squares.append(core.norm * core.norm)
