@@ -7,6 +7,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/beside.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::Feature;
@@ -120,8 +122,9 @@ void init_features(nb::module_& module) {
       .def(
           "step",
           [](const FeatureTables& self, FeatureSum& summed, Address rates,
-             const std::vector<uint32_t>& times, unsigned threads) {
-            self.step(summed, reinterpret_cast<const float*>(rates), times, threads);
+             const std::vector<uint32_t>& times, unsigned threads, nb::handle beside) {
+            self.step(summed, reinterpret_cast<const float*>(rates), times, threads,
+                      with_gil(beside));
           },
-          ReleaseGil(), "summed"_a, "rates"_a, "times"_a, "threads"_a);
+          ReleaseGil(), "summed"_a, "rates"_a, "times"_a, "threads"_a, "beside"_a.none());
 }

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/beside.h"
 #include "table/shards.h"
 
 namespace nb = nanobind;
@@ -68,7 +69,7 @@ void bind_steps(nb::module_& module) {
       "step_tables",
       [](const std::vector<Table*>& tables, const std::vector<GradientSum*>& sums,
          const std::vector<float>& rates, const std::vector<uint32_t>& times, Address are_done,
-         unsigned threads) {
+         unsigned threads, nb::handle beside) {
         std::vector<TableStep> steps;
         const float* rate = rates.data();
         for (size_t i = 0; i < tables.size(); ++i) {
@@ -76,9 +77,10 @@ void bind_steps(nb::module_& module) {
                            reinterpret_cast<uint8_t*>(are_done) + i, sums[i]->grads().size()});
           rate += tables[i]->layout().segments().size();
         }
-        monolith::step_tables(steps, threads);
+        monolith::step_tables(steps, threads, with_gil(beside));
       },
-      ReleaseGil(), "tables"_a, "sums"_a, "rates"_a, "times"_a, "are_done"_a, "threads"_a);
+      ReleaseGil(), "tables"_a, "sums"_a, "rates"_a, "times"_a, "are_done"_a, "threads"_a,
+      "beside"_a.none());
 }
 
 }  // namespace

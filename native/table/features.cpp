@@ -335,7 +335,7 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
 }
 
 void FeatureTables::step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
-                         unsigned threads) const {
+                         unsigned threads, const std::function<void()>& beside) const {
   std::vector<TableStep> steps;
   for (size_t t = 0; t < tables_.size(); ++t) {
     GradientSum* own = sum.sums_[t];
@@ -344,7 +344,7 @@ void FeatureTables::step(FeatureSum& sum, const float* rates, std::span<const ui
     }
     rates += tables_[t]->layout().segments().size();
   }
-  step_tables(steps, threads);
+  step_tables(steps, threads, beside);
 }
 
 }  // namespace monolith

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <memory_resource>
 #include <span>
@@ -158,8 +159,8 @@ class FeatureTables {
 
   // step_tables of the tables that have keys. rates: of the first table's segments, then of the
   // second's, and so on; times: of each table.
-  void step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
-            unsigned threads) const;
+  void step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times, unsigned threads,
+            const std::function<void()>& beside = {}) const;
 
  private:
   // Of one thread, to be used again.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <vector>
 
 #include "table/team.h"
@@ -12,9 +13,11 @@ namespace monolith {
 constexpr size_t kPartKeys = 8;  // a table costs a call about as much as so many keys
 
 // work(part, threads) for each part, which has n keys: side by side, the largest first. A part is
-// done by all threads together where it is large, and one thread would be left with it.
+// done by all threads together where it is large, and one thread would be left with it. beside: may
+// be empty; the calling thread does it while the others begin with the parts.
 template <typename Part, typename Work>
-void share(std::vector<Part> parts, unsigned threads, const Work& work) {
+void share(std::vector<Part> parts, unsigned threads, const Work& work,
+           const std::function<void()>& beside = {}) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
   threads = std::max(1u, threads);
   const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
@@ -34,8 +37,9 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work) {
     num_left -= part.n;
   }
   std::atomic<size_t> next{num_done};
-  Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned) {
+  Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned member) {
     team.attempt([&] {
+      if (member == 0 && beside) beside();
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);
     });
   });

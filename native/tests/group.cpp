@@ -2,7 +2,11 @@
 #include "table/group.h"
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -104,6 +108,47 @@ void test_steps_together_equal_single_steps() {
   }
 }
 
+// The calling thread does what is asked for beside the steps, and others step tables meanwhile.
+void test_something_is_done_beside_steps() {
+  const auto tables = make_tables(6);
+  const auto keys = keys_from(0, 1000);
+  const auto grads = some_gradients(1000);
+  const auto run = [&](unsigned threads, const std::function<void()>& beside) {
+    std::vector<std::unique_ptr<GradientSum>> sums;
+    std::vector<TableStep> steps;
+    for (const auto& table : tables) {
+      const Bags bags{keys.data(), 1000, nullptr, 1000, PoolMode::kSum, nullptr, 1};
+      const BagPiece piece{bags, {grads.data(), kDim}, nullptr};
+      sums.emplace_back(new GradientSum(table->sum_bag_gradients({&piece, 1}, 1)));
+      steps.push_back({table.get(), sums.back().get(), &kRate, 9, nullptr, 1000});
+    }
+    step_tables(steps, threads, beside);
+  };
+  const auto num_steps = [&] {
+    uint64_t count = 0;
+    for (const auto& table : tables) count += table->num_update_calls();
+    return count;
+  };
+  int num_calls = 0;
+  const std::thread::id caller = std::this_thread::get_id();
+  run(2, [&] {
+    ++num_calls;
+    CHECK(std::this_thread::get_id() == caller);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (num_steps() == 0) CHECK(std::chrono::steady_clock::now() < end);
+  });
+  CHECK(num_calls == 1 && num_steps() == 6);
+  run(1, [&] { CHECK(num_steps() == 6); });
+  CHECK(num_steps() == 12);
+  bool has_thrown = false;
+  try {
+    run(1, [] { throw std::runtime_error("beside"); });
+  } catch (const std::runtime_error& error) {
+    has_thrown = std::string(error.what()) == "beside";
+  }
+  CHECK(has_thrown && num_steps() == 12);
+}
+
 void test_shards_equal_one_table(const std::vector<uint16_t>& owners, size_t num_shards) {
   const auto tables = make_tables(num_shards), alone = make_tables(1);
   Shards shards(borrowed(tables), owners);
@@ -161,6 +206,7 @@ void test_groups_and_shards_beside_their_tables() {
 int main() {
   test_a_group_equals_its_tables();
   test_steps_together_equal_single_steps();
+  test_something_is_done_beside_steps();
   std::vector<uint16_t> owners(4096);
   for (size_t p = 0; p < owners.size(); ++p) owners[p] = static_cast<uint16_t>(p * 3 / 4096);
   test_shards_equal_one_table(owners, 3);

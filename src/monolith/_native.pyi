@@ -367,6 +367,7 @@ def step_tables(
     times: Sequence[int],
     are_done: int,
     threads: int,
+    beside: object | None,
 ) -> None: ...
 
 class TableGroup:
@@ -428,7 +429,14 @@ class FeatureTables:
         threads: int,
     ) -> FeatureKeys: ...
     def sum(self, pieces: Sequence[tuple[FeatureKeys, int, int]], threads: int) -> FeatureSum: ...
-    def step(self, summed: FeatureSum, rates: int, times: Sequence[int], threads: int) -> None: ...
+    def step(
+        self,
+        summed: FeatureSum,
+        rates: int,
+        times: Sequence[int],
+        threads: int,
+        beside: object | None,
+    ) -> None: ...
 
 class TouchedKeySet:
     def __init__(self, capacity: int, concurrency_level: int) -> None: ...

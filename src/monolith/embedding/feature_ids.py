@@ -85,7 +85,7 @@ class IdPlaces:
             return None
 
     def _plan_of(self, ids: RaggedColumns) -> _Plan:
-        """Where the features are; without columns if they are taken one by one. Of a source once."""
+        """Where the features are; no columns: they are taken one by one. Of a source once."""
         plan = self._last_plan
         if plan.names is not ids.names or plan.num_columns != len(ids.row_splits):
             plan = self._last_plan = _Plan.make(self._names, ids)

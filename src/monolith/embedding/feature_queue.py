@@ -93,13 +93,17 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
                     raise refusal(where, norm, table)
         return self._num_keys
 
-    def step(self, time_of: Callable[[TableVerbs], int]) -> None:
+    def step(
+        self, time_of: Callable[[TableVerbs], int], beside: Callable[[], object] | None = None
+    ) -> None:
         """Apply the queue right after `check`; it is empty then.
 
-        If memory runs out in a table, others may have made their step; the queue is dropped.
+        If memory runs out in a table, or `beside` raises, others may have made their step; the
+        queue is dropped.
 
         Args:
             time_of: gives the time of a table's clock, for steps without `now`.
+            beside: called once, here, while other threads begin.
         """
         now, clamped = self.now, set()
 
@@ -113,7 +117,7 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
 
         times = self.engine.times(time_at)
         try:
-            self.engine.step(self.summed(), times, self._num_keys)
+            self.engine.step(self.summed(), times, self._num_keys, beside)
         finally:
             self.applied()
         for table in self.tables if clamped else ():

@@ -244,8 +244,21 @@ class FeatureTables:
             return list(times.values()) * len(self.tables)
         return [times[id(table._clock)] for table in self.tables]
 
-    def step(self, summed: FeatureSum, times: list[int], num_keys: int) -> None:
-        """One optimizer step per distinct key, with the rates of `set_rates`."""
+    def step(
+        self,
+        summed: FeatureSum,
+        times: list[int],
+        num_keys: int,
+        beside: Callable[[], object] | None = None,
+    ) -> None:
+        """One optimizer step per distinct key, with the rates of `set_rates`.
+
+        Args:
+            summed: gradients.
+            times: of each table.
+            num_keys: which the gradients were of.
+            beside: called once, here, while other threads begin.
+        """
         with self._open("step") as tables:
             if tables is not None and summed.core is not None:
                 tables.step(
@@ -253,7 +266,10 @@ class FeatureTables:
                     self._fused_rates.data_ptr(),
                     [times[number] for number in self._fused_tables],
                     default_threads(num_keys),
+                    beside,
                 )
+            elif beside is not None:
+                beside()
         for number in summed.plain:
             rates = self._rates[self._segments[number]]
             self._plain.step(number, summed.plain, rates, times[number])

@@ -1,7 +1,7 @@
 """A step of many queues of gradients: those of native tables in one call of the core."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -34,28 +34,48 @@ class QueueStep(NamedTuple):
     num_keys: int
 
 
-def step_queues(steps: Sequence[QueueStep]) -> None:
+def step_queues(steps: Sequence[QueueStep], beside: Callable[[], object] | None = None) -> None:
     """Apply and empty queues of different tables.
 
     The step of a table is the number of its updates so far; its time is that of its clock, which
     is asked once for all tables that share it. Tables do not depend on each other: together or one
     by one, their rows have the same bits.
+
+    Args:
+        steps: of queues that are not empty.
+        beside: called once, on this thread: while others begin with tables of the core, if there
+            are some, else before all steps. If it raises, some tables may have made theirs.
     """
     time_of = functools.partial(_time, {})
-    fused, cores = [], []
+    features: list[FeatureQueue] = []
+    fused: list[_FusedStep] = []
+    single = []
     for step in steps:
         queue = step.queue
         if isinstance(queue, FeatureQueue):
-            queue.step(time_of)
+            features.append(queue)
             continue
         core = queue.table._step_core() if len(steps) > 1 else None
         if core is None:
-            _run(queue, step, time_of(queue.table))
+            single.append((queue, step))
         else:
-            fused.append((queue, step))
-            cores.append(core)
+            fused.append(_FusedStep(queue, step, core, time_of(queue.table)))
+    if beside is not None and not features and not fused:
+        beside()
+    for queue in features:
+        queue.step(time_of, beside)
+        beside = None
     if fused:
-        _run_fused(fused, cores, [time_of(queue.table) for queue, _ in fused])
+        _run_fused(fused, beside)
+    for queue, step in single:
+        _run(queue, step, time_of(queue.table))
+
+
+class _FusedStep(NamedTuple):
+    queue: GradientQueue
+    step: QueueStep
+    core: "_native.Table"
+    now: int
 
 
 def _time(times: dict[int, int], table: TableVerbs) -> int:
@@ -74,20 +94,19 @@ def _run(queue: GradientQueue, step: QueueStep, now: int) -> None:
     queue.applied()
 
 
-def _run_fused(
-    steps: list[tuple[GradientQueue, QueueStep]], cores: "list[_native.Table]", times: list[int]
-) -> None:
+def _run_fused(steps: list[_FusedStep], beside: Callable[[], object] | None) -> None:
     """If memory runs out in a table, those that are done have empty queues, the others not."""
     import monolith._native as native
 
-    sums = [queue.summed().core for queue, _ in steps]
-    rates = [rate for _, step in steps for rate in step.rates]
-    threads = default_threads(sum([step.num_keys for _, step in steps]))
+    cores, times = [each.core for each in steps], [each.now for each in steps]
+    sums = [each.queue.summed().core for each in steps]
+    rates = [rate for each in steps for rate in each.step.rates]
+    threads = default_threads(sum([each.step.num_keys for each in steps]))
     are_done = torch.zeros(len(steps), dtype=torch.bool, device="cpu")
     try:
         with OpenCore(native, _VERB) as core:
-            core.step_tables(cores, sums, rates, times, are_done.data_ptr(), threads)
+            core.step_tables(cores, sums, rates, times, are_done.data_ptr(), threads, beside)
     finally:
-        for (queue, _), is_done in zip(steps, are_done.tolist(), strict=True):
+        for each, is_done in zip(steps, are_done.tolist(), strict=True):
             if is_done:
-                queue.applied()
+                each.queue.applied()

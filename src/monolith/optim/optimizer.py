@@ -19,6 +19,8 @@ __all__ = ["Optimizer"]
 
 _Queue = GradientQueue | FeatureQueue
 _rate_of = operator.itemgetter("lr")
+# Dense parameters to each key of the tables, up to which their step has no use for other threads.
+_VALUES_PER_KEY = 8
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -62,6 +64,7 @@ class Optimizer(torch.optim.Optimizer):
             _check_only_tables(given, self.queues)
         groups = self._take_dense_groups()
         self._num_dense = len(groups)
+        self._num_values = sum(p.numel() for group in groups for p in group["params"])
         with_names = any("param_names" in group for group in groups)
         self._places: list[tuple[int, int]] = []  # of each queue among the groups of tables
         self._schedules: list[tuple[int, TableVerbs, Segment]] = []
@@ -94,9 +97,11 @@ class Optimizer(torch.optim.Optimizer):
         return groups
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Step the dense parameters, then each table: one dedup and one update of its whole queue.
+        """Step the dense parameters, and each table: one dedup and one update of its whole queue.
 
         Nothing is stepped if a table would refuse its gradients, its learning rates or the call.
+        `dense` runs on this thread, where it is small beside the tables while others begin with
+        them: if it raises then, some tables have made their steps.
 
         Args:
             closure: computes the loss and its gradients again, once, before the step.
@@ -108,7 +113,14 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.begin_step()()
+        steps = self._checked_steps()
+        if steps is None or self.dense is None:
+            step_queues(steps or [])
+        elif self._num_values <= _VALUES_PER_KEY * sum(step.num_keys for step in steps):
+            step_queues(steps, self.dense.step)
+        else:
+            self.dense.step()
+            step_queues(steps)
         return loss
 
     def begin_step(self) -> Callable[[], None]:
@@ -117,11 +129,20 @@ class Optimizer(torch.optim.Optimizer):
         It is called once, on any thread. Until it returns there is no backward and no `zero_grad`
         of this optimizer; lookups may run beside. `step` is both, and calls its hooks.
         """
+        steps = self._checked_steps()
+        if steps is None:
+            return lambda: None
+        if self.dense is not None:
+            self.dense.step()
+        return functools.partial(step_queues, steps)
+
+    def _checked_steps(self) -> list[QueueStep] | None:
+        """Of the tables; None: a gradient scaler skips this one, and the queues are empty."""
         self._opt_called = True  # as torch's frame of `step` says to schedulers
         if self._is_skipped():
             for queue in self.queues:
                 queue.drop()
-            return lambda: None
+            return None
         steps = []
         for queue, rates in zip(self.queues, self._learning_rates(), strict=True):
             num_keys = queue.check("[Optimizer.step]", rates)
@@ -129,9 +150,7 @@ class Optimizer(torch.optim.Optimizer):
                 steps.append(QueueStep(queue, rates, num_keys))
             else:
                 queue.drop()
-        if self.dense is not None:
-            self.dense.step()
-        return functools.partial(step_queues, steps)
+        return steps
 
     @staticmethod
     def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,9 +210,20 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of the dense parameters and the queues of the tables."""
         if self.dense is not None:
-            self.dense.zero_grad(set_to_none)
+            self._zero_dense(self.dense, set_to_none)
         for queue in self.queues:
             queue.drop()
+
+    @staticmethod
+    def _zero_dense(dense: torch.optim.Optimizer, set_to_none: bool) -> None:
+        """`dense.zero_grad`; to name it in a profile, as torch does, takes longer than the rest."""
+        is_torchs = getattr(dense.zero_grad, "__func__", None) is torch.optim.Optimizer.zero_grad
+        if not (set_to_none and is_torchs) or torch._C._autograd._profiler_enabled():
+            dense.zero_grad(set_to_none)
+            return
+        for group in dense.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Refused: a copy would step other parameters than those of a copied model."""
