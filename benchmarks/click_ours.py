@@ -23,7 +23,7 @@ from benchmarks.click_torch import DenseStep, TorchBatch, TorchClick, adagrad
 from benchmarks.step_split import BAG_CALLS, StepSplit
 from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
-from monolith.embedding import Adagrad
+from monolith.embedding import Adagrad, queue_steps
 from monolith.embedding.verbs import TableVerbs
 from monolith.nn import Embedding, EmbeddingBag, Feature, Features
 from monolith.ops import Ragged
@@ -53,6 +53,11 @@ class OurClick(TorchClick):
     def calls(self) -> list[tuple[Any, str]]:
         """What does the sparse work of a step: objects, and names of their methods."""
         return [(table, name) for table in self.tables() for name in BAG_CALLS]
+
+    def inside(self) -> list[tuple[Any, str]]:
+        """What runs inside of these and is the step of the dense part."""
+        optimizer: Any = self.optimizer
+        return [(optimizer.dense, "step")]
 
 
 class OneTable(OurClick):
@@ -107,6 +112,9 @@ class ManyBags(TableEach):
 
     def ids(self, ids: Int64s) -> torch.Tensor:
         return torch.from_numpy(ids.T.copy()).unsqueeze(2)  # (NUM_FEATURES, batch, 1)
+
+    def calls(self) -> list[tuple[Any, str]]:
+        return [*super().calls(), (queue_steps, "_run_fused")]
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.cat([bag(column) for bag, column in zip(self.modules, ids, strict=True)], 1)
@@ -163,7 +171,8 @@ class OurWorker(ClickWorker):
             for _ in range(num_dense):
                 dense_step(labels)
 
-        return StepSplit(self._run, run_dense, self._model.calls()).measure(num_steps)
+        split = StepSplit(self._run, run_dense, self._model.calls(), self._model.inside())
+        return split.measure(num_steps)
 
 
 SYSTEMS: dict[str, Callable[[], OurClick]] = {

@@ -20,7 +20,7 @@ from benchmarks.stage import Options, run_stage
 ROUNDS = (("monolith", "dense", "fbgemm"), ("monolith", "tfra"))
 _ROWS, _QUICK_ROWS = 1_000_000, 2_000
 _QUICK_BATCH = 64
-_SAMPLE_SECONDS, _QUICK_SECONDS = 1.5, 0.1
+_NUM_RUNS, _SAMPLE_SECONDS, _QUICK_SECONDS = 11, 1.5, 0.1
 
 
 class Comparison(end_to_end.Comparison):
@@ -38,7 +38,7 @@ class Comparison(end_to_end.Comparison):
 
 def run(options: Options) -> None:
     """Ours beside the dense part and FBGEMM, then beside TFRA: not all fit into memory at once."""
-    rules = replace(options.rules, sample_seconds=_SAMPLE_SECONDS, num_runs=end_to_end.NUM_RUNS)
+    rules = replace(options.rules, sample_seconds=_SAMPLE_SECONDS, num_runs=_NUM_RUNS)
     sizes = Sizes(_ROWS, model="dlrm")
     if options.is_quick:
         rules = replace(options.rules, sample_seconds=_QUICK_SECONDS)

@@ -176,9 +176,11 @@ class DlrmWorker(ClickWorker):
             for _ in range(num_steps):
                 dense_step(label)
 
-        held: Any = self._ours.trainer.features.queues[0]
-        calls = [(held.queue.engine, name) for name in ("lookup", "sum", "step")]
-        return StepSplit(run, run_dense, calls).measure(num_steps)
+        trainer: Any = self._ours.trainer
+        engine = trainer.features.queues[0].queue.engine
+        calls = [(engine, name) for name in ("lookup", "sum", "step")]
+        inside = [(trainer.optimizer.dense, "step")]
+        return StepSplit(run, run_dense, calls, inside).measure(num_steps)
 
     def _places(self, num_steps: int) -> list[int]:
         first, self._position = self._position, self._position + num_steps

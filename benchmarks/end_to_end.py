@@ -44,8 +44,9 @@ ROUNDS = (
 )
 _OURS = "monolith"
 _ROWS, _QUICK_ROWS = 1_000_000, 20_000
-_SAMPLE_SECONDS = 1.5  # a step takes tens of milliseconds
-NUM_RUNS = 11  # some bounds are 5 % apart from 1, and the speed of a shared machine moves by 20 %
+# Many short turns: some bounds are 5 % apart from 1, and the speed of a shared machine moves by 20 %
+# within seconds. A step takes tens of milliseconds.
+_SAMPLE_SECONDS, _NUM_RUNS = 0.6, 31
 _QUICK_SECONDS = 0.2
 _CHECK_STEPS = 8
 _LOSS_TOLERANCE = 1e-5
@@ -142,7 +143,7 @@ def run(options: Options) -> None:
     """All comparisons."""
     rules = replace(options.rules, sample_seconds=_QUICK_SECONDS)
     if not options.is_quick:
-        rules = replace(rules, sample_seconds=_SAMPLE_SECONDS, num_runs=NUM_RUNS)
+        rules = replace(rules, sample_seconds=_SAMPLE_SECONDS, num_runs=_NUM_RUNS)
     sizes = Sizes(_QUICK_ROWS if options.is_quick else _ROWS)
     for systems in ROUNDS:
         chosen = tuple(s for s in systems if options.with_peers or s not in PEERS)

@@ -113,6 +113,25 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert "_lookup_bags" not in vars(table)
 
 
+def test_what_runs_inside_of_a_call_for_others_is_left_out_of_it() -> None:
+    class Owner:
+        def outer(self) -> None:
+            self.inner()
+
+        def inner(self) -> None:
+            time.sleep(0.01)
+
+    owner = Owner()
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            owner.outer()
+
+    whole = StepSplit(steps, lambda _: None, [(owner, "outer")]).measure(2)
+    parts = StepSplit(steps, lambda _: None, [(owner, "outer")], [(owner, "inner")]).measure(2)
+    assert whole["calls_ms"]["outer"] >= 10 > parts["calls_ms"]["outer"]
+
+
 def test_small_bags_of_both_systems_give_the_same_outputs() -> None:
     bags = make()
     for number in range(40):
