@@ -105,8 +105,7 @@ void init_features(nb::module_& module) {
   nb::class_<FeatureTables>(module, "FeatureTables")
       .def("__init__", construct, "tables"_a, "features"_a, nb::keep_alive<1, 2>())
       .def("lookup", lookup<ColumnsTuple>, ReleaseGil(), "ids"_a, "out"_a, "initial"_a, "threads"_a)
-      .def("lookup_joined", lookup<JoinedTuple>, ReleaseGil(), "ids"_a, "out"_a, "initial"_a,
-           "threads"_a)
+      .def("lookup", lookup<JoinedTuple>, ReleaseGil(), "ids"_a, "out"_a, "initial"_a, "threads"_a)
       .def(
           "sum",
           [](const FeatureTables& self,

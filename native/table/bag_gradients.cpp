@@ -163,8 +163,11 @@ GradientSum::GradientSum(const BagPiece& piece, size_t dim, const Kernels& kerne
   std::fill_n(sums_, distinct.size() * dim, -0.0f);  // plus the first value is that, bit for bit
   using OneLine = std::integral_constant<size_t, kLineFloats>;
   const BagRows<const float>& rows = pieces_.front().grads;
-  dim == kLineFloats ? add_rows(distinct.numbers(), rows, OneLine{}, sums_)
-                     : add_rows(distinct.numbers(), rows, dim, sums_);
+  if (dim == kLineFloats) {
+    add_rows(distinct.numbers(), rows, OneLine{}, sums_);
+  } else {
+    add_rows(distinct.numbers(), rows, dim, sums_);
+  }
   double total = 0.0;
   for (const uint16_t number : distinct.as_met()) {
     total += kernels.sum_squares(sums_ + size_t{number} * dim, dim);

@@ -131,28 +131,33 @@ DistinctKeys& FeatureKeys::note_distinct(size_t feature, const Table& table,
 
 void FeatureKeys::add(const Feature& feature, const IdColumn& ids, Checked& checked,
                       std::vector<Source>& sources) {
-  Bags bags{nullptr, ids.num_ids, ids.splits, batch_, feature.mode, nullptr};
   if (ids.splits != checked.splits || ids.num_ids != checked.num_ids) {
-    if (!bags.are_splits_valid()) {
-      throw std::invalid_argument(
-          "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
-          "others (feature '" +
-          feature.name + "')");
-    }
-    checked = {ids.splits, ids.num_ids, bags.are_single(), nullptr};
+    checked = {ids.splits, ids.num_ids, copy_of_splits(feature, ids)};
   }
+  Bags bags{nullptr, ids.num_ids, checked.copy, batch_, feature.mode, nullptr, 1};
   if (feature.max_length > 0) {
-    bags = limited(feature, ids);
+    bags = limited(feature, bags, ids);
   } else {
-    if (!checked.are_single && checked.copy == nullptr) {
-      checked.copy = std::copy_n(ids.splits, batch_ + 1, own(batch_ + 1)) - (batch_ + 1);
-    }
-    bags.row_splits = checked.copy;
-    bags.width = 1;  // where there are no splits
     sources.push_back({bags_.size(), &ids});
   }
   bags_.push_back(bags);
   num_keys_ += bags.num_keys;
+}
+
+// Null: each bag is one id. They are checked in our memory, for nobody knows who writes the other.
+const int64_t* FeatureKeys::copy_of_splits(const Feature& feature, const IdColumn& ids) {
+  Bags bags{nullptr, ids.num_ids, ids.splits, batch_, feature.mode, nullptr};
+  if (bags.are_single() && ids.splits[batch_] == static_cast<int64_t>(batch_)) return nullptr;
+  int64_t* splits = own(batch_ + 1);
+  std::copy_n(ids.splits, batch_ + 1, splits);
+  bags.row_splits = splits;
+  if (!bags.are_splits_valid()) {
+    throw std::invalid_argument(
+        "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
+        "others (feature '" +
+        feature.name + "')");
+  }
+  return splits;
 }
 
 void FeatureKeys::copy(std::span<const Source> sources, unsigned threads) {
@@ -174,7 +179,8 @@ void FeatureKeys::copy(std::span<const Source> sources, unsigned threads) {
     to += ids->num_ids;
   }
   std::atomic<size_t> next{0};
-  Team::run(threads, [&](Team&, unsigned) {
+  const auto most = static_cast<unsigned>(std::min<size_t>(threads, pieces.size()));
+  Team::run(most, [&](Team&, unsigned) {
     for (size_t p; (p = next++) < pieces.size();) {
       copy_ids(*pieces[p].from, pieces[p].first, pieces[p].last - pieces[p].first, pieces[p].to);
     }
@@ -182,8 +188,7 @@ void FeatureKeys::copy(std::span<const Source> sources, unsigned threads) {
 }
 
 // A block is max_length bags for each sample, of one id or none.
-Bags FeatureKeys::limited(const Feature& feature, const IdColumn& ids) {
-  const Bags all{nullptr, ids.num_ids, ids.splits, batch_, feature.mode, nullptr};
+Bags FeatureKeys::limited(const Feature& feature, const Bags& all, const IdColumn& ids) {
   const size_t limit = feature.max_length, per_row = bags_per_row(feature);
   const size_t num_bags = all.num_bags * per_row;
   int64_t *keys = own(all.num_keys), *splits = own(num_bags + 1);

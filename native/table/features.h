@@ -79,7 +79,6 @@ class FeatureKeys {
   struct Checked {
     const int64_t* splits = nullptr;
     size_t num_ids = 0;
-    bool are_single = false;  // each bag is one key: nobody looks at the splits again
     const int64_t* copy = nullptr;
   };
   // Of a feature whose ids are to be copied, its number and where they are.
@@ -90,7 +89,9 @@ class FeatureKeys {
   void add(const Feature& feature, const IdColumn& ids, Checked& checked,
            std::vector<Source>& sources);
   void copy(std::span<const Source> sources, unsigned threads);
-  Bags limited(const Feature& feature, const IdColumn& ids);
+  const int64_t* copy_of_splits(const Feature& feature, const IdColumn& ids);
+  // all: bags of the ids, without keys.
+  Bags limited(const Feature& feature, const Bags& all, const IdColumn& ids);
   int64_t* own(size_t n) {
     return owned_.emplace_back(std::make_unique_for_overwrite<int64_t[]>(n)).get();
   }

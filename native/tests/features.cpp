@@ -16,7 +16,7 @@ using namespace monolith;
 
 namespace {
 
-constexpr size_t kDim = 4, kBatch = 3000, kWidth = 4 * kDim;
+constexpr size_t kDim = 4, kBatch = 13'200, kWidth = 4 * kDim;
 
 // Two features of the first table, a block of 2 rows of the second.
 std::vector<Feature> some_features() {
@@ -457,6 +457,42 @@ void test_rows_of_whole_lines() {
   }
 }
 
+// Gradients of rows of one line, summed by what a lookup has found equal, and without it.
+void test_sums_of_rows_of_a_line() {
+  constexpr uint32_t kLine = 16;
+  constexpr size_t kTables = 16, kSamples = 200, kRowWidth = kTables * kLine;
+  std::vector<int64_t> keys, splits;
+  for (size_t i = 0; i < kTables * kSamples; ++i) keys.push_back(static_cast<int64_t>(i * i % 71));
+  for (size_t i = 0; i <= kSamples; ++i) splits.push_back(static_cast<int64_t>(i));
+  std::vector<float> grads(kSamples * kRowWidth), out(kSamples * kRowWidth);
+  for (size_t i = 0; i < grads.size(); ++i) grads[i] = 0.1f * static_cast<float>(i % 17) - 0.7f;
+  std::vector<double> norms;
+  std::vector<std::vector<float>> rows;
+  for (const bool looks : {true, false}) {
+    std::vector<std::unique_ptr<Table>> owned;
+    std::vector<Table*> pointers;
+    std::vector<Feature> features;
+    for (uint32_t t = 0; t < kTables; ++t) {
+      pointers.push_back(owned.emplace_back(std::make_unique<Table>(adagrad_table(kLine))).get());
+      features.push_back({"f", t, PoolMode::kSum, 0, false, t * kLine});
+    }
+    const FeatureTables tables(pointers, features);
+    const JoinedIds ids{keys.data(), keys.size(), splits.data(), 0, kTables, nullptr, kSamples};
+    FeatureKeys of(tables.features(), ids, 1);
+    if (looks) tables.lookup(of, {out.data(), kRowWidth}, {}, true, 2);
+    CHECK((of.distinct(0) != nullptr) == looks);
+    const FeatureTables::Piece piece{&of, {grads.data(), kRowWidth}};
+    const auto sum = tables.sum({&piece, 1}, 2);
+    norms.push_back(sum->norm());
+    const std::vector<float> rates(kTables, 0.1f);
+    tables.step(*sum, rates.data(), std::vector<uint32_t>(kTables, 9), 2);
+    FeatureKeys again(tables.features(), ids, 1);
+    tables.lookup(again, {out.data(), kRowWidth}, {}, true, 2);
+    rows.push_back(out);
+  }
+  CHECK(norms[0] == norms[1] && rows[0] == rows[1]);
+}
+
 void test_as_many_keys_as_bags_need_not_be_one_each() {
   Singles all;
   for (size_t i = 1; i < all.splits.size(); i += Singles::kSamples + 1) all.splits[i] = 0;
@@ -483,6 +519,7 @@ int main() {
   test_equal_keys_are_read_once_and_alike();
   test_steps_after_lookups_run_beside_erasures();
   test_rows_of_whole_lines();
+  test_sums_of_rows_of_a_line();
   test_a_cut_between_lookup_and_step();
   test_a_step_without_memory_changes_nothing();
   test_a_step_without_memory_for_lost_rows_fails();

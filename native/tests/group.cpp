@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "table/shards.h"
+#include "table/share.h"
 #include "tests/check.h"
 #include "tests/tables.h"
 
@@ -140,13 +141,27 @@ void test_something_is_done_beside_steps() {
   CHECK(num_calls == 1 && num_steps() == 6);
   run(1, [&] { CHECK(num_steps() == 6); });
   CHECK(num_steps() == 12);
-  bool has_thrown = false;
-  try {
-    run(1, [] { throw std::runtime_error("beside"); });
-  } catch (const std::runtime_error& error) {
-    has_thrown = std::string(error.what()) == "beside";
+  for (const unsigned threads : {1u, 2u}) {
+    bool has_thrown = false;
+    try {
+      run(threads, [] { throw std::runtime_error("beside"); });
+    } catch (const std::runtime_error& error) {
+      has_thrown = std::string(error.what()) == "beside";
+    }
+    CHECK(has_thrown && num_steps() <= 12 + 6 * (threads - 1));
   }
-  CHECK(has_thrown && num_steps() == 12);
+}
+
+// Before a part that needs all threads, and once.
+void test_something_is_done_before_large_parts() {
+  struct Part {
+    size_t n;
+  };
+  std::atomic<int> num_calls{0}, num_parts{0};
+  share(
+      std::vector<Part>{{9000}, {100}, {100}}, 2, [&](const Part&, unsigned) { ++num_parts; },
+      [&] { CHECK(num_calls++ == 0 && num_parts == 0); });
+  CHECK(num_calls == 1 && num_parts == 3);
 }
 
 void test_shards_equal_one_table(const std::vector<uint16_t>& owners, size_t num_shards) {
@@ -207,6 +222,7 @@ int main() {
   test_a_group_equals_its_tables();
   test_steps_together_equal_single_steps();
   test_something_is_done_beside_steps();
+  test_something_is_done_before_large_parts();
   std::vector<uint16_t> owners(4096);
   for (size_t p = 0; p < owners.size(); ++p) owners[p] = static_cast<uint16_t>(p * 3 / 4096);
   test_shards_equal_one_table(owners, 3);

@@ -4,6 +4,7 @@ Compiled core of monolith. Tensors come as addresses of checked, contiguous memo
 """
 
 from collections.abc import Sequence
+from typing import overload
 
 def compiler() -> str: ...
 
@@ -414,6 +415,7 @@ class FeatureTables:
     def __init__(
         self, tables: list[Table], features: Sequence[tuple[str, int, str, int, int]]
     ) -> None: ...
+    @overload
     def lookup(
         self,
         ids: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[bool], int],
@@ -421,7 +423,8 @@ class FeatureTables:
         initial: bool,
         threads: int,
     ) -> FeatureKeys: ...
-    def lookup_joined(
+    @overload
+    def lookup(
         self,
         ids: tuple[int, int, int, int, int, int, int],
         out: tuple[int, int, int, int, int, int],

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from monolith.embedding import ReferenceTable, Table
 from monolith.ops import RaggedColumns
@@ -68,6 +69,35 @@ def test_features_may_share_their_row_splits():
     bags.queue.apply()
     found = bags.lookup(lists(x=[[3], [1]], y=[[1], [3]]))
     assert found.tolist() == [[-1.0, -1.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        torch.tensor([0, 9, 1, 9, 2, 9])[::2].expand(2, -1),
+        torch.tensor([[0, 1, 2], [0, 1, 2]]).T.contiguous().T,
+    ],
+)
+def test_row_splits_may_lie_apart_in_memory(splits):
+    ids = RaggedColumns(["y", "x"], torch.tensor([1, 9, 2, 9, 3, 9, 4, 9])[::2], splits)
+    bags = small_bags()
+    bags.lookup(ids).sum().backward()
+    bags.queue.apply()
+    found = bags.lookup(lists(x=[[3], [1]], y=[[1], [3]]))
+    assert found.tolist() == [[-1.0, -1.0], [0.0, 0.0]]
+
+
+def test_no_ids_at_all_may_share_one_split():
+    splits = torch.zeros(1, 1, dtype=torch.int64).expand(2, 4)
+    found = small_bags().lookup(RaggedColumns(["y", "x"], torch.tensor([], dtype=int), splits))
+    assert found.tolist() == [[0.0, 0.0]] * 3
+
+
+def test_row_splits_that_became_int32_are_refused():
+    ids = tree_map(torch.Tensor.int, joined(lists(x=[[1], [2]], y=[[], [3]])))
+    text = r"^\[FeatureBags.lookup\] expected row_splits of 'x' of dtype int64, got int32"
+    with pytest.raises(TypeError, match=text):
+        small_bags().lookup(ids)
 
 
 def test_a_feature_that_is_not_in_the_memory_is_named():

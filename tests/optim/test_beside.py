@@ -6,10 +6,10 @@ import time
 import pytest
 import torch
 
-from monolith.embedding import SGD, Zeros
+from monolith.embedding import SGD, ReferenceTable, Zeros
 from monolith.nn import EmbeddingBag, Feature, Features
 from monolith.ops import Ragged
-from monolith.optim import Optimizer
+from monolith.optim import Optimizer, ShampooOptimizer
 from tests.suites.table_base import assert_same_rows
 
 NUM_TABLES, NUM_IDS = 4, 3000  # enough keys for two threads
@@ -33,9 +33,10 @@ class Waiting(torch.optim.SGD):
         return super().step(closure)
 
 
-def of_features():
+def of_features(**options):
     names = [f"f{number}" for number in range(NUM_TABLES)]
-    features = Features([Feature(n, dim=2, optimizer=SGD(1.0), initializer=Zeros()) for n in names])
+    parts = [Feature(name, dim=2, optimizer=SGD(1.0), initializer=Zeros()) for name in names]
+    features = Features(parts, **options)
 
     def loss_of(ids):
         splits = torch.arange(len(ids) + 1)
@@ -52,12 +53,25 @@ def of_bags():
     return bags, [b.table for b in bags], lambda ids: sum(b(ids[:, None]).sum() for b in bags)
 
 
+def of_two():
+    modules, tables, losses = zip(of_features(), of_features(), strict=True)
+    return (
+        torch.nn.ModuleList(modules),
+        [*tables[0], *tables[1]],
+        lambda ids: sum(loss_of(ids) for loss_of in losses),
+    )
+
+
+def of_reference():
+    return of_features(make_table=ReferenceTable)
+
+
 def of_one_bag():
     bag = EmbeddingBag(2, mode="sum", optimizer=SGD(1.0), initializer=Zeros())
     return bag, [bag.table], lambda ids: bag(ids[:, None]).sum()
 
 
-MODELS = [of_features, of_bags, of_one_bag]
+MODELS = [of_features, of_bags, of_one_bag, of_two, of_reference]
 
 
 class Run:
@@ -127,10 +141,11 @@ def test_large_dense_parameters_are_stepped_before_the_tables(make):
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_what_dense_raises_is_raised_and_the_next_step_is_a_step(make):
+@pytest.mark.parametrize("error", [KeyError("dense"), KeyboardInterrupt("dense")])
+def test_what_dense_raises_is_raised_and_the_next_step_is_a_step(make, error):
     run = Run(make)
-    run.dense.error = KeyError("dense")
-    with pytest.raises(KeyError, match="dense"):
+    run.dense.error = error
+    with pytest.raises(type(error), match="dense"):
         run.step()
     before = [table.lookup(torch.arange(100)) for table in run.tables]
     run.dense.error = None
@@ -138,3 +153,34 @@ def test_what_dense_raises_is_raised_and_the_next_step_is_a_step(make):
     assert run.weight.item() == -0.5
     for table, rows in zip(run.tables, before, strict=True):
         assert torch.equal(table.lookup(torch.arange(100)), rows - NUM_IDS / 100)
+
+
+@pytest.mark.parametrize("make", [of_features, of_bags])
+def test_a_few_keys_are_stepped_behind_the_dense_parameters(make):
+    run = Run(make)
+    run.dense.error = ValueError("dense")
+    with pytest.raises(ValueError, match=r"^dense$"):
+        run.step(num_ids=5)
+    run.dense.error = None
+    run.optimizer.step()  # the queue is as it was
+    assert [len(table) for table in run.tables] == [5] * NUM_TABLES
+
+
+def test_an_optimizer_of_whole_matrices_has_all_threads():
+    features, tables, loss_of = of_features()
+    dense, seen = ShampooOptimizer([torch.nn.Parameter(torch.zeros(1))]), []
+    dense.register_step_post_hook(lambda *_: seen.append([len(table) for table in tables]))
+    optimizer = Optimizer(features, dense=dense)
+    loss_of(torch.arange(NUM_IDS)).backward()
+    optimizer.step()
+    assert seen == [[0] * NUM_TABLES]
+    assert [len(table) for table in tables] == [NUM_IDS] * NUM_TABLES
+
+
+@pytest.mark.parametrize("make", [of_features, of_bags])
+def test_gradients_that_a_hook_drops_meanwhile_are_applied(make):
+    run = Run(make)
+    run.dense.register_step_post_hook(lambda *_: run.optimizer.zero_grad())
+    run.step()
+    assert [len(table) for table in run.tables] == [100] * NUM_TABLES
+    assert run.optimizer.queues[0].num_lookups == 0

@@ -8,6 +8,7 @@ import torch
 from monolith.embedding.arguments import as_integer
 from monolith.embedding.ids import as_keys
 from monolith.ops import Ragged
+from monolith.ops.splits import name_of
 
 __all__ = ["BagFeature", "COMBINERS", "check_dense", "check_ids", "columns_of"]
 
@@ -108,6 +109,11 @@ def check_ids(features: Iterable[BagFeature], ids: Mapping[str, Ragged]) -> None
             raise ValueError(
                 f"{where} expected ids of {name!r} with 1 dimension, got shape "
                 f"{tuple(ragged.values.shape)}"
+            )
+        if ragged.row_splits.dtype != torch.int64:
+            raise TypeError(
+                f"{where} expected row_splits of {name!r} of dtype int64, got "
+                f"{name_of(ragged.row_splits.dtype)}"
             )
         if ragged.num_rows != ids[names[0]].num_rows:
             raise ValueError(

@@ -11,6 +11,7 @@ from monolith.embedding.anchor_queue import check_eager, queue_once
 from monolith.embedding.bag_feature import BagFeature
 from monolith.embedding.feature_queue import FeatureQueue
 from monolith.embedding.feature_tables import FeatureTables
+from monolith.embedding.native_core import empty
 from monolith.embedding.ownership import holders_of, own
 from monolith.embedding.verbs import TableVerbs
 from monolith.ops import Ragged
@@ -131,7 +132,7 @@ class _LookupFeatures(torch.autograd.Function):
         queue, ids, missing = lookup
         values, ctx.batch = queue.engine.lookup(ids, missing, dense)
         ctx.queue = queue
-        ctx.save_for_backward(queue.nothing)  # so that torch refuses a graph that was freed
+        ctx.save_for_backward(empty(0))  # so that torch refuses a graph that was freed
         return values
 
     @staticmethod

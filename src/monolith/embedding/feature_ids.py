@@ -22,14 +22,12 @@ class GivenIds(NamedTuple):
     """The ids of a batch, borrowed.
 
     Attributes:
-        method: of the core, that takes them.
-        addresses: what it takes, addresses and sizes.
+        addresses: what the core takes, addresses and sizes.
         num_ids: of all features, or more.
         batch: number of samples.
         held: what lies at the addresses.
     """
 
-    method: str
     addresses: tuple[Any, ...]
     num_ids: int
     batch: int
@@ -75,7 +73,7 @@ class IdPlaces:
 
     def find(self, ids: Mapping[str, Ragged]) -> GivenIds | None:
         """None if something is wrong with them."""
-        if isinstance(ids, RaggedColumns) and ids.ids.is_cpu:
+        if isinstance(ids, RaggedColumns) and _is_plain(ids):
             plan = self._plan_of(ids)
             if plan.columns is not None:
                 return _joined(ids, plan.num_columns, plan.columns)
@@ -92,15 +90,20 @@ class IdPlaces:
         return plan
 
 
+def _is_plain(ids: RaggedColumns) -> bool:
+    """Whether the core can take both tensors: mapped as a tree, they may be anything."""
+    return ids.ids.is_cpu and ids.ids.dtype == ids.row_splits.dtype == torch.int64
+
+
 def _joined(ids: RaggedColumns, num_columns: int, columns: torch.Tensor) -> GivenIds:
     """Of features whose ids lie together."""
     keys, splits = ids.ids.contiguous(), ids.row_splits
-    splits = splits[0] if splits.stride(0) == 0 else splits.contiguous()
+    splits = (splits[0] if splits.stride(0) == 0 else splits).contiguous()
     batch = splits.shape[-1] - 1
     stride = 0 if splits.dim() == 1 else batch + 1
     places = (keys.data_ptr(), keys.numel(), splits.data_ptr(), stride)
     addresses = (*places, num_columns, columns.data_ptr(), batch)
-    return GivenIds("lookup_joined", addresses, keys.numel(), batch, [keys, splits, columns])
+    return GivenIds(addresses, keys.numel(), batch, [keys, splits, columns])
 
 
 def _one_by_one(features: Sequence[Ragged]) -> GivenIds | None:
@@ -113,6 +116,7 @@ def _one_by_one(features: Sequence[Ragged]) -> GivenIds | None:
     held = [*ids, *splits]
     is_good = (
         dtypes <= _ID_TYPES
+        and set(map(_dtype_of, splits)) == {torch.int64}
         and all(map(_is_cpu, held))
         and set(map(_dim_of, held)) == {1}
         and len(set(map(_size_of, splits))) == 1
@@ -125,4 +129,4 @@ def _one_by_one(features: Sequence[Ragged]) -> GivenIds | None:
     sizes, batch = list(map(_size_of, ids)), first.numel() - 1
     are_narrow = [each.dtype == torch.int32 for each in ids] if torch.int32 in dtypes else []
     places = (list(map(_address_of, ids)), sizes, list(map(_address_of, splits)))
-    return GivenIds("lookup", (*places, are_narrow, batch), sum(sizes), batch, held)
+    return GivenIds((*places, are_narrow, batch), sum(sizes), batch, held)

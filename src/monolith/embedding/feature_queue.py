@@ -8,7 +8,6 @@ import torch
 
 from monolith.embedding.anchor_queue import AnchorQueue, new_anchor, refusal
 from monolith.embedding.feature_tables import FeatureBatch, FeatureItem, FeatureSum, FeatureTables
-from monolith.embedding.native_core import empty
 from monolith.embedding.ownership import holders_alone
 from monolith.embedding.table_content import copy_of_content, fill_table
 from monolith.embedding.verbs import TableVerbs
@@ -29,7 +28,6 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
         now: time of the next steps in seconds, as the request of the batch has it; None: that of
             the tables' clocks. Far ahead of a clock it is clamped and counted, as in every call.
         holders_alone: of gradients that a backward gets and nobody else has.
-        nothing: a tensor without values.
     """
 
     def __init__(self, engine: FeatureTables) -> None:
@@ -40,7 +38,6 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
         self.engine = engine
         self.now: int | None = None
         self.holders_alone = holders_alone()
-        self.nothing = empty(0)
 
     @property
     def tables(self) -> list[TableVerbs]:
@@ -116,9 +113,11 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
             return time_now
 
         times = self.engine.times(time_at)
+        items = self._items  # held, for the sum borrows them, and `beside` may drop the queue
         try:
             self.engine.step(self.summed(), times, self._num_keys, beside)
         finally:
+            del items
             self.applied()
         for table in self.tables if clamped else ():
             if id(table._clock) in clamped:

@@ -153,12 +153,12 @@ class FeatureTables:
             given = None if tables is None else self._given(ids)
             batch = ids[self.features[0].name].num_rows if given is None else given.batch
             check_dense(dense, batch)
-            if dense is not None and dense.stride(1) != 1:
-                dense = dense.contiguous()
+            if dense is not None and (dense.stride(1) != 1 or dense.is_neg()):
+                dense = dense.resolve_neg().contiguous()
             joined, out = self._out(batch, dense)
-            if given is not None:
-                lookup = getattr(tables, given.method)
-                core = lookup(given.addresses, out, initial, default_threads(given.num_ids))
+            if tables is not None and given is not None:
+                threads = default_threads(given.num_ids)
+                core = tables.lookup(given.addresses, out, initial, threads)
         if self._plain.features:
             bags = self._plain.lookup(ids, joined, initial)
             if core is None and dense is not None:
@@ -259,11 +259,12 @@ class FeatureTables:
             num_keys: which the gradients were of.
             beside: called once, here, while other threads begin.
         """
+        rates = self._fused_rates  # held: Python may run inside of the call
         with self._open("step") as tables:
             if tables is not None and summed.core is not None:
                 tables.step(
                     summed.core,
-                    self._fused_rates.data_ptr(),
+                    rates.data_ptr(),
                     [times[number] for number in self._fused_tables],
                     default_threads(num_keys),
                     beside,
@@ -271,5 +272,5 @@ class FeatureTables:
             elif beside is not None:
                 beside()
         for number in summed.plain:
-            rates = self._rates[self._segments[number]]
-            self._plain.step(number, summed.plain, rates, times[number])
+            own_rates = self._rates[self._segments[number]]
+            self._plain.step(number, summed.plain, own_rates, times[number])

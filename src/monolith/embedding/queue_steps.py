@@ -99,13 +99,14 @@ def _run_fused(steps: list[_FusedStep], beside: Callable[[], object] | None) -> 
     import monolith._native as native
 
     cores, times = [each.core for each in steps], [each.now for each in steps]
-    sums = [each.queue.summed().core for each in steps]
+    sums = [each.queue.summed() for each in steps]  # held: `beside` may drop a queue
     rates = [rate for each in steps for rate in each.step.rates]
     threads = default_threads(sum([each.step.num_keys for each in steps]))
     are_done = torch.zeros(len(steps), dtype=torch.bool, device="cpu")
     try:
         with OpenCore(native, _VERB) as core:
-            core.step_tables(cores, sums, rates, times, are_done.data_ptr(), threads, beside)
+            parts = [summed.core for summed in sums]
+            core.step_tables(cores, parts, rates, times, are_done.data_ptr(), threads, beside)
     finally:
         for each, is_done in zip(steps, are_done.tolist(), strict=True):
             if is_done:
