@@ -44,8 +44,8 @@ ROUNDS = (
 )
 _OURS = "monolith"
 _ROWS, _QUICK_ROWS = 1_000_000, 20_000
-# Many short turns: some bounds are 5 % apart from 1, and the speed of a shared machine moves by 20 %
-# within seconds. A step takes tens of milliseconds.
+# Many short turns: some bounds are 5 % apart from 1, and the speed of a shared machine moves by
+# 20 % within seconds. A step takes tens of milliseconds.
 _SAMPLE_SECONDS, _NUM_RUNS = 0.6, 31
 _QUICK_SECONDS = 0.2
 _CHECK_STEPS = 8

@@ -30,6 +30,7 @@ __all__ = ["FeatureBatch", "FeatureItem", "FeatureSum", "FeatureTables"]
 
 _VERB = "apply_bag_gradients"
 _LINE = 16  # floats of a cache line
+_Out = tuple[int, int, int, int, int, int]
 
 
 class FeatureBatch(NamedTuple):
@@ -166,7 +167,7 @@ class FeatureTables:
         num_keys = sum([one.num_keys for one in bags]) + (0 if core is None else core.num_keys)
         return joined, FeatureBatch(core, bags, num_keys)
 
-    def _out(self, batch: int, dense: torch.Tensor | None) -> tuple[torch.Tensor, tuple[int, ...]]:
+    def _out(self, batch: int, dense: torch.Tensor | None) -> tuple[torch.Tensor, _Out]:
         """Room for the features, and for dense columns behind them; what the core takes of both.
 
         Beside dense columns every row begins with a cache line: then the core need not fetch the

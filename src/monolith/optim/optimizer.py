@@ -152,7 +152,8 @@ class Optimizer(torch.optim.Optimizer):
         """Of the dense parameters; infinite if their optimizer needs all threads."""
         if not isinstance(self.dense, _BY_VALUE):
             return math.inf
-        return sum(p.numel() for group in self.dense.param_groups for p in group["params"])
+        parameters: list[torch.Tensor] = [p for g in self.dense.param_groups for p in g["params"]]
+        return sum(parameter.numel() for parameter in parameters)
 
     def begin_step(self) -> Callable[[], None]:
         """Step the dense parameters; what is returned steps the tables.
