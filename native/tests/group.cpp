@@ -159,7 +159,7 @@ void test_something_is_done_before_large_parts() {
   };
   std::atomic<int> num_calls{0}, num_parts{0};
   share(
-      std::vector<Part>{{9000}, {100}, {100}}, 2, [&](const Part&, unsigned) { ++num_parts; },
+      std::vector<Part>{{20000}, {9000}, {100}}, 2, [&](const Part&, unsigned) { ++num_parts; },
       [&] { CHECK(num_calls++ == 0 && num_parts == 0); });
   CHECK(num_calls == 1 && num_parts == 3);
 }
