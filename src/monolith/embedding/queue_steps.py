@@ -47,26 +47,23 @@ def step_queues(steps: Sequence[QueueStep], beside: Callable[[], object] | None 
             are some, else before all steps. If it raises, some tables may have made theirs.
     """
     time_of = functools.partial(_time, {})
-    features: list[FeatureQueue] = []
     fused: list[_FusedStep] = []
     single = []
     for step in steps:
         queue = step.queue
         if isinstance(queue, FeatureQueue):
-            features.append(queue)
+            queue.step(time_of, beside)
+            beside = None
             continue
         core = queue.table._step_core() if len(steps) > 1 else None
         if core is None:
             single.append((queue, step))
         else:
             fused.append(_FusedStep(queue, step, core, time_of(queue.table)))
-    if beside is not None and not features and not fused:
-        beside()
-    for queue in features:
-        queue.step(time_of, beside)
-        beside = None
     if fused:
         _run_fused(fused, beside)
+    elif beside is not None:
+        beside()
     for queue, step in single:
         _run(queue, step, time_of(queue.table))
 
