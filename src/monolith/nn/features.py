@@ -14,6 +14,7 @@ from monolith.embedding.feature_bags import FeatureBags
 from monolith.embedding.gradient_queue import queue_of
 from monolith.embedding.verbs import TableVerbs
 from monolith.nn.feature import BIAS, Feature, slice_columns, table_configs
+from monolith.nn.queue_module import QueueModule
 from monolith.ops import Ragged
 
 __all__ = ["Embedded", "Features", "size_mask"]
@@ -124,13 +125,12 @@ def size_mask(lengths: torch.Tensor, max_length: int) -> torch.Tensor:
     return (places < lengths[:, None]).to(torch.int32)
 
 
-class _Held(torch.nn.Module):
-    """Shows a queue to the optimizer, and its anchor to torch."""
+class _Held(QueueModule):
+    """A queue in the tree of modules."""
 
     def __init__(self, queue: AnchorQueue[Any, Any]) -> None:
         super().__init__()
-        self.queue = queue
-        self.anchor = queue.anchor
+        self._hold(queue)
 
 
 class Features(torch.nn.Module):

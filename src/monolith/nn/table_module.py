@@ -17,6 +17,7 @@ from monolith.embedding.table_content import restore_content, table_content
 from monolith.embedding.verbs import TableVerbs
 from monolith.nn.ids import as_keys
 from monolith.nn.options import REFUSED_ATTRIBUTES, TableOptions, check_options, make_table
+from monolith.nn.queue_module import QueueModule
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["TableModule"]
 
 
-class TableModule(torch.nn.Module):
+class TableModule(QueueModule):
     """A module with a table. Backward queues gradients; `step` of it or of an optimizer applies.
 
     In training mode a missing key reads as the row that it would get (`missing`), in eval mode as
@@ -44,7 +45,7 @@ class TableModule(torch.nn.Module):
         options: of a table of its own (`TableOptions`).
     """
 
-    anchor: torch.nn.Parameter
+    queue: GradientQueue
     _where = "[TableModule]"  # the start of messages
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -75,8 +76,7 @@ class TableModule(torch.nn.Module):
         if missing not in ("initial", "zeros"):
             raise ValueError(f"{where} expected missing 'initial' or 'zeros', got {missing!r}")
         self.missing = missing
-        self.queue = self._make_queue(as_integer(where, "dim", dim), table, config, options)
-        self.anchor = self.queue.anchor
+        self._hold(self._make_queue(as_integer(where, "dim", dim), table, config, options))
 
     def _make_queue(
         self,
@@ -162,18 +162,10 @@ class TableModule(torch.nn.Module):
         """
         return self.queue.apply(learning_rates=learning_rates, now=now)
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop what backward has queued."""
-        self.queue.drop()  # the anchor is the only parameter
-
     def reset_parameters(self) -> None:
         """Forget every row and what is queued."""
         self.queue.drop()
         self.table.clear()
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "Self":
-        # .to(device), .half() and the like: rows stay float32 in main memory, as docs say.
-        return self
 
     # State
 
@@ -199,7 +191,6 @@ class TableModule(torch.nn.Module):
             )
             return
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-        self._parameters["anchor"] = self.queue.anchor  # assign=True puts another in its place
 
     def save(self, path: "str | os.PathLike[str]", **options: Any) -> None:
         """Write the table into a folder; for large tables. Options as in `save_tables`."""

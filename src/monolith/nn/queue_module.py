@@ -1,0 +1,45 @@
+"""The part of a model that shows a queue of gradients to torch."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.embedding.anchor_queue import AnchorQueue
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["QueueModule"]
+
+
+class QueueModule(torch.nn.Module):
+    """Shows a queue to the optimizer, and its anchor to torch.
+
+    The anchor stays the same parameter, float32 on the CPU, whatever moves, casts or loads the
+    model: the queue writes its gradient by address, and no other parameter empties the queue.
+
+    Attributes:
+        queue: gradients between backward and step.
+        anchor: a parameter of one element that stands for the tables of the queue.
+    """
+
+    queue: AnchorQueue[Any, Any]
+    anchor: torch.nn.Parameter
+
+    def _hold(self, queue: AnchorQueue[Any, Any]) -> None:
+        self.queue = queue
+        self.anchor = queue.anchor
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop what backward has queued."""
+        self.queue.drop()  # the anchor is the only parameter
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Self":
+        # .to(device), .half() and the like: rows stay float32 in main memory, as docs say.
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._parameters["anchor"] = self.queue.anchor  # assign=True puts another in its place
