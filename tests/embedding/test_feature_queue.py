@@ -158,6 +158,20 @@ def test_an_optimizer_of_the_anchor_alone_is_warned_of():
         backward(bags)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_an_anchor_that_was_cast_is_refused_before_its_gradient_is_written(dtype):
+    bags = small_bags()
+    bags.queue.anchor.data = bags.queue.anchor.data.to(dtype)
+    name = str(dtype).removeprefix("torch.")
+    text = (
+        r"^\[FeatureQueue\] expected an anchor of one float32 on cpu, got 1 of "
+        rf"{name} on cpu \(table 'a' and 1 more\); leave the anchor out of casts"
+    )
+    with pytest.raises(ValueError, match=text):
+        backward(bags)
+    assert bags.queue.num_lookups == 0
+
+
 @KINDS
 def test_a_table_that_refuses_keeps_all_tables_from_a_step(make):
     bags = small_bags(make)

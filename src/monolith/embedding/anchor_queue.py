@@ -121,6 +121,7 @@ class AnchorQueue(ABC, Generic[Item, Summed]):
     def _accumulate(self) -> None:
         """Take what this backward has pushed. A `torch.autograd.grad` never comes here."""
         pushed = self._pending.pop(torch._C._current_graph_task_id(), [])
+        self._check_writable()
         if not self._was_applied:
             self._check_anchor()
         self._follow_anchor()
@@ -129,6 +130,19 @@ class AnchorQueue(ABC, Generic[Item, Summed]):
         self._sum = self._summed()
         self._norm = self._sum.norm
         self._show(self._norm)
+
+    def _check_writable(self) -> None:
+        """Refuse an anchor whose gradient `_show` cannot write as a float in main memory."""
+        gradient = self.anchor.grad
+        assert gradient is not None
+        if gradient.dtype is torch.float32 and gradient.is_cpu and gradient.numel() == 1:
+            return
+        anchor = self.anchor
+        raise ValueError(
+            f"[{type(self).__name__}] expected an anchor of one float32 on cpu, got "
+            f"{anchor.numel()} of {str(anchor.dtype).removeprefix('torch.')} on {anchor.device} "
+            f"{self.which}; leave the anchor out of casts and moves of the model"
+        )
 
     def _show(self, value: float) -> None:
         """Write the anchor's gradient. In its memory, for an op takes longer than the norm."""
