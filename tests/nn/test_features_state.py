@@ -1,9 +1,14 @@
 """What casts, copies and states of a model do to the tables of its `Features`."""
 
+import io
+from functools import partial
+
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad
+from monolith.checkpoint import PartialRecoverySaver
+from monolith.embedding import SGD, Adagrad, ShardedTable
+from monolith.errors import InvalidArgumentError
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
@@ -56,3 +61,91 @@ def test_a_model_that_is_cast_or_moved_trains_the_same_rows(change):
     change(model)
     assert [anchor.dtype for anchor in model.parameters()] == [torch.float32] * 2
     assert_same_tables(trained(model[0]), trained(make()))
+
+
+# State
+
+
+def saved(module):
+    """A state that went through a file."""
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def test_a_state_holds_the_rows_of_all_tables():
+    module, other = trained(make()), make()
+    assert str(other.load_state_dict(saved(module))) == "<All keys matched successfully>"
+    assert_same_tables(module, other)
+
+
+def test_a_training_goes_on_after_a_state_was_loaded():
+    module, other = trained(make()), make()
+    other.load_state_dict(saved(module))
+    assert_same_tables(trained(module), trained(other))
+    assert other.tables["a"].num_update_calls == 6
+
+
+def test_a_state_without_rows_is_refused():
+    state = saved(trained(make()))
+    del state["_extra_state"]
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "_extra_state"'):
+        make().load_state_dict(state)
+
+
+def test_an_assigned_state_leaves_the_anchors_connected():
+    module = make()
+    module.load_state_dict(saved(trained(make())), assign=True)
+    assert_same_tables(trained(module), trained(make(), 6))
+    backward(module)
+    torch.nn.Sequential(module).zero_grad()
+    assert [held.queue.num_lookups for held in module.queues] == [0, 0]
+
+
+def test_loading_drops_the_queues():
+    module = make()
+    backward(module)
+    module.load_state_dict(saved(make()))
+    assert [held.queue.num_lookups for held in module.queues] == [0, 0]
+
+
+@pytest.mark.parametrize("state", [None, {}, {"version": 2}])
+def test_a_state_of_another_version_is_refused(state):
+    text = r"^\[load_state_dict\] expected a state of Features of version 1, got version (None|2)$"
+    with pytest.raises(InvalidArgumentError, match=text):
+        make().set_extra_state(state)
+
+
+@pytest.mark.parametrize(
+    ("tables", "names"), [({"a": 0, "c": 0}, "a, c"), ({}, "none"), (1, "none")]
+)
+def test_a_state_of_other_tables_is_refused(tables, names):
+    text = rf"^\[load_state_dict\] expected the tables {names} as in the saved state, got a, b$"
+    with pytest.raises(InvalidArgumentError, match=text):
+        make().set_extra_state({"version": 1, "tables": tables})
+
+
+def test_a_state_that_a_table_refuses_changes_no_table():
+    module, state = trained(make()), saved(make())
+    state["_extra_state"]["tables"]["b"]["config"]["seed"] += 1
+    with pytest.raises(InvalidArgumentError, match=r"expected seed .* \(table 'b'\)"):
+        module.load_state_dict(state)
+    assert_same_tables(module, trained(make()))
+
+
+def test_a_state_of_tables_in_shards_holds_their_rows():
+    shards = Features([Feature("a", dim=2)], make_table=partial(ShardedTable.local, num_shards=2))
+    shards({"a": IDS["a"]})["a"].sum().backward()
+    Optimizer(shards).step()
+    alone = Features([Feature("a", dim=2)])
+    alone.load_state_dict(saved(shards))
+    assert_same_tables(shards, alone)
+
+
+def test_a_saver_of_modules_refuses_features():
+    text = (
+        r"got dict as 'm\._extra_state'; .* or save tables with tables= and the dense modules alone"
+    )
+    with pytest.raises(TypeError, match=text):
+        PartialRecoverySaver({"m": make()})

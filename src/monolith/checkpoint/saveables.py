@@ -123,7 +123,8 @@ def _module_items(where: str, prefix: str, module: torch.nn.Module) -> Iterator[
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
                 f"{where} expected tensors as the state of a module, got {type(tensor).__name__} "
-                f"as {prefix + name!r}; keep it in a buffer"
+                f"as {prefix + name!r}; keep it in a buffer, or save tables with tables= and the "
+                "dense modules alone"
             )
         yield Item(prefix + name.replace(_COMPILED, ""), str(tensor.device), tensor)
 

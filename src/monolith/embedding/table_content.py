@@ -1,6 +1,6 @@
 """Everything that a table holds, as plain values and tensors: for state_dict, pickle and copies."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,13 @@ from monolith.embedding.rows import Rows
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import InvalidArgumentError
 
-__all__ = ["copy_of_content", "fill_table", "restore_content", "table_content"]
+__all__ = [
+    "copy_of_content",
+    "fill_table",
+    "restore_content",
+    "restore_contents",
+    "table_content",
+]
 
 _VERSION = 1
 
@@ -49,6 +55,26 @@ def restore_content(table: TableVerbs, content: Mapping[str, Any]) -> None:
     Raises:
         InvalidArgumentError: it is of another config or version.
     """
+    restore_contents([(table, content)])
+
+
+def restore_contents(pairs: Sequence[tuple[TableVerbs, Mapping[str, Any]]]) -> None:
+    """Give tables the contents of others; all are checked before any table changes.
+
+    Raises:
+        InvalidArgumentError: one is of another config or version.
+    """
+    checked = [_checked_rows(table, content) for table, content in pairs]
+    for (table, content), rows in zip(pairs, checked, strict=True):
+        table.clear()
+        table.import_rows(rows)
+        table.import_candidates(content["candidates"])
+        table.num_update_calls = content["num_update_calls"]
+        table.latest_time = content["latest_time"]
+
+
+def _checked_rows(table: TableVerbs, content: Mapping[str, Any]) -> Rows:
+    """The rows of a content that the table can take over as a whole."""
     which = f"(table {table.name!r})"
     _check_fields(content, which)
     found = first_difference(content["config"], config_to_json(table.config))
@@ -61,11 +87,7 @@ def restore_content(table: TableVerbs, content: Mapping[str, Any]) -> None:
     rows = Rows(content["keys"], content["times"], dict(content["columns"]))
     check_rows(table.config, rows)
     check_candidates(table.config, content["candidates"])
-    table.clear()
-    table.import_rows(rows)
-    table.import_candidates(content["candidates"])
-    table.num_update_calls = content["num_update_calls"]
-    table.latest_time = content["latest_time"]
+    return rows
 
 
 _FIELDS: tuple[tuple[str, type], ...] = (

@@ -12,12 +12,16 @@ from monolith.embedding.autograd import Reading, lookup_bags
 from monolith.embedding.bag_feature import BagFeature, check_dense
 from monolith.embedding.feature_bags import FeatureBags
 from monolith.embedding.gradient_queue import queue_of
+from monolith.embedding.table_content import restore_contents, table_content
 from monolith.embedding.verbs import TableVerbs
+from monolith.errors import InvalidArgumentError
 from monolith.nn.feature import BIAS, Feature, slice_columns, table_configs
 from monolith.nn.queue_module import QueueModule
 from monolith.ops import Ragged
 
 __all__ = ["Embedded", "Features", "size_mask"]
+
+_STATE_VERSION = 1
 
 
 class Embedded(Mapping[str, torch.Tensor]):
@@ -183,9 +187,7 @@ class Features(torch.nn.Module):
         self._row_queues = {
             name: queue_of(table) for name, table in tables.items() if name not in pooled
         }
-        queues: list[AnchorQueue[Any, Any]] = [] if self._bags is None else [self._bags.queue]
-        queues += self._row_queues.values()
-        self.queues = torch.nn.ModuleList(_Held(queue) for queue in queues)
+        self.queues = torch.nn.ModuleList(_Held(queue) for queue in self._queues())
         self.columns: Mapping[str, slice] = {} if self._bags is None else self._bags.columns
         self._row_names = [f.name for f in features if f.combiner == "rows"]
         self.slices = {f.name: slice_columns(configs[f.table]) for f in features}
@@ -267,6 +269,24 @@ class Features(torch.nn.Module):
         """What `print` shows."""
         return f"{len(self.features)} features, {len(self.tables)} tables, width {self.width}"
 
+    # State
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Rows, optimizer state, times, candidates and counters by table, for `state_dict`."""
+        tables = {name: table_content(table) for name, table in self.tables.items()}
+        return {"version": _STATE_VERSION, "tables": tables}
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a state; the queues are dropped. All is checked before any table changes."""
+        contents = _contents_of(state, self.tables)
+        restore_contents([(table, contents[name]) for name, table in self.tables.items()])
+        for queue in self._queues():
+            queue.drop()
+
+    def _queues(self) -> list[AnchorQueue[Any, Any]]:
+        queues: list[AnchorQueue[Any, Any]] = [] if self._bags is None else [self._bags.queue]
+        return [*queues, *self._row_queues.values()]
+
 
 def _check_apart(features: Sequence[Feature], pooled: set[str]) -> None:
     """Refuse a table with rows kept apart and pooled ones: a step would be two."""
@@ -276,3 +296,22 @@ def _check_apart(features: Sequence[Feature], pooled: set[str]) -> None:
                 f"[Features] expected every feature of table {feature.table!r} with combiner "
                 f"'rows', or none, got {feature.name!r} with it beside others without; use 'first'"
             )
+
+
+def _contents_of(state: Any, tables: Mapping[str, TableVerbs]) -> Mapping[str, Any]:
+    """The contents of a state by table; refuse a state of another version or of other tables."""
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if version != _STATE_VERSION:
+        raise InvalidArgumentError(
+            f"[load_state_dict] expected a state of Features of version {_STATE_VERSION}, got "
+            f"version {version}"
+        )
+    contents = state.get("tables")
+    found = list(contents) if isinstance(contents, Mapping) else []
+    if set(found) != set(tables):
+        raise InvalidArgumentError(
+            f"[load_state_dict] expected the tables {', '.join(found) or 'none'} as in the saved "
+            f"state, got {', '.join(tables)}"
+        )
+    assert isinstance(contents, Mapping)
+    return contents
