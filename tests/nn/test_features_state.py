@@ -1,10 +1,13 @@
 """What casts, copies and states of a model do to the tables of its `Features`."""
 
+import copy
 import io
+import pickle
 from functools import partial
 
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from monolith.checkpoint import PartialRecoverySaver
 from monolith.embedding import SGD, Adagrad, ShardedTable
@@ -149,3 +152,49 @@ def test_a_saver_of_modules_refuses_features():
     )
     with pytest.raises(TypeError, match=text):
         PartialRecoverySaver({"m": make()})
+
+
+# Copies
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.deepcopy,
+        lambda module: pickle.loads(pickle.dumps(module)),
+        lambda module: AveragedModel(module).module,
+    ],
+    ids=["deepcopy", "pickle", "AveragedModel"],
+)
+def test_a_copy_has_tables_of_its_own_and_trains_alike(copied):
+    module = trained(make())
+    twin = copied(module)
+    assert_same_tables(module, twin)
+    trained(twin)
+    assert_same_tables(module, trained(make()))
+    assert_same_tables(twin, trained(make(), 6))
+
+
+def test_a_model_that_was_saved_whole_comes_back_with_its_tables(tmp_path):
+    model = torch.nn.Sequential(trained(make()))
+    torch.save(model, tmp_path / "model")
+    twin = torch.load(tmp_path / "model", weights_only=False)
+    assert_same_tables(model[0], twin[0])
+    assert list(twin[0].features) == ["a", "b"]
+
+
+def test_nothing_is_queued_in_a_copy():
+    module = make()
+    backward(module)
+    twin = copy.deepcopy(module)
+    assert [held.queue.num_lookups for held in twin.queues] == [0, 0]
+    assert [held.queue.num_lookups for held in module.queues] == [1, 1]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_copies_of_tables_in_shards_are_refused(copied):
+    make_table = partial(ShardedTable.local, num_shards=2)
+    module = Features([Feature("a", dim=2)], make_table=make_table)
+    text = r"^\[copy.deepcopy, pickle\] expected .* got ShardedTable \(table 'a'\), whose rows live"
+    with pytest.raises(TypeError, match=text):
+        copied(module)

@@ -76,6 +76,8 @@ class TableCalls(TableStorage):
         changes_bytes: bound of the touched log; a cursor that has not read what goes starts anew.
     """
 
+    _is_spread = False  # rows live in shards, which the object reaches and does not own
+
     def __init__(
         self,
         config: TableConfig,

@@ -91,6 +91,8 @@ class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
         [-1.0, -0.5, 0.0]
     """
 
+    _is_spread = True
+
     def __init__(
         self,
         config: TableConfig,

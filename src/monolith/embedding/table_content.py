@@ -125,7 +125,17 @@ def _check_fields(content: Mapping[str, Any], which: str) -> None:
 
 
 def copy_of_content(table: TableVerbs) -> dict[str, Any]:
-    """What `fill_table` needs to make an equal table, in this process or another."""
+    """What `fill_table` needs to make an equal table, in this process or another.
+
+    Raises:
+        TypeError: the rows live on servers or in shards, which a copy would not have.
+    """
+    if table._is_spread:
+        raise TypeError(
+            f"[copy.deepcopy, pickle] expected a table that holds its rows itself, got "
+            f"{type(table).__name__} (table {table.name!r}), whose rows live in shards; make the "
+            "model again and load its state_dict()"
+        )
     return {
         "class": type(table),
         "config": table.config,

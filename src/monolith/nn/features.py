@@ -283,9 +283,27 @@ class Features(torch.nn.Module):
         for queue in self._queues():
             queue.drop()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: tables come with their queues; nothing is queued in a copy."""
+        places = {id(table): place for place, table in enumerate(self._queued_tables())}
+        tables = {name: places[id(table)] for name, table in self.tables.items()}
+        views = {"features": dict(self.features), "columns": dict(self.columns), "tables": tables}
+        return {**self.__dict__, **views}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        tables = self._queued_tables()
+        named = {name: tables[place] for name, place in state["tables"].items()}
+        self.features = MappingProxyType(state["features"])
+        self.columns = MappingProxyType(state["columns"])
+        self.tables = MappingProxyType(named)
+
     def _queues(self) -> list[AnchorQueue[Any, Any]]:
         queues: list[AnchorQueue[Any, Any]] = [] if self._bags is None else [self._bags.queue]
         return [*queues, *self._row_queues.values()]
+
+    def _queued_tables(self) -> list[TableVerbs]:
+        return [table for queue in self._queues() for table in queue.tables]
 
 
 def _check_apart(features: Sequence[Feature], pooled: set[str]) -> None:
