@@ -118,3 +118,16 @@ def test_winners_of_another_dtype_or_shape():
     text = "[BagGradients] expected winners of shape (1, 2), got (1, 3)"
     winners = torch.zeros(1, 3, dtype=torch.int32)
     refused(ValueError, text, lambda: BagGradients(bags, torch.ones(1, 2), winners))
+
+
+@pytest.mark.parametrize(("winner", "bag"), [(2, 0), (-2, 0), (1, 1), (3, 1)])
+def test_winners_that_are_no_places_of_their_bag(winner, bag):
+    bags = Bags(keys(7, 8, 9), splits(2, 1), "max")
+    winners = torch.tensor([[0, 1], [2, -1]], dtype=torch.int32)
+    BagGradients(bags, torch.ones(2, 2), winners)
+    winners[bag, 1] = winner
+    text = (
+        f"[BagGradients] expected winners of bag {bag} in {['[0, 2)', '[2, 3)'][bag]}, or -1, got "
+        f"{winner} (column 1); pass those of lookup_bags"
+    )
+    refused(ValueError, text, lambda: BagGradients(bags, torch.ones(2, 2), winners))

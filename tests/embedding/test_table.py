@@ -52,10 +52,10 @@ def test_row_splits_that_changed_since_they_were_checked(verb, place, split):
         VERBS[verb](table, bags, torch.zeros(2, 2))
 
 
-def test_winners_outside_their_bag_win_nothing():
+def test_the_core_takes_winners_outside_their_bag_for_none():
     table = Table(TableConfig("user", Segment(1)))
     bags = Bags(torch.tensor([1, 2]), torch.tensor([0, 1, 2]), "max")
     before = table.lookup_or_insert(bags.keys)
     winners = torch.tensor([[1 << 30], [-5]], dtype=torch.int32)
-    table.apply_bag_gradients([BagGradients(bags, torch.ones(2, 1), winners)])
+    table.apply_bag_gradients([BagGradients.unchecked(bags, torch.ones(2, 1), winners)])
     assert torch.equal(table.lookup(bags.keys), before)

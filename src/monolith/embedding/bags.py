@@ -214,6 +214,20 @@ class BagGradients:
                 f"[BagGradients] expected winners of shape {tuple(self.gradients.shape)}, "
                 f"got {tuple(self.winners.shape)}"
             )
+        _check_winners(self.bags, self.winners)
+
+
+def _check_winners(bags: Bags, winners: torch.Tensor) -> None:
+    """Refuse a winner that is no place of its bag: its gradient would go to no key."""
+    splits = bags.splits().unsqueeze(1)  # (num_bags + 1, 1)
+    is_wrong = ((winners < splits[:-1]) | (winners >= splits[1:])) & (winners != -1)
+    if is_wrong.any():
+        bag, column = is_wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"[BagGradients] expected winners of bag {bag} in [{splits[bag].item()}, "
+            f"{splits[bag + 1].item()}), or -1, got {winners[bag, column].item()} (column "
+            f"{column}); pass those of lookup_bags"
+        )
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class GradientQueue(AnchorQueue[BagGradients, GradientSum]):
         return item.bags.keys.numel()
 
     def _scaled(self, item: BagGradients, factor: float) -> BagGradients:
-        return BagGradients(item.bags, item.gradients * factor, item.winners)
+        return BagGradients.unchecked(item.bags, item.gradients * factor, item.winners)
 
     def _summed(self) -> GradientSum:
         """`Table.sum_bag_gradients` of the items, which are checked."""
