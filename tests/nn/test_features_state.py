@@ -10,20 +10,25 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from monolith.checkpoint import PartialRecoverySaver
-from monolith.embedding import SGD, Adagrad, ShardedTable
+from monolith.embedding import SGD, Adagrad, ShardedTable, Table
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
-from tests.suites.table_base import assert_same_rows
+from tests.suites.table_base import NOW, assert_same_rows
 
 IDS = {"a": Ragged.from_lists([[1], [], [2, 1]]), "b": Ragged.from_lists([[1, 5], [7], []])}
+
+
+def clock():
+    return NOW
 
 
 def make():
     """A table of pooled rows and one of rows kept apart."""
     pooled = Feature("a", dim=2, optimizer=Adagrad(0.1))
-    return Features([pooled, Feature("b", dim=2, combiner="rows", optimizer=SGD(0.1))])
+    kept = Feature("b", dim=2, combiner="rows", optimizer=SGD(0.1))
+    return Features([pooled, kept], make_table=partial(Table, clock=clock))
 
 
 def backward(module, factor=1.0):
