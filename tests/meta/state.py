@@ -9,8 +9,8 @@ from tests.meta.tree import top_level
 
 MUTABLE_LITERALS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MUTABLE_TYPES = re.compile(
-    "Barrier|ChainMap|Condition|ContextVar|Counter|Event|Lock|OrderedDict|Queue|RLock|Semaphore|"
-    "SimpleNamespace|SimpleQueue|WeakKeyDictionary|WeakSet|WeakValueDictionary|bytearray|count|"
+    "Barrier|ChainMap|Condition|ContextVar|Counter|Event|Lock|OrderedDict|Queue|QueueHandles|RLock|"
+    "Semaphore|SimpleNamespace|SimpleQueue|WeakKeyDictionary|WeakSet|WeakValueDictionary|bytearray|count|"
     "defaultdict|deque|dict|empty|full|iter|list|local|ones|open|set|tensor|zeros"
 )
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})

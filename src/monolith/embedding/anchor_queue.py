@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import itertools
 import math
 import warnings
 import weakref
@@ -13,8 +14,9 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from monolith.embedding.verbs import TableVerbs
+from monolith.errors import FailedPreconditionError
 
-__all__ = ["AnchorQueue", "check_eager", "new_anchor", "queue_once", "refusal"]
+__all__ = ["AnchorQueue", "QueueHandles", "check_eager", "new_anchor", "queue_once", "refusal"]
 
 # Stands for a norm of 0 in the anchor's gradient, so that a 0 there always means "emptied". Its
 # square vanishes in a float32 sum, and a scaler's factor leaves it above 0.
@@ -208,6 +210,44 @@ class AnchorQueue(ABC, Generic[Item, Summed]):
         """A step has applied the queue."""
         self._was_applied = True
         self.drop()
+
+
+Queue = TypeVar("Queue", bound="AnchorQueue[Any, Any]")
+
+
+class QueueHandles(Generic[Queue]):
+    """Numbers of queues, for a graph of torch.compile or torch.export holds no objects.
+
+    A number is never used again, and a queue whose modules are gone goes with them.
+
+    Args:
+        op: whose argument the number is, for messages.
+    """
+
+    def __init__(self, op: str) -> None:
+        self._op = op
+        self._queues: weakref.WeakValueDictionary[int, Queue] = weakref.WeakValueDictionary()
+        self._numbers = itertools.count(1)
+
+    def new(self, queue: Queue) -> int:
+        """The number of a queue that has none."""
+        number = next(self._numbers)
+        self._queues[number] = queue
+        return number
+
+    def at(self, number: int) -> Queue:
+        """The queue of a number in a graph."""
+        queue = self._queues.get(int(number))
+        if queue is None:
+            raise FailedPreconditionError(
+                f"[{self._op}] expected the module of table handle {number} to be alive in this "
+                "process, got none; compile or export the module again where it is"
+            )
+        return queue
+
+    def alive(self) -> list[Queue]:
+        """All queues."""
+        return list(self._queues.values())
 
 
 def new_anchor() -> torch.nn.Parameter:

@@ -9,6 +9,7 @@ import torch
 
 from monolith.embedding.anchor_queue import check_eager, queue_once
 from monolith.embedding.bag_feature import BagFeature
+from monolith.embedding.feature_ops import lookup_features
 from monolith.embedding.feature_queue import FeatureQueue
 from monolith.embedding.feature_tables import FeatureTables
 from monolith.embedding.native_core import empty
@@ -102,6 +103,8 @@ class FeatureBags:
             )
         queue = self.queue
         anchor = queue.anchor if is_trained else queue.anchor.detach()
+        if torch.compiler.is_compiling():
+            return lookup_features(queue, anchor, ids, dense, missing)
         check_eager(queue, anchor)
         if anchor.requires_grad and torch.is_grad_enabled():
             found = _LookupFeatures.apply(anchor, dense, _Lookup(queue, ids, missing))  # type: ignore[no-untyped-call]

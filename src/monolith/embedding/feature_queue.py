@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 
-from monolith.embedding.anchor_queue import AnchorQueue, new_anchor, refusal
+from monolith.embedding.anchor_queue import AnchorQueue, QueueHandles, new_anchor, refusal
 from monolith.embedding.feature_tables import FeatureBatch, FeatureItem, FeatureSum, FeatureTables
 from monolith.embedding.ownership import holders_alone
 from monolith.embedding.table_content import copy_of_content, fill_table
 from monolith.embedding.verbs import TableVerbs
 
-__all__ = ["FeatureQueue"]
+__all__ = ["FeatureQueue", "feature_queue_at"]
 
 _VERB = "apply_bag_gradients"
+_HANDLES: "QueueHandles[FeatureQueue]" = QueueHandles("monolith::lookup_features")
 
 
 class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
@@ -36,6 +37,8 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
     def _connect(self, engine: FeatureTables, anchor: torch.nn.Parameter) -> None:
         self._connect_anchor(anchor)
         self.engine = engine
+        self.handle = _HANDLES.new(self)
+        self.num_traced = 0
         self.now: int | None = None
         self.holders_alone = holders_alone()
 
@@ -143,3 +146,8 @@ class FeatureQueue(AnchorQueue[FeatureItem, FeatureSum]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         tables = [fill_table(content) for content in state["tables"]]
         self._connect(FeatureTables(tables, state["features"]), state["anchor"])
+
+
+def feature_queue_at(handle: int) -> FeatureQueue:
+    """The queue of a handle in a graph."""
+    return _HANDLES.at(handle)

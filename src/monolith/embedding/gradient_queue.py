@@ -1,14 +1,12 @@
 """What backward has queued for a table, until a step applies it; and handles of such queues."""
 
-import itertools
 import math
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from monolith.embedding.anchor_queue import AnchorQueue, new_anchor, refusal
+from monolith.embedding.anchor_queue import AnchorQueue, QueueHandles, new_anchor, refusal
 from monolith.embedding.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.embedding.checks import (
     check_num_keys,
@@ -21,14 +19,10 @@ from monolith.embedding.rows import Applied
 from monolith.embedding.table_content import copy_of_content, fill_table
 from monolith.embedding.verbs import TableVerbs
 from monolith.embedding.views import OneBit
-from monolith.errors import FailedPreconditionError
 
 __all__ = ["GradientQueue", "queue_at", "queue_of"]
 
-# A graph of torch.compile or torch.export holds numbers, not tables. A number is never used again,
-# and a queue whose modules are gone goes with them.
-_QUEUES: "weakref.WeakValueDictionary[int, GradientQueue]" = weakref.WeakValueDictionary()
-_HANDLES = itertools.count(1)
+_HANDLES: "QueueHandles[GradientQueue]" = QueueHandles("monolith::lookup_bags")
 
 
 class GradientQueue(AnchorQueue[BagGradients, GradientSum]):
@@ -46,11 +40,10 @@ class GradientQueue(AnchorQueue[BagGradients, GradientSum]):
         self._connect_anchor(anchor)
         self.table = table
         self.is_seed_drawn = is_seed_drawn
-        self.handle = next(_HANDLES)
+        self.handle = _HANDLES.new(self)
         self.num_traced = 0
         # Only a OneBit view reads differently from step to step.
         self._has_steps = any(isinstance(s.view, OneBit) for s in segments_of(table.config))
-        _QUEUES[self.handle] = self
 
     @property
     def tables(self) -> list[TableVerbs]:
@@ -153,7 +146,7 @@ class GradientQueue(AnchorQueue[BagGradients, GradientSum]):
 
 def queue_of(table: TableVerbs) -> GradientQueue:
     """The queue of a table, shared by all modules that use the table; a new one for the first."""
-    for queue in list(_QUEUES.values()):
+    for queue in _HANDLES.alive():
         if queue.table is table:
             return queue
     return GradientQueue(table)
@@ -161,10 +154,4 @@ def queue_of(table: TableVerbs) -> GradientQueue:
 
 def queue_at(handle: int) -> GradientQueue:
     """The queue of a handle in a graph."""
-    queue = _QUEUES.get(int(handle))
-    if queue is None:
-        raise FailedPreconditionError(
-            f"[monolith::lookup_bags] expected the module of table handle {handle} to be alive in "
-            "this process, got none; compile or export the module again where it is"
-        )
-    return queue
+    return _HANDLES.at(handle)

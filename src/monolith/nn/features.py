@@ -11,6 +11,7 @@ from monolith.embedding.anchor_queue import AnchorQueue
 from monolith.embedding.autograd import Reading, lookup_bags
 from monolith.embedding.bag_feature import BagFeature, check_dense
 from monolith.embedding.feature_bags import FeatureBags
+from monolith.embedding.feature_ops import lookup_features
 from monolith.embedding.gradient_queue import queue_of
 from monolith.embedding.table_content import restore_contents, table_content
 from monolith.embedding.verbs import TableVerbs
@@ -227,6 +228,11 @@ class Features(torch.nn.Module):
             joined = torch.empty(batch, 0) if dense is None else dense.clone()
             return Embedded(joined, self, ids, is_training=is_training)
         missing = "initial" if is_training else "zeros"
+        if torch.compiler.is_compiling():
+            self._check_has(self.columns, ids)
+            anchor = self._anchor(0) if is_training else self._anchor(0).detach()
+            joined = lookup_features(self._bags.queue, anchor, ids, dense, missing)
+            return Embedded(joined, self, ids, is_training=is_training)
         try:
             joined = self._bags.lookup(ids, dense=dense, missing=missing, is_trained=is_training)
         except ValueError:
@@ -245,9 +251,21 @@ class Features(torch.nn.Module):
 
     def rows(self, name: str, ids: Ragged, *, is_training: bool) -> torch.Tensor:
         """The rows of ids of a feature, one after another, float32 (num_ids, dim)."""
-        queue, values = self._row_queues[self.features[name].table], ids.values
+        table, values = self.features[name].table, ids.values
+        queue = self._row_queues[table]
         reading = Reading("sum", "initial" if is_training else "zeros", None, is_training)
+        if torch.compiler.is_compiling():
+            place = list(self._row_queues).index(table) + (self._bags is not None)
+            each = torch.arange(len(values) + 1, device="cpu")
+            anchor = self._anchor(place)
+            return lookup_bags(queue, anchor, values.contiguous(), each, None, reading)
         return lookup_bags(queue, queue.anchor, values, len(values), None, reading)
+
+    def _anchor(self, place: int) -> torch.Tensor:
+        """The anchor of a queue as torch traces it: of the module, not of the queue."""
+        held = self.queues[place]
+        assert isinstance(held, _Held)
+        return held.anchor
 
     def views(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
         """The columns of each feature in (batch, width), as views, with a bias."""
