@@ -60,6 +60,22 @@ def test_rows_keeps_all_of_them():
     assert found.joined.shape == (3, 0)
 
 
+def test_rows_of_int32_ids_are_those_of_int64():
+    narrow = Ragged(IDS.values.int(), IDS.row_splits)
+    assert embedded("rows", narrow)["a"].tolist() == ROWS.tolist()
+
+
+def test_rows_of_ids_that_lie_apart_are_theirs():
+    apart = Ragged(IDS.values.repeat_interleave(2)[::2], IDS.row_splits)
+    assert embedded("rows", apart)["a"].tolist() == ROWS.tolist()
+
+
+def test_rows_of_ids_of_another_type_are_refused():
+    text = r"^\[Features\] expected ids of a of dtype int64 or int32, got float32; cast with"
+    with pytest.raises(TypeError, match=text):
+        _ = embedded("rows", Ragged(IDS.values.float(), IDS.row_splits))["a"]
+
+
 def test_rows_of_no_ids_are_none():
     assert embedded("rows", Ragged.from_lists([[], []]))["a"].shape == (0, 2)
 

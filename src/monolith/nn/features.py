@@ -17,6 +17,7 @@ from monolith.embedding.table_content import restore_contents, table_content
 from monolith.embedding.verbs import TableVerbs
 from monolith.errors import InvalidArgumentError
 from monolith.nn.feature import BIAS, Feature, slice_columns, table_configs
+from monolith.nn.ids import as_keys
 from monolith.nn.queue_module import QueueModule
 from monolith.ops import Ragged
 
@@ -251,14 +252,15 @@ class Features(torch.nn.Module):
 
     def rows(self, name: str, ids: Ragged, *, is_training: bool) -> torch.Tensor:
         """The rows of ids of a feature, one after another, float32 (num_ids, dim)."""
-        table, values = self.features[name].table, ids.values
+        table = self.features[name].table
+        values = as_keys("[Features]", f"ids of {name}", ids.values).contiguous()
         queue = self._row_queues[table]
         reading = Reading("sum", "initial" if is_training else "zeros", None, is_training)
         if torch.compiler.is_compiling():
             place = list(self._row_queues).index(table) + (self._bags is not None)
             each = torch.arange(len(values) + 1, device="cpu")
             anchor = self._anchor(place)
-            return lookup_bags(queue, anchor, values.contiguous(), each, None, reading)
+            return lookup_bags(queue, anchor, values, each, None, reading)
         return lookup_bags(queue, queue.anchor, values, len(values), None, reading)
 
     def _anchor(self, place: int) -> torch.Tensor:
