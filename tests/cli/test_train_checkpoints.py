@@ -51,8 +51,13 @@ def test_a_run_is_resumed(train, tmp_path):
 def test_a_resumed_run_comes_to_the_same_as_a_whole_one(train, monolith, task, tmp_path):
     train(5)
     train(8, "--resume")
+    assert_same_as_whole(monolith, task, tmp_path, 8)
+
+
+def assert_same_as_whole(monolith, task, tmp_path, steps):
+    """The dense values of the run are those of a run from step 0 without an end before."""
     path, data = task
-    flags = ("--data", data, "--set", "train.steps=8", "--checkpoints", tmp_path / "whole")
+    flags = ("--data", data, "--set", f"train.steps={steps}", "--checkpoints", tmp_path / "whole")
     monolith("train", path, *flags)
     ours, theirs = (find_checkpoint(tmp_path / name) for name in ("run", "whole"))
     assert {n: v.tolist() for n, v in ours.read_dense().items()} == {
@@ -134,8 +139,8 @@ def test_options_that_need_others_are_refused(monolith, task, flags, text):
     assert text in ran.err
 
 
-def interrupted(task, *flags):
-    """What a run says that gets Ctrl-C in a step."""
+def interrupted(task, *flags, number=signal.SIGINT, status=130):
+    """What a run says that gets a signal, Ctrl-C unless told otherwise, in a step."""
     path, data = task
     told = TASK.replace("logit = model", 'print("in a step", flush=True)\n        logit = model')
     path.write_text(told)  # its data has no end
@@ -144,9 +149,9 @@ def interrupted(task, *flags):
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "in a step\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == status
     return err
 
 
@@ -159,6 +164,17 @@ def test_ctrl_c_saves_and_says_how_to_go_on(task, monolith, tmp_path):
     ran = monolith(*words, "--set", f"train.steps={int(step) + 1}")
     assert f"resumed at step {step} from" in ran.err
     assert "1 steps, 8 samples" in ran.err
+
+
+@pytest.mark.dist
+def test_sigterm_saves_and_the_run_goes_on_to_the_same_values(task, train, monolith, tmp_path):
+    flags = ("--checkpoints", tmp_path / "run", "--save-every", "0")
+    err = interrupted(task, *flags, number=signal.SIGTERM, status=143)
+    step = int(
+        re.search(r"terminated after step .* step ([\d,]+) is saved", err)[1].replace(",", "")
+    )
+    assert f"resumed at step {step:,}" in train(step + 3, "--resume").err
+    assert_same_as_whole(monolith, task, tmp_path, step + 3)
 
 
 @pytest.mark.dist

@@ -51,6 +51,18 @@ def test_the_step_in_which_ctrl_c_comes_is_finished():
     assert (result.ended, result.num_steps) == ("interrupted", 3)
 
 
+def test_sigterm_ends_a_run_after_its_step():
+    class Terminated(Counting):
+        def loss(self, model, inputs, batch):
+            if len(self.seen) == 2:
+                signal.raise_signal(signal.SIGTERM)
+            return super().loss(model, inputs, batch)
+
+    with Trainer(Terminated()) as trainer:
+        result = trainer.fit()
+    assert (result.ended, result.num_steps) == ("terminated", 3)
+
+
 def test_a_second_ctrl_c_interrupts_at_once():
     with Trainer(task := Counting(), TrainSettings(prefetch=2, push=1)) as trainer:
         with pytest.raises(KeyboardInterrupt):
@@ -77,25 +89,36 @@ def until_stopped(reader):
         reader._changed.wait_for(lambda: reader._is_stopped, 60)
 
 
-def test_the_handler_is_there_for_the_run_alone():
-    before, inside = signal.getsignal(signal.SIGINT), []
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_handler_is_there_for_the_run_alone(number):
+    before, inside = signal.getsignal(number), []
 
     class Look(Hook):
         def after_run(self, ctx, results):
-            inside.append(signal.getsignal(signal.SIGINT))
+            inside.append(signal.getsignal(number))
 
     with Trainer(Counting(1)) as trainer:
         trainer.fit(hooks=[Look()])
     assert inside[0] != before
-    assert signal.getsignal(signal.SIGINT) == before
+    assert signal.getsignal(number) == before
 
 
-def test_other_threads_leave_signals_alone():
-    before = signal.getsignal(signal.SIGINT)
+def test_after_the_first_signal_the_handlers_are_those_of_before():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Interrupt(lambda: None) as interrupt:
+        signal.raise_signal(signal.SIGTERM)
+        inside = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert interrupt.received == signal.SIGTERM
+    assert inside == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_other_threads_leave_signals_alone(number):
+    before = signal.getsignal(number)
 
     def look():
         with Interrupt(lambda: None):
-            return signal.getsignal(signal.SIGINT)
+            return signal.getsignal(number)
 
     assert Call(look).result() == before
 

@@ -79,9 +79,9 @@ class Beginning:
         return f"step {found.step or 0:,} is saved at {found.prefix}"
 
     def words_of_stop(self, result: FitResult) -> str:
-        """What happened at Ctrl-C, and the command that goes on."""
+        """What happened at Ctrl-C or SIGTERM, and the command that goes on."""
         end = self.words_of_end()
         if self._newest() is not None:
             given = [word for word in sys.argv[1:] if word != _RESUME]
             end += f"\nto go on: {shlex.join(['monolith', *given, _RESUME])}"
-        return f"interrupted after step {result.figures.step:,}, which was finished; {end}"
+        return f"{result.ended} after step {result.figures.step:,}, which was finished; {end}"

@@ -54,7 +54,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line: 0, 1 on failure, 2 on wrong usage, 130 on Ctrl-C.
+    """Run the command line: 0, 1 on failure, 2 on wrong usage, 130 on Ctrl-C, 143 on SIGTERM.
 
     A traceback comes of our own mistakes alone, or where it is asked for.
     """

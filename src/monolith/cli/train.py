@@ -33,11 +33,13 @@ app = typer.Typer(add_completion=False)
 # Somebody watches; and a batch whose loss is not finite is kept, for the process ends.
 _DEFAULTS = MappingProxyType({"log_every": 20, "keep_dir": "kept"})
 _LINE_SECONDS = 2.0
+# 128 and the number of the signal, as shells have it.
+_STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
 
 
 @app.command(
     help="Example: monolith train ranker.py --data clicks/ --set train.steps=1000\n\n"
-    "Train until the data ends, the steps are done, or Ctrl-C.",
+    "Train until the data ends, the steps are done, or Ctrl-C or SIGTERM comes.",
     short_help="Train the task of a file.",
 )
 def train(
@@ -68,7 +70,7 @@ def train(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
 ) -> None:
-    """Train until the data ends, the steps are done, or Ctrl-C."""
+    """Train until the data ends, the steps are done, or Ctrl-C or SIGTERM comes."""
     made = load_task_class(task)
     flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data or ())]
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
@@ -100,8 +102,8 @@ def train(
             console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
         ) as progress:
             result = trainer.fit(hooks=[_ProgressHook(progress)])
-        if result.ended == "interrupted":
-            fail(begin.words_of_stop(result), status=130)
+        if result.ended in _STATUS_OF_SIGNAL:
+            fail(begin.words_of_stop(result), status=_STATUS_OF_SIGNAL[result.ended])
         if not result.num_steps and checkpoint is None:
             fail(f"expected samples to train with, got none (task {made.__name__}, {task})")
         _end(task, result, None if held_out is None else trainer.evaluate(held_out), as_json)

@@ -1,6 +1,7 @@
 """One call of `Trainer.fit`: what runs beside the loop, and how it ends."""
 
 import contextlib
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,8 @@ class FitResult:
     """What a run came to.
 
     Attributes:
-        ended: why: "end of data", "steps", "early stop", "interrupted" or "stopped" (by a hook).
+        ended: why: "end of data", "steps", "early stop", "interrupted" (Ctrl-C), "terminated"
+            (SIGTERM) or "stopped" (by a hook).
         num_steps: of this run.
         num_samples: of this run.
         seconds: that it took.
@@ -120,7 +122,7 @@ class Fit:
                 self.left = unused + self.left
         assert figures.last is not None
         return FitResult(
-            ended=self._why(interrupt.is_set, evals.is_early),
+            ended=self._why(interrupt.received, evals.is_early),
             num_steps=trainer.state.step - step,
             num_samples=figures.num_samples,
             seconds=time.perf_counter() - begin,
@@ -129,9 +131,9 @@ class Fit:
             prefetch=self.reader.capacity,
         )
 
-    def _why(self, is_interrupted: bool, is_early: bool) -> str:
-        if is_interrupted:
-            return "interrupted"
+    def _why(self, received: signal.Signals | None, is_early: bool) -> str:
+        if received is not None:
+            return "terminated" if received == signal.SIGTERM else "interrupted"
         if is_early:
             return "early stop"
         steps, state = self._trainer.settings.steps, self._trainer.state

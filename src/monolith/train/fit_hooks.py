@@ -16,12 +16,12 @@ __all__ = ["EvalHook", "EvictHook", "FiguresHook", "StopHook"]
 
 
 class StopHook(Hook):
-    """Ends a run after its last step, or after the step in which Ctrl-C came.
+    """Ends a run after its last step, or after the step in which Ctrl-C or SIGTERM came.
 
     Args:
         steps: of this run; None for no limit.
         first: the run's global step at its beginning.
-        interrupt: Ctrl-C.
+        interrupt: notes Ctrl-C and SIGTERM.
     """
 
     def __init__(self, steps: int | None, first: int, interrupt: Interrupt) -> None:
@@ -30,7 +30,7 @@ class StopHook(Hook):
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Look whether it is time."""
-        if self._interrupt.is_set or ctx.run.global_step == self._last:
+        if self._interrupt.received is not None or ctx.run.global_step == self._last:
             ctx.request_stop()
 
 

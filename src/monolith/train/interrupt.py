@@ -1,4 +1,4 @@
-"""Ctrl-C during a run: the first one ends it after the step, the second one at once."""
+"""Ctrl-C and SIGTERM during a run: the first signal ends it after the step, the second at once."""
 
 import signal
 import threading
@@ -11,28 +11,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Interrupt"]
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class Interrupt:
-    """Notes Ctrl-C inside of its block, on the main thread; elsewhere it does nothing.
+    """Notes Ctrl-C (SIGINT) and SIGTERM inside of its block; does nothing off the main thread.
 
-    A process that ignores Ctrl-C, as one in the background of a shell may, goes on to do so.
+    A process that ignores one of the signals, as a background process of a shell may ignore
+    Ctrl-C, keeps ignoring that signal.
 
     Args:
-        tell: called at the first Ctrl-C, in the signal handler.
+        tell: called at the first signal, in the signal handler.
 
     Attributes:
-        is_set: whether Ctrl-C came.
+        received: the signal that came; None before.
     """
 
     def __init__(self, tell: Callable[[], None]) -> None:
-        self.is_set = False
+        self.received: signal.Signals | None = None
         self._tell = tell
-        self._previous: Any = None
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Self":
-        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        if threading.current_thread() is threading.main_thread() and not is_ignored:
-            self._previous = signal.signal(signal.SIGINT, self._handle) or signal.SIG_DFL
+        if threading.current_thread() is threading.main_thread():
+            for each in _SIGNALS:
+                if signal.getsignal(each) is not signal.SIG_IGN:
+                    self._previous[each] = signal.signal(each, self._handle) or signal.SIG_DFL
         return self
 
     def __exit__(
@@ -44,11 +48,10 @@ class Interrupt:
         self._restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.is_set = True
-        self._restore()  # the next one does what it does elsewhere
+        self.received = signal.Signals(number)
+        self._restore()  # the next signal does what it does elsewhere
         self._tell()
 
     def _restore(self) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-            self._previous = None
+        while self._previous:
+            signal.signal(*self._previous.popitem())

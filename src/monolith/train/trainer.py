@@ -114,10 +114,11 @@ class Trainer:
     def fit(self, source: Iterable[Batch] | None = None, hooks: Sequence[Hook] = ()) -> FitResult:
         """Train until the data ends, the steps are done, or somebody requests a stop.
 
-        Ctrl-C ends the run after the step that runs; a second one interrupts at once. Batches that
-        were read ahead of an early end are not lost: the next `fit` with the same iterator begins
-        with them. After `restore` it goes on with the `fit` that was saved: with the next batch, if
-        the source has `resume` as a `Pipeline` has, and until the steps of both are done.
+        Ctrl-C or SIGTERM ends the run after the step that runs; a second signal ends it at once.
+        Batches that were read ahead of such an end are not lost: the next `fit` with the same
+        iterator begins with them. After `restore` it goes on with the `fit` that was saved: with
+        the next batch, if the source has `resume` as a `Pipeline` has, and until the steps of both
+        are done.
 
         Args:
             source: of batches; `task.source(Mode.TRAIN)` if None.
