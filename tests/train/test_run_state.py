@@ -14,7 +14,7 @@ from tests.train.tasks import Counting
 
 
 def run_state():
-    return RunState(Run(global_step=3), StepClock(lambda: 100))
+    return RunState(Run(global_step=3), StepClock(lambda: 100), {})
 
 
 class OneMoreDevice(RunState):
@@ -64,7 +64,7 @@ def test_without_cuda_no_state_of_it_is_saved():
 def test_states_of_devices_that_are_not_here_are_left_alone(tmp_path, caplog):
     num_devices = len(run_state().state_dict()["cuda_random"])
     with Trainer(Counting()) as trainer:
-        trainer.state = OneMoreDevice(trainer.run, trainer.clock)
+        trainer.state = OneMoreDevice(trainer.run, trainer.clock, trainer.rates.values)
         trainer.save(tmp_path)
         expected = torch.rand(3).tolist()
     with Trainer(Counting()) as trainer:

@@ -133,6 +133,7 @@ def restore_trainer(
     checkpoint.restore_tables(list(trainer.features.tables.values()))
     for action in actions.values():
         action()
+    trainer.rates.take_over(trainer.state.saved_rates, trainer.state.step)
     return checkpoint
 
 

@@ -1,11 +1,12 @@
 """What a run is beside tables and tensors: step, time, random state, and where its data is."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from monolith.data import Batch
 from monolith.train.random_numbers import RANDOM_NAMES, random_states, set_random_states
+from monolith.train.rates import RateValue
 from monolith.train.step_clock import StepClock
 from monolith.util.run import Run
 
@@ -29,16 +30,20 @@ class RunState:
     Args:
         run: counts the steps.
         clock: gives the time of updates.
+        rates: learning rates of the task, by name.
 
     Attributes:
         first: the global step at which the `fit` began; `TrainSettings.steps` counts from there.
         position: of its source, behind the last batch that was trained; None: nobody knows.
         best: figure of its evaluations that an early stop looks at; None before the first.
         num_worse: evaluations since then.
+        saved_rates: learning rates of the task when the restored checkpoint was saved; None: there
+            is no checkpoint, or an older one.
     """
 
-    def __init__(self, run: Run, clock: StepClock) -> None:
-        self._run, self._clock = run, clock
+    def __init__(self, run: Run, clock: StepClock, rates: Mapping[str, RateValue]) -> None:
+        self._run, self._clock, self._rates = run, clock, rates
+        self.saved_rates: Mapping[str, RateValue] | None = None
         self.first = 0
         self.position: Any = None
         self.best: float | None = None
@@ -93,6 +98,7 @@ class RunState:
             "num_worse": self.num_worse,
             "figures": self._summed if self._meter is None else self._meter.state_dict(),
             "clock": self._clock.state_dict(),
+            "rates": self._rates,
             **random_states(),
         }
 
@@ -102,7 +108,9 @@ class RunState:
         self.first, self.position = state["first"], state["position"]
         self.best = None if state["best"] is None else float.fromhex(state["best"])
         self.num_worse = state["num_worse"]
-        self._meter, self._summed = None, state.get("figures")  # older checkpoints have none
+        # Older checkpoints have neither.
+        self._meter, self._summed = None, state.get("figures")
+        self.saved_rates = state.get("rates")
         self._clock.load_state_dict(state["clock"])
         self._random = {name: state[name] for name in RANDOM_NAMES if name in state}
         set_random_states(self._random)

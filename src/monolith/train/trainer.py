@@ -23,6 +23,7 @@ from monolith.train.inputs import Inputs, dense_matrix
 from monolith.train.loop import BatchOutput
 from monolith.train.outputs import outputs_of
 from monolith.train.random_numbers import seed_all
+from monolith.train.rates import TaskRates
 from monolith.train.resume import restore_trainer, save_trainer
 from monolith.train.run_state import RunState, position_of
 from monolith.train.settings import TrainSettings
@@ -54,6 +55,7 @@ class Trainer:
         features: the tables.
         model: the dense model.
         optimizer: of both.
+        rates: the learning rates and the schedule that the task gave.
         run: counts steps over all calls of `fit`.
         state: what a checkpoint has beside tables, model and optimizer.
         servers: that hold tables and dense parameters; None: there are none.
@@ -102,14 +104,19 @@ class Trainer:
             if dense is not None:
                 dense.state[parameter] = state
         self.optimizer = Optimizer([self.features, self.model], dense)
-        self.scheduler = task.schedule(self.optimizer)
+        self.rates = TaskRates(task, self.optimizer)
         self._labels = [task.label] if isinstance(task.label, str) else list(task.label)
         self.columns = TaskColumns(self._labels, task.dense)
         self.run = Run(global_step=0)
-        self.state = RunState(self.run, self.clock)
+        self.state = RunState(self.run, self.clock, self.rates.values)
         self.result: FitResult | None = None
         self._running: Fit | None = None
         self._left: tuple[object, list[Taken]] = (None, [])
+
+    @property
+    def scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """The schedule of learning rates; None without one. A restore may make a new one."""
+        return self.rates.scheduler
 
     def fit(self, source: Iterable[Batch] | None = None, hooks: Sequence[Hook] = ()) -> FitResult:
         """Train until the data ends, the steps are done, or somebody requests a stop.
