@@ -54,6 +54,24 @@ def test_a_file_without_a_task_is_refused(tmp_path):
         load_task_class(str(path))
 
 
+UNFINISHED = """
+import monolith as ml
+
+class Half(ml.Task):
+    def source(self, mode): return []
+"""
+
+
+@pytest.mark.parametrize("name", ["", ":Half"])
+def test_a_task_that_lacks_methods_is_told_which(tmp_path, name):
+    path = tmp_path / "half.py"
+    path.write_text(UNFINISHED)
+    with pytest.raises(
+        InvalidArgumentError, match=r"got Half without build, loss in .*half.py; def"
+    ):
+        load_task_class(f"{path}{name}")
+
+
 def test_a_missing_file_names_the_command_that_writes_one(tmp_path):
     with pytest.raises(NotFoundError, match=r"got none at '.*ads.py'; .* monolith new ads.py"):
         load_task_class(str(tmp_path / "ads.py"))
@@ -71,6 +89,16 @@ def test_a_broken_file_is_told_by_its_line(tmp_path):
     path.write_text("import math\nx = math.nothing\n")
     message = r"got AttributeError: .*nothing.*\n  line 2: x = math.nothing"
     with pytest.raises(InvalidArgumentError, match=message):
+        load_task_class(str(path))
+
+
+@pytest.mark.parametrize("code", ["0", ""])
+def test_a_file_that_ends_the_program_is_refused(tmp_path, code):
+    path = tmp_path / "ended.py"
+    path.write_text(f"import sys\nsys.exit({code})\n")
+    with pytest.raises(
+        InvalidArgumentError, match=r"ended.py to run, got SystemExit: .*\n  line 2:"
+    ):
         load_task_class(str(path))
 
 

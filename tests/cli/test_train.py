@@ -49,6 +49,16 @@ def monolith(capsys, monkeypatch):
     return functools.partial(run, capsys, monkeypatch)
 
 
+@pytest.mark.parametrize(("code", "status"), [("", 1), ("0", 1), ("3", 3)])
+def test_a_task_that_ends_the_program_is_told_with_its_line(task, monolith, code, status):
+    path, data = task
+    path.write_text(TASK.replace("return torch.nn.Linear(4, 1)", f"raise SystemExit({code})"))
+    ran = monolith("train", path, "--data", data)
+    assert ran.status == status
+    assert f"got sys.exit({code}); raise an error instead" in ran.err
+    assert f"clicks.py, line 25, in build: raise SystemExit({code})" in ran.err
+
+
 @pytest.fixture
 def task(tmp_path):
     path = tmp_path / "clicks.py"

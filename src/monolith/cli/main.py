@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from monolith.cli.mistakes import text_of_mistake
+from monolith.cli.mistakes import text_of_exit, text_of_mistake
 from monolith.cli.talk import fail
 
 __all__ = ["COMMANDS", "app", "main"]
@@ -64,6 +64,11 @@ def main() -> None:
     except BrokenPipeError:  # whoever read stdout has enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
         sys.exit(1)
+    except SystemExit as end:
+        text = text_of_exit(end)
+        if text is None:
+            raise
+        fail(text, status=end.code if isinstance(end.code, int) and end.code else 1)
     except KeyboardInterrupt:
         fail("interrupted", status=130)
     except Exception as error:

@@ -5,7 +5,7 @@ import traceback
 
 from monolith.errors import MonolithError
 
-__all__ = ["TASK_MODULE", "text_of_mistake"]
+__all__ = ["TASK_MODULE", "text_of_exit", "text_of_mistake"]
 
 TASK_MODULE = "monolith_task_"
 """What the name of the module of a task file begins with."""
@@ -24,7 +24,19 @@ def text_of_mistake(error: Exception) -> str | None:
     return f"{text}\n  {place}\n  all of it: monolith --traceback train ..."
 
 
-def _place(error: Exception) -> str:
+def text_of_exit(end: SystemExit) -> str | None:
+    """What a task file did that ended the program; None where another file did that."""
+    place = _place(end)
+    if not place:
+        return None
+    code = "" if end.code is None else repr(end.code)
+    return (
+        "[task file] expected the run to end by its data, its steps or a hook, got "
+        f"sys.exit({code}); raise an error instead, or let a hook request a stop\n  {place}"
+    )
+
+
+def _place(error: BaseException) -> str:
     """The innermost line of a task file that an error came through; empty without one."""
     place = ""
     for frame, number in traceback.walk_tb(error.__traceback__):

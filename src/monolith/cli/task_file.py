@@ -5,6 +5,7 @@ import inspect
 import linecache
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -34,15 +35,18 @@ def load_task_class(place: str) -> type[Task]:
         )
     if file.suffix != ".py":
         raise InvalidArgumentError(f"[task file] expected a file that ends in .py, got {file}")
-    found = _tasks_of(_run(file))
+    own = _tasks_of(_run(file))
+    found = {key: made for key, made in own.items() if not inspect.isabstract(made)}
     names = ", ".join(found)
-    if name:
-        if name not in found:
-            raise NotFoundError(
-                f"[task file] expected one of the tasks {names or 'of the file'}, got {name!r} "
-                f"({file})"
-            )
+    if name in found:
         return found[name]
+    unfinished = own if not name else {key: made for key, made in own.items() if key == name}
+    if unfinished and (name or not found):
+        raise InvalidArgumentError(_words_of_unfinished(unfinished, file))
+    if name:
+        raise NotFoundError(
+            f"[task file] expected one of the tasks {names or 'of the file'}, got {name!r} ({file})"
+        )
     if not found:
         raise InvalidArgumentError(
             f"[task file] expected a class that derives from monolith.Task, got none in {file}"
@@ -68,7 +72,7 @@ def _run(file: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InvalidArgumentError(
             f"[task file] expected {file} to run, got {_described(error, file)}"
@@ -76,7 +80,7 @@ def _run(file: Path) -> ModuleType:
     return module
 
 
-def _described(error: Exception, file: Path) -> str:
+def _described(error: Exception | SystemExit, file: Path) -> str:
     """An error with the line of the file that it comes from."""
     lines = [
         frame.lineno
@@ -92,12 +96,22 @@ def _described(error: Exception, file: Path) -> str:
 
 
 def _tasks_of(module: ModuleType) -> dict[str, type[Task]]:
-    """Classes of the file itself that can be made; others were imported."""
+    """Classes of the file itself, also those that lack a method; others were imported."""
     return {
         name: value
         for name, value in vars(module).items()
         if inspect.isclass(value)
         and issubclass(value, Task)
         and value.__module__ == module.__name__
-        and not inspect.isabstract(value)
     }
+
+
+def _words_of_unfinished(tasks: Mapping[str, type[Task]], file: Path) -> str:
+    lacking = [
+        f"{name} without {', '.join(sorted(task.__abstractmethods__))}"
+        for name, task in tasks.items()
+    ]
+    return (
+        f"[task file] expected a task with source, build and loss, got {'; '.join(lacking)} in "
+        f"{file}; define them in the class"
+    )
