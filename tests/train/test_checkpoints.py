@@ -53,6 +53,19 @@ def test_only_so_many_are_kept_also_over_runs(tmp_path):
     assert names(tmp_path) == ["4", "5"]
 
 
+def test_a_restored_run_reads_an_iterator_from_its_beginning(tmp_path):
+    with Trainer(Numbers()) as trainer:
+        trainer.fit()
+        trainer.save(tmp_path)
+    with Trainer(task := Numbers(3)) as trainer:
+        trainer.restore(tmp_path)
+        with pytest.raises(FailedPreconditionError, match="expected a state of this pipeline"):
+            trainer.fit()
+        trainer.restore(tmp_path)
+        trainer.fit(iter(task.source("train")))
+        assert (task.labels, trainer.run.global_step) == ([0, 1, 2], 13)
+
+
 def test_without_a_pace_only_the_end_is_saved(tmp_path):
     settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=0)
     with Trainer(Counting(3), settings) as trainer:

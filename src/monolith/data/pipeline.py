@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -35,6 +36,7 @@ __all__ = ["Batches", "Pipeline"]
 _log = logging.getLogger(__name__)
 
 _VERSION = 1
+_FILES = re.compile(r"\d+ files [0-9a-f]{16}")  # as the stage of a source describes them
 _Keep = Callable[[pa.RecordBatch], Any]
 
 
@@ -250,7 +252,7 @@ class Pipeline:
             mine, other = next((a, b) for a, b in pairs if a != b)
             raise FailedPreconditionError(
                 f"[Pipeline.resume] expected a state of this pipeline ({mine!r}), got one of "
-                f"another ({other!r})"
+                f"another ({other!r}); {_way_out(mine, other)}"
             )
         return Batches(self, state)
 
@@ -370,6 +372,18 @@ def _name_of(function: Callable[..., Any]) -> str:
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return text if len(text) < 200 else f"{type(function).__qualname__} {digest}"
     return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _way_out(ours: str, theirs: str) -> str:
+    """What to do where a stage differs from that of a state."""
+    mine, other = _FILES.search(ours), _FILES.search(theirs)
+    if mine is None or other is None or mine[0] == other[0]:
+        return "make the stages as they were when the state was taken"
+    return (
+        "files came, went or changed since the state was taken: give the files of then and no "
+        "others, for example by a glob that matches only them; or read these files from their "
+        "beginning with iter(pipeline), which the source of a task may return"
+    )
 
 
 def _check_positive(method: str, what: str, number: int) -> None:
