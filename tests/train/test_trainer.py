@@ -8,7 +8,7 @@ from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
 from monolith.train import Hook, Mode, Trainer, TrainSettings
-from tests.train.tasks import Clicks, Losses, Raise, StopAfter, clicks, state_of
+from tests.train.tasks import Clicks, Counting, Losses, Raise, StopAfter, clicks, counted, state_of
 
 
 def run(settings=None, task=None, **options):
@@ -153,6 +153,32 @@ def test_a_scheduler_of_torch_steps_dense_parameters_and_tables():
         rates = [group["lr"] for group in trained.optimizer.param_groups]
         assert rates == pytest.approx([1e-5, 1e-4, 1e-4])
     assert run(task=Scheduled()).losses[-1] != run().losses[-1]
+
+
+@pytest.mark.parametrize(("accumulate", "trained"), [(1, [0, 1, 2, 4, 5]), (2, [0, 1, 4, 5])])
+def test_the_batches_of_a_step_that_failed_are_skipped(accumulate, trained):
+    class Failing(Counting):
+        def loss(self, model, inputs, batch):
+            if batch.label[0] == 3:
+                raise ZeroDivisionError
+            return super().loss(model, inputs, batch)
+
+    batches, order = iter(counted(6)), Order()
+    with Trainer(Failing(), TrainSettings(accumulate=accumulate), hooks=[order]) as trainer:
+        with pytest.raises(ZeroDivisionError):
+            trainer.fit(batches)
+        trainer.fit(batches)
+    assert order.labels == trained
+
+
+class Order(Hook):
+    """Keeps the labels of the batches that were trained."""
+
+    def __init__(self):
+        self.labels = []
+
+    def after_run(self, ctx, results):
+        self.labels += [int(part.batch.label[0]) for part in results.value.parts]
 
 
 def test_a_table_may_have_a_schedule_of_its_own():
