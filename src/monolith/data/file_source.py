@@ -13,7 +13,6 @@ from monolith.data.convert import BadSamples, Origin, to_block
 from monolith.data.cursor import State
 from monolith.data.files import DataFile, naming
 from monolith.data.order import permutation
-from monolith.errors import FailedPreconditionError
 
 __all__ = ["FileCursor", "FileFormat", "FileReader", "FileSource", "Raw", "schema_of"]
 
@@ -165,12 +164,7 @@ class FileCursor:
 
     def _reader(self, number: int, position: int) -> FileReader:
         file, source = self._file(number), self._source
-        size = file.size_now()
-        if size != file.size:
-            raise FailedPreconditionError(
-                f"[data] expected file {file.path!r} of {file.size} bytes, as when the source was "
-                f"made, got {size}; do not change files that are read"
-            )
+        file.check_size(file.size_now())
         with naming(file):
             return source.format.open(
                 file, position, source.columns, source.bad, ahead=source.reads_ahead

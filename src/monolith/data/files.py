@@ -11,7 +11,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from monolith.errors import DataLossError, NotFoundError
+from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
 
 __all__ = ["DataFile", "Paths", "file_at", "find_files", "naming"]
 
@@ -59,6 +59,18 @@ class DataFile:
             return int(self.system.size(self.path))
         except FileNotFoundError as error:
             raise NotFoundError(f"[data] expected file {self.path!r}; it is gone") from error
+
+    def check_size(self, num_bytes: int) -> None:
+        """Refuse a file that is shorter or longer than when it was found.
+
+        Raises:
+            FailedPreconditionError: `num_bytes` is another size.
+        """
+        if num_bytes != self.size:
+            raise FailedPreconditionError(
+                f"[data] expected file {self.path!r} of {self.size} bytes, as when the source was "
+                f"made, got {num_bytes}; do not change files that are read"
+            )
 
 
 def file_at(path: str) -> DataFile:

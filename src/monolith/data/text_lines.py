@@ -57,10 +57,15 @@ class Text:
         """Some lines; nothing at the end. Where they end depends on where they begin alone.
 
         So blocks are the same after a restart, and files that are read in turns keep their turns.
+
+        Raises:
+            FailedPreconditionError: the file has become shorter or longer.
+            DataLossError: a line is too long.
         """
         data, size = self._rest, _BLOCK
         while True:
             more: bytes = self._stream.read(size - len(data))
+            self._check_size(is_end=not more)
             data += more
             if more and len(data) < size:
                 continue
@@ -76,6 +81,15 @@ class Text:
         self._rest = data[end:]
         self.position += end
         return data[:end]
+
+    def _check_size(self, is_end: bool) -> None:
+        """Refuse a file that does not end where it ended when it was found."""
+        num_read = int(self._raw.tell())
+        if num_read > self._file.size:
+            self._file.check_size(max(num_read, self._file.size_now()))
+        if is_end:
+            is_plain = self._stream is self._raw
+            self._file.check_size(num_read if is_plain else self._file.size_now())
 
     def _last_end(self, data: bytes) -> int:
         """Where the last whole line ends; 0: there is none."""
@@ -107,8 +121,10 @@ def bad_text(file: DataFile, begin: int, lines: bytes, error: Exception) -> Data
 
 def _lines_before(file: DataFile, position: int) -> int:
     text, count = Text(file, 0, None), 0
-    while text.position < position:
-        begin = text.position
-        count += text.read()[: position - begin].count(b"\n")
-    text.close()
+    try:
+        while text.position < position:
+            begin = text.position
+            count += text.read()[: position - begin].count(b"\n")
+    finally:
+        text.close()
     return count
