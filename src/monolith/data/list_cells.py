@@ -6,6 +6,7 @@ import pyarrow.json
 
 from monolith.data.columns import is_list, is_untyped
 from monolith.data.convert import Origin
+from monolith.data.json_depth import check_depth
 from monolith.errors import DataLossError
 
 __all__ = ["are_lists", "to_lists"]
@@ -62,6 +63,7 @@ def _parse(cells: pa.ChunkedArray, kind: pa.DataType, use_threads: bool) -> pa.A
     fields = [] if is_untyped(kind) else [("v", pa.list_(kind.value_type))]
     objects = pc.binary_join_element_wise('{"v":', pc.fill_null(cells, "null"), "}\n", "")
     text = "".join(objects.to_pylist()).encode()
+    check_depth(text)
     table = pa.json.read_json(
         pa.BufferReader(text),
         pa.json.ReadOptions(use_threads=use_threads, block_size=len(text) + 1),

@@ -15,6 +15,7 @@ from monolith.data.columns import Columns, is_list, is_untyped
 from monolith.data.convert import BadSamples, Origin
 from monolith.data.file_source import Raw
 from monolith.data.files import DataFile
+from monolith.data.json_depth import check_depth
 from monolith.data.list_cells import are_lists, to_lists
 from monolith.data.prefetch import PartsAhead
 from monolith.data.text_lines import Text, bad_text
@@ -286,6 +287,7 @@ class JsonLinesFormat:
         )
 
     def _parse(self, lines: bytes, schema: pa.Schema, use_threads: bool) -> pa.Table:
+        check_depth(lines)
         typed = pa.schema([each for each in schema if not is_untyped(each.type)])
         table = pa.json.read_json(
             pa.BufferReader(lines),
