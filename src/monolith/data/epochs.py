@@ -1,5 +1,6 @@
 """Stages of several passes: a cache, and repetition."""
 
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -30,10 +31,9 @@ class Cache:
         return _FillingCursor(self.source.open(0), self.blocks)
 
     def _fill(self) -> None:
-        cursor = _FillingCursor(self.source.open(0), self.blocks)
-        while cursor.next() is not None:
-            pass
-        cursor.close()
+        with closing(_FillingCursor(self.source.open(0), self.blocks)) as cursor:
+            while cursor.next() is not None:
+                pass
 
 
 class _FillingCursor(Over):

@@ -147,8 +147,12 @@ class FileCursor:
         self._bytes_of_closed = 0
         if state is not None:
             self._next, self._turn = state["next"], state["turn"]
-            for number, position in state["open"]:
-                self._open_file(number, position)
+            try:
+                for number, position in state["open"]:
+                    self._open_file(number, position)
+            except BaseException:
+                self.close()
+                raise
             closed = set(range(self._next)) - {number for number, _ in self._open}
             self._bytes_of_closed = sum(self._file(number).size for number in closed)
 

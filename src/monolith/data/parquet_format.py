@@ -34,7 +34,8 @@ class ParquetFormat:
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_PartReader":
         """See `FileFormat`."""
-        opened = pq.ParquetFile(file.open())
+        raw = file.open()  # which a `ParquetFile` does not close
+        opened = pq.ParquetFile(raw)
         columns.check(f"[data] {file.path!r}", opened.schema_arrow)
         names = [column for _, column in columns.sources()]
         meta = opened.metadata
@@ -54,7 +55,7 @@ class ParquetFormat:
                         yield rows.slice(skip), num_bytes(at)
 
         found = PartsAhead(parts(position)) if ahead else parts(position)
-        return _PartReader(file, opened, found, position, num_bytes(position))
+        return _PartReader(file, raw, found, position, num_bytes(position))
 
 
 class ArrowFormat:
@@ -116,7 +117,7 @@ class _PartReader:
     def __init__(
         self,
         file: DataFile,
-        opened: "pa.NativeFile | pq.ParquetFile",
+        opened: pa.NativeFile,
         parts: Iterator[_Part],
         position: int,
         num_bytes: int,

@@ -4,7 +4,6 @@ import hashlib
 import logging
 import os
 import re
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -284,7 +283,7 @@ class Batches(Iterator[Batch]):
             self._ahead = Prefetch(
                 self._copier.copy, pipeline.depth, Made.is_end, "monolith-prefetch"
             )
-            weakref.finalize(self, self._ahead.stop)  # of a loop that was left by `break`
+            self._ahead.stop_with(self)  # of a loop that was left by `break`
 
     def __next__(self) -> Batch:
         if self._is_closed:
@@ -328,6 +327,7 @@ class Batches(Iterator[Batch]):
         self._is_closed = True
         if self._ahead is not None:
             self._ahead.close()
+            self._ahead = None  # with the batches that nobody took, or a failure
         self._copier.close()
 
 

@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from monolith.data.batch_maker import BatchMaker
 from monolith.data.cursor import Cursor, Stage, State
@@ -56,9 +56,13 @@ class Copier:
         if self._cursor is None:  # the last call failed, perhaps amid a batch
             self._cursor = self._stage.open(0, self.last.state)
         cursor, self._cursor = self._cursor, None
-        parts = next_parts(cursor)
-        copied = None if parts is None else self._batches.copy(parts)
-        self.last = Made(copied, cursor.state(), cursor.progress())
+        try:
+            parts = next_parts(cursor)
+            copied = None if parts is None else self._batches.copy(parts)
+            self.last = Made(copied, cursor.state(), cursor.progress())
+        except BaseException:
+            cursor.close()  # the error may be kept, and the cursor with it
+            raise
         self._cursor = cursor
         return self.last
 
@@ -95,14 +99,22 @@ class Prefetch(Generic[_T]):
         # A daemon: a program that ends without closing its pipeline ends all the same; but first
         # the thread does, where it can: one in the middle of a native call would end the program.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-        atexit.register(self._leave)
+        with self._changed:  # so that the thread ends after this
+            self._thread.start()
+            atexit.register(self._leave)
 
     def _leave(self) -> None:
         self.stop()
         self._thread.join(_PATIENCE_SECONDS)
 
     def _work(self) -> None:
+        try:
+            self._make_all()
+        finally:  # else the program would hold the results, or a failure with all its frames
+            with self._changed:
+                atexit.unregister(self._leave)
+
+    def _make_all(self) -> None:
         made: _T | _Failure
         while True:
             try:
@@ -139,6 +151,10 @@ class Prefetch(Generic[_T]):
             raise made.error
         return made
 
+    def stop_with(self, owner: object) -> None:
+        """Call `stop` when the owner is gone; holds no failure, whose frames may hold the owner."""
+        weakref.finalize(owner, _stop, weakref.ref(self))
+
     def stop(self) -> None:
         """Let the thread end after what it is at."""
         atexit.unregister(self._leave)
@@ -152,6 +168,12 @@ class Prefetch(Generic[_T]):
         self._thread.join()
 
 
+def _stop(ahead: "weakref.ref[Prefetch[Any]]") -> None:
+    found = ahead()  # a thread that runs holds it
+    if found is not None:
+        found.stop()
+
+
 class PartsAhead(Iterator[_T]):
     """The parts of a file, the next one decoded while the last one is worked on.
 
@@ -163,7 +185,7 @@ class PartsAhead(Iterator[_T]):
         self._ahead = Prefetch(
             lambda: next(parts, None), 1, lambda part: part is None, "monolith-read"
         )
-        weakref.finalize(self, self._ahead.stop)
+        self._ahead.stop_with(self)
 
     def __next__(self) -> _T:
         part = self._ahead.next()
