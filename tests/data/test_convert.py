@@ -182,7 +182,22 @@ BAD = [
     (
         Columns(labels=["y"]),
         {"y": pa.array(np.array([1, np.nan]))},
-        "expected a label from -inf to inf in column 'y', got nan",
+        "expected finite numbers of float32 in column 'y', got nan",
+    ),
+    (
+        Columns(dense=["x"]),
+        {"x": [1.0, -1e300]},
+        "expected finite numbers of float32 in column 'x', got -1e+300",
+    ),
+    (
+        Columns(weight="x"),
+        {"x": pa.array([1, np.inf], pa.float32())},
+        "expected finite numbers of float32 in column 'x', got inf",
+    ),
+    (
+        Columns(dense=[DenseColumn("v", width=2, fill=0)]),
+        {"v": [None, [1.0, float("nan")]]},
+        "expected finite numbers of float32 in column 'v', got nan",
     ),
     (
         Columns(labels=[Label("y", width=2, high=1)]),
@@ -205,6 +220,11 @@ def test_a_bad_sample_can_be_left_out_and_is_counted(columns, arrays, text):
     bad = BadSamples(skips=True)
     assert block_of(columns, bad, **arrays).num_rows == 1
     assert bad.counts == {text.split(", got")[0]: 1}
+
+
+def test_a_missing_number_may_read_as_nan():
+    block = block_of(Columns(dense=[DenseColumn("x", fill=float("nan"))]), x=[1.0, None])
+    np.testing.assert_array_equal(block["x"].to_numpy(), [1.0, np.nan])
 
 
 def test_a_sample_that_breaks_two_rules_is_counted_once():

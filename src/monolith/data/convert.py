@@ -10,6 +10,7 @@
 A block has no missing values: everything is checked here, where file and place are known.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -199,7 +200,13 @@ class _Work:
         kept = array.filter(pa.array(whole)) if not whole.all() else array
         rows = np.full((len(array), width), 0.0 if fill is None else fill, np.float32)
         items = kept.flatten()
-        rows[whole] = self._plain_numbers(name, items, array.type, fill).reshape(-1, width)
+        numbers = self._plain_numbers(name, items, array.type, fill)
+        rows[whole] = numbers.reshape(-1, width)
+        if _has_odd(numbers):
+            is_odd, text = _odd_numbers(name, items, numbers)
+            odd_rows = np.zeros(len(array), np.bool_)
+            odd_rows[whole] = is_odd.reshape(-1, width).any(axis=1)
+            self._drop(text, odd_rows)
         flat = rows.reshape(-1)
         if fill is None and items.null_count:
             missing = np.asarray(np.isnan(rows).any(axis=1))
@@ -217,6 +224,9 @@ class _Work:
             missing = array.is_null().to_numpy(zero_copy_only=False)
             self._drop(f"expected a number in column {name!r}, got none", missing)
         numbers = self._plain_numbers(name, array, kind, column.fill)
+        if _has_odd(numbers):
+            is_odd, text = _odd_numbers(name, array, numbers)
+            self._drop(text, is_odd)
         if not _is_inside(column, numbers):
             out = _is_out(column, numbers)
             self._drop(_range_text(name, column, numbers[out][:1]), out)
@@ -235,7 +245,8 @@ class _Work:
                 float("nan") if fill is None else fill
             )
         numbers: npt.NDArray[np.float32] = items.to_numpy(zero_copy_only=False)
-        return numbers.astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):  # told by `_odd_numbers`
+            return numbers.astype(np.float32, copy=False)
 
     def times(self, name: str) -> pa.Array:
         """Seconds since 1970."""
@@ -254,6 +265,19 @@ class _Work:
 def _has_whole_int64(array: pa.Array) -> bool:
     is_list = isinstance(array, pa.ListArray) and pa.types.is_int64(array.type.value_type)
     return is_list and array.null_count == 0 and array.values.null_count == 0
+
+
+def _has_odd(numbers: npt.NDArray[np.float32]) -> bool:
+    """Whether a number is infinite or NaN, by one call of numpy."""
+    with np.errstate(invalid="ignore"):
+        return not math.isfinite(numbers.sum(dtype=np.float64))
+
+
+def _odd_numbers(name: str, items: pa.Array, numbers: npt.NDArray[np.float32]) -> tuple[_Mask, str]:
+    """Which of the numbers that are not missing are no finite float32, and what is wrong."""
+    is_odd: _Mask = ~np.isfinite(numbers) & items.is_valid().to_numpy(zero_copy_only=False)
+    got = items[int(is_odd.argmax())].as_py() if is_odd.any() else None
+    return is_odd, f"expected finite numbers of float32 in column {name!r}, got {got}"
 
 
 def _slotted(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
