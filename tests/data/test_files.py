@@ -1,8 +1,10 @@
+import os
+
 import fsspec
 import pytest
 
 from monolith.data.files import find_files
-from monolith.errors import NotFoundError
+from monolith.errors import DataLossError, NotFoundError
 
 
 def names(paths):
@@ -76,3 +78,46 @@ def test_a_name_with_brackets_is_the_file_if_there_is_one(folder):
 def test_no_path_is_an_error():
     with pytest.raises(NotFoundError, match="expected at least one path, got none"):
         find_files([])
+
+
+def test_linked_folders_are_followed(folder, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    (other / "deep").mkdir()
+    (other / "deep" / "e.csv").write_text("e")
+    (folder / "z").symlink_to(other)
+    (other / "back").symlink_to(folder)
+    assert names(folder) == ["a.csv", "b.csv", "c.txt", "d.csv", "e.csv"]
+
+
+@pytest.mark.parametrize("target", ["deep", ".", "..", "/"])
+def test_links_add_no_folder_twice_and_none_above(folder, target):
+    (folder / "latest").symlink_to(target)
+    (folder / "deep" / "up").symlink_to("..")
+    assert names(folder) == ["a.csv", "b.csv", "c.txt", "d.csv"]
+
+
+def test_a_link_into_a_hidden_folder_is_followed(folder):
+    (folder / ".store").mkdir()
+    (folder / ".store" / "e.csv").write_text("e")
+    (folder / "latest").symlink_to(".store")
+    assert names(folder) == ["a.csv", "b.csv", "c.txt", "d.csv", "e.csv"]
+
+
+def test_a_link_that_leads_nowhere_is_named(folder):
+    (folder / "x.csv").symlink_to("nothing.csv")
+    with pytest.raises(NotFoundError, match=r"expected file '.*/x.csv'; it is gone"):
+        find_files(folder)
+
+
+def test_a_link_to_itself_is_named(folder):
+    (folder / "x.csv").symlink_to("x.csv")
+    with pytest.raises(DataLossError, match=r"expected a file at '.*/x.csv', got .*symbolic"):
+        find_files(folder)
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(folder):
+    (file,) = find_files(folder / "a.csv")
+    os.unlink(file.path)
+    os.mkdir(file.path)
+    with pytest.raises(DataLossError, match=r"'.*/a.csv' cannot be opened: .*directory"):
+        file.open()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ class DataFile:
 
         Raises:
             NotFoundError: it is gone.
+            DataLossError: it cannot be opened.
         """
         try:
             if (
@@ -48,17 +50,17 @@ class DataFile:
                 f"[data] expected file {self.path!r}, which was there when the source was made; "
                 "it is gone"
             ) from error
+        except OSError as error:  # Arrow does not always tell which one
+            raise DataLossError(f"[data] {self.path!r} cannot be opened: {error}") from error
 
     def size_now(self) -> int:
         """Its size at the moment.
 
         Raises:
             NotFoundError: it is gone.
+            DataLossError: the system cannot tell.
         """
-        try:
-            return int(self.system.size(self.path))
-        except FileNotFoundError as error:
-            raise NotFoundError(f"[data] expected file {self.path!r}; it is gone") from error
+        return _size(self.system, self.path)
 
     def check_size(self, num_bytes: int) -> None:
         """Refuse a file that is shorter or longer than when it was found.
@@ -71,6 +73,15 @@ class DataFile:
                 f"[data] expected file {self.path!r} of {self.size} bytes, as when the source was "
                 f"made, got {num_bytes}; do not change files that are read"
             )
+
+
+def _size(system: Any, path: str) -> int:
+    try:
+        return int(system.size(path) or 0)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"[data] expected file {path!r}; it is gone") from error
+    except OSError as error:  # such as a link to itself
+        raise DataLossError(f"[data] expected a file at {path!r}, got {error}") from error
 
 
 def file_at(path: str) -> DataFile:
@@ -86,10 +97,12 @@ def file_at(path: str) -> DataFile:
 def find_files(paths: Paths) -> list[DataFile]:
     """Expand paths in their order: a file, a glob, or all files below a directory, sorted.
 
-    Files and folders whose names begin with `.` or `_` are left out of globs and directories.
+    Files and folders whose names begin with `.` or `_` are left out of globs and directories. Links
+    to folders are followed in directories of this machine; each folder is read once.
 
     Raises:
         NotFoundError: a path matches no file, or there is no path.
+        DataLossError: something that was found is no file, such as a link to itself.
 
     Example:
         >>> import tempfile, pathlib
@@ -108,7 +121,7 @@ def find_files(paths: Paths) -> list[DataFile]:
             raise NotFoundError(
                 f"[data] expected at least one file at {os.fspath(given)!r}, got none"
             )
-        found += [DataFile(system, each, int(system.size(each) or 0)) for each in matches]
+        found += [DataFile(system, each, _size(system, each)) for each in matches]
     if not found:
         raise NotFoundError("[data] expected at least one path, got none")
     return found
@@ -120,10 +133,40 @@ def _expand(system: Any, path: str) -> list[str]:
         names = [each for each in system.glob(path) if system.isfile(each)]
         given = re.split(r"[*?\[]", path)[0].rsplit("/", 1)[0]
     elif system.isdir(path):
-        names, given = system.find(path), path.rstrip("/")
+        is_local = isinstance(system, LocalFileSystem)
+        names, given = _walk(path) if is_local else system.find(path), path.rstrip("/")
     else:
         return [path] if system.exists(path) else []
     return sorted(each for each in names if not _is_hidden(each[len(given) :]))
+
+
+def _walk(folder: str) -> list[str]:
+    """All files below a folder but those in hidden ones; links are followed, and each folder is read once.
+
+    So links that lead back up end, and `latest` beside the folder it stands for adds no samples.
+    """
+    names: list[str] = []
+    seen: set[str] = set()
+    waiting = deque([folder])
+    while waiting:
+        links: list[str] = []
+        for here, folders, files in os.walk(waiting.popleft()):
+            place = os.path.realpath(here)
+            if place in seen:
+                folders.clear()
+                continue
+            seen.add(place)
+            folders[:] = [each for each in folders if not _is_hidden(each)]
+            names += [f"{here.rstrip('/')}/{each}" for each in files]
+            links += [each for each in (f"{here}/{x}" for x in folders) if os.path.islink(each)]
+        waiting += [each for each in sorted(links) if not _leads_up(each)]
+    return names
+
+
+def _leads_up(link: str) -> bool:
+    """Whether a link leads to a folder that it is in, at any depth."""
+    target, here = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    return f"{here}/".startswith(f"{target.rstrip('/')}/")
 
 
 def _is_hidden(path: str) -> bool:
