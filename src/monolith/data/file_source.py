@@ -13,8 +13,17 @@ from monolith.data.convert import BadSamples, Origin, to_block
 from monolith.data.cursor import State
 from monolith.data.files import DataFile, naming
 from monolith.data.order import permutation
+from monolith.errors import DataLossError
 
-__all__ = ["FileCursor", "FileFormat", "FileReader", "FileSource", "Raw", "schema_of"]
+__all__ = [
+    "FileCursor",
+    "FileFormat",
+    "FileReader",
+    "FileSource",
+    "Raw",
+    "check_names",
+    "schema_of",
+]
 
 _LOOKED_AT = 8  # files, for the types of columns
 
@@ -73,12 +82,27 @@ class FileFormat(Protocol):
         """
 
 
+def check_names(file: DataFile, names: Sequence[str]) -> None:
+    """Refuse columns that cannot be told apart.
+
+    Raises:
+        DataLossError: two have one name.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise DataLossError(
+                f"[data] {file.path!r}: expected columns of different names, got {name!r} "
+                f"{names.count(name)} times; rename them"
+            )
+
+
 def schema_of(files: Sequence[DataFile], file_format: FileFormat) -> pa.Schema:
     """The columns of the first file that has some; their types where they first have values."""
     schema, num_seen = pa.schema([]), 0
     for file in files:
         with naming(file):
             found = file_format.schema(file)
+            check_names(file, found.names)
         schema = schema if schema.names else found
         for i, each in enumerate(schema):
             if is_untyped(each.type) and each.name in found.names:

@@ -141,7 +141,7 @@ def _expand(system: Any, path: str) -> list[str]:
 
 
 def _walk(folder: str) -> list[str]:
-    """All files below a folder but those in hidden ones; links are followed, and each folder is read once.
+    """All files below a folder, but not in hidden ones; links are followed, each folder read once.
 
     So links that lead back up end, and `latest` beside the folder it stands for adds no samples.
     """
@@ -178,6 +178,10 @@ def naming(file: DataFile) -> Iterator[None]:
     """Errors of Arrow name the file."""
     try:
         yield
+    except UnicodeDecodeError as error:  # of a schema: Arrow does not check names
+        raise DataLossError(
+            f"[data] {file.path!r}: expected names of columns in UTF-8, got {error}; rename them"
+        ) from error
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, DataLossError | FileNotFoundError):
             raise

@@ -40,7 +40,7 @@ def from_files(
 
     Raises:
         NotFoundError: a path matches no file.
-        ValueError: a column is missing, or the arguments exclude each other.
+        ValueError: a column is missing, files have none, or the arguments exclude each other.
     """
     bad = _bad(on_error)
     if isinstance(paths, QueueReader):
@@ -49,7 +49,14 @@ def from_files(
         return Pipeline(QueueSource(paths, file_format, columns, bad), columns, bad)
     files = find_files(paths)
     if columns is None or label is not None or file_format.has_schema:
-        columns = _columns(schema_of(files, file_format), columns, label)
+        schema = schema_of(files, file_format)
+        if not schema.names and (columns is None or label is None):
+            others = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            raise ValueError(
+                f"[data] expected at least one column, got none (file {files[0].path!r}{others}); "
+                "leave out empty files"
+            )
+        columns = _columns(schema, columns, label)
     return Pipeline(FileSource(files, file_format, columns, bad), columns, bad)
 
 

@@ -13,7 +13,7 @@ import pyarrow.json
 
 from monolith.data.columns import Columns, is_list, is_untyped
 from monolith.data.convert import BadSamples, Origin
-from monolith.data.file_source import Raw
+from monolith.data.file_source import Raw, check_names
 from monolith.data.files import DataFile
 from monolith.data.json_depth import check_depth
 from monolith.data.list_cells import are_lists, to_lists
@@ -142,6 +142,7 @@ class CsvFormat:
     def _header(self, file: DataFile) -> tuple[list[str], int]:
         """Names of the columns, and where the samples begin."""
         if self.names is not None:
+            check_names(file, self.names)
             return list(self.names), 0
         text = Text(file, 0, None)
         line, newline, _ = text.read().partition(b"\n")
@@ -156,7 +157,9 @@ class CsvFormat:
             names = header.split(self.separator)
         else:
             names = next(csv.reader([header], delimiter=self.separator), [])
-        return [name.strip() for name in names], len(line) + len(newline)
+        names = [name.strip() for name in names]
+        check_names(file, names)
+        return names, len(line) + len(newline)
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
