@@ -2,9 +2,11 @@
 
 import contextlib
 import csv
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +18,7 @@ from monolith.data.convert import BadSamples, Origin
 from monolith.data.file_source import Raw, check_names
 from monolith.data.files import DataFile
 from monolith.data.json_depth import check_depth
+from monolith.data.large_integers import integers_of_cells, integers_of_lines, refuse_rounded
 from monolith.data.list_cells import are_lists, to_lists
 from monolith.data.prefetch import PartsAhead
 from monolith.data.text_lines import Text, bad_text
@@ -108,9 +111,23 @@ class CsvFormat:
             raise bad_text(file, begin, lines, error) from error
         for each in table.schema:
             if each.name not in types or is_untyped(types[each.name]):
-                types[each.name] = self._guess(each, table.column(each.name))
+                values = table.column(each.name)
+                types[each.name] = kind = self._guess(each, values)
+                if is_list(kind) and pa.types.is_string(each.type):
+                    values = to_lists(each.name, values, kind, origin, use_threads=False)
+                self._refuse_rounded(file, names, each.name, values, lines)
         self._guessed = types
         return self._parser(names, self._types())(lines, origin).schema
+
+    def _refuse_rounded(
+        self, file: DataFile, names: list[str], name: str, values: pa.ChunkedArray, lines: bytes
+    ) -> None:
+        def cells() -> Iterator[Any]:
+            parser, origin = self._parser(names, {name: pa.string()}), Origin(file.path, 0)
+            texts = parser(lines, origin).column(name)
+            return integers_of_cells(texts.filter(values.is_valid()))
+
+        refuse_rounded(file.path, name, values, cells)
 
     def _guess(self, each: pa.Field, values: pa.ChunkedArray) -> pa.DataType:
         if pa.types.is_binary(each.type):  # text that is no UTF-8; as a string it is refused
@@ -278,7 +295,11 @@ class JsonLinesFormat:
         text.close()
         if not lines.strip():
             return self._given()
-        self._guessed = self._parse(lines, self._guessed or self._given(), False).schema
+        table = self._parse(lines, self._guessed or self._given(), False)
+        for name in set(table.column_names) - set(self.types):
+            cells = functools.partial(integers_of_lines, lines, name)
+            refuse_rounded(file.path, name, table.column(name), cells)
+        self._guessed = table.schema
         return self._guessed
 
     def _given(self) -> pa.Schema:
