@@ -10,7 +10,7 @@ import pytest
 from monolith import data
 from monolith.data.byte_stream import compress
 from monolith.data.framing import tfrecord_frame
-from monolith.errors import DataLossError
+from monolith.errors import DataLossError, FailedPreconditionError
 from tests.data.record_bytes import example, fids, put_bytes
 
 OPTIONS = ("lagrangex_header", "kafka_dump_prefix", "has_sort_id", "kafka_dump")
@@ -302,3 +302,14 @@ def test_on_error_and_columns_are_checked(tmp_path):
         data.examples(path, columns=data.Columns(["a"]), label="b")
     with pytest.raises(ValueError, match="expected records of kind"):
         data.RecordFormat("json")
+
+
+def test_a_file_of_records_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("monolith.data.record_format._BLOCK", 64)
+    path, columns = tmp_path / "x", data.Columns(["user"])
+    data.RecordWriter("example").write(pa.table({"user": list(range(50))}), path)
+    batches = iter(data.examples(path, columns=columns).batch(1))
+    next(batches)
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(FailedPreconditionError, match=r"x' of \d+ bytes, .*; do not change files"):
+        list(batches)

@@ -71,10 +71,16 @@ class ByteStream:
         return min(self._file.size, int(self._raw.tell()))
 
     def read_into(self, out: npt.NDArray[np.uint8]) -> int:
-        """Fill the array, or what is left; the number of bytes."""
+        """Fill the array, or what is left; the number of bytes.
+
+        Raises:
+            FailedPreconditionError: the file ends elsewhere than when it was found.
+        """
         filled = 0
         while filled < len(out):
             got = self._read(out[filled:])
+            if got == 0 or int(self._raw.tell()) > self._file.size:
+                self._file.check_size(self._file.size_now())
             if got == 0:
                 break
             filled += got
