@@ -20,6 +20,7 @@ from monolith.checkpoint import (
 )
 from monolith.embedding import (
     DistributedHashTable,
+    FloorModRouting,
     LocalServers,
     Record,
     ReferenceTable,
@@ -27,7 +28,6 @@ from monolith.embedding import (
     Table,
     TableConfig,
 )
-from monolith.embedding.local_servers import _Shard
 from monolith.embedding.shard_host import ShardHost
 from monolith.util.run import Run
 from tests.checkpoint.spread_tables import KINDS, ROUNDED, Distributed, batch
@@ -102,8 +102,9 @@ def test_only_shards_of_the_lost_server_go_back(tmp_path, kind):
 def recorded(servers, config, index):
     """Give a server a shard that notes its changes."""
     record, server = Record(), servers[index]
-    host = ShardHost(Table(config, record=record), device=server.label)
-    server._shards[config.name] = _Shard(host, len(servers))
+    placement = FloorModRouting(len(servers)).placement_of(index)
+    host = ShardHost(Table(config, record=record), device=server.label, placement=placement)
+    server._shards[config.name] = host
     return record
 
 

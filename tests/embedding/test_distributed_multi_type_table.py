@@ -10,6 +10,7 @@ import torch
 from monolith.embedding import (
     SGD,
     DistributedMultiTypeHashTable,
+    FloorModRouting,
     LocalServers,
     PolynomialDecay,
     Segment,
@@ -365,8 +366,8 @@ class TestTime:
         return DistributedMultiTypeHashTable({"a": self.CONFIG}, servers, clock=lambda: clock)
 
     def times(self, servers):
-        shards = [servers[i].shard(self.CONFIG, 2).table for i in range(2)]
-        return [shard.lookup_entry(keys(i)).rows.times.item() for i, shard in enumerate(shards)]
+        hosts = servers.shards(self.CONFIG, FloorModRouting(2))
+        return [host.table.lookup_entry(keys(i)).rows.times.item() for i, host in enumerate(hosts)]
 
     def test_a_clock_ahead_of_the_servers_gives_the_time(self):
         with LocalServers(2) as servers:
@@ -378,13 +379,12 @@ class TestTime:
     def test_a_time_ahead_of_the_clock_is_clamped_and_counted_once(self, verb):
         with LocalServers(2) as servers:
             table = self.table(servers, 1000)
-            if verb == "reinitialize":
-                table.reinitialize("a", keys(0, 1), now=1_000_000)
-            else:
-                getattr(table, verb)({"a": (keys(0, 1), column(1, 1))}, now=1_000_000)
+            values = {"a": (keys(0, 1), column(1, 1))}
+            arguments = ("a", keys(0, 1)) if verb == "reinitialize" else (values,)
+            getattr(table, verb)(*arguments, now=1_000_000)
             assert self.times(servers) == [4600, 4600]
-            shards = [servers[i].shard(self.CONFIG, 2).table for i in range(2)]
-            assert [shard.stats()["num_clamped_times"] for shard in shards] == [1, 0]
+            hosts = servers.shards(self.CONFIG, FloorModRouting(2))
+            assert [host.table.stats()["num_clamped_times"] for host in hosts] == [1, 0]
 
     @pytest.mark.parametrize("now", [-1, "noon"])
     def test_a_time_that_is_none_is_refused_before_a_server_changes(self, make, now):
@@ -397,4 +397,4 @@ class TestTime:
         with LocalServers(2) as servers:
             table = self.table(servers, 1000)
             table.reinitialize("z", keys(0), now=1_000_000)
-            assert servers[0].shard(self.CONFIG, 2).table.stats()["num_clamped_times"] == 0
+            assert table.tables["a"].stats()["num_clamped_times"] == 0

@@ -8,6 +8,7 @@ import torch
 from monolith.embedding import (
     SGD,
     DistributedHashTable,
+    FloorModRouting,
     LocalServers,
     Segment,
     Table,
@@ -78,7 +79,7 @@ def test_an_id_is_on_the_server_of_its_floor_remainder(num_ps):
         ids = torch.arange(-20, 20)
         DistributedHashTable(config_of(), servers).assign(ids, torch.zeros(40, 1))
         for i in range(num_ps):
-            shard = servers[i].shard(config_of(), num_ps).table
+            shard = servers[i].shard(config_of(), FloorModRouting(num_ps)).table
             assert shard.contains(ids).tolist() == [key % num_ps == i for key in range(-20, 20)]
 
 

@@ -8,16 +8,21 @@ from monolith.embedding import (
     Adagrad,
     DistributedHashTable,
     DistributedMultiTypeHashTable,
+    FloorModRouting,
     LocalServers,
+    PartitionRouting,
     Segment,
+    ShardedTable,
     Table,
     TableConfig,
     ps_device,
 )
 from monolith.embedding.local_servers import current_server, current_servers
-from monolith.errors import FailedPreconditionError
+from monolith.embedding.shard_host import ShardHost
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.train.hosting import table_maker
 from monolith.util.placement import ps_label
-from tests.suites.table_base import column, keys
+from tests.suites.table_base import NOW, column, keys
 
 CONFIG = TableConfig("user", Segment(1, SGD(1.0)))
 
@@ -151,13 +156,84 @@ def test_another_config_of_the_same_table_is_refused(servers):
 
 
 def test_another_number_of_shards_of_the_same_table_is_refused(servers):
-    servers[0].shard(CONFIG, 2)
+    servers[1].shard(CONFIG, PartitionRouting(2))
     text = (
-        r"\[LocalServer.shard\] expected num_shards 2, which the table has, got 1 "
-        r"\(table 'user' on /job:ps/task:0/device:CPU:0\)"
+        r"expected shard 1 of PartitionRouting\(2\), as which the shard was made, got shard 0 of "
+        r"PartitionRouting\(1\) \(table 'user' on /job:ps/task:1/device:CPU:0\)"
+    )
+    with pytest.raises(InvalidArgumentError, match=text):
+        servers[1].shard(CONFIG)
+
+
+def test_another_routing_of_the_same_table_is_refused(servers):
+    DistributedHashTable(CONFIG, servers)
+    text = (
+        r"expected shard 0 of FloorModRouting\(2\), as which the shard was made, got shard 0 of "
+        r"PartitionRouting\(2\) \(table 'user' on /job:ps/task:0/device:CPU:0\); open it with the "
+        "routing that it has, or restore a save of it into a new table of the other routing"
+    )
+    with pytest.raises(InvalidArgumentError, match=text):
+        servers.shards(CONFIG, PartitionRouting(2))
+
+
+def test_the_trainer_does_not_open_a_table_that_is_spread_by_floor_remainder(servers):
+    DistributedHashTable(CONFIG, servers).assign(keys(2, 3), column(2, 3))
+    with pytest.raises(InvalidArgumentError, match=r"got shard 0 of PartitionRouting\(2\)"):
+        table_maker(servers, lambda: NOW)(CONFIG)
+
+
+def test_a_group_does_not_open_a_table_that_is_spread_by_partition(servers):
+    servers.shards(CONFIG, PartitionRouting(2))
+    with pytest.raises(InvalidArgumentError, match=r"got shard 0 of FloorModRouting\(2\)"):
+        DistributedMultiTypeHashTable({"user": CONFIG}, servers)
+
+
+def test_a_refused_routing_leaves_an_empty_server_empty(servers):
+    servers.shards(CONFIG, PartitionRouting(2))
+    servers.restart(0)
+    with pytest.raises(InvalidArgumentError, match="expected shard 1 of PartitionRouting"):
+        servers.shards(CONFIG, FloorModRouting(2))
+    assert servers[0].table_names == []
+
+
+def test_one_server_holds_all_keys_under_every_routing():
+    with LocalServers(1) as servers:
+        DistributedHashTable(CONFIG, servers).assign(keys(7), column(1))
+        (shard,) = servers.shards(CONFIG, PartitionRouting(1))
+        assert shard.table.contains(keys(7)).tolist() == [True]
+
+
+def test_shards_in_another_order_are_refused(servers):
+    hosts = servers.shards(CONFIG, FloorModRouting(2))
+    with pytest.raises(InvalidArgumentError, match=r"expected shard 1 .* got shard 0 of FloorMod"):
+        ShardedTable.over(CONFIG, hosts[::-1], routing=FloorModRouting(2))
+
+
+def test_a_shard_that_was_made_by_hand_keeps_its_first_routing():
+    hosts = [ShardHost(Table(CONFIG)) for _ in range(2)]
+    ShardedTable.over(CONFIG, hosts, routing=FloorModRouting(2))
+    assert [host.placement for host in hosts] == [
+        ("FloorModRouting", 2, 0),
+        ("FloorModRouting", 2, 1),
+    ]
+    text = r"got shard 0 of PartitionRouting\(2\) \(table 'user'\); open it with"
+    with pytest.raises(InvalidArgumentError, match=text):
+        ShardedTable.over(CONFIG, hosts)
+
+
+def test_a_routing_over_another_number_of_servers_is_refused(servers):
+    text = (
+        r"\[LocalServers.shards\] expected a routing over 2 shards, one per server, got 3 "
+        r"\(table 'user'\)"
     )
     with pytest.raises(ValueError, match=text):
-        servers[0].shard(CONFIG)
+        servers.shards(CONFIG, FloorModRouting(3))
+
+
+def test_a_routing_that_is_none_is_refused(servers):
+    text = r"\[LocalServer.shard\] expected routing as Routing, got 2 \(table 'user' on /job:ps"
+    with pytest.raises(TypeError, match=text):
+        servers[0].shard(CONFIG, 2)
 
 
 def test_another_learning_rate_is_no_other_config(servers):

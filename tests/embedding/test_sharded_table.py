@@ -183,7 +183,8 @@ def test_candidates_of_floor_mod_shards_are_in_order_of_their_partition():
 def table_and_shards(num_shards, segment):
     """A table, and the tables that are its shards."""
     config = TableConfig("user", segment)
-    hosts = [make_shard(config, num_shards) for _ in range(num_shards)]
+    places = [PartitionRouting(num_shards).placement_of(shard) for shard in range(num_shards)]
+    hosts = [make_shard(config, place) for place in places]
     table = ShardedTable(config, [LocalTransport(host) for host in hosts])
     return table, [host.table for host in hosts]
 

@@ -56,13 +56,11 @@ class DistributedHashTable:
         model_name: str = "",
     ) -> None:
         servers = current_servers() if servers is None else servers
-        num_servers = len(servers)
-        shards = [servers[i].shard(config, num_servers) for i in range(num_servers)]
+        routing = FloorModRouting(len(servers))
         transports = [
             TimedTransport(LocalTransport(shard), i, model_name, sink or NullSink())
-            for i, shard in enumerate(shards)
+            for i, shard in enumerate(servers.shards(config, routing))
         ]
-        routing = FloorModRouting(num_servers)
         self._table = ShardedTable(config, transports, routing=routing, clock=clock)
         self._ids = WeakTensorKeyDictionary()
         self._updates = RunningUpdates(config.name)

@@ -5,12 +5,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.embedding.arguments import as_integer
+from monolith.embedding.arguments import as_integer, check_kind
 from monolith.embedding.config import TableConfig, segments_of
+from monolith.embedding.routing import PartitionRouting, Placement, Routing
 from monolith.embedding.shard_host import ShardHost
 from monolith.embedding.sharded_table import make_shard, shard_config
 from monolith.embedding.verbs import TableVerbs
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["LocalServer", "LocalServers", "current_server", "current_servers", "ps_device"]
-
-
-class _Shard(NamedTuple):
-    host: ShardHost
-    num_shards: int  # of the whole table
 
 
 class LocalServer:
@@ -43,38 +39,60 @@ class LocalServer:
         self.label = ps_label(index)
         self.marks: set[str] = set()
         self._lock = threading.Lock()
-        self._shards: dict[str, _Shard] = {}
+        self._shards: dict[str, ShardHost] = {}
         self._parameters: dict[str, torch.nn.Parameter] = {}
         self._states: dict[str, dict[str, Any]] = {}
         self._is_closed = False
 
-    def shard(self, config: TableConfig, num_shards: int = 1) -> ShardHost:
+    def shard(self, config: TableConfig, routing: Routing | None = None) -> ShardHost:
         """The shard of a table; made if the server has none of that name.
 
         Learning rates belong to a run: they may differ from those of the run that made the shard.
 
         Args:
             config: of the whole table.
-            num_shards: number of shards of the table; 1 for a table of this server alone.
+            routing: of the whole table, whose shard of this server's number it is; None for a table
+                of this server alone.
+
+        Raises:
+            InvalidArgumentError: the table was made with another routing.
         """
+        placement = self._placement(config, routing)
         with self._lock:
             self._check_open("shard")
-            found = self._shards.get(config.name)
-            if found is None or found.host.table._is_closed:
-                found = _Shard(make_shard(config, num_shards, device=self.label), num_shards)
-                self._shards[config.name] = found
-            if found.num_shards != num_shards:
-                raise ValueError(
-                    f"[LocalServer.shard] expected num_shards {found.num_shards}, which the table "
-                    f"has, got {num_shards} (table {config.name!r} on {self.label})"
-                )
-            expected, got = found.host.table.config, shard_config(config, num_shards)
-            if _without_rates(expected) != _without_rates(got):
-                raise ValueError(
-                    f"[LocalServer.shard] expected the config that the table has, {expected}, "
-                    f"got {got} (table {config.name!r} on {self.label})"
-                )
-            return found.host
+            shard = self._found(config, placement)
+            if shard is None:
+                shard = make_shard(config, placement, device=self.label)
+                self._shards[config.name] = shard
+            return shard
+
+    def check_shard(self, config: TableConfig, routing: Routing) -> None:
+        """Refuse what `shard` would, and make nothing."""
+        placement = self._placement(config, routing)
+        with self._lock:
+            self._check_open("shard")
+            self._found(config, placement)
+
+    def _placement(self, config: TableConfig, routing: Routing | None) -> Placement:
+        if routing is None:
+            return PartitionRouting(1).placement_of(0)
+        which = f" (table {config.name!r} on {self.label})"
+        check_kind("[LocalServer.shard]", "routing", routing, Routing, which=which)
+        return routing.placement_of(self.index)
+
+    def _found(self, config: TableConfig, placement: Placement) -> ShardHost | None:
+        """The table's shard, if it is open and is what is asked for. Locked."""
+        shard = self._shards.get(config.name)
+        if shard is None or shard.table._is_closed:
+            return None
+        shard.open_as(placement)
+        expected, got = shard.table.config, shard_config(config, placement.num_shards)
+        if _without_rates(expected) != _without_rates(got):
+            raise ValueError(
+                f"[LocalServer.shard] expected the config that the table has, {expected}, "
+                f"got {got} (table {config.name!r} on {self.label})"
+            )
+        return shard
 
     def table(self, config: TableConfig) -> TableVerbs:
         """The table of this server alone; made if the server has none of that name.
@@ -125,14 +143,14 @@ class LocalServer:
         """The tables of this server alone, by name, sorted."""
         with self._lock:
             pairs = sorted(self._shards.items(), key=lambda pair: pair[0])
-        tables = [shard.host.table for _, shard in pairs if shard.num_shards == 1]
+        tables = [shard.table for _, shard in pairs if not _is_shared(shard)]
         return [table for table in tables if isinstance(table, TableVerbs)]
 
     @property
     def shared_table_names(self) -> list[str]:
         """Names of the tables of which this server holds one of several shards, sorted."""
         with self._lock:
-            return sorted(name for name, shard in self._shards.items() if shard.num_shards > 1)
+            return sorted(name for name, shard in self._shards.items() if _is_shared(shard))
 
     @property
     def parameter_names(self) -> list[str]:
@@ -144,7 +162,7 @@ class LocalServer:
         with self._lock:
             self._is_closed = True
             for shard in self._shards.values():
-                shard.host.close()
+                shard.close()
             self._shards.clear()
             self._parameters.clear()
             self._states.clear()
@@ -176,6 +194,7 @@ class LocalServers:
         if number < 1:
             raise ValueError(f"[LocalServers] expected num_servers >= 1, got {number}")
         self._servers = [LocalServer(index) for index in range(number)]
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._servers)
@@ -186,6 +205,25 @@ class LocalServers:
                 f"[LocalServers] expected a server in [0, {len(self)}), got number {index}"
             )
         return self._servers[index]
+
+    def shards(self, config: TableConfig, routing: Routing) -> list[ShardHost]:
+        """A table's shard on each server, made where it is missing.
+
+        A routing that a server refuses makes no shard on another one.
+
+        Args:
+            config: of the whole table.
+            routing: with a shard for each server.
+        """
+        if routing.num_shards != len(self):
+            raise ValueError(
+                f"[LocalServers.shards] expected a routing over {len(self)} shards, one per "
+                f"server, got {routing.num_shards} (table {config.name!r})"
+            )
+        with self._lock:
+            for server in self._servers:
+                server.check_shard(config, routing)
+            return [server.shard(config, routing) for server in self._servers]
 
     def cluster(self) -> dict[str, list[str]]:
         """The description of the cluster: one job, with an address per server."""
@@ -271,6 +309,11 @@ def ps_device(index: int) -> Iterator[LocalServer]:
     """`LocalServers.ps_device` of the servers of the run around the caller."""
     with current_servers().ps_device(index) as server:
         yield server
+
+
+def _is_shared(shard: ShardHost) -> bool:
+    """Whether other servers hold other shards of the table."""
+    return shard.placement is not None and shard.placement.num_shards > 1
 
 
 def _without_rates(config: TableConfig) -> TableConfig:

@@ -1,6 +1,7 @@
 """Which shard holds a key. Rows never depend on it: only where they are."""
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from monolith.embedding.arguments import as_integer
 from monolith.embedding.config import NUM_PARTITIONS
 from monolith.embedding.counter_random import partitions_of
 
-__all__ = ["FloorModRouting", "PartitionRouting", "Routing"]
+__all__ = ["FloorModRouting", "PartitionRouting", "Placement", "Routing"]
 
 
 class Routing(ABC):
@@ -34,6 +35,35 @@ class Routing(ABC):
     @abstractmethod
     def partitions_of(self, shard: int) -> range:
         """Partitions that the shard may hold keys of; all of them where they are shared."""
+
+    def placement_of(self, shard: int) -> "Placement":
+        """What a shard keeps of its routing, to refuse another one."""
+        return Placement(type(self).__name__, self.num_shards, shard)
+
+
+class Placement(NamedTuple):
+    """Which keys of a table a shard holds: plain values that are stored with the shard.
+
+    Attributes:
+        kind: class of the routing.
+        num_shards: number of shards of the table.
+        shard: number of this shard.
+
+    Example:
+        >>> str(FloorModRouting(3).placement_of(1))
+        'shard 1 of FloorModRouting(3)'
+    """
+
+    kind: str
+    num_shards: int
+    shard: int
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} of {self.kind}({self.num_shards})"
+
+    def has_keys_of(self, other: "Placement") -> bool:
+        """Whether both hold the same keys; a single shard holds all keys under every routing."""
+        return self == other or self.num_shards == other.num_shards == 1
 
 
 class PartitionRouting(Routing):

@@ -8,8 +8,10 @@ import torch
 from monolith.embedding.call_host import Call, CallHost
 from monolith.embedding.calls import TableCalls
 from monolith.embedding.cut import CutStorage
+from monolith.embedding.routing import Placement
 from monolith.embedding.rows import Rows
 from monolith.embedding.waits import WAIT_SECONDS
+from monolith.errors import InvalidArgumentError
 
 __all__ = ["Call", "PlainRows", "ShardHost", "plain_rows"]
 
@@ -67,13 +69,19 @@ class ShardHost(CallHost):
         table: the rows of the shard; the host closes it.
         timeout_seconds: how long a write that comes again waits for the first one at most.
         device: label of the server that has the shard.
+        placement: which keys of the table the shard holds; that of its first opening if None.
     """
 
     def __init__(
-        self, table: TableCalls, *, timeout_seconds: float = WAIT_SECONDS, device: str = ""
+        self,
+        table: TableCalls,
+        *,
+        timeout_seconds: float = WAIT_SECONDS,
+        device: str = "",
+        placement: Placement | None = None,
     ) -> None:
         super().__init__(table.name, _READS, _WRITES, timeout_seconds)
-        self.table, self.device = table, device
+        self.table, self.device, self._placement = table, device, placement
         self._cuts: dict[int, CutStorage] = {}
         self._cut_numbers = itertools.count()
 
@@ -81,6 +89,25 @@ class ShardHost(CallHost):
         own = getattr(self, f"_do_{call.verb}", None)
         run = own or getattr(self.table, f"_{call.verb}")
         return run(*call.arguments)
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which keys of the table the shard holds; None before its first opening."""
+        return self._placement
+
+    def open_as(self, placement: Placement) -> None:
+        """Refuse a routing that would look elsewhere for this shard's rows. Thread-safe."""
+        with self._lock:
+            if self._placement is None:
+                self._placement = placement
+            stored = self._placement
+        if not stored.has_keys_of(placement):
+            which = f"table {self.name!r}" + (f" on {self.device}" if self.device else "")
+            raise InvalidArgumentError(
+                f"[ShardHost.open_as] expected {stored}, as which the shard was made, got "
+                f"{placement} ({which}); open it with the routing that it has, or restore a save "
+                "of it into a new table of the other routing"
+            )
 
     def close(self) -> None:
         """Free the table. Closing twice is fine."""

@@ -198,10 +198,8 @@ def connect(
     model_name: str = "",
 ) -> ShardedGroup:
     """The tables on servers, made where they are missing, with a shard on each."""
-    hosts = {
-        config.name: [servers[i].shard(config, len(servers)) for i in range(len(servers))]
-        for config in configs
-    }
+    routing = FloorModRouting(len(servers))
+    hosts = {config.name: servers.shards(config, routing) for config in configs}
     transports = []
     for i in range(len(servers)):
         tables = [cast(TableVerbs, own[i].table) for own in hosts.values()]

@@ -12,7 +12,7 @@ from monolith.embedding.config import TableConfig
 from monolith.embedding.gate import Gate
 from monolith.embedding.local_shards import LocalShards, local_shards
 from monolith.embedding.reference_batch import finite_gradients
-from monolith.embedding.routing import PartitionRouting, Routing
+from monolith.embedding.routing import PartitionRouting, Placement, Routing
 from monolith.embedding.rows import Applied, Rows
 from monolith.embedding.shard_host import ShardHost, plain_rows
 from monolith.embedding.shard_split import Split, by_hash, is_finite
@@ -48,15 +48,16 @@ def shard_config(config: TableConfig, num_shards: int) -> TableConfig:
 
 def make_shard(
     config: TableConfig,
-    num_shards: int,
+    placement: Placement,
     changes_bytes: int = DEFAULT_CHANGES_BYTES,
     device: str = "",
 ) -> ShardHost:
     """One of the shards of a table, in this process, with its part of the bounds on memory."""
     from monolith.embedding import Table  # late: the package imports this module
 
-    part = shard_config(config, num_shards)
-    return ShardHost(Table(part, changes_bytes=changes_bytes // num_shards), device=device)
+    part = shard_config(config, placement.num_shards)
+    table = Table(part, changes_bytes=changes_bytes // placement.num_shards)
+    return ShardHost(table, device=device, placement=placement)
 
 
 class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
@@ -136,7 +137,9 @@ class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
             timeout_seconds: how long a call waits for calls that it cannot run beside.
         """
         changes_bytes = check_options(config, clock, changes_bytes)
-        hosts = [make_shard(config, num_shards, changes_bytes) for _ in range(num_shards)]
+        routing = PartitionRouting(num_shards) if routing is None else routing
+        places = [routing.placement_of(shard) for shard in range(num_shards)]
+        hosts = [make_shard(config, place, changes_bytes) for place in places]
         return cls.over(
             config, hosts, routing=routing, clock=clock, timeout_seconds=timeout_seconds
         )
@@ -155,14 +158,16 @@ class ShardedTable(ShardedReads, ShardedBags, TableVerbs):
 
         Args:
             config: what the table is.
-            hosts: the shards; `close` closes them.
-            routing: which shard holds a key.
+            hosts: the shards in the order of their numbers; `close` closes them.
+            routing: which shard holds a key; hosts that were made for another one are refused.
             clock: gives the time of a call that has no `now`.
             timeout_seconds: how long a call waits for calls that it cannot run beside.
         """
         routing = PartitionRouting(len(hosts)) if routing is None else routing
         ways = [LocalTransport(host) for host in hosts]
         table = cls(config, ways, routing=routing, clock=clock, timeout_seconds=timeout_seconds)
+        for shard, host in enumerate(hosts):
+            host.open_as(routing.placement_of(shard))
         table._fused = local_shards([host.table for host in hosts], routing)
         return table
 

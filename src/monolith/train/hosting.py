@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from monolith.embedding import LocalServers, ShardedTable, Table, TableConfig
+from monolith.embedding import LocalServers, PartitionRouting, ShardedTable, Table, TableConfig
 from monolith.embedding.verbs import Clock, TableVerbs
 
 __all__ = ["host_parameters", "table_maker"]
@@ -17,8 +17,9 @@ def table_maker(servers: LocalServers | None, clock: Clock) -> Callable[[TableCo
     def make(config: TableConfig) -> TableVerbs:
         if servers is None:
             return Table(config, clock=clock)
-        hosts = [servers[i].shard(config, len(servers)) for i in range(len(servers))]
-        return ShardedTable.over(config, hosts, clock=clock)
+        routing = PartitionRouting(len(servers))
+        hosts = servers.shards(config, routing)
+        return ShardedTable.over(config, hosts, routing=routing, clock=clock)
 
     return make
 

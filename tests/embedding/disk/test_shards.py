@@ -5,6 +5,7 @@ import torch
 
 from monolith.embedding import (
     FloorModRouting,
+    LocalServers,
     PartitionRouting,
     ShardedTable,
     Table,
@@ -36,6 +37,22 @@ def test_named_shards_are_restored_and_the_others_stay(tmp_path, routing, shards
     expected = torch.where(is_restored, (torch.arange(400) < 300).float(), 2.0)
     assert torch.equal(table.lookup(torch.arange(400))[:, 0], expected)
     assert len(table) == int(expected.count_nonzero())
+
+
+@pytest.mark.parametrize(
+    "others", [PartitionRouting(3), FloorModRouting(3), PartitionRouting(2), FloorModRouting(5)]
+)
+@both_routings
+def test_a_save_is_restored_into_another_routing(tmp_path, routing, others):
+    table = sharded(routing, 1.0)
+    save_tables(table, tmp_path)
+    with LocalServers(others.num_shards) as servers:
+        other = ShardedTable.over(
+            table.config, servers.shards(table.config, others), routing=others
+        )
+        restore_tables(other, tmp_path)
+        assert_same_rows(other, table)
+        assert other.lookup(KEYS).tolist() == [[1.0]] * 300
 
 
 def test_a_save_of_one_table_fills_a_shard(tmp_path):
