@@ -1,20 +1,24 @@
-"""The side that calls arrive at: does them, each write once."""
+"""The side that calls arrive at: checks them and does them, each write once."""
 
 import concurrent.futures
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from monolith.embedding.host_arguments import HostFacts, short
+from monolith.embedding.host_verbs import Verb, check_arguments
 from monolith.embedding.waits import WAIT_SECONDS, check_wait, time_text
-from monolith.errors import AbortedError, DeadlineExceededError
+from monolith.errors import AbortedError, DeadlineExceededError, InvalidArgumentError
 
 __all__ = ["BYE", "Call", "CallHost"]
 
 BYE = "bye"
 """Verb of a client's last call: the host forgets the answers it kept for it."""
 
+_MAX_NUMBER = (1 << 63) - 1
 _MAX_GONE = 1024  # clients of which late copies of calls are still refused
 
 
@@ -26,7 +30,7 @@ class Call(NamedTuple):
         sequence: number of the call among the client's; with `client`, its id.
         done: every call of the client below this number has its answer, so the shard may forget it.
         verb: what to do.
-        arguments: plain values.
+        arguments: plain values, as `host_verbs.py` says.
     """
 
     client: int
@@ -62,9 +66,8 @@ class CallHost(ABC):
     """Something behind calls. Any thread may call at any time.
 
     Args:
-        name: of the table, for messages.
-        reads: verbs that change nothing, and may be done again.
-        writes: verbs that are done once.
+        facts: of what is behind the host.
+        verbs: by name.
         timeout_seconds: how long a write that comes again waits for the first one at most.
 
     Attributes:
@@ -75,30 +78,29 @@ class CallHost(ABC):
 
     def __init__(
         self,
-        name: str,
-        reads: frozenset[str],
-        writes: frozenset[str],
+        facts: HostFacts,
+        verbs: Mapping[str, Verb],
         timeout_seconds: float = WAIT_SECONDS,
     ) -> None:
-        self.name = name
-        self._timeout_seconds = check_wait(type(self).__name__, timeout_seconds, name)
-        self._reads, self._writes = reads, writes
+        self.name = facts.name
+        self._timeout_seconds = check_wait(type(self).__name__, timeout_seconds, facts.name)
+        self._facts, self._verbs = facts, verbs
         self._clients: dict[int, _Client] = {}
         self._gone: dict[int, None] = {}  # in order
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.RLock()
 
     def do(self, call: Call) -> Any:
-        """Do the call; a write that came before is not done again, and has the same answer."""
-        if call.verb in self._reads:
-            return self._run(call)
+        """Do the call; a write that came before is not done again, and has the same answer.
+
+        Raises:
+            InvalidArgumentError: the call is not one of `host_verbs.py`; nothing was done.
+        """
+        is_write = self._check(call)
         if call.verb == BYE:
             return self._forget(call.client)
-        if call.verb not in self._writes:
-            raise ValueError(
-                f"[{type(self).__name__}.do] expected a verb of a shard, got {call.verb!r} "
-                f"(table {self.name!r})"
-            )
+        if not is_write:
+            return self._run(call)
         with self._lock:
             if call.client in self._gone:
                 raise AbortedError(
@@ -123,6 +125,31 @@ class CallHost(ABC):
                 write.answer.set_exception(error)
         return write.answer.result() if is_new else self._answer(call, write)
 
+    def _check(self, call: Call) -> bool:
+        """Refuse what is no call of a verb; whether it is a write."""
+        client, sequence, done, name, arguments = call
+        if not (
+            type(client) is type(sequence) is type(done) is int
+            and 0 <= client <= _MAX_NUMBER
+            and 0 <= done <= sequence <= _MAX_NUMBER
+        ):
+            raise self._error(
+                "a client, a sequence number and answers below it as ints in [0, 2**63)",
+                f"({short(client)}, {short(sequence)}, {short(done)})",
+            )
+        verb = self._verbs.get(name) if type(name) is str else None
+        if verb is not None:
+            check_arguments(self._facts, type(self).__name__, name, verb, arguments)
+            return verb.is_write
+        if name != BYE or arguments != ():
+            raise self._error("a verb of a shard", short(name))
+        return False
+
+    def _error(self, expected: str, got: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"[{type(self).__name__}.do] expected {expected}, got {got} (table {self.name!r})"
+        )
+
     def _answer(self, call: Call, write: _Write) -> Any:
         """Of a write that another thread may be doing; it goes on if it takes too long."""
         concurrent.futures.wait([write.answer], self._timeout_seconds)
@@ -145,4 +172,4 @@ class CallHost(ABC):
 
     @abstractmethod
     def _run(self, call: Call) -> Any:
-        """Do a call whose verb is known."""
+        """Do a call that was checked."""

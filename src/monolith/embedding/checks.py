@@ -18,6 +18,7 @@ from monolith.errors import FailedPreconditionError
 
 __all__ = [
     "MAX_BATCH",
+    "MAX_THREADS",
     "MAX_TIME",
     "check_integer",
     "check_key",
@@ -48,9 +49,11 @@ MAX_BATCH = (1 << 31) - 1
 MAX_TIME = (1 << 32) - 1
 """Largest update time in seconds that a row can hold."""
 
+MAX_THREADS = 256
+"""Most threads of one call."""
+
 _ONE_THREAD_BELOW = 4096  # keys; a smaller call is faster on the calling thread
 _KEYS_PER_THREAD = 512  # a thread for fewer costs more than it saves
-_MAX_THREADS = 256
 
 
 def check_tensor(
@@ -183,7 +186,7 @@ def check_threads(config: TableConfig, verb: str, num_threads: int | None, num_k
 
 
 def _useful(most: int, num_keys: int) -> int:
-    return max(1, min(most, -(-num_keys // _KEYS_PER_THREAD), _MAX_THREADS))
+    return max(1, min(most, -(-num_keys // _KEYS_PER_THREAD), MAX_THREADS))
 
 
 def check_matrix(

@@ -1,4 +1,4 @@
-"""The side of a shard that holds many tables: one call for all of them."""
+"""The side of a shard that holds many tables: one checked call for all of them."""
 
 import functools
 from typing import Any
@@ -6,15 +6,14 @@ from typing import Any
 import torch
 
 from monolith.embedding.call_host import Call, CallHost
+from monolith.embedding.host_arguments import MAX_MESSAGE_BYTES, HostFacts
+from monolith.embedding.host_verbs import GROUP_VERBS
 from monolith.embedding.shard_split import is_finite
 from monolith.embedding.table_group import TableGroup
 from monolith.embedding.waits import WAIT_SECONDS
 from monolith.ops import Ragged
 
 __all__ = ["GroupHost", "narrowed", "short_name"]
-
-_READS = frozenset({"lookup"})
-_WRITES = frozenset({"apply_gradients", "assign", "assign_add", "count_clamped", "reinitialize"})
 
 
 class GroupHost(CallHost):
@@ -27,10 +26,19 @@ class GroupHost(CallHost):
     Args:
         group: the tables; whoever made them closes them.
         timeout_seconds: how long a write that comes again waits for the first one at most.
+        max_message_bytes: most bytes of the keys and rows of one call.
     """
 
-    def __init__(self, group: TableGroup, *, timeout_seconds: float = WAIT_SECONDS) -> None:
-        super().__init__(short_name(list(group.tables)), _READS, _WRITES, timeout_seconds)
+    def __init__(
+        self,
+        group: TableGroup,
+        *,
+        timeout_seconds: float = WAIT_SECONDS,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        configs = [table.config for table in group.tables.values()]
+        facts = HostFacts(short_name(list(group.tables)), configs, max_message_bytes)
+        super().__init__(facts, GROUP_VERBS, timeout_seconds)
         self.group = group
 
     def _run(self, call: Call) -> Any:
@@ -39,7 +47,7 @@ class GroupHost(CallHost):
     def _do_lookup(
         self, keys: torch.Tensor, splits: torch.Tensor, step: int, as_float16: bool
     ) -> torch.Tensor:
-        rows = self.group.lookup(Ragged(keys, splits), step=step)
+        rows = self.group.lookup(Ragged._unchecked(keys, splits), step=step)
         return narrowed("[GroupHost.lookup]", "rows", rows) if as_float16 else rows
 
     def _do_write(
@@ -51,7 +59,7 @@ class GroupHost(CallHost):
         idle: list[str],
         now: int,
     ) -> None:
-        self.group._write_at(verb, Ragged(keys, splits), values, now)
+        self.group._write_at(verb, Ragged._unchecked(keys, splits), values, now)
         self._count_call(idle, now)
 
     _do_assign = functools.partialmethod(_do_write, "assign")
@@ -67,7 +75,9 @@ class GroupHost(CallHost):
         step: int,
         now: int,
     ) -> tuple[int, ...]:
-        applied = self.group._apply_at(Ragged(keys, splits), grads.float(), rates, step, now)
+        applied = self.group._apply_at(
+            Ragged._unchecked(keys, splits), grads.float(), rates, step, now
+        )
         self._count_call(idle, now)
         return tuple(applied)
 

@@ -1,4 +1,4 @@
-"""The side of a shard: does the calls that arrive, each write once."""
+"""The side of a shard: checks the calls that arrive and does them, each write once."""
 
 import itertools
 from typing import Any
@@ -7,59 +7,18 @@ import torch
 
 from monolith.embedding.call_host import Call, CallHost
 from monolith.embedding.calls import TableCalls
-from monolith.embedding.cut import CutStorage
+from monolith.embedding.cut import Snapshot
+from monolith.embedding.host_arguments import MAX_MESSAGE_BYTES, HostFacts
+from monolith.embedding.host_verbs import SHARD_VERBS
 from monolith.embedding.routing import Placement
 from monolith.embedding.rows import Rows
 from monolith.embedding.waits import WAIT_SECONDS
-from monolith.errors import InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["Call", "PlainRows", "ShardHost", "plain_rows"]
 
 PlainRows = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
 """Keys, times, columns."""
-
-_READS = frozenset(
-    {
-        "contains",
-        "cursors",
-        "cut_candidates",
-        "cut_chunk",
-        "export_candidates",
-        "export_chunk",
-        "has_cut",
-        "lookup",
-        "lookup_entry",
-        "memory_report",
-        "num_rows",
-        "seen_time",
-        "stats",
-        "update_calls",
-    }
-)
-_WRITES = frozenset(
-    {
-        "apply_gradients",
-        "assign",
-        "assign_add",
-        "changes",
-        "clear",
-        "close",
-        "close_cut",
-        "count_clamped",
-        "drop_cursor",
-        "erase",
-        "evict",
-        "evict_slice",
-        "import_candidates",
-        "import_rows",
-        "lookup_or_insert",
-        "open_cut",
-        "reinitialize",
-        "release_cut",
-        "set_seen_time",
-        "set_update_calls",
-    }
-)
 
 
 class ShardHost(CallHost):
@@ -70,6 +29,7 @@ class ShardHost(CallHost):
         timeout_seconds: how long a write that comes again waits for the first one at most.
         device: label of the server that has the shard.
         placement: which keys of the table the shard holds; that of its first opening if None.
+        max_message_bytes: most bytes of the keys and whole rows of one call, or of its answer.
     """
 
     def __init__(
@@ -79,10 +39,12 @@ class ShardHost(CallHost):
         timeout_seconds: float = WAIT_SECONDS,
         device: str = "",
         placement: Placement | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        super().__init__(table.name, _READS, _WRITES, timeout_seconds)
+        facts = HostFacts(table.name, [table.config], max_message_bytes)
+        super().__init__(facts, SHARD_VERBS, timeout_seconds)
         self.table, self.device, self._placement = table, device, placement
-        self._cuts: dict[int, CutStorage] = {}
+        self._cuts: dict[int, Snapshot] = {}
         self._cut_numbers = itertools.count()
 
     def _run(self, call: Call) -> Any:
@@ -123,7 +85,11 @@ class ShardHost(CallHost):
         return entries.present, plain_rows(entries.rows)
 
     def _do_export_chunk(self, first: int, last: int, limit: int) -> PlainRows:
-        return plain_rows(self.table._export_chunk(first, last, limit))
+        return plain_rows(self.table._export_chunk(first, last, self._bounded(limit)))
+
+    def _bounded(self, limit: int) -> int:
+        """Rows of a chunk: the answer is a message, too, and may be shorter than what is asked."""
+        return min(limit, self._facts.max_keys)
 
     def _do_import_rows(self, rows: PlainRows, absent: torch.Tensor | None, threads: int) -> None:
         self.table._import_rows(Rows(*rows), absent, threads)
@@ -134,20 +100,31 @@ class ShardHost(CallHost):
         if cut is None:
             return None
         number = next(self._cut_numbers)
-        self._cuts[number] = cut
+        self._cuts[number] = Snapshot(self.table.config, cut)
         return number, cut.num_rows, cut.num_update_calls, cut.latest_time, cut.num_recorded
 
     def _do_cut_chunk(self, number: int, first: int, last: int, limit: int) -> PlainRows:
-        return plain_rows(self._cuts[number].export_chunk(first, last, limit))
+        snapshot = self._cut("cut_chunk", number)
+        return plain_rows(snapshot._chunk(None, first, last, self._bounded(limit)))
 
     def _do_cut_candidates(self, number: int, partitions: list[int]) -> dict[str, torch.Tensor]:
-        return self._cuts[number].export_candidates(partitions)
+        return self._cut("cut_candidates", number).export_candidates(partitions)
 
     def _do_release_cut(self, number: int, partitions: list[int]) -> None:
-        self._cuts[number].release(partitions)
+        self._cut("release_cut", number).release(partitions)
 
     def _do_close_cut(self, number: int) -> None:
-        self._cuts.pop(number).close()
+        self._cut("close_cut", number).close()
+        self._cuts.pop(number, None)
+
+    def _cut(self, verb: str, number: int) -> Snapshot:
+        snapshot = self._cuts.get(number)
+        if snapshot is None:
+            raise FailedPreconditionError(
+                f"[ShardHost.{verb}] expected the number of an open cut, got {number} "
+                f"(table {self.name!r})"
+            )
+        return snapshot
 
 
 def plain_rows(rows: Rows) -> PlainRows:
