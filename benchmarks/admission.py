@@ -18,7 +18,7 @@ from benchmarks.ours import fill, table_config
 from benchmarks.question import Question, key_batches
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
-from monolith.embedding import MinCount, Table
+from monolith.table import MinCount, Table
 
 _DIM = 16
 _ROWS = 20_000_000

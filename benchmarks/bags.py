@@ -20,7 +20,7 @@ from benchmarks.ours import fill_known, table_config
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.worker import check
 from benchmarks.workload import Workload
-from monolith.embedding import BagGradients, Bags, Table
+from monolith.table import BagGradients, Bags, Table
 
 Call = Callable[[int], object]
 _BAG_SIZES = (1, 4, 20)

@@ -34,7 +34,8 @@ from benchmarks.ours import fill, table_config
 from benchmarks.question import Question, key_batches
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
-from monolith.embedding import MinCount, Table, save_tables
+from monolith.table import MinCount, Table
+from monolith.table.disk import save_tables
 
 _ROWS, _DIM = 2_000_000, 16
 _SAVED_ROWS = 5_000_000

@@ -13,7 +13,7 @@ from benchmarks.harness import BenchmarkError
 from benchmarks.stage import Options, run_stage
 from benchmarks.workload import Workload
 from monolith.checkpoint import open_checkpoint, save_checkpoint, take_cut
-from monolith.embedding import Table
+from monolith.table import Table
 
 _FEW_ROWS = ((1000, 16),)
 

@@ -23,11 +23,12 @@ from benchmarks.click_torch import DenseStep, TorchBatch, TorchClick, adagrad
 from benchmarks.step_split import BAG_CALLS, StepSplit
 from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
-from monolith.embedding import Adagrad, queue_steps
-from monolith.embedding.verbs import TableVerbs
+from monolith.features import queue_steps
 from monolith.nn import Embedding, EmbeddingBag, Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
+from monolith.table.base import BaseTable
+from monolith.table.optimizers import Adagrad
 
 
 def _adagrad() -> Adagrad:
@@ -46,7 +47,7 @@ class OurClick(TorchClick):
         model = nn.ModuleList([self.net, *self.modules])
         self.optimizer = Optimizer(model, dense=adagrad(model))
 
-    def tables(self) -> list[TableVerbs]:
+    def tables(self) -> list[BaseTable]:
         """Tables of the model."""
         return [module.table for module in self.modules]
 
@@ -92,9 +93,7 @@ class TableEach(OurClick):
         for table, ids, mine in self._by_feature(torch.from_numpy(flat)):
             table.assign(ids, torch.from_numpy(values)[mine])
 
-    def _by_feature(
-        self, flat: torch.Tensor
-    ) -> list[tuple[TableVerbs, torch.Tensor, torch.Tensor]]:
+    def _by_feature(self, flat: torch.Tensor) -> list[tuple[BaseTable, torch.Tensor, torch.Tensor]]:
         """Tables of the features that have some of the numbers, their ids, and where they are."""
         tables, features, ids = self.tables(), flat // self.sizes.rows, flat % self.sizes.rows
         masks = [(int(number), features == number) for number in torch.unique(features)]
@@ -127,7 +126,7 @@ class AllFeatures(TableEach):
         names = [f"feature_{number}" for number in range(NUM_FEATURES)]
         self.modules = [Features([Feature(name, dim=DIM, optimizer=_adagrad()) for name in names])]
 
-    def tables(self) -> list[TableVerbs]:
+    def tables(self) -> list[BaseTable]:
         return list(self.modules[0].tables.values())
 
     def calls(self) -> list[tuple[Any, str]]:

@@ -31,7 +31,8 @@ from benchmarks.ours import table_config
 from benchmarks.question import Question
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
-from monolith.embedding import Table, load_table, save_tables
+from monolith.table import Table
+from monolith.table.disk import load_table, save_tables
 
 SIZES = ((5_000_000, 16), (2_000_000, 64))  # rows with Adagrad state, dim
 _FOLDER = ROOT / "build" / "benchmarks" / "disk"

@@ -15,7 +15,7 @@ from benchmarks.question import Question
 from benchmarks.readers import Call, measure_beside, rate, run_threads
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
-from monolith.embedding import Expiry, Table
+from monolith.table import Expiry, Table
 
 _DIM = 16
 _ROWS = 10_000_000

@@ -18,10 +18,12 @@ from benchmarks.harness import Measurement, Sample, emit, interleave, ratios, sa
 from benchmarks.stage import Options, run_stage
 from benchmarks.worker import check
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE
-from monolith.embedding import Adagrad, BagFeature, FeatureBags, Segment, Table, TableConfig
+from monolith.features import BagFeature, FeatureBags
 from monolith.nn import Embedding
 from monolith.ops import Ragged, RaggedColumns
 from monolith.optim import Optimizer
+from monolith.table import Segment, Table, TableConfig
+from monolith.table.optimizers import Adagrad
 
 _ROWS, _QUICK_ROWS = 1_000_000, 20_000  # of each feature
 _MANY, _MANY_DIM, _MANY_BATCHES = 1_000, 8, 2

@@ -18,9 +18,11 @@ from benchmarks.ours import table_config
 from benchmarks.stage import Options, run_stage, sizes_of
 from benchmarks.worker import check
 from benchmarks.workload import Workload
-from monolith.embedding import ShardedTable, Table, TableGroup
-from monolith.embedding.verbs import TableVerbs
+from monolith.cluster import ShardedTable
+from monolith.cluster.table_group import TableGroup
 from monolith.ops import Ragged
+from monolith.table import Table
+from monolith.table.base import BaseTable
 
 _NUM_TABLES = 100
 _NUM_SHARDS = 4
@@ -74,7 +76,7 @@ class Bench:
             self._group.apply_gradients(keys, flat_grads)
             return rows
 
-        def one(table: TableVerbs, number: int) -> torch.Tensor:
+        def one(table: BaseTable, number: int) -> torch.Tensor:
             keys = self._batches[number % len(self._batches)].values
             rows = table.lookup(keys)
             table.apply_gradients(keys, self._grads)

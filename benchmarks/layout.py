@@ -25,18 +25,18 @@ from benchmarks.layout_torch import (
 )
 from benchmarks.stage import Options, run_stage
 from benchmarks.worker import check
-from monolith.ops import (
+from monolith.native_training.ops import (
     FeatureConfig,
     FeatureConfigs,
     OutConfig,
     OutType,
     PoolingType,
-    Ragged,
     ShardedFids,
     SliceConfig,
     fused_embedding_to_layout,
     sharding_sparse_fids,
 )
+from monolith.ops import Ragged
 
 _VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
 _THREADS = 2

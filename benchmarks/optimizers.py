@@ -16,8 +16,8 @@ from benchmarks.ours import fill, table_config
 from benchmarks.question import Question, key_batches
 from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import LEARNING_RATE, Workload
-from monolith.embedding import FTRL, Adagrad, Adam, Segment, Table
-from monolith.embedding.optimizers import Optimizer
+from monolith.table import Segment, Table
+from monolith.table.optimizers import FTRL, Adagrad, Adam, Optimizer
 
 _DIM = 16
 _ROWS = 20_000_000

@@ -1,4 +1,4 @@
-"""The system that all of this is about: `monolith.embedding.Table`, through its Python calls."""
+"""The system that all of this is about: `monolith.table.Table`, through its Python calls."""
 
 import sys
 
@@ -16,7 +16,9 @@ from benchmarks.workload import (
     keys_of,
     values_of,
 )
-from monolith.embedding import SGD, Adagrad, ReferenceTable, Segment, Table, TableConfig, Uniform
+from monolith.table import Segment, Table, TableConfig, Uniform
+from monolith.table.optimizers import SGD, Adagrad
+from monolith.table.reference import ReferenceTable
 
 
 def table_config(dim: int, *, with_state: bool, name: str = "bench") -> TableConfig:

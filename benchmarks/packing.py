@@ -15,8 +15,8 @@ import torch
 from benchmarks.harness import BenchmarkError, Sample, interleave, say, timed
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
-from monolith.ops import get_keyed_shape, pack_tensors, unpack_tensors
-from monolith.ops.reshape import Shape
+from monolith.native_training.ops import get_keyed_shape, pack_tensors, unpack_tensors
+from monolith.native_training.ops.reshape import Shape
 
 _NUM_TENSORS = 200
 _COLUMNS = 16

@@ -24,7 +24,8 @@ from benchmarks.harness import (
 from benchmarks.question import Question
 from benchmarks.stage import QUICK_ROWS, Options, run_stage
 from benchmarks.workload import keys_of
-from monolith.embedding import SGD, Segment, Table, TableConfig
+from monolith.table import Segment, Table, TableConfig
+from monolith.table.optimizers import SGD
 
 _PRECISIONS = ("fp32", "fp16", "bf16")
 _ROWS = 2_000_000

@@ -17,7 +17,7 @@ import torch
 from benchmarks.harness import BenchmarkError, Sample, interleave, say, timed
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
-from monolith.train import prefetch
+from monolith.native_training.queues import prefetch
 
 _CAPACITY = 2
 _CALLS_PER_CLOCK = 20

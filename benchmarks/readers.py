@@ -21,7 +21,7 @@ from benchmarks.ours import fill_known, table_config
 from benchmarks.question import Question
 from benchmarks.worker import check
 from benchmarks.workload import Workload
-from monolith.embedding import Table
+from monolith.table import Table
 
 Call = Callable[[int], None]
 NUM_READERS = 2

@@ -16,9 +16,9 @@ from benchmarks.harness import Measurement, Sample, emit, interleave, ratios, sa
 from benchmarks.stage import Options, run_stage
 from benchmarks.worker import check
 from benchmarks.workload import LEARNING_RATE
-from monolith.embedding import SGD
 from monolith.nn import EmbeddingBag
 from monolith.optim import Optimizer
+from monolith.table.optimizers import SGD
 
 _NUM_IDS = 64
 _ROWS = 1_000

@@ -17,7 +17,7 @@ from benchmarks.ours import table_config
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
 from benchmarks.worker import check
-from monolith.embedding import Table
+from monolith.table import Table
 
 _NUM_TABLES = 1_000
 _ROWS = 10

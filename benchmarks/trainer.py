@@ -18,10 +18,10 @@ from benchmarks.harness import BenchmarkError, Sample, say, timed
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
 from monolith.data import Batch, Columns, arrow_table
-from monolith.embedding import Adagrad
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
+from monolith.table.optimizers import Adagrad
 from monolith.train import Task, Trainer
 from monolith.train.inputs import Inputs, dense_matrix
 

@@ -11,7 +11,7 @@ random = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
 
 # 2: was torch.nn.EmbeddingBag(1_000_000, 16, mode="sum")
-bag = monolith.nn.EmbeddingBag(16, mode="sum", optimizer=monolith.embedding.Adagrad(0.1))
+bag = monolith.nn.EmbeddingBag(16, mode="sum", optimizer=monolith.table.optimizers.Adagrad(0.1))
 model = torch.nn.Sequential(bag, torch.nn.Linear(16, 1))
 # 3: was torch.optim.Adam(model.parameters(), lr=0.01)
 optimizer = monolith.optim.Optimizer(model, dense=torch.optim.Adam(model.parameters(), lr=0.01))

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import monolith
 from examples.clicks import BATCH, FEATURES, SEED, STEPS_PER_DAY, Clicks
-from monolith.embedding import Adagrad, Expiry
+from monolith.table import Expiry
+from monolith.table.optimizers import Adagrad
 
 try:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

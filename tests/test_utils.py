@@ -4,7 +4,7 @@ import pytest
 
 from monolith import utils
 from monolith.errors import AbortedError
-from monolith.util import paths, recovery
+from monolith.native_training.util import paths, recovery
 
 
 @pytest.mark.req("TS-MUTIL-T1")

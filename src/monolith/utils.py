@@ -1,8 +1,8 @@
 """Import path of the reference system; see `monolith.util`: `files`, `paths` and `recovery`."""
 
-from monolith.util.files import copy_file, copy_tree
-from monolith.util.paths import find_main, get_libops_path
-from monolith.util.recovery import PREEMPTION_ERRORS
+from monolith.native_training.util.files import copy_file, copy_tree
+from monolith.native_training.util.paths import find_main, get_libops_path
+from monolith.native_training.util.recovery import PREEMPTION_ERRORS
 
 __all__ = ["CopyFile", "CopyRecursively", "enable_monkey_patch", "find_main", "get_libops_path"]
 

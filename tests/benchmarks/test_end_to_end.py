@@ -16,7 +16,7 @@ from benchmarks.harness import BenchmarkError, Rules
 from benchmarks.small_bag import make
 from benchmarks.step_split import StepSplit
 from benchmarks.workload import Floats, Int64s
-from monolith.embedding import Bags, Segment, Table, TableConfig
+from monolith.table import Bags, Segment, Table, TableConfig
 
 SMALL = Sizes(rows=50, batch=16, threads=1)
 

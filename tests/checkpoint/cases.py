@@ -5,9 +5,10 @@ import json
 import torch
 
 from monolith.checkpoint import save_checkpoint, take_cut
-from monolith.embedding import SGD, Adagrad, MinCount, Segment, Table, TableConfig, Zeros
-from monolith.embedding.disk.checksum import crc32c
-from monolith.embedding.disk.manifest import checksum
+from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
+from monolith.table.disk.buffers import crc32c
+from monolith.table.disk.table_manifest import checksum
+from monolith.table.optimizers import SGD, Adagrad
 
 NOW = 1_700_000_000
 USER = TableConfig("user", Segment(3, Adagrad(0.5), name="vector"), admission=MinCount(1))

@@ -23,7 +23,7 @@ from tests.checkpoint.cases import (
     saved,
     write_manifest,
 )
-from tests.embedding.disk.cases import assert_same_table
+from tests.table.disk.cases import assert_same_table
 
 FILES = (
     ".assets/user-00000-of-00001.arrow",

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from monolith.checkpoint import open_checkpoint, save_checkpoint, take_cut
-from monolith.embedding.disk import folder
-from monolith.embedding.disk.checksum import crc32c
 from monolith.errors import DataLossError, OpError
+from monolith.table.disk import folder
+from monolith.table.disk.buffers import crc32c
 
 TENSORS = {"a": torch.arange(40_000), "b": torch.arange(7.0)}
 DENSE = ".dense-00000-of-00002.safetensors"

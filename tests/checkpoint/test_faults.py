@@ -9,12 +9,12 @@ import pytest
 from monolith.checkpoint import files as files_module
 from monolith.checkpoint import open_checkpoint, remove_checkpoint, save_checkpoint, take_cut
 from monolith.checkpoint.storage import write_file
-from monolith.embedding.disk import folder as folder_module
-from monolith.embedding.disk.new_file import LocalFile
 from monolith.errors import OpError
+from monolith.table.disk import folder as folder_module
+from monolith.table.disk.new_file import LocalFile
 from tests.checkpoint.cases import filled, listing, saved
-from tests.embedding.disk.cases import assert_same_table
-from tests.embedding.disk.test_faults import FullDisk, file_size_limit
+from tests.table.disk.cases import assert_same_table
+from tests.table.disk.test_faults import FullDisk, file_size_limit
 
 
 def is_complete(prefix):

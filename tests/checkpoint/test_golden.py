@@ -10,8 +10,8 @@ from monolith.checkpoint import manifest, open_checkpoint, read_checkpoint_state
 from monolith.errors import InvalidArgumentError
 from tests.checkpoint.cases import assert_same_tensors, filled, listing, make
 from tests.checkpoint.golden import NUM_ROWS, TABLES, golden_tensors, write
-from tests.embedding.disk.cases import assert_same_table
 from tests.meta.tree import ROOT
+from tests.table.disk.cases import assert_same_table
 
 GOLDEN = ROOT / "tests" / "golden" / "checkpoint-v1"
 

@@ -9,9 +9,9 @@ import torch
 from monolith.checkpoint import find_checkpoint
 from monolith.checkpoint.find import existing_checkpoints
 from tests.checkpoint.cases import saved
-from tests.checkpoint.saver import NUM_KEYS
-from tests.embedding.disk.test_kill import killed_after
 from tests.forker import started
+from tests.native_training.saver.saver import NUM_KEYS
+from tests.table.disk.test_kill import killed_after
 
 pytestmark = pytest.mark.dist
 

@@ -5,15 +5,15 @@ import torch
 
 from monolith.checkpoint import (
     MonolithCheckpointState,
-    PartialRecoverySaver,
     SaveHelper,
     checkpoint_exists,
     read_checkpoint_state,
     write_monolith_checkpoint_state,
 )
-from monolith.checkpoint import saver as saver_module
 from monolith.errors import OpError
-from monolith.util.run import Run
+from monolith.native_training.saver import PartialRecoverySaver
+from monolith.native_training.saver import saver as saver_module
+from monolith.train.driver import Run
 
 RUN = Run()
 

@@ -4,11 +4,12 @@ import threading
 import pytest
 import torch
 
-from monolith.checkpoint import dense as dense_module
 from monolith.checkpoint import open_checkpoint, remove_checkpoint, save_checkpoint, take_cut
-from monolith.embedding import Expiry, Segment, ShardedTable, TableConfig
-from monolith.embedding.disk import table_files
+from monolith.checkpoint import tensors as dense_module
+from monolith.cluster import ShardedTable
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.table import Expiry, Segment, TableConfig
+from monolith.table.disk import table_files
 from tests.checkpoint.cases import (
     ITEM,
     NOW,
@@ -21,7 +22,7 @@ from tests.checkpoint.cases import (
     manifest_of,
     saved,
 )
-from tests.embedding.disk.cases import assert_same_table
+from tests.table.disk.cases import assert_same_table
 
 
 @pytest.fixture

@@ -4,15 +4,10 @@ import math
 import pytest
 import torch
 
-from monolith.checkpoint import (
-    NamedTensor,
-    PartialRecoverySaver,
-    flatten_state,
-    open_checkpoint,
-    unflatten_state,
-)
+from monolith.checkpoint import flatten_state, open_checkpoint, unflatten_state
 from monolith.errors import DataLossError
-from monolith.util.run import Run
+from monolith.native_training.saver import NamedTensor, PartialRecoverySaver
+from monolith.train.driver import Run
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from monolith import data
-from monolith.data.tabular import write_rows
+from monolith.data.files.tabular import write_rows
 from tests.cli.run import run
+from tests.data.records.test_record_round_trips import TABLE as ROUND_TRIP
 from tests.data.samples import table, users, write_parquet
-from tests.data.test_record_round_trips import TABLE as ROUND_TRIP
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 
 import monolith
 from monolith.cli.env import _processor
-from monolith.ops.native import load_native
+from monolith.ops.compiled import load_native
 from tests.cli.run import run
 
 
@@ -47,7 +47,7 @@ def test_env_tells_why_the_core_is_missing(command, monkeypatch):
     def missing():
         raise ImportError("no such library")
 
-    monkeypatch.setattr("monolith.ops.native.load_native", missing)
+    monkeypatch.setattr("monolith.ops.compiled.load_native", missing)
     facts = json.loads(command("env", "--json").out)
     assert (facts["kernels"], facts["core"]) == (None, "no such library")
 

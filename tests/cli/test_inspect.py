@@ -4,17 +4,9 @@ import json
 import pytest
 import torch
 
-from monolith.embedding import (
-    Adagrad,
-    Budget,
-    Expiry,
-    FixedR8,
-    MinCount,
-    Segment,
-    Table,
-    TableConfig,
-    save_tables,
-)
+from monolith.table import Budget, Expiry, FixedR8, MinCount, Segment, Table, TableConfig
+from monolith.table.disk import save_tables
+from monolith.table.optimizers import Adagrad
 from tests.cli.run import run
 
 USER = TableConfig(

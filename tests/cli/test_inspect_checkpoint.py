@@ -6,15 +6,8 @@ import pytest
 import torch
 
 from monolith.checkpoint import save_checkpoint, take_cut
-from monolith.embedding import (
-    SGD,
-    MinCount,
-    Segment,
-    SlidingFilter,
-    Table,
-    TableConfig,
-    Zeros,
-)
+from monolith.table import MinCount, Segment, SlidingFilter, Table, TableConfig, Zeros
+from monolith.table.optimizers import SGD
 from tests.cli.run import run
 
 NOON = 1_767_268_800  # 2026-01-01 12:00:00 UTC

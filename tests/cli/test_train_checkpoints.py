@@ -56,7 +56,7 @@ def test_a_resumed_run_comes_to_the_same_as_a_whole_one(train, monolith, task, t
 
 def test_a_changed_learning_rate_is_told_when_a_run_is_resumed(train, task, caplog):
     train(2)
-    optimizer = "ml.embedding.Adagrad(0.5)"
+    optimizer = "ml.table.Adagrad(0.5)"
     task[0].write_text(TASK.replace('"user", dim=2', f'"user", dim=2, optimizer={optimizer}'))
     assert train(4, "--resume").status == 0
     assert "learning rate of table 'user': 0.05 -> 0.5 since the checkpoint" in caplog.text

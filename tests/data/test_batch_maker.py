@@ -12,7 +12,7 @@ import torch
 from monolith.data import Columns, DenseColumn, arrow_table, batch_maker
 from monolith.data.batch_maker import BatchMaker
 from monolith.ops import Ragged
-from monolith.ops.native import load_native
+from monolith.ops.compiled import load_native
 
 COLUMNS = Columns(
     ["user", "items", "tags"],

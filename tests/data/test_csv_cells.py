@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from monolith import data
-from monolith.data.tabular import RawFiles, write_rows
+from monolith.data.files.tabular import RawFiles, write_rows
 from monolith.errors import DataLossError
 
 LISTS = pa.list_(pa.int64())
@@ -33,7 +33,7 @@ def test_numbers_may_be_missing_in_quotes(tmp_path):
 
 
 def test_values_with_ends_of_lines_are_cut_where_they_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("monolith.data.text_lines._BLOCK", 40)
+    monkeypatch.setattr("monolith.data.files.text_lines._BLOCK", 40)
     texts = [f"{'x' * i}\n,{i}" if i % 3 else f"{i}" for i in range(30)]
     rows = pa.table({"text": texts, "user": list(range(30))})
     write_rows(tmp_path / "f", "csv", rows.schema, iter(rows.to_batches()))
@@ -48,7 +48,7 @@ def test_values_with_ends_of_lines_are_cut_where_they_end(tmp_path, monkeypatch)
 
 
 def test_a_quote_amid_a_value_is_a_character(tmp_path, monkeypatch):
-    monkeypatch.setattr("monolith.data.text_lines._BLOCK", 30)
+    monkeypatch.setattr("monolith.data.files.text_lines._BLOCK", 30)
     lines = [f'disk of {i}",{i}' for i in range(20)]
     got = raw(tmp_path / "f", "text,user\n" + "\n".join(lines) + "\n")
     assert got == {"text": [f'disk of {i}"' for i in range(20)], "user": list(range(20))}

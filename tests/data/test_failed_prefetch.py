@@ -9,9 +9,9 @@ import pytest
 
 from monolith import data
 from monolith.data.convert import BadSamples
-from monolith.data.file_source import FileSource
-from monolith.data.files import find_files
-from monolith.data.parquet_format import ParquetFormat
+from monolith.data.files.file_source import FileSource
+from monolith.data.files.listing import find_files
+from monolith.data.files.parquet import ParquetFormat
 from tests.data.samples import write_parquet
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from monolith import data
 from monolith.data.convert import BadSamples
-from monolith.data.files import find_files
-from monolith.data.record_format import RecordFormat
-from monolith.data.record_writer import RecordWriter
-from monolith.data.tabular import write_rows
+from monolith.data.files.listing import find_files
+from monolith.data.files.tabular import write_rows
+from monolith.data.records.decoder import RecordFormat
+from monolith.data.records.record_writer import RecordWriter
 from monolith.errors import DataLossError, NotFoundError
-from monolith.ops.native import load_native
+from monolith.ops.compiled import load_native
 from tests.data.samples import table, users, write_parquet
 
 COLUMNS = data.Columns(["user", "items"], ["price"], ["label"])
@@ -37,7 +37,7 @@ ARROW = ["parquet", "arrow", "csv", "jsonl"]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for module, size in (("parquet_format", 7), ("text_lines", 300), ("record_format", 500)):
+    for module, size in (("files.parquet", 7), ("files.text_lines", 300), ("records.decoder", 500)):
         monkeypatch.setattr(f"monolith.data.{module}._BLOCK", size)
     return tmp_path
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from monolith import data
-from monolith.data.tabular import write_rows
+from monolith.data.files.tabular import write_rows
 from monolith.errors import FailedPreconditionError
 from tests.data.samples import memory, table, users, write_parquet
 
@@ -85,7 +85,7 @@ def prepared_again(source):
 
 def file_sources(folder, monkeypatch):
     """The same samples in three files of each format, in blocks of a few samples."""
-    for module, size in (("parquet_format", 7), ("text_lines", 300), ("record_format", 500)):
+    for module, size in (("files.parquet", 7), ("files.text_lines", 300), ("records.decoder", 500)):
         monkeypatch.setattr(f"monolith.data.{module}._BLOCK", size)
     columns = data.Columns(["user", "items"], ["price"], ["label"])
     sources = {}
@@ -141,7 +141,7 @@ def write_text(folder, end):
 
 @pytest.mark.parametrize("end", ["", ".gz"])
 def test_text_files_keep_their_turns(tmp_path, monkeypatch, end):
-    monkeypatch.setattr("monolith.data.text_lines._BLOCK", 20)
+    monkeypatch.setattr("monolith.data.files.text_lines._BLOCK", 20)
     write_text(tmp_path, end)
     source = data.csv(tmp_path).interleave(2).batch(3)
     whole = contents(source)

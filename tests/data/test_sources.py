@@ -287,7 +287,7 @@ def test_types_of_json_are_those_of_the_first_values(tmp_path, first):
 
 
 def test_a_column_of_json_that_begins_late_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("monolith.data.text_lines._BLOCK", 40)
+    monkeypatch.setattr("monolith.data.files.text_lines._BLOCK", 40)
     lines = ['{"user": 1, "items": []}', '{"user": 2, "items": []}', '{"user": 3, "items": [5]}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     source = data.jsonl(tmp_path / "a.jsonl", columns=data.Columns(["user", "items"]))

@@ -1,8 +1,8 @@
 import inspect
 import json
 
-from monolith.checkpoint import PartialRecoverySaver
 from monolith.checkpoint.state import _MONOLITH_SCHEMA, _SCHEMA
+from monolith.native_training.saver import PartialRecoverySaver
 from tests.docs.pages import first_cells, page, run_snippets
 from tests.meta.tree import ROOT
 

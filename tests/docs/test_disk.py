@@ -1,4 +1,4 @@
-from monolith import embedding
+from monolith import table as embedding
 from tests.docs.pages import first_cells, page, run_snippets
 
 PAGE = page("docs/disk.md")

@@ -1,4 +1,4 @@
-import monolith.ops
+from monolith.native_training import ops
 from tests.docs.pages import page, run_snippets
 
 
@@ -12,4 +12,4 @@ def test_the_smaller_ops_exist():
     table = page("docs/layout.md").partition("## Smaller ops")[2].partition("Speed")[0]
     names = table.split("`")[1::2]
     assert len(names) > 15
-    assert set(names) <= set(monolith.ops.__all__)
+    assert set(names) <= set(ops.__all__)

@@ -1,7 +1,8 @@
 import pytest
 
-from monolith.embedding import ReferenceTable, Segment, Table, TableConfig
-from monolith.embedding.verbs import TableVerbs
+from monolith.table import Segment, Table, TableConfig
+from monolith.table.base import BaseTable
+from monolith.table.reference import ReferenceTable
 from tests.docs.pages import first_cells, page, run_snippets
 
 PAGE = page("docs/tables.md")
@@ -14,7 +15,7 @@ def test_snippets_do_what_they_show():
 
 
 def test_the_table_of_verbs_has_every_verb():
-    public = {name for name in dir(TableVerbs) if callable(getattr(TableVerbs, name))}
+    public = {name for name in dir(BaseTable) if callable(getattr(BaseTable, name))}
     verbs = {name for name in public if not name.startswith("_")} | {"len"}
     assert set(first_cells(PAGE, "| verb |")) == verbs
 

@@ -1,9 +1,11 @@
+from collections import Counter
+
 import pytest
 
-from tests.meta.layers import LEAVES, RANK, layer_of, wrong_imports
-from tests.meta.tree import ADAPTERS, SRC, modules
+from tests.meta.layers import LEAVES, RANK, WING, layer_of, wrong_imports
+from tests.meta.tree import SRC, WING_DOORS, modules
 
-MAX_ADAPTER_LINES = 30
+MAX_FILES = 20  # of a folder
 
 
 def fake_tree(tmp_path, **files):
@@ -20,29 +22,41 @@ def test_layers_import_downwards_only():
 
 
 def test_every_module_belongs_to_a_layer():
-    known = {"", *RANK, *LEAVES, *ADAPTERS}
+    known = {"", WING, *RANK, *LEAVES, *WING_DOORS}
     assert [name for name, _, _ in modules() if layer_of(name) not in known] == []
 
 
-def test_adapters_are_short():
-    adapters = [path for name, path, _ in modules() if layer_of(name) in ADAPTERS]
-    long = {str(path): len(path.read_text().splitlines()) for path in adapters}
-    assert {path: lines for path, lines in long.items() if lines > MAX_ADAPTER_LINES} == {}
+def test_a_module_name_means_one_thing():
+    stems = [
+        path.stem
+        for name, path, _ in modules()
+        if path.stem != "__init__" and layer_of(name) not in (WING, "cli")
+    ]
+    assert [stem for stem, number in Counter(stems).items() if number > 1] == []
+
+
+def test_a_folder_can_be_taken_in_at_a_glance():
+    """The import paths of the reference system are as many as it has."""
+    folders = Counter(path.parent for _, path, _ in modules() if path.parent != SRC / WING)
+    assert {str(folder): n for folder, n in folders.items() if n > MAX_FILES} == {}
 
 
 @pytest.mark.parametrize(
     ("layer", "source", "target"),
     [
-        ("ops", "import monolith.embedding.table", "monolith.embedding.table"),
+        ("ops", "import monolith.table.native", "monolith.table.native"),
+        ("features", "from monolith import cluster", "monolith.cluster"),
+        ("cluster", "import monolith.table.reference.table", "monolith.table.reference.table"),
         ("ops", "from monolith import nn", "monolith.nn"),
         ("ops", "from ..train import loop", "monolith.train.loop"),
         ("ops", "def late():\n    from monolith.cli import env", "monolith.cli.env"),
         ("nn", "from monolith.optim import adam", "monolith.optim.adam"),
-        ("util", "from monolith.ops import native", "monolith.ops.native"),
+        ("util", "from monolith.ops import compiled", "monolith.ops.compiled"),
         ("observe", "import monolith.util", "monolith.util"),
         ("train", "import monolith.native_training", "monolith.native_training"),
         ("train", "from monolith import path_utils", "monolith.path_utils"),
         ("native_training", "from monolith import utils", "monolith.utils"),
+        ("path_utils", "from monolith import utils", "monolith.utils"),
         ("ops", "import monolith.unheard", "monolith.unheard"),
     ],
 )
@@ -55,11 +69,12 @@ def test_a_wrong_import_is_found(tmp_path, layer, source, target):
     ("layer", "source"),
     [
         ("train", "from monolith.cluster import sync"),
-        ("embedding", "from monolith import _native, errors"),
-        ("embedding", "from . import rows\nfrom .rows import Row"),
+        ("table", "from monolith import _native, errors"),
+        ("table", "from . import rows\nfrom .rows import Row"),
         ("observe", "from monolith import __version__\nimport torch"),
         ("util", "from monolith.errors import OpError"),
         ("native_training", "from monolith.train import loop\nimport monolith.native_training.x"),
+        ("utils", "from monolith.native_training.util import files"),
     ],
 )
 def test_a_downward_import_is_allowed(tmp_path, layer, source):

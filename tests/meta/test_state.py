@@ -7,19 +7,31 @@ from tests.meta.tree import modules
 
 # (module, name) -> why this state belongs to the process and not to an object.
 ALLOWED: dict[tuple[str, str], str] = {
-    ("monolith.checkpoint.restore_override", "_lock"): "one read of a state file at a time",
+    (
+        "monolith.native_training.saver.restore_override",
+        "_lock",
+    ): "one read of a state file at a time",
     ("monolith.checkpoint.state", "_ckpt_state_cache_lock"): "guards that cache",
     ("monolith.checkpoint.state", "_ckpt_state_cache_map"): "states of directories, by step",
-    ("monolith.embedding.feature_queue", "_HANDLES"): "compiled graphs name tables by a number",
-    ("monolith.embedding.gradient_queue", "_HANDLES"): "compiled graphs name tables by a number",
+    ("monolith.features.gradients", "_FEATURE_HANDLES"): "compiled graphs name tables by a number",
+    ("monolith.features.gradients", "_HANDLES"): "compiled graphs name tables by a number",
     ("monolith.optim.graph_step", "_HANDLES"): "a handle is never used again",
     ("monolith.optim.graph_step", "_OPTIMIZERS"): "compiled graphs name optimizers by a number",
-    ("monolith.embedding.local_servers", "_PLACE"): "what `ps_device` selected, by thread and task",
-    ("monolith.embedding.touched_key_set", "_SETS"): "touched key sets are shared by name",
-    ("monolith.embedding.touched_key_set", "_SETS_LOCK"): "guards the names of these sets",
-    ("monolith.train.task_context", "_CURRENT"): "which process of a job runs, by thread and task",
-    ("monolith.util.run", "_DEFAULT"): "the registry of a context outside of all runs",
-    ("monolith.util.run", "_STACK"): "the current runs of each context",
+    ("monolith.cluster.servers", "_PLACE"): "what `ps_device` selected, by thread and task",
+    (
+        "monolith.native_training.tables.touched_key_set",
+        "_SETS",
+    ): "touched key sets are shared by name",
+    (
+        "monolith.native_training.tables.touched_key_set",
+        "_SETS_LOCK",
+    ): "guards the names of these sets",
+    (
+        "monolith.native_training.tasks.task_context",
+        "_CURRENT",
+    ): "which process of a job runs, by thread and task",
+    ("monolith.train.driver", "_DEFAULT"): "the registry of a context outside of all runs",
+    ("monolith.train.driver", "_STACK"): "the current runs of each context",
 }
 
 
@@ -38,7 +50,7 @@ def test_modules_import_optional_packages_only_on_use():
 
 def test_only_the_config_reads_the_environment():
     readers = {name for name, _, tree in modules() if list(environment_uses(tree))}
-    assert readers == {"monolith.config"}
+    assert readers == {"monolith.environment"}
 
 
 @pytest.mark.parametrize(

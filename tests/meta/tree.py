@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "monolith"
 
-# Import paths of the reference system (docs/parity.md): below native_training, and at the root.
-ADAPTERS = ("base_model", "native_training", "path_utils", "tpu_runner", "utils")
+# Import paths of the reference system at the root (docs/parity.md): they re-export its wing.
+WING_DOORS = ("base_model", "core", "model_registry", "path_utils", "tpu_runner", "utils")
 
 
 def python_files(directory):

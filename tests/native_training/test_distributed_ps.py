@@ -1,13 +1,13 @@
 import pytest
 
-from monolith.embedding import (
+from monolith.cluster.servers import ps_device
+from monolith.native_training import distributed_ps, utils
+from monolith.native_training.tables import (
     DistributedHashTable,
     DistributedMultiTypeHashTable,
     PartitionedHashTable,
-    ps_device,
 )
-from monolith.embedding.table_merge import get_sub_table_name
-from monolith.native_training import distributed_ps, utils
+from monolith.native_training.tables.table_merge import get_sub_table_name
 from monolith.native_training.test_utils import (
     create_test_ps_cluster,
     generate_test_hash_table_config,

@@ -1,7 +1,7 @@
 import pytest
 
-from monolith.embedding import FixedR8, OneBit, optimizers
 from monolith.native_training import entry
+from monolith.table import FixedR8, OneBit, optimizers
 
 NAMES = [
     "SgdOptimizer",

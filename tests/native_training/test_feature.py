@@ -1,6 +1,5 @@
-from monolith.embedding import combiners
 from monolith.native_training import embedding_combiners, feature
-from monolith.nn import slot_factories, slot_tables, slots
+from monolith.native_training.slots import combiners, slot_factories, slot_tables, slots
 
 
 def test_the_names_of_the_reference_system_are_ours():

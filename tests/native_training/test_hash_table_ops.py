@@ -1,6 +1,6 @@
-from monolith.embedding import fused
-from monolith.embedding.hash_table import HashTable
 from monolith.native_training import hash_table_ops
+from monolith.native_training.tables import fused
+from monolith.native_training.tables.hash_table import HashTable
 from monolith.native_training.test_utils import generate_test_hash_table_config
 from tests.suites.table_base import column, keys
 

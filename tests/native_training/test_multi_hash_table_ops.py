@@ -1,5 +1,5 @@
-from monolith.embedding.multi_hash_table import MultiHashTable
 from monolith.native_training import multi_hash_table_ops
+from monolith.native_training.tables.multi_hash_table import MultiHashTable
 from monolith.native_training.test_utils import generate_test_hash_table_config
 from tests.suites.table_base import column, keys
 

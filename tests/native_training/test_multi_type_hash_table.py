@@ -1,6 +1,6 @@
-from monolith.embedding.merged_table import MergedMultiTypeHashTable
-from monolith.embedding.multi_hash_table import MultiHashTable, MultiTypeHashTable
 from monolith.native_training import multi_type_hash_table
+from monolith.native_training.tables.merged_table import MergedMultiTypeHashTable
+from monolith.native_training.tables.multi_hash_table import MultiHashTable, MultiTypeHashTable
 
 
 def test_names_of_the_reference_system():

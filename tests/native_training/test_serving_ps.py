@@ -8,16 +8,9 @@ import pytest
 import torch
 
 from monolith import data
-from monolith.embedding import SGD, Constant, LocalServers, PartitionedHashTable
-from monolith.embedding.entry_config import (
-    CombineAsSegment,
-    CuckooHashTableConfig,
-    EntryConfig,
-    HashTableConfigInstance,
-)
-from monolith.embedding.entry_parts import Fp32Compressor
+from monolith.cluster import LocalServers
 from monolith.errors import DataLossError
-from monolith.ops import (
+from monolith.native_training.ops import (
     FeatureConfig,
     FeatureConfigs,
     OutConfig,
@@ -27,7 +20,20 @@ from monolith.ops import (
     ShardingSparseFidsOpParams,
     SliceConfig,
 )
-from monolith.ops.layout_messages import decode_feature_configs, encode_feature_configs
+from monolith.native_training.ops.layout_messages import (
+    decode_feature_configs,
+    encode_feature_configs,
+)
+from monolith.native_training.tables import PartitionedHashTable
+from monolith.native_training.tables.entry_config import (
+    CombineAsSegment,
+    CuckooHashTableConfig,
+    EntryConfig,
+    HashTableConfigInstance,
+)
+from monolith.native_training.tables.entry_parts import Fp32Compressor
+from monolith.table import Constant
+from monolith.table.optimizers import SGD
 from monolith.util.protobuf import fields, put_bytes, put_varint
 from tests.meta.tree import ROOT
 

@@ -3,7 +3,7 @@ import inspect
 import pytest
 
 from monolith.native_training import session_run_hooks
-from monolith.train import tide
+from monolith.native_training.saver import tide
 
 NAMES = ["CustomGlobalStepWaiterHook", "TideStoppingHook", "before", "tide_available_now"]
 

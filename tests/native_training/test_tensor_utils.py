@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from monolith.native_training import tensor_utils
-from monolith.ops import NestedRagged, Ragged
+from monolith.native_training.ops import NestedRagged
+from monolith.ops import Ragged
 
 
 @pytest.fixture

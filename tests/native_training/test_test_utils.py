@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from monolith.embedding import Table
 from monolith.native_training.test_utils import generate_test_hash_table_config
+from monolith.table import Table
 
 
 @pytest.mark.req("NT-TESTU-T1")

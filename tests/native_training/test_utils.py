@@ -1,19 +1,12 @@
 import pytest
 import torch
 
-from monolith import config
+from monolith import environment as config
+from monolith.cluster import servers as placement
 from monolith.native_training import hyperparams, utils
-from monolith.util import (
-    class_params,
-    gradients,
-    lists,
-    names,
-    net,
-    placement,
-    run_registry,
-    shapes,
-)
-from monolith.util.instantiable_params import ALLOWED_KWARGS
+from monolith.native_training.util import class_params, gradients, lists, net, run_registry, shapes
+from monolith.native_training.util.instantiable_params import ALLOWED_KWARGS
+from monolith.util import names
 
 
 @pytest.mark.req("TS-UTIL-T1")

@@ -2,9 +2,9 @@
 
 import torch
 
-from monolith.embedding import SGD, Adagrad
 from monolith.nn import Embedding, EmbeddingBag
 from monolith.optim import Optimizer
+from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import NOW, exported
 
 IDS = torch.tensor([7, -3, 7, 1 << 62])

@@ -13,10 +13,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-from monolith.embedding import SGD, Adam
 from monolith.nn import Embedding, EmbeddingBag
 from monolith.nn.options import REFUSED_ARGUMENTS, REFUSED_ATTRIBUTES
 from monolith.optim import Optimizer
+from monolith.table.optimizers import SGD, Adam
 
 NUM_IDS = 10
 IDS, OFFSETS = torch.tensor([1, 2, 2, 5]), torch.tensor([0, 3])

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from monolith.embedding import SGD, Zeros
 from monolith.nn import Embedding
 from monolith.ops import Ragged
+from monolith.table import Zeros
+from monolith.table.optimizers import SGD
 from tests.nn.cases import rows
 from tests.suites.table_base import assert_same_bits
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from monolith.embedding import Bags, Zeros
 from monolith.errors import FailedPreconditionError
 from monolith.nn import EmbeddingBag
 from monolith.ops import Ragged
+from monolith.table import Bags, Zeros
 from tests.nn.cases import IDS, OFFSETS, make_bag, rows
 from tests.suites.table_base import assert_same_bits
 

@@ -2,10 +2,11 @@ import re
 
 import pytest
 
-from monolith.embedding import FTRL, SGD, Adagrad, Budget, Expiry, MinCount, Segment, Zeros
-from monolith.embedding.config import segments_of
 from monolith.nn import Feature
 from monolith.nn.feature import slice_columns, table_configs
+from monolith.table import Budget, Expiry, MinCount, Segment, Zeros
+from monolith.table.config import segments_of
+from monolith.table.optimizers import FTRL, SGD, Adagrad
 
 
 def refused(error, text, *args, **options):

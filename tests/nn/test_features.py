@@ -1,11 +1,13 @@
 import pytest
 import torch
 
-from monolith.embedding import SGD, MinCount, ReferenceTable, Segment, Zeros
 from monolith.errors import FailedPreconditionError
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
+from monolith.table import MinCount, Segment, Zeros
+from monolith.table.optimizers import SGD
+from monolith.table.reference import ReferenceTable
 
 IDS = Ragged.from_lists([[1], [], [2, 3, 4]])
 ROWS = torch.tensor([[1.0, 2.0], [2.0, 3.0], [3.0, 5.0], [10.0, 11.0]])

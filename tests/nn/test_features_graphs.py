@@ -5,11 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, BagFeature, FeatureBags, Segment, Table, TableConfig
 from monolith.errors import FailedPreconditionError
+from monolith.features import BagFeature, FeatureBags
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
+from monolith.table import Segment, Table, TableConfig
+from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import NOW, assert_same_rows
 
 IDS = {"user": Ragged.from_lists([[7], [8, 7]])}

@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from monolith.checkpoint import PartialRecoverySaver
-from monolith.embedding import SGD, Adagrad, ShardedTable, Table
+from monolith.cluster import ShardedTable
 from monolith.errors import InvalidArgumentError
+from monolith.native_training.saver import PartialRecoverySaver
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
+from monolith.table import Table
+from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import NOW, assert_same_rows
 
 IDS = {"a": Ragged.from_lists([[1], [], [2, 1]]), "b": Ragged.from_lists([[1, 5], [7], []])}

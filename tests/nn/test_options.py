@@ -1,19 +1,10 @@
 import pytest
 import torch
 
-from monolith.embedding import (
-    SGD,
-    Adagrad,
-    Budget,
-    Expiry,
-    MinCount,
-    Segment,
-    Table,
-    TableConfig,
-    Uniform,
-)
 from monolith.nn import Embedding, EmbeddingBag
 from monolith.nn.options import DEFAULT_NAME, REFUSED_ARGUMENTS, REFUSED_ATTRIBUTES
+from monolith.table import Budget, Expiry, MinCount, Segment, Table, TableConfig, Uniform
+from monolith.table.optimizers import SGD, Adagrad
 
 CONFIG = TableConfig("user", Segment(4))
 

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, Adam
 from monolith.nn import Embedding, EmbeddingBag
+from monolith.table.optimizers import SGD, Adagrad, Adam
 
 NUM_IDS = 12
 

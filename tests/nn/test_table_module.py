@@ -9,8 +9,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from monolith.embedding import Adam, MinCount, Zeros
 from monolith.nn import Embedding
+from monolith.table import MinCount, Zeros
+from monolith.table.optimizers import Adam
 from tests.nn.cases import IDS, NEW, OFFSETS, make_bag, rows, trained
 from tests.suites.table_base import NOW
 

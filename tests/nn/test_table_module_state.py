@@ -7,9 +7,11 @@ import pickle
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adam, MinCount, Table, load_table
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.nn import Embedding, EmbeddingBag
+from monolith.table import MinCount, Table
+from monolith.table.disk import load_table
+from monolith.table.optimizers import SGD, Adam
 from tests.nn.cases import NEW, Model, make_bag, rows, train, trained
 from tests.suites.table_base import NOW, assert_same_rows
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from monolith.observe import MemorySink, NullSink
+from monolith.observe.metrics import MemorySink, NullSink
 
 TAGS = {"model_name": "clicks", "ps": "0"}
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.ops import fids
-from tests.ops.cases import refused
+from tests.native_training.ops.cases import refused
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

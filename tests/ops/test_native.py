@@ -7,8 +7,8 @@ from importlib.machinery import EXTENSION_SUFFIXES
 import pytest
 
 import monolith
-from monolith.ops.native import load_native
-from monolith.util.paths import get_libops_path
+from monolith.native_training.util.paths import get_libops_path
+from monolith.ops.compiled import load_native
 
 
 @pytest.fixture

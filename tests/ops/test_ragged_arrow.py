@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.ops import Ragged
-from tests.ops.cases import refused
+from tests.native_training.ops.cases import refused
 
 ROWS = [[7, 8], [], [9]]
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from monolith.embedding import Zeros
+from monolith.table import Zeros
 from tests.nn.cases import make_bag
 
 

@@ -6,10 +6,12 @@ import time
 import pytest
 import torch
 
-from monolith.embedding import SGD, ReferenceTable, Zeros
 from monolith.nn import EmbeddingBag, Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer, ShampooOptimizer
+from monolith.table import Zeros
+from monolith.table.optimizers import SGD
+from monolith.table.reference import ReferenceTable
 
 NUM_TABLES, NUM_IDS = 4, 3000  # enough keys for two threads
 _MOST_SECONDS = 60

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from monolith.optim import (
+from monolith.native_training.util import (
     GradClipType,
     clip_by_global_norm,
     clip_by_norm,

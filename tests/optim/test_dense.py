@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.optim import (
-    AdamomOptimizer,
-    Optimizer,
-    PolynomialDecay,
-    RmspropOptimizer,
-    ShampooOptimizer,
-)
+from monolith.optim import AdamomOptimizer, Optimizer, RmspropOptimizer, ShampooOptimizer
+from monolith.table.optimizers import PolynomialDecay
 from tests.nn.cases import make_bag, rows
 from tests.optim.dense_cases import (
     CASES,

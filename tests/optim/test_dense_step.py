@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from monolith.ops.native import load_native
+from monolith.ops.compiled import load_native
 from monolith.optim import AdamomOptimizer
 from monolith.optim.dense_step import DenseStep
-from monolith.optim.rules import NUM_STATES, RULES
+from monolith.optim.update_rules import NUM_STATES, RULES
 from tests.optim.dense_cases import MAKERS, everything, give_gradients, parameters, run, same_bits
 
 # torch's own use, when it compiles

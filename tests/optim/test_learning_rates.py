@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from monolith.optim import AdamomOptimizer, PolynomialDecay, ScheduledRate
+from monolith.optim import AdamomOptimizer, ScheduledRate
+from monolith.table.optimizers import PolynomialDecay
 
 
 def test_a_scheduled_rate_follows_its_counter():

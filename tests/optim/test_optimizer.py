@@ -9,19 +9,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from monolith.embedding import (
-    SGD,
-    Adagrad,
-    PolynomialDecay,
-    ReferenceTable,
-    Segment,
-    Table,
-    TableConfig,
-    Zeros,
-)
 from monolith.errors import FailedPreconditionError
 from monolith.nn import Embedding, EmbeddingBag
 from monolith.optim import Optimizer
+from monolith.table import Segment, Table, TableConfig, Zeros
+from monolith.table.optimizers import SGD, Adagrad, PolynomialDecay
+from monolith.table.reference import ReferenceTable
 from tests.nn.cases import Model, make_bag, rows, train
 from tests.optim.cases import IDS, adam
 from tests.suites.table_base import assert_same_rows

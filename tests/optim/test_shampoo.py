@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.optim import ShampooOptimizer, apply_sparse_precond, eigen_inverse_root, shampoo
+from monolith.optim import ShampooOptimizer, shampoo
+from monolith.optim.shampoo import apply_sparse_precond, eigen_inverse_root
 from tests.optim.dense_cases import ShampooByHand, inverse_root_by_hand
 
 

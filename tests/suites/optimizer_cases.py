@@ -1,6 +1,6 @@
 """Every sparse optimizer with several sets of options, by name."""
 
-from monolith.embedding import (
+from monolith.table.optimizers import (
     FTRL,
     SGD,
     Adadelta,

@@ -3,15 +3,8 @@
 import pytest
 import torch
 
-from monolith.embedding import MinCount, Probabilistic, Rows, SlidingFilter, Uniform
-from tests.suites.table_base import (
-    TableCase,
-    column,
-    keys,
-    keys_of_hashes,
-    random_keys,
-    read,
-)
+from monolith.table import MinCount, Probabilistic, Rows, SlidingFilter, Uniform
+from tests.suites.table_base import TableCase, column, keys, keys_of_hashes, random_keys, read
 from tests.suites.table_concurrency import run_together
 from tests.suites.table_verbs import MATRIX_VERBS, call
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.embedding import SGD, Segment, TableConfig
+from monolith.table import Segment, TableConfig
+from monolith.table.optimizers import SGD
 from tests.suites.table_base import NOW, TableCase, column, exported, keys, refuses
 from tests.suites.table_verbs import KEY_VERBS, MATRIX_VERBS, THREADED_VERBS, WRITERS, call
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from monolith.embedding import BagGradients, Bags, Segment, TableConfig
 from monolith.errors import FailedPreconditionError
+from monolith.table import BagGradients, Bags, Segment, TableConfig
 from tests.suites.table_bags import splits
 from tests.suites.table_base import TableCase, floats, keys, refuses
 

@@ -3,12 +3,7 @@
 import pytest
 
 from monolith.errors import FailedPreconditionError
-from tests.suites.table_base import (
-    TableCase,
-    column,
-    keys,
-    refuses,
-)
+from tests.suites.table_base import TableCase, column, keys, refuses
 
 
 class BadCuts(TableCase):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from monolith.embedding import BatchSoftmax, Rows
+from monolith.table import Rows
+from monolith.table.optimizers import BatchSoftmax
 from tests.suites.table_base import NOW, TableCase, column, exported, keys, refuses
 from tests.suites.table_verbs import KEY_VERBS, MATRIX_VERBS, THREADED_VERBS, WRITERS, call
 
@@ -63,7 +64,7 @@ class BadInput(TableCase):
     @pytest.mark.parametrize("verb", KEY_VERBS)
     def test_more_keys_than_a_call_takes(self, verb, monkeypatch):
         table = self.table_of_two()
-        monkeypatch.setattr("monolith.embedding.checks.MAX_BATCH", 3)
+        monkeypatch.setattr("monolith.table._checks.MAX_BATCH", 3)
         text = f"[Table.{verb}] expected at most 3 keys, got 4 (table 'user'); split the batch"
         with refuses(table, ValueError, text):
             call(table, verb, keys(1, 2, 3, 4))

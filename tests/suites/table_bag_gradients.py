@@ -5,22 +5,23 @@ import math
 import pytest
 import torch
 
-from monolith.embedding import (
-    SGD,
-    Adagrad,
+from monolith.table import (
     Applied,
     BagGradients,
     Bags,
     Constant,
     MinCount,
     OneBit,
-    ReferenceTable,
     Segment,
     TableConfig,
     Uniform,
-    reference_bags,
 )
-from monolith.embedding.bags import MODES
+from monolith.table import (
+    bags as reference_bags,
+)
+from monolith.table.bags import MODES
+from monolith.table.optimizers import SGD, Adagrad
+from monolith.table.reference import ReferenceTable
 from tests.suites.table_bags import every_mode, random_bags, repeated_keys, splits
 from tests.suites.table_base import (
     NOW,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from monolith.embedding import (
+from monolith.table import (
     Bags,
     Constant,
     FixedR8,
@@ -14,9 +14,11 @@ from monolith.embedding import (
     Segment,
     TableConfig,
     Uniform,
-    reference_bags,
 )
-from monolith.embedding.bags import MODES
+from monolith.table import (
+    bags as reference_bags,
+)
+from monolith.table.bags import MODES
 from tests.suites.table_base import (
     EDGE_KEYS,
     TableCase,

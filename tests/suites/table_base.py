@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.embedding import SGD, Rows, Segment, TableConfig, Zeros
-from monolith.embedding.verbs import TableVerbs
+from monolith.table import Rows, Segment, TableConfig, Zeros
+from monolith.table.base import BaseTable
+from monolith.table.optimizers import SGD
 
 NOW = 1_000_000
 """Time of the suite's clock."""
@@ -22,7 +23,7 @@ _MULTIPLIERS = (0x94D049BB133111EB, 0xBF58476D1CE4E5B9)
 class TableCase:
     """Base of every section. An implementation sets `make`: (config, clock=) -> table."""
 
-    make: ClassVar[Callable[..., TableVerbs]]
+    make: ClassVar[Callable[..., BaseTable]]
 
     @pytest.fixture(autouse=True)
     def _close_tables(self):

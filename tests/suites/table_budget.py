@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monolith.embedding import Budget, Expiry, MinCount, Rows, SlidingFilter
+from monolith.table import Budget, Expiry, MinCount, Rows, SlidingFilter
 from tests.suites.table_base import TableCase, column, exported, keys, random_keys
 from tests.suites.table_concurrency import run_together
 from tests.suites.table_verbs import WRITERS

@@ -3,19 +3,10 @@
 import pytest
 import torch
 
-from monolith.embedding import (
-    Budget,
-    Expiry,
-    MinCount,
-    Rows,
-    Segment,
-    TableConfig,
-    load_table,
-    restore_tables,
-    save_tables,
-)
-from monolith.embedding.counter_random import key_hashes
 from monolith.errors import FailedPreconditionError
+from monolith.table import Budget, Expiry, MinCount, Rows, Segment, TableConfig
+from monolith.table.disk import load_table, restore_tables, save_tables
+from monolith.table.initializers import key_hashes
 from tests.suites.table_base import (
     NOW,
     TableCase,

@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, Segment, TableConfig
 from monolith.errors import FailedPreconditionError
+from monolith.table import Segment, TableConfig
+from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import (
     NOW,
     TableCase,

@@ -7,18 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from monolith.embedding import (
-    Adagrad,
-    Budget,
-    Expiry,
-    MinCount,
-    Rows,
-    Segment,
-    SlidingFilter,
-    TableConfig,
-)
-from monolith.embedding.counter_random import partitions_of
-from monolith.embedding.rows import RowMemory
+from monolith.table import Budget, Expiry, MinCount, Rows, Segment, SlidingFilter, TableConfig
+from monolith.table.initializers import partitions_of
+from monolith.table.optimizers import Adagrad
+from monolith.table.rows import RowMemory
 from tests.suites.table_base import (
     NOW,
     TableCase,

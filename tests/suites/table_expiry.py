@@ -6,8 +6,8 @@ import threading
 import pytest
 import torch
 
-from monolith.embedding import BackgroundSweep, Expiry, Rows
 from monolith.errors import FailedPreconditionError
+from monolith.table import BackgroundSweep, Expiry, Rows
 from tests.suites.table_base import NOW, TableCase, column, keys, random_keys, times
 from tests.suites.table_concurrency import run_together
 from tests.suites.table_verbs import WRITERS

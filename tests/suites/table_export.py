@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.embedding import NUM_PARTITIONS, SGD, Adagrad, Rows, Segment, TableConfig, Uniform
-from monolith.embedding.counter_random import key_hash, key_hashes, partitions_of
+from monolith.table import Rows, Segment, TableConfig, Uniform
+from monolith.table.config import NUM_PARTITIONS
+from monolith.table.initializers import key_hash, key_hashes, partitions_of
+from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import (
     TableCase,
     assert_equal_rows,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monolith.embedding import MinCount, Probabilistic, SlidingFilter
+from monolith.table import MinCount, Probabilistic, SlidingFilter
 from tests.suites.table_admission import ALL_RULES, candidates, in_partition, step
 from tests.suites.table_base import TableCase, column, exported, keys, random_keys, read
 

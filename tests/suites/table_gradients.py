@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, Applied, Constant, Rows, Segment, TableConfig, Zeros
+from monolith.table import Applied, Constant, Rows, Segment, TableConfig, Zeros
+from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import (
     TableCase,
     assert_same_bits,

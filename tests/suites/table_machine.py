@@ -13,27 +13,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from monolith.embedding import (
-    SGD,
-    Adagrad,
-    Adam,
+from monolith.table import (
     BagGradients,
     Bags,
-    BatchSoftmax,
     Constant,
     Expiry,
     FixedR8,
     MinCount,
     OneBit,
     Probabilistic,
-    ReferenceTable,
     Segment,
     SlidingFilter,
     TableConfig,
     Uniform,
     Zeros,
 )
-from monolith.embedding.bags import MODES
+from monolith.table.bags import MODES
+from monolith.table.optimizers import SGD, Adagrad, Adam, BatchSoftmax
+from monolith.table.reference import ReferenceTable
 from tests.suites.table_base import (
     EDGE_KEYS,
     NOW,

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monolith.embedding import Constant, ReferenceTable, Segment, TableConfig, Uniform
-from monolith.embedding.initializers import MAX_FLOAT32
+from monolith.table import Constant, Segment, TableConfig, Uniform
+from monolith.table.initializers import MAX_FLOAT32
+from monolith.table.reference import ReferenceTable
 from tests.suites.optimizer_cases import CASES, CLASSES, dims_of, small_dim
 from tests.suites.optimizer_oracle import OracleTable
 from tests.suites.table_base import (

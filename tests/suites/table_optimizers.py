@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from monolith.embedding import (
+from monolith.table import Constant, Segment, TableConfig, Zeros
+from monolith.table.optimizers import (
     FTRL,
     SGD,
     Adadelta,
     Adam,
     AMSGrad,
     BatchSoftmax,
-    Constant,
     DynamicWdAdagrad,
     GroupAdagrad,
     GroupFTRL,
@@ -21,9 +21,6 @@ from monolith.embedding import (
     RMSprop,
     RMSpropV2,
     RowWiseAdagrad,
-    Segment,
-    TableConfig,
-    Zeros,
 )
 from tests.suites.table_base import TableCase, column, exported, floats, keys, read
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, Constant, Segment, TableConfig, Uniform, Zeros
-from monolith.embedding.counter_random import philox
+from monolith.table import Constant, Segment, TableConfig, Uniform, Zeros
+from monolith.table.initializers import philox
+from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import (
     TableCase,
     assert_equal_rows,

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from monolith.embedding import Adagrad, Rows, Uniform
+from monolith.table import Rows, Uniform
+from monolith.table.optimizers import Adagrad
 from tests.suites.table_base import (
     TableCase,
     assert_same_rows,

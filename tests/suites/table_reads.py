@@ -3,8 +3,9 @@
 import numpy as np
 import torch
 
-from monolith.embedding import Adagrad, Constant, Normal, Segment, TableConfig, Uniform, Zeros
-from monolith.embedding.counter_random import uniform
+from monolith.table import Constant, Normal, Segment, TableConfig, Uniform, Zeros
+from monolith.table.initializers import uniform
+from monolith.table.optimizers import Adagrad
 from tests.suites.table_base import (
     EDGE_KEYS,
     NOW,

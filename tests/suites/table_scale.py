@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, ReferenceTable, Segment, TableConfig, Uniform
+from monolith.table import Segment, TableConfig, Uniform
+from monolith.table.optimizers import SGD, Adagrad
+from monolith.table.reference import ReferenceTable
 from tests.suites.table_base import (
     NOW,
     TableCase,

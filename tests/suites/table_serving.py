@@ -6,18 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from monolith.embedding import (
-    Adagrad,
-    FixedR8,
-    OneBit,
-    Rows,
-    Segment,
-    TableConfig,
-    Uniform,
-    decode,
-    encode,
-)
 from monolith.errors import FailedPreconditionError
+from monolith.table import FixedR8, OneBit, Rows, Segment, TableConfig, Uniform
+from monolith.table.codecs import decode, encode
+from monolith.table.optimizers import Adagrad
 from tests.suites.table_base import (
     TableCase,
     assert_equal_rows,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from monolith.embedding import Adagrad, Rows
 from monolith.errors import FailedPreconditionError
+from monolith.table import Rows
+from monolith.table.optimizers import Adagrad
 from tests.suites.table_base import NOW, TableCase, column, keys, times
 from tests.suites.table_verbs import WRITERS
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, Adam, AMSGrad, Momentum, Uniform
+from monolith.table import Uniform
+from monolith.table.optimizers import SGD, Adagrad, Adam, AMSGrad, Momentum
 from tests.suites.table_base import TableCase
 
 NUM_KEYS, DIM = 20, 5

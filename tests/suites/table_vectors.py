@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monolith.embedding import SGD, Adagrad, PolynomialDecay
+from monolith.table.optimizers import SGD, Adagrad, PolynomialDecay
 from tests.suites.table_base import TableCase, column, exported, floats, keys, read, times
 
 

@@ -5,16 +5,8 @@ import math
 import pytest
 import torch
 
-from monolith.embedding import (
-    SGD,
-    Constant,
-    FixedR8,
-    OneBit,
-    Segment,
-    TableConfig,
-    Uniform,
-    Zeros,
-)
+from monolith.table import Constant, FixedR8, OneBit, Segment, TableConfig, Uniform, Zeros
+from monolith.table.optimizers import SGD
 from tests.suites.table_base import (
     TableCase,
     assert_same_bits,

@@ -2,7 +2,8 @@
 
 import torch
 
-from monolith.embedding import SGD, Adagrad, Constant, Uniform
+from monolith.table import Constant, Uniform
+from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import (
     TableCase,
     assert_same_bits,

@@ -1,4 +1,4 @@
-from monolith.embedding import GroupAdagrad
+from monolith.table.optimizers import GroupAdagrad
 from tests.suites.optimizer_cases import CLASSES
 from tools import optimizer_table
 

@@ -7,7 +7,8 @@ import time
 import torch
 
 from monolith.data import StrQueue
-from monolith.train import Coordinator, EnqueueHook, Hook, PrefetchQueue, TensorQueue, drive
+from monolith.native_training.queues import EnqueueHook, PrefetchQueue, TensorQueue
+from monolith.train import Coordinator, Hook, drive
 
 
 def tell_when_blocked(function_name):

@@ -14,8 +14,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from monolith import data
 from monolith.checkpoint import locate_checkpoint
-from monolith.embedding import Adagrad, Adam, MinCount
 from monolith.nn import Feature
+from monolith.table import MinCount
+from monolith.table.optimizers import Adagrad, Adam
 from monolith.train import ReportHook, Task, Trainer, TrainSettings
 from tests.forker import fork_for_lines
 

@@ -4,9 +4,10 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from monolith.data import Batch
-from monolith.embedding import SGD, Adagrad, Zeros
 from monolith.nn import Feature
 from monolith.ops import Ragged
+from monolith.table import Zeros
+from monolith.table.optimizers import SGD, Adagrad
 from monolith.train import Hook, Task
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from monolith.train import Trainer, TrainSettings
-from monolith.train.auto_prefetch import AutoPrefetch
+from monolith.train.read_ahead import AutoPrefetch
 from tests.train.tasks import Counting
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from monolith.checkpoint import open_checkpoint
 from monolith.checkpoint.files import only_run
-from monolith.embedding.disk.new_file import LocalFile
 from monolith.errors import FailedPreconditionError, OpError
+from monolith.table.disk.new_file import LocalFile
 from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings
 from tests.train.tasks import Counting
 from tests.train.test_checkpoints import names

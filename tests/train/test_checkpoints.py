@@ -4,7 +4,7 @@ import torch
 
 from monolith import data
 from monolith.checkpoint import existing_checkpoints, find_checkpoint, open_checkpoint
-from monolith.embedding import LocalServers
+from monolith.cluster import LocalServers
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Feature
 from monolith.train import CheckpointHook, EarlyStop, Hook, ReportHook, Trainer, TrainSettings

@@ -5,8 +5,7 @@ import torch
 
 from monolith.data import Batch
 from monolith.ops import Ragged, RaggedColumns
-from monolith.train.columns import TaskColumns
-from monolith.train.inputs import dense_matrix
+from monolith.train.inputs import TaskColumns, dense_matrix
 
 ONE_EACH = Ragged.from_lists([[3], [4]])
 COLUMNS = TaskColumns(["click"], ["hour"])

@@ -6,8 +6,8 @@ import torch
 
 from monolith.train import Hook, Trainer, TrainSettings
 from monolith.train.interrupt import Interrupt
+from tests.native_training.queues.threads import Call, until_waiting
 from tests.train.tasks import Counting, counted
-from tests.train.threads import Call, until_waiting
 
 
 class Press(Hook):

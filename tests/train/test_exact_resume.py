@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from monolith.checkpoint import find_checkpoint
-from tests.embedding.disk.cases import assert_same_table
 from tests.forker import started
+from tests.table.disk.cases import assert_same_table
 from tests.train.resumable import CASES, LONG
 
 pytestmark = pytest.mark.dist

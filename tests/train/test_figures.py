@@ -8,18 +8,10 @@ import torch
 
 from monolith import data
 from monolith.checkpoint import flatten_state, unflatten_state
-from monolith.embedding import MinCount
 from monolith.nn import Feature
 from monolith.observe.learning import Auc, LogLoss
-from monolith.train import (
-    EarlyStop,
-    Metric,
-    ReportHook,
-    Task,
-    Trainer,
-    TrainSettings,
-    figures,
-)
+from monolith.table import MinCount
+from monolith.train import EarlyStop, Metric, ReportHook, Task, Trainer, TrainSettings, figures
 from monolith.train.figures import Meter, memory_bytes
 from tests.train.tasks import Clicks, Counting, clicks
 

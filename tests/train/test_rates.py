@@ -15,9 +15,10 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from monolith.embedding import SGD, Adagrad, Segment
 from monolith.nn import Feature
 from monolith.optim import RmspropOptimizer
+from monolith.table import Segment
+from monolith.table.optimizers import SGD, Adagrad
 from monolith.train import Hook, Trainer, TrainSettings
 from tests.train.tasks import Clicks, clicks, state_of
 

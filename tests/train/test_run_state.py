@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from monolith.train import Trainer, TrainSettings
-from monolith.train.run_state import RunState
-from monolith.train.step_clock import StepClock
-from monolith.util.run import Run
+from monolith.train.driver import Run
+from monolith.train.run_state import RunState, StepClock
 from tests.train.tasks import Counting
 
 

@@ -6,10 +6,12 @@ import threading
 import pytest
 import torch
 
-from monolith.embedding import Record, ReferenceTable, Table
+from monolith.table import Table
+from monolith.table.reference import ReferenceTable
+from monolith.table.replay import Record
 from monolith.train import Trainer, TrainSettings, hosting
+from tests.native_training.queues.threads import LIMIT_SECONDS, until
 from tests.train.tasks import Clicks, Counting, Raise, StopAfter, clicks, counted, state_of
-from tests.train.threads import LIMIT_SECONDS, until
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])

@@ -2,7 +2,7 @@ import torch
 
 from monolith.data import Batch
 from monolith.train import Trainer
-from monolith.train.step_clock import StepClock
+from monolith.train.run_state import StepClock
 from tests.train.tasks import Clicks, clicks
 
 

@@ -3,9 +3,9 @@ import math
 import pytest
 
 from monolith.errors import DeadlineExceededError
-from monolith.train.step_reader import StepReader
-from monolith.util.coordinator import Coordinator
-from tests.train.threads import Call, until, until_waiting
+from monolith.train.driver import Coordinator
+from monolith.train.read_ahead import StepReader
+from tests.native_training.queues.threads import Call, until, until_waiting
 
 
 def test_without_capacity_the_taker_makes_each_item():

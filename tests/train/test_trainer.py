@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from monolith.data import Batch
-from monolith.embedding import Adagrad
 from monolith.errors import FailedPreconditionError
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
+from monolith.table.optimizers import Adagrad
 from monolith.train import Hook, Mode, Trainer, TrainSettings
 from tests.train.tasks import Clicks, Counting, Losses, Raise, StopAfter, clicks, counted, state_of
 

@@ -5,9 +5,8 @@ from typing import Literal
 
 import pytest
 
-from monolith.util import settings
-from monolith.util.setting_types import converted
-from monolith.util.settings import Setting, resolve
+from monolith.util import layered_settings as settings
+from monolith.util.layered_settings import Setting, converted, resolve
 
 
 class Mode(enum.Enum):

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint.dense import check_tensors
-from monolith.embedding.cut import Snapshot
-from monolith.embedding.disk.arguments import checked_tables
-from monolith.embedding.verbs import TableVerbs
+from monolith.checkpoint.tensors import check_tensors
+from monolith.table.base import BaseTable
+from monolith.table.disk.call_arguments import checked_tables
+from monolith.table.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CheckpointCut", "take_cut"]
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -55,7 +54,7 @@ class CheckpointCut:
 
 def take_cut(
     *,
-    tables: "TableVerbs | Snapshot | Iterable[TableVerbs | Snapshot]" = (),
+    tables: "BaseTable | Snapshot | Iterable[BaseTable | Snapshot]" = (),
     dense: "Tensors | Sequence[Tensors]" = (),
     trainer: Mapping[str, Any] | None = None,
     meta: Mapping[str, Any] | None = None,
@@ -86,7 +85,7 @@ def take_cut(
         7 ['weight']
     """
     where = "[take_cut]"
-    some = [tables] if isinstance(tables, TableVerbs | Snapshot) else list(tables)
+    some = [tables] if isinstance(tables, BaseTable | Snapshot) else list(tables)
     chosen = checked_tables(where, some, Snapshot) if some else []
     groups = _groups(where, dense)
     documents = {

@@ -24,11 +24,9 @@ from monolith.checkpoint.storage import (
     storage_errors,
     touch,
 )
-from monolith.embedding.disk.folder import Folder, open_folder
-from monolith.embedding.disk.new_file import NewFile
 from monolith.errors import FailedPreconditionError, OpError
-
-__all__ = ["CheckpointFiles", "only_run", "remove_checkpoint", "split_prefix"]
+from monolith.table.disk.folder import Folder, open_folder
+from monolith.table.disk.new_file import NewFile
 
 _SAVING, _DELETED = ".saving", ".deleted"
 _RUN_LOCK = ".run.lock"

@@ -4,12 +4,10 @@ import logging
 import os
 import posixpath
 
-from monolith.checkpoint.reader import Checkpoint, open_checkpoint
+from monolith.checkpoint.load import Checkpoint, open_checkpoint
 from monolith.checkpoint.state import MANIFEST_SUFFIX, checkpoint_exists, read_checkpoint_state
 from monolith.checkpoint.storage import list_names, modified_time
 from monolith.errors import NotFoundError, OpError
-
-__all__ = ["existing_checkpoints", "find_checkpoint", "locate_checkpoint"]
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from monolith.embedding.disk.manifest import (
+from monolith.errors import DataLossError
+from monolith.table.disk.table_manifest import (
     TableEntry,
     check_sum,
     checksum,
@@ -18,17 +19,6 @@ from monolith.embedding.disk.manifest import (
     parse_document,
     parse_tables,
 )
-from monolith.errors import DataLossError
-
-__all__ = [
-    "CheckpointManifest",
-    "DenseFile",
-    "FORMAT",
-    "FileFact",
-    "TensorFact",
-    "VERSION",
-    "parse_checkpoint_manifest",
-]
 
 FORMAT = "monolith-checkpoint"
 VERSION = 1

@@ -7,8 +7,6 @@ from monolith.checkpoint.state import MANIFEST_SUFFIX
 from monolith.checkpoint.storage import modified_time
 from monolith.errors import NotFoundError
 
-__all__ = ["Retention"]
-
 
 class Retention:
     """Keeps the newest checkpoints, some for their age, and exempt ones always.

@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from monolith.checkpoint.cut import CheckpointCut, Tensors
-from monolith.checkpoint.dense import facts_of, parts_of_file, pieces_of
 from monolith.checkpoint.files import CheckpointFiles
 from monolith.checkpoint.manifest import CheckpointManifest, DenseFile, FileFact
 from monolith.checkpoint.storage import storage_errors
-from monolith.embedding.config import NUM_PARTITIONS
-from monolith.embedding.disk.arguments import checked_path, checked_progress, checked_threads
-from monolith.embedding.disk.checksum import crc32c
-from monolith.embedding.disk.ranges import Run
-from monolith.embedding.disk.save import checked_rate
-from monolith.embedding.disk.table_files import NameOfFile, SaveJob, TableFiles
-from monolith.embedding.disk.throttle import Throttle
-from monolith.embedding.disk.workers import ProgressCallback, Work, run_all
-from monolith.embedding.disk.writer import ArrowFile
+from monolith.checkpoint.tensors import facts_of, parts_of_file, pieces_of
+from monolith.table.config import NUM_PARTITIONS
+from monolith.table.disk.buffers import crc32c
+from monolith.table.disk.call_arguments import checked_path, checked_progress, checked_threads
+from monolith.table.disk.ranges import Run
+from monolith.table.disk.table_files import NameOfFile, SaveJob, TableFiles
+from monolith.table.disk.table_save import checked_rate
+from monolith.table.disk.workers import ProgressCallback, Work, run_all
+from monolith.table.disk.writer import ArrowFile, Throttle
 
 if TYPE_CHECKING:
-    from monolith.embedding.disk.manifest import TableEntry
+    from monolith.table.disk.table_manifest import TableEntry
 
-__all__ = ["save_checkpoint"]
 
 _MAX_STEM = 100
 

@@ -19,22 +19,6 @@ from monolith.checkpoint.storage import exists, isabs, path_of, read_file, write
 from monolith.checkpoint.text_format import Field, format_message, parse_message
 from monolith.errors import DataLossError, NotFoundError, OpError
 
-__all__ = [
-    "CheckpointState",
-    "HashTableType",
-    "MANIFEST_SUFFIX",
-    "MONOLITH_STATE_FILE",
-    "MonolithCheckpointState",
-    "STATE_FILE",
-    "SaveHelper",
-    "checkpoint_exists",
-    "get_latest_checkpoint_state",
-    "get_monolith_checkpoint_state",
-    "read_checkpoint_state",
-    "write_checkpoint_state",
-    "write_monolith_checkpoint_state",
-]
-
 _log = logging.getLogger(__name__)
 
 STATE_FILE = "checkpoint"

@@ -8,8 +8,6 @@ import torch
 
 from monolith.errors import DataLossError
 
-__all__ = ["flatten_state", "unflatten_state"]
-
 _TENSOR, _TUPLE, _ITEMS, _FLOAT = "$tensor", "$tuple", "$items", "$float"
 _MARKS = (_TENSOR, _TUPLE, _ITEMS, _FLOAT)
 

@@ -10,24 +10,8 @@ from typing import Any
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from monolith.embedding.disk.folder import open_folder
 from monolith.errors import InvalidArgumentError, NotFoundError, OpError
-
-__all__ = [
-    "exists",
-    "has_folder",
-    "isabs",
-    "list_names",
-    "local_path",
-    "make_folder",
-    "modified_time",
-    "path_of",
-    "read_file",
-    "remove",
-    "storage_errors",
-    "touch",
-    "write_file",
-]
+from monolith.table.disk.folder import open_folder
 
 
 def isabs(path: str) -> bool:

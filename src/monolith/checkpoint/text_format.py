@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from monolith.errors import DataLossError
 
-__all__ = ["Field", "format_message", "parse_message"]
-
 
 class Field(NamedTuple):
     """A field of a message.

@@ -8,11 +8,9 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from monolith.cli.talk import byte_progress, emit_json, emit_table, fail, say
+from monolith.cli.console import byte_progress, emit_json, emit_table, fail, say
+from monolith.data.files.tabular import FORMAT_NAMES, RawFiles, format_name_of, write_rows
 from monolith.data.summary import ColumnSummary, summarize
-from monolith.data.tabular import FORMAT_NAMES, RawFiles, format_name_of, write_rows
-
-__all__ = ["app", "convert", "head", "stats"]
 
 app = typer.Typer(
     help="Example: monolith data stats logs/\n\nLook at samples, count their ids, convert files.",

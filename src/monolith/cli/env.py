@@ -8,10 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from monolith import config
-from monolith.cli.talk import emit_json, say
-
-__all__ = ["app", "env"]
+from monolith import environment as config
+from monolith.cli.console import emit_json, say
 
 app = typer.Typer(add_completion=False)
 
@@ -52,7 +50,7 @@ def _version(name: str) -> str | None:
 
 def _core() -> dict[str, Any]:
     """What the compiled core says of itself, or why it cannot be loaded."""
-    from monolith.ops.native import load_native
+    from monolith.ops.compiled import load_native
 
     try:
         native = load_native()

@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
-from monolith.cli.talk import fail
+from monolith.cli.console import fail
 from monolith.errors import NotFoundError
-
-__all__ = ["app", "inspect"]
 
 app = typer.Typer(add_completion=False)
 

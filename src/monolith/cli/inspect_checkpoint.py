@@ -7,12 +7,10 @@ from typing import Any
 import torch
 
 from monolith.checkpoint import Checkpoint, locate_checkpoint
+from monolith.cli.console import emit_json, emit_table, say
 from monolith.cli.inspect_save import SaveOptions, inspect_tables
-from monolith.cli.talk import emit_json, emit_table, say
-from monolith.embedding.disk.difference import TableDifference, diff_saves
 from monolith.errors import NotFoundError
-
-__all__ = ["diff_checkpoints", "inspect_checkpoint"]
+from monolith.table.disk.difference import TableDifference, diff_saves
 
 _NUM_TENSORS = 20  # that are named
 

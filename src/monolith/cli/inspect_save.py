@@ -4,16 +4,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from monolith.cli.talk import byte_progress, emit_json, emit_table, fail, say
-from monolith.embedding.disk.contents import (
-    TableContents,
-    describe_save,
-    find_key,
-    verify_save,
-)
-from monolith.embedding.disk.plan import FolderSave, Save
-
-__all__ = ["SaveOptions", "inspect_save", "inspect_tables"]
+from monolith.cli.console import byte_progress, emit_json, emit_table, fail, say
+from monolith.table.disk.contents import TableContents, describe_save, find_key, verify_save
+from monolith.table.disk.plan import FolderSave, Save
 
 _NUM_SLOTS = 10  # that are named
 _FIRST_YEAR = 31_536_000  # smaller times are no dates

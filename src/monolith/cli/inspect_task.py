@@ -3,14 +3,12 @@
 import dataclasses
 from typing import Any
 
-from monolith.cli.talk import emit_json, emit_table, say
+from monolith.cli.console import emit_json, emit_table, say
 from monolith.cli.task_file import load_task_class
-from monolith.embedding.config import segments_of
 from monolith.nn import Feature
 from monolith.nn.feature import table_configs
+from monolith.table.config import segments_of
 from monolith.train import Task
-
-__all__ = ["inspect_task"]
 
 
 def inspect_task(place: str, as_json: bool) -> None:
@@ -71,7 +69,7 @@ def _short(value: Any) -> str:
     """A dataclass with the fields that are not as they are by default.
 
     Example:
-        >>> from monolith.embedding import Adagrad
+        >>> from monolith.table.optimizers import Adagrad
         >>> _short(Adagrad(0.05))
         'Adagrad(learning_rate=0.05)'
     """

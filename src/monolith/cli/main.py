@@ -9,10 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from monolith.cli.mistakes import text_of_exit, text_of_mistake
-from monolith.cli.talk import fail
-
-__all__ = ["COMMANDS", "app", "main"]
+from monolith.cli.console import fail
+from monolith.cli.user_errors import text_of_exit, text_of_mistake
 
 COMMANDS = ("new", "train", "inspect", "data", "env")
 """Each is a module of this package, with its command as `app`."""

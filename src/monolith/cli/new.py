@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from monolith.cli.talk import fail, say
-
-__all__ = ["app", "new", "task_text"]
+from monolith.cli.console import fail, say
 
 app = typer.Typer(add_completion=False)
 

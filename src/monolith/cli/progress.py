@@ -13,13 +13,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from monolith.cli.talk import emit_json
+from monolith.cli.console import emit_json
 from monolith.train import Figures
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TrainProgress", "words_of"]
 
 _TITLES = MappingProxyType({"auc": "AUC", "log_loss": "log loss"})
 _REFRESH_SECONDS = 0.1  # of the bar, at most so often

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from monolith.cli.mistakes import TASK_MODULE
+from monolith.cli.user_errors import TASK_MODULE
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.train import Task
-
-__all__ = ["load_task_class"]
 
 
 def load_task_class(place: str) -> type[Task]:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from monolith.cli.beginning import Beginning
+from monolith.cli.console import emit_json, fail, say
 from monolith.cli.progress import TrainProgress, words_of
-from monolith.cli.talk import emit_json, fail, say
+from monolith.cli.resume_options import ResumeOptions
 from monolith.cli.task_file import load_task_class
-from monolith.config import variables
+from monolith.environment import variables
 from monolith.errors import DataLossError
 from monolith.train import (
     EarlyStop,
@@ -24,9 +24,7 @@ from monolith.train import (
     Trainer,
     TrainSettings,
 )
-from monolith.util.settings import SETTING_PREFIX, resolve
-
-__all__ = ["app", "train"]
+from monolith.util.layered_settings import SETTING_PREFIX, resolve
 
 app = typer.Typer(add_completion=False)
 
@@ -85,7 +83,7 @@ def train(
     how = _train_settings(resolved.value.train)
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
-    begin = Beginning(how.checkpoint_dir, resume, fallback)
+    begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
     with Trainer(made(resolved.value), how, servers or None) as trainer:
         # Before the run: what is wrong with it is better known now.

@@ -3,14 +3,14 @@
 from monolith.data import operations
 from monolith.data.batch import Batch
 from monolith.data.columns import INVALID_LABEL, Columns, DenseColumn, IdColumn, Label
-from monolith.data.file_queue import FileQueue
-from monolith.data.framing import Framing, data_source_key, java_hash_code
+from monolith.data.files.file_queue import FileQueue
+from monolith.data.files.patterns import expand_template, gen_patterns, matching_patterns
 from monolith.data.hashing import cross_ids, hash_strings
 from monolith.data.memory import as_table
-from monolith.data.patterns import expand_template, gen_patterns, matching_patterns
 from monolith.data.pipeline import Batches, Pipeline
-from monolith.data.record_format import RecordFormat
-from monolith.data.record_sources import (
+from monolith.data.records.decoder import RecordFormat
+from monolith.data.records.framing import Framing, data_source_key, java_hash_code
+from monolith.data.records.readers import (
     RecordParser,
     example_batches,
     examples,
@@ -18,7 +18,7 @@ from monolith.data.record_sources import (
     instances,
     tfrecords,
 )
-from monolith.data.record_writer import RecordWriter
+from monolith.data.records.record_writer import RecordWriter
 from monolith.data.sources import arrow, arrow_table, csv, from_files, jsonl, parquet, synthetic
 from monolith.data.str_queue import CriticalSection, StrQueue
 

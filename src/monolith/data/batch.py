@@ -9,8 +9,6 @@ from torch.utils import _pytree as pytree
 
 from monolith.ops import Ragged, RaggedColumns
 
-__all__ = ["Batch"]
-
 _Move = Callable[[torch.Tensor], torch.Tensor]
 
 

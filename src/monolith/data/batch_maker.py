@@ -10,13 +10,11 @@ from monolith.data.batch import Batch
 from monolith.data.columns import Columns
 from monolith.data.stages import Part
 from monolith.ops import RaggedColumns
-from monolith.ops.native import load_native
+from monolith.ops.compiled import load_native
 from monolith.ops.ragged_columns import ColumnNames
 
 if TYPE_CHECKING:
     import monolith._native as _native
-
-__all__ = ["BatchMaker"]
 
 
 class BatchMaker:

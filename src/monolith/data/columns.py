@@ -7,8 +7,6 @@ from difflib import get_close_matches
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Columns", "DenseColumn", "INVALID_LABEL", "IdColumn", "Label", "is_list", "is_untyped"]
-
 INVALID_LABEL = float(np.finfo(np.float32).min)  # no label; -3.4028235e+38
 
 _SLOTS = 1 << 15

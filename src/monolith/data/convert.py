@@ -22,8 +22,6 @@ from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
 from monolith.data.hashing import hash_strings
 from monolith.errors import DataLossError
 
-__all__ = ["BadSamples", "Origin", "to_block"]
-
 _Mask = npt.NDArray[np.bool_]
 _FID_BITS = 48
 _INT64_LISTS = pa.list_(pa.int64())

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ["Cursor", "Over", "Stage", "State", "reading_ahead", "source_state"]
-
 State = dict[str, Any]
 
 
@@ -47,7 +45,7 @@ class Stage(Protocol):
         """A line for each stage, the source first: a state fits only the pipeline it is of."""
 
 
-class Over:
+class WrappingCursor:
     """A cursor over another one."""
 
     def __init__(self, source: Cursor) -> None:

@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Over, Stage, State, source_state
-
-__all__ = ["Cache", "Repeat"]
+from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Cache:
                 pass
 
 
-class _FillingCursor(Over):
+class _FillingCursor(WrappingCursor):
     def __init__(self, source: Cursor, blocks: list[pa.RecordBatch]) -> None:
         super().__init__(source)
         self._blocks, self._seen = blocks, list[pa.RecordBatch]()
@@ -90,7 +88,7 @@ class Repeat:
         return _RepeatCursor(self, epoch, number, source_state(state))
 
 
-class _RepeatCursor(Over):
+class _RepeatCursor(WrappingCursor):
     def __init__(self, stage: Repeat, epoch: int, number: int, state: State | None) -> None:
         self._stage, self._number = stage, number
         self._first = epoch * (stage.count or 0)

@@ -6,9 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.ops.native import load_native
-
-__all__ = ["cross_ids", "hash_strings", "pairs"]
+from monolith.ops.compiled import load_native
 
 _Keys = npt.NDArray[np.int64]
 

@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 from monolith.data.columns import is_list
 from monolith.errors import DataLossError
 
-__all__ = ["integers_of_cells", "integers_of_lines", "refuse_rounded"]
-
 _LIMIT = 1 << 63
 _MOST_DIGITS = 25  # int() refuses thousands
 

@@ -11,8 +11,6 @@ from monolith.data.convert import BadSamples, Origin, to_block
 from monolith.data.cursor import State
 from monolith.data.order import mix, uniform
 
-__all__ = ["SyntheticSource", "TableSource", "as_table"]
-
 _BLOCK = 65_536  # samples
 
 

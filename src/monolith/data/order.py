@@ -3,8 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["mix", "permutation", "uniform"]
-
 _Words = npt.NDArray[np.uint64]
 
 

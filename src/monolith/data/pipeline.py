@@ -20,17 +20,16 @@ from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples
 from monolith.data.cursor import Stage, State, reading_ahead
 from monolith.data.epochs import Cache, Repeat
-from monolith.data.file_source import FileSource
+from monolith.data.files.file_source import FileSource
 from monolith.data.hashing import cross_ids
 from monolith.data.operations.draws import Draws, Sampled
 from monolith.data.operations.negatives import Generated, NegativeGen
-from monolith.data.prefetch import Copier, Made, Prefetch
+from monolith.data.prefetch import BatchCopier, Prefetch, PrefetchedBatch
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Batches", "Pipeline"]
 
 _log = logging.getLogger(__name__)
 
@@ -275,13 +274,13 @@ class Batches(Iterator[Batch]):
         self._pipeline, self._stages = pipeline, pipeline.describe()
         stage = reading_ahead(pipeline.stage) if pipeline.depth else pipeline.stage
         self._batches = BatchMaker(pipeline.columns, is_ahead=pipeline.depth > 0)
-        self._copier = Copier(stage, self._batches, state and state["state"])
+        self._copier = BatchCopier(stage, self._batches, state and state["state"])
         self._last = self._copier.last
         self._is_closed = self._is_reported = False
-        self._ahead: Prefetch[Made] | None = None
+        self._ahead: Prefetch[PrefetchedBatch] | None = None
         if pipeline.depth:
             self._ahead = Prefetch(
-                self._copier.copy, pipeline.depth, Made.is_end, "monolith-prefetch"
+                self._copier.copy, pipeline.depth, PrefetchedBatch.is_end, "monolith-prefetch"
             )
             self._ahead.stop_with(self)  # of a loop that was left by `break`
 

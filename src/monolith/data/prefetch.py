@@ -15,14 +15,13 @@ from monolith.data.stages import next_parts
 if TYPE_CHECKING:
     import monolith._native as _native
 
-__all__ = ["Copier", "Made", "PartsAhead", "Prefetch"]
 
 _T = TypeVar("_T")
 _PATIENCE_SECONDS = 5.0  # for a thread at the end of the program
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PrefetchedBatch:
     """The copied samples of a batch, and what the pipeline was after it."""
 
     copied: "_native.BlockCopy | None"  # None: the end
@@ -34,7 +33,7 @@ class Made:
         return self.copied is None
 
 
-class Copier:
+class BatchCopier:
     """Copies the samples of batches. Knows nothing of `Batches`, which may go while it copies.
 
     Args:
@@ -49,9 +48,9 @@ class Copier:
     def __init__(self, stage: Stage, batches: BatchMaker, state: State | None) -> None:
         self._stage, self._batches = stage, batches
         self._cursor: Cursor | None = stage.open(0, state)
-        self.last = Made(None, self._cursor.state(), self._cursor.progress())
+        self.last = PrefetchedBatch(None, self._cursor.state(), self._cursor.progress())
 
-    def copy(self) -> Made:
+    def copy(self) -> PrefetchedBatch:
         """The next one; after an error the same again."""
         if self._cursor is None:  # the last call failed, perhaps amid a batch
             self._cursor = self._stage.open(0, self.last.state)
@@ -59,7 +58,7 @@ class Copier:
         try:
             parts = next_parts(cursor)
             copied = None if parts is None else self._batches.copy(parts)
-            self.last = Made(copied, cursor.state(), cursor.progress())
+            self.last = PrefetchedBatch(copied, cursor.state(), cursor.progress())
         except BaseException:
             cursor.close()  # the error may be kept, and the cursor with it
             raise

@@ -7,15 +7,13 @@ import pyarrow as pa
 
 from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples
-from monolith.data.file_queue import QueueReader, QueueSource
-from monolith.data.file_source import FileFormat, FileSource, schema_of
-from monolith.data.files import Paths, find_files
+from monolith.data.files.file_queue import QueueReader, QueueSource
+from monolith.data.files.file_source import FileFormat, FileSource, schema_of
+from monolith.data.files.listing import Paths, find_files
+from monolith.data.files.parquet import ArrowFormat, ParquetFormat
+from monolith.data.files.text import CsvFormat, JsonLinesFormat
 from monolith.data.memory import SyntheticSource, TableSource, as_table
-from monolith.data.parquet_format import ArrowFormat, ParquetFormat
 from monolith.data.pipeline import Pipeline
-from monolith.data.text_format import CsvFormat, JsonLinesFormat
-
-__all__ = ["arrow", "arrow_table", "csv", "from_files", "jsonl", "parquet", "synthetic"]
 
 OnError = Literal["raise", "skip"]
 

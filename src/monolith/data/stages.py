@@ -7,21 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Over, Stage, State, source_state
+from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
 from monolith.data.order import permutation
-
-__all__ = [
-    "Blocks",
-    "Filter",
-    "Map",
-    "Part",
-    "ShardSamples",
-    "Shuffle",
-    "Take",
-    "concat",
-    "next_parts",
-]
-
 
 Part = tuple[pa.RecordBatch, int, int]
 """A block, the first of its samples that is meant, and how many."""
@@ -53,7 +40,7 @@ class Blocks:
         return _BlocksCursor(self, self.source.open(epoch, source_state(state)), state)
 
 
-class _BlocksCursor(Over):
+class _BlocksCursor(WrappingCursor):
     def __init__(self, stage: Blocks, source: Cursor, state: State | None) -> None:
         super().__init__(source)
         self._stage = stage
@@ -150,7 +137,7 @@ class Shuffle:
         )
 
 
-class _ShuffleCursor(Over):
+class _ShuffleCursor(WrappingCursor):
     def __init__(self, source: Cursor, seed: int, epoch: int, number: int) -> None:
         super().__init__(source)
         self._seed, self._epoch, self._number = seed, epoch, number
@@ -184,7 +171,7 @@ class Map:
         return _MapCursor(self.source.open(epoch, source_state(state)), self.function)
 
 
-class _MapCursor(Over):
+class _MapCursor(WrappingCursor):
     def __init__(
         self, source: Cursor, function: Callable[[pa.RecordBatch], pa.RecordBatch]
     ) -> None:
@@ -225,7 +212,7 @@ class Filter:
         return _FilterCursor(self, self.source.open(epoch, source_state(state)), first)
 
 
-class _FilterCursor(Over):
+class _FilterCursor(WrappingCursor):
     def __init__(self, stage: Filter, source: Cursor, first: int) -> None:
         super().__init__(source)
         self._stage, self._first = stage, first
@@ -284,7 +271,7 @@ class Take:
         return _TakeCursor(self.source.open(epoch, source_state(state)), left)
 
 
-class _TakeCursor(Over):
+class _TakeCursor(WrappingCursor):
     def __init__(self, source: Cursor, left: int) -> None:
         super().__init__(source)
         self._left = left

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 from monolith.errors import DeadlineExceededError, InvalidArgumentError
 from monolith.util.waiting import DEFAULT_TIMEOUT_SECONDS, check_timeout
 
-__all__ = ["CriticalSection", "StrQueue"]
-
 _MAX_PAUSE_SECONDS = 0.01
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ColumnSummary", "summarize"]
-
 _MAX_DISTINCT = 5_000_000
 
 

@@ -1,5 +1,5 @@
-"""Import path of the reference system; see `monolith.optim.clipping`."""
+"""Import path of the reference system; see `monolith.native_training.util.clipping`."""
 
-from monolith.optim.clipping import clip_by_global_norm, global_norm
+from monolith.native_training.util.clipping import clip_by_global_norm, global_norm
 
 __all__ = ["clip_by_global_norm", "global_norm"]

@@ -1,5 +1,5 @@
-"""Import path of the reference system; see `monolith.train.local`."""
+"""Import path of the reference system; see `monolith.native_training.tasks.local`."""
 
-from monolith.train.local import local_train
+from monolith.native_training.tasks.local import local_train
 
 __all__ = ["local_train"]

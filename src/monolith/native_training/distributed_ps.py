@@ -1,9 +1,13 @@
-"""Import path of the reference system; see `monolith.embedding`."""
+"""Import path of the reference system; see `monolith.table`."""
 
-from monolith.embedding.distributed_multi_type_table import (
+from monolith.cluster.servers import ps_device as ps_device
+from monolith.native_training.tables.distributed_multi_type_table import (
     DistributedMultiTypeHashTable as DistributedMultiTypeHashTable,
 )
-from monolith.embedding.distributed_table import DistributedHashTable as DistributedHashTable
-from monolith.embedding.local_servers import ps_device as ps_device
-from monolith.embedding.partitioned_table import PartitionedHashTable as PartitionedHashTable
-from monolith.embedding.table_merge import get_sub_table_name as get_sub_table_name
+from monolith.native_training.tables.distributed_table import (
+    DistributedHashTable as DistributedHashTable,
+)
+from monolith.native_training.tables.partitioned_table import (
+    PartitionedHashTable as PartitionedHashTable,
+)
+from monolith.native_training.tables.table_merge import get_sub_table_name as get_sub_table_name

@@ -1,5 +1,5 @@
-"""Import path of the reference system; see `monolith.embedding.combiners`."""
+"""Import path of the reference system; see `monolith.native_training.slots.combiners`."""
 
-from monolith.embedding.combiners import Combiner, FirstN, ReduceMean, ReduceSum
+from monolith.native_training.slots.combiners import Combiner, FirstN, ReduceMean, ReduceSum
 
 __all__ = ["Combiner", "FirstN", "ReduceMean", "ReduceSum"]

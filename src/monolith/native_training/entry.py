@@ -1,11 +1,11 @@
-"""Import path of the reference system; see `monolith.embedding.entry_config`."""
+"""Import path of the reference system; see `monolith.native_training.tables.entry_config`."""
 
-from monolith.embedding import FixedR8 as _FixedR8
-from monolith.embedding import OneBit as _OneBit
-from monolith.embedding import Zeros as _Zeros
-from monolith.embedding import optimizers as _optimizers
-from monolith.embedding.entry_config import *  # noqa: F403
-from monolith.embedding.entry_parts import *  # noqa: F403
+from monolith.native_training.tables.entry_config import *  # noqa: F403
+from monolith.native_training.tables.entry_parts import *  # noqa: F403
+from monolith.table import FixedR8 as _FixedR8
+from monolith.table import OneBit as _OneBit
+from monolith.table import Zeros as _Zeros
+from monolith.table import optimizers as _optimizers
 
 ZerosInitializer = _Zeros
 SgdOptimizer = _optimizers.SGD

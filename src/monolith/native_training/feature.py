@@ -1,10 +1,12 @@
-"""Import path of the reference system; see `monolith.nn.slots` and `monolith.nn.slot_factories`."""
+"""Import path of the reference system."""
 
-from monolith.nn.slot_factories import CollectingFactory as DummyFeatureFactory
-from monolith.nn.slot_factories import EmbeddingsFactory as FeatureFactoryFromEmbeddings
-from monolith.nn.slot_factories import FeatureFactory
-from monolith.nn.slot_tables import SlotTable as TableConfig
-from monolith.nn.slots import (
+from monolith.native_training.slots.slot_factories import CollectingFactory as DummyFeatureFactory
+from monolith.native_training.slots.slot_factories import (
+    EmbeddingsFactory as FeatureFactoryFromEmbeddings,
+)
+from monolith.native_training.slots.slot_factories import FeatureFactory
+from monolith.native_training.slots.slot_tables import SlotTable as TableConfig
+from monolith.native_training.slots.slots import (
     DEFAULT_EXPIRE_TIME,
     FeatureColumn,
     FeatureSlice,

@@ -1,5 +1,5 @@
-"""Import path of the reference system; see `monolith.optim.clipping`."""
+"""Import path of the reference system; see `monolith.native_training.util.clipping`."""
 
-from monolith.optim.clipping import GradClipType
+from monolith.native_training.util.clipping import GradClipType
 
 __all__ = ["GradClipType"]

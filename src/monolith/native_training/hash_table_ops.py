@@ -1,7 +1,7 @@
-"""Import path of the reference system; see `monolith.embedding.hash_table` and `.fused`."""
+"""Import path of the reference system."""
 
-from monolith.embedding.fused import fused_apply_gradients as _fused_apply_gradients
-from monolith.embedding.fused import fused_lookup as fused_lookup
-from monolith.embedding.hash_table import HashTable as HashTable
+from monolith.native_training.tables.fused import fused_apply_gradients as _fused_apply_gradients
+from monolith.native_training.tables.fused import fused_lookup as fused_lookup
+from monolith.native_training.tables.hash_table import HashTable as HashTable
 
 fused_apply_gradient = _fused_apply_gradients

@@ -1,8 +1,8 @@
-"""Import path of the reference system (`monolith.core.hyperparams`); see `monolith.util.params`."""
+"""Import path of the reference system."""
 
-from monolith.util.instantiable_params import ALLOWED_KWARGS, InstantiableParams
-from monolith.util.params import Params, copy_params_to, update_params
-from monolith.util.run_registry import unique_name
+from monolith.native_training.util.instantiable_params import ALLOWED_KWARGS, InstantiableParams
+from monolith.native_training.util.params import Params, copy_params_to, update_params
+from monolith.native_training.util.run_registry import unique_name
 
 __all__ = [
     "InstantiableParams",

@@ -1,5 +1,5 @@
-"""Import path of the reference system; see `monolith.data.ffm`."""
+"""Import path of the reference system; see `monolith.native_training.tasks.ffm_data`."""
 
-from monolith.data.ffm import generate_ffm_example, slot_to_key
+from monolith.native_training.tasks.ffm_data import generate_ffm_example, slot_to_key
 
 __all__ = ["generate_ffm_example", "slot_to_key"]

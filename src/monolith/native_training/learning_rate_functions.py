@@ -1,3 +1,3 @@
-"""Import path of the reference system; see `monolith.embedding.schedules`."""
+"""Import path of the reference system; see `monolith.table.optimizers.schedules`."""
 
-from monolith.embedding.schedules import *  # noqa: F403
+from monolith.table.optimizers.schedules import *  # noqa: F403

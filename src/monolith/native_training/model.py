@@ -1,7 +1,7 @@
-"""Import path of the reference system; see `monolith.train.ffm`."""
+"""Import path of the reference system; see `monolith.native_training.tasks.ffm`."""
 
-from monolith.train import ffm
-from monolith.train.ffm import FFMParams as FFMParams
+from monolith.native_training.tasks import ffm
+from monolith.native_training.tasks.ffm import FFMParams as FFMParams
 
 _NUM_SLOTS, _VOCAB_SIZES, _NUM_EXAMPLES = ffm.NUM_SLOTS, ffm.VOCAB_SIZES, ffm.NUM_EXAMPLES
 _FFM_SLOT = ffm.FFM_SLOT

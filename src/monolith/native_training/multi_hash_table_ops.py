@@ -1,3 +1,3 @@
-"""Import path of the reference system; see `monolith.embedding.multi_hash_table`."""
+"""Import path of the reference system; see `monolith.native_training.tables.multi_hash_table`."""
 
-from monolith.embedding.multi_hash_table import MultiHashTable as MultiHashTable
+from monolith.native_training.tables.multi_hash_table import MultiHashTable as MultiHashTable

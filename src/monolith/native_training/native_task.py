@@ -1,11 +1,11 @@
-"""Import path of the reference system; see `monolith.train.native_task` and `context`."""
+"""Import path of the reference system."""
 
 from typing import Any
 
-from monolith.train.context import Context as _Context
-from monolith.train.native_params import ExportMode as ExportMode
-from monolith.train.native_task import ModelSpec as EstimatorSpec
-from monolith.train.native_task import NativeTask as NativeTask
+from monolith.native_training.tasks.context import Context as _Context
+from monolith.native_training.tasks.native_params import ExportMode as ExportMode
+from monolith.native_training.tasks.native_task import ModelSpec as EstimatorSpec
+from monolith.native_training.tasks.native_task import NativeTask as NativeTask
 from monolith.train.task import Mode as ModeKeys
 
 __all__ = ["EstimatorSpec", "ExportMode", "ModeKeys", "NativeContext", "NativeTask"]

@@ -1,6 +1,6 @@
-"""Import path of the reference system; see `monolith.ops.nested_tensors`."""
+"""Import path of the reference system; see `monolith.native_training.ops.nested_tensors`."""
 
-from monolith.ops.nested_tensors import (
+from monolith.native_training.ops.nested_tensors import (
     NestedTensors,
     _convert_ragged_to_tensors,
     _convert_tensors_to_ragged,

@@ -1,6 +1,6 @@
-"""Import path of the reference system; see `monolith.util.net`."""
+"""Import path of the reference system; see `monolith.native_training.util.net`."""
 
-from monolith.util.net import (
+from monolith.native_training.util.net import (
     AddressFamily,
     NodeAliveChecker,
     concat_ip_and_port,

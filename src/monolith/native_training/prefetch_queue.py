@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from monolith import train
+from monolith.native_training import queues
 
-AsyncFunctionMgr = train.AsyncFunctionManager
-AsyncPushHook = train.AsyncPushHook
-EnqueueHook = train.EnqueueHook
-MultiQueueRunner = train.QueueRunner
-_FIFOQueue, _MultiFIFOQueue = train.PrefetchQueue, train.DevicePrefetchQueue
-enqueue_dicts_with_queue_return = train.prefetch
+AsyncFunctionMgr = queues.AsyncFunctionManager
+AsyncPushHook = queues.AsyncPushHook
+EnqueueHook = queues.EnqueueHook
+MultiQueueRunner = queues.QueueRunner
+_FIFOQueue, _MultiFIFOQueue = queues.PrefetchQueue, queues.DevicePrefetchQueue
+enqueue_dicts_with_queue_return = queues.prefetch
 
 
-class _GPUCompatiblePaddingFIFOQueue(train.TensorQueue):
+class _GPUCompatiblePaddingFIFOQueue(queues.TensorQueue):
     def __init__(
         self,
         capacity: int,
@@ -24,4 +24,4 @@ class _GPUCompatiblePaddingFIFOQueue(train.TensorQueue):
     ) -> None:
         if shared_name is not None:
             raise ValueError(f"[{name}] expected no shared_name, got {shared_name!r}; share it")
-        super().__init__(capacity, train.ElementSpec(dtypes, shapes), names=names, name=name)
+        super().__init__(capacity, queues.ElementSpec(dtypes, shapes), names=names, name=name)

@@ -1,3 +1,3 @@
-"""Import path of the reference system; see `monolith.ops.rowids`."""
+"""Import path of the reference system; see `monolith.native_training.ops.segment`."""
 
-from monolith.ops.rowids import *  # noqa: F403
+from monolith.native_training.ops.segment import *  # noqa: F403

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from monolith import checkpoint as _checkpoint
-from monolith.checkpoint import PartialRecoverySaver as PartialRecoverySaver
-from monolith.checkpoint import PsMonitor as PsMonitor
 from monolith.checkpoint import SaveHelper as SaveHelper
-from monolith.checkpoint import SaverBuilder as SaverBuilder
 from monolith.checkpoint import get_latest_checkpoint_state as get_latest_checkpoint_state
 from monolith.checkpoint import get_monolith_checkpoint_state as get_monolith_checkpoint_state
-from monolith.train import TideWindow as _TideWindow
+from monolith.native_training.saver import hook as _hook
+from monolith.native_training.saver import timer as _timer
+from monolith.native_training.saver.ps_monitor import PsMonitor as PsMonitor
+from monolith.native_training.saver.saver import PartialRecoverySaver as PartialRecoverySaver
+from monolith.native_training.saver.saver_builder import SaverBuilder as SaverBuilder
+from monolith.native_training.saver.tide import TideWindow as _TideWindow
 
 _TIDE = ("tide_start_hour", "tide_start_minute", "tide_end_hour", "tide_end_minute")
 
@@ -20,10 +21,10 @@ class _WithTide:
         super().__init__(*args, tide=window, **options)  # type: ignore[call-arg]
 
 
-class _TimerWithTide(_WithTide, _checkpoint.SecondOrStepTimer): ...
+class _TimerWithTide(_WithTide, _timer.SecondOrStepTimer): ...
 
 
-class _HookWithTide(_WithTide, _checkpoint.NoFirstSaveCheckpointSaverHook): ...
+class _HookWithTide(_WithTide, _hook.NoFirstSaveCheckpointSaverHook): ...
 
 
 SecondOrStepTimerWithTideSetting = _TimerWithTide

@@ -1,6 +1,8 @@
-"""Import path of the reference system; see `monolith.train.tide`."""
+"""Import path of the reference system; see `monolith.native_training.saver.tide`."""
 
-from monolith.train.tide import CustomGlobalStepWaiterHook as CustomGlobalStepWaiterHook
-from monolith.train.tide import TideStoppingHook as TideStoppingHook
-from monolith.train.tide import before as before
-from monolith.train.tide import tide_available_now as tide_available_now
+from monolith.native_training.saver.tide import (
+    CustomGlobalStepWaiterHook as CustomGlobalStepWaiterHook,
+)
+from monolith.native_training.saver.tide import TideStoppingHook as TideStoppingHook
+from monolith.native_training.saver.tide import before as before
+from monolith.native_training.saver.tide import tide_available_now as tide_available_now

@@ -1,11 +1,11 @@
-"""Import path of the reference system; see `monolith.ops.reshape`."""
+"""Import path of the reference system; see `monolith.native_training.ops.reshape`."""
 
 from collections.abc import Sequence
 
 import torch
 
-from monolith.ops import reshape as _reshape
-from monolith.ops.reshape import Shape, StaticReshapeNBuilder
+from monolith.native_training.ops import reshape as _reshape
+from monolith.native_training.ops.reshape import Shape, StaticReshapeNBuilder
 
 __all__ = ["StaticReshapeNBuilder", "static_reshape"]
 

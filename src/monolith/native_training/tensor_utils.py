@@ -1,8 +1,8 @@
-"""Import path of the reference system; see `monolith.ops.packing` and its neighbours."""
+"""Import path of the reference system."""
 
-from monolith.ops.nested_ragged import maybe_squeeze_3d_tensor
-from monolith.ops.packing import pack_tensors, unpack_tensors
-from monolith.ops.typed_packing import (
+from monolith.native_training.ops.nested_ragged import maybe_squeeze_3d_tensor
+from monolith.native_training.ops.packing import pack_tensors, unpack_tensors
+from monolith.native_training.ops.typed_packing import (
     get_keyed_shape,
     get_typed_keyed_shape,
     merge_dicts,

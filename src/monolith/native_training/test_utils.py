@@ -1,15 +1,19 @@
 """Import path of the reference system: helpers for tests."""
 
-from monolith.embedding import SGD, Zeros
-from monolith.embedding.entry_config import (
+from monolith.cluster.servers import LocalServers
+from monolith.native_training.tables.entry_config import (
     CombineAsSegment,
     CuckooHashTableConfig,
     EntryConfig,
     HashTableConfigInstance,
 )
-from monolith.embedding.entry_parts import Fp32Compressor, StochasticRoundingFloat16OptimizerWrapper
-from monolith.embedding.local_servers import LocalServers
+from monolith.native_training.tables.entry_parts import (
+    Fp32Compressor,
+    StochasticRoundingFloat16OptimizerWrapper,
+)
 from monolith.observe.profiler import profile_it
+from monolith.table import Zeros
+from monolith.table.optimizers import SGD
 
 __all__ = ["create_test_ps_cluster", "generate_test_hash_table_config", "profile_it"]
 

@@ -1,3 +1,3 @@
-"""Import path of the reference system; see `monolith.embedding.touched_key_set`."""
+"""Import path of the reference system; see `monolith.native_training.tables.touched_key_set`."""
 
-from monolith.embedding.touched_key_set import *  # noqa: F403
+from monolith.native_training.tables.touched_key_set import *  # noqa: F403

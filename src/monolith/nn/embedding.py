@@ -2,11 +2,9 @@
 
 import torch
 
-from monolith.nn.ids import as_keys
 from monolith.nn.table_module import TableModule
 from monolith.ops import Ragged
-
-__all__ = ["Embedding"]
+from monolith.table.arguments import as_keys
 
 
 class Embedding(TableModule):
@@ -15,7 +13,7 @@ class Embedding(TableModule):
     The arguments are those of `TableModule`.
 
     Example:
-        >>> from monolith.embedding import SGD
+        >>> from monolith.table.optimizers import SGD
         >>> embedding = Embedding(4, optimizer=SGD(0.1))
         >>> embedding(torch.tensor([[42, -7, 1 << 62]])).shape
         torch.Size([1, 3, 4])

@@ -4,12 +4,10 @@ from typing import Any
 
 import torch
 
-from monolith.embedding.bags import MODES
-from monolith.nn.ids import as_keys
 from monolith.nn.table_module import TableModule
 from monolith.ops import Ragged
-
-__all__ = ["EmbeddingBag"]
+from monolith.table.arguments import as_keys
+from monolith.table.bags import MODES
 
 
 class EmbeddingBag(TableModule):
@@ -24,7 +22,7 @@ class EmbeddingBag(TableModule):
         arguments: further ones of `TableModule`.
 
     Example:
-        >>> from monolith.embedding import SGD
+        >>> from monolith.table.optimizers import SGD
         >>> bag = EmbeddingBag(4, mode="sum", optimizer=SGD(0.1))
         >>> pooled = bag(torch.tensor([42, -7, 42, 1 << 62]), torch.tensor([0, 3]))
         >>> pooled.sum().backward()

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from monolith.embedding import FTRL, Adagrad, Budget, Expiry, Segment, TableConfig, Uniform, Zeros
-from monolith.embedding.admission import Admission
-from monolith.embedding.arguments import as_integer, as_list, check_kind
-from monolith.embedding.config import segment_name, segments_of
-from monolith.embedding.initializers import Initializer
-from monolith.embedding.optimizers import Optimizer
-
-__all__ = ["BIAS", "COMBINERS", "Feature", "bias_segment", "slice_columns", "table_configs"]
+from monolith.table import Budget, Expiry, Segment, TableConfig, Uniform, Zeros
+from monolith.table.arguments import as_integer, as_list, check_kind
+from monolith.table.config import segment_name, segments_of
+from monolith.table.initializers import Initializer
+from monolith.table.optimizers import FTRL, Adagrad, Optimizer
+from monolith.table.rules import Admission
 
 COMBINERS = ("sum", "mean", "sqrtn", "first", "rows")
 """How the rows of a sample are combined.

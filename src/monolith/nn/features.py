@@ -6,22 +6,18 @@ from typing import Any
 
 import torch
 
-from monolith.embedding import Table, TableConfig
-from monolith.embedding.anchor_queue import AnchorQueue
-from monolith.embedding.autograd import Reading, lookup_bags
-from monolith.embedding.bag_feature import BagFeature, check_dense
-from monolith.embedding.feature_bags import FeatureBags
-from monolith.embedding.feature_ops import lookup_features
-from monolith.embedding.gradient_queue import queue_of
-from monolith.embedding.table_content import restore_contents, table_content
-from monolith.embedding.verbs import TableVerbs
 from monolith.errors import InvalidArgumentError
+from monolith.features.autograd import FeatureBags, Reading, lookup_bags
+from monolith.features.engine import BagFeature, check_dense
+from monolith.features.gradients import PendingGradients, queue_of
+from monolith.features.graph_ops import lookup_features
 from monolith.nn.feature import BIAS, Feature, slice_columns, table_configs
-from monolith.nn.ids import as_keys
 from monolith.nn.queue_module import QueueModule
 from monolith.ops import Ragged
-
-__all__ = ["Embedded", "Features", "size_mask"]
+from monolith.table import Table, TableConfig
+from monolith.table.arguments import as_keys
+from monolith.table.base import BaseTable
+from monolith.table.content import restore_contents, table_content
 
 _STATE_VERSION = 1
 
@@ -134,7 +130,7 @@ def size_mask(lengths: torch.Tensor, max_length: int) -> torch.Tensor:
 class _Held(QueueModule):
     """A queue in the tree of modules."""
 
-    def __init__(self, queue: AnchorQueue[Any, Any]) -> None:
+    def __init__(self, queue: PendingGradients[Any, Any]) -> None:
         super().__init__()
         self._hold(queue)
 
@@ -168,7 +164,7 @@ class Features(torch.nn.Module):
         self,
         features: Sequence[Feature],
         *,
-        make_table: Callable[[TableConfig], TableVerbs] = Table,
+        make_table: Callable[[TableConfig], BaseTable] = Table,
     ) -> None:
         super().__init__()
         if not features:
@@ -176,7 +172,7 @@ class Features(torch.nn.Module):
         configs = {config.name: config for config in table_configs(features)}
         self.features: Mapping[str, Feature] = MappingProxyType({f.name: f for f in features})
         tables = {name: make_table(config) for name, config in configs.items()}
-        self.tables: Mapping[str, TableVerbs] = MappingProxyType(tables)
+        self.tables: Mapping[str, BaseTable] = MappingProxyType(tables)
         bags = [
             BagFeature(f.name, f.table, f.combiner, f.max_length)
             for f in features
@@ -318,11 +314,11 @@ class Features(torch.nn.Module):
         self.columns = MappingProxyType(state["columns"])
         self.tables = MappingProxyType(named)
 
-    def _queues(self) -> list[AnchorQueue[Any, Any]]:
-        queues: list[AnchorQueue[Any, Any]] = [] if self._bags is None else [self._bags.queue]
+    def _queues(self) -> list[PendingGradients[Any, Any]]:
+        queues: list[PendingGradients[Any, Any]] = [] if self._bags is None else [self._bags.queue]
         return [*queues, *self._row_queues.values()]
 
-    def _queued_tables(self) -> list[TableVerbs]:
+    def _queued_tables(self) -> list[BaseTable]:
         return [table for queue in self._queues() for table in queue.tables]
 
 
@@ -336,7 +332,7 @@ def _check_apart(features: Sequence[Feature], pooled: set[str]) -> None:
             )
 
 
-def _contents_of(state: Any, tables: Mapping[str, TableVerbs]) -> Mapping[str, Any]:
+def _contents_of(state: Any, tables: Mapping[str, BaseTable]) -> Mapping[str, Any]:
     """The contents of a state by table; refuse a state of another version or of other tables."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if version != _STATE_VERSION:

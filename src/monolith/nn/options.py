@@ -5,24 +5,13 @@ from typing import Any, TypedDict
 
 import torch
 
-from monolith.embedding import Segment, Table, TableConfig
-from monolith.embedding.admission import Admission
-from monolith.embedding.budget import Budget
-from monolith.embedding.calls import Clock
-from monolith.embedding.expiry import Expiry
-from monolith.embedding.initializers import Initializer
-from monolith.embedding.optimizers import Optimizer
-from monolith.embedding.verbs import TableVerbs
-from monolith.embedding.views import View
-
-__all__ = [
-    "DEFAULT_NAME",
-    "REFUSED_ARGUMENTS",
-    "REFUSED_ATTRIBUTES",
-    "TableOptions",
-    "check_options",
-    "make_table",
-]
+from monolith.table import Segment, Table, TableConfig
+from monolith.table.base import BaseTable
+from monolith.table.calls import Clock
+from monolith.table.initializers import Initializer
+from monolith.table.optimizers import Optimizer
+from monolith.table.precision import View
+from monolith.table.rules import Admission, Budget, Expiry
 
 DEFAULT_NAME = "embedding"
 """Name of a table that was given none."""
@@ -89,7 +78,7 @@ def check_options(where: str, options: Any) -> None:
             raise TypeError(f"{where} has no argument {name}; options of its table are {known}")
 
 
-def make_table(dim: int, options: TableOptions) -> TableVerbs:
+def make_table(dim: int, options: TableOptions) -> BaseTable:
     """A new table of one segment."""
     given: dict[str, Any] = {"name": DEFAULT_NAME, **options}
     if "name" not in options and "seed" not in options:

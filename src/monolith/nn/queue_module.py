@@ -4,12 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.embedding.anchor_queue import AnchorQueue
+from monolith.features.gradients import PendingGradients
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["QueueModule"]
 
 
 class QueueModule(torch.nn.Module):
@@ -23,10 +21,10 @@ class QueueModule(torch.nn.Module):
         anchor: a parameter of one element that stands for the tables of the queue.
     """
 
-    queue: AnchorQueue[Any, Any]
+    queue: PendingGradients[Any, Any]
     anchor: torch.nn.Parameter
 
-    def _hold(self, queue: AnchorQueue[Any, Any]) -> None:
+    def _hold(self, queue: PendingGradients[Any, Any]) -> None:
         self.queue = queue
         self.anchor = queue.anchor
 

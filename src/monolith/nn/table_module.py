@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.embedding import Applied, Table, TableConfig, restore_tables, save_tables
-from monolith.embedding.arguments import as_integer
-from monolith.embedding.autograd import Reading, lookup_bags
-from monolith.embedding.disk.arguments import checked_paths
-from monolith.embedding.disk.plan import plan_tables
-from monolith.embedding.gradient_queue import GradientQueue, queue_of
-from monolith.embedding.table_content import restore_content, table_content
-from monolith.embedding.verbs import TableVerbs
-from monolith.nn.ids import as_keys
+from monolith.features.autograd import Reading, lookup_bags
+from monolith.features.gradients import GradientQueue, queue_of
 from monolith.nn.options import REFUSED_ATTRIBUTES, TableOptions, check_options, make_table
 from monolith.nn.queue_module import QueueModule
+from monolith.table import Applied, Table, TableConfig
+from monolith.table.arguments import as_integer, as_keys
+from monolith.table.base import BaseTable
+from monolith.table.content import restore_content, table_content
+from monolith.table.disk import restore_tables, save_tables
+from monolith.table.disk.call_arguments import checked_paths
+from monolith.table.disk.plan import plan_tables
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
-
-__all__ = ["TableModule"]
 
 
 class TableModule(QueueModule):
@@ -56,7 +54,7 @@ class TableModule(QueueModule):
         self,
         dim: int,
         *positional: object,
-        table: TableVerbs | None = None,
+        table: BaseTable | None = None,
         config: TableConfig | None = None,
         missing: str = "initial",
         padding_idx: int | None = None,
@@ -81,7 +79,7 @@ class TableModule(QueueModule):
     def _make_queue(
         self,
         dim: int,
-        table: TableVerbs | None,
+        table: BaseTable | None,
         config: TableConfig | None,
         options: TableOptions,
     ) -> GradientQueue:
@@ -94,7 +92,7 @@ class TableModule(QueueModule):
                 f"{where} expected {chosen[0]} alone, got it beside "
                 f"{', '.join([*chosen[1:], *options])}"
             )
-        if table is not None and not isinstance(table, TableVerbs):
+        if table is not None and not isinstance(table, BaseTable):
             raise TypeError(f"{where} expected table as a Table, got {table!r}")
         made = table if table is not None else Table(config) if config is not None else None
         if made is None:
@@ -107,7 +105,7 @@ class TableModule(QueueModule):
         return queue_of(made)
 
     @property
-    def table(self) -> TableVerbs:
+    def table(self) -> BaseTable:
         """The table; loading a state with another seed into a module replaces it."""
         return self.queue.table
 
@@ -204,17 +202,17 @@ class TableModule(QueueModule):
         restore_tables(table, path, **options)
         self._replace(table)
 
-    def _table_with_seed(self, seed: Any) -> TableVerbs:
+    def _table_with_seed(self, seed: Any) -> BaseTable:
         """The table; a new one if the seed differs and was drawn, for it belongs to the rows."""
         table = self.table
         if not self.queue.is_seed_drawn or seed is None or seed == table.config.seed:
             return table
         config = dataclasses.replace(table.config, seed=seed)
         made = type(table)(config, clock=table._clock, changes_bytes=table._changes_bytes)
-        assert isinstance(made, TableVerbs)
+        assert isinstance(made, BaseTable)
         return made
 
-    def _replace(self, table: TableVerbs) -> None:
+    def _replace(self, table: BaseTable) -> None:
         self.queue.drop()
         if table is not self.queue.table:
             self.queue.table.close()

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Auc", "LogLoss", "Mean", "Throughput"]
-
 _Floats = NDArray[np.floating[Any]]  # float32 stays: its logarithms are several times as fast
 
 _LEAST = 1e-7  # predictions are kept in [_LEAST, 1 - _LEAST]

@@ -7,8 +7,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-__all__ = ["MemorySink", "MetricsSink", "NullSink", "TimeSummary"]
-
 _MAX_AGE_SECONDS = 900.0  # the longest interval that is asked for
 _MAX_TIMES = 100_000  # of each timer; the oldest go first
 

@@ -8,8 +8,6 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["profile_it"]
-
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 

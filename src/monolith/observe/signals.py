@@ -7,8 +7,6 @@ import threading
 import traceback
 from types import FrameType
 
-__all__ = ["install_stack_trace_handler", "print_stack_trace"]
-
 
 def print_stack_trace(sig: int, frame: FrameType | None) -> None:
     """Print the stack of `frame`, the interrupted one, then those of all other threads.

@@ -13,20 +13,7 @@ accelerator waits for the device; under `torch.compile` they are not.
 
 import torch
 
-from monolith.ops.splits import name_of
-
-__all__ = [
-    "check_fid_v2",
-    "combine_fids_v2",
-    "convert_fid_v1_to_v2",
-    "decode_fid_v1",
-    "decode_fid_v2",
-    "encode_fid_v1",
-    "encode_fid_v2",
-    "extract_fid",
-    "switch_slot_v1",
-    "switch_slot_v2",
-]
+from monolith.ops.ragged import name_of
 
 _BITS_V1, _SLOTS_V1 = 54, 1 << 10
 _BITS_V2, _SLOTS_V2 = 48, 1 << 15

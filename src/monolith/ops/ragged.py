@@ -1,19 +1,128 @@
-"""Rows of different lengths in two tensors."""
+"""`Ragged`: rows of different lengths as values and row splits."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch.utils import _pytree as pytree
-
-from monolith.ops.splits import as_index, check_splits, name_of
 
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Ragged"]
+
+def as_index(where: str, name: str, values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The index as contiguous int64; refuses what cannot divide values, as far as shapes tell."""
+    for argument, tensor in (("values", values), (name, index)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{where} expected {argument} as a torch.Tensor, got {type(tensor).__name__}"
+            )
+        if tensor.layout != torch.strided or tensor.is_nested:
+            layout = "nested" if tensor.is_nested else name_of(tensor.layout)
+            raise ValueError(f"{where} expected {argument} as a dense tensor, got layout {layout}")
+    if values.dim() == 0:
+        raise ValueError(f"{where} expected values with at least 1 dimension, got shape ()")
+    if index.dtype not in (torch.int64, torch.int32):
+        raise TypeError(
+            f"{where} expected {name} of dtype int64 or int32, got {name_of(index.dtype)}; "
+            "cast with .long()"
+        )
+    if index.dim() != 1:
+        raise ValueError(
+            f"{where} expected {name} with 1 dimension, got shape {tuple(index.shape)}"
+        )
+    if index.device != values.device:
+        raise ValueError(
+            f"{where} expected {name} on device {values.device}, that of values, "
+            f"got {index.device}; move with .to({str(values.device)!r})"
+        )
+    return index.long().contiguous()
+
+
+def check_splits(where: str, name: str, splits: torch.Tensor, num_values: int) -> None:
+    """Refuse what does not run from 0 to the number of values without a step back."""
+    if splits.shape[0] == 0:
+        raise ValueError(f"{where} expected {name} with at least 1 entry, got 0; no rows are [0]")
+    if torch.compiler.is_compiling() or splits.is_meta:
+        return
+    host = splits.cpu().numpy()  # one wait for the device; numpy is faster on short arrays
+    if host[0] != 0:
+        raise ValueError(f"{where} expected {name} that begin with 0, got {host[0]}")
+    backwards = host[1:] < host[:-1]
+    if backwards.any():
+        i = int(backwards.argmax())
+        raise ValueError(
+            f"{where} expected {name} that never decrease, got {host[i]} before {host[i + 1]} "
+            f"at index {i}"
+        )
+    if host[-1] != num_values:
+        raise ValueError(
+            f"{where} expected {name} that end with {num_values}, the number of values, "
+            f"got {host[-1]}"
+        )
+
+
+def name_of(kind: torch.dtype | torch.layout) -> str:
+    """`float32` for torch.float32.
+
+    Example:
+        >>> name_of(torch.float32)
+        'float32'
+    """
+    return str(kind).removeprefix("torch.")
+
+
+def from_arrow(array: pa.Array | pa.ChunkedArray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and row splits of an array of lists, copied: Arrow's memory must not be written."""
+    where = "[Ragged.from_arrow]"
+    if not isinstance(array, pa.Array | pa.ChunkedArray):
+        raise TypeError(f"{where} expected a pyarrow array, got {type(array).__name__}")
+    kind = array.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and not (
+        pa.types.is_fixed_size_list(kind)
+    ):
+        raise TypeError(f"{where} expected an array of lists, got type {kind}")
+    item = kind.value_type
+    is_number = pa.types.is_integer(item) or pa.types.is_floating(item)
+    if not (is_number or pa.types.is_boolean(item)):
+        raise TypeError(f"{where} expected lists of numbers, got type {kind}")
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if array.null_count:
+        raise ValueError(
+            f"{where} expected no null rows, got {array.null_count}; fill them with empty lists"
+        )
+    flat = array.flatten()
+    if flat.null_count:
+        raise ValueError(f"{where} expected no null values, got {flat.null_count}; drop them")
+    lengths = array.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+    splits = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    values = np.array(flat.to_numpy(zero_copy_only=False))
+    return torch.from_numpy(values), torch.from_numpy(splits)
+
+
+def to_arrow(values: torch.Tensor, row_splits: torch.Tensor) -> pa.LargeListArray:
+    """Lists on the memory of both tensors; bool values are copied, Arrow has them as bits."""
+    where = "[Ragged.to_arrow]"
+    if values.dim() != 1:
+        raise ValueError(
+            f"{where} expected values with 1 dimension, got shape {tuple(values.shape)}"
+        )
+    if values.device.type != "cpu":
+        raise ValueError(
+            f"{where} expected values on device cpu, got {values.device}; move with .cpu()"
+        )
+    if values.dtype == torch.bfloat16 or values.dtype.is_complex:
+        name = str(values.dtype).removeprefix("torch.")
+        raise TypeError(
+            f"{where} expected values of a dtype that Arrow has, got {name}; cast with .float()"
+        )
+    items = pa.array(values.detach().resolve_neg().numpy())
+    return pa.LargeListArray.from_arrays(pa.array(row_splits.numpy()), items)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,8 +279,6 @@ class Ragged:
             >>> Ragged.from_arrow(pyarrow.array([[7, 8], [], [9]])).to_lists()
             [[7, 8], [], [9]]
         """
-        from monolith.ops.ragged_arrow import from_arrow
-
         return cls._unchecked(*from_arrow(array))
 
     @classmethod
@@ -220,8 +327,6 @@ class Ragged:
             >>> Ragged.from_lists([[7, 8], [], [9]]).to_arrow().to_pylist()
             [[7, 8], [], [9]]
         """
-        from monolith.ops.ragged_arrow import to_arrow
-
         return to_arrow(self.values, self.row_splits)
 
     @property

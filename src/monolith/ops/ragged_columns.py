@@ -6,10 +6,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from monolith.ops.ragged import Ragged
-from monolith.ops.splits import name_of
-
-__all__ = ["ColumnNames", "RaggedColumns"]
+from monolith.ops.ragged import Ragged, name_of
 
 _WHERE = "[RaggedColumns]"
 

@@ -6,9 +6,7 @@ import torch
 
 from monolith.optim.dense import LEAST_EPSILON, DenseOptimizer, LearningRate
 from monolith.optim.dense_step import DenseStep
-from monolith.optim.rules import Rate
-
-__all__ = ["AdamomOptimizer"]
+from monolith.optim.update_rules import Rate
 
 
 class AdamomOptimizer(DenseOptimizer):

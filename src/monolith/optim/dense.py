@@ -8,13 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from monolith.embedding.arguments import check_kind, check_number
-from monolith.embedding.schedules import LearningRateFunction
 from monolith.errors import FailedPreconditionError
 from monolith.optim.graph_step import handle_of, step_in_graph
-from monolith.optim.rules import Rate
-
-__all__ = ["DenseOptimizer", "LEAST_EPSILON", "LearningRate"]
+from monolith.optim.update_rules import Rate
+from monolith.table.arguments import check_kind, check_number
+from monolith.table.optimizers.schedules import LearningRateFunction
 
 LearningRate = Rate | Callable[[], Rate]
 LEAST_EPSILON = 2.0**-126  # the smallest normal float32: no rule divides by 0

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from monolith.ops.native import load_native
-from monolith.optim.rules import NUM_STATES, RULES, Rate
-
-__all__ = ["DenseStep"]
+from monolith.ops.compiled import load_native
+from monolith.optim.update_rules import NUM_STATES, RULES, Rate
 
 _MIN_THREADED = 1 << 15  # elements; fewer are done before a second thread has started
 # On CUDA a tensor gets a launch of its own if it is large or if there are few.
@@ -27,7 +25,7 @@ class DenseStep:
     the device. Not safe beside another step of the same tensors.
 
     Args:
-        rule: one of `monolith.optim.rules.RULES`.
+        rule: one of `monolith.optim.update_rules.RULES`.
         options: of the rule, in the order of `native/optimizer/dense_rules.h`.
         rate: learning rate, or a tensor of one element that holds it.
     """

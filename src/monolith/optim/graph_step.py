@@ -11,9 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.optim.rules import Rate
-
-__all__ = ["GroupSteps", "handle_of", "step_in_graph"]
+from monolith.optim.update_rules import Rate
 
 
 class GroupSteps(Protocol):

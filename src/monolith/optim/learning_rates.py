@@ -3,10 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from monolith.embedding.schedules import LearningRateFunction, PolynomialDecay
-
-__all__ = ["LearningRateFunction", "PolynomialDecay", "ScheduledRate"]
-
 
 @dataclass(frozen=True)
 class ScheduledRate:
@@ -17,6 +13,7 @@ class ScheduledRate:
         global_step: gives the step; called once per call.
 
     Example:
+        >>> from monolith.optim import PolynomialDecay
         >>> rate = ScheduledRate(PolynomialDecay(0.01, 10, 0.11), lambda: 2)
         >>> round(rate(), 6)
         0.03

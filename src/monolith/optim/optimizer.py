@@ -10,16 +10,13 @@ from typing import Any
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from monolith.embedding.checks import default_threads
-from monolith.embedding.config import Segment, segment_name, segments_of
-from monolith.embedding.feature_queue import FeatureQueue
-from monolith.embedding.gradient_queue import GradientQueue
-from monolith.embedding.queue_steps import QueueStep, step_queues
-from monolith.embedding.verbs import TableVerbs
+from monolith.features.gradients import FeatureQueue, GradientQueue
+from monolith.features.queue_steps import QueueStep, step_queues
 from monolith.optim.adamom import AdamomOptimizer
 from monolith.optim.rmsprop import RmspropOptimizer
-
-__all__ = ["Optimizer"]
+from monolith.table._checks import default_threads
+from monolith.table.base import BaseTable
+from monolith.table.config import Segment, segment_name, segments_of
 
 _Queue = GradientQueue | FeatureQueue
 _rate_of = operator.itemgetter("lr")
@@ -82,7 +79,7 @@ class Optimizer(torch.optim.Optimizer):
         self._num_dense = len(groups)
         with_names = any("param_names" in group for group in groups)
         self._places: list[tuple[int, int]] = []  # of each queue among the groups of tables
-        self._schedules: list[tuple[int, TableVerbs, Segment]] = []
+        self._schedules: list[tuple[int, BaseTable, Segment]] = []
         for queue in self.queues:
             first = len(groups) - self._num_dense
             groups += _groups_of(queue, with_names)
@@ -357,7 +354,7 @@ def _checked_dense(dense: torch.optim.Optimizer | None) -> torch.optim.Optimizer
     return dense
 
 
-def _segments_of(queue: _Queue) -> list[tuple[TableVerbs, int, Segment]]:
+def _segments_of(queue: _Queue) -> list[tuple[BaseTable, int, Segment]]:
     """Of each table, with its number there."""
     return [
         (table, number, segment)

@@ -4,12 +4,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from monolith.embedding.arguments import check_kind
 from monolith.optim.dense import LEAST_EPSILON, DenseOptimizer, LearningRate
 from monolith.optim.dense_step import DenseStep
-from monolith.optim.rules import Rate
-
-__all__ = ["RmspropOptimizer"]
+from monolith.optim.update_rules import Rate
+from monolith.table.arguments import check_kind
 
 
 class RmspropOptimizer(DenseOptimizer):

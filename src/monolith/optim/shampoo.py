@@ -6,11 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from monolith.embedding.arguments import as_integer
 from monolith.optim.dense import LEAST_EPSILON, DenseOptimizer, LearningRate
-from monolith.optim.rules import Rate
-
-__all__ = ["ShampooOptimizer", "apply_sparse_precond", "eigen_inverse_root"]
+from monolith.optim.update_rules import Rate
+from monolith.table.arguments import as_integer
 
 _NORM_EPSILON = 1e-10
 _SQUARES_EPSILON = 1e-30

@@ -1,14 +1,368 @@
-"""The loop of every run: a step function, and hooks around it."""
+"""Drive a run: a step function, hooks around it, and the threads that belong to it.
 
-from collections.abc import Callable, Sequence
-from typing import Any
+`drive` calls the step until its input ends or a hook requests a stop; `Run` counts steps;
+`Coordinator` stops and joins threads; `Hook` is what users derive from.
+"""
 
-from monolith.errors import OutOfRangeError
-from monolith.util.coordinator import Coordinator
-from monolith.util.hooks import Hook, StepContext, StepResults
-from monolith.util.run import Run
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["drive"]
+from monolith.errors import CancelledError, DeadlineExceededError, OutOfRangeError
+from monolith.util.names import UniqueNames
+from monolith.util.waiting import check_timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+_log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Stops the threads of a run, joins them, runs its clean-ups and keeps the first error.
+
+    As a context manager it is closed when the block ends, well or not. The error of a thread is
+    raised then; it also takes the place of the `CancelledError` that it caused in the block. An
+    other error of the block stays, and those of threads and clean-ups are logged.
+
+    Every method is safe from any thread.
+
+    Args:
+        stop_seconds: limit on the wait for all threads together when it is closed.
+
+    Example:
+        >>> with Coordinator() as coordinator:
+        ...     thread = coordinator.start(lambda: coordinator.wait_for_stop(60), name="waiter")
+        >>> thread.is_alive()
+        False
+    """
+
+    def __init__(self, stop_seconds: float = 120.0) -> None:
+        self.stop_seconds = check_timeout("[Coordinator]", stop_seconds)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        self._cleanups: list[Callable[[], None]] = []
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the run is to end."""
+        return self._stop.is_set()
+
+    def request_stop(self, error: BaseException | None = None) -> None:
+        """End the run; with an error, as a failure. The first error counts, others are logged."""
+        if error is not None:
+            with self._lock:
+                is_first = self._error is None
+                self._error = self._error or error
+            if not is_first:
+                _log.error("a further error while a run ends", exc_info=error)
+        self._stop.set()
+
+    def wait_for_stop(self, timeout_seconds: float) -> bool:
+        """Sleep until the run is to end, at most so long; whether it is to end."""
+        return self._stop.wait(min(timeout_seconds, threading.TIMEOUT_MAX))
+
+    def raise_error(self) -> None:
+        """Raise the first error of a thread, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def start(self, target: Callable[[], None], *, name: str) -> threading.Thread:
+        """Run a function on a thread, in a copy of the calling context; its error ends the run."""
+        context = contextvars.copy_context()
+
+        def body() -> None:
+            try:
+                context.run(target)
+            except BaseException as error:
+                self.request_stop(error)
+
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def add_cleanup(self, call: Callable[[], None]) -> None:
+        """Have something called when the run ends, well or not; what is added last runs first."""
+        with self._lock:
+            self._cleanups.append(call)
+
+    def close(self) -> None:
+        """Request a stop, run the clean-ups, join the threads. Safe to call again.
+
+        Raises:
+            DeadlineExceededError: a thread went on for longer than `stop_seconds`.
+            BaseException: the first error of a thread or clean-up.
+        """
+        self.request_stop()
+        while cleanup := self._next_cleanup():
+            try:
+                cleanup()
+            except BaseException as error:
+                self.request_stop(error)
+        self._join()
+        self.raise_error()
+
+    def _next_cleanup(self) -> Callable[[], None] | None:
+        with self._lock:
+            return self._cleanups.pop() if self._cleanups else None
+
+    def _join(self) -> None:
+        deadline = time.monotonic() + self.stop_seconds
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
+        if alive := [thread.name for thread in threads if thread.is_alive()]:
+            late = DeadlineExceededError(
+                f"[Coordinator.close] expected all threads to end within {self.stop_seconds} s of "
+                f"the stop, got {len(alive)} that go on: {', '.join(alive)}; have them look at "
+                "`stop_requested`, or add a clean-up that wakes them"
+            )
+            self.request_stop(late)
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except BaseException as other:
+            if error is None or isinstance(error, CancelledError):
+                raise
+            if other is not error:
+                _log.error("a further error while a failed run ends", exc_info=other)
+
+
+@dataclass(frozen=True)
+class Action:
+    """A named function, and the names of the actions that it needs; called like the function."""
+
+    name: str
+    function: Callable[..., Any]
+    needs: tuple[str, ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+
+class Run:
+    """What the parts of one training, evaluation or prediction run know of each other.
+
+    Nothing of it belongs to the process: two runs can live side by side. Every method is safe from
+    any thread. The step function counts `global_step`; nothing here does.
+
+    Args:
+        global_step: number of steps done so far, also by earlier runs; None if nobody counts them.
+        is_exporting: whether the run exports a model: what it restores is what was saved, and
+            nothing that is meant for training once is done or used up.
+
+    Example:
+        >>> run = Run(global_step=0)
+        >>> run.add("losses", 0.5)
+        >>> run.collection("losses")
+        (0.5,)
+        >>> with run.as_current():
+        ...     current_run() is run
+        True
+    """
+
+    def __init__(self, *, global_step: int | None = None, is_exporting: bool = False) -> None:
+        self.global_step, self.is_exporting = global_step, is_exporting
+        self.metadata: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._collections: dict[str, list[Any]] = {}
+        self._actions: dict[str, Action] = {}
+        self._names = UniqueNames()
+
+    def add(self, name: str, value: Any) -> None:
+        """Append to a collection, which begins with its first value."""
+        with self._lock:
+            self._collections.setdefault(name, []).append(value)
+
+    def collection(self, name: str) -> tuple[Any, ...]:
+        """The values of a collection so far, in the order in which they were added."""
+        with self._lock:
+            return tuple(self._collections.get(name, ()))
+
+    def take(self, name: str) -> tuple[Any, ...]:
+        """The values of a collection so far; it is empty afterwards."""
+        with self._lock:
+            return tuple(self._collections.pop(name, ()))
+
+    def unique_name(self, name: str) -> str:
+        """The name, then with `_1`, `_2` and so on for each further call with the same one."""
+        with self._lock:
+            return self._names.take(name)
+
+    def action(
+        self, name: str, function: Callable[..., Any], needs: Iterable[str | Action] = ()
+    ) -> Action:
+        """Record a function under a name, with the recorded actions that it needs.
+
+        Raises:
+            ValueError: the name is taken, or a needed action is not recorded.
+        """
+        names = tuple(need.name if isinstance(need, Action) else need for need in needs)
+        with self._lock:
+            if name in self._actions:
+                raise ValueError(
+                    f"[Run.action] expected a new name, got {name!r}; take one of `unique_name`"
+                )
+            self._check_recorded("[Run.action]", names)
+            self._actions[name] = action = Action(name, function, names)
+        return action
+
+    def needed_by(self, names: Iterable[str]) -> frozenset[str]:
+        """Names of all actions that these need, directly or not; these themselves too.
+
+        Raises:
+            ValueError: one of the names is not recorded.
+        """
+        found: set[str] = set()
+        pending = list(names)
+        with self._lock:
+            self._check_recorded("[Run.needed_by]", pending)
+            while pending:
+                if (name := pending.pop()) not in found:
+                    found.add(name)
+                    pending += self._actions[name].needs
+        return frozenset(found)
+
+    @contextmanager
+    def as_current(self) -> Iterator["Run"]:
+        """Make this the current run of the calling context until the block ends."""
+        leave = enter_run(self)
+        try:
+            yield self
+        finally:
+            leave()
+
+    def _check_recorded(self, where: str, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._actions:
+                raise ValueError(
+                    f"{where} expected names of recorded actions, got {name!r}; "
+                    "record it with `run.action` first"
+                )
+
+
+class _Entry:
+    """One place on the stack; a run may have several."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+
+# The stack is never changed in place, so that contexts which were copied do not share changes.
+_STACK: ContextVar[tuple[_Entry, ...]] = ContextVar("monolith_runs", default=())
+_DEFAULT: ContextVar[Run | None] = ContextVar("monolith_default_run", default=None)
+
+
+def current_run() -> Run | None:
+    """The innermost active run of the calling context; None outside of all runs.
+
+    A new thread begins outside, unless a `Coordinator` started it.
+    """
+    stack = _STACK.get()
+    return stack[-1].run if stack else None
+
+
+def current_or_default_run() -> Run:
+    """The current run; outside of all runs, one that belongs to the calling context."""
+    run = current_run() or _DEFAULT.get()
+    if run is None:
+        run = Run()
+        _DEFAULT.set(run)
+    return run
+
+
+def enter_run(run: Run) -> Callable[[], None]:
+    """Make a run the current one; the function that is returned takes it off again, once."""
+    entry = _Entry(run)
+    _STACK.set((*_STACK.get(), entry))
+
+    def leave() -> None:
+        _STACK.set(tuple(other for other in _STACK.get() if other is not entry))
+
+    return leave
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a hook sees of a step: the run, and a way to end it.
+
+    Args:
+        run: the run.
+        coordinator: of its threads.
+    """
+
+    run: Run
+    coordinator: Coordinator
+
+    def request_stop(self) -> None:
+        """End the run normally when the step is done, with the `after_run` of every hook."""
+        self.coordinator.request_stop()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody requested the end, or a thread of the run failed."""
+        return self.coordinator.stop_requested
+
+
+@dataclass(frozen=True)
+class StepResults:
+    """What a step gave.
+
+    Args:
+        value: the result of the step function.
+        extra: by hook, the result of the callable that its `before_run` returned.
+    """
+
+    value: Any
+    extra: Mapping["Hook", Any] = field(default_factory=dict)
+
+
+class Hook:
+    """Takes part in a run; every method does nothing until it is overridden.
+
+        begin, after_create_session, (before_run, step, after_run) ..., end
+
+    Hooks are called in the order of their list. When the run fails, `end` is not called: what must
+    happen then too is a clean-up of the coordinator.
+    """
+
+    def begin(self) -> None:
+        """Called once, before the run starts; the run is already current."""
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Called when parameters are initialised or restored, and again after each recovery."""
+
+    def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
+        """Called before each step; what it returns is called before the step, in hook order."""
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Called after each step."""
+
+    def end(self, run: Run) -> None:
+        """Called once, when the run ends normally."""
 
 
 def drive(

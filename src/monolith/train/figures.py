@@ -13,9 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from monolith.nn import Features
-from monolith.util.hooks import Hook
-
-__all__ = ["Figures", "Meter", "Metric", "ReportHook", "memory_bytes", "table_counts"]
+from monolith.train.driver import Hook
 
 _log = logging.getLogger(__name__)
 

@@ -11,28 +11,21 @@ import torch
 
 from monolith.checkpoint.files import only_run
 from monolith.data import Batch, Batches
-from monolith.train.auto_prefetch import AutoPrefetch
-from monolith.train.driver import drive
+from monolith.train.checkpoints import CheckpointHook
+from monolith.train.driver import Coordinator, Hook, Run, drive
 from monolith.train.figures import Figures
 from monolith.train.fit_hooks import EvalHook, EvictHook, FiguresHook, StopHook
 from monolith.train.interrupt import Interrupt
-from monolith.train.loop import Part, TrainLoop, Work
-from monolith.train.resume import CheckpointHook
+from monolith.train.loop import Part, StepInput, TrainLoop, Updates
+from monolith.train.read_ahead import AutoPrefetch, StepReader
 from monolith.train.run_state import position_of
 from monolith.train.settings import AUTO, TrainSettings
-from monolith.train.step_reader import StepReader
-from monolith.train.updates import Updates
-from monolith.util.coordinator import Coordinator
-from monolith.util.hooks import Hook
-from monolith.util.run import Run
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
 
-__all__ = ["Fit", "FitResult", "Taken"]
 
-
-class Taken(NamedTuple):
+class SourceBatch(NamedTuple):
     """A batch, and where the source is behind it."""
 
     batch: Batch
@@ -75,14 +68,16 @@ class Fit:
         left: batches that were taken and not used, when the run has ended.
     """
 
-    def __init__(self, trainer: "Trainer", batches: Iterator[Batch], left: list[Taken]) -> None:
+    def __init__(
+        self, trainer: "Trainer", batches: Iterator[Batch], left: list[SourceBatch]
+    ) -> None:
         settings = trainer.settings
         self.left = left
         self._trainer, self._batches = trainer, batches
         self._num_made = trainer.state.step - trainer.state.first
         self._has_data_ended = False
         capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
-        self.reader: StepReader[Work] = StepReader(self._make, capacity)
+        self.reader: StepReader[StepInput] = StepReader(self._make, capacity)
         self.updates = Updates(is_async=settings.push > 0)
 
     def run(self, hooks: Sequence[Hook]) -> FitResult:
@@ -118,7 +113,7 @@ class Fit:
                 )
             finally:
                 parts = [part for work in self.reader.drain() for part in work.parts]
-                unused = [Taken(part.batch, part.position) for part in parts]
+                unused = [SourceBatch(part.batch, part.position) for part in parts]
                 self.left = unused + self.left
         assert figures.last is not None
         return FitResult(
@@ -146,7 +141,7 @@ class Fit:
         done, total = self._batches.progress if isinstance(self._batches, Batches) else (0, 0)
         return done / total if total else None
 
-    def _make(self) -> Work:
+    def _make(self) -> StepInput:
         """Read the batches of a step and look them up; on a thread where there is prefetch."""
         trainer, settings = self._trainer, self._trainer.settings
         if settings.steps is not None and self._num_made >= settings.steps:
@@ -155,14 +150,14 @@ class Fit:
         self._num_made += 1
         version = self.updates.num_applied  # before the lookup: it may see more, never less
         bound = [(trainer.columns.bind(batch), position) for batch, position in taken]
-        return Work([Part(batch, trainer.inputs(batch), at) for batch, at in bound], version)
+        return StepInput([Part(batch, trainer.inputs(batch), at) for batch, at in bound], version)
 
-    def _read(self, number: int) -> list[Taken]:
+    def _read(self, number: int) -> list[SourceBatch]:
         """So many batches; fewer when the source ends. What fails leaves those read in `left`."""
         read = self.left
         while len(read) < number and not self._has_data_ended:
             try:
-                read.append(Taken(next(self._batches), position_of(self._batches)))
+                read.append(SourceBatch(next(self._batches), position_of(self._batches)))
             except StopIteration:
                 self._has_data_ended = True
         if not read:

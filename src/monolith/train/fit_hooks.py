@@ -3,16 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from monolith.train.driver import Hook, Run, StepContext, StepResults
 from monolith.train.figures import Figures, Meter, ReportHook, memory_bytes, table_counts
 from monolith.train.interrupt import Interrupt
-from monolith.train.step_reader import StepReader
-from monolith.util.hooks import Hook, StepContext, StepResults
-from monolith.util.run import Run
+from monolith.train.read_ahead import StepReader
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
-
-__all__ = ["EvalHook", "EvictHook", "FiguresHook", "StopHook"]
 
 
 class StopHook(Hook):

@@ -5,16 +5,17 @@ from typing import Any
 
 import torch
 
-from monolith.embedding import LocalServers, PartitionRouting, ShardedTable, Table, TableConfig
-from monolith.embedding.verbs import Clock, TableVerbs
+from monolith.cluster import LocalServers, ShardedTable
+from monolith.table import Table, TableConfig
+from monolith.table.base import BaseTable
+from monolith.table.calls import Clock
+from monolith.table.routing import PartitionRouting
 
-__all__ = ["host_parameters", "table_maker"]
 
-
-def table_maker(servers: LocalServers | None, clock: Clock) -> Callable[[TableConfig], TableVerbs]:
+def table_maker(servers: LocalServers | None, clock: Clock) -> Callable[[TableConfig], BaseTable]:
     """Makes the table of a config: here, or with a shard on each server."""
 
-    def make(config: TableConfig) -> TableVerbs:
+    def make(config: TableConfig) -> BaseTable:
         if servers is None:
             return Table(config, clock=clock)
         routing = PartitionRouting(len(servers))

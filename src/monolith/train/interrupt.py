@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Interrupt"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

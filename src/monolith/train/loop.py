@@ -1,21 +1,63 @@
 """One step of training, with every stage by its name."""
 
 import math
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
-from monolith.train.inputs import Inputs
-from monolith.train.kept_batch import loss_error
-from monolith.train.outputs import outputs_of
-from monolith.train.step_reader import StepReader
-from monolith.train.updates import Updates
+from monolith.train.inputs import Inputs, outputs_of
+from monolith.train.non_finite import loss_error
+from monolith.train.read_ahead import StepReader
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
 
-__all__ = ["BatchOutput", "Part", "StepOutput", "TrainLoop", "Work"]
+
+class Updates:
+    """Applies the updates of steps in their order, each once; at most one is under way.
+
+    Args:
+        is_async: on a thread; the caller calls `wait` before it begins what the update must not
+            run beside.
+
+    Attributes:
+        num_applied: updates that are complete. It never runs ahead of the tables.
+    """
+
+    def __init__(self, *, is_async: bool) -> None:
+        self.num_applied = 0
+        self._running: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "push") if is_async else None
+
+    def apply(self, update: Callable[[], object]) -> None:
+        """Run an update, or have it run; waits for the one before it."""
+        self.wait()
+        if self._thread is None:
+            self._run(update)
+        else:
+            self._running = self._thread.submit(self._run, update)
+
+    def wait(self) -> None:
+        """Return when no update is under way.
+
+        Raises:
+            BaseException: what the update raised.
+        """
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.result()
+
+    def close(self) -> None:
+        """End the thread, after the update that is under way."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+    def _run(self, update: Callable[[], object]) -> None:
+        update()
+        self.num_applied += 1
 
 
 class Part(NamedTuple):
@@ -26,7 +68,7 @@ class Part(NamedTuple):
     position: Any
 
 
-class Work(NamedTuple):
+class StepInput(NamedTuple):
     """What a step needs.
 
     Attributes:
@@ -78,7 +120,7 @@ class TrainLoop:
         updates: applies the updates of tables.
     """
 
-    def __init__(self, trainer: "Trainer", reader: StepReader[Work], updates: Updates) -> None:
+    def __init__(self, trainer: "Trainer", reader: StepReader[StepInput], updates: Updates) -> None:
         self._trainer, self._reader, self._updates = trainer, reader, updates
         self._num_steps = 0
 

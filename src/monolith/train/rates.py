@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.embedding.schedules import LearningRateFunction
 from monolith.optim import Optimizer
+from monolith.table.optimizers.schedules import LearningRateFunction
 
 if TYPE_CHECKING:
     from monolith.train.task import Task
 
-__all__ = ["RateValue", "TaskRates"]
 
 _log = logging.getLogger(__name__)
 

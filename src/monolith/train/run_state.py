@@ -1,21 +1,126 @@
-"""What a run is beside tables and tensors: step, time, random state, and where its data is."""
+"""The state of a run beside tables and tensors: step, time, random generators, data position."""
 
 import logging
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from monolith.data import Batch
-from monolith.train.random_numbers import RANDOM_NAMES, random_states, set_random_states
+from monolith.table.calls import Clock
+from monolith.train.driver import Run
 from monolith.train.rates import RateValue
-from monolith.train.step_clock import StepClock
-from monolith.util.run import Run
 
 if TYPE_CHECKING:
     from monolith.train.figures import Meter
 
-__all__ = ["RunState", "position_of"]
+
+RANDOM_NAMES = ("random", "cuda_random", "python_random", "numpy_random")
 
 _log = logging.getLogger(__name__)
+
+
+def seed_all(seed: int) -> None:
+    """Seed all of them."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def random_states() -> dict[str, Any]:
+    """Their states, by the names of `RANDOM_NAMES`; what `flatten_state` takes."""
+    version, words, gauss = random.getstate()
+    numpy = np.random.get_state(legacy=False)
+    return {
+        "random": torch.get_rng_state(),
+        "cuda_random": _cuda_states(),
+        "python_random": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+        "numpy_random": {**numpy, "state": _tensors(numpy["state"])},
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Let all of them go on as they were; older checkpoints have torch's alone."""
+    torch.set_rng_state(states["random"])
+    _set_cuda_states(states.get("cuda_random", []))
+    if python := states.get("python_random"):
+        random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    if numpy := states.get("numpy_random"):
+        np.random.set_state({**numpy, "state": _arrays(numpy["state"])})
+
+
+def _tensors(state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: torch.from_numpy(each.astype(np.int64)) if isinstance(each, np.ndarray) else each
+        for name, each in state.items()
+    }
+
+
+def _arrays(state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: each.numpy().astype(np.uint32) if isinstance(each, torch.Tensor) else each
+        for name, each in state.items()
+    }
+
+
+def _cuda_states() -> list[torch.Tensor]:
+    """Of the generators of all CUDA devices; none where this process does not use CUDA."""
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if is_used else []
+
+
+def _set_cuda_states(states: list[torch.Tensor]) -> None:
+    """Set the generator of each device that was saved; of devices that are not here, nothing."""
+    num_devices = torch.cuda.device_count() if states else 0
+    for device, state in enumerate(states[:num_devices]):
+        torch.cuda.set_rng_state(state, device)
+    if len(states) > num_devices:
+        _log.warning(
+            "the checkpoint has random states of %d CUDA devices, %d are here; what the others "
+            "would draw is lost",
+            len(states),
+            num_devices,
+        )
+
+
+_FUTURE_SECONDS = 3600  # events may be ahead of the clock by so much, as in a table
+
+
+class StepClock:
+    """Gives the tables the time of the step that is applied.
+
+    Args:
+        clock: gives seconds since 1970 for samples without a time.
+
+    Attributes:
+        num_clamped: steps whose samples were more than an hour ahead of the clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._time: int | None = None
+        self.num_clamped = 0
+
+    def __call__(self) -> int:
+        """Time of the step; of the clock before the first one."""
+        return self._clock() if self._time is None else self._time
+
+    def state_dict(self) -> dict[str, Any]:
+        """The time of the last step, and the count."""
+        return {"time": self._time, "num_clamped": self.num_clamped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._time, self.num_clamped = state["time"], state["num_clamped"]
+
+    def set(self, batches: Iterable[Batch]) -> None:
+        """Begin the update of a step: its time is the latest of its samples."""
+        times = [int(b.time.max()) for b in batches if b.time is not None and len(b.time)]
+        now = self._clock()
+        self._time = min(max(times), now + _FUTURE_SECONDS) if times else now
+        self.num_clamped += bool(times) and max(times) > self._time
 
 
 def position_of(batches: Iterator[Batch]) -> Any:

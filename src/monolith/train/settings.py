@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-__all__ = ["AUTO", "EarlyStop", "TrainSettings"]
-
 AUTO = "auto"
 """As `TrainSettings.prefetch`: measure, and prefetch only where it pays."""
 

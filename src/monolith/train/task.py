@@ -13,11 +13,9 @@ from monolith.errors import InvalidArgumentError
 from monolith.nn import Feature
 from monolith.observe.learning import Auc, LogLoss
 from monolith.optim import Optimizer
+from monolith.train.driver import Hook
 from monolith.train.figures import Metric
 from monolith.train.inputs import Inputs
-from monolith.util.hooks import Hook
-
-__all__ = ["Mode", "Task", "TaskSettings"]
 
 
 class Mode(str, Enum):

@@ -9,34 +9,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.checkpoint import Checkpoint
+from monolith.cluster import LocalServers
 from monolith.data import Batch
-from monolith.embedding import LocalServers
-from monolith.embedding.verbs import Clock, wall_clock
 from monolith.errors import FailedPreconditionError
 from monolith.nn import Features
 from monolith.optim import Optimizer
-from monolith.train.columns import TaskColumns
+from monolith.table.calls import Clock, wall_clock
+from monolith.train.checkpoints import restore_trainer, save_trainer
+from monolith.train.driver import Hook, Run
 from monolith.train.figures import Meter
-from monolith.train.fit import Fit, FitResult, Taken
+from monolith.train.fit import Fit, FitResult, SourceBatch
 from monolith.train.hosting import host_parameters, table_maker
-from monolith.train.inputs import Inputs, dense_matrix
-from monolith.train.loop import BatchOutput
-from monolith.train.outputs import outputs_of
-from monolith.train.random_numbers import seed_all
+from monolith.train.inputs import Inputs, TaskColumns, dense_matrix, outputs_of
+from monolith.train.loop import BatchOutput, Updates
 from monolith.train.rates import TaskRates
-from monolith.train.resume import restore_trainer, save_trainer
-from monolith.train.run_state import RunState, position_of
+from monolith.train.run_state import RunState, StepClock, position_of, seed_all
 from monolith.train.settings import TrainSettings
-from monolith.train.step_clock import StepClock
 from monolith.train.task import Mode, Task
-from monolith.train.updates import Updates
-from monolith.util.hooks import Hook
-from monolith.util.run import Run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["Trainer"]
 
 
 class Trainer:
@@ -111,7 +103,7 @@ class Trainer:
         self.state = RunState(self.run, self.clock, self.rates.values)
         self.result: FitResult | None = None
         self._running: Fit | None = None
-        self._left: tuple[object, list[Taken]] = (None, [])
+        self._left: tuple[object, list[SourceBatch]] = (None, [])
 
     @property
     def scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:

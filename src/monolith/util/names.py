@@ -3,13 +3,6 @@
 import posixpath
 import re
 
-__all__ = [
-    "UniqueNames",
-    "debugging_info_path",
-    "module_tree_path",
-    "to_snake_case",
-]
-
 # Before the last capital of "HTTPServer", and between lower and upper case.
 _CAMEL_BOUNDARY = re.compile(r"(?<=.)(?=[A-Z][a-z0-9])|(?<=[a-z])(?=[A-Z])")
 

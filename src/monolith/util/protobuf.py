@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from monolith.errors import DataLossError
 
-__all__ = ["fields", "put_bytes", "put_fixed32", "put_varint", "signed", "varint", "varints"]
-
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 _SMALL = tuple(bytes([number]) for number in range(128))

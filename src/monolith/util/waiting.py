@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["DEFAULT_TIMEOUT_SECONDS", "check_timeout", "wait_until"]
-
 _log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_SECONDS = 600.0

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith import data
-from monolith.data.operations import INVALID_LABEL, AddAction, InstanceReweight
+from monolith.data import INVALID_LABEL
+from monolith.data.operations.actions import AddAction, InstanceReweight
 from tests.data.operations.blocks import block, check_resume, rows
 
 

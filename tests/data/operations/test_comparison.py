@@ -2,7 +2,8 @@ import pyarrow as pa
 import pytest
 
 from monolith.data.hashing import hash_strings
-from monolith.data.operations import Comparison, FilterByValue
+from monolith.data.operations.comparison import Comparison
+from monolith.data.operations.filters import FilterByValue
 from tests.data.operations.blocks import block, column
 
 NUMBERS = column([1, 2, 3])

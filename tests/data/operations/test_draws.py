@@ -1,7 +1,6 @@
 import pyarrow as pa
 
-from monolith.data.operations import Draws
-from monolith.data.operations.draws import Sampled
+from monolith.data.operations.draws import Draws, Sampled
 from tests.data.operations.blocks import samples_of
 
 

@@ -2,7 +2,7 @@ import pyarrow.compute as pc
 import pytest
 
 from monolith import data
-from monolith.data.operations import (
+from monolith.data.operations.filters import (
     FilterByFids,
     FilterByLabel,
     FilterByValue,

@@ -1,7 +1,7 @@
 import pytest
 
 from monolith import data
-from monolith.data.operations import FeatureCombine, FidMask, MapId, SwitchSlot
+from monolith.data.operations.ids import FeatureCombine, FidMask, MapId, SwitchSlot
 from tests.data.operations.blocks import block, rows
 
 V1, V2 = 1 << 54, 1 << 48

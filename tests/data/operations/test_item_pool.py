@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monolith.data.operations import ItemPool
+from monolith.data.operations.item_pool import ItemPool
 from monolith.errors import DataLossError, NotFoundError
 from tests.data.operations.blocks import block
 from tests.data.operations.pool_oracle import Pool

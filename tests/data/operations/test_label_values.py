@@ -2,12 +2,8 @@ import math
 
 import pytest
 
-from monolith.data.operations import (
-    INVALID_LABEL,
-    LabelNormalization,
-    LabelUpperBound,
-    RankLabel,
-)
+from monolith.data import INVALID_LABEL
+from monolith.data.operations.label_values import LabelNormalization, LabelUpperBound, RankLabel
 from tests.data.operations.blocks import block, rows
 
 

@@ -2,13 +2,9 @@ import pytest
 import torch
 
 from monolith import data
-from monolith.data.operations import (
-    INVALID_LABEL,
-    AddLabel,
-    FilterByLabel,
-    MultiLabel,
-    ScatterLabel,
-)
+from monolith.data import INVALID_LABEL
+from monolith.data.operations.filters import FilterByLabel
+from monolith.data.operations.labels import AddLabel, MultiLabel, ScatterLabel
 from tests.data.operations.blocks import block, check_resume, drawn, rows
 
 NO = INVALID_LABEL

@@ -6,7 +6,8 @@ import pytest
 
 from monolith import data
 from monolith.data import Columns
-from monolith.data.operations import Draws, NegativeGen
+from monolith.data.operations.draws import Draws
+from monolith.data.operations.negatives import NegativeGen
 from monolith.errors import FailedPreconditionError, NotFoundError
 from tests.data.operations.blocks import batch_lists, block, check_resume, rows
 from tests.data.operations.pool_oracle import Pool, generate

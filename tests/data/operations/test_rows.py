@@ -2,7 +2,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from monolith.data.operations.rows import Rows, column_of, floats_of, positions_in, set_column
+from monolith.data.operations.sample_rows import (
+    Rows,
+    column_of,
+    floats_of,
+    positions_in,
+    set_column,
+)
 from tests.data.operations.blocks import IDS, block
 
 ACTIONS = block(actions=[[1, 2], [], [3]])

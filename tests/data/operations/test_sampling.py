@@ -5,7 +5,7 @@ import pytest
 
 from monolith import data
 from monolith.data import Columns
-from monolith.data.operations import NegativeSample, SpecialStrategy
+from monolith.data.operations.sampling import NegativeSample, SpecialStrategy
 from tests.data.operations.blocks import batch_lists, block, check_resume, drawn, rows
 
 RATES = {

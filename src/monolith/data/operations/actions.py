@@ -10,9 +10,14 @@ from monolith.data.columns import INVALID_LABEL
 from monolith.data.operations.comparison import Comparison, Operand, operands_of
 from monolith.data.operations.label_columns import set_labels
 from monolith.data.operations.parse import entries, integers
-from monolith.data.operations.rows import Ids, Rows, column_of, floats_of, positions_in, set_column
-
-__all__ = ["AddAction", "InstanceReweight"]
+from monolith.data.operations.sample_rows import (
+    Ids,
+    Rows,
+    column_of,
+    floats_of,
+    positions_in,
+    set_column,
+)
 
 _UNLISTED, _EMPTY = 1000, 2000  # priorities of samples without a listed action, without actions
 

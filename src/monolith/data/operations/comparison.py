@@ -13,9 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from monolith.data.hashing import hash_strings
-from monolith.data.operations.rows import Mask, Rows, positions_in, signed
-
-__all__ = ["Comparison", "Operand", "covers", "operands_of", "read_operands"]
+from monolith.data.operations.sample_rows import Mask, Rows, positions_in, signed
 
 Operand = int | float | str | Sequence[int | float | str]
 

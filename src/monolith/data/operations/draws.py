@@ -7,10 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Over, Stage, State, source_state
+from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
 from monolith.data.order import uniform
-
-__all__ = ["Draws", "Sampled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class Sampled:
         return _SampledCursor(self, source, epoch, 0 if state is None else state["first"])
 
 
-class _SampledCursor(Over):
+class _SampledCursor(WrappingCursor):
     def __init__(self, stage: Sampled, source: Cursor, epoch: int, first: int) -> None:
         super().__init__(source)
         self._stage, self._epoch, self._first = stage, epoch, first

@@ -15,7 +15,7 @@ from monolith.data.operations.comparison import (
     read_operands,
 )
 from monolith.data.operations.label_columns import at_least
-from monolith.data.operations.rows import (
+from monolith.data.operations.sample_rows import (
     Ids,
     Mask,
     Rows,
@@ -25,8 +25,6 @@ from monolith.data.operations.rows import (
     signed,
 )
 from monolith.ops.fids import decode_fid_v1, decode_fid_v2
-
-__all__ = ["FilterByFids", "FilterByLabel", "FilterByValue", "all_of", "any_of"]
 
 
 @dataclass(frozen=True)

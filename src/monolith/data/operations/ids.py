@@ -8,10 +8,8 @@ import pyarrow as pa
 
 from monolith.data.columns import Columns
 from monolith.data.hashing import pairs
-from monolith.data.operations.rows import Rows, as_tensor, positions_in, set_column, signed
+from monolith.data.operations.sample_rows import Rows, as_tensor, positions_in, set_column, signed
 from monolith.ops.fids import combine_fids_v2, switch_slot_v1, switch_slot_v2
-
-__all__ = ["FeatureCombine", "FidMask", "MapId", "SwitchSlot"]
 
 
 @dataclass(frozen=True)

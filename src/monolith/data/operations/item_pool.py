@@ -11,11 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.operations.rows import Ids, Mask
+from monolith.data.operations.sample_rows import Ids, Mask
 from monolith.data.stages import concat
 from monolith.errors import DataLossError, NotFoundError
-
-__all__ = ["Drawn", "ItemPool", "Moment"]
 
 _NEVER = -(1 << 62)  # the number of an item that was never stored
 _MIN_SPARE = 1 << 14  # rows that may be left over before the store is packed

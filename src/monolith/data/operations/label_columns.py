@@ -2,9 +2,7 @@
 
 import pyarrow as pa
 
-from monolith.data.operations.rows import Floats, floats_of, set_column
-
-__all__ = ["at_least", "label_of", "set_labels", "times_weight"]
+from monolith.data.operations.sample_rows import Floats, floats_of, set_column
 
 
 def label_of(where: str, block: pa.RecordBatch, name: str, index: int) -> Floats:

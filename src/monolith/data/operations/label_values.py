@@ -10,9 +10,7 @@ import pyarrow as pa
 
 from monolith.data.columns import INVALID_LABEL
 from monolith.data.operations.label_columns import at_least, set_labels
-from monolith.data.operations.rows import Rows, column_of, floats_of, set_column
-
-__all__ = ["LabelNormalization", "LabelUpperBound", "RankLabel"]
+from monolith.data.operations.sample_rows import Rows, column_of, floats_of, set_column
 
 _METHODS = ("log", "scale", "scale2int", "pow", "repow", "scalelog")
 _Doubles = npt.NDArray[np.float64]

@@ -14,9 +14,14 @@ from monolith.data.columns import INVALID_LABEL, Columns
 from monolith.data.hashing import hash_strings
 from monolith.data.operations.draws import Draws
 from monolith.data.operations.parse import entries, integers
-from monolith.data.operations.rows import Floats, Ids, Rows, floats_of, positions_in, set_column
-
-__all__ = ["AddLabel", "MultiLabel", "ScatterLabel"]
+from monolith.data.operations.sample_rows import (
+    Floats,
+    Ids,
+    Rows,
+    floats_of,
+    positions_in,
+    set_column,
+)
 
 
 @dataclass(frozen=True)

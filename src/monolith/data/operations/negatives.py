@@ -10,15 +10,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from monolith.data.columns import Columns
-from monolith.data.cursor import Cursor, Over, Stage, State
+from monolith.data.cursor import Cursor, Stage, State, WrappingCursor
 from monolith.data.operations.draws import Draws
 from monolith.data.operations.item_pool import ItemPool, Moment
 from monolith.data.operations.label_columns import label_of, set_labels, times_weight
 from monolith.data.operations.parse import integers
-from monolith.data.operations.rows import Ids, Mask, Rows, floats_of, positions_in, set_column
+from monolith.data.operations.sample_rows import (
+    Ids,
+    Mask,
+    Rows,
+    floats_of,
+    positions_in,
+    set_column,
+)
 from monolith.data.stages import concat
-
-__all__ = ["Generated", "NegativeGen"]
 
 _WINDOW = 8192  # samples at once
 _ONLY_CHANNEL = 3
@@ -280,7 +285,7 @@ class Generated:
         return _GeneratedCursor(self, epoch, state)
 
 
-class _GeneratedCursor(Over):
+class _GeneratedCursor(WrappingCursor):
     def __init__(self, stage: Generated, epoch: int, state: State | None) -> None:
         self._stage, self._epoch = stage, epoch
         given: State = {"source": None, "first": 0, "blocks": 0, "pool": None}

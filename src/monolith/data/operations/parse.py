@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["entries", "integers"]
-
 
 def integers(where: str, given: str | Sequence[int]) -> tuple[int, ...]:
     """Integers of a text such as `2,3,4`, or as they are.

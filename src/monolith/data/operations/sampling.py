@@ -12,9 +12,7 @@ from monolith.data.columns import Columns
 from monolith.data.operations.draws import Draws
 from monolith.data.operations.label_columns import label_of, set_labels, times_weight
 from monolith.data.operations.parse import entries, integers
-from monolith.data.operations.rows import Mask, Rows, floats_of, set_column
-
-__all__ = ["NegativeSample", "SpecialStrategy"]
+from monolith.data.operations.sample_rows import Mask, Rows, floats_of, set_column
 
 
 @dataclass(frozen=True)

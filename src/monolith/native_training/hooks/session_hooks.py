@@ -1,7 +1,7 @@
-"""Import path of the reference system; see `monolith.train.hooks` and `monolith.util.run`."""
+"""Import path of the reference system."""
 
-from monolith.train.hooks import CurrentRunHook
-from monolith.util.run import current_run
+from monolith.native_training.hooks.current_run import CurrentRunHook
+from monolith.train.driver import current_run
 
 SetCurrentSessionHook = CurrentRunHook
 get_current_session = current_run

@@ -4,7 +4,7 @@ import importlib
 import pytest
 import torch
 
-from monolith.ops.native import load_native
+from monolith.ops.compiled import load_native
 from tests.meta.tree import SRC, python_files
 
 GEN_OPS = "monolith.native_training.runtime.ops.gen_monolith_ops"

@@ -1,9 +1,9 @@
 """Import path of the reference system: every public name of the compiled core.
 
-Importing this module loads the core and has no fallback; see `monolith.ops.native`.
+Importing this module loads the core and has no fallback; see `monolith.ops.compiled`.
 """
 
-from monolith.ops.native import load_native
+from monolith.ops.compiled import load_native
 
 load_native()
 

@@ -1,0 +1,289 @@
+"""Reading checkpoints: what one holds, into new tables and tensors or into those that exist."""
+
+import dataclasses
+import functools
+import json
+import mmap
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.checkpoint.files import split_prefix
+from monolith.checkpoint.manifest import (
+    CheckpointManifest,
+    FileFact,
+    TensorFact,
+    parse_checkpoint_manifest,
+)
+from monolith.checkpoint.state import MANIFEST_SUFFIX
+from monolith.checkpoint.storage import storage_errors
+from monolith.checkpoint.tensors import check_tensors, from_memory
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
+from monolith.table.base import BaseTable
+from monolith.table.disk import load_tables, restore_tables
+from monolith.table.disk.buffers import crc32c, new_memory
+from monolith.table.disk.call_arguments import checked_path, checked_threads, told_as
+from monolith.table.disk.folder import open_folder
+from monolith.table.disk.plan import Save
+from monolith.table.disk.table_manifest import TableEntry
+from monolith.table.disk.workers import Work, run_all
+
+if TYPE_CHECKING:
+    from monolith.table.native import Table
+
+
+_CHUNK_BYTES = 1 << 22
+
+
+def open_checkpoint(prefix: "str | os.PathLike[str]") -> "Checkpoint":
+    """The checkpoint of a prefix: reads its manifest.
+
+    Raises:
+        NotFoundError: there is none.
+        InvalidArgumentError: it is of another format or a newer version.
+        DataLossError: its manifest is damaged.
+    """
+    return Checkpoint(checked_path("[open_checkpoint]", prefix))
+
+
+class Checkpoint(Save):
+    """A checkpoint on disk. Safe from any thread; the files are read when they are asked for.
+
+    Args:
+        prefix: `<directory>/<name>`.
+
+    Attributes:
+        prefix: the same.
+        manifest: what it holds.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        directory, self._name = split_prefix(prefix)
+        super().__init__(open_folder(directory), prefix)
+        self.prefix = prefix
+        with told_as("[open_checkpoint]"), storage_errors("open_checkpoint", f"read {prefix}"):
+            self.manifest = self._parse(self.read())
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.prefix!r})"
+
+    @property
+    def step(self) -> int | None:
+        """The global step."""
+        return self.manifest.step
+
+    @property
+    def tensors(self) -> dict[str, TensorFact]:
+        """Dtype and shape of each dense tensor, by name."""
+        return {name: fact for file in self.manifest.dense for name, fact in file.tensors.items()}
+
+    @property
+    def table_names(self) -> list[str]:
+        """Names of the tables, sorted."""
+        return [table.name for table in self.manifest.tables]
+
+    def read(self) -> bytes:
+        """The bytes of the manifest."""
+        return self.folder.read(self._name + MANIFEST_SUFFIX)
+
+    def tables(self, data: bytes) -> Sequence[TableEntry]:
+        """The tables of a manifest, with paths relative to the directory."""
+        return [
+            dataclasses.replace(
+                table,
+                files=tuple(
+                    dataclasses.replace(file, path=self._name + file.path) for file in table.files
+                ),
+            )
+            for table in self._parse(data).tables
+        ]
+
+    def _parse(self, data: bytes) -> CheckpointManifest:
+        return parse_checkpoint_manifest(data, self.folder.where(self._name + MANIFEST_SUFFIX))
+
+    def read_trainer(self) -> Any:
+        """State of the trainer; None if there is none."""
+        return self._read_json("trainer")
+
+    def read_meta(self) -> Any:
+        """Description of the model; None if there is none."""
+        return self._read_json("meta")
+
+    def _read_json(self, name: str) -> Any:
+        fact = self.manifest.documents.get(name)
+        if fact is None:
+            return None
+        with told_as(f"[Checkpoint.read_{name}]"), storage_errors("Checkpoint", "read a document"):
+            data = self._read_checked(fact)
+            try:
+                return json.loads(data)
+            except (ValueError, RecursionError) as error:
+                where = self.folder.where(self._name + fact.path)
+                raise DataLossError(
+                    f"[load_tables] expected JSON, got {error} ({where})"
+                ) from error
+
+    def _read_checked(self, fact: FileFact) -> bytes:
+        data = self.folder.read(self._name + fact.path)
+        self._check(fact, len(data), crc32c(data) if data else 0)
+        return data
+
+    def _read_memory(self, fact: FileFact) -> mmap.mmap:
+        name = self._name + fact.path
+        if self.folder.size(name) != fact.num_bytes:
+            self._verify(fact)
+        memory = new_memory(fact.num_bytes)
+        self._check(fact, *self.folder.read_into(name, memory))
+        return memory
+
+    def _check(self, fact: FileFact, num_bytes: int, crc: int) -> None:
+        expected = f"{fact.num_bytes} bytes with checksum {fact.crc32c}"
+        got = f"{num_bytes} with {crc:08x}"
+        if (num_bytes, f"{crc:08x}") != (fact.num_bytes, fact.crc32c):
+            raise DataLossError(
+                f"[load_tables] expected {expected}, got {got} "
+                f"({self.folder.where(self._name + fact.path)}); it is damaged or foreign"
+            )
+
+    def read_dense(
+        self, names: Iterable[str] | None = None, *, num_threads: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Dense tensors by name, in new memory.
+
+        Args:
+            names: only these; only files that hold one of them are read.
+            num_threads: threads to read with, torch.get_num_threads() if None.
+
+        Raises:
+            NotFoundError: a name, or a file, is not there.
+            DataLossError: a file is damaged, truncated or not of this checkpoint.
+        """
+        where = "[Checkpoint.read_dense]"
+        threads = checked_threads(where, num_threads)
+        wanted = set(self.tensors if names is None else names)
+        if missing := wanted - set(self.tensors):
+            raise NotFoundError(
+                f"{where} expected tensor {min(missing)!r} in {self.prefix}, got none of that name"
+            )
+        files = [file for file in self.manifest.dense if wanted & set(file.tensors)]
+        found: dict[str, torch.Tensor] = {}
+
+        def take(index: int) -> None:
+            file = files[index]
+            path = self.folder.where(self._name + file.path)
+            tensors = from_memory(self._read_memory(file), file.tensors, path)
+            found.update({name: tensors[name] for name in wanted & set(tensors)})
+
+        with told_as(where), storage_errors("Checkpoint.read_dense", f"read {self.prefix}"):
+            tasks = [functools.partial(take, i) for i in range(len(files))]
+            run_all(Work(0, None), tasks, threads)
+        return {name: found[name] for name in sorted(found)}
+
+    def load_tables(self, names: Iterable[str] | None = None, **options: Any) -> "dict[str, Table]":
+        """New tables; options are those of `monolith.table.disk.load_tables`."""
+        with told_as("[Checkpoint.load_tables]"), storage_errors("Checkpoint", "load tables"):
+            return load_tables(self, names=names, **options)
+
+    def restore_tables(
+        self, tables: "BaseTable | Sequence[BaseTable]", **options: Any
+    ) -> list[str]:
+        """Replace the content of tables; options are those of `monolith.table.disk.restore_tables`.
+
+        Returns:
+            Names of the tables that the checkpoint does not have, with `allow_missing`.
+        """
+        with storage_errors("Checkpoint.restore_tables", f"read {self.prefix}"):
+            return restore_tables(tables, self, **options)
+
+    def restore(
+        self,
+        *,
+        tables: "BaseTable | Sequence[BaseTable]" = (),
+        dense: Mapping[str, torch.Tensor] | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """Give tables and tensors that exist the content of the checkpoint. Not beside steps.
+
+        Everything is read and checked before a tensor changes, and each file of tables before a
+        table does.
+
+        Args:
+            tables: one table or several; any number of shards.
+            dense: tensors by name; they are written in place.
+            num_threads: threads to read with, torch.get_num_threads() if None.
+
+        Raises:
+            NotFoundError: a table or a tensor is not in the checkpoint.
+            InvalidArgumentError: a config, shape or dtype differs.
+            DataLossError: a file is damaged.
+        """
+        check_tensors("[Checkpoint.restore]", dense or {})
+        values = self.read_dense(dense or {}, num_threads=num_threads)
+        pairs = matched("[Checkpoint.restore]", self.prefix, dense or {}, values)
+        if isinstance(tables, BaseTable) or tables:
+            self.restore_tables(tables, num_threads=num_threads)
+        copy_tensors(pairs)
+
+    def verify(self, *, num_threads: int | None = None) -> int:
+        """Read every byte and compare checksums: the number of bytes.
+
+        Raises:
+            NotFoundError: a file is missing.
+            DataLossError: one is damaged, truncated or foreign.
+        """
+        threads = checked_threads("[Checkpoint.verify]", num_threads)
+        with told_as("[Checkpoint.verify]"), storage_errors("Checkpoint.verify", "read"):
+            tasks = [functools.partial(self._verify, fact) for fact in self.manifest.files]
+            run_all(Work(0, None), tasks, threads)
+        return sum(fact.num_bytes for fact in self.manifest.files)
+
+    def _verify(self, fact: FileFact) -> None:
+        crc = num_bytes = 0
+        for data in self.folder.read_chunks(self._name + fact.path, _CHUNK_BYTES):
+            num_bytes += len(data)
+            crc = crc32c(data, crc)
+        self._check(fact, num_bytes, crc)
+
+
+def matched(
+    where: str,
+    prefix: str,
+    targets: Mapping[str, torch.Tensor],
+    values: Mapping[str, torch.Tensor],
+    *,
+    reshape: bool = False,
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs of a tensor and its new value; nothing is changed yet.
+
+    Args:
+        where: begins the messages.
+        prefix: of the checkpoint, for messages.
+        targets: tensors by name.
+        values: of these names and perhaps of others.
+        reshape: whether another shape of the same size will do.
+
+    Raises:
+        InvalidArgumentError: a shape or dtype differs; the message names the tensor.
+    """
+    pairs = []
+    for name, target in targets.items():
+        value = values[name]
+        if reshape and value.numel() == target.numel():
+            value = value.reshape(target.shape)
+        expected = tuple(target.shape), target.dtype
+        if (tuple(value.shape), value.dtype) != expected:
+            raise InvalidArgumentError(
+                f"{where} expected tensor {name!r} with shape {expected[0]} and {expected[1]} as "
+                f"in the model, got {tuple(value.shape)} and {value.dtype} in {prefix}"
+            )
+        pairs.append((target, value))
+    return pairs
+
+
+def copy_tensors(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Write values into tensors in place."""
+    with torch.no_grad():
+        for target, value in pairs:
+            target.copy_(value)

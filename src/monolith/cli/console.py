@@ -1,0 +1,71 @@
+"""How commands talk: data on stdout, everything else on stderr; colour only on a terminal."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
+
+import rich.box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+
+def say(text: str) -> None:
+    """A line for the reader."""
+    Console(stderr=True).print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def fail(text: str, status: int = 1) -> NoReturn:
+    """A line that says why, and the end."""
+    say(f"error: {text}")
+    sys.exit(status)
+
+
+def emit_json(value: Any) -> None:
+    """One line of JSON on stdout."""
+    from monolith.data.files.tabular import finite  # late: talk does not wait for torch
+
+    sys.stdout.write(json.dumps(finite(value), default=str, allow_nan=False) + "\n")
+
+
+def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout; as wide as it is where stdout is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=10_000)
+    table = Table(box=rich.box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))  # without markup: cells are data
+    console.print(table)
+
+
+class _Advance(Protocol):
+    def __call__(self, done: int) -> None: ...
+
+
+@contextmanager
+def byte_progress(what: str, total: int) -> Iterator[_Advance]:
+    """A bar of bytes on stderr, if that is a terminal: call what it gives with the bytes done."""
+    console = Console(stderr=True)
+    bars = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*bars, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,85 @@
+"""How a run of `monolith train` begins: anew, or with a checkpoint; and what it says of them."""
+
+import posixpath
+import shlex
+import sys
+from dataclasses import dataclass
+
+from monolith.checkpoint import Checkpoint, checkpoint_exists, locate_checkpoint
+from monolith.checkpoint.files import only_run
+from monolith.cli.console import fail
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from monolith.train import FitResult
+
+_RESUME = "--resume"
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """The options of checkpoints.
+
+    Args:
+        directory: of checkpoints; None: there are none.
+        is_resumed: whether the run goes on with one of them.
+        with_fallback: whether damaged ones are left out.
+    """
+
+    directory: str | None
+    is_resumed: bool
+    with_fallback: bool
+
+    def check(self) -> Checkpoint | None:
+        """Refuse options that do not fit each other or the directory, before a model is built.
+
+        Returns:
+            The checkpoint to go on with, if the run is resumed.
+        """
+        if (self.is_resumed or self.with_fallback) and self.directory is None:
+            option = _RESUME if self.is_resumed else "--fallback"
+            fail(f"expected --checkpoints DIR with {option}, got none", status=2)
+        if self.with_fallback and not self.is_resumed:
+            fail("expected --resume with --fallback, got none", status=2)
+        if self.directory is not None and checkpoint_exists(self.directory):
+            folder = posixpath.dirname(self.directory) or "."
+            fail(f"expected a folder, got the checkpoint {self.directory}; it is in {folder}", 2)
+        try:
+            found = self._newest(fallback=self.with_fallback)
+        except (DataLossError, InvalidArgumentError, NotFoundError) as error:
+            fail(self.words_of_damage(error))
+        if self.is_resumed and found is None:
+            fail(f"expected a checkpoint in {self.directory}, got none; leave {_RESUME} out")
+        if not self.is_resumed and found is not None:
+            fail(
+                f"expected a folder without checkpoints, got {found.prefix} (step {found.step}); "
+                f"go on with it: {_RESUME}, or begin anew in another folder: --checkpoints DIR"
+            )
+        if found is not None and self.directory is not None:
+            with only_run(self.directory):
+                pass  # a run that saves here would delete what this one is about to read
+        return found
+
+    def words_of_damage(self, error: OpError) -> str:
+        """What is wrong with the checkpoint to go on with, and what may help."""
+        if self.with_fallback:
+            return str(error)
+        return f"{error}\nto take the newest checkpoint that is whole: {_RESUME} --fallback"
+
+    def _newest(self, *, fallback: bool = False) -> Checkpoint | None:
+        if self.directory is None:
+            return None
+        return locate_checkpoint(self.directory, fallback=fallback)
+
+    def words_of_end(self) -> str:
+        """Where the newest checkpoint is."""
+        found = self._newest()
+        if found is None:
+            return "nothing was saved"
+        return f"step {found.step or 0:,} is saved at {found.prefix}"
+
+    def words_of_stop(self, result: FitResult) -> str:
+        """What happened at Ctrl-C or SIGTERM, and the command that goes on."""
+        end = self.words_of_end()
+        if self._newest() is not None:
+            given = [word for word in sys.argv[1:] if word != _RESUME]
+            end += f"\nto go on: {shlex.join(['monolith', *given, _RESUME])}"
+        return f"{result.ended} after step {result.figures.step:,}, which was finished; {end}"

@@ -1,0 +1,46 @@
+"""What the command line says of a user's mistake."""
+
+import linecache
+import traceback
+
+from monolith.errors import MonolithError
+
+TASK_MODULE = "monolith_task_"
+"""What the name of the module of a task file begins with."""
+
+
+def text_of_mistake(error: Exception) -> str | None:
+    """The error in one line, and the line of a task file that it came through; None of ours."""
+    place = _place(error)
+    told = MonolithError | OSError | ValueError | TypeError | NotImplementedError
+    if not place:
+        return str(error) if isinstance(error, told) else None
+    # A KeyError shows its text in quotes.
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    if not isinstance(error, MonolithError | OSError) and not text.startswith("["):
+        text = f"{type(error).__name__}: {text}"
+    return f"{text}\n  {place}\n  all of it: monolith --traceback train ..."
+
+
+def text_of_exit(end: SystemExit) -> str | None:
+    """What a task file did that ended the program; None where another file did that."""
+    place = _place(end)
+    if not place:
+        return None
+    code = "" if end.code is None else repr(end.code)
+    return (
+        "[task file] expected the run to end by its data, its steps or a hook, got "
+        f"sys.exit({code}); raise an error instead, or let a hook request a stop\n  {place}"
+    )
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of a task file that an error came through; empty without one."""
+    place = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").startswith(TASK_MODULE):
+            code = frame.f_code
+            linecache.checkcache(code.co_filename)
+            line = linecache.getline(code.co_filename, number).strip()
+            place = f"{code.co_filename}, line {number}, in {code.co_name}: {line}"
+    return place

@@ -1,0 +1,435 @@
+"""`ShardedTable`: one table whose rows are spread over shards."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.cluster.gate import Gate
+from monolith.cluster.hosts import ShardHost, plain_rows
+from monolith.cluster.local_shards import LocalShards, local_shards
+from monolith.cluster.shard_split import Split, by_hash, is_finite
+from monolith.cluster.sharded_reads import ShardedReads
+from monolith.cluster.transport import LocalTransport, ShardClient, Transport
+from monolith.table.arguments import WAIT_SECONDS
+from monolith.table.bags import BagGradients, Bags, BagVerbs, GradientSum, PooledRows
+from monolith.table.base import BaseTable
+from monolith.table.calls import DEFAULT_CHANGES_BYTES, Clock, check_options, wall_clock
+from monolith.table.config import TableConfig
+from monolith.table.key_sums import finite_gradients
+from monolith.table.native import OpenCore, address, bags_tuple, empty, piece_tuple
+from monolith.table.routing import PartitionRouting, Placement, Routing
+from monolith.table.rows import Applied, RowMemory, Rows
+from monolith.table.rules import SlidingFilter
+from monolith.table.snapshot import CutStorage
+
+Ask = Callable[[str, list[tuple[Any, ...]]], list[Any]]
+"""(verb, arguments of each shard) -> answers."""
+
+
+class ShardedCut(CutStorage):
+    """The cuts of the shards as one.
+
+    Args:
+        facts: number and facts of each shard's cut, as `ShardHost` gives them.
+        ask: calls the shards.
+        chunk: rows in order over the shards: (verb, number of each cut, first, last, limit).
+        candidates: candidates in order over the shards: (verb, number of each cut, partitions).
+
+    Attributes:
+        shards_recorded: events of each shard's record at the cut.
+    """
+
+    def __init__(
+        self,
+        facts: list[tuple[int, int, int, int, int]],
+        ask: Ask,
+        chunk: Callable[[str, list[int], int, int, int], Rows],
+        candidates: Callable[[str, list[int], list[int]], dict[str, torch.Tensor]],
+    ) -> None:
+        numbers, num_rows, calls, times, recorded = (
+            list(fact) for fact in zip(*facts, strict=True)
+        )
+        self.num_rows, self.num_recorded = sum(num_rows), sum(recorded)
+        self.shards_recorded = recorded
+        self.num_update_calls, self.latest_time = max(calls), max(times)
+        self._numbers = numbers
+        self._ask, self._chunk, self._candidates = ask, chunk, candidates
+
+    def export_chunk(
+        self, first: int, last: int, limit: int, memory: RowMemory | None = None
+    ) -> Rows:
+        """Rows of the cut."""
+        return self._chunk("cut_chunk", self._numbers, first, last, limit)
+
+    def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        """Candidates of the cut."""
+        return self._candidates("cut_candidates", self._numbers, partitions)
+
+    def release(self, partitions: list[int]) -> None:
+        """Forget these partitions."""
+        self._ask("release_cut", [(number, partitions) for number in self._numbers])
+
+    def close(self) -> None:
+        """End the cuts."""
+        self._ask("close_cut", [(number,) for number in self._numbers])
+
+
+if TYPE_CHECKING:
+    import monolith._native as _native
+else:
+    try:
+        import monolith._native as _native
+    except ImportError:
+        _native = None
+
+
+class ShardedBags(BagVerbs):
+    """Pools what `_lookup` reads and spreads what `_apply_gradients` takes, with native loops.
+
+    The shards see the gradient of every occurrence of a key: admission counts them. Without the
+    compiled core the meaning in `BagVerbs` does the work.
+    """
+
+    def _lookup_bags(self, bags: Bags, initial: bool, step: int, threads: int) -> PooledRows:
+        if _native is None:
+            return super()._lookup_bags(bags, initial, step, threads)
+        bags = bags.checked()
+        rows = self._lookup(bags.keys, initial, step, threads)
+        with OpenCore(_native, "lookup_bags", self.name) as core:
+            values, winners = empty(bags.num_bags, self.dim), None
+            if bags.mode == "max":
+                winners = empty(bags.num_bags, self.dim, dtype=torch.int32)
+            buffers = rows.data_ptr(), self.dim, values.data_ptr(), address(winners)
+            core.pool_rows(bags_tuple(bags), *buffers, threads)
+        return PooledRows(values, winners)
+
+    def _sum_bag_gradients(self, queue: list[BagGradients], threads: int) -> GradientSum:
+        if _native is None:
+            return super()._sum_bag_gradients(queue, threads)
+        with OpenCore(_native, "sum_bag_gradients", self.name) as core:
+            summed = core.GradientSum([piece_tuple(piece) for piece in queue], self.dim, threads)
+        return GradientSum(queue, summed.norm, summed)
+
+    def _apply_bag_gradients(
+        self, summed: GradientSum, rates: list[float], step: int, now: int, threads: int
+    ) -> Applied:
+        if summed.core is None:
+            return super()._apply_bag_gradients(summed, rates, step, now, threads)
+        nothing = empty(0, dtype=torch.int64)
+        keys = torch.cat([nothing, *(piece.bags.keys.reshape(-1) for piece in summed.queue)])
+        grads = empty(len(keys), self.dim)
+        summed.core.write_out(grads.data_ptr())
+        return self._apply_gradients(keys, grads, rates, step, now, threads)
+
+
+def shard_config(config: TableConfig, num_shards: int) -> TableConfig:
+    """Config of a shard: that of the table, with an equal part of its budget.
+
+    Example:
+        >>> from monolith.table import Budget, Segment
+        >>> shard_config(TableConfig("user", Segment(1), budget=Budget(1 << 20)), 4).budget
+        Budget(max_bytes=262144, policy='refuse')
+    """
+    if config.budget is None:
+        return config
+    budget = dataclasses.replace(config.budget, max_bytes=config.budget.max_bytes // num_shards)
+    try:
+        return dataclasses.replace(config, budget=budget)
+    except ValueError as error:
+        raise ValueError(
+            f"[ShardedTable] expected a budget for {num_shards} shards, got "
+            f"{config.budget.max_bytes} bytes; of each: {error}"
+        ) from error
+
+
+def make_shard(
+    config: TableConfig,
+    placement: Placement,
+    changes_bytes: int = DEFAULT_CHANGES_BYTES,
+    device: str = "",
+) -> ShardHost:
+    """One of the shards of a table, in this process, with its part of the bounds on memory."""
+    from monolith.table import Table  # late: the package imports this module
+
+    part = shard_config(config, placement.num_shards)
+    table = Table(part, changes_bytes=changes_bytes // placement.num_shards)
+    return ShardHost(table, device=device, placement=placement)
+
+
+class ShardedTable(ShardedReads, ShardedBags, BaseTable):
+    """A table whose rows are spread over shards; every verb gives the bits that one table gives.
+
+    All shards have the same config and seed, and take part in every writing call, so that their
+    numbers of update calls stay equal: rows do not depend on routing or on the number of shards.
+
+    Different from one table:
+        - The budget is divided among the shards. A key is refused, or makes another row go, when
+          its own shard is full, and each shard has a fixed cost of its own.
+        - A call is checked as a whole before the first shard changes. If memory then runs out in
+          one shard, or a shard is closed or cannot be reached, the others have done their part.
+        - A cut is one moment of the calls made through this object, not of those of other clients.
+        - Two update calls that run at once may be numbered in another order by each shard.
+        - `FloorModRouting`: the cap of `MinCount` counts for each shard, and `SlidingFilter`, whose
+          filters belong to partitions, is refused.
+
+    Args:
+        config: what the table is.
+        transports: one per shard, each to a `ShardHost` of `shard_config`.
+        routing: which shard holds a key; `PartitionRouting` if None.
+        clock: gives the time of a call that has no `now`.
+        timeout_seconds: how long a call waits for calls that it cannot run beside.
+
+    Example:
+        >>> from monolith.table.optimizers import SGD
+        >>> from monolith.table import Segment, Zeros
+        >>> table = ShardedTable.local(TableConfig("user", Segment(1, SGD(0.5), Zeros())), 3)
+        >>> table.apply_gradients(torch.tensor([7, -7, 7]), torch.ones(3, 1))
+        Applied(num_applied=2, num_inserted=2, num_refused=0, num_skipped=0)
+        >>> table.lookup(torch.tensor([7, -7, 8])).flatten().tolist()
+        [-1.0, -0.5, 0.0]
+    """
+
+    _is_spread = True
+
+    def __init__(
+        self,
+        config: TableConfig,
+        transports: Sequence[Transport],
+        *,
+        routing: Routing | None = None,
+        clock: Clock = wall_clock,
+        timeout_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        super().__init__(config, clock=clock)
+        self.routing = PartitionRouting(len(transports)) if routing is None else routing
+        if self.routing.num_shards != len(transports):
+            raise ValueError(
+                f"[ShardedTable] expected a transport for each of the {self.routing.num_shards} "
+                f"shards, got {len(transports)} (table {self.name!r})"
+            )
+        self._check_admission()
+        self._client = ShardClient(self.name, transports)
+        self._fused: LocalShards | None = None
+        self._gate = Gate("ShardedTable", self.name, timeout_seconds)
+
+    @classmethod
+    def local(
+        cls,
+        config: TableConfig,
+        num_shards: int,
+        *,
+        routing: Routing | None = None,
+        clock: Clock = wall_clock,
+        changes_bytes: int = DEFAULT_CHANGES_BYTES,
+        timeout_seconds: float = WAIT_SECONDS,
+    ) -> "ShardedTable":
+        """A table in shards of this process.
+
+        Args:
+            config: what the table is.
+            num_shards: number of shards.
+            routing: which shard holds a key.
+            clock: gives the time of a call that has no `now`.
+            changes_bytes: bound of the touched log, divided among the shards.
+            timeout_seconds: how long a call waits for calls that it cannot run beside.
+        """
+        changes_bytes = check_options(config, clock, changes_bytes)
+        routing = PartitionRouting(num_shards) if routing is None else routing
+        places = [routing.placement_of(shard) for shard in range(num_shards)]
+        hosts = [make_shard(config, place, changes_bytes) for place in places]
+        return cls.over(
+            config, hosts, routing=routing, clock=clock, timeout_seconds=timeout_seconds
+        )
+
+    @classmethod
+    def over(
+        cls,
+        config: TableConfig,
+        hosts: Sequence[ShardHost],
+        *,
+        routing: Routing | None = None,
+        clock: Clock = wall_clock,
+        timeout_seconds: float = WAIT_SECONDS,
+    ) -> "ShardedTable":
+        """A table in shards of this process that somebody has, such as `LocalServers`.
+
+        Args:
+            config: what the table is.
+            hosts: the shards in the order of their numbers; `close` closes them.
+            routing: which shard holds a key; hosts that were made for another one are refused.
+            clock: gives the time of a call that has no `now`.
+            timeout_seconds: how long a call waits for calls that it cannot run beside.
+        """
+        routing = PartitionRouting(len(hosts)) if routing is None else routing
+        ways = [LocalTransport(host) for host in hosts]
+        table = cls(config, ways, routing=routing, clock=clock, timeout_seconds=timeout_seconds)
+        for shard, host in enumerate(hosts):
+            host.open_as(routing.placement_of(shard))
+        table._fused = local_shards([host.table for host in hosts], routing)
+        return table
+
+    @property
+    def devices(self) -> list[str]:
+        """Label of the server of each shard; empty where it is on none."""
+        return [transport.device for transport in self._client.transports]
+
+    def _shard(self, number: int) -> "ShardedTable":
+        """One shard as a table, for a restore: the caller gives it its own keys only."""
+        config = shard_config(self.config, self.routing.num_shards)
+        return ShardedTable(config, [self._client.transports[number]], clock=self._clock)
+
+    def _check_admission(self) -> None:
+        is_filter = isinstance(self.config.admission, SlidingFilter) and not self._is_serving
+        if is_filter and not isinstance(self.routing, PartitionRouting):
+            raise ValueError(
+                f"[ShardedTable] expected PartitionRouting with a SlidingFilter, got "
+                f"{type(self.routing).__name__} (table {self.name!r}); use MinCount"
+            )
+
+    def _write(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """A writing call on every shard: an empty part counts as a call, and has a time, too."""
+        with self._gate.shared():
+            return self._client.call(verb, arguments)
+
+    def _alone(self, verb: str, *arguments: Any) -> list[Any]:
+        """The same call on every shard, while no writing call runs."""
+        with self._gate.alone():
+            return self._ask_all(verb, *arguments)
+
+    # Writing
+
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor:
+        split = Split(self.routing, keys)
+        calls = [(part, step, now, threads) for part in split.parts(keys)]
+        return split.merged(self._write("lookup_or_insert", calls))
+
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
+        split = Split(self.routing, keys)
+        parts = zip(split.parts(keys), split.parts(values), _flags(split, absent), strict=True)
+        self._write("assign", [(*part, now, threads) for part in parts])
+
+    def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
+        split = Split(self.routing, keys)
+        parts = zip(split.parts(keys), split.parts(values), strict=True)
+        self._write("assign_add", [(*part, now, threads) for part in parts])
+
+    def _apply_gradients(
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        """The shards sum equal keys: all occurrences of a key are in one part, in their order."""
+        fused = self._fused
+        if fused is not None:
+            with self._gate.shared():
+                return fused.apply_gradients(keys, grads, rates, step, now, threads)
+        is_checked = self.config.non_finite != "refuse" or self.routing.num_shards == 1
+        if not is_checked and not is_finite(grads):
+            finite_gradients(self.config, keys.tolist(), grads.detach().numpy())  # raises
+        split = Split(self.routing, keys)
+        parts = zip(split.parts(keys), split.parts(grads), strict=True)
+        calls = [(*part, rates, step, now, threads) for part in parts]
+        counts = self._write("apply_gradients", calls)
+        return Applied(*map(sum, zip(*counts, strict=True)))
+
+    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
+        split = Split(self.routing, keys)
+        return split.merged(self._write("reinitialize", [(p, now) for p in split.parts(keys)]))
+
+    def _erase(self, keys: torch.Tensor) -> torch.Tensor:
+        split = Split(self.routing, keys)
+        return split.merged(self._write("erase", [(part,) for part in split.parts(keys)]))
+
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
+        split = Split(self.routing, rows.keys)
+        parts = zip(split.rows(rows), _flags(split, absent), strict=True)
+        self._write("import_rows", [(plain_rows(part), flags, threads) for part, flags in parts])
+
+    def _clear(self) -> None:
+        with self._gate.alone():
+            if self._has_cut():  # of any shard: before one of them is cleared
+                raise self._cut_error()
+            self._ask_all("clear")
+
+    def _evict(self, reference: int) -> int:
+        return sum(self._write("evict", [(reference,)] * self.routing.num_shards))
+
+    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
+        """One shard after the other: the bits above the hash are the shard's number."""
+        shard, start = first >> 64, first & ((1 << 64) - 1)
+        with self._gate.shared():
+            num_evicted, following = self._ask_one(shard, "evict_slice", start, reference)
+        if following is not None:
+            return num_evicted, shard << 64 | following
+        is_last = shard + 1 == self.routing.num_shards
+        return num_evicted, None if is_last else (shard + 1) << 64
+
+    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
+        if not columns:
+            return
+        if "key" in columns:
+            split = Split(self.routing, columns["key"])
+        else:  # of filters
+            assert isinstance(self.routing, PartitionRouting)  # see `_check_admission`
+            split = Split.of_partitions(self.routing, columns["partition"])
+        parts = {name: split.parts(column) for name, column in columns.items()}
+        calls = [
+            ({name: of_shard[i].contiguous() for name, of_shard in parts.items()},)
+            for i in range(self.routing.num_shards)
+        ]
+        self._write("import_candidates", calls)
+
+    def _set_update_calls(self, number: int) -> None:
+        self._alone("set_update_calls", number)
+
+    def _set_seen_time(self, time: int) -> None:
+        self._alone("set_seen_time", time)
+
+    def _count_clamped(self) -> None:
+        self._ask_one(0, "count_clamped")
+
+    def _close(self) -> None:
+        self._fused = None
+        self._ask_all("close")
+
+    # Cuts and the touched log
+
+    def _open_cut(self) -> ShardedCut | None:
+        with self._gate.alone():
+            facts = self._ask_all("open_cut")
+        opened = [fact for fact in facts if fact is not None]
+        if len(opened) == len(facts):
+            return ShardedCut(opened, self._client.call, self._chunk, self._candidates)
+        calls = [None if fact is None else (fact[0],) for fact in facts]
+        self._client.call("close_cut", calls)
+        return None
+
+    def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        answers = self._alone("changes", cursor)
+        if any(full for full, _, _ in answers):
+            nothing = torch.empty(0, dtype=torch.int64, device="cpu")
+            return True, nothing, nothing
+        changed, gone = (torch.cat([answer[i] for answer in answers]) for i in (1, 2))
+        return False, changed[by_hash(changed)], gone[by_hash(gone)]
+
+    def _drop_cursor(self, cursor: str) -> bool:
+        return any(self._alone("drop_cursor", cursor))
+
+
+def _flags(split: Split, absent: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+    return [None] * len(split.sizes) if absent is None else split.parts(absent)

@@ -1,0 +1,181 @@
+"""Calls to shards: one small interface, in process now, in other processes behind the same.
+
+What crosses it is plain: a verb's name, numbers, tensors, and tuples, lists and dicts of them. A
+call has an id, (client, sequence number), so that one that was lost can be sent again and one that
+comes twice is done once (`call_host.py`).
+"""
+
+import concurrent.futures
+import contextlib
+import itertools
+import secrets
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from monolith.cluster.hosts import BYE, Call, CallHost
+from monolith.errors import UnavailableError
+from monolith.table.arguments import check_wait
+
+# Two classes of one meaning until Python 3.11.
+_LOST = (TimeoutError, concurrent.futures.TimeoutError, UnavailableError)
+
+
+class Pending(Protocol):
+    """An answer that may still be on its way; `concurrent.futures.Future` is one."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer, or the shard's error; `TimeoutError` if it does not come in time."""
+
+    def add_done_callback(self, tell: Callable[[Any], object], /) -> None:
+        """Call `tell` when the answer is here, now if it is; what it is given is of no use."""
+
+
+class Transport(ABC):
+    """The way to one shard. Any thread may send at any time.
+
+    Attributes:
+        device: label of the server that has the shard; empty: none.
+    """
+
+    device = ""
+
+    @abstractmethod
+    def send(self, call: Call) -> Pending:
+        """Send a call without waiting for its answer; `UnavailableError` if it cannot be sent."""
+
+
+class _Answer(NamedTuple):
+    """What a shard in this process said."""
+
+    value: Any
+    error: BaseException | None = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def add_done_callback(self, tell: Callable[[Any], object], /) -> None:
+        tell(self)
+
+
+class LocalTransport(Transport):
+    """A shard in this process: the call is done by the thread that sends it.
+
+    Args:
+        host: of the shard.
+    """
+
+    def __init__(self, host: CallHost) -> None:
+        self.host, self.device = host, host.device
+
+    def send(self, call: Call) -> Pending:
+        """Do the call now; its error is raised by the answer, as from afar."""
+        try:
+            return _Answer(self.host.do(call))
+        except Exception as error:
+            return _Answer(None, error)
+
+
+class ShardClient:
+    """Sends calls to all shards at once, waits for all answers, and repeats what was lost.
+
+    Any thread may call at any time.
+
+    Args:
+        name: of the table, for messages.
+        transports: one per shard.
+        timeout_seconds: how long to wait for an answer before the call is sent again.
+        num_tries: how often a call is sent at most.
+        owner: whose calls these are, for messages.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        transports: Sequence[Transport],
+        *,
+        timeout_seconds: float = 30.0,
+        num_tries: int = 5,
+        owner: str = "ShardedTable",
+    ) -> None:
+        if num_tries < 1:
+            raise ValueError(
+                f"[ShardClient] expected num_tries >= 1, got {num_tries} (table {name!r})"
+            )
+        self._name, self._owner = name, owner
+        self.transports = list(transports)
+        self._timeout_seconds = check_wait("ShardClient", timeout_seconds, name)
+        self._num_tries = num_tries
+        self._client = secrets.randbits(63)
+        self._numbers = itertools.count()
+        self._running: set[int] = set()
+        # Entered again by a cut that is collected, and so closed, inside a call.
+        self._lock = threading.RLock()
+        # Hosts outlive their clients, and would keep the last answer of each.
+        weakref.finalize(self, _say_bye, self.transports, self._client).atexit = False
+
+    def call(self, verb: str, arguments: Sequence[tuple[Any, ...] | None]) -> list[Any]:
+        """One call per shard; a shard without arguments is not asked.
+
+        Returns:
+            The answers of the shards that were asked, in order.
+        """
+        with self._lock:
+            number = next(self._numbers)
+            self._running.add(number)
+            done = min(self._running)
+        try:
+            calls = {
+                shard: Call(self._client, number, done, verb, given)
+                for shard, given in enumerate(arguments)
+                if given is not None
+            }
+            return self._answers(calls)
+        finally:
+            with self._lock:
+                self._running.discard(number)
+
+    def _answers(self, calls: dict[int, Call]) -> list[Any]:
+        """All answers, also where one is an error: no shard works on when this returns."""
+        pending = {shard: self._send(shard, call) for shard, call in calls.items()}
+        answers: list[Any] = []
+        errors: list[BaseException] = []
+        for shard, call in calls.items():
+            try:
+                answers.append(self._answer(shard, call, pending[shard]))
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return answers
+
+    def _send(self, shard: int, call: Call) -> Pending:
+        try:
+            return self.transports[shard].send(call)
+        except UnavailableError as error:
+            return _Answer(None, error)
+
+    def _answer(self, shard: int, call: Call, pending: Pending) -> Any:
+        for num_tries in range(1, self._num_tries + 1):
+            try:
+                return pending.result(self._timeout_seconds)
+            except _LOST as error:
+                if num_tries == self._num_tries:
+                    raise UnavailableError(
+                        f"[{self._owner}.{call.verb}] expected an answer of shard {shard} within "
+                        f"{self._num_tries} tries of {self._timeout_seconds} seconds, got none: "
+                        f"{error!r} (table {self._name!r}); the call may be done in part"
+                    ) from error
+            pending = self._send(shard, call)
+        raise AssertionError("num_tries is at least 1")
+
+
+def _say_bye(transports: list[Transport], client: int) -> None:
+    """Let the shards forget a client; one that cannot be reached keeps its last answers."""
+    for transport in transports:
+        with contextlib.suppress(Exception):  # nobody is there to whom it would be raised
+            transport.send(Call(client, 0, 0, BYE, ()))

@@ -1,0 +1,3 @@
+"""Files of samples: Parquet, Arrow, CSV and JSON lines."""
+
+__all__ = []

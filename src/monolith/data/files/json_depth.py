@@ -1,0 +1,46 @@
+"""Refuses JSON text that is nested so deep that Arrow, which parses by recursion, would crash."""
+
+import numpy as np
+import pyarrow as pa
+
+_MOST = 64  # ids need 2, objects in objects a few more
+_MARKS = b'[]{}"'
+_OTHERS = bytes(set(range(256)) - set(_MARKS))
+
+
+def check_depth(text: bytes) -> None:
+    """Refuse text that is nested deeper than Arrow can parse.
+
+    Raises:
+        pa.ArrowInvalid: names the line of the text.
+    """
+    if depth_of(text) <= _MOST:
+        return
+    depths = [depth_of(line) for line in text.split(b"\n")]
+    number = depths.index(max(depths))
+    raise pa.ArrowInvalid(
+        f"expected JSON values nested at most {_MOST} deep, got {depth_of(text)} "
+        f"(line {number + 1} of the block)"
+    )
+
+
+def depth_of(text: bytes) -> int:
+    """Return how deep the brackets outside of strings are nested; at most 2 too many.
+
+    Example:
+        >>> depth_of(b'{"a": [[1], "[[[["]}') in (3, 4, 5)
+        True
+    """
+    if b"\\" in text:  # pairs first: what is left before a quote makes it a character
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = text.translate(None, _OTHERS)
+    # Two quotes in a row have no bracket between them, so neither goes missing outside of strings.
+    marks = marks.replace(b'""', b"").replace(b"[]", b"").replace(b"{}", b"")
+    codes = np.frombuffer(marks, np.uint8)
+    is_quote = codes == ord('"')
+    is_begin = (codes == ord("[")) | (codes == ord("{"))
+    steps = np.where(is_begin, 1, -1)
+    steps[is_quote | (np.cumsum(is_quote) % 2 == 1)] = 0
+    depths = np.cumsum(steps)
+    lowest = np.minimum.accumulate(np.minimum(depths, 0))  # text may begin amid a value
+    return int((depths - lowest).max(initial=0)) + 2

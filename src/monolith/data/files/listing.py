@@ -1,0 +1,186 @@
+"""The files of a source: local paths, globs, directories, and any store that fsspec knows."""
+
+import contextlib
+import os
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file, as it was when it was found."""
+
+    system: Any
+    path: str
+    size: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on a disk of this machine."""
+        return isinstance(self.system, LocalFileSystem)
+
+    def open(self) -> pa.NativeFile:
+        """Open it for reads anywhere.
+
+        Raises:
+            NotFoundError: it is gone.
+            DataLossError: it cannot be opened.
+        """
+        try:
+            if (
+                self.is_local
+            ):  # without Python between Arrow and the disk; not mapped: it may shrink
+                return pa.OSFile(self.path)
+            return pa.PythonFile(self.system.open(self.path, "rb"), "r")
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"[data] expected file {self.path!r}, which was there when the source was made; "
+                "it is gone"
+            ) from error
+        except OSError as error:  # Arrow does not always tell which one
+            raise DataLossError(f"[data] {self.path!r} cannot be opened: {error}") from error
+
+    def size_now(self) -> int:
+        """Its size at the moment.
+
+        Raises:
+            NotFoundError: it is gone.
+            DataLossError: the system cannot tell.
+        """
+        return _size(self.system, self.path)
+
+    def check_size(self, num_bytes: int) -> None:
+        """Refuse a file that is shorter or longer than when it was found.
+
+        Raises:
+            FailedPreconditionError: `num_bytes` is another size.
+        """
+        if num_bytes != self.size:
+            raise FailedPreconditionError(
+                f"[data] expected file {self.path!r} of {self.size} bytes, as when the source was "
+                f"made, got {num_bytes}; do not change files that are read"
+            )
+
+
+def _size(system: Any, path: str) -> int:
+    try:
+        return int(system.size(path) or 0)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"[data] expected file {path!r}; it is gone") from error
+    except OSError as error:  # such as a link to itself
+        raise DataLossError(f"[data] expected a file at {path!r}, got {error}") from error
+
+
+def file_at(path: str) -> DataFile:
+    """The file of exactly this name.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    system, inside = fsspec.core.url_to_fs(path)
+    return DataFile(system, inside, DataFile(system, inside, 0).size_now())
+
+
+def find_files(paths: Paths) -> list[DataFile]:
+    """Expand paths in their order: a file, a glob, or all files below a directory, sorted.
+
+    Files and folders whose names begin with `.` or `_` are left out of globs and directories. Links
+    to folders are followed in directories of this machine; each folder is read once.
+
+    Raises:
+        NotFoundError: a path matches no file, or there is no path.
+        DataLossError: something that was found is no file, such as a link to itself.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "b.csv").write_text("1"), (folder / "a.csv").write_text("1")
+        >>> [pathlib.Path(file.path).name for file in find_files(folder)]
+        ['a.csv', 'b.csv']
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    found: list[DataFile] = []
+    for given in paths:
+        system, path = fsspec.core.url_to_fs(os.fspath(given))
+        matches = _expand(system, path)
+        if not matches:
+            raise NotFoundError(
+                f"[data] expected at least one file at {os.fspath(given)!r}, got none"
+            )
+        found += [DataFile(system, each, _size(system, each)) for each in matches]
+    if not found:
+        raise NotFoundError("[data] expected at least one path, got none")
+    return found
+
+
+def _expand(system: Any, path: str) -> list[str]:
+    is_glob = any(mark in path for mark in "*?[")
+    if is_glob and not ("[" in path and system.exists(path)):
+        names = [each for each in system.glob(path) if system.isfile(each)]
+        given = re.split(r"[*?\[]", path)[0].rsplit("/", 1)[0]
+    elif system.isdir(path):
+        is_local = isinstance(system, LocalFileSystem)
+        names, given = _walk(path) if is_local else system.find(path), path.rstrip("/")
+    else:
+        return [path] if system.exists(path) else []
+    return sorted(each for each in names if not _is_hidden(each[len(given) :]))
+
+
+def _walk(folder: str) -> list[str]:
+    """All files below a folder, but not in hidden ones; links are followed, each folder read once.
+
+    So links that lead back up end, and `latest` beside the folder it stands for adds no samples.
+    """
+    names: list[str] = []
+    seen: set[str] = set()
+    waiting = deque([folder])
+    while waiting:
+        links: list[str] = []
+        for here, folders, files in os.walk(waiting.popleft()):
+            place = os.path.realpath(here)
+            if place in seen:
+                folders.clear()
+                continue
+            seen.add(place)
+            folders[:] = [each for each in folders if not _is_hidden(each)]
+            names += [f"{here.rstrip('/')}/{each}" for each in files]
+            links += [each for each in (f"{here}/{x}" for x in folders) if os.path.islink(each)]
+        waiting += [each for each in sorted(links) if not _leads_up(each)]
+    return names
+
+
+def _leads_up(link: str) -> bool:
+    """Whether a link leads to a folder that it is in, at any depth."""
+    target, here = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    return f"{here}/".startswith(f"{target.rstrip('/')}/")
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+@contextlib.contextmanager
+def naming(file: DataFile) -> Iterator[None]:
+    """Errors of Arrow name the file."""
+    try:
+        yield
+    except UnicodeDecodeError as error:  # of a schema: Arrow does not check names
+        raise DataLossError(
+            f"[data] {file.path!r}: expected names of columns in UTF-8, got {error}; rename them"
+        ) from error
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, DataLossError | FileNotFoundError):
+            raise
+        raise DataLossError(f"[data] {file.path!r} cannot be read: {error}") from error

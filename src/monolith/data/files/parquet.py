@@ -1,0 +1,140 @@
+"""Parquet and Arrow IPC files; positions are numbers of samples in the file."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from monolith.data.columns import Columns
+from monolith.data.convert import BadSamples, Origin
+from monolith.data.files.file_source import Raw
+from monolith.data.files.listing import DataFile
+from monolith.data.prefetch import PartsAhead
+
+_BLOCK = 65_536  # samples
+_Part = tuple[pa.RecordBatch, int]  # and the bytes of the file up to its end
+
+
+class ParquetFormat:
+    """Reads row group after row group."""
+
+    name = "parquet"
+    has_schema = True
+
+    def schema(self, file: DataFile) -> pa.Schema:
+        """See `FileFormat`."""
+        with file.open() as opened:
+            return pq.read_schema(opened)
+
+    def open(
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
+    ) -> "_PartReader":
+        """See `FileFormat`."""
+        raw = file.open()  # which a `ParquetFile` does not close
+        opened = pq.ParquetFile(raw)
+        columns.check(f"[data] {file.path!r}", opened.schema_arrow)
+        names = [column for _, column in columns.sources()]
+        meta = opened.metadata
+        begins = [0, *accumulate(meta.row_group(i).num_rows for i in range(meta.num_row_groups))]
+
+        def num_bytes(sample: int) -> int:
+            return file.size * sample // max(1, int(begins[-1]))
+
+        def parts(first: int) -> Iterator[_Part]:
+            for group in range(bisect_right(begins, first) - 1, len(begins) - 1):
+                at = begins[group]
+                for rows in opened.iter_batches(
+                    _BLOCK, row_groups=[group], columns=names, use_threads=ahead
+                ):
+                    skip, at = max(0, first - at), at + rows.num_rows
+                    if skip < rows.num_rows:
+                        yield rows.slice(skip), num_bytes(at)
+
+        found = PartsAhead(parts(position)) if ahead else parts(position)
+        return _PartReader(file, raw, found, position, num_bytes(position))
+
+
+class ArrowFormat:
+    """Reads the record batches of a file, or of a stream that was written to one."""
+
+    name = "arrow"
+    has_schema = True
+
+    def schema(self, file: DataFile) -> pa.Schema:
+        """See `FileFormat`."""
+        with file.open() as opened:
+            return _open_ipc(opened).schema
+
+    def open(
+        self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
+    ) -> "_PartReader":
+        """See `FileFormat`."""
+        opened = file.open()
+        reader = _open_ipc(opened)
+        columns.check(f"[data] {file.path!r}", reader.schema)
+        names = [column for _, column in columns.sources()]
+
+        def num_bytes() -> int:
+            return min(file.size, int(opened.tell()))
+
+        read_by_now = num_bytes()
+
+        def parts(skip: int) -> Iterator[_Part]:
+            for batch in _ipc_batches(reader):
+                rows = batch.select(list(dict.fromkeys(names)))
+                if skip < rows.num_rows:
+                    rows.validate(full=True)  # the file may be anybody's
+                    for first in range(skip, rows.num_rows, _BLOCK):
+                        yield rows.slice(first, _BLOCK), num_bytes()
+                skip = max(0, skip - rows.num_rows)
+
+        found = PartsAhead(parts(position)) if ahead else parts(position)
+        return _PartReader(file, opened, found, position, read_by_now)
+
+
+def _open_ipc(
+    opened: pa.NativeFile,
+) -> "pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader":
+    is_file = opened.read(6) == b"ARROW1"
+    opened.seek(0)
+    return pa.ipc.open_file(opened) if is_file else pa.ipc.open_stream(opened)
+
+
+def _ipc_batches(reader: "pa.ipc.RecordBatchFileReader") -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.ipc.RecordBatchFileReader):
+        yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+    else:
+        yield from reader
+
+
+class _PartReader:
+    """Reads parts of a file that come one after another."""
+
+    def __init__(
+        self,
+        file: DataFile,
+        opened: pa.NativeFile,
+        parts: Iterator[_Part],
+        position: int,
+        num_bytes: int,
+    ) -> None:
+        self._file, self._opened, self._parts = file, opened, parts
+        self.position, self.num_bytes = position, num_bytes
+
+    def read(self) -> Raw | None:
+        """See `FileReader`."""
+        part = next(self._parts, None)
+        if part is None:
+            return None
+        rows, self.num_bytes = part
+        origin = Origin(self._file.path, self.position)
+        self.position += rows.num_rows
+        return Raw(rows, origin)
+
+    def close(self) -> None:
+        """See `FileReader`."""
+        if isinstance(self._parts, PartsAhead):
+            self._parts.close()
+        self._opened.close()

@@ -1,0 +1,302 @@
+"""Files as they are: every column, unchanged, for a look and for conversion to another format."""
+
+import contextlib
+import functools
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from monolith.data.columns import Columns, is_list
+from monolith.data.convert import BadSamples
+from monolith.data.files.file_source import FileFormat, FileReader, Raw, schema_of
+from monolith.data.files.listing import DataFile, Paths, find_files, naming
+from monolith.data.files.parquet import ArrowFormat, ParquetFormat
+from monolith.data.files.text import CsvFormat, JsonLinesFormat
+from monolith.data.files.text_lines import compression_of
+from monolith.data.records.decoder import RecordFormat
+from monolith.data.records.record_writer import RecordWriter
+
+_RECORD_KINDS = ("example", "example_batch", "instance", "tf_example")
+FORMAT_NAMES = ("arrow", "csv", *_RECORD_KINDS[:3], "jsonl", "parquet", "tf_example")
+_SUFFIXES = (
+    (".parquet", "parquet"),
+    (".pq", "parquet"),
+    (".arrow", "arrow"),
+    (".arrows", "arrow"),
+    (".feather", "arrow"),
+    (".csv", "csv"),
+    (".tsv", "csv"),
+    (".jsonl", "jsonl"),
+    (".ndjson", "jsonl"),
+    (".tfrecord", "tf_example"),
+    (".tfrecords", "tf_example"),
+)
+_PACKED = (".gz", ".bz2", ".zst", ".lz4", ".br")
+
+
+def format_name_of(path: str) -> str:
+    """The format of a file by the end of its name, also before `.gz` and its like.
+
+    Raises:
+        ValueError: the name does not tell.
+
+    Example:
+        >>> format_name_of("logs/part-0.csv.gz")
+        'csv'
+    """
+    name = path.lower()
+    for end in _PACKED:
+        name = name.removesuffix(end)
+    for end, kind in _SUFFIXES:
+        if name.endswith(end):
+            return kind
+    raise ValueError(
+        f"[data] expected a file name that ends in one of {[end for end, _ in _SUFFIXES]}, got "
+        f"{path!r}; name the format, one of {list(FORMAT_NAMES)}"
+    )
+
+
+def make_format(name: str, path: str = "") -> FileFormat:
+    """How files of a format are read; `path` is one of them.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    if name == "parquet":
+        return ParquetFormat()
+    if name == "arrow":
+        return ArrowFormat()
+    if name == "jsonl":
+        return JsonLinesFormat()
+    if name == "csv":
+        return CsvFormat(_separator_of(path))
+    if name == "tf_example":
+        return RecordFormat(name, framing=None)
+    if name in _RECORD_KINDS:
+        return RecordFormat(name)
+    raise ValueError(f"[data] expected a format, one of {list(FORMAT_NAMES)}, got {name!r}")
+
+
+def _separator_of(path: str) -> str:
+    return "\t" if ".tsv" in path.lower() else ","
+
+
+class RawFiles:
+    """The samples of files, with the columns that the files have; of records, strings as ids.
+
+    Args:
+        paths: as in `monolith.data.parquet`.
+        format_name: of all files; unless given, the name of the first file tells.
+
+    Raises:
+        NotFoundError: a path matches no file.
+        ValueError: the format is not known.
+    """
+
+    def __init__(self, paths: Paths, format_name: str | None = None) -> None:
+        self.files = find_files(paths)
+        first = self.files[0]
+        self.format_name = format_name or format_name_of(first.path)
+        self._format = make_format(self.format_name, first.path)
+        self.schema = schema_of(self.files, self._format)
+        self.num_bytes = 0  # read so far
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size for file in self.files)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        has_schema = self._format.has_schema
+        columns = Columns(list(self.schema.names)) if has_schema else Columns.infer(self.schema)
+        done = 0
+        for file in self.files:
+            with naming(file):
+                reader = self._format.open(file, 0, columns, BadSamples(), ahead=False)
+            try:
+                while (raw := self._read(file, reader)) is not None:
+                    self.num_bytes = done + reader.num_bytes
+                    yield self._cast(file, raw.columns.select(self.schema.names))
+            finally:
+                reader.close()
+            done += file.size
+        self.num_bytes = done
+
+    def _cast(self, file: DataFile, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.schema == self.schema:
+            return rows
+        with naming(file):
+            return rows.cast(self.schema)
+
+    def _read(self, file: DataFile, reader: FileReader) -> Raw | None:
+        with naming(file):
+            return reader.read()
+
+
+def write_rows(
+    path: Path, format_name: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch]
+) -> int:
+    """Write samples to a file, which appears when it is complete; the number of samples.
+
+    Lists in CSV are JSON arrays; JSON has null where a number is NaN or infinite. Text is
+    compressed where the name ends in `.gz` or its like.
+
+    Raises:
+        ValueError: there is no such format, or the name asks for a compression it cannot have.
+    """
+    writers: dict[str, Any] = {
+        "parquet": _ParquetSink,
+        "arrow": _ArrowSink,
+        "csv": _CsvSink,
+        "jsonl": _JsonSink,
+        **{kind: functools.partial(_RecordSink, kind) for kind in _RECORD_KINDS},
+    }
+    if format_name not in writers:
+        raise ValueError(f"[data] expected a format, one of {sorted(writers)}, got {format_name!r}")
+    packing = _packing(path, format_name)
+    beside = path.with_name(f".{path.name}.tmp")
+    count = 0
+    try:
+        with contextlib.ExitStack() as stack:
+            out = stack.enter_context(pa.OSFile(str(beside), "wb"))
+            if packing is not None:
+                out = stack.enter_context(pa.CompressedOutputStream(out, packing))
+            sink = writers[format_name](out, schema, path.name)
+            try:
+                for batch in rows:
+                    sink.write(batch)
+                    count += batch.num_rows
+            finally:
+                sink.close()
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return count
+
+
+def _packing(path: Path, format_name: str) -> str | None:
+    """How a file is compressed, by the end of its name.
+
+    Raises:
+        ValueError: files of the format are not compressed so.
+    """
+    name = compression_of(path.name)
+    is_odd = format_name in _RECORD_KINDS and name not in ("gzip", "zstd")
+    if name is not None and (is_odd or format_name in ("parquet", "arrow")):
+        raise ValueError(
+            f"[data] expected a name of a {format_name} file, got {path.name!r}; such files are "
+            f"not compressed by {name}"
+        )
+    return name
+
+
+class _ParquetSink:
+    def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
+        self._writer = pq.ParquetWriter(out, schema)
+        self.write, self.close = self._writer.write_batch, self._writer.close
+
+
+class _ArrowSink:
+    def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
+        self._writer = pa.ipc.new_file(out, schema)
+        self.write, self.close = self._writer.write_batch, self._writer.close
+
+
+class _CsvSink:
+    """Strings in quotes, so that an empty one differs from a missing one; lists as JSON arrays."""
+
+    def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
+        self._out, self._separator = out, _separator_of(name)
+        header = _quoted(pa.array(schema.names, pa.string())).to_pylist()
+        out.write((self._separator.join(header) + "\n").encode())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_columns == 1 and batch.column(0).null_count:
+            raise ValueError(
+                f"[data] expected values in {batch.schema.names[0]!r}, the only column of a CSV "
+                "file, got a missing one, which an empty line cannot tell; write another format"
+            )
+        cells = [pc.fill_null(_cells(array), "") for array in batch.columns]
+        lines = pc.binary_join_element_wise(*cells, self._separator)
+        self._out.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
+
+    def close(self) -> None:
+        """The file is the caller's."""
+
+
+def _cells(array: pa.Array) -> pa.Array:
+    """Text of each value; None where it is missing."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if is_list(array.type):
+        rows = (
+            None if row is None else json.dumps(finite(row), default=_as_text, allow_nan=False)
+            for row in array.to_pylist()
+        )
+        return _quoted(pa.array(rows, pa.string()))
+    text = array.cast(pa.string())
+    if pa.types.is_floating(array.type):  # "1" would be read as an integer
+        is_whole = pc.match_substring_regex(text, "^-?[0-9]+$")
+        return pc.if_else(is_whole, pc.binary_join_element_wise(text, ".0", ""), text)
+    is_number = pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)
+    return text if is_number else _quoted(text)
+
+
+def _quoted(text: pa.Array) -> pa.Array:
+    inside = pc.replace_substring(text, '"', '""')
+    return pc.binary_join_element_wise('"', inside, '"', "")
+
+
+class _JsonSink:
+    def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
+        self._out = out
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        lines = [
+            json.dumps(finite(row), default=_as_text, allow_nan=False) for row in batch.to_pylist()
+        ]
+        self._out.write(("\n".join(lines) + "\n").encode())
+
+    def close(self) -> None:
+        """The file is the caller's."""
+
+
+class _RecordSink:
+    def __init__(self, kind: str, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
+        self._writer, self._out = RecordWriter(kind), out
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        records = self._writer.records(pa.Table.from_batches([batch]))
+        self._out.write(self._writer.frames(records))
+
+    def close(self) -> None:
+        """The file is the caller's."""
+
+
+def finite(value: Any) -> Any:
+    """The same without what JSON has no word for: NaN and infinite numbers are missing."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [finite(each) for each in value]
+    return value
+
+
+def _as_text(value: Any) -> str:
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"[data] expected bytes that are UTF-8, for JSON, got {value[:20]!r}; write parquet or "
+            "arrow"
+        ) from error

@@ -1,0 +1,3 @@
+"""Records of the reference system: framing, decoding, writing."""
+
+__all__ = []

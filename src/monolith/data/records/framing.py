@@ -1,0 +1,97 @@
+"""How records follow each other in a stream; and keys of data sources.
+
+    header | u64 length | bytes of the record
+
+All numbers are little-endian. TFRecord frames are another format: length, its checksum, the bytes,
+their checksum.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from monolith.ops.compiled import load_native
+
+_ZEROS = bytes(8)
+_INT32 = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """What stands before the length of each record; all off: nothing.
+
+    Args:
+        lagrangex_header: 8 bytes: type of the record, key of its data source. No other option
+            counts then.
+        kafka_dump_prefix: 8 bytes; 16 if they are 0, else the size of the sort id.
+        has_sort_id: a size unless `kafka_dump_prefix` gave it, and so many bytes.
+        kafka_dump: 8 bytes.
+
+    Example:
+        >>> Framing(has_sort_id=True).frame(b"ab").hex()
+        '000000000000000002000000000000006162'
+    """
+
+    lagrangex_header: bool = False
+    kafka_dump_prefix: bool = False
+    has_sort_id: bool = False
+    kafka_dump: bool = False
+
+    @property
+    def flags(self) -> int:
+        """As the core takes them."""
+        return (
+            2 * self.lagrangex_header
+            + 4 * self.kafka_dump_prefix
+            + 8 * self.has_sort_id
+            + 16 * self.kafka_dump
+        )
+
+    def frame(self, record: bytes, *, record_type: int = 0, source_key: int = 0) -> bytes:
+        """The record with its header; type and key stand in a lagrangex header only."""
+        if self.lagrangex_header:
+            header = struct.pack("<Q", source_key & 0xFFFFFF00 | record_type)
+        else:
+            num_words = 2 * self.kafka_dump_prefix + self.has_sort_id + self.kafka_dump
+            header = _ZEROS * num_words
+        return header + struct.pack("<Q", len(record)) + record
+
+
+def tfrecord_frame(record: bytes) -> bytes:
+    """The record as TFRecord files have it.
+
+    Example:
+        >>> len(tfrecord_frame(b"ab"))
+        18
+    """
+    size = struct.pack("<Q", len(record))
+    return b"".join([size, _masked_crc(size), record, _masked_crc(record)])
+
+
+def _masked_crc(data: bytes) -> bytes:
+    held = np.frombuffer(data, np.uint8)
+    return struct.pack("<I", load_native().masked_crc32c(held.ctypes.data, len(data)))
+
+
+def java_hash_code(name: str) -> int:
+    """31 * hash + byte over the UTF-8 bytes, as a signed 32-bit number.
+
+    Example:
+        >>> java_hash_code("datasource_inst")
+        -1487072768
+    """
+    code = 0
+    for byte in name.encode():
+        code = (31 * code + byte) % _INT32
+    return code - _INT32 if code >= _INT32 // 2 else code
+
+
+def data_source_key(name: str) -> int:
+    """The key of a data source: its hash, shifted left by 8, unsigned.
+
+    Example:
+        >>> data_source_key("pc"), data_source_key("cloud")
+        (914176, 2782803200)
+    """
+    return (java_hash_code(name) << 8) % _INT32

@@ -1,0 +1,173 @@
+"""Functions whose calls are put off to the next step."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from monolith.errors import CancelledError, QueueFullError
+from monolith.native_training.queues.prefetched import prefetch
+from monolith.native_training.util.run_registry import check_ops_dependence
+from monolith.train.driver import (
+    Action,
+    Coordinator,
+    Hook,
+    Run,
+    StepContext,
+    StepResults,
+    current_or_default_run,
+)
+from monolith.util.waiting import DEFAULT_TIMEOUT_SECONDS
+
+
+class _Sized(Protocol):
+    def size(self) -> int: ...
+
+
+class AsyncPushHook(Hook):
+    """Has `ops` called before each step, from the step on that follows the first element.
+
+    Args:
+        queue: has `size()`.
+        ops: takes one element out of the queue and uses it. At the end of the run it is called
+            until the queue is empty; a run that fails leaves the rest in the queue for the next.
+    """
+
+    def __init__(self, queue: _Sized, ops: Callable[[], Any]) -> None:
+        self._queue, self._ops = queue, ops
+        self._size: Callable[[], int] = queue.size
+        self._has_seen_element = False
+
+    def begin(self) -> None:
+        """Look up how to ask for the queue's size."""
+        self._size = self._queue.size
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Look at the queue: a run that failed may have left something in it."""
+        self._has_seen_element = self._size() > 0
+
+    def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
+        """`ops`, once the queue has been seen with an element."""
+        return self._ops if self._has_seen_element else None
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Look at the queue."""
+        self._has_seen_element = self._has_seen_element or self._size() > 0
+
+    def end(self, run: Run) -> None:
+        """Use up what is left."""
+        while self._size() > 0:
+            self._ops()
+
+
+class AsyncFunctionManager:
+    """Turns calls of functions into entries of queues that the next step works off.
+
+    A queue holds one call: a step makes at most one call of each function. Every call that was
+    entered is executed once, the last ones when the run ends; a run that fails executes no more,
+    and the next run with these hooks begins with what it left. A call that found no room was not
+    entered.
+
+    Args:
+        is_async: whether functions are put off unless told otherwise.
+        timeout_seconds: limit on the wait for the queue of a function to be empty.
+
+    Example:
+        >>> from monolith.train import drive
+        >>> pushed, numbers = [], iter(range(3))
+        >>> manager = AsyncFunctionManager()
+        >>> number = lambda: torch.tensor(next(numbers))
+        >>> push = manager.add_async_function(lambda x: pushed.append(x.item()), [number])
+        >>> def step():
+        ...     push()
+        ...     print(pushed)
+        >>> run = drive(step, manager.hooks)
+        []
+        [0]
+        [0, 1]
+        >>> pushed
+        [0, 1, 2]
+    """
+
+    def __init__(
+        self, is_async: bool = True, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> None:
+        self._is_async, self._timeout_seconds = is_async, timeout_seconds
+        self._hooks: list[Hook] = []
+
+    @property
+    def hooks(self) -> list[Hook]:
+        """The hooks that the run needs, in the order of the functions."""
+        return list(self._hooks)
+
+    def add_async_function(
+        self,
+        target: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        is_async: bool | None = None,
+        queue_name: str = "async_queue",
+    ) -> Any:
+        """Call a function at once, or make the action that a step calls to have it called later.
+
+        Arguments that are callables without arguments are called when the call is made. What they
+        give, and the others, are structures that `NestedTensors` takes. Callables that were
+        recorded with `run.action`, and a target that was, are checked: the arguments must not need
+        the target.
+
+        Args:
+            target: the function. It must use nothing but its arguments: it runs a step later.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            is_async: whether it is put off; None for the manager's choice.
+            queue_name: of the queue, and the first part of the names of its two actions.
+
+        Returns:
+            The result of the function, or the action.
+
+        Raises:
+            Exception: making the call needs the function that is put off.
+            ValueError: an argument that `NestedTensors` does not take; when the call is made.
+        """
+        given, named = tuple(args or ()), dict(kwargs or {})
+        if not (self._is_async if is_async is None else is_async):
+            return target(*[_value(v) for v in given], **{k: _value(v) for k, v in named.items()})
+
+        def make_call() -> Any:
+            # Lists, not iterators: those would take a StopIteration of an argument for their own.
+            # The tensor makes an element of a call without arguments.
+            return (
+                [_value(v) for v in given],
+                {k: _value(v) for k, v in named.items()},
+                torch.zeros(()),
+            )
+
+        call, queue = prefetch(make_call, 1, queue_name, timeout_seconds=self._timeout_seconds)
+        assert queue is not None
+
+        def enter() -> None:
+            try:
+                queue.enqueue_op()
+            except (CancelledError, QueueFullError):
+                queue.drop_unsent()  # the next call has arguments of its own
+                raise
+
+        def execute() -> Any:
+            if queue.size() == 0:  # a step that made no call
+                return None
+            positional, keywords, _ = call()
+            return target(*positional, **keywords)
+
+        run = current_or_default_run()
+        name = run.unique_name(queue_name)
+        needs = [v for v in (*given, *named.values()) if isinstance(v, Action)]
+        enqueue = run.action(f"{name}/enqueue", enter, needs)
+        targets = [target] if isinstance(target, Action) else []
+        deferred = run.action(f"{name}/execute", execute, targets)
+        check_ops_dependence(enqueue.name, [deferred.name, *(action.name for action in targets)])
+        self._hooks.append(AsyncPushHook(queue, deferred))
+        return enqueue
+
+
+def _value(argument: Any) -> Any:
+    return argument() if callable(argument) else argument

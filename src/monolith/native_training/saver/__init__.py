@@ -1,0 +1,68 @@
+"""Savers and hooks of the reference system's checkpoints."""
+
+import monolith.train  # noqa: F401 - the trainer and the savers import each other
+from monolith.native_training.saver.custom_restore import (
+    CLEAR_NN,
+    CUSTOM_RESTORE_OP,
+    CustomRestore,
+    calc_feed_dict,
+)
+from monolith.native_training.saver.hook import (
+    DENSE_ONLY_HOOKS,
+    MODEL_DUMP,
+    CheckpointRestorerHook,
+    NoFirstSaveCheckpointSaverHook,
+)
+from monolith.native_training.saver.listeners import (
+    HashTableCheckpointRestorerListener,
+    HashTableCheckpointSaverListener,
+    RestorerListener,
+    SaverListener,
+)
+from monolith.native_training.saver.ps_monitor import PsMonitor
+from monolith.native_training.saver.restore_override import (
+    RESTORE_CKPT,
+    RestoreSettings,
+    copy_checkpoint_state,
+    get_checkpoint_state,
+)
+from monolith.native_training.saver.saveables import VARIABLES, NamedTensor, Saveable, Stateful
+from monolith.native_training.saver.saver import PartialRecoverySaver
+from monolith.native_training.saver.saver_builder import SaverBuilder
+from monolith.native_training.saver.tide import (
+    CustomGlobalStepWaiterHook,
+    TideStoppingHook,
+    TideWindow,
+)
+from monolith.native_training.saver.timer import SecondOrStepTimer, Window
+
+__all__ = [
+    "CLEAR_NN",
+    "CUSTOM_RESTORE_OP",
+    "CheckpointRestorerHook",
+    "CustomGlobalStepWaiterHook",
+    "CustomRestore",
+    "DENSE_ONLY_HOOKS",
+    "HashTableCheckpointRestorerListener",
+    "HashTableCheckpointSaverListener",
+    "MODEL_DUMP",
+    "NamedTensor",
+    "NoFirstSaveCheckpointSaverHook",
+    "PartialRecoverySaver",
+    "PsMonitor",
+    "RESTORE_CKPT",
+    "RestoreSettings",
+    "RestorerListener",
+    "Saveable",
+    "SaverBuilder",
+    "SaverListener",
+    "SecondOrStepTimer",
+    "Stateful",
+    "TideStoppingHook",
+    "TideWindow",
+    "VARIABLES",
+    "Window",
+    "calc_feed_dict",
+    "copy_checkpoint_state",
+    "get_checkpoint_state",
+]

@@ -1,0 +1,70 @@
+"""One table of this process, with the calls of the reference system."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.native_training.tables.entry_config import HashTableConfigInstance
+from monolith.native_training.tables.sharded_group import table_configs
+from monolith.table import Table
+from monolith.table.config import TableConfig
+from monolith.table.rows import Entries
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class HashTable:
+    """A `Table` whose writes return it, so that calls can be chained; any two may run at once.
+
+    Args:
+        name: of the table.
+        config: what the table is.
+
+    Attributes:
+        table: the same rows with all the verbs of a table.
+
+    Example:
+        >>> from monolith.table.optimizers import SGD
+        >>> from monolith.table import Segment, Zeros
+        >>> table = HashTable("user", TableConfig("user", Segment(1, SGD(0.5), Zeros())))
+        >>> ids = torch.tensor([7, 8, 7])
+        >>> table.assign_add(ids, torch.ones(3, 1)).apply_gradients(ids, torch.ones(3, 1), 0).size()
+        2
+        >>> table.lookup(ids)
+        tensor([[1.0000],
+                [0.5000],
+                [1.0000]])
+    """
+
+    def __init__(self, name: str, config: HashTableConfigInstance | TableConfig) -> None:
+        self.table = Table(*table_configs("HashTable", {name: config}))
+
+    def lookup(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the ids, float32 (n, dim); nothing is stored."""
+        return self.table.lookup(ids)
+
+    def lookup_entry(self, ids: torch.Tensor) -> Entries:
+        """Whole rows of the ids, and which of them exist."""
+        return self.table.lookup_entry(ids)
+
+    def assign(self, ids: torch.Tensor, values: torch.Tensor, req_time: int = 0) -> "Self":
+        """Set rows at a time in seconds; of equal ids the last wins."""
+        self.table.assign(ids, values, now=req_time)
+        return self
+
+    def assign_add(self, ids: torch.Tensor, values: torch.Tensor, req_time: int = 0) -> "Self":
+        """Add to rows at a time in seconds; values of equal ids are summed."""
+        self.table.assign_add(ids, values, now=req_time)
+        return self
+
+    def apply_gradients(
+        self, ids: torch.Tensor, grads: torch.Tensor, global_step: int, req_time: int = 0
+    ) -> "Self":
+        """One optimizer step per distinct id, on the sum of its gradients."""
+        self.table.apply_gradients(ids, grads, step=global_step, now=req_time)
+        return self
+
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self.table)

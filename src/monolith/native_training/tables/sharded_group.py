@@ -1,0 +1,241 @@
+"""`ShardedGroup`: tables over servers, one message for each server and call."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+
+from monolith.cluster.hosts import GroupHost, ShardHost, narrowed, short_name
+from monolith.cluster.servers import LocalServers
+from monolith.cluster.shard_split import is_finite
+from monolith.cluster.sharded_table import ShardedTable
+from monolith.cluster.slot_packing import SlotPacking
+from monolith.cluster.table_group import GroupRates, TableGroup
+from monolith.cluster.transport import LocalTransport, ShardClient, Transport
+from monolith.native_training.tables.entry_config import HashTableConfigInstance
+from monolith.native_training.tables.timed_transport import TimedTransport
+from monolith.native_training.tables.updates import RunningUpdates
+from monolith.observe.metrics import MetricsSink, NullSink
+from monolith.ops import Ragged
+from monolith.table import _checks as checks
+from monolith.table.base import BaseTable
+from monolith.table.calls import Clock, resolve_time, wall_clock
+from monolith.table.config import TableConfig, segments_of
+from monolith.table.key_sums import finite_gradients
+from monolith.table.routing import FloorModRouting
+from monolith.table.rows import Applied
+from monolith.table.rules import Probabilistic, SlidingFilter
+
+
+class ShardedGroup:
+    """Tables that are read and updated together, each in the same shards.
+
+    The caller splits its keys: a call takes one `Ragged` for each shard, with a row per table, and
+    flat rows in the same order, as `TableGroup` does. Learning rates travel with each update. A
+    call is checked as a whole before the first shard changes. If memory then runs out in one shard,
+    or a shard is closed or cannot be reached, the others have done their part.
+
+    Any two calls may run at once from any two threads.
+
+    Args:
+        configs: of the tables; their learning rates are those of this object's updates.
+        transports: one per shard, each to a `GroupHost` with these tables.
+        hosts: of each table, by name, a host for each shard; without them there are no `tables`.
+        owner: whose calls these are, for messages.
+        transfer_float16: rows of lookups and gradients travel as float16.
+        clock: gives the time of a call that has no `now`.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[TableConfig],
+        transports: Sequence[Transport],
+        *,
+        hosts: Mapping[str, Sequence[ShardHost]] | None = None,
+        owner: str = "ShardedGroup",
+        transfer_float16: bool = False,
+        clock: Clock = wall_clock,
+    ) -> None:
+        ordered = sorted(configs, key=lambda config: config.name)
+        for config in ordered:
+            if isinstance(config.admission, SlidingFilter) and config.kind != "serving":
+                raise ValueError(
+                    f"[{owner}] expected tables without SlidingFilter, whose filters belong to "
+                    f"partitions, got one with it (table {config.name!r}); use MinCount"
+                )
+        self.configs = {config.name: config for config in ordered}
+        self.order = SlotPacking({config.name: config.dim for config in ordered}, owner)
+        self.num_shards = len(transports)
+        self.routing = FloorModRouting(self.num_shards)
+        self.name = short_name(list(self.configs))
+        self.updates = RunningUpdates(self.name)
+        self._owner, self._clock, self._as_float16 = owner, clock, transfer_float16
+        self._hosts = dict(hosts or {})
+        self._rates = GroupRates(ordered, owner)
+        self._client = ShardClient(self.name, transports, owner=owner)
+        self._counting = {i: c.name for i, c in enumerate(ordered) if _counts_calls(c)}
+        self._is_refusing = any(config.non_finite == "refuse" for config in ordered)
+
+    @functools.cached_property
+    def tables(self) -> dict[str, ShardedTable]:
+        """The same rows as tables, by name; made when they are asked for, for there may be many."""
+        return {
+            name: ShardedTable.over(
+                self.configs[name], hosts, routing=self.routing, clock=self._clock
+            )
+            for name, hosts in self._hosts.items()
+        }
+
+    def num_floats(self, keys: Ragged) -> int:
+        """Floats in the rows of the keys."""
+        return int((keys.lengths * self.order.widths).sum())
+
+    def _where(self, verb: str) -> tuple[str, str]:
+        return f"[{self._owner}.{verb}]", f"(table {self.name!r})"
+
+    @contextmanager
+    def _time(self, verb: str, now: int | None, name: str | None = None) -> Iterator[int]:
+        """Around an update, of all tables or of one: its time, counted once if it was clamped."""
+        time_now, is_clamped = resolve_time(self._where(verb), self._clock, now)
+        with self.updates.update():
+            yield time_now
+            names = [own for own in self.configs if name in (None, own)] if is_clamped else []
+            if names:
+                self._client.call("count_clamped", [(names,)] + [None] * (self.num_shards - 1))
+
+    def lookup(self, parts: Sequence[Ragged], *, step: int = 0) -> list[torch.Tensor]:
+        """Rows of the keys of each shard, flat; shards without keys are not asked."""
+        step = checks.check_step_of(self._where("lookup"), step)
+        calls = [
+            (part.values, part.row_splits, step, self._as_float16) if len(part.values) else None
+            for part in parts
+        ]
+        answers = iter(self._client.call("lookup", calls))
+        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
+        return [nothing if call is None else next(answers).float() for call in calls]
+
+    def write(
+        self, verb: str, parts: Sequence[Ragged], rows: Sequence[torch.Tensor], now: int | None
+    ) -> None:
+        """`TableGroup.assign` or `assign_add` on each shard, as the verb says."""
+        with self._time(verb, now) as time_now:
+            self._client.call(verb, self._calls(parts, rows, time_now))
+
+    def apply_gradients(
+        self,
+        parts: Sequence[Ragged],
+        grads: Sequence[torch.Tensor],
+        *,
+        step: int = 0,
+        learning_rates: Mapping[str, Sequence[float]] | None = None,
+        now: int | None = None,
+    ) -> Applied:
+        """`TableGroup.apply_gradients` on each shard; counts over all of them."""
+        step = checks.check_step_of(self._where("apply_gradients"), step)
+        rates = self._rates.at(step, learning_rates)
+        if self._is_refusing and len(parts) > 1 and not all(map(is_finite, grads)):
+            self._check_finite(parts, grads)
+        if self._as_float16:
+            where = f"[{self._owner}.apply_gradients]"
+            grads = [narrowed(where, "gradients", part) for part in grads]
+        with self._time("apply_gradients", now) as time_now:
+            calls = self._calls(parts, grads, rates, step, time_now)
+            counts = self._client.call("apply_gradients", calls)
+        return Applied(*map(sum, zip((0, 0, 0, 0), *counts, strict=True)))
+
+    def _calls(
+        self, parts: Sequence[Ragged], rows: Sequence[torch.Tensor], *options: Any
+    ) -> list[tuple[Any, ...] | None]:
+        """Arguments of a writing call for each shard; one with nothing to do is not asked."""
+        return [
+            (keys.values, keys.row_splits, own, idle, *options)
+            if len(keys.values) or idle
+            else None
+            for keys, own, idle in zip(parts, rows, self._idle(parts), strict=True)
+        ]
+
+    def _idle(self, parts: Sequence[Ragged]) -> list[list[str]]:
+        """For each shard, tables that must count this call although their keys are elsewhere."""
+        if not self._counting or len(parts) == 1:
+            return [[]] * len(parts)
+        lengths = torch.stack([part.lengths[list(self._counting)] for part in parts])
+        is_idle = (lengths == 0) & (lengths.sum(0) > 0)  # (num_shards, num_counting)
+        names = list(self._counting.values())
+        return [[names[i] for i in own.nonzero().flatten().tolist()] for own in is_idle]
+
+    def _check_finite(self, parts: Sequence[Ragged], grads: Sequence[torch.Tensor]) -> None:
+        """Raise what the shard would, before another shard changes."""
+        for keys, flat in zip(parts, grads, strict=True):
+            lengths = keys.lengths
+            ids = torch.split_with_sizes(keys.values, lengths.tolist())
+            rows = torch.split_with_sizes(flat, (lengths * self.order.widths).tolist())
+            for config, own, part in zip(self.configs.values(), ids, rows, strict=True):
+                if config.non_finite == "refuse":
+                    finite_gradients(config, own.tolist(), part.view(-1, config.dim).numpy())
+
+    def reinitialize(
+        self, name: str, parts: Sequence[torch.Tensor], now: int | None
+    ) -> list[torch.Tensor]:
+        """`TableGroup.reinitialize` of the keys of each shard."""
+        with self._time("reinitialize", now, name) as time_now:
+            return self._client.call("reinitialize", [(name, part, time_now) for part in parts])
+
+
+def connect(
+    configs: Sequence[TableConfig],
+    servers: LocalServers,
+    *,
+    owner: str,
+    transfer_float16: bool = False,
+    clock: Clock = wall_clock,
+    sink: MetricsSink | None = None,
+    model_name: str = "",
+) -> ShardedGroup:
+    """The tables on servers, made where they are missing, with a shard on each."""
+    routing = FloorModRouting(len(servers))
+    hosts = {config.name: servers.shards(config, routing) for config in configs}
+    transports = []
+    for i in range(len(servers)):
+        tables = [cast(BaseTable, own[i].table) for own in hosts.values()]
+        local = LocalTransport(GroupHost(TableGroup(tables)))  # it checks them
+        transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
+    return ShardedGroup(
+        configs,
+        transports,
+        hosts=hosts,
+        owner=owner,
+        transfer_float16=transfer_float16,
+        clock=clock,
+    )
+
+
+def table_configs(
+    owner: str, given: Mapping[str, HashTableConfigInstance | TableConfig]
+) -> list[TableConfig]:
+    """Configs by name, in the reference system's words or in ours, as ours."""
+    if not given:
+        raise ValueError(f"[{owner}] expected the config of at least one table, got none")
+    configs = []
+    for name, config in given.items():
+        if isinstance(config, HashTableConfigInstance):
+            config = config.table(name)
+        if not isinstance(config, TableConfig):
+            raise TypeError(
+                f"[{owner}] expected configs as HashTableConfigInstance or TableConfig, got "
+                f"{type(config).__name__} (table {name!r})"
+            )
+        if config.name != name:
+            raise ValueError(
+                f"[{owner}] expected configs by the name of their table, got {config.name!r} "
+                f"under {name!r}"
+            )
+        configs.append(config)
+    return configs
+
+
+def _counts_calls(config: TableConfig) -> bool:
+    """Whether random numbers of a table depend on how many calls it has seen."""
+    is_rounded = any(segment.precision != "fp32" for segment in segments_of(config))
+    return config.kind != "serving" and (is_rounded or isinstance(config.admission, Probabilistic))

@@ -1,0 +1,194 @@
+"""Columns and slices by name, for model functions that do not care for slots."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from monolith.native_training.slots.combiners import Combiner, FirstN, ReduceMean, ReduceSum
+from monolith.native_training.slots.slots import (
+    DEFAULT_EXPIRE_TIME,
+    FeatureColumn,
+    FeatureSlice,
+    FeatureSlot,
+    FeatureSlotConfig,
+)
+from monolith.native_training.tasks.context import Context
+from monolith.ops import Ragged
+from monolith.ops.fids import switch_slot_v1, switch_slot_v2
+
+Name = str | int | FeatureColumn
+"""A feature, the number of its slot, or its column."""
+
+_SLOT = re.compile(r"(?:fc_)?slot_(\d+)")
+_SWITCHES: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = MappingProxyType(
+    {"example": switch_slot_v2, "example_batch": switch_slot_v2, "instance": switch_slot_v1}
+)
+
+
+class EmbeddingColumns:
+    """The columns of one call of a model function.
+
+    Args:
+        ctx: makes the slots.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._slots: dict[str, FeatureSlot] = {}
+        self._columns: dict[str, FeatureColumn] = {}
+        self._slices: dict[tuple[str, str], FeatureSlice] = {}
+
+    def column(
+        self,
+        feature: Name,
+        *,
+        combiner: Combiner,
+        occurrence_threshold: int | None = None,
+        expire_time: int = DEFAULT_EXPIRE_TIME,
+        shared_name: str | None = None,
+    ) -> FeatureColumn:
+        """The column of a feature; made by the first call that names it.
+
+        Raises:
+            Exception: the slot that it shares cannot be made.
+        """
+        if isinstance(feature, FeatureColumn):
+            return feature
+        name = _name_of(feature)
+        if name not in self._columns:
+            owner = name if shared_name is None else _name_of(shared_name)
+            try:
+                slot = self._slot(owner, occurrence_threshold or 0, expire_time)
+            except (NameError, ValueError) as error:
+                if shared_name is None:
+                    raise
+                raise Exception(
+                    f"{name} shared embedding with {shared_name}, so {shared_name} should create "
+                    "first!"
+                ) from error
+            self._columns[name] = FeatureColumn(slot, name, combiner)
+        return self._columns[name]
+
+    def _slot(self, name: str, occurrence_threshold: int, expire_time: int) -> FeatureSlot:
+        if name in self._columns:
+            return self._columns[name].feature_slot
+        if name not in self._slots:
+            numbered = _SLOT.fullmatch(name)
+            config = FeatureSlotConfig(
+                name,
+                slot_id=int(numbered[1]) if numbered else len(self._slots) + 1,
+                occurrence_threshold=occurrence_threshold,
+                expire_time=expire_time,
+            )
+            self._slots[name] = self._ctx.create_feature_slot(config)
+        return self._slots[name]
+
+    def lookup(
+        self, feature: Name, slice_name: str, dim: int, options: Mapping[str, Any]
+    ) -> torch.Tensor:
+        """The slice of this name of a feature; features of one slot have the same slice."""
+        column = self.column(feature, combiner=ReduceSum())
+        key = column.feature_slot.name, slice_name
+        if key not in self._slices:
+            self._slices[key] = column.feature_slot.add_feature_slice(dim, **options)
+        return column.embedding_lookup(self._slices[key])
+
+
+def combiner_of(combiner: Combiner | str | None, max_seq_length: int) -> Combiner:
+    """A combiner by its name, or by the length of a sequence.
+
+    Raises:
+        ValueError: there is no such name.
+    """
+    if combiner is None:
+        return FirstN(max_seq_length) if max_seq_length > 0 else ReduceSum()
+    if isinstance(combiner, Combiner):
+        return combiner
+    if combiner == "first_n":
+        return FirstN(max_seq_length)
+    kinds: dict[str, Combiner] = {"reduce_sum": ReduceSum(), "reduce_mean": ReduceMean()}
+    if combiner not in kinds:
+        raise ValueError(
+            f"[create_embedding_feature_column] expected combiner {', '.join(kinds)} or first_n, "
+            f"got {combiner!r}"
+        )
+    return kinds[combiner]
+
+
+def named_dims(features: Any, slice_dim: int | None) -> list[tuple[list[Name], int]]:
+    """Groups of features and the width of their slices; most groups are of one feature.
+
+    Raises:
+        ValueError: of anything else than the forms of `lookup_embedding_slice`.
+    """
+    if isinstance(features, Mapping):
+        return [([name], dim) for name, dim in features.items()]
+    if isinstance(features, Sequence) and not isinstance(features, str) and features:
+        kinds = {type(each) for each in features}
+        if slice_dim is not None and kinds <= {str, int, FeatureColumn}:
+            return [([each], slice_dim) for each in features]
+        if slice_dim is not None and kinds == {list}:
+            return [(each, slice_dim) for each in features]
+        if kinds == {tuple} and all(len(each) == 2 for each in features):
+            return [([name], dim) for name, dim in features]
+    raise ValueError("ValueError for features")
+
+
+def joined(parts: Sequence[torch.Tensor], how: str | None) -> Any:
+    """Parts as a list, or as one tensor: "concat", "stack", "add_n" or "addn".
+
+    Raises:
+        ValueError: of another name.
+    """
+    if how is None:
+        return list(parts)
+    if how == "concat":
+        return torch.cat(list(parts), 1)
+    if how == "stack":
+        return torch.stack(list(parts), 1)
+    if how in ("add_n", "addn"):
+        return torch.stack(list(parts)).sum(0)
+    raise ValueError(f"[lookup_embedding_slice] expected concat, stack, add_n or None, got {how!r}")
+
+
+def share_slot(
+    features: Mapping[str, Any],
+    share_meta: Mapping[str, tuple[bool, int]],
+    variant_type: str = "example",
+    suffix: str = "share",
+) -> dict[str, Any]:
+    """The columns of a batch, with fids of some features in another slot too, or instead.
+
+    Args:
+        features: columns by name.
+        share_meta: feature -> whether it is changed in place, and the slot.
+        variant_type: "example" and "example_batch" have fids v2, "instance" fids v1.
+        suffix: of the name of a copy, `<name>_<suffix>`.
+
+    Raises:
+        ValueError: another variant.
+
+    Example:
+        >>> from monolith.ops.fids import decode_fid_v2, encode_fid_v2
+        >>> ids = Ragged.from_lists([[encode_fid_v2(1, torch.tensor(7)).item()]])
+        >>> found = share_slot({"user": ids}, {"user": (False, 3)})
+        >>> [part.item() for part in decode_fid_v2(found["user_share"].values)]
+        [3, 7]
+    """
+    if variant_type not in _SWITCHES:
+        raise ValueError(
+            f"[share_slot] expected variant_type {', '.join(_SWITCHES)}, got {variant_type!r}"
+        )
+    found = dict(features)
+    for name, (in_place, slot) in share_meta.items():
+        ids = features[name]
+        values = _SWITCHES[variant_type](ids.values, slot)
+        found[name if in_place else f"{name}_{suffix}"] = Ragged(values, ids.row_splits)
+    return found
+
+
+def _name_of(feature: str | int) -> str:
+    return feature if isinstance(feature, str) else f"fc_slot_{feature}"

@@ -1,0 +1,161 @@
+"""Addresses: how they are written, which one is ours, and who answers at them."""
+
+import functools
+import ipaddress
+import platform
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+_Connect = Callable[[str, int, float], None]
+
+
+class AddressFamily:
+    """The two kinds of addresses."""
+
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+
+
+def is_ipv6_address(ip: str) -> bool:
+    """Whether a text is an IPv6 address, without brackets and port.
+
+    Example:
+        >>> is_ipv6_address("::1"), is_ipv6_address("127.0.0.1"), is_ipv6_address("localhost")
+        (True, False, False)
+    """
+    try:
+        ipaddress.IPv6Address(str(ip))  # a number would be an address too
+    except ValueError:
+        return False
+    return True
+
+
+def concat_ip_and_port(ip: str, port: int) -> str:
+    """Write host and port as one address.
+
+    Example:
+        >>> concat_ip_and_port("127.0.0.1", 10), concat_ip_and_port("::1", 10)
+        ('127.0.0.1:10', '[::1]:10')
+    """
+    return f"[{ip}]:{port}" if is_ipv6_address(ip) else f"{ip}:{port}"
+
+
+def get_local_ip() -> str:
+    """The first address of this host's name; if that is not found, its first IPv6 address.
+
+    Raises:
+        socket.gaierror: the name has no address at all.
+    """
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None)
+    except socket.gaierror:
+        found = socket.getaddrinfo(name, None, socket.AF_INET6)
+    return str(found[0][4][0])
+
+
+def is_ipv4_supported() -> bool:
+    """Whether the address of this host is not an IPv6 address."""
+    return not is_ipv6_address(get_local_ip())
+
+
+def get_local_server_addr(port: int) -> str:
+    """The address of a server of this host, for others."""
+    return concat_ip_and_port(get_local_ip(), port)
+
+
+def get_local_host() -> str:
+    """The IPv4 address of this host's name, with `.local` where systems announce it so."""
+    name = socket.gethostname()
+    if platform.system() not in ("Linux", "Windows"):
+        name += ".local"
+    return socket.gethostbyname(name)
+
+
+class NodeAliveChecker:
+    """Connects to every address once, and knows which of them answered.
+
+    The constructor returns when all are checked; nothing changes afterwards, so any thread may
+    read. Who does not answer is printed with the reason.
+
+    Args:
+        addrs: `host:port`; an IPv6 host stands in brackets.
+        timeout: seconds for each connection.
+        num_thread: how many are checked at once.
+        connect: opens a connection to (host, port, timeout) and closes it, or raises.
+
+    Raises:
+        ValueError: `timeout` or `num_thread` is not positive.
+
+    Example:
+        >>> checker = NodeAliveChecker(["10.0.0.1:80"], connect=lambda host, port, timeout: None)
+        >>> checker.all_nodes_alive(), checker.get_alive_nodes()
+        (True, ['10.0.0.1:80'])
+    """
+
+    def __init__(
+        self,
+        addrs: Sequence[str],
+        timeout: float = 1,
+        num_thread: int = 10,
+        *,
+        connect: _Connect | None = None,
+    ) -> None:
+        if not (timeout > 0 and num_thread > 0):
+            raise ValueError(
+                "[NodeAliveChecker] expected timeout > 0 and num_thread > 0, "
+                f"got {timeout} and {num_thread}"
+            )
+        self._addrs = list(addrs)
+        ping = functools.partial(_ping, connect=connect or _connect, timeout=timeout)
+        with ThreadPoolExecutor(num_thread) as pool:
+            errors = list(pool.map(ping, self._addrs))
+        self._dead: set[str] = set()
+        for addr, error in zip(self._addrs, errors, strict=True):
+            if error is not None:
+                print(f"cannot connect to {addr}, because {error}")
+                self._dead.add(addr)
+        self._alive = set(self._addrs) - self._dead
+
+    def all_nodes_alive(self) -> bool:
+        """Whether every address answered."""
+        return not self._dead
+
+    def get_alive_nodes(self) -> list[str]:
+        """Addresses that answered, in any order."""
+        return list(self._alive)
+
+    def get_dead_nodes(self) -> list[str]:
+        """Addresses that did not answer, or are none, in any order."""
+        return list(self._dead)
+
+    def get_addrs(self) -> list[str]:
+        """All addresses, as they were given."""
+        return list(self._addrs)
+
+
+def _ping(addr: str, *, connect: _Connect, timeout: float) -> Exception | None:
+    """Why an address does not answer; None if it does."""
+    try:
+        connect(*_split_address(addr), timeout)
+    except Exception as error:  # whatever it is, only this address suffers
+        return error
+    return None
+
+
+def _split_address(addr: str) -> tuple[str, int]:
+    host, _, port = addr.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or (":" in bare and bare == host) or not (port.isascii() and port.isdigit()):
+        raise ValueError(
+            f"[NodeAliveChecker] expected host:port, or [host]:port for IPv6, got {addr!r}"
+        )
+    return bare, int(port)
+
+
+def _connect(host: str, port: int, timeout: float) -> None:
+    family = socket.AF_INET6 if is_ipv6_address(host) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        connection.connect((host, port))

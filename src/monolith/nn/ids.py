@@ -1,5 +1,0 @@
-"""Ids as the modules take them."""
-
-from monolith.embedding.ids import as_keys
-
-__all__ = ["as_keys"]

@@ -1,0 +1,303 @@
+"""Define what a table implements, and what every call starts with: an open table and a time."""
+
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.errors import FailedPreconditionError
+from monolith.table import _checks as checks
+from monolith.table.arguments import as_integer
+from monolith.table.config import TableConfig
+from monolith.table.rows import Applied, Entries, Rows
+from monolith.table.snapshot import CutStorage
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class TableStorage(ABC):
+    """The methods that store rows; each is the verb of its name, with checked arguments."""
+
+    @abstractmethod
+    def _lookup(
+        self, keys: torch.Tensor, initial: bool, step: int, threads: int
+    ) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _contains(self, keys: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _lookup_entry(self, keys: torch.Tensor) -> Entries: ...
+
+    @abstractmethod
+    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        """At most `limit` rows, the first whose hash is in [first, last], ascending; or none."""
+
+    @abstractmethod
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
+        """absent: bool (n,), keys that get no row and lose the one they have; the last counts."""
+
+    @abstractmethod
+    def _assign_add(
+        self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int
+    ) -> None: ...
+
+    @abstractmethod
+    def _apply_gradients(
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied: ...
+
+    @abstractmethod
+    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _erase(self, keys: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
+        """absent: as of `_assign`."""
+
+    def _fill_rows(self, rows: Rows) -> None:
+        """`_import_rows` of a load; if it raises, some rows may be there."""
+        self._import_rows(rows, None, 1)
+
+    def _expect_rows(self, num_rows: int) -> None:  # noqa: B027 - a hint that many need not take
+        """A hint: so many rows of keys all over will be filled in."""
+
+    @abstractmethod
+    def _clear(self) -> None: ...
+
+    @abstractmethod
+    def _num_rows(self) -> int: ...
+
+    @abstractmethod
+    def _memory_report(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    def _stats(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    def _count_clamped(self) -> None: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+    @abstractmethod
+    def _update_calls(self) -> int: ...
+
+    @abstractmethod
+    def _set_update_calls(self, number: int) -> None: ...
+
+    @abstractmethod
+    def _seen_time(self) -> int:
+        """Largest update time of a call that succeeded, or of an imported row."""
+
+    @abstractmethod
+    def _set_seen_time(self, time: int) -> None: ...
+
+    @abstractmethod
+    def _evict(self, reference: int) -> int: ...
+
+    @abstractmethod
+    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
+        """Evict from the hash `first` on; the number of rows, and where to go on (None: done)."""
+
+    @abstractmethod
+    def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]: ...
+
+    @abstractmethod
+    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None: ...
+
+    @abstractmethod
+    def _open_cut(self) -> CutStorage | None:
+        """A cut, when running writers have ended; None where four are open."""
+
+    @abstractmethod
+    def _has_cut(self) -> bool:
+        """Whether a cut is open."""
+
+    @abstractmethod
+    def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        """Whether the cursor starts anew; keys that changed and are there; keys that are gone."""
+
+    @abstractmethod
+    def _drop_cursor(self, cursor: str) -> bool:
+        """Whether there was such a cursor."""
+
+    @abstractmethod
+    def _cursors(self) -> list[str]: ...
+
+
+Clock = Callable[[], int]
+"""Seconds since 1970."""
+
+DEFAULT_CHANGES_BYTES = 64 << 20
+_FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contract 1)
+
+
+def wall_clock() -> int:
+    """The machine's time in whole seconds."""
+    return int(time.time())
+
+
+def resolve_time(where: tuple[str, str], clock: Clock, now: int | None) -> tuple[int, bool]:
+    """The time of a writing call, and whether it was clamped; `where` is of the message."""
+    clock_now = as_integer(where[0], "the clock's time", clock(), f" {where[1]}")
+    latest = clock_now + _FUTURE_SECONDS
+    now = clock_now if now is None else as_integer(where[0], "now", now, f" {where[1]}")
+    time_now = min(now, latest)
+    checks.check_time_of(where, time_now)
+    return time_now, now > latest
+
+
+def check_options(config: TableConfig, clock: Clock, changes_bytes: int) -> int:
+    """Refuse what no table can be made of; `changes_bytes` as an int."""
+    if not isinstance(config, TableConfig):
+        raise TypeError(f"[Table] expected config as a TableConfig, got {type(config).__name__}")
+    if not callable(clock):
+        raise TypeError(
+            f"[Table] expected clock as a function that gives seconds, got {clock!r} "
+            f"(table {config.name!r})"
+        )
+    which = f"(table {config.name!r})"
+    num_bytes = as_integer("[Table]", "changes_bytes", changes_bytes, f" {which}")
+    if not 0 <= num_bytes < 1 << 63:
+        raise ValueError(
+            f"[Table] expected changes_bytes in [0, 2**63), got {changes_bytes} {which}"
+        )
+    return num_bytes
+
+
+class TableCalls(TableStorage):
+    """A table's config, clock and life; base of the classes that have the verbs.
+
+    Args:
+        config: what the table is.
+        clock: gives the time of a call that has no `now`.
+        changes_bytes: bound of the touched log; a cursor that has not read what goes starts anew.
+    """
+
+    _is_spread = False  # rows live in shards, which the object reaches and does not own
+
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        clock: Clock = wall_clock,
+        changes_bytes: int = DEFAULT_CHANGES_BYTES,
+    ) -> None:
+        self._changes_bytes = check_options(config, clock, changes_bytes)
+        self.config = config
+        self.name = config.name
+        self.dim = config.dim
+        self._is_serving = config.kind == "serving"
+        self._clock = clock
+        self._is_closed = False
+        self._watchers: list[weakref.WeakMethod[Callable[[str], None]]] = []
+        self._cut_lock = threading.Lock()
+        self._is_loading = False  # a restore fills the table; changed under `_cut_lock`
+
+    def close(self) -> None:
+        """Free the table; running calls finish, later ones raise. Closing twice is fine."""
+        self._is_closed = True
+        for watcher in self._watchers:
+            tell = watcher()
+            if tell is not None:
+                tell(self.name)
+        self._close()
+
+    def _on_close(self, tell: Callable[[str], None]) -> None:
+        """Call a method with the table's name when the table is closed; its object may go first."""
+        self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
+        self._watchers.append(weakref.WeakMethod(tell))
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _check_open(self, verb: str) -> None:
+        if self._is_closed:
+            raise self._closed_error(verb)
+
+    def _closed_error(self, verb: str) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"[Table.{verb}] expected an open table, got a closed one (table {self.name!r})"
+        )
+
+    def _cut_error(self, where: str = "[Table.clear]") -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"{where} expected no open cut, got one; close it first (table {self.name!r})"
+        )
+
+    def _check_not_loading(self, where: str) -> None:
+        if self._is_loading:
+            raise FailedPreconditionError(
+                f"{where} expected a table at rest, got one that restore_tables fills "
+                f"(table {self.name!r})"
+            )
+
+    def _check_keys(self, verb: str, keys: torch.Tensor) -> None:
+        self._check_open(verb)
+        checks.check_keys(self.config, verb, keys)
+
+    def _check_values(
+        self,
+        verb: str,
+        keys: torch.Tensor,
+        name: str,
+        values: torch.Tensor,
+        num_threads: int | None,
+    ) -> int:
+        self._check_keys(verb, keys)
+        checks.check_matrix(self.config, verb, name, values, (keys.numel(), self.dim))
+        return checks.check_threads(self.config, verb, num_threads, keys.numel())
+
+    def _check_missing(self, verb: str, missing: str) -> bool:
+        """Whether a missing key reads as the row it would get."""
+        if missing not in ("initial", "zeros"):
+            raise ValueError(
+                f"[Table.{verb}] expected missing 'initial' or 'zeros', got {missing!r} "
+                f"(table {self.name!r})"
+            )
+        return missing == "initial" and not self._is_serving
+
+    @contextmanager
+    def _time(self, verb: str, now: int | None) -> Iterator[int]:
+        """The time of a writing call, counted if clamped when the call has succeeded."""
+        time_now, is_clamped = self._resolve_time(verb, now)
+        yield time_now
+        if is_clamped:
+            self._count_clamped()
+
+    def _resolve_time(self, verb: str, now: int | None) -> tuple[int, bool]:
+        """The time of a writing call, and whether it was clamped."""
+        return resolve_time((f"[Table.{verb}]", f"(table {self.name!r})"), self._clock, now)
+
+    def _clock_time(self, verb: str) -> int:
+        return checks.check_integer(self.config, verb, "the clock's time", self._clock())

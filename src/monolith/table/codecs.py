@@ -1,0 +1,140 @@
+"""Encode weights for storage, and rows for serving tables."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.ops.compiled import load_native
+from monolith.table.arguments import as_integer, check_kind
+from monolith.table.config import TableConfig, segment_name, segments_of, storage_of
+from monolith.table.precision import Storage, code_dtype, code_size, codec_of
+from monolith.table.rows import Rows
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+
+def encode(weights: torch.Tensor, storage: Storage) -> torch.Tensor:
+    """Codes of weights.
+
+    Args:
+        weights: float32 (n, dim).
+        storage: "fp32", "fp16", "bf16", `FixedR8` or `OneBit`.
+
+    Returns:
+        (n, dim) of float32, float16, bfloat16 or int8; OneBit: uint8 (n, dim / 8 rounded up).
+
+    Example:
+        >>> from monolith.table import FixedR8
+        >>> encode(torch.tensor([[0.1, -0.7, 2.0]]), FixedR8(1.0))
+        tensor([[ 13, -90, 127]], dtype=torch.int8)
+    """
+    name, parameter = codec_of(storage)
+    _check("encode", "weights", weights, torch.float32, None)
+    n, dim = weights.shape
+    codes = _empty(n, code_size(storage, dim), getattr(torch, code_dtype(storage)))
+    try:
+        native = load_native()
+    except ImportError:
+        from monolith.table.reference import rounding
+
+        return rounding.encode(weights.detach().numpy(), storage)
+    native.encode(name, weights.data_ptr(), n, dim, codes.data_ptr(), parameter)
+    return codes
+
+
+def decode(codes: torch.Tensor, storage: Storage, dim: int) -> torch.Tensor:
+    """Weights of codes; the opposite of `encode`.
+
+    Args:
+        codes: as `encode` gives them.
+        storage: what they were encoded for.
+        dim: weights per row.
+
+    Returns:
+        float32 (n, dim).
+
+    Example:
+        >>> from monolith.table import OneBit
+        >>> sign = OneBit(amplitude=0.25)
+        >>> decode(encode(torch.tensor([[0.5, -7.0]]), sign), sign, 2)
+        tensor([[ 0.2500, -0.2500]])
+    """
+    name, parameter = codec_of(storage)
+    dim = as_integer("[decode]", "dim", dim)
+    dtype = getattr(torch, code_dtype(storage))
+    _check("decode", "codes", codes, dtype, code_size(storage, dim))
+    weights = _empty(len(codes), dim, torch.float32)
+    try:
+        native = load_native()
+    except ImportError:
+        from monolith.table.reference import rounding
+
+        return torch.from_numpy(rounding.decode(codes.detach(), storage, dim))
+    native.decode(name, codes.data_ptr(), len(codes), dim, weights.data_ptr(), parameter)
+    return weights
+
+
+def _empty(n: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(n, size, dtype=dtype, device="cpu")
+
+
+def _check(
+    verb: str, name: str, values: torch.Tensor, dtype: torch.dtype, size: int | None
+) -> None:
+    """Refuse what is not a contiguous CPU matrix of the dtype, with `size` columns if given."""
+    check_kind(f"[{verb}]", name, values, torch.Tensor)
+    if values.dtype != dtype:
+        raise TypeError(f"[{verb}] expected {name} of dtype {dtype}, got {values.dtype}")
+    if values.device.type != "cpu" or values.dim() != 2 or not values.is_contiguous():
+        raise ValueError(
+            f"[{verb}] expected {name} as a contiguous matrix on device cpu, got shape "
+            f"{tuple(values.shape)}, strides {values.stride()} on {values.device}"
+        )
+    if size is not None and values.shape[1] != size:
+        raise ValueError(f"[{verb}] expected {name} with {size} columns, got {values.shape[1]}")
+
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def encoded(config: TableConfig, rows: Rows) -> Rows:
+    """The rows with float weights encoded as the table stores them.
+
+    Columns that are codes already, or that no table has, stay as they are.
+    """
+    columns = dict(rows.columns)
+    for i, segment in enumerate(segments_of(config)):
+        name, storage = f"weight/{segment_name(config, i)}", storage_of(config, i)
+        column = columns.get(name)
+        if _is_weights(column, segment.dim) and column.dtype != _dtype(config, i):
+            columns[name] = encode(column.detach().to(torch.float32), storage)
+    return Rows(rows.keys, rows.times, columns)
+
+
+def is_zero(config: TableConfig, rows: Rows) -> torch.Tensor:
+    """Whether all weights of a row are zero, bool (n,). The rows are checked."""
+    zero = torch.ones(len(rows), dtype=torch.bool, device="cpu")
+    for i, segment in enumerate(segments_of(config)):
+        column = rows.columns[f"weight/{segment_name(config, i)}"].detach()
+        if column.dtype == _dtype(config, i):
+            column = decode(column, storage_of(config, i), segment.dim)
+        zero &= (column == 0).all(dim=1)
+    return zero
+
+
+def _dtype(config: TableConfig, index: int) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, code_dtype(storage_of(config, index)))
+    return dtype
+
+
+def _is_weights(column: torch.Tensor | None, dim: int) -> "TypeGuard[torch.Tensor]":
+    """Whether `encode` will take it; the rest is refused by the checks of the verb."""
+    return (
+        isinstance(column, torch.Tensor)
+        and column.dtype in _FLOATS
+        and column.device.type == "cpu"
+        and column.dim() == 2
+        and column.shape[1] == dim
+        and column.is_contiguous()
+    )

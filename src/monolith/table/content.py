@@ -1,0 +1,158 @@
+"""Everything that a table holds, as plain values and tensors: for state_dict, pickle and copies."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from monolith.errors import InvalidArgumentError
+from monolith.table._checks import MAX_TIME, check_rows
+from monolith.table.base import BaseTable
+from monolith.table.config import column_dtypes, column_sizes
+from monolith.table.disk.config_json import config_to_json, first_difference
+from monolith.table.eviction import check_candidates
+from monolith.table.rows import Rows
+
+_VERSION = 1
+
+
+def table_content(table: BaseTable) -> dict[str, Any]:
+    """Config, rows, candidates and counters of one moment; what `torch.load` takes as it is.
+
+    Example:
+        >>> from monolith.table import Segment, Table, TableConfig
+        >>> table_content(Table(TableConfig("user", Segment(4))))["keys"]
+        tensor([], dtype=torch.int64)
+    """
+    with table.cut() as snapshot:
+        chunks = [_no_rows(table), *snapshot.export()]
+        columns = {
+            name: torch.cat([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns
+        }
+        return {
+            "version": _VERSION,
+            "config": config_to_json(table.config),
+            "keys": torch.cat([chunk.keys for chunk in chunks]),
+            "times": torch.cat([chunk.times for chunk in chunks]),
+            "columns": columns,
+            "candidates": snapshot.export_candidates(),
+            "num_update_calls": snapshot.num_update_calls,
+            "latest_time": snapshot.latest_time,
+        }
+
+
+def restore_content(table: BaseTable, content: Mapping[str, Any]) -> None:
+    """Give a table the content of another; it is checked before the table changes.
+
+    Raises:
+        InvalidArgumentError: it is of another config or version.
+    """
+    restore_contents([(table, content)])
+
+
+def restore_contents(pairs: Sequence[tuple[BaseTable, Mapping[str, Any]]]) -> None:
+    """Give tables the contents of others; all are checked before any table changes.
+
+    Raises:
+        InvalidArgumentError: one is of another config or version.
+    """
+    checked = [_checked_rows(table, content) for table, content in pairs]
+    for (table, content), rows in zip(pairs, checked, strict=True):
+        table.clear()
+        table.import_rows(rows)
+        table.import_candidates(content["candidates"])
+        table.num_update_calls = content["num_update_calls"]
+        table.latest_time = content["latest_time"]
+
+
+def _checked_rows(table: BaseTable, content: Mapping[str, Any]) -> Rows:
+    """The rows of a content that the table can take over as a whole."""
+    which = f"(table {table.name!r})"
+    _check_fields(content, which)
+    found = first_difference(content["config"], config_to_json(table.config))
+    if found:
+        field, expected, got = found
+        raise InvalidArgumentError(
+            f"[load_state_dict] expected {field} {expected!r} as in the saved state, got {got!r} "
+            f"{which}"
+        )
+    rows = Rows(content["keys"], content["times"], dict(content["columns"]))
+    check_rows(table.config, rows)
+    check_candidates(table.config, content["candidates"])
+    return rows
+
+
+_FIELDS: tuple[tuple[str, type], ...] = (
+    ("version", int),
+    ("config", Mapping),
+    ("keys", torch.Tensor),
+    ("times", torch.Tensor),
+    ("columns", Mapping),
+    ("candidates", Mapping),
+    ("num_update_calls", int),
+    ("latest_time", int),
+)
+
+
+def _check_fields(content: Mapping[str, Any], which: str) -> None:
+    """Refuse a content of another version, or without a field, or with one of a wrong type."""
+    version = content.get("version") if isinstance(content, Mapping) else None
+    if version != _VERSION:
+        raise InvalidArgumentError(
+            f"[load_state_dict] expected table content of version {_VERSION}, got version "
+            f"{version} {which}"
+        )
+    for name, expected in _FIELDS:
+        value = content.get(name)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            got = type(value).__name__ if name in content else "none"
+            raise InvalidArgumentError(
+                f"[load_state_dict] expected {name} of type {expected.__name__}, got {got} {which}"
+            )
+    for name, most in (("num_update_calls", (1 << 63) - 1), ("latest_time", MAX_TIME)):
+        if not 0 <= content[name] <= most:
+            raise InvalidArgumentError(
+                f"[load_state_dict] expected {name} in [0, {most}], got {content[name]} {which}"
+            )
+
+
+def copy_of_content(table: BaseTable) -> dict[str, Any]:
+    """What `fill_table` needs to make an equal table, in this process or another.
+
+    Raises:
+        TypeError: the rows live on servers or in shards, which a copy would not have.
+    """
+    if table._is_spread:
+        raise TypeError(
+            f"[copy.deepcopy, pickle] expected a table that holds its rows itself, got "
+            f"{type(table).__name__} (table {table.name!r}), whose rows live in shards; make the "
+            "model again and load its state_dict()"
+        )
+    return {
+        "class": type(table),
+        "config": table.config,
+        "clock": table._clock,
+        "changes_bytes": table._changes_bytes,
+        "content": table_content(table),
+    }
+
+
+def fill_table(state: Mapping[str, Any]) -> BaseTable:
+    """A new table with the content of `copy_of_content`."""
+    made = state["class"](
+        state["config"], clock=state["clock"], changes_bytes=state["changes_bytes"]
+    )
+    assert isinstance(made, BaseTable)
+    restore_content(made, state["content"])
+    return made
+
+
+def _no_rows(table: BaseTable) -> Rows:
+    """An empty chunk, so that an empty table has its columns too."""
+    dtypes = column_dtypes(table.config)
+    none = torch.empty(0, dtype=torch.int64, device="cpu")
+    columns = {
+        name: torch.empty((0, size), dtype=getattr(torch, dtypes[name]), device="cpu")
+        for name, size in column_sizes(table.config).items()
+    }
+    return Rows(none, none, columns)

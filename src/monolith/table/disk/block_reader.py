@@ -1,0 +1,135 @@
+"""Files of a save, read back: size, checksum, schema and every number are checked before use."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import torch
+
+from monolith.errors import DataLossError
+from monolith.table._checks import check_rows
+from monolith.table.config import TableConfig
+from monolith.table.disk.arrow import candidate_schema, columns_of_batch, row_schema, rows_of_batch
+from monolith.table.disk.buffers import Buffers
+from monolith.table.disk.plan import Source, TablePlan
+from monolith.table.disk.table_manifest import VERSION, is_readable
+from monolith.table.eviction import check_candidates
+from monolith.table.rows import Rows
+
+_BAD_ARROW = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError)
+
+
+class FileReader:
+    """Reads the files of a table.
+
+    Args:
+        plan: what is wanted.
+        config: of the table.
+        buffers: memory to read into; what a method yields lies there, and is gone at its next step.
+        is_read_again: the files are read once more soon.
+    """
+
+    def __init__(
+        self,
+        plan: TablePlan,
+        config: TableConfig,
+        buffers: Buffers,
+        *,
+        is_read_again: bool = False,
+    ) -> None:
+        self._plan, self._config, self._buffers = plan, config, buffers
+        self._is_read_again = is_read_again
+
+    def rows(self, source: Source) -> Iterator[Rows]:
+        """The wanted rows of a file, checked, batch by batch.
+
+        Raises:
+            NotFoundError: the file is gone.
+            DataLossError: it is not the file that the manifest names.
+        """
+        with self._batches(source, row_schema(self._config)) as (batches, memory):
+            for batch in batches:
+                with _told(source):
+                    rows = rows_of_batch(batch, memory, self._config)
+                    check_rows(self._config, rows)
+                yield self._wanted_rows(source, rows)
+
+    def candidates(self, source: Source) -> dict[str, torch.Tensor]:
+        """The wanted candidates of a file, checked; raises as `rows`."""
+        with self._batches(source, candidate_schema(self._config)) as (batches, memory):
+            with _told(source):
+                parts = [columns_of_batch(batch, memory) for batch in batches]
+                names = candidate_schema(self._config).names
+                empty = torch.empty(0, dtype=torch.int64, device="cpu")
+                columns = {name: torch.cat([empty, *(p[name] for p in parts)]) for name in names}
+                check_candidates(self._config, columns)
+            return self._wanted_candidates(source, columns)
+
+    @contextmanager
+    def _batches(
+        self, source: Source, schema: pa.Schema
+    ) -> Iterator[tuple[list[pa.RecordBatch], torch.Tensor]]:
+        file = source.file
+        size = source.folder.size(file.path)
+        if size != file.num_bytes:
+            raise _damage(source, f"{file.num_bytes} bytes", f"{size}")
+        with self._buffers.lend(size) as memory:
+            _, crc = source.folder.read_into(
+                file.path, memory.numpy(), is_read_again=self._is_read_again
+            )
+            if f"{crc:08x}" != file.crc32c:
+                raise _damage(source, f"checksum {file.crc32c}", f"{crc:08x}")
+            with _told(source):
+                batches = _open_batches(source, memory, schema)
+            yield batches, memory
+
+    def _wanted_rows(self, source: Source, rows: Rows) -> Rows:
+        if self._plan.wants_all(source.file):
+            return rows
+        return rows.take(self._plan.wants(rows.keys))
+
+    def _wanted_candidates(
+        self, source: Source, columns: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        if self._plan.wants_all(source.file):
+            return columns
+        if "partition" in columns:
+            wanted = torch.from_numpy(self._plan.is_wanted[columns["partition"].numpy()])
+        else:
+            wanted = self._plan.wants(columns["key"])
+        return {name: column[wanted] for name, column in columns.items()}
+
+
+def _open_batches(source: Source, memory: torch.Tensor, schema: pa.Schema) -> list[pa.RecordBatch]:
+    reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(memory.numpy())))
+    version = int((reader.schema.metadata or {}).get(b"monolith.format_version", b"0"))
+    if not is_readable(version):
+        raise _damage(source, f"format version {VERSION} or the one before", str(version))
+    if not reader.schema.equals(schema, check_metadata=False):
+        raise _damage(source, f"columns {_columns(schema)}", _columns(reader.schema))
+    batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    num_rows = sum(batch.num_rows for batch in batches)
+    if num_rows != source.file.num_rows:
+        raise _damage(source, f"{source.file.num_rows} rows", str(num_rows))
+    return batches
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def _damage(source: Source, expected: str, got: str) -> DataLossError:
+    return DataLossError(
+        f"[load_tables] expected {expected}, got {got} ({source.where}); it is damaged or foreign"
+    )
+
+
+@contextmanager
+def _told(source: Source) -> Iterator[None]:
+    """What pyarrow and the checks of a table say of bad bytes, with the name of the file."""
+    try:
+        yield
+    except _BAD_ARROW as error:
+        raise DataLossError(
+            f"[load_tables] expected an Arrow file of the table, got: {error} ({source.where})"
+        ) from error

@@ -1,0 +1,272 @@
+"""What a save holds, without loading its tables: summaries, single rows, a check of every byte."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from monolith.errors import DataLossError, NotFoundError
+from monolith.table.codecs import decode
+from monolith.table.config import TableConfig, segment_name, segments_of, storage_of
+from monolith.table.disk.block_reader import FileReader
+from monolith.table.disk.buffers import Buffers
+from monolith.table.disk.call_arguments import told_as
+from monolith.table.disk.config_json import config_from_json
+from monolith.table.disk.plan import FolderSave, Save, Source, TablePlan, plan_tables
+from monolith.table.disk.ranges import partitions_of_runs
+from monolith.table.disk.table_manifest import TableEntry
+from monolith.table.initializers import partitions_of
+from monolith.table.rows import Rows
+from monolith.table.rules import NUM_SLOTS
+
+_WHERE = "[inspect]"
+_MAX_SLOTS = 4096  # keys that spread over more of them are hashes, not fids
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class TableContents:
+    """A table of a save.
+
+    Args:
+        name: of the table.
+        num_rows: rows that were saved.
+        num_candidates: what admission remembers.
+        num_files: files of both.
+        num_bytes: their size.
+        num_expired: rows that were left out of the save.
+        num_update_calls: the apply-call number.
+        latest_time: largest update time that the table had seen.
+        oldest_time: smallest update time of a row; None without rows.
+        newest_time: largest update time of a row; None without rows.
+        slots: slot -> rows, the largest first; empty where keys do not look like fids.
+        config: as JSON.
+    """
+
+    name: str
+    num_rows: int
+    num_candidates: int
+    num_files: int
+    num_bytes: int
+    num_expired: int
+    num_update_calls: int
+    latest_time: int
+    oldest_time: int | None
+    newest_time: int | None
+    slots: dict[int, int]
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RowContents:
+    """A row of a table of a save.
+
+    Args:
+        table: its name.
+        key: of the row.
+        time: of its last update.
+        columns: `weight/<segment>` decoded, `state/<segment>/<name>`; lists of numbers.
+    """
+
+    table: str
+    key: int
+    time: int
+    columns: dict[str, list[float]]
+
+
+def describe_save(
+    path: "str | os.PathLike[str] | Save", *, names: Sequence[str] | None = None
+) -> list[TableContents]:
+    """The tables of a save, from its manifest and the keys and times of its rows.
+
+    Raises:
+        NotFoundError: there is no save, or no table of a name.
+        DataLossError: a file is damaged.
+    """
+    with planned(path, names) as plans:
+        save = _save(path)
+        entries = [entry for entry in save.tables(save.read()) if entry.name in plans]
+        return [_described(entry, plans[entry.name]) for entry in entries]
+
+
+def find_key(
+    path: "str | os.PathLike[str] | Save", key: int, *, names: Sequence[str] | None = None
+) -> list[RowContents]:
+    """The rows of a key, in each table that has it; the files that may hold it are checked.
+
+    Args:
+        path: of the save.
+        key: signed, or unsigned as in records.
+        names: only these tables.
+    """
+    key = key - (1 << 64) if key >= 1 << 63 else key
+    partition = int(partitions_of(np.array([key], np.int64))[0])
+    found: list[RowContents] = []
+    with planned(path, names) as plans:
+        for plan in plans.values():
+            config = config_of(plan)
+            reader = FileReader(plan, config, Buffers())
+            for source in _sources(plan, "rows"):
+                if any(first <= partition <= last for first, last in source.file.partitions):
+                    for rows in reader.rows(source):
+                        found += _rows_of(key, config, rows)
+    return found
+
+
+def verify_save(
+    path: "str | os.PathLike[str] | Save",
+    *,
+    names: Sequence[str] | None = None,
+    advance: Advance = lambda num_bytes: None,
+) -> None:
+    """Read every byte of a save: sizes, checksums, columns, numbers, partitions, distinct keys.
+
+    Args:
+        path: of the save.
+        names: only these tables.
+        advance: is told how many bytes are done.
+
+    Raises:
+        NotFoundError: a file is missing.
+        DataLossError: a file is damaged.
+    """
+    num_bytes, buffers = 0, Buffers()
+    with planned(path, names) as plans:
+        for plan in plans.values():
+            reader = FileReader(plan, config_of(plan), buffers)
+            for source in plan.sources:
+                if source.file.kind == "candidates":
+                    reader.candidates(source)
+                else:
+                    _check_keys(source, [rows.keys.numpy().copy() for rows in reader.rows(source)])
+                num_bytes += source.file.num_bytes
+                advance(num_bytes)
+
+
+@contextmanager
+def planned(
+    path: "str | os.PathLike[str] | Save", names: Sequence[str] | None
+) -> Iterator[dict[str, TablePlan]]:
+    """The tables of a save, whose files stay for the length of the block."""
+    with told_as(_WHERE):
+        plan = plan_tables([save := _save(path)], names, None)
+        for name in names or ():
+            if name not in plan.tables:
+                raise NotFoundError(
+                    f"{_WHERE} expected one of the tables {plan.names}, got {name!r} ({save.where})"
+                )
+        with plan.holding():
+            yield plan.tables
+
+
+def _save(path: "str | os.PathLike[str] | Save") -> Save:
+    return path if isinstance(path, Save) else FolderSave(os.fspath(path))
+
+
+def _sources(plan: TablePlan, kind: str) -> list[Source]:
+    return [source for source in plan.sources if source.file.kind == kind]
+
+
+def _described(entry: TableEntry, plan: TablePlan) -> TableContents:
+    counts, times = np.zeros(NUM_SLOTS, np.int64), []
+    is_signed = False
+    for source in _sources(plan, "rows"):
+        for keys, updated in _keys_and_times(source):
+            counts += np.bincount((keys >> 48) & (NUM_SLOTS - 1), minlength=NUM_SLOTS)
+            is_signed = is_signed or bool(keys.min() < 0)
+            times += [int(updated.min()), int(updated.max())]
+    used = np.flatnonzero(counts)
+    has_slots = not is_signed and used.any() and len(used) <= _MAX_SLOTS
+    order = used[np.argsort(-counts[used], kind="stable")] if has_slots else used[:0]
+    return TableContents(
+        name=entry.name,
+        num_rows=entry.num_rows,
+        num_candidates=sum(source.file.num_rows for source in _sources(plan, "candidates")),
+        num_files=len(entry.files),
+        num_bytes=sum(file.num_bytes for file in entry.files),
+        num_expired=entry.num_expired,
+        num_update_calls=entry.num_update_calls,
+        latest_time=entry.latest_time,
+        oldest_time=min(times, default=None),
+        newest_time=max(times, default=None),
+        slots={int(slot): int(counts[slot]) for slot in order},
+        config=entry.config,
+    )
+
+
+def _keys_and_times(source: Source) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Of each batch; only these columns are read."""
+    size = source.folder.size(source.file.path)
+    if size != source.file.num_bytes:
+        raise _damage(source, f"{source.file.num_bytes} bytes", str(size))
+    options = pa.ipc.IpcReadOptions(included_fields=[0, 1])
+    is_local = "://" not in source.where
+    file = pa.memory_map(source.where) if is_local else fsspec.open(source.where, "rb").open()
+    try:
+        with file, pa.ipc.open_file(file, options=options) as reader:
+            for i in range(reader.num_record_batches):
+                batch = reader.get_batch(i)
+                batch.validate()
+                if batch.schema.types != [pa.int64()] * 2:
+                    raise pa.ArrowInvalid(f"{batch.schema.types}")
+                if batch.num_rows:
+                    yield tuple(batch.column(name).to_numpy() for name in ("key", "time"))
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise _damage(source, "an Arrow file with key and time as int64", f"{error}") from error
+
+
+def _damage(source: Source, expected: str, got: str) -> DataLossError:
+    return DataLossError(
+        f"{_WHERE} expected {expected}, got {got} ({source.where}); it is damaged or foreign"
+    )
+
+
+def config_of(plan: TablePlan) -> TableConfig:
+    """The config; learning rates that were functions are left out, because no row needs them."""
+    return config_from_json(_without_functions(plan.config), plan.where)
+
+
+def _without_functions(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_functions(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("class") == "schedule":
+        return 0.0
+    return {name: _without_functions(item) for name, item in value.items()}
+
+
+def _rows_of(key: int, config: TableConfig, rows: Rows) -> list[RowContents]:
+    places = (rows.keys == key).nonzero()[:, 0].tolist()
+    stored = {
+        f"weight/{segment_name(config, i)}": (storage_of(config, i), segment.dim)
+        for i, segment in enumerate(segments_of(config))
+    }
+    found = []
+    for place in places:
+        columns = {}
+        for name, column in rows.columns.items():
+            values = column[place : place + 1]
+            if name in stored:
+                values = decode(values.contiguous(), *stored[name])
+            columns[name] = values[0].tolist()
+        found.append(RowContents(config.name, key, int(rows.times[place]), columns))
+    return found
+
+
+def _check_keys(source: Source, batches: list[NDArray[np.int64]]) -> None:
+    keys = np.concatenate([np.empty(0, np.int64), *batches])
+    is_here = np.isin(partitions_of(keys), partitions_of_runs(source.file.partitions))
+    if not is_here.all():
+        wrong = keys[~is_here][0]
+        raise _damage(source, "keys of its partitions", f"key {wrong} of another one")
+    num_distinct = len(np.unique(keys))
+    if num_distinct != len(keys):
+        raise _damage(source, f"{len(keys)} different keys", str(num_distinct))

@@ -1,0 +1,150 @@
+"""What differs between the tables of two saves, row by row and candidate by candidate."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from monolith.table.disk.block_reader import FileReader
+from monolith.table.disk.buffers import Buffers
+from monolith.table.disk.contents import config_of, planned
+from monolith.table.disk.plan import Save, TablePlan
+
+
+@dataclass(frozen=True)
+class TableDifference:
+    """Rows and candidates of a table in one save and in another.
+
+    A candidate is a key that admission has counted and that has no row yet (`MinCount`), or a cell
+    of a filter that is in use (`SlidingFilter`).
+
+    Args:
+        name: of the table.
+        num_added: rows that only the other save has.
+        num_removed: rows that only the one has.
+        num_changed: rows that both have, with another time, weight or state.
+        num_same: rows that are the same in both, bit for bit.
+        num_candidates: candidates of the one.
+        num_other_candidates: candidates of the other.
+        num_added_candidates: candidates that only the other has.
+        num_removed_candidates: candidates that only the one has.
+        num_changed_candidates: candidates that both have, with another count or time, or value.
+    """
+
+    name: str
+    num_added: int
+    num_removed: int
+    num_changed: int
+    num_same: int
+    num_candidates: int
+    num_other_candidates: int
+    num_added_candidates: int
+    num_removed_candidates: int
+    num_changed_candidates: int
+
+
+def diff_saves(
+    one: Save, other: Save, *, names: Sequence[str] | None = None
+) -> list[TableDifference]:
+    """Each table of one of two saves, or of both; one table of both is in memory at a time.
+
+    Args:
+        one: the save before.
+        other: the save after.
+        names: only these tables.
+
+    Raises:
+        NotFoundError: a save has no table of a name.
+        DataLossError: a file is damaged.
+    """
+    with planned(one, names) as before, planned(other, names) as after:
+        found = sorted({*before, *after})
+        return [_difference(name, before.get(name), after.get(name)) for name in found]
+
+
+class _Entries(NamedTuple):
+    """Rows or candidates: their keys, the bytes of what each has, and what that is called."""
+
+    keys: NDArray[np.int64]  # (n,)
+    contents: NDArray[np.uint8]  # (n, num_bytes)
+    columns: tuple[str, ...]
+
+
+_NOTHING = _Entries(np.empty(0, np.int64), np.empty((0, 0), np.uint8), ())
+
+
+def _difference(name: str, before: TablePlan | None, after: TablePlan | None) -> TableDifference:
+    one, other = _rows(before), _rows(after)
+    num_both, num_changed = _compared(one, other)
+    ours, theirs = _candidates(before), _candidates(after)
+    is_one_rule = ours.columns == theirs.columns
+    num_kept, num_changed_candidates = _compared(ours, theirs) if is_one_rule else (0, 0)
+    return TableDifference(
+        name,
+        num_added=len(other.keys) - num_both,
+        num_removed=len(one.keys) - num_both,
+        num_changed=num_changed,
+        num_same=num_both - num_changed,
+        num_candidates=len(ours.keys),
+        num_other_candidates=len(theirs.keys),
+        num_added_candidates=len(theirs.keys) - num_kept,
+        num_removed_candidates=len(ours.keys) - num_kept,
+        num_changed_candidates=num_changed_candidates,
+    )
+
+
+def _compared(one: _Entries, other: _Entries) -> tuple[int, int]:
+    """How many keys are in both, and how many of these have something else."""
+    _, places, new_places = np.intersect1d(
+        one.keys, other.keys, assume_unique=True, return_indices=True
+    )
+    if one.columns != other.columns or one.contents.shape[1] != other.contents.shape[1]:
+        return len(places), len(places)
+    is_other = (one.contents[places] != other.contents[new_places]).any(axis=1)
+    return len(places), int(is_other.sum())
+
+
+def _rows(plan: TablePlan | None) -> _Entries:
+    found = [] if plan is None else list(_read(plan))
+    if not found:
+        return _NOTHING
+    keys, contents, columns = zip(*found, strict=True)
+    return _Entries(np.concatenate(keys), np.concatenate(contents), columns[0])
+
+
+def _read(plan: TablePlan) -> Iterator[_Entries]:
+    reader = FileReader(plan, config_of(plan), Buffers())
+    for source in plan.sources:
+        if source.file.kind == "rows":
+            for rows in reader.rows(source):
+                contents = _joined([rows.times, *rows.columns.values()])
+                yield _Entries(rows.keys.numpy().copy(), contents, tuple(rows.columns))
+
+
+def _candidates(plan: TablePlan | None) -> _Entries:
+    sources = [] if plan is None else [s for s in plan.sources if s.file.kind == "candidates"]
+    if plan is None or not sources:
+        return _NOTHING
+    reader = FileReader(plan, config_of(plan), Buffers())
+    parts = [reader.candidates(source) for source in sources]
+    columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    if "key" in columns:  # `MinCount`
+        keys = columns.pop("key")
+    else:  # cells of filters, without the heads of rings
+        is_cell = columns["split"] >= 0
+        columns = {name: column[is_cell] for name, column in columns.items()}
+        keys = columns.pop("partition") << 52 | columns.pop("split") << 40 | columns.pop("cell")
+    return _Entries(keys.numpy(), _joined(list(columns.values())), tuple(columns))
+
+
+def _joined(columns: Sequence[torch.Tensor]) -> NDArray[np.uint8]:
+    """The bytes of all columns, side by side: (n, num_bytes)."""
+    return np.concatenate([_bytes(column) for column in columns], axis=1)
+
+
+def _bytes(column: torch.Tensor) -> NDArray[np.uint8]:
+    flat: NDArray[np.uint8] = column.contiguous().view(torch.uint8).numpy()
+    return flat.reshape(len(column), -1)

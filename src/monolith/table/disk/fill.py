@@ -1,0 +1,190 @@
+"""Filling tables from the files of a plan."""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.table.base import BaseTable
+from monolith.table.disk.block_reader import FileReader
+from monolith.table.disk.buffers import Buffers
+from monolith.table.disk.plan import Source, TablePlan
+from monolith.table.disk.workers import ProgressCallback, Work, run_all
+
+_KINDS = ("rows", "candidates")  # in this order: candidates get the room that rows leave
+
+
+@contextlib.contextmanager
+def emptied(
+    where: str, tables: Mapping[str, BaseTable], wholes: Sequence[BaseTable] = ()
+) -> Iterator[None]:
+    """Empty tables that nobody can cut until the block has filled them.
+
+    If it ends early they are empty again, and a note of the exception says so.
+
+    Args:
+        where: begins the messages.
+        tables: by what the note calls them.
+        wholes: tables that these are shards of; nobody can cut them either.
+
+    Raises:
+        FailedPreconditionError: a cut of a table is open, or the table is being filled. No table
+            has changed then.
+    """
+    held = [*wholes, *tables.values()]
+    _begin(where, held)
+    try:
+        for table in tables.values():
+            table.clear()
+        yield
+    except BaseException as error:
+        for table in tables.values():
+            with contextlib.suppress(FailedPreconditionError):  # it was closed meanwhile
+                table.clear()
+        add_notes(error, [f"loading had begun, so the tables {list(tables)} are empty now"])
+        raise
+    finally:
+        for table in held:
+            table._is_loading = False
+
+
+def get_notes(error: BaseException) -> list[str]:
+    """Notes of an exception."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return notes
+
+
+def add_notes(error: BaseException, notes: list[str]) -> None:
+    """What `add_note` does since Python 3.11; a note that is there stays alone."""
+    if notes:
+        vars(error)["__notes__"] = list(dict.fromkeys([*get_notes(error), *notes]))
+
+
+def _begin(where: str, tables: Sequence[BaseTable]) -> None:
+    with contextlib.ExitStack() as locks:
+        for table in sorted(tables, key=id):  # in one order, so that two loads never wait in a ring
+            locks.enter_context(table._cut_lock)
+        for table in tables:
+            table._check_not_loading(where)
+            if table._has_cut():
+                raise table._cut_error(where)
+        for table in tables:
+            table._is_loading = True
+
+
+def verify(plans: dict[str, TablePlan], tables: dict[str, BaseTable], num_threads: int) -> None:
+    """Read everything once and change nothing."""
+    work = Work(0, None)
+
+    def check(reader: FileReader, source: Source, table: BaseTable) -> None:
+        if source.file.kind == "candidates":
+            reader.candidates(source)
+            return
+        for _ in reader.rows(source):
+            work.report(0, 0)
+
+    for kind in _KINDS:
+        tasks = _tasks(plans, tables, kind, check, is_read_again=True)
+        run_all(work, tasks, num_threads)
+
+
+def fill(
+    where: str,
+    plans: dict[str, TablePlan],
+    tables: dict[str, Any],
+    num_threads: int,
+    progress: ProgressCallback | None,
+) -> None:
+    """Fill empty tables.
+
+    Raises:
+        FailedPreconditionError: the budget of a table refused something.
+        DataLossError: the files hold a key twice.
+    """
+    work = Work(sum(plan.num_rows for plan in plans.values()), progress)
+    before = {name: tables[name].stats() for name in plans}
+    taken: dict[str, list[int]] = {name: [] for name in plans}
+
+    def take(reader: FileReader, source: Source, table: BaseTable) -> None:
+        if source.file.kind == "candidates":
+            table._import_candidates(reader.candidates(source))
+        else:
+            for rows in reader.rows(source):
+                table._fill_rows(rows)  # the reader has checked them
+                taken[table.name].append(len(rows))
+                work.report(len(rows), 0)
+        work.report(0, source.file.num_bytes)
+
+    for name, plan in plans.items():
+        if plan.wants_everything:
+            tables[name]._expect_rows(min(plan.num_rows, _most_rows(plan)))
+    # One more, because one of them waits for the disk most of the time.
+    num_workers = num_threads + (num_threads > 1)
+    for kind in _KINDS:
+        run_all(work, _tasks(plans, tables, kind, take), num_workers)
+    for name, plan in plans.items():
+        _check_taken(where, plan, tables[name], sum(taken[name]), before[name])
+        tables[name].num_update_calls = plan.num_update_calls
+        tables[name].latest_time = plan.latest_time
+
+
+def _most_rows(plan: TablePlan) -> int:
+    """Rows that the files can hold, whatever a manifest says: each has a key and a time."""
+    sources = [source for source in plan.sources if source.file.kind == "rows"]
+    return sum(source.folder.size(source.file.path) for source in sources) // 16
+
+
+def _check_taken(
+    where: str, plan: TablePlan, table: BaseTable, num_rows: int, before: dict[str, int]
+) -> None:
+    """Nothing is lost in silence: what found no room is an error or a warning."""
+    stats = table.stats()
+    num_refused, num_evicted, num_dropped = (
+        stats[name] - before[name]
+        for name in ("num_refused", "num_evicted_for_budget", "num_dropped_candidates")
+    )
+    if len(table) + num_refused + num_evicted != num_rows:
+        raise DataLossError(
+            f"{where} expected {num_rows} different keys, got {len(table)} "
+            f"(table {table.name!r} in {plan.where}); the files hold a key twice"
+        )
+    if not num_refused + num_evicted + num_dropped:
+        return
+    budget = table.config.budget
+    text = (
+        f"{where} expected room for {num_rows} rows and their candidates, got none for "
+        f"{num_refused + num_evicted} rows and {num_dropped} candidates under {budget} (table "
+        f"{table.name!r} in {plan.where}); make a table with a larger one and use restore_tables"
+    )
+    if budget and budget.policy == "refuse":
+        raise FailedPreconditionError(text)
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _tasks(
+    plans: dict[str, TablePlan],
+    tables: dict[str, Any],
+    kind: str,
+    use: Callable[[FileReader, Source, BaseTable], None],
+    *,
+    is_read_again: bool = False,
+) -> list["functools.partial[None]"]:
+    """A call for each file of a kind."""
+    buffers = Buffers()
+    files = [
+        (plan, source)
+        for plan in plans.values()
+        for source in plan.sources
+        if source.file.kind == kind
+    ]
+    return [
+        functools.partial(
+            use,
+            FileReader(plan, tables[plan.name].config, buffers, is_read_again=is_read_again),
+            source,
+            tables[plan.name],
+        )
+        for plan, source in files
+    ]

@@ -1,0 +1,73 @@
+"""Files that are being written: on a disk of this machine, or through fsspec."""
+
+import os
+from typing import Any, Protocol
+
+from monolith.ops.compiled import load_native
+from monolith.table.disk.buffers import address_of, crc32c
+
+
+class NewFile(Protocol):
+    """A file that is being written."""
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of all that was written."""
+
+    def write(self, data: Any) -> None:
+        """Write all bytes of a buffer."""
+
+    def close(self) -> None:
+        """Make the bytes last, and end."""
+
+
+class LocalFile:
+    """On a disk of this machine; written past the page cache where the file system can.
+
+    Args:
+        path: there is none yet.
+        blocks: memory that it shares with other files.
+    """
+
+    def __init__(self, path: str, blocks: Any) -> None:
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._writer = load_native().FileWriter(self._file.fileno(), blocks)
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of all that was written."""
+        number: int = self._writer.crc32c
+        return number
+
+    def write(self, data: Any) -> None:
+        """Write all bytes of a buffer."""
+        if size := memoryview(data).nbytes:
+            self._writer.write(address_of(data), size)
+
+    def close(self) -> None:
+        """Make the bytes last, and end."""
+        with self._file:
+            self._writer.finish()
+            os.fsync(self._file.fileno())
+
+
+class RemoteFile:
+    """One that fsspec has opened.
+
+    Args:
+        file: takes the bytes.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.crc32c = 0
+
+    def write(self, data: Any) -> None:
+        """Write all bytes of a buffer."""
+        if memoryview(data).nbytes:
+            self.crc32c = crc32c(data, self.crc32c)
+            self._file.write(data)
+
+    def close(self) -> None:
+        """Make the bytes last, and end."""
+        self._file.close()

@@ -1,0 +1,240 @@
+"""What a load takes from which files: one save, or several that hold parts of the same tables."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from monolith.errors import InvalidArgumentError, NotFoundError
+from monolith.table.config import NUM_PARTITIONS
+from monolith.table.disk.config_json import first_difference
+from monolith.table.disk.folder import Folder, open_folder
+from monolith.table.disk.ranges import runs_of, text_of
+from monolith.table.disk.table_manifest import MANIFEST, FileEntry, TableEntry, parse_manifest
+from monolith.table.initializers import partitions_of
+from monolith.table.routing import Routing
+
+
+class Save(ABC):
+    """A place where tables lie.
+
+    Args:
+        folder: paths of files are relative to it.
+        where: for messages.
+    """
+
+    def __init__(self, folder: Folder, where: str) -> None:
+        self.folder, self.where = folder, where
+
+    @abstractmethod
+    def read(self) -> bytes:
+        """The manifest; NotFoundError if there is none."""
+
+    @abstractmethod
+    def tables(self, data: bytes) -> Sequence[TableEntry]:
+        """The tables of a manifest."""
+
+
+class FolderSave(Save):
+    """What `save_tables` wrote into a folder."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(open_folder(path), path)
+
+    def read(self) -> bytes:
+        """The manifest of the folder."""
+        return self.folder.read(MANIFEST)
+
+    def tables(self, data: bytes) -> Sequence[TableEntry]:
+        """Its tables."""
+        return parse_manifest(data, self.folder.where(MANIFEST)).tables
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is to be read.
+
+    Args:
+        folder: of the save.
+        file: what its manifest says of the file.
+    """
+
+    folder: Folder
+    file: FileEntry
+
+    @property
+    def where(self) -> str:
+        """The path, for messages."""
+        return self.folder.where(self.file.path)
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What is loaded of a table.
+
+    Args:
+        name: of the table.
+        config: as JSON.
+        num_update_calls: the apply-call number.
+        latest_time: largest update time that the table had seen.
+        is_wanted: bool (4096,), by partition.
+        sources: files with wanted partitions.
+        where: the saves, for messages.
+        shard: only the keys that this rule gives to this shard; None: all of them.
+    """
+
+    name: str
+    config: Any
+    num_update_calls: int
+    latest_time: int
+    is_wanted: NDArray[np.bool_]
+    sources: tuple[Source, ...]
+    where: str
+    shard: tuple[Routing, int] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return sum(s.file.num_rows for s in self.sources if s.file.kind == "rows")
+
+    @property
+    def wants_everything(self) -> bool:
+        """Whether every partition is wanted."""
+        return bool(self.is_wanted.all())
+
+    def wants_all(self, file: FileEntry) -> bool:
+        """Whether everything in a file is wanted."""
+        return self.shard is None and all(
+            self.is_wanted[first : last + 1].all() for first, last in file.partitions
+        )
+
+    def wants(self, keys: torch.Tensor) -> torch.Tensor:
+        """Whether each key is wanted: int64 (n,) -> bool (n,)."""
+        wanted = torch.from_numpy(self.is_wanted[partitions_of(keys.numpy())])
+        if self.shard is None:
+            return wanted
+        routing, number = self.shard
+        return wanted & (routing.shard_of(keys) == number)
+
+    def of_shard(self, routing: Routing, number: int) -> "TablePlan":
+        """What one shard of the table holds of this plan."""
+        is_wanted = np.zeros(NUM_PARTITIONS, np.bool_)
+        is_wanted[list(routing.partitions_of(number))] = True
+        is_wanted &= self.is_wanted
+        sources = tuple(source for source in self.sources if _is_in(source.file, is_wanted))
+        return replace(self, is_wanted=is_wanted, sources=sources, shard=(routing, number))
+
+    def check_config(self, config: Any) -> None:
+        """Refuse another config (as JSON) than that of the save."""
+        found = first_difference(self.config, config)
+        if found:
+            field, expected, got = found
+            raise InvalidArgumentError(
+                f"[load_tables] expected {field} {expected!r} as in {self.where}, got {got!r} "
+                f"(table {self.name!r})"
+            )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is loaded.
+
+    Args:
+        tables: by name, in the order of the saves.
+        names: of all tables that the saves have.
+        manifests: the saves, with the bytes of their manifests.
+    """
+
+    tables: dict[str, TablePlan]
+    names: list[str]
+    manifests: list[tuple[Save, bytes]]
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keeps saves from removing the files, where the file system has locks."""
+        sources = [source for plan in self.tables.values() for source in plan.sources]
+        with ExitStack() as stack:
+            for save, _ in self.manifests:
+                paths = {s.file.path for s in sources if s.folder is save.folder}
+                stack.enter_context(save.folder.holding({path.split("/")[0] for path in paths}))
+            yield
+
+    def is_replaced(self) -> bool:
+        """Whether a save has taken the place of one of these."""
+        try:
+            return any(save.read() != data for save, data in self.manifests)
+        except NotFoundError:
+            return False
+
+
+def plan_tables(
+    paths: "Sequence[str | Save]", names: Sequence[str] | None, partitions: Sequence[int] | None
+) -> Plan:
+    """The plan of each table that is in a save; of those that are named, where names are given.
+
+    Raises:
+        NotFoundError: there is no save.
+        InvalidArgumentError: saves hold a partition twice or, of those asked for, not at all.
+    """
+    entries: dict[str, list[tuple[Save, TableEntry]]] = {}
+    saves = [FolderSave(path) if isinstance(path, str) else path for path in paths]
+    manifests = [(save, save.read()) for save in saves]
+    for save, data in manifests:
+        for entry in save.tables(data):
+            entries.setdefault(entry.name, []).append((save, entry))
+    wanted = None
+    if partitions is not None:
+        wanted = np.zeros(NUM_PARTITIONS, np.bool_)
+        wanted[list(partitions)] = True
+    chosen = set(entries if names is None else names)
+    tables = {name: _plan(found, wanted) for name, found in entries.items() if name in chosen}
+    return Plan(tables, list(entries), manifests)
+
+
+def _plan(entries: list[tuple[Save, TableEntry]], wanted: NDArray[np.bool_] | None) -> TablePlan:
+    name, where = entries[0][1].name, ", ".join(save.where for save, _ in entries)
+    count = np.zeros(NUM_PARTITIONS, np.int64)
+    for _, entry in entries:
+        for first, last in entry.partitions:
+            count[first : last + 1] += 1
+    if (count > 1).any():
+        text = text_of(runs_of(np.flatnonzero(count > 1).tolist()))
+        raise InvalidArgumentError(
+            f"[load_tables] expected each partition of table {name!r} once, got {text} more often "
+            f"(in {where})"
+        )
+    is_wanted = count > 0 if wanted is None else wanted
+    missing = is_wanted & (count == 0)
+    if missing.any():
+        text = text_of(runs_of(np.flatnonzero(missing).tolist()))
+        raise NotFoundError(
+            f"[load_tables] expected the wanted partitions of table {name!r} in {where}, "
+            f"got none of {text}"
+        )
+    plan = TablePlan(
+        name=name,
+        config=entries[0][1].config,
+        num_update_calls=max(entry.num_update_calls for _, entry in entries),
+        latest_time=max(entry.latest_time for _, entry in entries),
+        is_wanted=is_wanted,
+        sources=tuple(
+            Source(save.folder, file)
+            for save, entry in entries
+            for file in entry.files
+            if _is_in(file, is_wanted)
+        ),
+        where=where,
+    )
+    for _, entry in entries[1:]:
+        plan.check_config(entry.config)
+    return plan
+
+
+def _is_in(file: FileEntry, is_wanted: NDArray[np.bool_]) -> bool:
+    """Whether a file holds a wanted partition."""
+    return any(is_wanted[first : last + 1].any() for first, last in file.partitions)

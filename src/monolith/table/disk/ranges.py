@@ -1,0 +1,76 @@
+"""Runs of partitions: [(first, last), ...], both ends inside, ascending and apart."""
+
+from collections.abc import Iterable, Sequence
+
+Run = tuple[int, int]
+
+
+def runs_of(partitions: Iterable[int]) -> list[Run]:
+    """The runs of ascending distinct partitions.
+
+    Example:
+        >>> runs_of([0, 1, 2, 7])
+        [(0, 2), (7, 7)]
+    """
+    runs: list[Run] = []
+    for number in partitions:
+        if runs and runs[-1][1] + 1 == number:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def pieces(runs: Sequence[Run], num_pieces: int) -> list[tuple[Run, ...]]:
+    """The runs in their order, cut into about `num_pieces` parts of about as many partitions.
+
+    Example:
+        >>> pieces([(0, 4095)], 2)
+        [((0, 2047),), ((2048, 4095),)]
+        >>> pieces([(0, 0), (4, 6)], 2)
+        [((0, 0), (4, 4)), ((5, 6),)]
+    """
+    if num_pieces <= 1 and runs:
+        return [tuple(runs)]
+    numbers = partitions_of_runs(runs)
+    length = max(1, -(-len(numbers) // max(1, num_pieces)))
+    starts = range(0, len(numbers), length)
+    return [tuple(runs_of(numbers[start : start + length])) for start in starts]
+
+
+def joined(runs: Iterable[Run]) -> list[Run] | None:
+    """Runs of any order as ascending ones that are apart; None if a partition is in two of them.
+
+    Example:
+        >>> joined([(7, 9), (0, 2), (3, 5)]), joined([(0, 2), (2, 3)])
+        ([(0, 5), (7, 9)], None)
+    """
+    result: list[Run] = []
+    for first, last in sorted(runs):
+        if result and first <= result[-1][1]:
+            return None
+        if result and first == result[-1][1] + 1:
+            result[-1] = (result[-1][0], last)
+        else:
+            result.append((first, last))
+    return result
+
+
+def partitions_of_runs(runs: Sequence[Run]) -> list[int]:
+    """The partitions of the runs.
+
+    Example:
+        >>> partitions_of_runs([(0, 2), (7, 7)])
+        [0, 1, 2, 7]
+    """
+    return [number for first, last in runs for number in range(first, last + 1)]
+
+
+def text_of(runs: Sequence[Run]) -> str:
+    """For messages and metadata.
+
+    Example:
+        >>> text_of([(0, 2), (7, 7)])
+        '0-2,7'
+    """
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

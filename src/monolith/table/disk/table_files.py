@@ -1,0 +1,211 @@
+"""A table on its way to disk: a task per file, and what a manifest says of them."""
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from monolith.table.config import NUM_PARTITIONS, row_bytes
+from monolith.table.disk.arrow import (
+    candidate_schema,
+    make_batch,
+    metadata_of,
+    row_schema,
+    tensors_of_rows,
+)
+from monolith.table.disk.config_json import config_to_json
+from monolith.table.disk.new_file import NewFile
+from monolith.table.disk.ranges import Run, partitions_of_runs, pieces
+from monolith.table.disk.table_manifest import VERSION, FileEntry, TableEntry
+from monolith.table.disk.workers import Work
+from monolith.table.disk.writer import ArrowFile, Throttle, write_arrow
+from monolith.table.eviction import candidate_columns
+from monolith.table.rows import RowMemory
+from monolith.table.snapshot import Snapshot
+
+_FILE_BYTES = 1 << 25  # of rows in memory, about, that one file holds
+_BATCH_ROWS = 65536
+_BATCH_BYTES = 1 << 26  # of a batch of very long rows
+_PIECE_ROWS = 16384  # of candidates; torch works on so few with one thread
+_FIRST_PARTITIONS = 16
+
+NameOfFile = Callable[[str, tuple[int, int], tuple[Run, ...]], str]
+"""(kind, (number of the file, number of files of that kind), partitions) -> path of the file."""
+
+
+@dataclass(frozen=True)
+class SaveJob:
+    """What the files of one save share.
+
+    Args:
+        create: makes a file of a name.
+        runs: partitions that are saved.
+        throttle: of the writing.
+        work: progress, and whether to go on.
+        cuts: those of the caller, which stay open and whole.
+        with_expired: whether rows that have expired are written too.
+    """
+
+    create: Callable[[str], NewFile]
+    runs: list[Run]
+    throttle: Throttle
+    work: Work
+    cuts: list[Snapshot]
+    with_expired: bool = False
+
+
+class TableFiles:
+    """The files of one table.
+
+    Args:
+        job: the save.
+        snapshot: the table, as of a cut.
+        name_of: names the files.
+    """
+
+    def __init__(self, job: SaveJob, snapshot: Snapshot, name_of: NameOfFile) -> None:
+        self._job, self._snapshot, self._name_of = job, snapshot, name_of
+        self._config = config_to_json(snapshot.config)
+        self._num_update_calls = snapshot.num_update_calls
+        self._latest_time = snapshot.latest_time
+        num_bytes = len(snapshot) * row_bytes(snapshot.config)
+        self._pieces = pieces(job.runs, -(-num_bytes // _FILE_BYTES))
+        self._files: list[FileEntry] = []
+        self._num_expired: list[int] = []
+        self._num_written: Counter[tuple[Run, ...]] = Counter()
+        self._lock = threading.Lock()
+        self._memories: list[RowMemory] = []  # of files that are written
+
+    def tasks(self) -> list["functools.partial[None]"]:
+        """A call for each file."""
+        tasks = [functools.partial(self._write_rows, runs) for runs in self._pieces]
+        if candidate_columns(self._snapshot.config):
+            tasks += [functools.partial(self._write_candidates, runs) for runs in self._pieces]
+        return tasks
+
+    def entry(self) -> TableEntry:
+        """What the manifest says, when all tasks are done."""
+        files = sorted(self._files, key=lambda file: (file.kind != "rows", file.path))
+        return TableEntry(
+            name=self._snapshot.config.name,
+            config=self._config,
+            seed=self._config["seed"],
+            num_update_calls=self._num_update_calls,
+            latest_time=self._latest_time,
+            partitions=tuple(self._job.runs),
+            num_rows=sum(file.num_rows for file in files if file.kind == "rows"),
+            num_expired=sum(self._num_expired),
+            files=tuple(files),
+        )
+
+    def _write_rows(self, runs: tuple[Run, ...]) -> None:
+        config, num_expired = self._snapshot.config, 0
+        expiry = None if self._job.with_expired else config.expiry
+        limit = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes(config)))
+
+        try:
+            memory = self._memories.pop()
+        except IndexError:
+            memory = RowMemory()
+
+        def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+            nonlocal num_expired
+            for rows in self._snapshot.export(_partitions(runs), limit, memory=memory):
+                if expiry is not None:
+                    expired = expiry.is_expired(rows.keys, rows.times, self._latest_time)
+                    num_expired += int(expired.sum())
+                    rows = rows.take(~expired) if expired.any() else rows
+                yield make_batch(schema, tensors_of_rows(rows))
+
+        self._write(runs, "rows", row_schema, batches)
+        self._memories.append(memory)
+        self._num_expired.append(num_expired)
+        if len(self._num_expired) == len(self._pieces):
+            self._memories.clear()
+
+    def _write_candidates(self, runs: tuple[Run, ...]) -> None:
+        def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+            for columns in _candidate_pieces(self._snapshot, partitions_of_runs(runs)):
+                num_rows = len(next(iter(columns.values())))
+                for start in range(0, num_rows, _BATCH_ROWS):
+                    end = start + _BATCH_ROWS
+                    yield make_batch(schema, {name: c[start:end] for name, c in columns.items()})
+
+        self._write(runs, "candidates", candidate_schema, batches)
+
+    def _write(self, runs: tuple[Run, ...], kind: str, make_schema: Any, batches: Any) -> None:
+        """A file of all batches, synced."""
+        metadata = metadata_of(VERSION, self._config, self._num_update_calls, runs)
+        schema = make_schema(self._snapshot.config, metadata)
+        number = self._pieces.index(runs), len(self._pieces)
+        name = self._name_of(kind, number, runs)
+        file = self._job.create(name)
+        sink, num_rows = ArrowFile(file, self._job.throttle), 0
+        try:
+            with write_arrow(sink, schema) as writer:
+                for batch in batches(schema):
+                    before = sink.num_bytes
+                    writer.write_batch(batch)
+                    num_rows += batch.num_rows
+                    done = batch.num_rows if kind == "rows" else 0
+                    self._job.work.report(done, sink.num_bytes - before)
+        except BaseException:
+            file.close()
+            raise
+        self._job.work.later(file.close)  # the disk is waited for while other files are written
+        crc = f"{sink.crc32c:08x}"
+        self._files.append(FileEntry(name, kind, runs, num_rows, sink.num_bytes, crc))
+        self._release(runs)
+
+    def _release(self, runs: tuple[Run, ...]) -> None:
+        """One more file of the runs is written; after the last, writers need keep nothing more."""
+        num_kinds = 1 + bool(candidate_columns(self._snapshot.config))
+        with self._lock:
+            self._num_written[runs] += 1
+            is_last = self._num_written[runs] == num_kinds
+            is_end = self._num_written.total() == num_kinds * len(self._pieces)
+        if self._snapshot in self._job.cuts:
+            return
+        if is_end:
+            self._snapshot.close()
+        elif is_last:
+            self._snapshot.release(partitions_of_runs(runs))
+
+
+def _candidate_pieces(
+    snapshot: Snapshot, partitions: list[int]
+) -> Iterable[dict[str, torch.Tensor]]:
+    """The candidates of some partitions at a time: about so many that other threads barely wait."""
+    start, size = 0, _FIRST_PARTITIONS
+    waiting: list[dict[str, torch.Tensor]] = []
+    num_waiting = 0
+    while start < len(partitions):
+        waiting.append(snapshot.export_candidates(partitions[start : start + size]))
+        start += size
+        num_rows = len(next(iter(waiting[-1].values())))
+        num_waiting += num_rows
+        if num_waiting >= _PIECE_ROWS:
+            yield _joined(waiting)
+            waiting, num_waiting = [], 0
+        if num_rows > _PIECE_ROWS:
+            size = max(1, size // 2)
+        elif 2 * num_rows <= _PIECE_ROWS:
+            size *= 2
+    if num_waiting:
+        yield _joined(waiting)
+
+
+def _joined(pieces: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    if len(pieces) == 1:
+        return pieces[0]
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _partitions(runs: tuple[Run, ...]) -> list[int] | None:
+    """The partitions of the runs; None, which is quicker, if that is all of them."""
+    return None if runs == ((0, NUM_PARTITIONS - 1),) else partitions_of_runs(runs)

@@ -1,0 +1,276 @@
+"""Read saved tables back, into one table or into shards of it."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, Union
+
+from monolith.errors import DataLossError, NotFoundError
+from monolith.table.base import BaseTable
+from monolith.table.calls import Clock, wall_clock
+from monolith.table.disk.call_arguments import (
+    checked_names,
+    checked_partitions,
+    checked_paths,
+    checked_progress,
+    checked_shards,
+    checked_tables,
+    checked_threads,
+    told_as,
+)
+from monolith.table.disk.config_json import config_from_json, config_to_json
+from monolith.table.disk.fill import add_notes, emptied, fill, get_notes, verify
+from monolith.table.disk.plan import Plan, Save, TablePlan, plan_tables
+from monolith.table.disk.workers import ProgressCallback
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from monolith.table.native import Table
+
+
+class Parts:
+    """What of some tables is filled, and from which part of their plans.
+
+    Args:
+        tables: by name.
+        plans: of the same names.
+        shards: numbers of the shards that are filled of each table, which has them; None: each
+            table is filled as a whole.
+
+    Attributes:
+        pairs: plans and tables that are filled together, by name.
+        tables: all that are filled, by what messages call them.
+        wholes: tables that these are shards of.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, Any],
+        plans: Mapping[str, TablePlan],
+        shards: Sequence[int] | None,
+    ) -> None:
+        self.pairs: list[tuple[dict[str, TablePlan], dict[str, BaseTable]]] = []
+        self.tables: dict[str, BaseTable] = {}
+        self.wholes = [] if shards is None else list(tables.values())
+        self._by_name = dict(tables)
+        if shards is None:
+            self.pairs.append((dict(plans), dict(tables)))
+            self.tables.update(tables)
+        for number in shards or ():
+            own = {name: table._shard(number) for name, table in tables.items()}
+            parts = {n: plan.of_shard(tables[n].routing, number) for n, plan in plans.items()}
+            self.pairs.append((parts, own))
+            self.tables.update({f"{name} (shard {number})": own[name] for name in own})
+
+    def count_alike(self) -> None:
+        """Let shards go on with the call number of the others, as if they had seen all calls.
+
+        Random numbers depend on it, and rows must not depend on which shard they are in.
+        """
+        for _, own in self.pairs:
+            for name, table in own.items():
+                table.num_update_calls = self._by_name[name].num_update_calls
+
+
+T = TypeVar("T")
+
+Place = Union[str, "os.PathLike[str]", Save]
+"""A folder of a save, or what else has tables."""
+
+_MAX_PLANS = 5  # of one load; each but the first because of a save that was completed meanwhile
+
+
+def load_tables(
+    path: "Place | Sequence[Place]",
+    *,
+    names: Iterable[str] | None = None,
+    partitions: Iterable[int] | None = None,
+    num_threads: int | None = None,
+    progress: ProgressCallback | None = None,
+    clock: Clock = wall_clock,
+) -> "dict[str, Table]":
+    """New tables with the configs, rows, candidates and counters of a save.
+
+    Args:
+        path: folder of a save, or several that hold different partitions of the same tables.
+        names: only these tables.
+        partitions: only these partitions of the key space.
+        num_threads: threads to read with, torch.get_num_threads() if None.
+        progress: called with a `Progress` after each batch, from the reading threads; from 0 again
+            where a save replaced what was being read.
+        clock: of the new tables.
+
+    Returns:
+        The tables by name, in the order of the save.
+
+    Raises:
+        NotFoundError: the save, a file, a named table or a wanted partition is missing.
+        DataLossError: a file is damaged, truncated or not of this save.
+        InvalidArgumentError: another format or a newer version; or a learning rate was a function.
+        FailedPreconditionError: a budget that refuses new rows has no room for all.
+
+    Warns:
+        RuntimeWarning: rows made room for others at the budget, or candidates found none; the
+            counts are also in `Table.stats`.
+    """
+    from monolith.table.native import Table  # late: it imports this module
+
+    where = "[load_tables]"
+    threads = checked_threads(where, num_threads)
+    checked_progress(where, progress)
+    request = _Request.checked(where, path, names, partitions)
+
+    def load(plan: Plan) -> "dict[str, Table]":
+        request.check_found(plan)
+        plans = plan.tables
+        configs = {name: config_from_json(plan.config, plan.where) for name, plan in plans.items()}
+        tables: dict[str, Any] = {}
+        try:
+            for name, config in configs.items():
+                tables[name] = Table(config, clock=clock)
+            fill(where, plans, tables, threads, progress)
+        except BaseException:
+            for table in tables.values():
+                table.close()
+            raise
+        return tables
+
+    return _planned(request, load)
+
+
+def load_table(
+    path: "Place | Sequence[Place]",
+    *,
+    name: str | None = None,
+    partitions: Iterable[int] | None = None,
+    num_threads: int | None = None,
+    progress: ProgressCallback | None = None,
+    clock: Clock = wall_clock,
+) -> "Table":
+    """One new table: the only one of a save, or the one that is named. See `load_tables`."""
+    if name is None:
+        partitions = checked_partitions("[load_tables]", partitions)
+        path = checked_paths("[load_tables]", path)
+        found = plan_tables(path, None, partitions).names
+        if len(found) != 1:
+            raise ValueError(f"[load_table] expected a name, one of the tables {found}, got None")
+        name = found[0]
+    tables = load_tables(
+        path,
+        names=[name],
+        partitions=partitions,
+        num_threads=num_threads,
+        progress=progress,
+        clock=clock,
+    )
+    return tables[name]
+
+
+def restore_tables(
+    tables: "BaseTable | Sequence[BaseTable]",
+    path: "Place | Sequence[Place]",
+    *,
+    partitions: Iterable[int] | None = None,
+    shards: Iterable[int] | None = None,
+    allow_missing: bool = False,
+    num_threads: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> list[str]:
+    """Give tables that exist the content of a save; what they held is gone. Not beside writers.
+
+    Every file is checked before a table changes. Tables of the save that are not named here are
+    left out. Configs must be equal, but for learning rates and the budget. Where it ends early
+    after that check, whatever the reason, the tables are empty and a note of the exception says so.
+
+    Args:
+        tables: one table, or several of different names.
+        path: folder of a save, or several that hold different partitions of the same tables.
+        partitions: only these partitions of the key space.
+        shards: of tables in shards (`ShardedTable`), only these; the others keep what they hold.
+        allow_missing: leave tables alone that the save does not have, instead of raising.
+        num_threads: threads to read with, torch.get_num_threads() if None.
+        progress: called with a `Progress` after each batch, from the reading threads; from 0 again
+            for each of `shards`, and where a save replaced what was being read.
+
+    Returns:
+        Names of the tables that the save does not have.
+
+    Raises:
+        InvalidArgumentError: a config differs; the message names the field. Otherwise as
+            `load_tables`.
+        FailedPreconditionError: a cut of a table is open, of a save for example, or the table is
+            being restored.
+        TypeError: shards are named of a table that has none.
+        ValueError: a table has not so many shards.
+    """
+    where = "[restore_tables]"
+    by_name = {table.name: table for table in checked_tables(where, tables)}
+    numbers = checked_shards(where, shards, by_name.values())
+    threads = checked_threads(where, num_threads)
+    checked_progress(where, progress)
+    request = _Request.checked(where, path, list(by_name), partitions)
+
+    def restore(plan: Plan) -> list[str]:
+        if not allow_missing:
+            request.check_found(plan)
+        for name, each in plan.tables.items():
+            each.check_config(config_to_json(by_name[name].config))
+        parts = Parts({name: by_name[name] for name in plan.tables}, plan.tables, numbers)
+        for plans, own in parts.pairs:
+            verify(plans, own, threads)
+        with emptied(where, parts.tables, parts.wholes):
+            for plans, own in parts.pairs:
+                fill(where, plans, own, threads, progress)
+            parts.count_alike()
+        return [name for name in by_name if name not in plan.tables]
+
+    with told_as(where):
+        return _planned(request, restore)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a caller wants to load; None: all of it."""
+
+    paths: list[str | Save]
+    names: list[str] | None
+    partitions: list[int] | None
+
+    @classmethod
+    def checked(cls, where: str, path: Any, names: Any, partitions: Any) -> "Self":
+        return cls(
+            checked_paths(where, path),
+            checked_names(where, names),
+            checked_partitions(where, partitions),
+        )
+
+    def plan(self) -> Plan:
+        return plan_tables(self.paths, self.names, self.partitions)
+
+    def check_found(self, plan: Plan) -> None:
+        where = [save.where for save, _ in plan.manifests]
+        for name in self.names or []:
+            if name not in plan.tables:
+                raise NotFoundError(
+                    f"[load_tables] expected table {name!r} in {', '.join(where)}, "
+                    f"got tables {plan.names}"
+                )
+
+
+def _planned(request: _Request, use: Callable[[Plan], T]) -> T:
+    """Make a plan and use it, anew where a save replaced what it was reading."""
+    notes: list[str] = []
+    for num_left in reversed(range(_MAX_PLANS)):
+        plan = None
+        try:
+            plan = request.plan()
+            with plan.holding():
+                return use(plan)
+        except BaseException as error:
+            add_notes(error, notes)
+            is_lost = isinstance(error, NotFoundError | DataLossError)
+            if not (is_lost and num_left and plan is not None and plan.is_replaced()):
+                raise
+            notes = get_notes(error)
+    raise AssertionError("the last plan returns or raises")

@@ -1,0 +1,276 @@
+"""The manifest of a save: which tables, which files, and the checksum of each.
+
+```
+path/manifest.json                                 replaced as a whole by a complete new save
+path/data-<id>/0-user.rows-0000-2047.arrow         partitions 0 to 2047 of the table 'user'
+path/data-<id>/0-user.candidates-0000-2047.arrow   what admission remembers of them
+```
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.table._checks import MAX_TIME
+from monolith.table.config import NUM_PARTITIONS
+from monolith.table.disk.buffers import crc32c
+from monolith.table.disk.ranges import Run, joined, partitions_of_runs, runs_of, text_of
+
+MANIFEST = "manifest.json"
+FORMAT = "monolith-tables"
+VERSION = 1
+"""Of the files that are written."""
+
+_PATH = re.compile(r"data-[0-9a-f]+/[A-Za-z0-9%_~.-]+\.arrow")
+_DATA_FOLDER = re.compile(r"data-[0-9a-f]{12}")
+_DATA_FILE = re.compile(r"\d+-[A-Za-z0-9%_~.-]*\.(rows|candidates)-\d{4}-\d{4}\.arrow")
+_MAX_INT = (1 << 63) - 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of a table.
+
+    Args:
+        path: relative to the manifest.
+        kind: "rows" or "candidates".
+        partitions: runs of partitions of the file.
+        num_rows: rows of all its batches.
+        num_bytes: its size.
+        crc32c: of all its bytes, 8 hexadecimal digits.
+    """
+
+    path: str
+    kind: str
+    partitions: tuple[Run, ...]
+    num_rows: int
+    num_bytes: int
+    crc32c: str
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A table of a save.
+
+    Args:
+        name: of the table.
+        config: as JSON (`config_json.py`).
+        seed: of initial values and rounding; also in the config.
+        num_update_calls: the apply-call number.
+        latest_time: largest update time that the table had seen.
+        partitions: runs of partitions that were saved.
+        num_rows: rows of all files.
+        num_expired: rows that were left out because they had expired.
+        files: rows first, ascending by partition.
+    """
+
+    name: str
+    config: Any
+    seed: int
+    num_update_calls: int
+    latest_time: int
+    partitions: tuple[Run, ...]
+    num_rows: int
+    num_expired: int
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A save."""
+
+    tables: tuple[TableEntry, ...]
+
+    def to_json(self) -> bytes:
+        """The bytes of the file; the last field is the checksum of the others."""
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        content["crc32c"] = checksum(content)
+        return json.dumps(content, indent=1).encode() + b"\n"
+
+    def data_folders(self) -> set[str]:
+        """Folders that hold the files."""
+        return {file.path.split("/")[0] for table in self.tables for file in table.files}
+
+
+def checksum(content: Any) -> str:
+    """CRC-32C of what `json.dumps` takes, whatever the order of its keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return f"{crc32c(text.encode()):08x}"
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """The manifest in a file's bytes.
+
+    Args:
+        data: of the file.
+        where: its path, for messages.
+
+    Raises:
+        InvalidArgumentError: it is of another format or a newer version.
+        DataLossError: it is damaged.
+    """
+    content = parse_document(data, where, FORMAT, VERSION)
+    check_sum(content, where)
+    return Manifest(parse_tables(content, where, _PATH))
+
+
+def parse_tables(content: Any, where: str, path: "re.Pattern[str]") -> tuple[TableEntry, ...]:
+    """The tables in the field "tables"; paths of their files match the pattern.
+
+    Raises:
+        DataLossError: they are damaged.
+    """
+    tables = get_field(content, "tables", list, where)
+    return tuple(_table(table, where, path) for table in tables)
+
+
+def is_data_folder(name: str) -> bool:
+    """Whether a save may have made a folder of this name.
+
+    Example:
+        >>> is_data_folder("data-0123456789ab"), is_data_folder("data-raw")
+        (True, False)
+    """
+    return _DATA_FOLDER.fullmatch(name) is not None
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a save may have made a file of this name in its folder.
+
+    Example:
+        >>> is_data_file("0-user.rows-0000-4095.arrow"), is_data_file("notes.arrow")
+        (True, False)
+    """
+    return _DATA_FILE.fullmatch(name) is not None
+
+
+def is_readable(version: int, newest: int | None = None) -> bool:
+    """Whether files of a version are read: of the newest one (`VERSION`), and of the one before."""
+    newest = VERSION if newest is None else newest
+    return max(1, newest - 1) <= version <= newest
+
+
+def parse_document(data: bytes, where: str, form: str, version: int) -> dict[str, Any]:
+    """JSON of a format, of its version or the one before.
+
+    Raises:
+        InvalidArgumentError: it is of another format or a newer version.
+        DataLossError: it is damaged.
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataLossError(f"[load_tables] expected JSON, got {error} ({where})") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != form:
+        raise InvalidArgumentError(
+            f"[load_tables] expected a file of format {form!r}, got {found!r} ({where})"
+        )
+    got = get_field(content, "version", int, where)
+    if not is_readable(got, version):
+        hint = "; a newer monolith-torch wrote it" if got > version else ""
+        raise InvalidArgumentError(
+            f"[load_tables] expected version {version} or the one before, got {got} ({where}){hint}"
+        )
+    assert isinstance(content, dict)
+    return content
+
+
+def check_sum(content: dict[str, Any], where: str) -> None:
+    """Take the checksum out of a document, and refuse one that is not that of the rest.
+
+    Raises:
+        DataLossError: it is damaged.
+    """
+    expected = content.pop("crc32c", None)
+    got = checksum(content)
+    if got != expected:
+        raise DataLossError(
+            f"[load_tables] expected checksum {expected!r}, got {got!r} ({where}); it is damaged"
+        )
+
+
+def get_field(content: Any, name: str, kind: type[T], where: str) -> T:
+    """A field of a JSON object; `DataLossError` if it is not there or of another kind."""
+    value = content.get(name) if isinstance(content, dict) else None
+    is_number = kind is int and isinstance(value, int) and not 0 <= value <= _MAX_INT
+    if not isinstance(value, kind) or isinstance(value, bool) or is_number:
+        raise _damage(f"field {name!r} as {kind.__name__}", repr(value), where)
+    return value
+
+
+def _damage(expected: str, got: str, where: str) -> DataLossError:
+    return DataLossError(f"[load_tables] expected {expected}, got {got} ({where})")
+
+
+def _table(content: Any, where: str, path: "re.Pattern[str]") -> TableEntry:
+    name = get_field(content, "name", str, where)
+    runs = _runs(content, where)
+    files = tuple(_file(file, where, path) for file in get_field(content, "files", list, where))
+    _check_cover(name, runs, files, where)
+    config = get_field(content, "config", dict, where)
+    seed = config.get("seed")
+    if not isinstance(seed, int) or content.get("seed") != seed or config.get("name") != name:
+        raise _damage(f"the name and seed of table {name!r} in its config", repr(seed), where)
+    num_rows = sum(file.num_rows for file in files if file.kind == "rows")
+    if get_field(content, "num_rows", int, where) != num_rows:
+        raise _damage(f"{content['num_rows']} rows of table {name!r}", str(num_rows), where)
+    latest_time = get_field(content, "latest_time", int, where)
+    if latest_time > MAX_TIME:
+        raise _damage(f"a time in [0, {MAX_TIME}]", str(latest_time), where)
+    return TableEntry(
+        name,
+        config,
+        seed,
+        get_field(content, "num_update_calls", int, where),
+        latest_time,
+        runs,
+        num_rows,
+        get_field(content, "num_expired", int, where),
+        files,
+    )
+
+
+def _runs(content: Any, where: str) -> tuple[Run, ...]:
+    return tuple(_run(run, where) for run in get_field(content, "partitions", list, where))
+
+
+def _run(content: Any, where: str) -> Run:
+    is_pair = isinstance(content, list) and [type(number) for number in content] == [int, int]
+    if not is_pair or not 0 <= content[0] <= content[1] < NUM_PARTITIONS:
+        raise _damage(f"first and last partition below {NUM_PARTITIONS}", repr(content), where)
+    return content[0], content[1]
+
+
+def _file(content: Any, where: str, pattern: "re.Pattern[str]") -> FileEntry:
+    path, kind = get_field(content, "path", str, where), get_field(content, "kind", str, where)
+    if not pattern.fullmatch(path):
+        raise _damage("a file of the save", repr(path), where)
+    if kind not in ("rows", "candidates"):
+        raise _damage("a file of kind 'rows' or 'candidates'", repr(kind), where)
+    return FileEntry(
+        path,
+        kind,
+        _runs(content, where),
+        get_field(content, "num_rows", int, where),
+        get_field(content, "num_bytes", int, where),
+        get_field(content, "crc32c", str, where),
+    )
+
+
+def _check_cover(
+    name: str, runs: tuple[Run, ...], files: tuple[FileEntry, ...], where: str
+) -> None:
+    """Files of rows cover the table's partitions exactly, each once."""
+    of_rows = [run for file in files if file.kind == "rows" for run in file.partitions]
+    if joined(of_rows) != list(runs):
+        found = sorted(set(partitions_of_runs(of_rows)))
+        raise _damage(
+            f"files of the partitions {text_of(runs)} of table {name!r}",
+            text_of(runs_of(found)),
+            where,
+        )

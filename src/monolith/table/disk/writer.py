@@ -1,0 +1,99 @@
+"""Write the files of tables at a bounded rate."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from monolith.table.disk.new_file import NewFile
+
+
+class Throttle:
+    """Lets writers wait so that together they write no faster than a rate.
+
+    Args:
+        max_bytes_per_second: the rate; no bound if None.
+        clock: seconds, never backwards.
+        wait: waits for some seconds, also for none; may raise to end the writing.
+
+    Example:
+        >>> waits = []
+        >>> throttle = Throttle(100, clock=lambda: 0.0, wait=waits.append)
+        >>> for _ in range(3):
+        ...     throttle.take(50)
+        >>> waits
+        [0.0, 0.5, 1.0]
+    """
+
+    def __init__(
+        self,
+        max_bytes_per_second: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = max_bytes_per_second
+        self._clock, self._wait = clock, wait
+        self._lock = threading.Lock()
+        self._next = 0.0  # when the next bytes may be written
+
+    def take(self, num_bytes: int) -> None:
+        """Wait until these bytes may be written."""
+        if self._rate is None:
+            self._wait(0.0)
+            return
+        with self._lock:
+            now = self._clock()
+            start = max(self._next, now)
+            self._next = start + num_bytes / self._rate
+        self._wait(start - now)
+
+
+_SLICE = 1 << 20  # bytes that are let through at once
+
+
+class ArrowFile:
+    """What pyarrow writes into; also the size so far.
+
+    Args:
+        file: takes the bytes.
+        throttle: holds them to a rate.
+    """
+
+    def __init__(self, file: NewFile, throttle: Throttle) -> None:
+        self._file, self._throttle = file, throttle
+        self.num_bytes = 0
+        self.closed = False
+
+    @property
+    def crc32c(self) -> int:
+        """Checksum so far."""
+        return self._file.crc32c
+
+    def write(self, data: Any) -> int:
+        """Write a buffer."""
+        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+        for start in range(0, len(view), _SLICE):
+            part = view[start : start + _SLICE]
+            self._throttle.take(len(part))
+            self._file.write(part)
+        self.num_bytes += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+        self.closed = True
+
+
+@contextmanager
+def write_arrow(sink: ArrowFile, schema: pa.Schema) -> Iterator["pa.ipc.RecordBatchFileWriter"]:
+    """A writer of record batches of the schema; the file is complete when the block ends well."""
+    with pa.PythonFile(sink, mode="w") as file:
+        writer = pa.ipc.new_file(file, schema)
+        yield writer
+        writer.close()

@@ -1,0 +1,7 @@
+"""The table in Python that defines the meaning of every verb."""
+
+from monolith.table.reference.table import ReferenceTable
+
+__all__ = [
+    "ReferenceTable",
+]

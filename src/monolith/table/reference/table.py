@@ -1,0 +1,428 @@
+"""`ReferenceTable`: the table in Python that defines what every verb means."""
+
+import copy
+import functools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from monolith.table import initializers as counter_random
+from monolith.table.base import BaseTable
+from monolith.table.calls import DEFAULT_CHANGES_BYTES, Clock, wall_clock
+from monolith.table.config import TableConfig, segment_name, segments_of, state_columns, storage_of
+from monolith.table.key_sums import (
+    Matrix,
+    distinct_keys,
+    finite_gradients,
+    initial_weights,
+    occurrence_sums,
+    split_absent,
+)
+from monolith.table.reference import rounding as reference_codecs
+from monolith.table.reference.row_store import ReferenceRow, ReferenceRows, tensors_of
+from monolith.table.reference.steps import Call, optimizer_step
+from monolith.table.reference.touched import ReferenceCut, ReferenceLog
+from monolith.table.rows import Applied, Entries, Rows
+from monolith.table.snapshot import MAX_CUTS
+
+
+class ReferenceLayout:
+    """Rows are float32 words: decoded weights of all segments, then state of any dtype.
+
+    Args:
+        config: of the table.
+    """
+
+    def __init__(self, config: TableConfig) -> None:
+        self._config = config
+        self.columns = _slices(config)
+        self.width = max(at.stop for at in self.columns.values())
+        self._dtypes = {name: column.dtype for name, column in state_columns(config)}
+        self._storages = {
+            f"weight/{segment_name(config, i)}": storage_of(config, i)
+            for i in range(len(segments_of(config)))
+        }
+
+    def zeros(self, num_rows: int) -> Matrix:
+        """Rows of zeros, (num_rows, width)."""
+        return np.zeros((num_rows, self.width), np.float32)
+
+    def fresh(self, keys: Sequence[int]) -> Matrix:
+        """The rows that missing keys would get, (n, width); of a serving table, zeros."""
+        config, rows = self._config, self.zeros(len(keys))
+        if config.kind == "serving":
+            return rows
+        for i, segment in enumerate(segments_of(config)):
+            weights = self.columns[f"weight/{segment_name(config, i)}"]
+            rows[:, weights] = initial_weights(config, segment.initializer, keys, weights)
+        initial = rows[:, : config.dim]
+        initial[:] = reference_codecs.stored(config, keys, initial, call=0)
+        for name, column in state_columns(config):
+            self.column(rows, name)[:] = column.initial
+        return rows
+
+    def column(self, rows: Matrix, name: str) -> NDArray[Any]:
+        """A column of rows as a view of its own dtype, (n, size)."""
+        return rows[:, self.columns[name]].view(self._dtypes.get(name, "float32"))
+
+    def decoded(self, name: str, column: torch.Tensor) -> NDArray[Any]:
+        """The values of a column of an export."""
+        if name in self._storages:
+            dim = self.columns[name].stop - self.columns[name].start
+            return reference_codecs.decode(column, self._storages[name], dim)
+        values: NDArray[Any] = column.numpy()
+        return values
+
+    def exported(self, keys: Sequence[int], times: Sequence[int], values: Matrix) -> Rows:
+        """Rows as exports have them."""
+        return Rows(
+            torch.from_numpy(np.array(keys, np.int64)),
+            torch.from_numpy(np.array(times, np.int64)),
+            {name: self._encoded(name, self.column(values, name)) for name in self.columns},
+        )
+
+    def _encoded(self, name: str, values: NDArray[Any]) -> torch.Tensor:
+        if name in self._storages:
+            return reference_codecs.encode(values, self._storages[name])
+        return torch.from_numpy(values.copy())
+
+
+def _slices(config: TableConfig) -> dict[str, slice]:
+    """Where each column of an export lies in a row's 4-byte words, its weights decoded."""
+    words = {f"weight/{segment_name(config, i)}": s.dim for i, s in enumerate(segments_of(config))}
+    words.update({name: column.num_bytes // 4 for name, column in state_columns(config)})
+    ends = np.cumsum(list(words.values())).tolist()
+    return {name: slice(end - words[name], end) for name, end in zip(words, ends, strict=True)}
+
+
+class ReferenceTable(BaseTable):
+    """The table that defines the meaning of the verbs; see `BaseTable` for each of them.
+
+    Args:
+        config: what the table is.
+        clock: gives the time of a call that has no `now`.
+        changes_bytes: bound of the touched log.
+
+    Example:
+        >>> from monolith.table import Segment, TableConfig, Zeros
+        >>> table = ReferenceTable(TableConfig("user", Segment(2, initializer=Zeros())))
+        >>> table.assign(torch.tensor([7]), torch.tensor([[1.0, 2.0]]), now=100)
+        >>> table.lookup(torch.tensor([7, 8])).tolist()
+        [[1.0, 2.0], [0.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        clock: Clock = wall_clock,
+        changes_bytes: int = DEFAULT_CHANGES_BYTES,
+    ) -> None:
+        super().__init__(config, clock=clock, changes_bytes=changes_bytes)
+        self._lock = threading.Lock()
+        self._log = ReferenceLog(self._changes_bytes)
+        self._cuts: set[object] = set()
+        self._store = ReferenceRows(config, self._log.note)
+        self._rows = self._store.rows
+        self._layout = ReferenceLayout(config)
+        self._num_update_calls = 0
+        self._latest_time = 0
+
+    @contextmanager
+    def _open(self, verb: str, now: int = 0) -> Iterator[None]:
+        """The lock for one call; refuses the call if the table was closed meanwhile.
+
+        The time of a call that succeeds is seen.
+        """
+        with self._lock:
+            self._check_open(verb)
+            yield
+            self._latest_time = max(self._latest_time, now)
+
+    # Reading
+
+    def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
+        with self._open("lookup"):
+            return self._seen(keys.tolist(), initial, step)
+
+    def _contains(self, keys: torch.Tensor) -> torch.Tensor:
+        with self._open("contains"):
+            return torch.from_numpy(self._is_present(keys))
+
+    def _lookup_entry(self, keys: torch.Tensor) -> Entries:
+        with self._open("lookup_entry"):
+            return Entries(torch.from_numpy(self._is_present(keys)), self._as_rows(keys.tolist()))
+
+    def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
+        with self._open("export"):
+            return self._chunk_of(self._rows, first, last, limit)
+
+    # Writing
+
+    def _lookup_or_insert(
+        self, keys: torch.Tensor, step: int, now: int, threads: int
+    ) -> torch.Tensor:
+        with self._open("lookup_or_insert", now):
+            distinct, _ = distinct_keys(keys.tolist())
+            refused = self._store.make_room(distinct)
+            new = [key for key in distinct if key not in self._rows and key not in refused]
+            self._store.put(new, self._layout.fresh(new), [now] * len(new))
+            return self._seen(keys.tolist(), True, step)
+
+    def _assign(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        absent: torch.Tensor | None,
+        now: int,
+        threads: int,
+    ) -> None:
+        with self._open("assign", now):
+            kept, gone = split_absent(keys.tolist(), absent)
+            numbers, given = keys[kept].tolist(), values.detach()[kept].numpy()
+            distinct, place, admitted = self._admit(numbers, given, now)
+            rows = self._read(distinct)
+            for i, value in zip(place, admitted, strict=True):
+                rows[i, : self.dim] = value
+            self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
+            self._store.remove([key for key in gone if key in self._rows], "erased")
+
+    def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
+        with self._open("assign_add", now), np.errstate(all="ignore"):
+            distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
+            rows = self._read(distinct)
+            rows[:, : self.dim] += occurrence_sums(place, admitted)
+            self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
+
+    def _apply_gradients(
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
+        num_skipped = len(keys) - len(kept)
+        with self._open("apply_gradients", now), np.errstate(all="ignore"):
+            distinct, place, admitted = self._admit(kept, finite, now)
+            rows = self._read(distinct)
+            self._step(rows, occurrence_sums(place, admitted), rates, step)
+            rows = self._stored(distinct, rows)
+            num_inserted = self._store.put(distinct, rows, self._later(distinct, now))
+            self._store.counters["skipped"] += num_skipped
+        num_refused = len(set(kept)) - len(distinct)
+        return Applied(len(distinct), num_inserted, num_refused, num_skipped)
+
+    def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
+        with self._open("reinitialize", now):
+            existed = self._is_present(keys)
+            distinct, _ = distinct_keys(keys.tolist())
+            refused = self._store.make_room(distinct)
+            distinct = [key for key in distinct if key not in refused]
+            self._store.put(distinct, self._layout.fresh(distinct), [now] * len(distinct))
+            return torch.from_numpy(existed.astype(np.int32))
+
+    def _erase(self, keys: torch.Tensor) -> torch.Tensor:
+        with self._open("erase"):
+            existed = self._is_present(keys)
+            present = [key for key in dict.fromkeys(keys.tolist()) if key in self._rows]
+            self._store.remove(present, "erased")
+            return torch.from_numpy(existed)
+
+    def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
+        with self._open("import_rows", max(rows.times.tolist(), default=0)):
+            places, gone = split_absent(rows.keys.tolist(), absent)
+            rows = rows.take(places)
+            values = np.empty((len(rows), self._layout.width), np.float32)
+            for name in self._layout.columns:
+                column = rows.columns[name].detach()
+                self._layout.column(values, name)[:] = self._layout.decoded(name, column)
+            last = {key: i for i, key in enumerate(rows.keys.tolist())}
+            refused = self._store.make_room(last)
+            kept = [i for key, i in last.items() if key not in refused]
+            self._store.put(rows.keys[kept].tolist(), values[kept], rows.times[kept].tolist())
+            self._store.remove([key for key in gone if key in self._rows], "erased")
+
+    def _clear(self) -> None:
+        with self._open("clear"):
+            if self._cuts:
+                raise self._cut_error()
+            self._store.clear()
+            self._log.forget()
+            self._latest_time = 0
+
+    # Changes
+
+    def _open_cut(self) -> ReferenceCut | None:
+        with self._open("cut"):
+            if len(self._cuts) == MAX_CUTS:
+                return None
+            cut = object()
+            self._cuts.add(cut)
+            rows, admission = dict(self._rows), copy.deepcopy(self._store.admission)
+            facts = len(rows), self._num_update_calls, self._latest_time
+
+        def export_chunk(first: int, last: int, limit: int) -> Rows:
+            self._check_open("export")
+            return self._chunk_of(rows, first, last, limit)
+
+        def export_candidates(partitions: list[int]) -> dict[str, torch.Tensor]:
+            self._check_open("export_candidates")
+            return tensors_of(admission.columns(partitions))
+
+        # Without the lock: a collection of garbage may close a cut inside any call that holds it.
+        end = functools.partial(self._cuts.discard, cut)
+        return ReferenceCut(facts, export_chunk, export_candidates, end)
+
+    def _has_cut(self) -> bool:
+        return bool(self._cuts)
+
+    def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        with self._open("changes"):
+            changed = self._log.read(cursor)
+            keys = torch.tensor(sorted(changed or (), key=counter_random.key_hash)).long()
+            present = torch.from_numpy(self._is_present(keys))
+            return changed is None, keys[present], keys[~present]
+
+    def _drop_cursor(self, cursor: str) -> bool:
+        with self._open("drop_cursor"):
+            existed = cursor in self._log.cursors
+            self._log.cursors.pop(cursor, None)
+            return existed
+
+    def _cursors(self) -> list[str]:
+        with self._open("cursors"):
+            return sorted(self._log.cursors)
+
+    # Retention
+
+    def _evict(self, reference: int) -> int:
+        return self._evict_slice(0, reference)[0]
+
+    def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
+        with self._open("evict"):
+            return self._store.evict(reference), None
+
+    def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        with self._open("export_candidates"):
+            return self._store.export_candidates(partitions)
+
+    def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
+        with self._open("import_candidates"):
+            self._store.import_candidates(columns)
+
+    # Facts
+
+    def _num_rows(self) -> int:
+        with self._open("len"):
+            return len(self._rows)
+
+    def _memory_report(self) -> dict[str, int]:
+        with self._open("memory_report"):
+            return self._store.memory_report()
+
+    def _stats(self) -> dict[str, int]:
+        with self._open("stats"):
+            return self._store.stats()
+
+    def _update_calls(self) -> int:
+        return self._num_update_calls
+
+    def _set_update_calls(self, number: int) -> None:
+        with self._lock:
+            self._num_update_calls = number
+
+    def _seen_time(self) -> int:
+        return self._latest_time
+
+    def _set_seen_time(self, time: int) -> None:
+        with self._lock:
+            self._latest_time = time
+
+    def _count_clamped(self) -> None:
+        with self._lock:
+            self._store.counters["clamped_times"] += 1
+
+    def _close(self) -> None:
+        with self._lock:
+            self._rows.clear()
+
+    # Rows. The caller holds the lock.
+
+    def _is_present(self, keys: torch.Tensor) -> NDArray[np.bool_]:
+        return np.array([key in self._rows for key in keys.tolist()], np.bool_)
+
+    def _admit(
+        self, keys: list[int], values: Matrix, now: int
+    ) -> tuple[list[int], list[int], Matrix]:
+        """Distinct keys that have a row or get one, the places and the values of occurrences."""
+        kept = self._store.admit(keys, now, self._num_update_calls + 1)
+        return *distinct_keys([keys[i] for i in kept]), values[kept]
+
+    def _read(self, keys: Sequence[int], initial: bool = True) -> Matrix:
+        """Copies of the rows, (n, width); a missing one is fresh, or zeros."""
+        rows = self._layout.zeros(len(keys))
+        missing = [i for i, key in enumerate(keys) if key not in self._rows]
+        if initial and missing:
+            rows[missing] = self._layout.fresh([keys[i] for i in missing])
+        for i, key in enumerate(keys):
+            if key in self._rows:
+                rows[i] = self._rows[key].values
+        return rows
+
+    def _stored(self, keys: Sequence[int], rows: Matrix) -> Matrix:
+        """The rows of one more updating call, with its weights rounded."""
+        self._num_update_calls += 1
+        weights, call = rows[:, : self.dim], self._num_update_calls
+        weights[:] = reference_codecs.stored(self.config, keys, weights, call)
+        return rows
+
+    def _seen(self, keys: Sequence[int], initial: bool, step: int) -> torch.Tensor:
+        """What a lookup returns: a missing key that would have to ask for a row reads zeros."""
+        rows = self._read(keys, initial)
+        seen = reference_codecs.seen(self.config, rows[:, : self.dim], step)
+        for i, key in enumerate(keys):
+            if key not in self._rows and self._store.admission.has_rule(key):
+                seen[i] = 0
+        return torch.from_numpy(seen)
+
+    def _step(self, rows: Matrix, grads: Matrix, rates: list[float], step: int) -> None:
+        """Every segment's optimizer on all rows; a learning rate of 0 leaves its segment alone."""
+        for i, segment in enumerate(segments_of(self.config)):
+            name, rate = segment_name(self.config, i), np.float32(rates[i])
+            weights = self._layout.columns[f"weight/{name}"]
+            state = {
+                column.name: self._layout.column(rows, f"state/{name}/{column.name}")
+                for column in segment.optimizer.state(segment.dim)
+            }
+            if rate != 0:
+                w = rows[:, weights]
+                g = reference_codecs.seen_gradient(segment.view, w, grads[:, weights], step)
+                optimizer_step(segment.optimizer, w, state, Call(g, rate, step))
+
+    def _later(self, keys: Sequence[int], now: int) -> list[int]:
+        return [max(self._rows[key].time, now) if key in self._rows else now for key in keys]
+
+    def _chunk_of(
+        self, rows: Mapping[int, ReferenceRow], first: int, last: int, limit: int
+    ) -> Rows:
+        keys = np.fromiter(rows, np.int64, len(rows))
+        hashes = counter_random.key_hashes(keys)
+        inside = np.flatnonzero((hashes >= np.uint64(first)) & (hashes <= np.uint64(last)))
+        chosen: list[int] = keys[inside[np.argsort(hashes[inside])][:limit]].tolist()
+        values = self._layout.zeros(len(chosen))
+        for i, key in enumerate(chosen):
+            values[i] = rows[key].values
+        return self._layout.exported(chosen, [rows[key].time for key in chosen], values)
+
+    def _as_rows(self, keys: Sequence[int]) -> Rows:
+        values = self._read(keys, initial=False)
+        times = [self._rows[key].time if key in self._rows else 0 for key in keys]
+        return self._layout.exported(keys, times, values)

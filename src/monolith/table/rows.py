@@ -1,0 +1,120 @@
+"""Values that tables take and return: row chunks, entries, counts of an update."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+
+class Applied(NamedTuple):
+    """What `apply_gradients` did.
+
+    Attributes:
+        num_applied: distinct keys that got an optimizer step.
+        num_inserted: of these, keys that were new.
+        num_refused: distinct keys that admission refused.
+        num_skipped: occurrences dropped for NaN or Inf.
+    """
+
+    num_applied: int
+    num_inserted: int
+    num_refused: int
+    num_skipped: int
+
+
+class Touched(NamedTuple):
+    """What changed since a cursor's last read.
+
+    Attributes:
+        full: the cursor is new, or was left behind: read the whole table. Then there are no keys.
+        keys: int64 (n,), that changed and have a row; ascending by hash.
+        tombstones: int64 (m,), that changed and have none now.
+    """
+
+    full: bool
+    keys: torch.Tensor
+    tombstones: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A chunk of whole rows, by column.
+
+    ```
+    keys   times   columns["weight/0"]  columns["state/0/norm"]
+    [ 7 ]  [100]   [[0.1, 0.2]]         [[0.3, 0.4]]
+    ```
+
+    Args:
+        keys: int64 (n,), distinct in an export.
+        times: int64 (n,), last update in seconds.
+        columns: `weight/<segment>` and `state/<segment>/<name>`, each (n, size); weights as the
+            table stores them (`views.py`), state float32, or int64 where it counts steps.
+
+    Example:
+        >>> import torch
+        >>> one = torch.tensor([1])
+        >>> len(Rows(one, one, {"weight/0": torch.zeros(1, 4)}))
+        1
+    """
+
+    keys: torch.Tensor
+    times: torch.Tensor
+    columns: dict[str, torch.Tensor]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.columns, dict):
+            raise TypeError(f"[Rows] expected columns as a dict, got {type(self.columns).__name__}")
+        tensors = {"keys": self.keys, "times": self.times, **self.columns}
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(
+                    f"[Rows] expected {name} as a torch.Tensor, got {type(tensor).__name__}"
+                )
+            if tensor.dim() == 0:
+                raise ValueError(f"[Rows] expected a row per key in {name!r}, got a scalar")
+        n = len(self.keys)
+        for name, column in tensors.items():
+            if len(column) != n:
+                raise ValueError(f"[Rows] expected {n} rows in {name!r}, got {len(column)}")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, places: torch.Tensor) -> "Rows":
+        """Some of the rows: a mask, bool (n,), or their places, int64."""
+        columns = {name: column[places] for name, column in self.columns.items()}
+        return Rows(self.keys[places], self.times[places], columns)
+
+    def weights_only(self) -> "Rows":
+        """The same rows without optimizer state, as a serving table imports them."""
+        columns = {name: c for name, c in self.columns.items() if name.startswith("weight/")}
+        return Rows(self.keys, self.times, columns)
+
+
+class RowMemory:
+    """Memory for chunks of one table that are read one after another: each ends the one before."""
+
+    def __init__(self) -> None:
+        self._rows: Rows | None = None
+        self._make: Callable[[int], Rows] | None = None
+
+    def of(self, num_rows: int, make: Callable[[int], Rows]) -> Rows:
+        """At least so many rows; new ones where those before are fewer, or of another table."""
+        if self._rows is None or len(self._rows) < num_rows or make != self._make:
+            self._rows, self._make = make(num_rows), make
+        return self._rows
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Rows of the keys of a call, in call order; absent ones are marked and read as zeros.
+
+    Args:
+        present: bool (n,).
+        rows: one row per key of the call.
+    """
+
+    present: torch.Tensor
+    rows: Rows

@@ -1,0 +1,205 @@
+"""`Snapshot`: a table as it was at one moment, read in chunks while writers go on."""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.errors import FailedPreconditionError
+from monolith.table import _checks as checks
+from monolith.table.config import TableConfig
+from monolith.table.initializers import key_hash
+from monolith.table.rows import RowMemory, Rows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+ExportChunk = Callable[[int, int, int], Rows]
+"""(first, last, limit) -> at most `limit` rows whose hash is in [first, last], ascending."""
+
+
+def export_chunks(
+    config: TableConfig,
+    partitions: Iterable[int] | None,
+    chunk_rows: int,
+    after: int | None,
+    export_chunk: ExportChunk,
+) -> Iterator[Rows]:
+    """Rows of the partitions behind the key `after`, in chunks; the arguments are checked now."""
+    chunk_rows = checks.check_integer(config, "export", "chunk_rows", chunk_rows)
+    if chunk_rows < 1:
+        raise ValueError(
+            f"[Table.export] expected chunk_rows >= 1, got {chunk_rows} (table {config.name!r})"
+        )
+    ranges = checks.hash_ranges(config, partitions)
+    if after is not None:
+        start = key_hash(checks.check_key(config, "export", "after", after)) + 1
+        ranges = [(max(first, start), last) for first, last in ranges if last >= start]
+    return _chunks(ranges, chunk_rows, export_chunk)
+
+
+def _chunks(
+    ranges: list[tuple[int, int]], chunk_rows: int, export_chunk: ExportChunk
+) -> Iterator[Rows]:
+    for first, last in ranges:
+        start = first
+        while start <= last:
+            rows = export_chunk(start, last, chunk_rows)
+            if not len(rows):
+                break
+            yield rows
+            start = key_hash(int(rows.keys[-1])) + 1
+
+
+MAX_CUTS = 4
+"""Cuts of a table that may be open at once."""
+
+
+class CutStorage(ABC):
+    """What a table implements of a cut; arguments are checked.
+
+    Attributes:
+        num_rows: rows at the cut.
+        num_update_calls: the apply-call number at the cut.
+        latest_time: largest update time of the table at the cut.
+        num_recorded: events of the table's record at the cut.
+    """
+
+    num_rows: int
+    num_update_calls: int
+    latest_time: int
+    num_recorded: int
+
+    @abstractmethod
+    def export_chunk(
+        self, first: int, last: int, limit: int, memory: RowMemory | None = None
+    ) -> Rows:
+        """At most `limit` rows of the cut, the first whose hash is in [first, last], ascending.
+
+        They may lie in `memory`, until the next ones do.
+        """
+
+    @abstractmethod
+    def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
+        """What admission remembered at the cut."""
+
+    @abstractmethod
+    def release(self, partitions: list[int]) -> None:
+        """Keep nothing more of these partitions."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Keep nothing more."""
+
+
+class Snapshot:
+    """All rows of a table at the moment of `Table.cut`. Close it: writers keep old rows for it.
+
+    Args:
+        config: of the table.
+        storage: where the rows come from.
+    """
+
+    def __init__(self, config: TableConfig, storage: CutStorage) -> None:
+        self.config = config
+        self._storage = storage
+        self._is_closed = False
+        self._released: set[int] = set()
+
+    @property
+    def num_update_calls(self) -> int:
+        """The apply-call number at the cut."""
+        return self._storage.num_update_calls
+
+    @property
+    def latest_time(self) -> int:
+        """Largest update time of the table at the cut."""
+        return self._storage.latest_time
+
+    @property
+    def num_recorded(self) -> int:
+        """Events of the table's record at the cut (`Record.replay`)."""
+        return self._storage.num_recorded
+
+    def __len__(self) -> int:
+        return self._storage.num_rows
+
+    def export(
+        self,
+        partitions: Iterable[int] | None = None,
+        chunk_rows: int = 65536,
+        after: int | None = None,
+        *,
+        memory: RowMemory | None = None,
+    ) -> Iterator[Rows]:
+        """Rows in ascending order of their hash, in chunks, as of the cut; see `Table.export`.
+
+        With `memory` a chunk may lie there, and lasts until the next one is asked for: quicker than
+        new memory for each.
+        """
+        self._check_open("export")
+        numbers = None if partitions is None else list(partitions)
+        self._check_kept("export", checks.check_partitions(self.config, "export", numbers))
+        chunk = functools.partial(self._chunk, memory)
+        return export_chunks(self.config, numbers, chunk_rows, after, chunk)
+
+    def _chunk(self, memory: RowMemory | None, first: int, last: int, limit: int) -> Rows:
+        partitions = range(first >> 52, (last >> 52) + 1)
+        self._check_open("export")
+        self._check_kept("export", partitions)
+        rows = self._storage.export_chunk(first, last, limit, memory)
+        self._check_open("export")  # else the rows may be of a later moment
+        self._check_kept("export", partitions)
+        return rows
+
+    def export_candidates(self, partitions: Iterable[int] | None = None) -> dict[str, torch.Tensor]:
+        """What admission remembered at the cut; see `Table.export_candidates`."""
+        self._check_open("export_candidates")
+        numbers = checks.check_partitions(self.config, "export_candidates", partitions)
+        self._check_kept("export_candidates", numbers)
+        columns = self._storage.export_candidates(numbers)
+        self._check_open("export_candidates")
+        self._check_kept("export_candidates", numbers)
+        return columns
+
+    def release(self, partitions: Iterable[int]) -> None:
+        """Say that nobody reads these partitions any more: frees what is kept of them."""
+        self._check_open("release")
+        numbers = checks.check_partitions(self.config, "release", partitions)
+        self._released.update(numbers)
+        self._storage.release(numbers)
+
+    def close(self) -> None:
+        """End the cut. Closing twice is fine."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._storage.close()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A cut that nobody can read any more must not make writers keep rows for it.
+        if hasattr(self, "_is_closed"):
+            self.close()
+
+    def _check_open(self, verb: str) -> None:
+        if self._is_closed:
+            raise FailedPreconditionError(
+                f"[Snapshot.{verb}] expected an open cut, got a closed one "
+                f"(table {self.config.name!r})"
+            )
+
+    def _check_kept(self, verb: str, partitions: Iterable[int]) -> None:
+        released = self._released.intersection(partitions) if self._released else None
+        if released:
+            raise FailedPreconditionError(
+                f"[Snapshot.{verb}] expected partitions that were not released, got "
+                f"{min(released)} (table {self.config.name!r})"
+            )

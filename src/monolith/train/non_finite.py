@@ -1,0 +1,49 @@
+"""The batch of a loss that is not finite: kept on the error, and in a file."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from monolith.data import Batch
+from monolith.errors import NonFiniteLossError
+
+
+def write_batch(path: str | Path, batch: Batch) -> None:
+    """Write a batch as a Parquet file, complete or not at all.
+
+    A row for each sample, a column for each feature, dense column and label by its name, and
+    `weight` and `time` where the batch has them.
+    """
+    columns = {name: ids.to_arrow() for name, ids in batch.features.items()}
+    numbers = {**batch.dense, **batch.labels, "weight": batch.weight, "time": batch.time}
+    columns |= {name: _array(column) for name, column in numbers.items() if column is not None}
+    beside = Path(f"{path}.part")
+    pq.write_table(pa.table(columns), beside)
+    beside.rename(path)
+
+
+def _array(column: torch.Tensor) -> pa.Array:
+    flat = pa.array(column.detach().reshape(-1).numpy())
+    if column.dim() == 1:
+        return flat
+    return pa.FixedSizeListArray.from_arrays(flat, column[0].numel())
+
+
+def loss_error(
+    loss: float, step: int, batch: Batch, folder: str | Path | None
+) -> NonFiniteLossError:
+    """The error of a loss that is not finite; the batch is written if there is a folder."""
+    path, where = None, "error.batch has the samples"
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        path = str(Path(folder) / f"non_finite_loss_{step}.parquet")
+        write_batch(path, batch)
+        where = f"the samples are in {path}"
+    error = NonFiniteLossError(
+        f"[Trainer.fit] expected a finite loss, got {loss} in step {step}; nothing was stepped "
+        f"with it, {where}"
+    )
+    error.step, error.batch, error.path = step, batch, path
+    return error

@@ -1,8 +1,0 @@
-"""What a run does about errors of others."""
-
-from monolith.errors import AbortedError, OpError
-
-__all__ = ["PREEMPTION_ERRORS"]
-
-PREEMPTION_ERRORS: tuple[type[OpError], ...] = (AbortedError,)
-"""Errors after which a run restores its state and goes on."""

@@ -1,0 +1,1 @@
+from tests.ops.conftest import compiled  # noqa: F401 - a fixture

@@ -1,0 +1,106 @@
+import re
+
+import pytest
+import torch
+
+from monolith.cluster import LocalServers
+from monolith.errors import FailedPreconditionError
+from monolith.native_training.tasks import local_train
+from monolith.native_training.util.instantiable_params import InstantiableParams
+from monolith.train import Trainer, TrainSettings
+from tests.train.tasks import Clicks, Raise, clicks, state_of
+
+AT_100 = {"clock": lambda: 100}
+
+
+def timed(number):
+    return clicks(number, time=torch.full((8,), 100))
+
+
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
+def test_rows_and_parameters_do_not_depend_on_the_number_of_servers(num_ps):
+    with local_train(Clicks(timed(6))) as alone, local_train(Clicks(timed(6)), num_ps) as spread:
+        assert state_of(spread) == state_of(alone)
+        assert len(spread.servers) == num_ps
+        assert spread.result.num_steps == 6
+
+
+def test_servers_hold_tables_and_dense_parameters():
+    with LocalServers(2) as servers, local_train(Clicks(), servers=servers) as trainer:
+        assert [servers[i].table_names for i in range(2)] == [["item", "user"]] * 2
+        assert [servers[i].parameter_names for i in range(2)] == [["weight"], ["bias"]]
+        assert trainer.model.weight is servers[0].parameter("weight", torch.zeros(1, 9))
+
+
+def test_a_second_run_on_the_same_servers_continues():
+    batches = timed(8)
+    with Trainer(Clicks(batches), **AT_100) as whole, LocalServers(2) as servers:
+        whole.fit()
+        for part in (batches[:5], batches[5:]):
+            with local_train(Clicks(part), 2, servers=servers) as trainer:
+                pass
+        assert state_of(trainer) == state_of(whole)
+
+
+def test_servers_of_its_own_are_closed_with_the_trainer():
+    with local_train(Clicks(), 2) as trainer:
+        pass
+    with pytest.raises(FailedPreconditionError, match="expected an open server"):
+        trainer.servers[0].parameter("weight", torch.zeros(1))
+
+
+def test_a_run_that_fails_closes_the_trainer():
+    with pytest.raises(KeyError):
+        local_train(Clicks(), hooks=[Raise(2, KeyError("hook"))])
+
+
+@pytest.mark.parametrize("steps", [2, None])
+def test_steps_are_those_of_the_call(steps):
+    with local_train(Clicks(), steps=steps, settings=TrainSettings(steps=3)) as trainer:
+        assert trainer.result.num_steps == (steps or 6)
+
+
+def test_a_class_or_parameters_make_the_task():
+    params = InstantiableParams(Clicks)
+    for given in (Clicks, params):
+        with local_train(given, steps=1) as trainer:
+            assert isinstance(trainer.task, Clicks)
+
+
+def test_what_is_no_task_is_refused():
+    text = "[local_train] expected a Task, its class or its parameters, got str"
+    with pytest.raises(TypeError, match=re.escape(text)):
+        local_train("task")
+
+
+def test_the_number_of_servers_must_be_theirs():
+    text = r"\[local_train\] expected num_ps 2 or none, got 3$"
+    with LocalServers(2) as servers, pytest.raises(ValueError, match=text):
+        local_train(Clicks(), 3, servers=servers)
+    with pytest.raises(ValueError, match=r"\[local_train\] expected num_ps >= 0, got -1$"):
+        local_train(Clicks(), -1)
+
+
+def test_tied_parameters_are_one_on_a_server():
+    class Tied(Clicks):
+        def build(self):
+            model = torch.nn.ModuleDict({"a": torch.nn.Linear(9, 1), "b": torch.nn.Linear(9, 1)})
+            model["b"].weight = model["a"].weight
+            model["a"].bias.requires_grad_(False)
+            return model
+
+        def loss(self, model, inputs, batch):
+            x = torch.cat([inputs.pooled.joined, inputs.dense], 1)
+            both = model["a"](x) + model["b"](x)
+            return both.square().mean(), both
+
+        def metrics(self):
+            return {}
+
+    with Trainer(Tied(), servers=2) as trainer:
+        assert trainer.model["a"].weight is trainer.model["b"].weight
+        before = trainer.model["a"].bias.clone()
+        trainer.fit()
+        assert torch.equal(trainer.model["a"].bias, before)
+        names = [name for i in range(2) for name in trainer.servers[i].parameter_names]
+    assert sorted(names) == ["a.bias", "a.weight", "b.bias"]
