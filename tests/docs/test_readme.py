@@ -2,7 +2,7 @@ import re
 import shlex
 
 from tests.cli.run import run
-from tests.docs.pages import blocks, first_cells, page
+from tests.docs.pages import blocks, page
 from tests.meta.tree import ROOT
 
 README = page("README.md")
@@ -21,11 +21,6 @@ def test_train_your_model_works_by_copy_and_paste(capsys, monkeypatch, tmp_path)
     ran = [run(capsys, monkeypatch, *shlex.split(line)[2:]) for line in commands.splitlines()]
     assert [each.status for each in ran] == [0, 0, 0]
     assert "100 steps, 102,400 samples" in ran[1].err
-
-
-def test_the_short_table_has_the_verbs_of_the_full_one():
-    short = {verb for cell in first_cells(README, "| verb |") for verb in re.findall(r"\w+", cell)}
-    assert short == set(first_cells(page("docs/tables.md"), "| verb |"))
 
 
 def test_every_link_leads_to_a_file():

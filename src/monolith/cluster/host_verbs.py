@@ -5,6 +5,7 @@ A verb is added here and as a method: `TableStorage._verb`, or `_do_verb` of the
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -351,56 +352,60 @@ _LAST = Integer("last", "first", _MAX_HASH)
 _LIMIT = Integer("limit", 1, _MOST)
 _PARTITIONS = Partitions("partitions")
 
-SHARD_VERBS: Mapping[str, Verb] = {
-    "contains": Read(_KEYS),
-    "cursors": Read(),
-    "cut_candidates": Read(_CUT, _PARTITIONS),
-    "cut_chunk": Read(_CUT, _FIRST, _LAST, _LIMIT),
-    "export_candidates": Read(_PARTITIONS),
-    "export_chunk": Read(_FIRST, _LAST, _LIMIT),
-    "has_cut": Read(),
-    "lookup": Read(_KEYS, _INITIAL, _STEP, _THREADS),
-    "lookup_entry": Read(_KEYS),
-    "memory_report": Read(),
-    "num_rows": Read(),
-    "seen_time": Read(),
-    "stats": Read(),
-    "update_calls": Read(),
-    #
-    "apply_gradients": Write(_KEYS, _GRADS, _RATES, _STEP, _NOW, _THREADS, needs=_training),
-    "assign": Write(_KEYS, _VALUES, _ABSENT, _NOW, _THREADS),
-    "assign_add": Write(_KEYS, _VALUES, _NOW, _THREADS),
-    "changes": Write(_CURSOR),
-    "clear": Write(),
-    "close": Write(),
-    "close_cut": Write(_CUT),
-    "count_clamped": Write(),
-    "drop_cursor": Write(_CURSOR),
-    "erase": Write(_KEYS),
-    "evict": Write(_NOW, needs=_expiry),
-    "evict_slice": Write(_FIRST, _NOW, needs=_expiry),
-    "import_candidates": Write(Candidates("candidates")),
-    "import_rows": Write(_ROWS, _ABSENT, _THREADS),
-    "lookup_or_insert": Write(_KEYS, _STEP, _NOW, _THREADS, needs=_training),
-    "open_cut": Write(),
-    "reinitialize": Write(_KEYS, _NOW, needs=_training),
-    "release_cut": Write(_CUT, _PARTITIONS),
-    "set_seen_time": Write(_NOW),
-    "set_update_calls": Write(Integer("number", 0, _MOST)),
-}
+SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
+    {
+        "contains": Read(_KEYS),
+        "cursors": Read(),
+        "cut_candidates": Read(_CUT, _PARTITIONS),
+        "cut_chunk": Read(_CUT, _FIRST, _LAST, _LIMIT),
+        "export_candidates": Read(_PARTITIONS),
+        "export_chunk": Read(_FIRST, _LAST, _LIMIT),
+        "has_cut": Read(),
+        "lookup": Read(_KEYS, _INITIAL, _STEP, _THREADS),
+        "lookup_entry": Read(_KEYS),
+        "memory_report": Read(),
+        "num_rows": Read(),
+        "seen_time": Read(),
+        "stats": Read(),
+        "update_calls": Read(),
+        #
+        "apply_gradients": Write(_KEYS, _GRADS, _RATES, _STEP, _NOW, _THREADS, needs=_training),
+        "assign": Write(_KEYS, _VALUES, _ABSENT, _NOW, _THREADS),
+        "assign_add": Write(_KEYS, _VALUES, _NOW, _THREADS),
+        "changes": Write(_CURSOR),
+        "clear": Write(),
+        "close": Write(),
+        "close_cut": Write(_CUT),
+        "count_clamped": Write(),
+        "drop_cursor": Write(_CURSOR),
+        "erase": Write(_KEYS),
+        "evict": Write(_NOW, needs=_expiry),
+        "evict_slice": Write(_FIRST, _NOW, needs=_expiry),
+        "import_candidates": Write(Candidates("candidates")),
+        "import_rows": Write(_ROWS, _ABSENT, _THREADS),
+        "lookup_or_insert": Write(_KEYS, _STEP, _NOW, _THREADS, needs=_training),
+        "open_cut": Write(),
+        "reinitialize": Write(_KEYS, _NOW, needs=_training),
+        "release_cut": Write(_CUT, _PARTITIONS),
+        "set_seen_time": Write(_NOW),
+        "set_update_calls": Write(Integer("number", 0, _MOST)),
+    }
+)
 """Verbs of a `ShardHost`."""
 
-GROUP_VERBS: Mapping[str, Verb] = {
-    "lookup": Read(_KEYS, _SPLITS, _STEP, Flag("as_float16")),
-    #
-    "apply_gradients": Write(
-        _KEYS, _SPLITS, _FLAT_GRADS, _IDLE, _RATES, _STEP, _NOW, needs=_training
-    ),
-    "assign": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
-    "assign_add": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
-    "count_clamped": Write(TableNames("names")),
-    "reinitialize": Write(Name("name"), _KEYS, _NOW, needs=_training),
-}
+GROUP_VERBS: Mapping[str, Verb] = MappingProxyType(
+    {
+        "lookup": Read(_KEYS, _SPLITS, _STEP, Flag("as_float16")),
+        #
+        "apply_gradients": Write(
+            _KEYS, _SPLITS, _FLAT_GRADS, _IDLE, _RATES, _STEP, _NOW, needs=_training
+        ),
+        "assign": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
+        "assign_add": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
+        "count_clamped": Write(TableNames("names")),
+        "reinitialize": Write(Name("name"), _KEYS, _NOW, needs=_training),
+    }
+)
 """Verbs of a `GroupHost`."""
 
 

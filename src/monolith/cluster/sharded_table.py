@@ -280,6 +280,9 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         config = shard_config(self.config, self.routing.num_shards)
         return ShardedTable(config, [self._client.transports[number]], clock=self._clock)
 
+    def shards(self) -> "Sequence[ShardedTable]":
+        return [self._shard(number) for number in range(self.routing.num_shards)]
+
     def _check_admission(self) -> None:
         is_filter = isinstance(self.config.admission, SlidingFilter) and not self._is_serving
         if is_filter and not isinstance(self.routing, PartitionRouting):

@@ -212,6 +212,10 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
         clock: gives the time of a call that has no `now`.
     """
 
+    def shards(self) -> "Sequence[BaseTable]":
+        """Return the parts of a table in shards, in the order of their numbers; none of a whole."""
+        return ()
+
     def lookup_or_insert(
         self,
         keys: torch.Tensor,

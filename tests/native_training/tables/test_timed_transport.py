@@ -2,11 +2,14 @@ from concurrent.futures import Future
 
 import pytest
 
+from monolith.cluster.host_verbs import HostFacts, Read, Write
 from monolith.cluster.hosts import Call, CallHost
 from monolith.cluster.transport import LocalTransport, Transport
+from monolith.errors import InvalidArgumentError
 from monolith.native_training.tables import timed_transport
 from monolith.native_training.tables.timed_transport import LOOKUP_TIME, TimedTransport
 from monolith.observe.metrics import MemorySink
+from monolith.table import Segment, TableConfig
 
 LOOKUP = Call(1, 0, 0, "lookup", ())
 TAGS = {"model_name": "clicks", "ps": "3"}
@@ -14,11 +17,10 @@ TAGS = {"model_name": "clicks", "ps": "3"}
 
 class Host(CallHost):
     def __init__(self):
-        super().__init__("user", frozenset({"lookup"}), frozenset({"assign"}))
+        facts = HostFacts("user", [TableConfig("user", Segment(1))])
+        super().__init__(facts, {"lookup": Read(), "assign": Write()})
 
     def _run(self, call):
-        if call.arguments:
-            raise KeyError(call.arguments)
         return "answer"
 
 
@@ -76,7 +78,7 @@ def test_other_calls_are_not_measured():
 
 
 def test_an_error_is_not_measured():
-    pending, num_times = send("lookup", 7)
-    with pytest.raises(KeyError):
+    pending, num_times = send("lookup", 7)  # which takes no argument
+    with pytest.raises(InvalidArgumentError):
         pending.result()
     assert num_times() == 0

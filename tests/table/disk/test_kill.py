@@ -17,7 +17,7 @@ pytestmark = pytest.mark.dist
 
 @pytest.fixture
 def saver():
-    with started("tests.embedding.disk.saver") as process:
+    with started("tests.table.disk.saver") as process:
         yield process
 
 

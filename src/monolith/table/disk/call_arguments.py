@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from monolith.cluster.sharded_table import ShardedTable
 from monolith.table.arguments import as_integer, as_list
 from monolith.table.base import BaseTable
 from monolith.table.config import NUM_PARTITIONS
@@ -80,15 +79,16 @@ def checked_shards(where: str, shards: Any, tables: Iterable[BaseTable]) -> list
     given = as_list(where, "shards", shards)
     numbers = sorted({as_integer(where, "a shard", number) for number in given})
     for table in tables:
-        if not isinstance(table, ShardedTable):
+        num_shards = len(table.shards())
+        if not num_shards:
             raise TypeError(
                 f"{where} expected tables in shards with shards={numbers}, got "
                 f"{type(table).__name__} (table {table.name!r})"
             )
         for number in numbers:
-            if not 0 <= number < table.routing.num_shards:
+            if not 0 <= number < num_shards:
                 raise ValueError(
-                    f"{where} expected shards in [0, {table.routing.num_shards}), got {number} "
+                    f"{where} expected shards in [0, {num_shards}), got {number} "
                     f"(table {table.name!r})"
                 )
     return numbers

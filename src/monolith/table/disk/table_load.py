@@ -58,7 +58,7 @@ class Parts:
             self.pairs.append((dict(plans), dict(tables)))
             self.tables.update(tables)
         for number in shards or ():
-            own = {name: table._shard(number) for name, table in tables.items()}
+            own = {name: table.shards()[number] for name, table in tables.items()}
             parts = {n: plan.of_shard(tables[n].routing, number) for n, plan in plans.items()}
             self.pairs.append((parts, own))
             self.tables.update({f"{name} (shard {number})": own[name] for name in own})
