@@ -1,36 +1,39 @@
-"""What a feature takes from a batch, and where its rows go."""
+"""Define the interface of an engine: it reads all features of a batch, and trains their tables."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from monolith.ops import Ragged
 from monolith.ops.ragged import name_of
 from monolith.table.arguments import as_integer, as_keys
+from monolith.table.base import BaseTable
 
-COMBINERS = ("sum", "mean", "sqrtn", "first")
-"""What becomes of a sample's rows: one row, or with "first" the rows of the first ids."""
+COMBINERS = ("sum", "mean", "sqrtn", "first", "rows")
+"""What becomes of a sample's rows: one row; the rows of the first ids; or the rows of all ids."""
 
 _MAX_LENGTH = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
 class BagFeature:
-    """A named list of ids in each sample, and how the rows of a table become its columns.
+    """Describe a named list of ids in each sample, and how the rows of a table combine.
 
     ```
     ids of a sample    7 8 9        rows a b c
     sum, mean, sqrtn   a + b + c, times 1, 1 / 3, 1 / sqrt(3)   # (dim,)
-    first, 2           a b                                      # (2, dim), zeros behind the last
+    first, 2           a b                                      # (2, dim), zeros after the last id
+    rows               a b c, outside of the matrix             # (num_ids of the batch, dim)
     ```
 
     Args:
         name: of the feature in a batch.
         table: name of the table; several features may share one.
-        combiner: "sum", "mean", "sqrtn" or "first".
-        max_length: only the first ids of a sample, so many, are used and counted; 0: all of them.
-            "first" needs it.
+        combiner: "sum", "mean", "sqrtn", "first" or "rows".
+        max_length: number of first ids of a sample that are used and counted; 0 uses all ids.
+            "first" needs a number, "rows" takes none.
 
     Example:
         >>> BagFeature("history", "item", "first", max_length=20).num_rows
@@ -54,23 +57,173 @@ class BagFeature:
             )
         length = as_integer("[BagFeature]", "max_length", self.max_length, which)
         least = 1 if self.combiner == "first" else 0
-        if not least <= length <= _MAX_LENGTH:
+        most = 0 if self.combiner == "rows" else _MAX_LENGTH
+        if not least <= length <= most:
             raise ValueError(
-                f"[BagFeature] expected max_length in [{least}, {_MAX_LENGTH}] with combiner "
+                f"[BagFeature] expected max_length in [{least}, {most}] with combiner "
                 f"{self.combiner!r}, got {length}{which}"
             )
         object.__setattr__(self, "max_length", length)
 
     @property
     def num_rows(self) -> int:
-        """Rows of a sample in the output."""
-        return self.max_length if self.combiner == "first" else 1
+        """Number of rows of a sample in the matrix."""
+        return {"first": self.max_length, "rows": 0}.get(self.combiner, 1)
+
+
+class Looked(Protocol):
+    """What an engine keeps of a lookup, for `FeatureEngine.sum`.
+
+    Attributes:
+        rows: feature with combiner "rows" -> float32 (num_ids, dim), in the order of the ids.
+        num_keys: number of ids that were used, each as often as it occurs.
+    """
+
+    @property
+    def rows(self) -> Mapping[str, torch.Tensor]: ...
+    @property
+    def num_keys(self) -> int: ...
+
+
+class Gradients(NamedTuple):
+    """Hold the gradients of the outputs of one lookup. Nobody writes them until the step.
+
+    Attributes:
+        matrix: float32 (batch, width) or wider, where each row is contiguous. Dense columns after
+            the features count for nothing.
+        rows: feature with combiner "rows" -> float32 (num_ids, dim), contiguous; of every such
+            feature.
+    """
+
+    matrix: torch.Tensor
+    rows: Mapping[str, torch.Tensor]
+
+    def __mul__(self, factor: object) -> "Gradients":
+        """Return all gradients times a number."""
+        rows = {name: gradients * factor for name, gradients in self.rows.items()}
+        return Gradients(self.matrix * factor, rows)
+
+
+class Summed(Protocol):
+    """The gradients of the distinct keys of each table.
+
+    Attributes:
+        norm: L2 norm over all tables, 0-d on the engine's device; not finite if that of a table
+            is not.
+    """
+
+    @property
+    def norm(self) -> torch.Tensor: ...
+
+    def norm_of(self, table: str) -> float:
+        """Return the L2 norm of the gradient of one table; 0 without keys."""
+
+
+class AppliedCounts(Protocol):
+    """Counts of a step over all tables, as `monolith.table.Applied` has them.
+
+    An engine on a device or on servers may compute a count when it is read.
+    """
+
+    @property
+    def num_applied(self) -> int: ...
+    @property
+    def num_inserted(self) -> int: ...
+    @property
+    def num_refused(self) -> int: ...
+    @property
+    def num_skipped(self) -> int: ...
+
+
+class FeatureEngine(Protocol):
+    """Read the features of a batch as one matrix, and train the tables of the features.
+
+    All engines give the same bits as `PlainEngine`. `lookup` may run concurrently with itself and
+    with `step`; one thread calls `sum` and `step`. Copies and pickles of an engine (`copy.deepcopy`)
+    have tables of their own; an engine that cannot be copied refuses. A graph of torch.compile
+    holds the number of the `PendingGradients` of an engine, so an engine needs no handle.
+
+    Attributes:
+        features: in the order of the columns; gradients of equal keys are added in this order.
+        tables: by name; all of one kind. The order is that of `rates` and `times`.
+        columns: feature -> its columns in the matrix; features with combiner "rows" have none.
+        width: number of columns of all features.
+    """
+
+    @property
+    def features(self) -> tuple[BagFeature, ...]: ...
+    @property
+    def tables(self) -> Mapping[str, BaseTable]: ...
+    @property
+    def columns(self) -> Mapping[str, slice]: ...
+    @property
+    def width(self) -> int: ...
+
+    def lookup(
+        self,
+        ids: Mapping[str, Ragged],
+        weights: Mapping[str, torch.Tensor] | None,
+        dense: torch.Tensor | None,
+        missing: str,
+    ) -> tuple[torch.Tensor, Any]:
+        """Read the rows of all features. Stores nothing; copies the ids that `sum` needs.
+
+        Args:
+            ids: int64 or int32 of every feature, a row for each sample; others are left alone.
+            weights: None. `Features` has no weights of ids yet, so every engine refuses others.
+            dense: float32 (batch, n), copied into the matrix after the columns of the features.
+            missing: what an id without a row reads as, "initial" or "zeros". A serving table reads
+                zeros always.
+
+        Returns:
+            float32 (batch, width + n), whose rows may lie apart in memory; and a `Looked`.
+        """
+
+    def sum(self, items: Sequence[tuple[Any, Gradients]]) -> Any:
+        """Add up the gradients of equal keys of each table. Changes no table.
+
+        Args:
+            items: a `Looked` of this engine and its gradients, lookup after lookup. Equal keys are
+                added in the order of the items, then of the features, then of the ids. They stay
+                unchanged while the sum is used.
+
+        Returns:
+            A `Summed`, for one `step`.
+        """
+
+    def step(self, summed: Any, rates: Sequence[float], times: Sequence[int]) -> AppliedCounts:
+        """Make one optimizer step for each distinct key.
+
+        The number of the step of a table, for its optimizer, is its `num_update_calls`. A table
+        without keys makes no step.
+
+        Args:
+            summed: a `Summed` of this engine.
+            rates: learning rates of all segments, table after table; checked by the caller.
+            times: times of the tables in seconds; checked by the caller.
+        """
+
+    def check_open(self, where: str) -> None:
+        """Refuse a call after a table or the engine was closed; `where` begins the message."""
+
+    def close(self) -> None:
+        """Close the tables, and end threads and connections. Closing twice is fine."""
+
+
+def refuse_weights(weights: Mapping[str, torch.Tensor] | None) -> None:
+    """Refuse weights of ids, which no engine has yet."""
+    if weights is not None:
+        raise NotImplementedError(
+            f"[FeatureEngine.lookup] expected no weights of ids, got those of "
+            f"{', '.join(weights) or 'no feature'}; use monolith.nn.EmbeddingBag with "
+            "per_sample_weights"
+        )
 
 
 def columns_of(
     features: Iterable[BagFeature], dims: Mapping[str, int]
 ) -> tuple[dict[str, slice], int]:
-    """The columns of each feature, side by side, and how many there are.
+    """Return the columns of each feature, side by side, and the number of all columns.
 
     Example:
         >>> columns_of([BagFeature("a", "t"), BagFeature("b", "t", "first", 2)], {"t": 3})
@@ -78,6 +231,8 @@ def columns_of(
     """
     columns, width = {}, 0
     for feature in features:
+        if feature.combiner == "rows":
+            continue
         start, width = width, width + feature.num_rows * dims[feature.table]
         columns[feature.name] = slice(start, width)
     return columns, width
