@@ -88,20 +88,22 @@ class Looked(Protocol):
 class Gradients(NamedTuple):
     """Hold the gradients of the outputs of one lookup. Nobody writes them until the step.
 
+    An output without gradient trains nothing: its keys are neither updated nor inserted.
+
     Attributes:
-        matrix: float32 (batch, width) or wider, where each row is contiguous. Dense columns after
-            the features count for nothing.
-        rows: feature with combiner "rows" -> float32 (num_ids, dim), contiguous; of every such
-            feature.
+        matrix: float32 (batch, width) or wider, where each row is contiguous; or None. Dense
+            columns after the features count for nothing.
+        rows: feature with combiner "rows" -> float32 (num_ids, dim), contiguous; only features
+            that have gradients.
     """
 
-    matrix: torch.Tensor
+    matrix: torch.Tensor | None
     rows: Mapping[str, torch.Tensor]
 
-    def __mul__(self, factor: object) -> "Gradients":
+    def scaled(self, factor: float) -> "Gradients":
         """Return all gradients times a number."""
         rows = {name: gradients * factor for name, gradients in self.rows.items()}
-        return Gradients(self.matrix * factor, rows)
+        return Gradients(None if self.matrix is None else self.matrix * factor, rows)
 
 
 class Summed(Protocol):
@@ -139,9 +141,9 @@ class FeatureEngine(Protocol):
     """Read the features of a batch as one matrix, and train the tables of the features.
 
     All engines give the same bits as `PlainEngine`. `lookup` may run concurrently with itself and
-    with `step`; one thread calls `sum` and `step`. Copies and pickles of an engine (`copy.deepcopy`)
-    have tables of their own; an engine that cannot be copied refuses. A graph of torch.compile
-    holds the number of the `PendingGradients` of an engine, so an engine needs no handle.
+    with `step`; one thread calls `sum` and `step`. A copy or pickle of an engine has tables of its
+    own; an engine that cannot be copied refuses. A graph of torch.compile holds the number of the
+    `PendingGradients` of an engine, so an engine needs no handle.
 
     Attributes:
         features: in the order of the columns; gradients of equal keys are added in this order.
