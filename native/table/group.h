@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -64,8 +63,7 @@ struct TableStep {
 
 // Table::apply_bag_gradients of different tables without views, at the number of each table's
 // updates so far; threads share all of the work. If memory runs out in one, others may be done.
-// beside: of share(); if it throws, some tables may have made their steps.
-void step_tables(const std::vector<TableStep>& steps, unsigned threads,
-                 const std::function<void()>& beside = {});
+// Returns the counts over all tables.
+AppliedCounts step_tables(const std::vector<TableStep>& steps, unsigned threads);
 
 }  // namespace monolith

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <vector>
 
 #include "table/team.h"
@@ -12,13 +11,10 @@ namespace monolith {
 
 constexpr size_t kPartKeys = 8;  // a table costs a call about as much as so many keys
 
-// work(part, threads) for each part, which has n keys: side by side, the largest first. A part is
-// done by all threads together where it is large, and one thread would be left with it. beside: may
-// be empty; the calling thread does it while the others begin with the parts, or before those that
-// need all threads.
+// Calls work(part, threads) for each part, which has n keys: concurrently, the largest first. All
+// threads together do a large part where one thread alone would finish it last.
 template <typename Part, typename Work>
-void share(std::vector<Part> parts, unsigned threads, const Work& work,
-           const std::function<void()>& beside = {}) {
+void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
   threads = std::max(1u, threads);
   const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
@@ -34,15 +30,12 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work,
   for (; num_done < num_large; ++num_done) {
     const Part& part = parts[num_done];
     if ((num_large - num_done) % threads == 0 && part.n * threads <= num_left) break;
-    if (num_done == 0 && beside) beside();
     work(part, threads);
     num_left -= part.n;
   }
-  const bool is_beside_left = num_done == 0 && beside;
   std::atomic<size_t> next{num_done};
-  Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned member) {
+  Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned) {
     team.attempt([&] {
-      if (member == 0 && is_beside_left) beside();
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);
     });
   });

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.features import BagFeature, FeatureBags
+from monolith.features import BagFeature
 from monolith.features.autograd import Reading, lookup_bags
-from monolith.features.gradients import GradientQueue
-from monolith.features.plain import limited_bags
+from monolith.features.gradients import PendingGradients
+from monolith.features.plain import TableEngine, limited_bags
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
 from monolith.table import Bags, OneBit, Segment, Table, TableConfig, Zeros
@@ -21,6 +21,7 @@ from tests.features.feature_cases import (
     CONFIGS,
     FEATURES,
     WIDTH,
+    FeatureBags,
     Module,
     lists,
     loss_of,
@@ -86,7 +87,7 @@ def lookup_one_by_one(queues, ids):
 
 def test_a_step_has_the_bits_of_one_lookup_for_each_feature():
     bags = make_bags()
-    queues = {c.name: GradientQueue(Table(c, clock=lambda: NOW)) for c in CONFIGS}
+    queues = {c.name: PendingGradients(TableEngine(Table(c, clock=lambda: NOW))) for c in CONFIGS}
     optimizer = Optimizer(Module(bags))
     for step in range(4):
         for i in range(2):
@@ -99,7 +100,7 @@ def test_a_step_has_the_bits_of_one_lookup_for_each_feature():
         for queue in queues.values():
             queue.apply()
     for name, queue in queues.items():
-        assert_same_rows(bags.tables[name], queue.table)
+        assert_same_rows(bags.tables[name], queue.engine.table)
 
 
 def filled(features, dim=3):
@@ -265,11 +266,11 @@ def test_nothing_is_queued_where_nothing_is_trained():
 def test_a_view_follows_the_steps_of_its_table():
     config = TableConfig("a", Segment(2, SGD(0.1), view=OneBit(step_size=1, amplitude=0.5)))
     bags = make_bags(configs=[config], features=[BagFeature("x", "a")])
-    alone = GradientQueue(Table(config, clock=lambda: NOW))
+    alone = PendingGradients(TableEngine(Table(config, clock=lambda: NOW)))
     for seed in range(3):
         ids = one_batch(seed, names=("x",))
         each = Bags(ids["x"].values, ids["x"].row_splits)
-        expected = alone.lookup(each, "initial").values.requires_grad_()
+        expected = alone.engine.lookup(each, "initial").values.requires_grad_()
         output = bags.lookup(ids)
         assert torch.equal(output, expected)
         loss_of(output).backward()
@@ -278,7 +279,7 @@ def test_a_view_follows_the_steps_of_its_table():
         row = lookup_bags(alone, alone.anchor, each.keys, each.row_splits, None, reading)
         loss_of(row).backward()
         alone.apply()
-    assert_same_rows(bags.tables["a"], alone.table)
+    assert_same_rows(bags.tables["a"], alone.engine.table)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
@@ -300,10 +301,10 @@ def test_a_closed_table_ends_the_lookups():
     bags = small_bags()
     bags.lookup(lists(x=[[1]], y=[[2]])).sum().backward()
     bags.tables["b"].close()
-    text = r"^\[FeatureBags.lookup\] expected open tables, got a closed one \(table 'b'\)$"
+    text = r"^\[Features.lookup\] expected open tables, got a closed one \(table 'b'\)$"
     with pytest.raises(FailedPreconditionError, match=text):
         bags.lookup(lists(x=[[1]], y=[[2]]))
-    with pytest.raises(FailedPreconditionError, match=r"^\[FeatureQueue.apply\] expected open"):
+    with pytest.raises(FailedPreconditionError, match=r"^\[PendingGradients.apply\] expected open"):
         bags.queue.apply()
 
 
@@ -359,14 +360,14 @@ BAD_IDS = [
 def test_bad_ids_are_refused(make, ids, error, text):
     if isinstance(ids, dict):
         ids = {k: Ragged.from_lists(v) if isinstance(v, list) else v for k, v in ids.items()}
-    with pytest.raises(error, match=rf"^\[FeatureBags.lookup\] .*{text}"):
+    with pytest.raises(error, match=rf"^\[Features.lookup\] .*{text}"):
         small_bags(make).lookup(ids)
 
 
 def test_splits_that_were_not_checked_are_refused_by_the_core():
     bags, one = small_bags(), torch.tensor([1])
     bad = Ragged._unchecked(one, torch.tensor([0, 2]))
-    with pytest.raises(ValueError, match=r"\[FeatureBags.lookup\] .*ascend .* \(feature 'x'\)"):
+    with pytest.raises(ValueError, match=r"\[Features.lookup\] .*ascend .* \(feature 'x'\)"):
         bags.lookup({"x": bad, **lists(y=[[]])})
     short = Ragged._unchecked(one, torch.tensor([0, 0]))
     with pytest.raises(ValueError, match=r"ascend from 0 to the number of ids, .* 'x'\)"):
@@ -386,7 +387,7 @@ def test_what_cannot_be_combined_is_refused():
         ([a], [BagFeature("x", "b")], ValueError, r"a table in user, got 'b' \(feature 'x'\)"),
         ([a, serving], [x], ValueError, r"of one kind, got training .* and serving \(table 's'\)"),
     ):
-        with pytest.raises(error, match=rf"^\[FeatureBags\] .*{text}"):
+        with pytest.raises(error, match=rf"^\[Features\] .*{text}"):
             FeatureBags(tables, features)
     with pytest.raises(ValueError, match="expected missing 'initial' or 'zeros', got 'ones'"):
         FeatureBags([a], [x]).lookup({}, missing="ones")

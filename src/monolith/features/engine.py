@@ -1,20 +1,25 @@
 """Define the interface of an engine: it reads all features of a batch, and trains their tables."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from monolith.errors import FailedPreconditionError
 from monolith.ops import Ragged
 from monolith.ops.ragged import name_of
 from monolith.table.arguments import as_integer, as_keys
 from monolith.table.base import BaseTable
+from monolith.table.content import copy_of_content, fill_table
 
 COMBINERS = ("sum", "mean", "sqrtn", "first", "rows")
 """What becomes of a sample's rows: one row; the rows of the first ids; or the rows of all ids."""
 
 _MAX_LENGTH = (1 << 31) - 1
+_WHERE = "[Features]"
 
 
 @dataclass(frozen=True)
@@ -212,6 +217,92 @@ class FeatureEngine(Protocol):
         """Close the tables, and end threads and connections. Closing twice is fine."""
 
 
+class EngineBase:
+    """Hold the tables and features of an engine, and know when a table was closed.
+
+    Args:
+        tables: of one kind, with different names.
+        features: of these tables, with different names.
+    """
+
+    def __init__(self, tables: Iterable[BaseTable], features: Sequence[BagFeature]) -> None:
+        listed = list(tables)
+        _check_tables(listed)
+        _check_features(features, {table.name for table in listed})
+        self.tables: Mapping[str, BaseTable] = MappingProxyType({t.name: t for t in listed})
+        self.features = tuple(features)
+        columns, self.width = columns_of(features, {table.name: table.dim for table in listed})
+        self.columns: Mapping[str, slice] = MappingProxyType(columns)
+        self._closed: str | None = None
+        for table in listed:
+            table._on_close(self._note_closed)
+
+    def _note_closed(self, name: str) -> None:
+        self._closed = name
+
+    def check_open(self, where: str) -> None:
+        """Refuse a call after a table was closed."""
+        if self._closed is not None:
+            raise FailedPreconditionError(
+                f"{where} expected open tables, got a closed one (table {self._closed!r})"
+            )
+
+    def close(self) -> None:
+        """Close the tables. Closing twice is fine."""
+        for table in self.tables.values():
+            table.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the rows of all tables, for pickle and deepcopy."""
+        contents = [copy_of_content(table) for table in self.tables.values()]
+        return {"tables": contents, "features": self.features}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tables = [fill_table(content) for content in state["tables"]]
+        type(self).__init__(self, tables, state["features"])
+
+
+def _check_tables(tables: list[BaseTable]) -> None:
+    """Refuse tables that cannot be called together."""
+    if not tables:
+        raise ValueError(f"{_WHERE} expected at least one table, got none")
+    for table in tables:
+        if not isinstance(table, BaseTable):
+            raise TypeError(f"{_WHERE} expected tables as Table, got {type(table).__name__}")
+        table._check_open("features")
+        if table.config.kind != tables[0].config.kind:
+            raise ValueError(
+                f"{_WHERE} expected tables of one kind, got {tables[0].config.kind} (table "
+                f"{tables[0].name!r}) and {table.config.kind} (table {table.name!r})"
+            )
+    _check_different("tables", [table.name for table in tables])
+
+
+def _check_features(features: Sequence[BagFeature], tables: set[str]) -> None:
+    """Refuse values that are no features, unknown tables, and equal names."""
+    if not features:
+        raise ValueError(f"{_WHERE} expected at least one feature, got none")
+    for feature in features:
+        if not isinstance(feature, BagFeature):
+            raise TypeError(
+                f"{_WHERE} expected features as BagFeature, got {type(feature).__name__}"
+            )
+        if feature.table not in tables:
+            raise ValueError(
+                f"{_WHERE} expected a table in {', '.join(sorted(tables))}, got {feature.table!r} "
+                f"(feature {feature.name!r})"
+            )
+    _check_different("features", [feature.name for feature in features])
+
+
+def _check_different(what: str, names: list[str]) -> None:
+    twice = [name for name, n in Counter(names).items() if n > 1]
+    if twice:
+        raise ValueError(
+            f"{_WHERE} expected {what} with different names, got several of {', '.join(twice)}"
+        )
+
+
 def refuse_weights(weights: Mapping[str, torch.Tensor] | None) -> None:
     """Refuse weights of ids, which no engine has yet."""
     if weights is not None:
@@ -242,7 +333,7 @@ def columns_of(
 
 def check_ids(features: Iterable[BagFeature], ids: Mapping[str, Ragged]) -> None:
     """Refuse a batch that has not the ids of every feature, or of different numbers of samples."""
-    where = "[FeatureBags.lookup]"
+    where = "[Features.lookup]"
     if not isinstance(ids, Mapping):
         raise TypeError(
             f"{where} expected ids as a mapping from features to Ragged, got {type(ids).__name__}"
@@ -280,7 +371,7 @@ def check_dense(dense: torch.Tensor | None, batch: int) -> None:
     """Refuse dense columns that do not fit beside those of the features."""
     if dense is None:
         return
-    where = "[FeatureBags.lookup]"
+    where = "[Features.lookup]"
     if not isinstance(dense, torch.Tensor) or dense.dtype != torch.float32 or not dense.is_cpu:
         got = (
             f"{dense.dtype} on {dense.device}"
