@@ -77,17 +77,15 @@ class BagFeature:
 
 
 class Looked(Protocol):
-    """What an engine keeps of a lookup, for `FeatureEngine.sum`.
-
-    Attributes:
-        rows: feature with combiner "rows" -> float32 (num_ids, dim), in the order of the ids.
-        num_keys: number of ids that were used, each as often as it occurs.
-    """
+    """Keep what `FeatureEngine.sum` needs of a lookup."""
 
     @property
-    def rows(self) -> Mapping[str, torch.Tensor]: ...
+    def rows(self) -> Mapping[str, torch.Tensor]:
+        """Feature with combiner "rows" -> float32 (num_ids, dim), in the order of the ids."""
+
     @property
-    def num_keys(self) -> int: ...
+    def num_keys(self) -> int:
+        """Number of ids that were used, each as often as it occurs."""
 
 
 class Gradients(NamedTuple):
@@ -112,34 +110,37 @@ class Gradients(NamedTuple):
 
 
 class Summed(Protocol):
-    """The gradients of the distinct keys of each table.
-
-    Attributes:
-        norm: L2 norm over all tables, 0-d on the engine's device; not finite if that of a table
-            is not.
-    """
+    """Hold the gradients of the distinct keys of each table."""
 
     @property
-    def norm(self) -> torch.Tensor: ...
+    def norm(self) -> torch.Tensor:
+        """L2 norm over all tables, 0-d on the engine's device; not finite if one table's is not."""
 
     def norm_of(self, table: str) -> float:
         """Return the L2 norm of the gradient of one table; 0 without keys."""
 
 
 class AppliedCounts(Protocol):
-    """Counts of a step over all tables, as `monolith.table.Applied` has them.
+    """Count what a step did in all tables, as `monolith.table.Applied` does.
 
     An engine on a device or on servers may compute a count when it is read.
     """
 
     @property
-    def num_applied(self) -> int: ...
+    def num_applied(self) -> int:
+        """Number of distinct keys that got an optimizer step."""
+
     @property
-    def num_inserted(self) -> int: ...
+    def num_inserted(self) -> int:
+        """Number of new keys among the keys that got a step."""
+
     @property
-    def num_refused(self) -> int: ...
+    def num_refused(self) -> int:
+        """Number of distinct keys that admission refused."""
+
     @property
-    def num_skipped(self) -> int: ...
+    def num_skipped(self) -> int:
+        """Number of occurrences that were dropped for NaN or Inf."""
 
 
 class FeatureEngine(Protocol):
@@ -149,22 +150,23 @@ class FeatureEngine(Protocol):
     with `step`; one thread calls `sum` and `step`. A copy or pickle of an engine has tables of its
     own; an engine that cannot be copied refuses. A graph of torch.compile holds the number of the
     `PendingGradients` of an engine, so an engine needs no handle.
-
-    Attributes:
-        features: in the order of the columns; gradients of equal keys are added in this order.
-        tables: by name; all of one kind. The order is that of `rates` and `times`.
-        columns: feature -> its columns in the matrix; features with combiner "rows" have none.
-        width: number of columns of all features.
     """
 
     @property
-    def features(self) -> tuple[BagFeature, ...]: ...
+    def features(self) -> tuple[BagFeature, ...]:
+        """The features in the order of the columns, and of sums of equal keys."""
+
     @property
-    def tables(self) -> Mapping[str, BaseTable]: ...
+    def tables(self) -> Mapping[str, BaseTable]:
+        """The tables by name, all of one kind, in the order of `rates` and `times`."""
+
     @property
-    def columns(self) -> Mapping[str, slice]: ...
+    def columns(self) -> Mapping[str, slice]:
+        """Feature -> its columns in the matrix; features with combiner "rows" have none."""
+
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """Number of columns of all features."""
 
     def lookup(
         self,

@@ -63,7 +63,8 @@ class PendingGradients(Generic[Engine]):
     def _connect(self, engine: Engine, anchor: torch.nn.Parameter, is_seed_drawn: bool) -> None:
         self.anchor, self.is_seed_drawn = anchor, is_seed_drawn
         self._set_engine(engine)
-        self.handle = _HANDLES.new(self)
+        self.handle = next(_HANDLES)
+        _QUEUES[self.handle] = self
         self.num_traced = 0
         self.now: int | None = None
         self._items: list[Item] = []
@@ -353,50 +354,26 @@ class PendingGradients(Generic[Engine]):
         self._connect(state["engine"], state["anchor"], state["is_seed_drawn"])
 
 
-class PendingHandles:
-    """Number the queues, because a graph of torch.compile or torch.export holds no objects.
-
-    A number is never used again, and a queue goes with its modules.
-    """
-
-    def __init__(self) -> None:
-        self._queues: weakref.WeakValueDictionary[int, PendingGradients[Any]] = (
-            weakref.WeakValueDictionary()
-        )
-        self._numbers = itertools.count(1)
-
-    def new(self, queue: PendingGradients[Any]) -> int:
-        """Return the number of a new queue."""
-        number = next(self._numbers)
-        self._queues[number] = queue
-        return number
-
-    def at(self, number: int) -> PendingGradients[Any]:
-        """Return the queue of a number in a graph."""
-        queue = self._queues.get(int(number))
-        if queue is None:
-            raise FailedPreconditionError(
-                f"[monolith::lookup] expected the module of table handle {number} to be alive in "
-                "this process, got none; compile or export the module again where it is"
-            )
-        return queue
-
-    def alive(self) -> list[PendingGradients[Any]]:
-        """Return all queues."""
-        return list(self._queues.values())
-
-
-_HANDLES = PendingHandles()
+# A graph of torch.compile or torch.export holds no objects, but the number of a queue. A number is
+# never used again, and a queue goes with its modules.
+_HANDLES = itertools.count(1)
+_QUEUES: weakref.WeakValueDictionary[int, PendingGradients[Any]] = weakref.WeakValueDictionary()
 
 
 def pending_at(handle: int) -> PendingGradients[Any]:
     """Return the queue of a handle in a graph."""
-    return _HANDLES.at(handle)
+    queue = _QUEUES.get(int(handle))
+    if queue is None:
+        raise FailedPreconditionError(
+            f"[monolith::lookup] expected the module of table handle {handle} to be alive in this "
+            "process, got none; compile or export the module again where it is"
+        )
+    return queue
 
 
 def pending_of(table: BaseTable) -> PendingGradients[TableEngine]:
     """Return the queue that all modules of one table share; a new one for the first module."""
-    for queue in _HANDLES.alive():
+    for queue in list(_QUEUES.values()):
         if isinstance(queue.engine, TableEngine) and queue.engine.table is table:
             return queue
     return PendingGradients(TableEngine(table))
