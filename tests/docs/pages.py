@@ -24,8 +24,8 @@ def run_snippets(name):
     return runner.run(examples, out=problems.append).attempted, "".join(problems)
 
 
-def first_cells(text, header):
-    """First cell of every row of the table whose header line starts with `header`."""
+def first_rows(text, header):
+    """The cells of every row of the table whose header line starts with `header`."""
     rows = iter(text.splitlines())
     for line in rows:
         if line.startswith(header):
@@ -37,5 +37,10 @@ def first_cells(text, header):
     for line in rows:
         if not line.startswith("|"):
             break
-        cells.append(line.split("|")[1].strip().strip("`"))
+        cells.append(tuple(cell.strip() for cell in line.split("|")[1:-1]))
     return cells
+
+
+def first_cells(text, header):
+    """First cell of every row of the table whose header line starts with `header`."""
+    return [cells[0].strip("`") for cells in first_rows(text, header)]

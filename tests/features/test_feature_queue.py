@@ -1,4 +1,4 @@
-"""What backward queues for the tables of a `FeatureBags`, and what a step does with it."""
+"""Check what backward queues for the tables of features, and what a step does with the queue."""
 
 import math
 
