@@ -13,9 +13,9 @@ from torch.autograd.function import once_differentiable
 
 from monolith.features.engine import FeatureEngine, Gradients
 from monolith.features.gradients import PendingGradients, pending_at
-from monolith.features.plain import PooledGradients, TableEngine
+from monolith.features.plain import TableEngine
 from monolith.ops import Ragged
-from monolith.table.bags import Bags
+from monolith.table.bags import BagGradients, Bags
 from monolith.table.native import empty
 
 Outputs = list[torch.Tensor]
@@ -50,8 +50,8 @@ class BagLookup(NamedTuple):
     def push(self, winners: Any, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """Queue the gradients of pooled rows; keys and weights are copied."""
         assert gradients[0] is not None
-        values = gradients[0].clone(memory_format=torch.contiguous_format)
-        return self.pending.push(self.bags.copy(), PooledGradients(values, winners))
+        values, bags = _copy(gradients[0]), self.bags.copy()
+        return self.pending.push(bags, BagGradients.unchecked(bags, values, winners))
 
     def input_gradient(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """Return the gradient of every weight, (num_keys,); 0 for a padding key."""
@@ -145,9 +145,9 @@ class _Lookup(torch.autograd.Function):
 def _push(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     _ = ctx.saved_tensors
     lookup, of_anchor, of_inputs = ctx.lookup, None, None
-    if all(gradient is None for gradient in gradients):
-        return None, None, None
     is_anchor_trained, is_input_trained, _ = ctx.needs_input_grad
+    if gradients[0] is None and not any(gradient is not None for gradient in gradients):
+        return None, None, None
     if is_anchor_trained:
         of_anchor = lookup.push(ctx.looked, gradients)
     if is_input_trained:

@@ -136,7 +136,7 @@ class PendingGradients(Generic[Engine]):
             forget = functools.partial(self._forget, backward)
             torch.autograd.Variable._execution_engine.queue_callback(forget)
         self._pending[backward].append((looked, gradients))
-        return torch.zeros(1, dtype=torch.float32, device="cpu")
+        return self.anchor.new_zeros(1)
 
     def _forget(self, backward: int) -> None:
         self._pending.pop(backward, None)
@@ -284,7 +284,7 @@ class PendingGradients(Generic[Engine]):
             applied = self.engine.step(self.summed(), rates, times)
             is_done = True
         finally:
-            if is_done or len(self.engine.tables) > 1:
+            if is_done or len(self._tables) > 1:
                 self.applied()
         for table in clamped:
             table._count_clamped()
@@ -295,6 +295,8 @@ class PendingGradients(Generic[Engine]):
 
         Each clock is asked once.
         """
+        if self.now is None and len(self._clocks) == 1:
+            return [time_of(self._tables[0])] * len(self._tables), []
         times, clamped = {}, set()
         for clock, table in self._clocks.items():
             if self.now is None:
@@ -303,8 +305,6 @@ class PendingGradients(Generic[Engine]):
                 times[clock], is_clamped = table._resolve_time(_VERB, self.now)
                 if is_clamped:
                     clamped.add(clock)
-        if len(times) == 1:
-            return list(times.values()) * len(self._tables), self._tables if clamped else []
         every = [times[id(table._clock)] for table in self._tables]
         return every, [table for table in self._tables if id(table._clock) in clamped]
 
@@ -391,10 +391,13 @@ def step_all(queues: Sequence[PendingGradients[Any]]) -> None:
     one call of the core; together or one by one, their rows have the same bits.
     """
     time_of = functools.partial(_time, {})
+    if len(queues) == 1:
+        queues[0].step(time_of)
+        return
     together: list[tuple[PendingGradients[TableEngine], _native.Table]] = []
     for queue in queues:
         core = queue.engine.step_core() if isinstance(queue.engine, TableEngine) else None
-        if core is None or queue.now is not None or len(queues) == 1:
+        if core is None or queue.now is not None:
             queue.step(time_of)
         else:
             together.append((queue, core))

@@ -162,17 +162,6 @@ def _step(table: BaseTable, summed: GradientSum, rates: list[float], now: int) -
     return table._apply_bag_gradients(summed, rates, table._update_calls(), now, threads)
 
 
-class PooledGradients(NamedTuple):
-    """Gradients of pooled rows (num_bags, dim), and the winners of mode "max"."""
-
-    values: torch.Tensor
-    winners: torch.Tensor | None
-
-    def scaled(self, factor: float) -> "PooledGradients":
-        """Return the gradients times a number."""
-        return PooledGradients(self.values * factor, self.winners)
-
-
 class TableEngine:
     """Read and step one table in bags of the caller, for `EmbeddingBag` and `Embedding`.
 
@@ -201,11 +190,11 @@ class TableEngine:
             bags.checked()  # says more than the core about splits
             raise
 
-    def sum(self, items: Sequence[tuple[Bags, PooledGradients]]) -> GradientSum:
+    def sum(self, items: Sequence[tuple[Bags, BagGradients]]) -> GradientSum:
         """Add up the gradients of equal keys."""
         table = self.table
         table._check_open("sum_bag_gradients")
-        queue = [BagGradients.unchecked(bags, *gradients) for bags, gradients in items]
+        queue = [gradients for _, gradients in items]
         num_keys = sum([bags.keys.numel() for bags, _ in items])
         check_num_keys(table.config, "sum_bag_gradients", num_keys)
         return table._sum_bag_gradients(queue, default_threads(num_keys))
