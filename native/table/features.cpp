@@ -354,14 +354,23 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
 AppliedCounts FeatureTables::step(FeatureSum& sum, const float* rates,
                                   std::span<const uint32_t> times, unsigned threads) const {
   std::vector<TableStep> steps;
+  std::vector<AppliedCounts> counts(tables_.size());
   for (size_t t = 0; t < tables_.size(); ++t) {
     GradientSum* own = sum.sums_[t];
     if (own != nullptr) {
-      steps.push_back({tables_[t], own, rates, times[t], nullptr, own->grads().size()});
+      steps.push_back({tables_[t], own, rates, times[t], nullptr, own->grads().size(), &counts[t]});
     }
     rates += tables_[t]->layout().segments().size();
   }
-  return step_tables(steps, threads);
+  step_tables(steps, threads);
+  AppliedCounts total;
+  for (const AppliedCounts& of_table : counts) {
+    total.applied += of_table.applied;
+    total.inserted += of_table.inserted;
+    total.refused += of_table.refused;
+    total.skipped += of_table.skipped;
+  }
+  return total;
 }
 
 }  // namespace monolith

@@ -8,24 +8,6 @@
 #include "table/share.h"
 
 namespace monolith {
-namespace {
-
-// The counts of tables that are stepped concurrently.
-class CountSum {
- public:
-  void add(const AppliedCounts& counts) noexcept {
-    applied_ += counts.applied;
-    inserted_ += counts.inserted;
-    refused_ += counts.refused;
-    skipped_ += counts.skipped;
-  }
-  AppliedCounts get() const noexcept { return {applied_, inserted_, refused_, skipped_}; }
-
- private:
-  std::atomic<uint64_t> applied_{0}, inserted_{0}, refused_{0}, skipped_{0};
-};
-
-}  // namespace
 
 // Tables without keys have no part.
 std::vector<TableGroup::Part> TableGroup::parts_of(const Keys& keys) const {
@@ -75,25 +57,28 @@ AppliedCounts TableGroup::apply_gradients(const Keys& keys, const float* grads,
   share(parts, threads, [&](const Part& part, unsigned members) {
     part.table->check_finite(grads + part.first_float, part.n, members);
   });
-  CountSum sum;
+  std::atomic<uint64_t> applied{0}, inserted{0}, refused{0}, skipped{0};
   share(parts, threads, [&](const Part& part, unsigned members) {
     const Table::StepOptions own{options.rates + part.first_segment,
                                  options.scales + part.first_segment, options.step};
-    sum.add(part.table->apply_gradients(part.keys, part.n, grads + part.first_float, own, now,
-                                        members));
+    const AppliedCounts counts =
+        part.table->apply_gradients(part.keys, part.n, grads + part.first_float, own, now, members);
+    applied += counts.applied;
+    inserted += counts.inserted;
+    refused += counts.refused;
+    skipped += counts.skipped;
   });
-  return sum.get();
+  return {applied, inserted, refused, skipped};
 }
 
-AppliedCounts step_tables(const std::vector<TableStep>& steps, unsigned threads) {
-  CountSum sum;
-  share(steps, threads, [&](const TableStep& step, unsigned members) {
+void step_tables(const std::vector<TableStep>& steps, unsigned threads) {
+  share(steps, threads, [](const TableStep& step, unsigned members) {
     const auto number = static_cast<int64_t>(step.table->num_update_calls());
-    sum.add(step.table->apply_bag_gradients(*step.sum, {step.rates, nullptr, number}, step.now,
-                                            members));
+    const AppliedCounts counts = step.table->apply_bag_gradients(
+        *step.sum, {step.rates, nullptr, number}, step.now, members);
+    if (step.counts != nullptr) *step.counts = counts;
     if (step.is_done != nullptr) *step.is_done = 1;
   });
-  return sum.get();
 }
 
 }  // namespace monolith

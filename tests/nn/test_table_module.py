@@ -280,7 +280,7 @@ def test_a_queue_holds_no_graph():
     pooled = bag(NEW)
     pooled.square().sum().backward(create_graph=True, inputs=[bag.anchor])
     _, gradients = bag.queue._items[0]
-    assert not gradients.values.requires_grad
+    assert not gradients.gradients.requires_grad
 
 
 def test_autocast_keeps_rows_and_gradients_in_float32():

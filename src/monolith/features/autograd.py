@@ -84,6 +84,8 @@ class FeatureLookup(NamedTuple):
     def read(self, dense: torch.Tensor | None) -> tuple[Outputs, Any]:
         """Return the matrix and rows, and the `Looked` of the engine."""
         matrix, looked = self.pending.engine.lookup(self.ids, None, dense, self.missing)
+        if not looked.rows:
+            return [matrix], looked
         return [matrix, *(looked.rows[name] for name in row_features(self.pending.engine))], looked
 
     def saved(self) -> tuple[torch.Tensor | None, ...]:
@@ -93,7 +95,7 @@ class FeatureLookup(NamedTuple):
     def push(self, looked: Any, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """Queue the gradients of the outputs that have some."""
         matrix, *others = [None if g is None else _copy(g) for g in gradients]
-        names = row_features(self.pending.engine)
+        names = row_features(self.pending.engine) if others else ()
         rows = {name: g for name, g in zip(names, others, strict=True) if g is not None}
         return self.pending.push(looked, Gradients(matrix, rows))
 

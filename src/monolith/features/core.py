@@ -233,7 +233,8 @@ class CoreEngine(EngineBase):
     def _open(self, verb: str) -> "OpenCore[_native.FeatureTables]":
         """Return the core for one call, also if another thread closes a table meanwhile."""
         core = self._core
-        self.check_open(f"[Features.{verb}]")
+        if core is None:
+            self.check_open(f"[Features.{verb}]")
         assert core is not None
         return OpenCore(core, verb, owner="Features")
 
@@ -245,16 +246,18 @@ class CoreEngine(EngineBase):
         missing: str,
     ) -> tuple[torch.Tensor, CoreLooked]:
         """Read the rows of all features."""
-        refuse_weights(weights)
+        if weights is not None:
+            refuse_weights(weights)
         with self._open("lookup") as core:
             places = self._places.find(ids)
             if places is None:
                 check_ids(self.features, ids)
             assert places is not None
             check_num_keys(self._config, "lookup_bags", places.num_ids)
-            check_dense(dense, places.batch)
-            if dense is not None and (dense.stride(1) != 1 or dense.is_neg()):
-                dense = dense.resolve_neg().contiguous()
+            if dense is not None:
+                check_dense(dense, places.batch)
+                if dense.stride(1) != 1 or dense.is_neg():
+                    dense = dense.resolve_neg().contiguous()
             matrix, out = self._out(places.batch, dense)
             rows = {name: empty(ids[name].values.numel(), dim) for name, dim in self._apart}
             keys = core.lookup(
@@ -301,9 +304,10 @@ class CoreEngine(EngineBase):
 
     def step(self, summed: CoreSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
         """Make one optimizer step for each distinct key."""
-        if rates != self._rates:
-            self._rates = list(rates)
-            self._rate_tensor = torch.tensor(self._rates, dtype=torch.float32, device="cpu")
+        rates = tuple(rates)  # of a tuple itself
+        if rates is not self._rates:
+            self._rates = rates
+            self._rate_tensor = torch.tensor(rates, dtype=torch.float32, device="cpu")
         threads = default_threads(sum([looked.num_keys for looked, _ in summed.items]))
         with self._open("step") as core:
             address = self._rate_tensor.data_ptr()

@@ -305,14 +305,13 @@ def _check_different(what: str, names: list[str]) -> None:
         )
 
 
-def refuse_weights(weights: Mapping[str, torch.Tensor] | None) -> None:
+def refuse_weights(weights: Mapping[str, torch.Tensor]) -> None:
     """Refuse weights of ids, which no engine has yet."""
-    if weights is not None:
-        raise NotImplementedError(
-            f"[FeatureEngine.lookup] expected no weights of ids, got those of "
-            f"{', '.join(weights) or 'no feature'}; use monolith.nn.EmbeddingBag with "
-            "per_sample_weights"
-        )
+    raise NotImplementedError(
+        f"[FeatureEngine.lookup] expected no weights of ids, got those of "
+        f"{', '.join(weights) or 'no feature'}; use monolith.nn.EmbeddingBag with "
+        "per_sample_weights"
+    )
 
 
 def columns_of(
@@ -334,7 +333,7 @@ def columns_of(
 
 
 def check_ids(features: Iterable[BagFeature], ids: Mapping[str, Ragged]) -> None:
-    """Refuse a batch that has not the ids of every feature, or of different numbers of samples."""
+    """Refuse a batch that lacks the ids of a feature, or whose features differ in samples."""
     where = "[Features.lookup]"
     if not isinstance(ids, Mapping):
         raise TypeError(
@@ -369,10 +368,8 @@ def check_ids(features: Iterable[BagFeature], ids: Mapping[str, Ragged]) -> None
             )
 
 
-def check_dense(dense: torch.Tensor | None, batch: int) -> None:
-    """Refuse dense columns that do not fit beside those of the features."""
-    if dense is None:
-        return
+def check_dense(dense: torch.Tensor, batch: int) -> None:
+    """Refuse dense columns that do not fit next to those of the features."""
     where = "[Features.lookup]"
     if not isinstance(dense, torch.Tensor) or dense.dtype != torch.float32 or not dense.is_cpu:
         got = (

@@ -105,7 +105,7 @@ class PendingGradients(Generic[Engine]):
         self.engine = engine
         self._tables = list(engine.tables.values())
         self._clocks = {id(table._clock): table for table in self._tables}
-        self._checked_rates: list[float] | None = None  # which the tables take
+        self._checked_rates: tuple[float, ...] = ()  # which the tables take
 
     @property
     def num_lookups(self) -> int:
@@ -235,9 +235,9 @@ class PendingGradients(Generic[Engine]):
         if not self._num_keys:
             return 0
         self.engine.check_open(where)
-        if learning_rates != self._checked_rates:
+        if tuple(learning_rates) != self._checked_rates:
             self._check_rates(learning_rates)
-            self._checked_rates = list(map(float, learning_rates))
+            self._checked_rates = tuple(map(float, learning_rates))
         if not math.isfinite(self._norm):
             for table in self.tables:
                 norm = self._norm_of(table.name)
@@ -279,9 +279,9 @@ class PendingGradients(Generic[Engine]):
             time_of: gives the time of a table's clock, for steps without `now`.
         """
         times, clamped = self._times(time_of)
-        rates, is_done = self._checked_rates or [], False
+        is_done = False
         try:
-            applied = self.engine.step(self.summed(), rates, times)
+            applied = self.engine.step(self.summed(), self._checked_rates, times)
             is_done = True
         finally:
             if is_done or len(self._tables) > 1:
@@ -424,7 +424,7 @@ def _step_together(
 
     queues, cores = zip(*steps, strict=True)
     sums = [queue.summed() for queue in queues]
-    rates = [rate for queue in queues for rate in queue._checked_rates or ()]
+    rates = [rate for queue in queues for rate in queue._checked_rates]
     times = [time_of(queue.engine.table) for queue in queues]
     threads = default_threads(sum([queue._num_keys for queue in queues]))
     are_done = torch.zeros(len(steps), dtype=torch.bool, device="cpu")

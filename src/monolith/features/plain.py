@@ -97,10 +97,12 @@ class PlainEngine(EngineBase):
     ) -> tuple[torch.Tensor, PlainLooked]:
         """Read the rows of all features."""
         self.check_open("[Features.lookup]")
-        refuse_weights(weights)
+        if weights is not None:
+            refuse_weights(weights)
         check_ids(self.features, ids)
         batch = ids[self.features[0].name].num_rows
-        check_dense(dense, batch)
+        if dense is not None:
+            check_dense(dense, batch)
         matrix = empty(batch, self.width + (0 if dense is None else dense.shape[1]))
         all_bags, rows = [], {}
         for feature in self.features:
