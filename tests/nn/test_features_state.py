@@ -205,3 +205,12 @@ def test_copies_of_tables_in_shards_are_refused(copied):
     text = r"^\[copy.deepcopy, pickle\] expected .* got ShardedTable \(table 'a'\), whose rows live"
     with pytest.raises(TypeError, match=text):
         copied(module)
+
+
+def test_a_state_of_the_time_when_rows_had_an_anchor_of_their_own_loads():
+    module = trained(make())
+    state = saved(module)
+    state["queues.1.anchor"] = torch.zeros(1)
+    other = make()
+    torch.nn.Sequential(other).load_state_dict({f"0.{name}": v for name, v in state.items()})
+    assert_same_tables(module, other)
