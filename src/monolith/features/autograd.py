@@ -19,11 +19,11 @@ from monolith.table.bags import BagGradients, Bags
 from monolith.table.native import empty
 
 Outputs = list[torch.Tensor]
-"""Of features: the matrix, then the rows of each feature with "rows". Of a bag: pooled rows."""
+"""The matrix and the rows of each feature with "rows"; or the pooled rows of a bag."""
 
 
 class BagLookup(NamedTuple):
-    """A lookup of bags in one table, for `EmbeddingBag` and `Embedding`.
+    """Look up bags in one table, for `EmbeddingBag` and `Embedding`.
 
     Attributes:
         pending: queue of the table.
@@ -69,7 +69,7 @@ class BagLookup(NamedTuple):
 
 
 class FeatureLookup(NamedTuple):
-    """A lookup of all features of an engine.
+    """Look up all features of an engine.
 
     Attributes:
         pending: queue of the engine.
@@ -106,7 +106,7 @@ class FeatureLookup(NamedTuple):
 
 
 def _copy(gradients: torch.Tensor) -> torch.Tensor:
-    # Nobody knows who else holds the memory, and may write there before the step.
+    # Whoever else holds the memory of the gradients may write there before the step.
     return gradients.clone(memory_format=torch.contiguous_format)
 
 
@@ -119,7 +119,7 @@ def row_features(engine: FeatureEngine) -> list[str]:
 
 
 class _Lookup(torch.autograd.Function):
-    """The eager lookup of both kinds."""
+    """Run a lookup of either kind in eager mode."""
 
     @staticmethod
     def forward(
@@ -158,7 +158,7 @@ def _push(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | Non
 
 
 class Reading(NamedTuple):
-    """How keys become pooled rows.
+    """Say how keys become pooled rows.
 
     Attributes:
         mode: of the bags.

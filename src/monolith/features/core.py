@@ -151,7 +151,7 @@ def _one_by_one(features: Sequence[Ragged]) -> IdAddresses | None:
 
 
 class CoreLooked(NamedTuple):
-    """The ids of one lookup in memory of the core, and the rows of features with "rows"."""
+    """Keep the ids of one lookup in memory of the core, and the rows of features with "rows"."""
 
     keys: "_native.FeatureKeys"
     rows: Mapping[str, torch.Tensor]
@@ -163,7 +163,7 @@ class CoreLooked(NamedTuple):
 
 
 class CoreSum(NamedTuple):
-    """The gradients of the distinct keys of each table, in the core.
+    """Hold the gradients of the distinct keys of each table, in the core.
 
     Attributes:
         core: the sums; they borrow the memory of `items`.

@@ -57,7 +57,7 @@ def limited_bags(feature: BagFeature, keys: torch.Tensor, row_splits: torch.Tens
 
 
 class PlainLooked(NamedTuple):
-    """Bags of all features, in their order, and the rows of features with combiner "rows"."""
+    """Keep the bags of all features, in their order, and the rows of features with "rows"."""
 
     bags: list[Bags]
     rows: Mapping[str, torch.Tensor]
@@ -65,7 +65,7 @@ class PlainLooked(NamedTuple):
 
 
 class PlainSum(NamedTuple):
-    """Sums of the tables that have keys, by name, in the order of the tables."""
+    """Hold the sums of the tables that have keys, by name, in the order of the tables."""
 
     tables: Mapping[str, GradientSum]
 

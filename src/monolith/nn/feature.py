@@ -1,4 +1,4 @@
-"""What a feature is: which ids of a sample it has, and what their rows are made of. Plain data."""
+"""Declare a feature: which ids of a sample it has, and what the rows of the ids are made of."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ _OF_TABLE = (*_OF_SLICE, "slices", "bias", "admission", "expiry", "budget", "see
 
 @dataclass(frozen=True)
 class Feature:
-    """Ids of a sample, and the rows that they have in a table.
+    """Declare ids of a sample, and the rows that the ids have in a table.
 
     A feature has a table of its own, named like it, or shares that of another feature. A row is one
     vector of `dim` weights, or several slices, each with its own optimizer, initializer and
@@ -109,18 +109,18 @@ class Feature:
 
     @property
     def table(self) -> str:
-        """Name of the table."""
+        """The name of the table."""
         return self.shares or self.name
 
     def table_config(self) -> TableConfig:
-        """Of a feature that shares no table."""
+        """Return the config of the table of a feature that shares none."""
         if self.dim is not None:
             whole = (self.optimizer, self.initializer, None, self.precision)
             segments = [Segment(self.dim, *whole)]
         else:
             segments = list(self.slices)
         if self.bias:
-            named = [replace(each, name=each.name or str(i)) for i, each in enumerate(segments)]
+            named = [replace(part, name=part.name or str(i)) for i, part in enumerate(segments)]
             segments = [bias_segment(), *named]
         expiry = self.expiry
         assert isinstance(expiry, Expiry | None)
@@ -156,24 +156,24 @@ class Feature:
             )
 
     def _given(self, names: Sequence[str]) -> list[str]:
-        """Options that are not as they are by default."""
+        """Return the options that differ from their defaults."""
         plain = Feature("plain", dim=1)
         return [name for name in names if getattr(self, name) != getattr(plain, name)]
 
 
 def table_configs(features: Iterable[Feature]) -> list[TableConfig]:
-    """The tables of features, in the order of their owners.
+    """Return the configs of the tables of features, in the order of their owners.
 
     Raises:
         ValueError: two features with one name, or one that shares what there is not.
     """
-    given = list(features)
-    owners = {feature.name: feature for feature in given if feature.shares is None}
-    counts = Counter(feature.name for feature in given)
+    listed = list(features)
+    owners = {feature.name: feature for feature in listed if feature.shares is None}
+    counts = Counter(feature.name for feature in listed)
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise ValueError(f"[Feature] expected different names, got several of {', '.join(twice)}")
-    for feature in given:
+    for feature in listed:
         if feature.shares is None:
             continue
         if feature.shares not in owners:
@@ -192,12 +192,12 @@ def table_configs(features: Iterable[Feature]) -> list[TableConfig]:
 
 
 def bias_segment() -> Segment:
-    """What a bias is stored as."""
+    """Return the segment that stores a bias."""
     return Segment(1, FTRL(initial_accumulator_value=1e-6, beta=1.0), Zeros(), BIAS)
 
 
 def slice_columns(config: TableConfig) -> dict[str, slice]:
-    """Columns of each slice of a row, by the slice's name."""
+    """Return the columns of each slice of a row, by the name of the slice."""
     columns, start = {}, 0
     for i, segment in enumerate(segments_of(config)):
         columns[segment_name(config, i)] = slice(start, start + segment.dim)
@@ -210,10 +210,10 @@ def _as_expiry(name: str, given: Expiry | int | str | None) -> Expiry | None:
         return given
     if isinstance(given, int) and not isinstance(given, bool):
         return Expiry(given)
-    found = re.fullmatch(r"(\d+)([dwy])", given) if isinstance(given, str) else None
-    if found is None:
+    match = re.fullmatch(r"(\d+)([dwy])", given) if isinstance(given, str) else None
+    if match is None:
         raise ValueError(
             f"[Feature] expected expiry as days, '90d', '12w', '1y' or an Expiry, got {given!r} "
             f"(feature {name!r})"
         )
-    return Expiry(int(found[1]) * _UNITS[found[2]])
+    return Expiry(int(match[1]) * _UNITS[match[2]])

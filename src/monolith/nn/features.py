@@ -23,7 +23,7 @@ _STATE_VERSION = 1
 
 
 class Embedded(Mapping[str, torch.Tensor]):
-    """The rows of a batch, by feature, without the bias.
+    """Give the rows of a batch by feature, without the bias.
 
     (batch, dim); (batch, max_length, dim) with combiner "first", (num_ids, dim) with "rows". All
     but those of "rows" are views of `joined`. Views are made on use, so that a model which takes
@@ -71,7 +71,7 @@ class Embedded(Mapping[str, torch.Tensor]):
         return len(self._owner.features)
 
     def slice(self, name: str, part: str) -> torch.Tensor:
-        """One slice of a feature's rows, by the name of its `Segment`, or its number.
+        """Return one slice of a feature's rows, by the name of its `Segment`, or its number.
 
         Raises:
             KeyError: the feature has no such slice.
@@ -85,7 +85,7 @@ class Embedded(Mapping[str, torch.Tensor]):
         return self.whole(name)[..., columns[part]]
 
     def bias(self, name: str) -> torch.Tensor:
-        """The bias of a feature with `bias=True`, combined as its rows are: (batch, 1).
+        """Return the bias of a feature with `bias=True`, combined as its rows are: (batch, 1).
 
         Raises:
             KeyError: it has none.
@@ -97,7 +97,7 @@ class Embedded(Mapping[str, torch.Tensor]):
         return self.slice(name, BIAS)
 
     def mask(self, name: str) -> torch.Tensor:
-        """Which of the rows of "first" are of ids: int32 (batch, max_length), 1 for an id.
+        """Return which rows of "first" are of ids: int32 (batch, max_length), 1 for an id.
 
         Raises:
             KeyError: the feature has another combiner.
@@ -112,7 +112,7 @@ class Embedded(Mapping[str, torch.Tensor]):
 
 
 def size_mask(lengths: torch.Tensor, max_length: int) -> torch.Tensor:
-    """int32 (batch, max_length): 1 in the first places of each row, as many as its length.
+    """Return int32 (batch, max_length) with a 1 in the first `length` places of each row.
 
     Example:
         >>> size_mask(torch.tensor([1, 3, 0]), 2).tolist()
@@ -131,7 +131,7 @@ class _Held(QueueModule):
 
 
 class Features(torch.nn.Module):
-    """The tables of features. One lookup reads all features of a batch, one step trains them.
+    """Hold the tables of features. One lookup reads all features of a batch, one step trains them.
 
     Backward queues gradients; `monolith.optim.Optimizer(model)` applies them. In training mode a
     missing id reads as the row that it would get (`missing`), in eval mode as zeros.
@@ -293,7 +293,7 @@ class Features(torch.nn.Module):
 
 
 def _contents_of(state: Any, tables: Mapping[str, BaseTable]) -> Mapping[str, Any]:
-    """The contents of a state by table; refuse a state of another version or of other tables."""
+    """Return the contents of a state by table; refuse another version and other tables."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if version != _STATE_VERSION:
         raise InvalidArgumentError(
@@ -301,10 +301,10 @@ def _contents_of(state: Any, tables: Mapping[str, BaseTable]) -> Mapping[str, An
             f"version {version}"
         )
     contents = state.get("tables")
-    found = list(contents) if isinstance(contents, Mapping) else []
-    if set(found) != set(tables):
+    names = list(contents) if isinstance(contents, Mapping) else []
+    if set(names) != set(tables):
         raise InvalidArgumentError(
-            f"[load_state_dict] expected the tables {', '.join(found) or 'none'} as in the saved "
+            f"[load_state_dict] expected the tables {', '.join(names) or 'none'} as in the saved "
             f"state, got {', '.join(tables)}"
         )
     assert isinstance(contents, Mapping)

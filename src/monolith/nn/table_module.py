@@ -1,4 +1,4 @@
-"""What `EmbeddingBag` and `Embedding` share: a table, its gradients, its state and its files."""
+"""Hold what `EmbeddingBag` and `Embedding` share: a table, its gradients, state and files."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TableModule(QueueModule):
-    """A module with a table. Backward queues gradients; `step` of it or of an optimizer applies.
+    """Hold a table. Backward queues gradients; `step` of it or of an optimizer applies.
 
     In training mode a missing key reads as the row that it would get (`missing`), in eval mode as
     zeros, and nothing is queued. One thread trains a module at a time; lookups may run beside.
@@ -95,16 +95,17 @@ class TableModule(QueueModule):
             )
         if table is not None and not isinstance(table, BaseTable):
             raise TypeError(f"{where} expected table as a Table, got {table!r}")
-        made = table if table is not None else Table(config) if config is not None else None
-        if made is None:
+        chosen_table = table if config is None else Table(config)
+        if chosen_table is None:
             is_seed_drawn = not {"name", "seed"} & set(options)
             engine = TableEngine(make_table(dim, options))
             return PendingGradients(engine, is_seed_drawn=is_seed_drawn)
-        if made.dim != dim:
+        if chosen_table.dim != dim:
             raise ValueError(
-                f"{where} expected dim {made.dim} of the table, got {dim} (table {made.name!r})"
+                f"{where} expected dim {chosen_table.dim} of the table, got {dim} (table "
+                f"{chosen_table.name!r})"
             )
-        return pending_of(made)
+        return pending_of(chosen_table)
 
     @property
     def table(self) -> BaseTable:
@@ -113,7 +114,7 @@ class TableModule(QueueModule):
 
     @property
     def dim(self) -> int:
-        """Number of weights of a row."""
+        """The number of weights of a row."""
         return self.queue.engine.table.dim
 
     @property
@@ -172,7 +173,7 @@ class TableModule(QueueModule):
     # State
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Rows, optimizer state, times, candidates and counters, for `state_dict`."""
+        """Return rows, optimizer state, times, candidates and counters, for `state_dict`."""
         return table_content(self.table)
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
@@ -207,14 +208,14 @@ class TableModule(QueueModule):
         self._replace(table)
 
     def _table_with_seed(self, seed: Any) -> BaseTable:
-        """The table; a new one if the seed differs and was drawn, for it belongs to the rows."""
+        """Return the table, or a new one if the seed differs and was drawn at random."""
         table = self.table
         if not self.queue.is_seed_drawn or seed is None or seed == table.config.seed:
             return table
         config = dataclasses.replace(table.config, seed=seed)
-        made = type(table)(config, clock=table._clock, changes_bytes=table._changes_bytes)
-        assert isinstance(made, BaseTable)
-        return made
+        seeded = type(table)(config, clock=table._clock, changes_bytes=table._changes_bytes)
+        assert isinstance(seeded, BaseTable)
+        return seeded
 
     def _replace(self, table: BaseTable) -> None:
         self.queue.drop()
@@ -231,7 +232,7 @@ class TableModule(QueueModule):
         freeze: bool = True,
         **options: Any,
     ) -> "Self":
-        """A module whose table has these rows.
+        """Return a module whose table has these rows.
 
         Args:
             weights: float (num_rows, dim).

@@ -1,4 +1,4 @@
-"""`Optimizer`: steps dense parameters and tables together."""
+"""Step dense parameters and tables together."""
 
 import functools
 import operator
@@ -16,7 +16,7 @@ _rate_of = operator.itemgetter("lr")
 
 
 class Optimizer(torch.optim.Optimizer):
-    """A torch optimizer of a model with tables: `dense` for its parameters, and one step per table.
+    """Step a model with tables: `dense` steps its parameters, and each table makes one step.
 
     Schedulers, `GradScaler` and `clip_grad_norm_` of torch work on it. Its parameter groups are
     those of `dense`, the same objects, and one for each segment of a table, in the order in which
@@ -49,11 +49,11 @@ class Optimizer(torch.optim.Optimizer):
         dense: torch.optim.Optimizer | None = None,
     ) -> None:
         self._is_built = False
-        given = _as_modules(modules)
-        self.queues = _queues_of(given)
+        listed = _as_modules(modules)
+        self.queues = _queues_of(listed)
         self.dense = _checked_dense(dense)
         if dense is None:
-            _check_only_tables(given, self.queues)
+            _check_only_tables(listed, self.queues)
         groups = self._take_dense_groups()
         self._num_dense = len(groups)
         with_names = any("param_names" in group for group in groups)
@@ -77,7 +77,7 @@ class Optimizer(torch.optim.Optimizer):
                 group.update(momentum)
 
     def _take_dense_groups(self) -> list[dict[str, Any]]:
-        """The groups of the dense optimizer, without anchors; the objects themselves."""
+        """Take the anchors out of the groups of the dense optimizer; return the group objects."""
         anchors = {queue.anchor for queue in self.queues}
         groups = [] if self.dense is None else list(self.dense.param_groups)
         for group in groups:
@@ -88,7 +88,7 @@ class Optimizer(torch.optim.Optimizer):
         return groups
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Step the dense parameters, and each table: one dedup and one update of its whole queue.
+        """Step the dense parameters, and make one update of each table with its whole queue.
 
         Nothing is stepped if a table would refuse its gradients, its learning rates or the call.
 
@@ -111,10 +111,10 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def begin_step(self) -> Callable[[], None]:
-        """Step the dense parameters; what is returned steps the tables.
+        """Step the dense parameters; return a function that steps the tables.
 
-        It is called once, on any thread. Until it returns there is no backward and no `zero_grad`
-        of this optimizer; lookups may run beside. `step` is both, and calls its hooks.
+        Call the function once, on any thread. Until it returns, run no backward and no `zero_grad`
+        of this optimizer; lookups may run concurrently. `step` is both, and calls its hooks.
         """
         queues = self._checked_queues()
         if queues is None:
@@ -139,7 +139,7 @@ class Optimizer(torch.optim.Optimizer):
         return queues
 
     def _is_skipped(self) -> bool:
-        """Whether a gradient scaler found Inf or NaN; else its factor is taken out here."""
+        """Whether a gradient scaler found Inf or NaN; if not, divide gradients by its factor."""
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and found_inf.item():
             return True
@@ -153,7 +153,7 @@ class Optimizer(torch.optim.Optimizer):
         return False
 
     def _learning_rates(self) -> list[list[float]]:
-        """Of each segment of each table, at its next update."""
+        """Return the rates of the segments of each queue, at the next update of the tables."""
         groups = self._table_groups()
         for i, table, segment in self._schedules:
             group = groups[i]
@@ -178,14 +178,14 @@ class Optimizer(torch.optim.Optimizer):
             queue.drop()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refused: a copy would step other parameters than those of a copied model."""
+        """Refuse copies: a copy would step other parameters than those of a copied model."""
         raise TypeError(
             "[Optimizer] expected no copy and no pickle of it, got one; make a new one and call "
             "load_state_dict(optimizer.state_dict())"
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused after construction: groups of `dense` come first."""
+        """Refuse groups after construction, because groups of `dense` come first."""
         if self._is_built:
             raise ValueError(
                 "[Optimizer.add_param_group] expected groups in the constructor, got one "
@@ -219,22 +219,22 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _as_modules(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
-    given = [modules] if isinstance(modules, torch.nn.Module) else list(modules)
-    for module in given:
+    listed = [modules] if isinstance(modules, torch.nn.Module) else list(modules)
+    for module in listed:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(
                 f"[Optimizer] expected a module or several, got {type(module).__name__}; pass the "
                 "model, not its parameters"
             )
-    return given
+    return listed
 
 
-def _check_only_tables(given: list[torch.nn.Module], queues: list[PendingGradients[Any]]) -> None:
-    """Refuse parameters that nobody would step."""
+def _check_only_tables(listed: list[torch.nn.Module], queues: list[PendingGradients[Any]]) -> None:
+    """Refuse parameters that no optimizer would step."""
     anchors = {queue.anchor for queue in queues}
     others = [
         name
-        for module in given
+        for module in listed
         for name, parameter in module.named_parameters()
         if parameter.requires_grad and parameter not in anchors
     ]
@@ -246,11 +246,11 @@ def _check_only_tables(given: list[torch.nn.Module], queues: list[PendingGradien
         )
 
 
-def _queues_of(given: list[torch.nn.Module]) -> list[PendingGradients[Any]]:
-    """The queues of all tables, each once."""
-    inner = (part for module in given for part in module.modules())
-    found = (getattr(part, "queue", None) for part in inner)
-    queues = {id(queue): queue for queue in found if isinstance(queue, PendingGradients)}
+def _queues_of(listed: list[torch.nn.Module]) -> list[PendingGradients[Any]]:
+    """Return the queues of all tables, each once."""
+    inner = (part for module in listed for part in module.modules())
+    attributes = (getattr(part, "queue", None) for part in inner)
+    queues = {id(queue): queue for queue in attributes if isinstance(queue, PendingGradients)}
     counts = Counter(id(table) for queue in queues.values() for table in queue.tables)
     for table in (table for queue in queues.values() for table in queue.tables):
         if counts[id(table)] > 1:
@@ -282,7 +282,7 @@ def _checked_dense(dense: torch.optim.Optimizer | None) -> torch.optim.Optimizer
 
 
 def _segments_of(queue: PendingGradients[Any]) -> list[tuple[BaseTable, int, Segment]]:
-    """Of each table, with its number there."""
+    """Return all segments of a queue, each with its table and its number in the table."""
     return [
         (table, number, segment)
         for table in queue.tables
@@ -291,7 +291,7 @@ def _segments_of(queue: PendingGradients[Any]) -> list[tuple[BaseTable, int, Seg
 
 
 def _groups_of(queue: PendingGradients[Any], with_names: bool) -> list[dict[str, Any]]:
-    """A group for each segment; the first holds the anchor, for scalers look at gradients there."""
+    """Make a group for each segment; the first holds the anchor, where scalers look."""
     groups: list[dict[str, Any]] = []
     for table, number, segment in _segments_of(queue):
         group = {
