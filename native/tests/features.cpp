@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/check.h"
@@ -91,6 +93,31 @@ void test_lookups_run_beside_steps() {
   is_done = true;
   reader.join();
   CHECK(first.num_update_calls() == 20 && second.num_update_calls() == 20);
+}
+
+// Rows apart are those of the ids; their gradients are added to those of the matrix, if there are.
+void test_rows_apart_are_trained_with_pooled_rows() {
+  Table table(adagrad_table(kDim)), alone(adagrad_table(kDim));
+  const FeatureTables tables({&table}, {{"a", 0, PoolMode::kSum, 0, false, 0},
+                                        {"b", 0, PoolMode::kSum, 0, false, 0, true}});
+  const std::vector<int64_t> ids = {1, 2, 2, 3}, splits = {0, 1, 2, 0, 2, 2};
+  FeatureKeys keys(tables.features(), JoinedIds{ids.data(), 4, splits.data(), 3, 2, nullptr, 2}, 1);
+  std::vector<float> out(2 * kDim), apart(2 * kDim), expected(2 * kDim);
+  tables.lookup(keys, {{out.data(), kDim}, {apart.data()}}, {}, true, 2);
+  alone.lookup(ids.data() + 2, 2, expected.data(), true, nullptr, 1);
+  CHECK(apart == expected);
+  const std::vector<float> ones(2 * kDim, 1.0f), rates(1, 0.1f);
+  const FeatureTables::Piece both{&keys, {{ones.data(), kDim}, {ones.data()}}};
+  CHECK(tables.sum({&both, 1}, 2)->norm() == std::sqrt(6.0 * kDim));  // 1, 2 and 1
+  const FeatureTables::Piece only_apart{&keys, {{nullptr, 0}, {ones.data()}}};
+  const FeatureTables::Piece only_matrix{&keys, {{ones.data(), kDim}, {nullptr}}};
+  const std::vector<uint32_t> times(1, 9);
+  for (const auto& [piece, num_rows] : {std::pair{only_apart, 2}, std::pair{only_matrix, 3}}) {
+    const auto sum = tables.sum({&piece, 1}, 2);
+    CHECK(sum->norm() == std::sqrt(2.0 * kDim));
+    CHECK(tables.step(*sum, rates.data(), times, 2).applied == 2);
+    CHECK(table.num_rows() == static_cast<uint64_t>(num_rows));
+  }
 }
 
 // Each feature in memory of its own, some as int32, and all of it gone before the lookup.
@@ -534,4 +561,5 @@ int main() {
   test_a_step_of_features_is_that_of_its_keys(1);
   test_a_step_of_features_is_that_of_its_keys(3);
   test_lookups_run_beside_steps();
+  test_rows_apart_are_trained_with_pooled_rows();
 }
