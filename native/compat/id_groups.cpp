@@ -1,4 +1,4 @@
-#include "ops/id_groups.h"
+#include "compat/id_groups.h"
 
 #include <algorithm>
 #include <bit>

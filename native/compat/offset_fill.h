@@ -1,4 +1,4 @@
-// Rows copied to every place where they are wanted, and back: src/monolith/ops/unique.py.
+// Rows copied to every place where they are wanted, and back: native_training/ops/unique.py.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,15 @@
-// Converts arguments and releases the GIL; meaning and checks: src/monolith/ops/layout.py,
+// Converts arguments and releases the GIL; meaning and checks: native_training/ops/layout.py,
 // sharding.py, unique.py, id_groups.py.
-#include "ops/layout.h"
+#include "compat/layout.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "ops/fid_shards.h"
-#include "ops/id_groups.h"
-#include "ops/offset_fill.h"
+#include "compat/fid_shards.h"
+#include "compat/id_groups.h"
+#include "compat/offset_fill.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

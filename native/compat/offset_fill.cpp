@@ -1,4 +1,4 @@
-#include "ops/offset_fill.h"
+#include "compat/offset_fill.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "ops/id_groups.h"
+#include "compat/id_groups.h"
 #include "table/team.h"
 
 namespace monolith {

@@ -1,6 +1,5 @@
-// Converts arguments and releases the GIL; meaning: native/ops/pack.h.
-#include "ops/pack.h"
-
+// Reads the addresses of plain tensors in one call: a loop in Python takes longer than a copy of
+// small tensors.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -14,8 +13,7 @@ using namespace nb::literals;
 
 namespace {
 
-// Attributes and methods of torch's tensors, asked for by name: torch is not linked here. A loop in
-// Python over them takes longer than the copy itself.
+// Attributes and methods of torch's tensors, asked for by name: torch is not linked here.
 struct Names {
   nb::object dtype = nb::str("dtype"), layout = nb::str("layout"), is_cpu = nb::str("is_cpu"),
              is_nested = nb::str("is_nested"), requires_grad = nb::str("requires_grad"),
@@ -46,9 +44,9 @@ using Buffers = std::pair<std::vector<uintptr_t>, std::vector<size_t>>;  // addr
 Buffers plain_buffers(const Names& names, nb::list tensors, nb::tuple types, nb::handle strided,
                       bool with_grad) {
   constexpr size_t kMaxItem = 16;  // bytes of an element
-  Buffers found;
-  found.first.reserve(nb::len(tensors));
-  found.second.reserve(nb::len(tensors));
+  Buffers buffers;
+  buffers.first.reserve(nb::len(tensors));
+  buffers.second.reserve(nb::len(tensors));
   const std::vector<nb::handle> known(types.begin(), types.end());
   nb::object dtype;
   for (nb::handle tensor : tensors) {
@@ -61,15 +59,15 @@ Buffers plain_buffers(const Names& names, nb::list tensors, nb::tuple types, nb:
     // Torch negates the imaginary part of a conjugate when it is read; such a view has gaps unless
     // it is one element.
     if (bytes <= kMaxItem && answers(tensor, names.is_neg, nb::handle(Py_True))) return {};
-    found.first.push_back(nb::cast<uintptr_t>(tensor.attr(names.data_ptr)()));
-    found.second.push_back(bytes);
+    buffers.first.push_back(nb::cast<uintptr_t>(tensor.attr(names.data_ptr)()));
+    buffers.second.push_back(bytes);
   }
-  return found;
+  return buffers;
 }
 
 }  // namespace
 
-void init_pack(nb::module_& module) {
+void init_plain_buffers(nb::module_& module) {
   module.def(
       "plain_buffers",
       [names = Names()](const Tensors& tensors, const Types& types, nb::handle strided,
@@ -77,18 +75,4 @@ void init_pack(nb::module_& module) {
         return plain_buffers(names, tensors, types, strided, with_grad);
       },
       "tensors"_a, "types"_a, "strided"_a, "with_grad"_a);
-  module.def(
-      "pack_buffers",
-      [](const std::vector<uintptr_t>& buffers, const std::vector<size_t>& sizes, uintptr_t out) {
-        monolith::pack_buffers(buffers, sizes, reinterpret_cast<char*>(out));
-      },
-      nb::call_guard<nb::gil_scoped_release>(), "buffers"_a, "sizes"_a, "out"_a);
-  module.def(
-      "fused_value_rowids",
-      [](uintptr_t splits, size_t num_splits, uintptr_t out, size_t num_values) {
-        monolith::value_rowids(reinterpret_cast<const int64_t*>(splits), num_splits,
-                               reinterpret_cast<int64_t*>(out), num_values);
-      },
-      nb::call_guard<nb::gil_scoped_release>(), "row_splits"_a, "num_splits"_a, "out"_a,
-      "num_values"_a);
 }

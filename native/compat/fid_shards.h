@@ -1,4 +1,4 @@
-// Ids of many features to lists by table and shard: src/monolith/ops/sharding.py.
+// Ids of many features to lists by table and shard: native_training/ops/sharding.py.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "table/touched_key_set.h"
+#include "compat/touched_key_set.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "ops/layout.h"
+#include "compat/layout.h"
 
 #include <algorithm>
 #include <atomic>

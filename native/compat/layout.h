@@ -1,5 +1,5 @@
 // Embedding rows to pooled layouts, and gradients of layouts to gradients of rows:
-// src/monolith/ops/layout.py says what the numbers mean.
+// native_training/ops/layout.py says what the numbers mean.
 //
 // Both passes are bit for bit the same for every number of threads: forward, a thread owns some
 // examples; backward, it owns some rows and adds to each in the order of the examples. Rows of two

@@ -1,10 +1,10 @@
-#include "ops/fid_shards.h"
+#include "compat/fid_shards.h"
 
 #include <algorithm>
 #include <atomic>
 #include <vector>
 
-#include "ops/id_groups.h"
+#include "compat/id_groups.h"
 #include "table/team.h"
 
 namespace monolith {

@@ -1,4 +1,4 @@
-// Equal ids brought together, and ids counted into buckets: src/monolith/ops/id_groups.py.
+// Equal ids brought together, and ids counted into buckets: native_training/ops/id_groups.py.
 #pragma once
 
 #include <cstdint>

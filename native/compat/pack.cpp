@@ -1,4 +1,4 @@
-#include "ops/pack.h"
+#include "compat/pack.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Converts arguments and releases the GIL; meaning: monolith/embedding/touched_key_set.py.
-#include "table/touched_key_set.h"
+// Converts arguments and releases the GIL; meaning: native_training/tables/touched_key_set.py.
+#include "compat/touched_key_set.h"
 
 #include <nanobind/nanobind.h>
 
