@@ -3,8 +3,7 @@ import torch
 
 from monolith import checkpoint
 from monolith.native_training import runner_utils, save_utils, saver
-from monolith.train import drive
-from monolith.train.driver import Run
+from monolith.train.driver import Run, drive
 
 
 def test_names_of_the_reference_are_those_of_the_package():

@@ -6,9 +6,10 @@ import time
 
 import torch
 
-from monolith.data import StrQueue
+from monolith.data.str_queue import StrQueue
 from monolith.native_training.queues import EnqueueHook, PrefetchQueue, TensorQueue
-from monolith.train import Coordinator, Hook, drive
+from monolith.train import Coordinator, Hook
+from monolith.train.driver import drive
 
 
 def tell_when_blocked(function_name):

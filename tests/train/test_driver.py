@@ -4,7 +4,8 @@ from dataclasses import dataclass
 import pytest
 
 from monolith.errors import AbortedError, OutOfRangeError
-from monolith.train import Hook, Run, current_run, drive
+from monolith.train import Hook, Run
+from monolith.train.driver import current_run, drive
 
 
 class Recorder(Hook):

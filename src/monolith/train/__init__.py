@@ -7,8 +7,6 @@ from monolith.train.driver import (
     Run,
     StepContext,
     StepResults,
-    current_run,
-    drive,
 )
 from monolith.train.figures import Figures, Metric, ReportHook
 from monolith.train.fit import FitResult
@@ -38,6 +36,4 @@ __all__ = [
     "TaskSettings",
     "TrainSettings",
     "Trainer",
-    "current_run",
-    "drive",
 ]

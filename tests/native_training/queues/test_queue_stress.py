@@ -16,7 +16,8 @@ from monolith.native_training.queues import (
     EnqueueHook,
     QueueRunner,
 )
-from monolith.train import Hook, Run, drive
+from monolith.train import Hook, Run
+from monolith.train.driver import drive
 from tests.native_training.queues.threads import Call, until
 
 SEEDS = pytest.mark.parametrize("seed", range(6))

@@ -26,8 +26,8 @@ from monolith.native_training.saver import (
 )
 from monolith.observe.metrics import MemorySink
 from monolith.table.disk.new_file import LocalFile
-from monolith.train import Hook, drive
-from monolith.train.driver import Run
+from monolith.train import Hook
+from monolith.train.driver import Run, drive
 
 FULL = {"mode": "full"}
 

@@ -1,4 +1,4 @@
-"""Functions whose calls are put off to the next step."""
+"""Put the calls of functions off to the next step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -73,7 +73,7 @@ class AsyncFunctionManager:
         timeout_seconds: limit on the wait for the queue of a function to be empty.
 
     Example:
-        >>> from monolith.train import drive
+        >>> from monolith.train.driver import drive
         >>> pushed, numbers = [], iter(range(3))
         >>> manager = AsyncFunctionManager()
         >>> number = lambda: torch.tensor(next(numbers))

@@ -1,4 +1,4 @@
-"""Functions that a model function puts off by a step, where it is called in every step."""
+"""Put functions off by a step, where a model function calls them in every step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ class StepFunctions(AsyncFunctionManager):
         ...     return functions.add_async_function(pushed.append, [x])
         >>> functions.begin_call(is_first=True)
         >>> _ = model("nothing is called yet")
-        >>> from monolith.train import drive
+        >>> from monolith.train.driver import drive
         >>> batches = iter("ab")
         >>> def step():
         ...     functions.begin_call()
