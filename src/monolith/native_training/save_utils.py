@@ -1,4 +1,4 @@
-"""Import path of the reference system: savers, their hook and its timer."""
+"""Give the savers, their hook and its timer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.ops.reshape`."""
+"""Give the reshape of many tensors in one call."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Import path of the reference system: helpers for tests."""
+"""Give servers, configs and profiles for tests."""
 
 from monolith.cluster.servers import LocalServers
 from monolith.native_training.tables.entry_config import (

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.data.FileQueue`."""
+"""Give the queue of files that workers share out while they read."""
 
 from collections.abc import Sequence
 

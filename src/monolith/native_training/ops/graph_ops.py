@@ -1,4 +1,4 @@
-"""Rows cut into parts whose lengths a tensor tells."""
+"""Cut rows into parts whose lengths a tensor tells."""
 
 import functools
 from collections.abc import Callable, Sequence

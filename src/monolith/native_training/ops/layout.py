@@ -1,4 +1,4 @@
-"""Rows of many features to pooled outputs in one native pass, and their gradients in another.
+"""Turn rows of many features into pooled outputs in one native pass, gradients back in another.
 
     rows of the lists        cells (feature, example)      outputs
     t1:0  | 10 | 20 |        a  [10 11] [10]               bias = a[0:1] + b[0:1]        ADDN

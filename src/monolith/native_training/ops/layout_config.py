@@ -1,4 +1,4 @@
-"""What a batch of features becomes: the rows of each feature, and the outputs made of them.
+"""Describe what a batch of features becomes: rows of each feature, and the outputs made of them.
 
     feature     one row of its table      slice_dims (1, 2)
                 +---+---+---+

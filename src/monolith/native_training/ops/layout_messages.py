@@ -1,4 +1,4 @@
-"""Feature configs as bytes: the message `FeatureConfigs` of the reference system.
+"""Read and write feature configs as bytes: the message `FeatureConfigs`.
 
 Fields stand in the order of their numbers, entries of maps in the order of their keys.
 """

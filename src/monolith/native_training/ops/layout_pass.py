@@ -1,4 +1,4 @@
-"""The two passes of layouts, as torch sees them; what they do: layout.py.
+"""Register the two passes of layouts as ops of torch; layout.py says what they do.
 
 In eager mode a pass is a `torch.autograd.Function`, under torch.compile and torch.export the op
 `monolith::embeddings_to_layout`; both do the same.

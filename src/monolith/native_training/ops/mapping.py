@@ -1,4 +1,4 @@
-"""Rows of ids, put where the ids were asked for; and gradients, summed back per row."""
+"""Put the rows of ids where the ids were asked for, and sum their gradients back per row."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Nested lists, tuples and dictionaries of tensors as one flat list, and back."""
+"""Flatten nested lists, tuples and dictionaries of tensors into one list, and restore them."""
 
 import copy
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Ids, rows and ragged tensors sorted by shard; shards are numbered from 0."""
+"""Sort ids, rows and ragged tensors by shard; shards are numbered from 0."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

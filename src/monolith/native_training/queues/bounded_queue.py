@@ -1,4 +1,4 @@
-"""A first-in, first-out queue between threads that can be closed, and several with one lock."""
+"""Queue elements between threads, first in, first out; several queues may share a lock."""
 
 import threading
 from collections import deque

@@ -1,4 +1,4 @@
-"""Queues of tensors that are filled by producers, ahead of the step that uses them."""
+"""Queue tensors that producers make ahead of the step that uses them."""
 
 import threading
 from collections import deque

@@ -1,4 +1,4 @@
-"""Threads that fill queues while a run goes on."""
+"""Fill queues on threads while a run goes on."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Tensors that one CUDA stream makes and another one uses."""
+"""Order the CUDA streams that make and use a tensor."""
 
 from collections.abc import Sequence
 

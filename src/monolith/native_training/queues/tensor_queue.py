@@ -1,4 +1,4 @@
-"""A bounded queue of tuples of tensors with fixed dtypes and ranks."""
+"""Queue tuples of tensors with fixed dtypes and ranks."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn

@@ -1,4 +1,4 @@
-"""How the rows of one feature in one example are combined, in the words of the reference system."""
+"""Combine the rows of one feature in one example."""
 
 from dataclasses import dataclass
 

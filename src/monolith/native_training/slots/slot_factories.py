@@ -1,4 +1,4 @@
-"""Factories of slots: one collects what a model declares, the others have rows for it."""
+"""Make slots: one factory collects what a model declares, the others have rows for it."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

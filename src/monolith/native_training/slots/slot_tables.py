@@ -1,4 +1,4 @@
-"""What slots were found to be: their slices, and the tables and features that they become."""
+"""Turn collected slots into the tables and features that hold their rows."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Slots, slices and columns: features in the words of the reference system.
+"""Define slots, slices and columns: the features of a model function.
 
 A slot is a table, a slice a run of columns of its rows, a column a feature that is looked up in it.
 A factory makes slots and decides where rows come from (`slot_factories.py`).

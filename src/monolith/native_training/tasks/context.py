@@ -1,4 +1,4 @@
-"""`Context`: what a model may use of its run, where it makes a step of its own."""
+"""Give a model function what it may use of its run: `Context`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol

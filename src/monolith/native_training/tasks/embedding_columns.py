@@ -1,4 +1,4 @@
-"""Columns and slices by name, for model functions that do not care for slots."""
+"""Name columns and slices by feature, for model functions that do not care for slots."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A small field-aware factorization machine: a sample of a `NativeTask`, and a model for tests."""
+"""Train a small field-aware factorization machine: an example of a `NativeTask`."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence

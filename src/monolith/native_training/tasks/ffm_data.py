@@ -1,4 +1,4 @@
-"""Random samples for factorization machines, as `tf.train.Example` records."""
+"""Make random samples for factorization machines, as `tf.train.Example` records."""
 
 import struct
 from collections.abc import Sequence

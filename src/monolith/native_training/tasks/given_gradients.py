@@ -1,4 +1,4 @@
-"""A loss whose backward brings gradients that were computed before."""
+"""Make a loss whose backward brings gradients that were computed before."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""`local_train`: a whole job in one process, with parameter servers as objects."""
+"""Train a task with parameter servers as objects of the process: `local_train`."""
 
 from collections.abc import Sequence
 from dataclasses import replace

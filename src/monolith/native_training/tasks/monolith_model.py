@@ -1,4 +1,4 @@
-"""`MonolithModel`: a `NativeTask` whose model function names features, not slots."""
+"""Define `MonolithModel`: a `NativeTask` whose model function names features, not slots."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The parameters of tasks of the reference system."""
+"""Hold the parameters of a `NativeTask`."""
 
 import enum
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`NativeTask`: a task in the words of the reference system, which the trainer drives as any other.
+"""Define `NativeTask`: a task with a model function, which the trainer drives as any other.
 
 Its model function is called once with a `CollectingFactory`, to see which slots it makes; then once
 for each batch, over the rows that were looked up for it.

@@ -1,4 +1,4 @@
-"""Parameters of a class, read from the arguments of its constructors."""
+"""Read the parameters of a class from the arguments of its constructors."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""Clipping of gradients, as functions of tensors: new tensors out, arguments unchanged.
+"""Clip gradients by functions of tensors: new tensors out, arguments unchanged.
 
 A gradient that is None stays None.
 """

@@ -1,4 +1,4 @@
-"""Copies of files and folders, from any file system that fsspec reaches to any other."""
+"""Copy files and folders between any file systems that fsspec reaches."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Gradients that go on from where a caller has them already."""
+"""Continue a backward pass from gradients that a caller already has."""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Addresses: how they are written, which one is ours, and who answers at them."""
+"""Write addresses, find that of this host, and check who answers."""
 
 import functools
 import ipaddress

@@ -1,4 +1,4 @@
-"""Named parameters that can nest: what a model is configured with before it is built."""
+"""Hold named parameters, which can nest, until a model is built from them."""
 
 import copy
 import re

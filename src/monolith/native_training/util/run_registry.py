@@ -1,4 +1,4 @@
-"""Collections, actions and names of the current run; outside of all runs, of the context."""
+"""Hold collections, actions and names of the current run, or of the context outside of runs."""
 
 import logging
 from collections.abc import Iterable
