@@ -5,7 +5,7 @@ from monolith.native_training import ops
 from monolith.ops import fids
 from tests.docs.pages import first_cells, page, run_snippets
 
-PAGE = "docs/ops.md"
+PAGE = "docs/reference/ops.md"
 FIDS = [
     name
     for name, value in vars(fids).items()
