@@ -141,8 +141,8 @@ class PrefetchQueue:
 
     def _produce(self) -> tuple[Sequence[torch.Tensor], Any]:
         """Tensors of one element, and a companion that travels with them."""
-        made = [made if isinstance(made, torch.Tensor) else made() for made in self._producers]
-        return made, None
+        element = [p if isinstance(p, torch.Tensor) else p() for p in self._producers]
+        return element, None
 
     def _make(self) -> list[TensorElement]:
         tensors, companion = self._produce()

@@ -113,7 +113,7 @@ class QueueRunner:
 
 
 class _Filled(Protocol):
-    """What `EnqueueHook` needs of a queue."""
+    """Require of a queue what `EnqueueHook` calls."""
 
     @property
     def queues(self) -> Sequence[BoundedQueue[Any]]: ...

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 Ready = dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Event]]
-"""By device, the stream that made the tensors and a mark behind that work."""
+"""For each device, the stream that made the tensors, and an event after that work."""
 
 
 def mark_ready(tensors: Sequence[torch.Tensor]) -> Ready | None:

@@ -62,7 +62,7 @@ class ElementSpec:
 
 
 class TensorElement(NamedTuple):
-    """What a queue holds: tensors, marks of the streams that make them, and a companion."""
+    """Hold an element of a queue: tensors, events of their streams, and a companion."""
 
     tensors: tuple[torch.Tensor, ...]
     ready: Ready | None

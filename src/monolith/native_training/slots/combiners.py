@@ -69,7 +69,7 @@ class FirstN(Combiner):
 
     @property
     def max_seq_length(self) -> int:  # type: ignore[override]
-        """How many rows are kept."""
+        """Return the number of rows that are kept."""
         return self.seq_length
 
     def combine(self, ids: Ragged, rows: torch.Tensor) -> torch.Tensor:

@@ -46,7 +46,7 @@ class Context:
 
     @property
     def hooks(self) -> list[Hook]:
-        """Those of the functions that were put off."""
+        """Return the hooks of the functions that were put off."""
         return self.async_functions.hooks
 
     def create_feature_slot(self, config: Any) -> Any:

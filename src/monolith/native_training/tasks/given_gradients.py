@@ -28,12 +28,12 @@ def with_gradients(
     # A leaf of its own, so that a loss without gradients has a backward too.
     anchor = torch.zeros((), requires_grad=True)
     tensors = [tensor for _, tensor in pairs]
-    made = _Given.apply(loss.detach(), gradients, anchor, *tensors)  # type: ignore[no-untyped-call]
-    assert isinstance(made, torch.Tensor)
-    return made
+    carrier = _GivenGradients.apply(loss.detach(), gradients, anchor, *tensors)  # type: ignore[no-untyped-call]
+    assert isinstance(carrier, torch.Tensor)
+    return carrier
 
 
-class _Given(torch.autograd.Function):
+class _GivenGradients(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, loss: torch.Tensor, gradients: tuple[torch.Tensor, ...], *tensors: torch.Tensor

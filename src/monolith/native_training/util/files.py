@@ -164,7 +164,7 @@ def _below(source: _Place) -> tuple[list[str], list[str]]:
 
 
 def _walk_local(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As `os.walk`; fsspec takes a link to a folder for a file."""
+    """Walk a folder as `os.walk` does; fsspec takes a link to a folder for a file."""
 
     def refuse(error: OSError) -> None:
         raise error

@@ -45,8 +45,8 @@ def propagate_back_gradients(
     if not pairs or not xs:
         return [None] * len(xs)
     gradients, variables = zip(*pairs, strict=True)
-    found = torch.autograd.grad(variables, xs, gradients, retain_graph=True, allow_unused=True)
-    return list(found)
+    grads = torch.autograd.grad(variables, xs, gradients, retain_graph=True, allow_unused=True)
+    return list(grads)
 
 
 def propagate_back_dict_gradients(
