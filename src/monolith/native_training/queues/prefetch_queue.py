@@ -194,7 +194,7 @@ class DevicePrefetchQueue(PrefetchQueue):
                 first.capacity,
                 name=f"{first.name}_{kind}",
                 timeout_seconds=first.timeout_seconds,
-                beside=first,
+                lock_owner=first,
             )
             self._queues.append(second)
         self._places = [on_cpu, others] if others else [on_cpu]

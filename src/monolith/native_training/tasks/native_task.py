@@ -19,7 +19,7 @@ from monolith.native_training.slots.slot_factories import (
 )
 from monolith.native_training.slots.slot_tables import SlotTable, features_of
 from monolith.native_training.tasks.context import Context
-from monolith.native_training.tasks.given_gradients import with_gradients
+from monolith.native_training.tasks.loss_gradients import with_gradients
 from monolith.native_training.tasks.native_params import check_built, native_params
 from monolith.native_training.tasks.step_functions import StepFunctions
 from monolith.native_training.util.instantiable_params import InstantiableParams

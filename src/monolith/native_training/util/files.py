@@ -28,7 +28,7 @@ def copy_file(
 ) -> None:
     """Copy a file; folders above `dst` are made.
 
-    A local copy is written beside `dst` and then takes its place. On other file systems a copy
+    A local copy is written to a file next to `dst`, then renamed. On other file systems a copy
     appears as they have it, in most when it is complete; a failed one is removed.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 def with_gradients(
     loss: torch.Tensor, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]
 ) -> torch.Tensor:
-    """The value of a loss; its backward gives each tensor the gradient beside it, and no other.
+    """The value of a loss; its backward gives each tensor the gradient of its pair, and no other.
 
     Whatever is done to the loss, a factor for example, is done to the gradients.
 
@@ -28,12 +28,12 @@ def with_gradients(
     # A leaf of its own, so that a loss without gradients has a backward too.
     anchor = torch.zeros((), requires_grad=True)
     tensors = [tensor for _, tensor in pairs]
-    carrier = _GivenGradients.apply(loss.detach(), gradients, anchor, *tensors)  # type: ignore[no-untyped-call]
+    carrier = _LossGradients.apply(loss.detach(), gradients, anchor, *tensors)  # type: ignore[no-untyped-call]
     assert isinstance(carrier, torch.Tensor)
     return carrier
 
 
-class _GivenGradients(torch.autograd.Function):
+class _LossGradients(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, loss: torch.Tensor, gradients: tuple[torch.Tensor, ...], *tensors: torch.Tensor

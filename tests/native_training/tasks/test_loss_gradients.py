@@ -1,6 +1,6 @@
 import torch
 
-from monolith.native_training.tasks.given_gradients import with_gradients
+from monolith.native_training.tasks.loss_gradients import with_gradients
 
 
 def test_backward_brings_the_given_gradients_alone():
