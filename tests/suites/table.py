@@ -5,8 +5,8 @@ class TestReference(TableSuite):
     make = staticmethod(ReferenceTable)
 ```
 
-`BaseTable` refuses wrong arguments for all implementations, so that `RefusalSuite` runs on one table
-and on one table in shards.
+`BaseTable` refuses wrong arguments for all implementations, so that `RefusalSuite` runs on one
+table and on one table in shards.
 """
 
 from tests.suites.table_admission import AdmissionByCount
