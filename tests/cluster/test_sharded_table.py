@@ -28,6 +28,8 @@ from tests.suites.table_base import (
 from tests.suites.table_concurrency import run_together
 from tests.suites.table_machine import CONFIGS, check_random_verbs
 
+pytestmark = pytest.mark.thorough
+
 COUNTS = (1, 2, 3, 7)
 
 # Exact numbers of rows under a budget of a few kilobytes. Each shard has a part of it, and 4,096

@@ -36,6 +36,7 @@ class Scale(TableCase):
         assert_same_bits(tables[0].lookup(numbers), tables[1].lookup(numbers))
         assert_same_rows(*tables)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "n", [0, 1, 4, 5, 11, 12, 13, 24, 25, 36, 37, 48, 49, 4095, 4096, MANY]
     )

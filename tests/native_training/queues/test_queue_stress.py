@@ -19,6 +19,8 @@ from monolith.native_training.queues import (
 from monolith.train import Hook, Run, drive
 from tests.native_training.queues.threads import Call, until
 
+pytestmark = pytest.mark.thorough
+
 SEEDS = pytest.mark.parametrize("seed", range(6))
 
 

@@ -13,6 +13,8 @@ from tests.suites.table import RefusalSuite, TableSuite
 from tests.suites.table_base import TableCase, column, keys
 from tests.suites.table_machine import CONFIGS, check_random_verbs
 
+pytestmark = pytest.mark.thorough
+
 
 class TestReference(TableSuite):
     make = staticmethod(ReferenceTable)
