@@ -1,4 +1,4 @@
-"""Pytest plugin: writes build/acceptance.json, acceptance id -> outcome.
+"""Write build/acceptance.json, acceptance id -> outcome: a plugin of pytest.
 
 A test names its ids with `@pytest.mark.req("MN-PATH-T1", ...)`. An id is failed if one of its
 tests failed, "passed in part" if some were skipped and others passed, else passed or skipped.

@@ -18,6 +18,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item):
-    """Marks tests of compiled graphs: a compilation takes longer than most tests."""
+    """Mark tests of compiled graphs as thorough: a compilation takes longer than most tests."""
     if "compiled" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.thorough)

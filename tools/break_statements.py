@@ -43,7 +43,7 @@ SEQUENCES = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple)
 
 
 class Statement(NamedTuple):
-    """A statement inside a function; `nth` counts equal texts in that function from 0."""
+    """Locates a statement inside a function; `nth` counts equal texts of the function from 0."""
 
     file: str
     qualname: str
@@ -69,7 +69,7 @@ class Statement(NamedTuple):
 
 
 def is_drawable(node: ast.AST) -> bool:
-    """Whether a node is a statement that `draw` may pick."""
+    """Return whether `draw` may pick a node."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Call)
     if isinstance(node, ast.Return):

@@ -1,4 +1,4 @@
-"""The table contract as tests. An implementation joins in three lines:
+"""Test the table contract. An implementation joins in three lines:
 
 ```
 class TestReference(TableSuite):
@@ -85,8 +85,8 @@ class TableSuite(
     Races,
     Scale,
 ):
-    """Every section of the contract."""
+    """Runs every section of the contract."""
 
 
 class RefusalSuite(BadBags, BadInput, BadExport, BadImport, BadArguments):
-    """Every section that tests only which arguments are refused."""
+    """Runs every section that tests only which arguments are refused."""

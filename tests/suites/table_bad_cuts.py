@@ -1,4 +1,4 @@
-"""Cuts that are refused, and those that end early."""
+"""Test which cuts are refused, and what happens when a cut ends early."""
 
 import pytest
 
