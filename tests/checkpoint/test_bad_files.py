@@ -25,6 +25,8 @@ from tests.checkpoint.cases import (
 )
 from tests.table.disk.cases import assert_same_table
 
+pytestmark = pytest.mark.thorough
+
 FILES = (
     ".assets/user-00000-of-00001.arrow",
     ".assets/user-00000-of-00001.candidates.arrow",

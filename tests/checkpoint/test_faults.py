@@ -16,6 +16,8 @@ from tests.checkpoint.cases import filled, listing, saved
 from tests.table.disk.cases import assert_same_table
 from tests.table.disk.test_faults import FullDisk, file_size_limit
 
+pytestmark = pytest.mark.thorough
+
 
 def is_complete(prefix):
     return open_checkpoint(prefix).verify() > 0

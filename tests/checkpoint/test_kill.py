@@ -18,7 +18,7 @@ pytestmark = pytest.mark.dist
 
 @pytest.fixture
 def saver():
-    with started("tests.checkpoint.saver") as process:
+    with started("tests.native_training.saver.saver") as process:
         yield process
 
 

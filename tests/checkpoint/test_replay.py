@@ -2,12 +2,16 @@
 
 import threading
 
+import pytest
+
 from monolith.checkpoint import open_checkpoint, save_checkpoint, take_cut
 from monolith.table import Segment, Table, TableConfig
 from monolith.table.optimizers import Adagrad
 from monolith.table.reference import ReferenceTable
 from monolith.table.replay import Record
 from tests.suites.table_base import assert_same_rows, random_floats, random_keys
+
+pytestmark = pytest.mark.thorough
 
 CONFIG = TableConfig("user", Segment(4, Adagrad(0.1), precision="bf16"))
 NUM_SAVES, NUM_CALLS = 3, 10  # calls that begin before each save

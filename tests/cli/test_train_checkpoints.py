@@ -13,6 +13,8 @@ from monolith.checkpoint.files import only_run
 from tests.cli.run import run
 from tests.cli.test_train import TASK, task
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["task"]
 
 

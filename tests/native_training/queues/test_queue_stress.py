@@ -20,6 +20,8 @@ from monolith.train import Hook, Run
 from monolith.train.driver import drive
 from tests.native_training.queues.threads import Call, until
 
+pytestmark = pytest.mark.thorough
+
 SEEDS = pytest.mark.parametrize("seed", range(6))
 
 
