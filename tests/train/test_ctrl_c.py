@@ -76,9 +76,9 @@ def test_ctrl_c_wakes_a_run_that_waits_for_its_data():
 
         def stuck():
             yield from counted(2)
-            until_waiting(trainer._running.reader)  # the run waits for the third batch
+            until_waiting(trainer._loop.reader)  # the run waits for the third batch
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            until_stopped(trainer._running.reader)
+            until_stopped(trainer._loop.reader)
 
         result = trainer.fit(stuck())
     assert (result.ended, result.num_steps) == ("interrupted", 2)

@@ -13,6 +13,7 @@ from monolith.observe.learning import Auc, LogLoss
 from monolith.table import MinCount
 from monolith.train import EarlyStop, Metric, ReportHook, Task, Trainer, TrainSettings, figures
 from monolith.train.figures import Meter, memory_bytes
+from monolith.train.loop import Trainee
 from tests.train.tasks import Clicks, Counting, clicks
 
 
@@ -255,7 +256,7 @@ def test_evaluations_do_not_lower_the_rate_of_training(monkeypatch):
         return {}
 
     clock = Clock()
-    monkeypatch.setattr(Trainer, "meter", lambda self: Meter(dict, seconds=lambda: clock.now))
+    monkeypatch.setattr(Trainee, "new_meter", lambda self: Meter(dict, seconds=lambda: clock.now))
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     settings = TrainSettings(eval_every=2, log_every=3)
     with Trainer(Counting(6), settings, hooks=[clock]) as trainer:

@@ -39,7 +39,7 @@ class Late(Counting):
         trainer.optimizer.begin_step = begin_step
 
     def loss(self, model, inputs, batch):
-        reader, step = self._trainer._running.reader, len(self.seen)
+        reader, step = self._trainer._loop.reader, len(self.seen)
         left = len(self.batches) - 1 - step
         until(lambda: reader.num_ready == min(reader.capacity, left))
         is_pushed = self._trainer.settings.push

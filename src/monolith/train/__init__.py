@@ -11,7 +11,7 @@ from monolith.train.driver import (
     drive,
 )
 from monolith.train.figures import Figures, Metric, ReportHook
-from monolith.train.fit import FitResult
+from monolith.train.trainer import FitResult
 from monolith.train.inputs import Inputs
 from monolith.train.loop import BatchOutput, StepOutput
 from monolith.train.settings import EarlyStop, TrainSettings

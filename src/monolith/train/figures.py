@@ -1,19 +1,24 @@
-"""Figures of a run: loss, metrics, rate, rows, memory, staleness."""
+"""Figures of a run: loss, metrics, rate, rows, memory, staleness; and the hook that sums them."""
 
 import contextlib
 import logging
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from monolith.data import Batch
 from monolith.nn import Features
-from monolith.train.driver import Hook
+from monolith.train.driver import Hook, Run, StepContext, StepResults
+
+if TYPE_CHECKING:
+    from monolith.train.loop import Trainee
+    from monolith.train.read_ahead import StepReader
 
 _log = logging.getLogger(__name__)
 
@@ -229,3 +234,92 @@ def memory_bytes() -> int:
         return int(statm.read_text().split()[1]) * resource.getpagesize()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def label_of(batch: Batch, names: Sequence[str]) -> torch.Tensor | None:
+    """Return the labels, (batch,); (batch, num_labels) of several; None without a name."""
+    if len(names) == 1:
+        return batch.labels[names[0]]
+    return torch.stack([batch.labels[name] for name in names], 1) if names else None
+
+
+class FiguresHook(Hook):
+    """Sums up the results of steps, and reports them to every hook that is a `ReportHook`.
+
+    Counts of tables and memory are taken at a report only.
+
+    Args:
+        trainee: the task and what its training changes.
+        meter: sums the losses and metrics.
+        reader: its capacity is a figure.
+        hooks: hooks of the run.
+        share: returns the share of the source that is read; None if unknown.
+
+    Attributes:
+        meter: sums since the last report.
+        last: the last figures; None before the first report.
+    """
+
+    def __init__(
+        self,
+        trainee: "Trainee",
+        meter: Meter,
+        reader: "StepReader[Any]",
+        hooks: Sequence[Hook],
+        share: Callable[[], float | None],
+    ) -> None:
+        self._trainee, self._reader, self._share = trainee, reader, share
+        self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
+        self.meter = meter
+        self._num_reported = -self.meter.num_samples  # a restored meter has those of another run
+        self.last: Figures | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the run so far."""
+        return self._num_reported + self.meter.num_samples
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Add a step; report every `log_every` steps."""
+        meter, labels = self.meter, self._trainee.columns.labels
+        for part in results.value.parts:
+            batch = part.batch
+            meter.add(part.loss, part.prediction, label_of(batch, labels), batch.weight)
+        meter.staleness = max(meter.staleness, results.value.staleness)
+        every, step = self._trainee.settings.log_every, ctx.run.global_step or 0
+        if every and step % every == 0:
+            self._report(step)
+
+    def end(self, run: Run) -> None:
+        """Report the rest; a run without a step has figures, but nothing to report."""
+        step = run.global_step or 0
+        if self.meter.num_samples:
+            self._report(step)
+        elif self.last is None:
+            self.last = self._figures(step)
+
+    def _report(self, step: int) -> None:
+        self.last = self._figures(step)
+        self._num_reported += self.meter.num_samples
+        for listener in self._listeners:
+            listener.report(self.last)
+        self.meter.reset()
+
+    def _figures(self, step: int) -> Figures:
+        meter, bound = self.meter, self._trainee.settings.staleness_bound
+        rows, refused, evicted = table_counts(self._trainee.features)
+        return Figures(
+            step=step,
+            num_samples=meter.num_samples,
+            loss=meter.loss,
+            metrics=meter.values(),
+            samples_per_second=meter.samples_per_second,
+            num_rows=rows,
+            num_refused=refused,
+            num_evicted=evicted,
+            memory_bytes=memory_bytes(),
+            staleness=meter.staleness,
+            staleness_bound=bound,
+            prefetch=self._reader.capacity,
+            share=self._share(),
+        )

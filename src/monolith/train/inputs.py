@@ -1,5 +1,6 @@
 """Bind a batch to a task: its columns, what `loss` receives, and what `loss` must return."""
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,32 +12,36 @@ from monolith.nn import Embedded
 from monolith.ops import Ragged, RaggedColumns
 
 if TYPE_CHECKING:
-    from monolith.train.trainer import Trainer
+    from monolith.train.task import Task
 
 
 _LARGEST = 2**53  # beyond it a number is an id: the hash of a text, as a rule
 
 
 class TaskColumns:
-    """Which columns a task takes as labels and as dense columns.
+    """The columns that a task takes as labels and as dense columns.
 
-    A source that was not told takes whole numbers for ids and other numbers for dense columns.
-    What a task names as label or dense is moved there; the rest stays.
+    A source without column types reads whole numbers as ids and other numbers as dense columns.
+    `bind` moves the columns that the task names to its labels and dense columns.
 
     Args:
-        labels: names.
-        dense: names.
+        labels: names of label columns.
+        dense: names of dense columns.
     """
 
     def __init__(self, labels: Sequence[str], dense: Sequence[str]) -> None:
         self.labels, self.dense = tuple(labels), tuple(dense)
 
+    def dense_of(self, batch: Batch) -> torch.Tensor:
+        """Return the dense columns of a bound batch side by side, float32 (batch, num_columns)."""
+        return dense_matrix(batch, self.dense)
+
     def bind(self, batch: Batch, *, with_labels: bool = True) -> Batch:
-        """The batch with labels and dense columns where the task looks for them.
+        """Return the batch with the columns of the task among its labels and dense columns.
 
         Args:
-            batch: of a source.
-            with_labels: False for prediction: labels may be missing, and are bound if not.
+            batch: a batch as the source reads it.
+            with_labels: False for prediction: labels may be missing; those present are bound.
 
         Raises:
             ValueError: a column is missing, or has not one number for each sample.
@@ -45,14 +50,14 @@ class TaskColumns:
         is_bound = all(name in batch.labels for name in labels)
         if is_bound and all(name in batch.dense for name in self.dense):
             return batch
-        found = {name: _numbers(batch, "label", name) for name in labels}
+        label = {name: _numbers(batch, "label", name) for name in labels}
         dense = {name: _numbers(batch, "dense", name) for name in self.dense}
-        moved = {*found, *dense}
+        moved = {*label, *dense}
         return replace(
             batch,
             features=_without(batch.features, moved),
             dense={**{k: v for k, v in batch.dense.items() if k not in moved}, **dense},
-            labels={**{k: v for k, v in batch.labels.items() if k not in moved}, **found},
+            labels={**{k: v for k, v in batch.labels.items() if k not in moved}, **label},
         )
 
 
@@ -67,17 +72,17 @@ def _has(batch: Batch, name: str) -> bool:
 
 
 def _numbers(batch: Batch, part: str, name: str) -> torch.Tensor:
-    """A column as float32, wherever the source has put it."""
+    """Read a column as float32 from labels, dense columns or features."""
     for columns in (batch.labels, batch.dense):
         if name in columns:
             return columns[name]
     if name in batch.features:
-        return _of_ids(part, name, batch.features[name])
+        return _as_numbers(part, name, batch.features[name])
     known = ", ".join([*batch.features, *batch.dense, *batch.labels])
     raise ValueError(f"[Task.{part}] expected column {name!r} in the batch, got {known}")
 
 
-def _of_ids(part: str, name: str, ids: Ragged) -> torch.Tensor:
+def _as_numbers(part: str, name: str, ids: Ragged) -> torch.Tensor:
     if len(ids.values) != ids.num_rows or not bool((ids.lengths == 1).all()):
         raise ValueError(
             f"[Task.{part}] expected one number for each sample in column {name!r}, got "
@@ -92,25 +97,34 @@ def _of_ids(part: str, name: str, ids: Ragged) -> torch.Tensor:
 
 
 class Inputs:
-    """Embeddings and dense columns of a batch.
+    """The rows of all features of a batch, and its dense columns.
 
     Attributes:
-        pooled: feature -> float32 (batch, dim); (batch, max_length, dim) with combiner "first".
-            `pooled.joined` has all features side by side, (batch, width), without a copy.
-        dense: float32 (batch, num_columns), the task's dense columns side by side; without any,
-            of width 0.
+        matrix: float32 (batch, width + num_columns): the features side by side and the dense
+            columns after them, as the lookup wrote them. A model that takes all of it pays for no
+            copy.
+        dense: float32 (batch, num_columns), the task's dense columns side by side; of width 0
+            without any.
     """
 
-    def __init__(self, pooled: Embedded, dense: torch.Tensor) -> None:
-        self.pooled = pooled
-        self.dense = dense
+    def __init__(self, rows: Embedded, dense: torch.Tensor) -> None:
+        self._rows = rows
+        self.matrix, self.dense = rows.joined, dense
+
+    @functools.cached_property
+    def pooled(self) -> Embedded:
+        """Feature -> float32 (batch, dim); (batch, max_length, dim) with combiner "first".
+
+        `pooled.joined` has all features side by side, (batch, width), without a copy.
+        """
+        return self._rows.without_dense()
 
 
 def dense_matrix(batch: Batch, names: Iterable[str]) -> torch.Tensor:
-    """The columns side by side, float32 (batch, num_columns).
+    """Return the columns side by side, float32 (batch, num_columns).
 
     Raises:
-        ValueError: the batch has no such column.
+        ValueError: the batch lacks a column.
     """
     columns = [_column(batch.dense, name) for name in names]
     if not columns:
@@ -127,16 +141,17 @@ def _column(dense: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     return column.unsqueeze(1) if column.dim() == 1 else column
 
 
-def outputs_of(
-    trainer: "Trainer", inputs: Inputs, batch: Batch, *, is_training: bool
+def checked_outputs(
+    task: "Task", model: torch.nn.Module, inputs: Inputs, batch: Batch, *, is_training: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and prediction of a batch, if they are what `Task.loss` promises.
+    """Return loss and prediction of `task.loss`, if they are what `Task.loss` promises.
 
     Args:
-        trainer: has task and model.
-        inputs: of the batch.
-        batch: with labels.
-        is_training: the loss needs a gradient.
+        task: computes the loss.
+        model: the dense model.
+        inputs: rows and dense columns of the batch.
+        batch: samples with labels.
+        is_training: whether the loss needs a gradient.
 
     Raises:
         TypeError: `Task.loss` gives no pair of tensors.
@@ -144,18 +159,15 @@ def outputs_of(
         RuntimeError: `Task.loss` raised StopIteration, which would end the run like its data.
     """
     try:
-        given = trainer.task.loss(trainer.model, inputs, batch)
+        outputs = task.loss(model, inputs, batch)
     except StopIteration as error:
         raise RuntimeError("[Task.loss] expected a loss, got StopIteration") from error
-    return _checked(given, is_training)
-
-
-def _checked(given: Any, is_training: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    is_pair = isinstance(given, tuple | list) and len(given) == 2
-    if not is_pair or not all(isinstance(each, torch.Tensor) for each in given):
-        got = f"({', '.join(type(each).__name__ for each in given)})" if is_pair else _kind(given)
+    is_pair = isinstance(outputs, tuple | list) and len(outputs) == 2
+    if not is_pair or not all(isinstance(output, torch.Tensor) for output in outputs):
+        kinds = [type(output).__name__ for output in outputs] if is_pair else []
+        got = f"({', '.join(kinds)})" if is_pair else _kind(outputs)
         raise TypeError(f"[Task.loss] expected loss and prediction, two tensors, got {got}")
-    loss, prediction = given
+    loss, prediction = outputs
     if loss.numel() != 1:
         raise ValueError(
             f"[Task.loss] expected a loss of one number, got shape {tuple(loss.shape)}; take its "
@@ -171,6 +183,6 @@ def _checked(given: Any, is_training: bool) -> tuple[torch.Tensor, torch.Tensor]
     return loss, prediction
 
 
-def _kind(given: Any) -> str:
-    number = f" of {len(given)}" if isinstance(given, tuple | list) else ""
-    return f"{type(given).__name__}{number}"
+def _kind(outputs: Any) -> str:
+    number = f" of {len(outputs)}" if isinstance(outputs, tuple | list) else ""
+    return f"{type(outputs).__name__}{number}"

@@ -1,30 +1,100 @@
-"""One step of training, with every stage by its name."""
+"""The training loop: every stage of a step by its name (docs/life_of_a_batch.md).
+
+    1 sample     -> 2 ids, columns -> 3 rows of all features -> 4 one matrix, dense columns beside
+    5 model, loss -> 6 gradients, queued on the tables -> 7 one step per parameter and distinct id
+
+`TrainLoop.read` makes stages 1 to 4, on a thread where batches are read ahead; calling the loop
+makes stages 5 to 7.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
-from monolith.train.inputs import Inputs, outputs_of
+from monolith.nn import Features
+from monolith.optim import Optimizer
+from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.train.figures import Meter
+from monolith.train.inputs import Inputs, TaskColumns, checked_outputs
 from monolith.train.non_finite import loss_error
 from monolith.train.read_ahead import StepReader
+from monolith.train.run_state import RunState, StepClock
+from monolith.train.settings import TrainSettings
+from monolith.train.task import Task
 
-if TYPE_CHECKING:
-    from monolith.train.trainer import Trainer
+
+class SourceBatch(NamedTuple):
+    """A batch, and the position of its source after it."""
+
+    batch: Batch
+    position: Any
+
+
+class Part(NamedTuple):
+    """A batch of a step, its looked-up inputs, and the source position after it."""
+
+    batch: Batch
+    inputs: Inputs
+    position: Any
+
+
+class StepInput(NamedTuple):
+    """All that a step takes.
+
+    Attributes:
+        parts: one per batch; several where gradients are accumulated.
+        version: number of updates that were applied before the lookup began.
+    """
+
+    parts: list[Part]
+    version: int
+
+
+class BatchOutput(NamedTuple):
+    """The loss and the predictions of a batch.
+
+    Attributes:
+        batch: the samples.
+        loss: mean loss of the batch; None in prediction.
+        prediction: a row for each sample, without gradient.
+    """
+
+    batch: Batch
+    loss: float | None
+    prediction: torch.Tensor
+
+
+class StepOutput(NamedTuple):
+    """The result of a step: hooks get it as `results.value`.
+
+    Attributes:
+        parts: one per batch.
+        staleness: updates that the step's lookup had not seen, at most `staleness_bound`.
+    """
+
+    parts: list[BatchOutput]
+    staleness: int
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the batches."""
+        return sum(part.loss or 0.0 for part in self.parts) / len(self.parts)
 
 
 class Updates:
-    """Applies the updates of steps in their order, each once; at most one is under way.
+    """Applies the updates of steps in their order, each once, at once or on a thread.
 
     Args:
-        is_async: on a thread; the caller calls `wait` before it begins what the update must not
-            run beside.
+        is_async: apply an update on a thread; the caller calls `wait` before work that must not
+            run concurrently with an update. At most one update is under way.
 
     Attributes:
-        num_applied: updates that are complete. It never runs ahead of the tables.
+        num_applied: complete updates. The count never runs ahead of the tables.
     """
 
     def __init__(self, *, is_async: bool) -> None:
@@ -33,7 +103,7 @@ class Updates:
         self._thread = ThreadPoolExecutor(1, "push") if is_async else None
 
     def apply(self, update: Callable[[], object]) -> None:
-        """Run an update, or have it run; waits for the one before it."""
+        """Run an update now, or start it on the thread; waits for the update before it."""
         self.wait()
         if self._thread is None:
             self._run(update)
@@ -44,7 +114,7 @@ class Updates:
         """Return when no update is under way.
 
         Raises:
-            BaseException: what the update raised.
+            BaseException: the update raised it.
         """
         if self._running is not None:
             running, self._running = self._running, None
@@ -60,99 +130,181 @@ class Updates:
         self.num_applied += 1
 
 
-class Part(NamedTuple):
-    """A batch of a step, what was looked up for it, and where the source is behind it."""
+@dataclass(frozen=True)
+class Trainee:
+    """A task with everything that its training changes: tables, dense model, optimizer, clock.
 
-    batch: Batch
-    inputs: Inputs
-    position: Any
-
-
-class StepInput(NamedTuple):
-    """What a step needs.
-
-    Attributes:
-        parts: one per batch; several where gradients are accumulated.
-        version: number of updates that were applied before the lookup began.
+    Training, evaluation and prediction look up and compute through this object alone.
     """
 
-    parts: list[Part]
-    version: int
+    task: Task
+    settings: TrainSettings
+    columns: TaskColumns
+    features: Features
+    model: torch.nn.Module
+    optimizer: Optimizer
+    clock: StepClock
+
+    def look_up(self, batch: Batch, *, is_training: bool) -> Inputs:
+        """Return the rows of all features, with the dense columns after them in one matrix.
+
+        Safe concurrently with a step.
+        """
+        dense = self.columns.dense_of(batch)
+        rows = self.features.read(
+            batch.features, dense=dense if self.columns.dense else None, is_training=is_training
+        )
+        return Inputs(rows, dense)
+
+    def forward(
+        self, inputs: Inputs, batch: Batch, *, is_training: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return loss and prediction of a batch, checked, in the precision of the settings."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            return checked_outputs(self.task, self.model, inputs, batch, is_training=is_training)
+
+    def clip_gradients(self, max_norm: float) -> None:
+        """Scale the gradients of dense parameters and tables to one norm, if they exceed it."""
+        groups = self.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def new_meter(self) -> Meter:
+        """Return a meter of the task's metrics; default metrics may turn out not to fit."""
+        task = self.task
+        return Meter(task.metrics, is_lenient=type(task).metrics is Task.metrics)
 
 
-class BatchOutput(NamedTuple):
-    """What a model made of a batch.
-
-    Attributes:
-        batch: the samples.
-        loss: None in prediction.
-        prediction: a row for each sample, without gradient.
-    """
-
-    batch: Batch
-    loss: float | None
-    prediction: torch.Tensor
+def position_of(batches: Iterator[Batch]) -> Any:
+    """Return where the next batch begins: `state_dict()` of the iterator; None if it has none."""
+    state_dict = getattr(batches, "state_dict", None)
+    return None if state_dict is None else state_dict()
 
 
-class StepOutput(NamedTuple):
-    """What a step gave: hooks see it as `results.value`.
-
-    Attributes:
-        parts: one per batch.
-        staleness: updates that the step's lookup had not seen, at most `staleness_bound`.
-    """
-
-    parts: list[BatchOutput]
-    staleness: int
-
-    @property
-    def loss(self) -> float:
-        """Mean of the batches."""
-        return sum(part.loss or 0.0 for part in self.parts) / len(self.parts)
-
-
-class TrainLoop:
-    """A step of training; `drive` calls it until the batches end.
+class TrainLoop(Hook):
+    """The steps of a run; `drive` calls the loop until the batches end, and as its first hook.
 
     Args:
-        trainer: has model, tables and optimizer.
-        reader: makes the work of each step.
-        updates: applies the updates of tables.
+        trainee: the task and what its training changes.
+        run: counts the steps.
+        state: takes the source position of each step.
+        batches: samples.
+        unread: batches that an earlier run took from there and did not use.
+        schedule: called after each step; sets the learning rates of the next one.
+
+    Attributes:
+        reader: calls `read`, possibly ahead of the steps.
+        updates: applies the steps of the optimizer.
+        unread: batches that were taken from the source and not used.
+        has_data_ended: whether the source has no more batches.
     """
 
-    def __init__(self, trainer: "Trainer", reader: StepReader[StepInput], updates: Updates) -> None:
-        self._trainer, self._reader, self._updates = trainer, reader, updates
-        self._num_steps = 0
+    def __init__(
+        self,
+        trainee: Trainee,
+        run: Run,
+        state: RunState,
+        batches: Iterator[Batch],
+        unread: Iterable[SourceBatch] = (),
+        schedule: Callable[[], None] | None = None,
+    ) -> None:
+        settings = trainee.settings
+        self._trainee, self._run, self._state, self._schedule = trainee, run, state, schedule
+        self._batches, self.unread, self.has_data_ended = batches, list(unread), False
+        self._num_read, self._num_steps = state.step - state.first, 0
+        capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
+        self.reader: StepReader[StepInput] = StepReader(self.read, capacity)
+        self.updates = Updates(is_async=settings.push > 0)
+
+    def read(self) -> StepInput:
+        """Read the batches of the next step and look up their rows: stages 1 to 4.
+
+        Raises:
+            StopIteration: the source has ended, or all steps of the settings are read.
+        """
+        trainee, settings = self._trainee, self._trainee.settings
+        if settings.steps is not None and self._num_read >= settings.steps:
+            raise StopIteration
+        samples = self._next_batches(settings.accumulate)  # 1: samples
+        self._num_read += 1
+        version = self.updates.num_applied  # before the lookup, which may see more, never less
+        parts = []
+        for batch, position in samples:
+            batch = trainee.columns.bind(batch)  # 2: ids of features, dense columns, labels
+            inputs = trainee.look_up(batch, is_training=True)  # 3, 4: rows, one matrix
+            parts.append(Part(batch, inputs, position))
+        return StepInput(parts, version)
 
     def __call__(self) -> StepOutput:
-        """Raises StopIteration when the batches end."""
-        trainer, updates = self._trainer, self._updates
-        work = self._reader.take()  # samples; their ids; one lookup of all tables, pooled
-        parts = []
-        for batch, inputs, _ in work.parts:
-            with trainer.precision():
-                loss, prediction = outputs_of(trainer, inputs, batch, is_training=True)  # model
-            parts.append(BatchOutput(batch, self._number(loss, batch), prediction.detach()))
-            updates.wait()  # of the tables by the step before, which may run beside the model
-            mean = loss / len(work.parts) if len(work.parts) > 1 else loss
-            mean.backward()  # type: ignore[no-untyped-call]  # gradients, queued on the tables
-        trainer.clip_gradients()
-        trainer.clock.set(part.batch for part in parts)
-        # Dense parameters; tables: one update per distinct id, now or beside the next step.
-        trainer.step_with(updates)
-        trainer.step_schedule()
-        trainer.run.global_step = (trainer.run.global_step or 0) + 1
-        trainer.state.position = work.parts[-1].position
-        staleness, self._num_steps = self._num_steps - work.version, self._num_steps + 1
-        self._reader.finish()
-        return StepOutput(parts, staleness)
+        """Train one step on what `read` returned: stages 5 to 7.
 
-    def _number(self, loss: torch.Tensor, batch: Batch) -> float:
-        """The loss; if it is not finite, what the step has queued is dropped."""
+        Raises:
+            StopIteration: there is no further step.
+        """
+        trainee, optimizer, updates = self._trainee, self._trainee.optimizer, self.updates
+        parts, version = self.reader.take()
+        outputs = []
+        for batch, inputs, _ in parts:
+            loss, prediction = trainee.forward(inputs, batch, is_training=True)  # 5: model, loss
+            outputs.append(BatchOutput(batch, self._finite(loss, batch), prediction.detach()))
+            updates.wait()  # for the tables' step before this one, which may run during stage 5
+            mean = loss / len(parts) if len(parts) > 1 else loss
+            mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued on the tables
+        if trainee.settings.clip_norm is not None:
+            trainee.clip_gradients(trainee.settings.clip_norm)
+        trainee.clock.set(part.batch for part in parts)
+        # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
+        updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)
+        if optimizer.dense is not None:
+            optimizer.dense.zero_grad()
+        if self._schedule is not None:
+            self._schedule()
+        self._run.global_step = (self._run.global_step or 0) + 1
+        self._state.position = parts[-1].position
+        staleness, self._num_steps = self._num_steps - version, self._num_steps + 1
+        self.reader.finish()
+        return StepOutput(outputs, staleness)
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Begin to read ahead."""
+        self.reader.start(coordinator)
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Request the end of the run after its last step, or after a signal stopped the reader."""
+        steps = self._trainee.settings.steps
+        is_last = steps is not None and self._state.step - self._state.first >= steps
+        if is_last or self.reader.is_stopped:
+            ctx.request_stop()
+
+    def end(self, run: Run) -> None:
+        """Wait for the last update; the other hooks see all updates."""
+        self.updates.wait()
+
+    def close(self) -> None:
+        """End the thread of updates, and keep the batches that were read and not used."""
+        self.updates.close()
+        parts = [part for step in self.reader.drain() for part in step.parts]
+        self.unread = [SourceBatch(part.batch, part.position) for part in parts] + self.unread
+
+    def _next_batches(self, number: int) -> list[SourceBatch]:
+        """At most `number` batches, fewer at the end of the source; an error keeps them unread."""
+        while len(self.unread) < number and not self.has_data_ended:
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self.has_data_ended = True
+            else:
+                self.unread.append(SourceBatch(batch, position_of(self._batches)))
+        if not self.unread:
+            raise StopIteration
+        samples, self.unread = self.unread[:number], self.unread[number:]
+        return samples
+
+    def _finite(self, loss: torch.Tensor, batch: Batch) -> float:
+        """The loss as a number; a loss that is not finite drops what the step has queued."""
         number = loss.item()
         if not math.isfinite(number):
-            self._updates.wait()
-            self._trainer.optimizer.zero_grad()
-            step = self._trainer.run.global_step or 0
-            raise loss_error(number, step, batch, self._trainer.settings.keep_dir)
+            self.updates.wait()
+            self._trainee.optimizer.zero_grad()
+            raise loss_error(number, self._state.step, batch, self._trainee.settings.keep_dir)
         return number

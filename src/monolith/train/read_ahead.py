@@ -53,6 +53,11 @@ class StepReader(Generic[T]):
         return self._capacity
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._is_stopped
+
+    @property
     def num_ready(self) -> int:
         """Steps whose needs are made and not taken, at this moment."""
         return len(self._items)
@@ -82,7 +87,8 @@ class StepReader(Generic[T]):
             BaseException: what `make` raised, also on the thread.
         """
         with self._changed:
-            if not wait_until(
+            is_ready = bool(self._items) or self._is_stopped or not self._is_thread_on
+            if not is_ready and not wait_until(
                 self._changed,
                 lambda: (
                     bool(self._items)

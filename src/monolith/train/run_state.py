@@ -123,12 +123,6 @@ class StepClock:
         self.num_clamped += bool(times) and max(times) > self._time
 
 
-def position_of(batches: Iterator[Batch]) -> Any:
-    """Where the next batch begins: `state_dict()` of the iterator; None if it has none."""
-    state_dict = getattr(batches, "state_dict", None)
-    return None if state_dict is None else state_dict()
-
-
 class RunState:
     """The state of the last `fit`, or of the one that runs; a checkpoint has it.
 

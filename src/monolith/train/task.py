@@ -82,8 +82,7 @@ class Task(ABC):
         ...     def build(self):
         ...         return torch.nn.Linear(17, 1)
         ...     def loss(self, model, inputs, batch):
-        ...         x = torch.cat([inputs.pooled.joined, inputs.dense], 1)
-        ...         logit = model(x).squeeze(1)
+        ...         logit = model(inputs.matrix).squeeze(1)
         ...         return F.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
         >>> Clicks().name
         'Clicks'
@@ -118,7 +117,7 @@ class Task(ABC):
 
         Args:
             model: what `build` made.
-            inputs: pooled embeddings by name, and dense columns.
+            inputs: rows of the features by name, dense columns, and one matrix of both.
             batch: all of the batch, with labels.
         """
 
