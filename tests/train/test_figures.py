@@ -13,7 +13,7 @@ from monolith.observe.learning import Auc, LogLoss
 from monolith.table import MinCount
 from monolith.train import EarlyStop, Metric, ReportHook, Task, Trainer, TrainSettings, figures
 from monolith.train.figures import Meter, memory_bytes
-from monolith.train.loop import Trainee
+from monolith.train.inputs import Trainee
 from tests.train.tasks import Clicks, Counting, clicks
 
 

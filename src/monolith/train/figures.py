@@ -17,7 +17,7 @@ from monolith.nn import Features
 from monolith.train.driver import Hook, Run, StepContext, StepResults
 
 if TYPE_CHECKING:
-    from monolith.train.loop import Trainee
+    from monolith.train.inputs import Trainee
     from monolith.train.read_ahead import StepReader
 
 _log = logging.getLogger(__name__)

@@ -1,15 +1,23 @@
-"""Bind a batch to a task: its columns, what `loss` receives, and what `loss` must return."""
+"""From a batch to the loss of its task: columns, rows in one matrix, checked outputs.
+
+`Trainee` is a task with everything that its training changes; training, evaluation and prediction
+look up and compute through it.
+"""
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monolith.data import Batch
-from monolith.nn import Embedded
+from monolith.nn import Embedded, Features
 from monolith.ops import Ragged, RaggedColumns
+from monolith.optim import Optimizer
+from monolith.train.figures import Meter
+from monolith.train.run_state import StepClock
+from monolith.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from monolith.train.task import Task
@@ -31,10 +39,6 @@ class TaskColumns:
 
     def __init__(self, labels: Sequence[str], dense: Sequence[str]) -> None:
         self.labels, self.dense = tuple(labels), tuple(dense)
-
-    def dense_of(self, batch: Batch) -> torch.Tensor:
-        """Return the dense columns of a bound batch side by side, float32 (batch, num_columns)."""
-        return dense_matrix(batch, self.dense)
 
     def bind(self, batch: Batch, *, with_labels: bool = True) -> Batch:
         """Return the batch with the columns of the task among its labels and dense columns.
@@ -103,13 +107,19 @@ class Inputs:
         matrix: float32 (batch, width + num_columns): the features side by side and the dense
             columns after them, as the lookup wrote them. A model that takes all of it pays for no
             copy.
-        dense: float32 (batch, num_columns), the task's dense columns side by side; of width 0
-            without any.
     """
 
-    def __init__(self, rows: Embedded, dense: torch.Tensor) -> None:
-        self._rows = rows
-        self.matrix, self.dense = rows.joined, dense
+    def __init__(self, rows: Embedded, dense: torch.Tensor | None) -> None:
+        self._rows, self._dense = rows, dense
+        self.matrix = rows.joined
+
+    @property
+    def dense(self) -> torch.Tensor:
+        """The task's dense columns side by side, float32 (batch, num_columns); of width 0 without.
+
+        They are the tensor that the batch has, not a view of `matrix`.
+        """
+        return self.matrix.new_empty(len(self.matrix), 0) if self._dense is None else self._dense
 
     @functools.cached_property
     def pooled(self) -> Embedded:
@@ -186,3 +196,46 @@ def checked_outputs(
 def _kind(outputs: Any) -> str:
     number = f" of {len(outputs)}" if isinstance(outputs, tuple | list) else ""
     return f"{type(outputs).__name__}{number}"
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A task with everything that its training changes: tables, dense model, optimizer, clock.
+
+    Training, evaluation and prediction look up and compute through this object alone.
+    """
+
+    task: "Task"
+    settings: TrainSettings
+    columns: TaskColumns
+    features: Features
+    model: torch.nn.Module
+    optimizer: Optimizer
+    clock: StepClock
+
+    def look_up(self, batch: Batch, *, is_training: bool) -> Inputs:
+        """Return the rows of all features, with the dense columns after them in one matrix.
+
+        Safe concurrently with a step.
+        """
+        dense = dense_matrix(batch, self.columns.dense) if self.columns.dense else None
+        return Inputs(
+            self.features.read(batch.features, dense=dense, is_training=is_training), dense
+        )
+
+    def forward(
+        self, inputs: Inputs, batch: Batch, *, is_training: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return loss and prediction of a batch, checked, in the precision of the settings."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            return checked_outputs(self.task, self.model, inputs, batch, is_training=is_training)
+
+    def clip_gradients(self, max_norm: float) -> None:
+        """Scale the gradients of dense parameters and tables to one norm, if they exceed it."""
+        groups = self.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def new_meter(self) -> Meter:
+        """Return a meter of the task's metrics; default metrics may turn out not to fit."""
+        return Meter(self.task.metrics, is_lenient=self.task.has_default_metrics())

@@ -10,22 +10,16 @@ makes stages 5 to 7.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
-from monolith.nn import Features
-from monolith.optim import Optimizer
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
-from monolith.train.figures import Meter
-from monolith.train.inputs import Inputs, TaskColumns, checked_outputs
+from monolith.train.inputs import Inputs, Trainee
 from monolith.train.non_finite import loss_error
 from monolith.train.read_ahead import StepReader
-from monolith.train.run_state import RunState, StepClock
-from monolith.train.settings import TrainSettings
-from monolith.train.task import Task
+from monolith.train.run_state import RunState
 
 
 class SourceBatch(NamedTuple):
@@ -130,51 +124,6 @@ class Updates:
         self.num_applied += 1
 
 
-@dataclass(frozen=True)
-class Trainee:
-    """A task with everything that its training changes: tables, dense model, optimizer, clock.
-
-    Training, evaluation and prediction look up and compute through this object alone.
-    """
-
-    task: Task
-    settings: TrainSettings
-    columns: TaskColumns
-    features: Features
-    model: torch.nn.Module
-    optimizer: Optimizer
-    clock: StepClock
-
-    def look_up(self, batch: Batch, *, is_training: bool) -> Inputs:
-        """Return the rows of all features, with the dense columns after them in one matrix.
-
-        Safe concurrently with a step.
-        """
-        dense = self.columns.dense_of(batch)
-        rows = self.features.read(
-            batch.features, dense=dense if self.columns.dense else None, is_training=is_training
-        )
-        return Inputs(rows, dense)
-
-    def forward(
-        self, inputs: Inputs, batch: Batch, *, is_training: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return loss and prediction of a batch, checked, in the precision of the settings."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
-            return checked_outputs(self.task, self.model, inputs, batch, is_training=is_training)
-
-    def clip_gradients(self, max_norm: float) -> None:
-        """Scale the gradients of dense parameters and tables to one norm, if they exceed it."""
-        groups = self.optimizer.param_groups
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-
-    def new_meter(self) -> Meter:
-        """Return a meter of the task's metrics; default metrics may turn out not to fit."""
-        task = self.task
-        return Meter(task.metrics, is_lenient=type(task).metrics is Task.metrics)
-
-
 def position_of(batches: Iterator[Batch]) -> Any:
     """Return where the next batch begins: `state_dict()` of the iterator; None if it has none."""
     state_dict = getattr(batches, "state_dict", None)
@@ -213,6 +162,8 @@ class TrainLoop(Hook):
         self._batches, self.unread, self.has_data_ended = batches, list(unread), False
         self._num_read, self._num_steps = state.step - state.first, 0
         capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
+        self._is_stopping = False
+        self._last_step = None if settings.steps is None else state.first + settings.steps
         self.reader: StepReader[StepInput] = StepReader(self.read, capacity)
         self.updates = Updates(is_async=settings.push > 0)
 
@@ -252,7 +203,7 @@ class TrainLoop(Hook):
             mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued on the tables
         if trainee.settings.clip_norm is not None:
             trainee.clip_gradients(trainee.settings.clip_norm)
-        trainee.clock.set(part.batch for part in parts)
+        trainee.clock.set([part.batch for part in parts])
         # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
         updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)
         if optimizer.dense is not None:
@@ -270,15 +221,18 @@ class TrainLoop(Hook):
         self.reader.start(coordinator)
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
-        """Request the end of the run after its last step, or after a signal stopped the reader."""
-        steps = self._trainee.settings.steps
-        is_last = steps is not None and self._state.step - self._state.first >= steps
-        if is_last or self.reader.is_stopped:
+        """Request the end of the run after its last step, or after a call of `stop`."""
+        if self._is_stopping or self._run.global_step == self._last_step:
             ctx.request_stop()
 
     def end(self, run: Run) -> None:
         """Wait for the last update; the other hooks see all updates."""
         self.updates.wait()
+
+    def stop(self) -> None:
+        """End the run after the step that runs. Safe in a signal handler, and twice."""
+        self._is_stopping = True
+        self.reader.stop()
 
     def close(self) -> None:
         """End the thread of updates, and keep the batches that were read and not used."""

@@ -53,11 +53,6 @@ class StepReader(Generic[T]):
         return self._capacity
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._is_stopped
-
-    @property
     def num_ready(self) -> int:
         """Steps whose needs are made and not taken, at this moment."""
         return len(self._items)

@@ -162,6 +162,11 @@ class Task(ABC):
         is_one = isinstance(self.label, str) or len(self.label) == 1
         return {"auc": Auc(), "log_loss": LogLoss()} if is_one else {}
 
+    @classmethod
+    def has_default_metrics(cls) -> bool:
+        """Whether the task computes the metrics of `Task`, which may not fit its predictions."""
+        return cls.metrics is Task.metrics
+
     def hooks(self) -> Sequence[Hook]:
         """Of a run; asked when it begins."""
         return ()

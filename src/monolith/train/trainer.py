@@ -23,9 +23,9 @@ from monolith.train.driver import Hook, Run, drive
 from monolith.train.figures import Figures, FiguresHook, label_of
 from monolith.train.hooks import EvalHook, EvictHook
 from monolith.train.hosting import host_parameters, table_maker
-from monolith.train.inputs import TaskColumns
+from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
-from monolith.train.loop import BatchOutput, SourceBatch, Trainee, TrainLoop, position_of
+from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
 from monolith.train.run_state import RunState, StepClock, seed_all
@@ -201,7 +201,7 @@ class Trainer:
                 hook.attach(self)
             stack.enter_context(_torch_threads(settings.threads))
             stack.callback(loop.close)
-            interrupt = stack.enter_context(Interrupt(loop.reader.stop))
+            interrupt = stack.enter_context(Interrupt(loop.stop))
             drive(loop, [loop, *hooks, *own_hooks, *saves], run=self.run)
         assert figures.last is not None
         return FitResult(
