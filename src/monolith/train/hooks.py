@@ -9,17 +9,17 @@ from monolith.train.settings import TrainSettings
 
 
 class EvalHook(Hook):
-    """Evaluates every `eval_every` steps; ends the run where `early_stop` says so.
+    """The hook that evaluates every `eval_every` steps and ends the run by `early_stop`.
 
     Args:
-        evaluate: returns figures by name.
-        settings: has `eval_every` and `early_stop`.
-        state: keeps the best figure, also over a restore.
-        meter: figures of the training, whose clock stands still during an evaluation.
+        evaluate: Function that evaluates the model and returns figures by name.
+        settings: Settings with `eval_every` and `early_stop`.
+        state: State of the run, which keeps the best figure over a restore.
+        meter: Meter of the training, which is paused during an evaluation.
 
     Attributes:
-        evaluations: step -> figures.
-        is_early: whether the hook has ended the run.
+        evaluations: Step -> figures of the evaluation after that step.
+        is_early: Whether the hook has ended the run.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class EvalHook(Hook):
         self.is_early = False
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
-        """Evaluate if it is time."""
+        """Evaluate after every `eval_every` steps."""
         step = ctx.run.global_step or 0
         if step % self._settings.eval_every == 0:
             with self._meter.paused():
@@ -62,17 +62,17 @@ class EvalHook(Hook):
 
 
 class EvictHook(Hook):
-    """Removes expired rows every `evict_every` steps, by the latest time that a table has seen.
+    """The hook that removes expired rows every `every` steps.
 
     Args:
-        evict: removes the expired rows of all tables.
-        every: number of steps between two calls.
+        evict: Function that removes the expired rows of all tables.
+        every: Number of steps between two evictions.
     """
 
     def __init__(self, evict: Callable[[], None], every: int) -> None:
         self._evict, self._every = evict, every
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
-        """Evict if it is time."""
+        """Evict after every `every` steps."""
         if (ctx.run.global_step or 0) % self._every == 0:
             self._evict()

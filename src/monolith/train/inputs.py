@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from monolith.train.task import Task
 
 
-_LARGEST = 2**53  # beyond it a number is an id: the hash of a text, as a rule
+_LARGEST = 2**53  # a larger number is an id, usually the hash of a text
 
 
 class TaskColumns:
-    """The columns that a task takes as labels and as dense columns.
+    """The names of a task's label columns and dense columns.
 
     A source without column types reads whole numbers as ids and other numbers as dense columns.
-    `bind` moves the columns that the task names to its labels and dense columns.
+    `bind` moves the columns that the task names to the labels and dense columns of a batch.
 
     Args:
-        labels: names of label columns.
-        dense: names of dense columns.
+        labels: Names of the label columns.
+        dense: Names of the dense columns.
     """
 
     def __init__(self, labels: Sequence[str], dense: Sequence[str]) -> None:
@@ -44,11 +44,11 @@ class TaskColumns:
         """Return the batch with the columns of the task among its labels and dense columns.
 
         Args:
-            batch: a batch as the source reads it.
-            with_labels: False for prediction: labels may be missing; those present are bound.
+            batch: Batch as the source returns it.
+            with_labels: Whether every label is required; False binds the labels that are present.
 
         Raises:
-            ValueError: a column is missing, or has not one number for each sample.
+            ValueError: A column is missing, or does not have one number for each sample.
         """
         labels = [name for name in self.labels if with_labels or _has(batch, name)]
         is_bound = all(name in batch.labels for name in labels)
@@ -56,12 +56,12 @@ class TaskColumns:
             return batch
         label = {name: _numbers(batch, "label", name) for name in labels}
         dense = {name: _numbers(batch, "dense", name) for name in self.dense}
-        moved = {*label, *dense}
+        names = {*label, *dense}
         return replace(
             batch,
-            features=_without(batch.features, moved),
-            dense={**{k: v for k, v in batch.dense.items() if k not in moved}, **dense},
-            labels={**{k: v for k, v in batch.labels.items() if k not in moved}, **label},
+            features=_without(batch.features, names),
+            dense={**{k: v for k, v in batch.dense.items() if k not in names}, **dense},
+            labels={**{k: v for k, v in batch.labels.items() if k not in names}, **label},
         )
 
 
@@ -76,7 +76,7 @@ def _has(batch: Batch, name: str) -> bool:
 
 
 def _numbers(batch: Batch, part: str, name: str) -> torch.Tensor:
-    """Read a column as float32 from labels, dense columns or features."""
+    """Return a column of labels, dense columns or features; ids become float32."""
     for columns in (batch.labels, batch.dense):
         if name in columns:
             return columns[name]
@@ -101,12 +101,11 @@ def _as_numbers(part: str, name: str, ids: Ragged) -> torch.Tensor:
 
 
 class Inputs:
-    """The rows of all features of a batch, and its dense columns.
+    """The inputs of the dense model for a batch: rows of all features, and dense columns.
 
     Attributes:
-        matrix: float32 (batch, width + num_columns): the features side by side and the dense
-            columns after them, as the lookup wrote them. A model that takes all of it pays for no
-            copy.
+        matrix: Features side by side, then the dense columns, float32 (batch, width + num_columns).
+            The lookup writes this matrix, so that a model that takes all of it costs no copy.
     """
 
     def __init__(self, rows: Embedded, dense: torch.Tensor | None) -> None:
@@ -115,17 +114,17 @@ class Inputs:
 
     @property
     def dense(self) -> torch.Tensor:
-        """The task's dense columns side by side, float32 (batch, num_columns); of width 0 without.
+        """Dense columns of the task side by side, float32 (batch, num_columns).
 
-        They are the tensor that the batch has, not a view of `matrix`.
+        The tensor is not a view of `matrix`. Without dense columns it has width 0.
         """
         return self.matrix.new_empty(len(self.matrix), 0) if self._dense is None else self._dense
 
     @functools.cached_property
     def pooled(self) -> Embedded:
-        """Feature -> float32 (batch, dim); (batch, max_length, dim) with combiner "first".
+        """Feature -> rows, float32 (batch, dim); (batch, max_length, dim) with combiner "first".
 
-        `pooled.joined` has all features side by side, (batch, width), without a copy.
+        `pooled.joined` is a view of all features side by side, (batch, width).
         """
         return self._rows.without_dense()
 
@@ -134,7 +133,7 @@ def dense_matrix(batch: Batch, names: Iterable[str]) -> torch.Tensor:
     """Return the columns side by side, float32 (batch, num_columns).
 
     Raises:
-        ValueError: the batch lacks a column.
+        ValueError: The batch lacks a column.
     """
     columns = [_column(batch.dense, name) for name in names]
     if not columns:
@@ -154,18 +153,18 @@ def _column(dense: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
 def checked_outputs(
     task: "Task", model: torch.nn.Module, inputs: Inputs, batch: Batch, *, is_training: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return loss and prediction of `task.loss`, if they are what `Task.loss` promises.
+    """Return loss and prediction of `task.loss`, after a check of both.
 
     Args:
-        task: computes the loss.
-        model: the dense model.
-        inputs: rows and dense columns of the batch.
-        batch: samples with labels.
-        is_training: whether the loss needs a gradient.
+        task: Task that computes the loss.
+        model: Dense model.
+        inputs: Rows and dense columns of the batch.
+        batch: Batch with labels.
+        is_training: Whether the loss must have a gradient.
 
     Raises:
-        TypeError: `Task.loss` gives no pair of tensors.
-        ValueError: the loss is not one number or has no gradient, or the prediction has no rows.
+        TypeError: `Task.loss` does not return a pair of tensors.
+        ValueError: The loss is not one number or has no gradient, or the prediction has no rows.
         RuntimeError: `Task.loss` raised StopIteration, which would end the run like its data.
     """
     try:
@@ -203,6 +202,15 @@ class Trainee:
     """A task with everything that its training changes: tables, dense model, optimizer, clock.
 
     Training, evaluation and prediction look up and compute through this object alone.
+
+    Attributes:
+        task: The task.
+        settings: Settings of the trainer.
+        columns: Names of the task's label columns and dense columns.
+        features: Features with their tables.
+        model: Dense model.
+        optimizer: Optimizer of the dense parameters and the tables.
+        clock: Clock of the updates.
     """
 
     task: "Task"
@@ -214,7 +222,7 @@ class Trainee:
     clock: StepClock
 
     def look_up(self, batch: Batch, *, is_training: bool) -> Inputs:
-        """Return the rows of all features, with the dense columns after them in one matrix.
+        """Return the rows of all features, followed by the dense columns, in one matrix.
 
         Safe concurrently with a step.
         """
@@ -226,16 +234,16 @@ class Trainee:
     def forward(
         self, inputs: Inputs, batch: Batch, *, is_training: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return loss and prediction of a batch, checked, in the precision of the settings."""
+        """Return the checked loss and prediction of a batch, in the precision of the settings."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
             return checked_outputs(self.task, self.model, inputs, batch, is_training=is_training)
 
     def clip_gradients(self, max_norm: float) -> None:
-        """Scale the gradients of dense parameters and tables to one norm, if they exceed it."""
+        """Bound the norm over the gradients of all dense parameters and tables by `max_norm`."""
         groups = self.optimizer.param_groups
         parameters = [parameter for group in groups for parameter in group["params"]]
         torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def new_meter(self) -> Meter:
-        """Return a meter of the task's metrics; default metrics may turn out not to fit."""
+        """Return a meter of the task's metrics; default metrics that do not fit are dropped."""
         return Meter(self.task.metrics, is_lenient=self.task.has_default_metrics())

@@ -1,10 +1,10 @@
 """The training loop: every stage of a step by its name (docs/life_of_a_batch.md).
 
-    1 sample     -> 2 ids, columns -> 3 rows of all features -> 4 one matrix, dense columns beside
+    1 samples     -> 2 ids, columns -> 3 rows of all features -> 4 one matrix with dense columns
     5 model, loss -> 6 gradients, queued on the tables -> 7 one step per parameter and distinct id
 
-`TrainLoop.read` makes stages 1 to 4, on a thread where batches are read ahead; calling the loop
-makes stages 5 to 7.
+`TrainLoop.read` runs stages 1 to 4, on a thread if batches are read ahead; a call of the loop runs
+stages 5 to 7.
 """
 
 import math
@@ -23,7 +23,7 @@ from monolith.train.run_state import RunState
 
 
 class SourceBatch(NamedTuple):
-    """A batch, and the position of its source after it."""
+    """A batch, and the source position after it."""
 
     batch: Batch
     position: Any
@@ -38,11 +38,11 @@ class Part(NamedTuple):
 
 
 class StepInput(NamedTuple):
-    """All that a step takes.
+    """The batches and looked-up inputs of a step.
 
     Attributes:
-        parts: one per batch; several where gradients are accumulated.
-        version: number of updates that were applied before the lookup began.
+        parts: One `Part` per batch; several if gradients are accumulated.
+        version: Number of updates that were applied before the lookup began.
     """
 
     parts: list[Part]
@@ -53,9 +53,9 @@ class BatchOutput(NamedTuple):
     """The loss and the predictions of a batch.
 
     Attributes:
-        batch: the samples.
-        loss: mean loss of the batch; None in prediction.
-        prediction: a row for each sample, without gradient.
+        batch: The batch.
+        loss: Mean loss of the batch; None in prediction.
+        prediction: Predictions without gradient, a row for each sample.
     """
 
     batch: Batch
@@ -64,11 +64,11 @@ class BatchOutput(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """The result of a step: hooks get it as `results.value`.
+    """The result of a step; hooks receive it as `results.value`.
 
     Attributes:
-        parts: one per batch.
-        staleness: updates that the step's lookup had not seen, at most `staleness_bound`.
+        parts: One `BatchOutput` per batch.
+        staleness: Number of updates that the step's lookup missed, at most `staleness_bound`.
     """
 
     parts: list[BatchOutput]
@@ -81,14 +81,14 @@ class StepOutput(NamedTuple):
 
 
 class Updates:
-    """Applies the updates of steps in their order, each once, at once or on a thread.
+    """The updates of steps, applied in order, at once or on a thread.
 
     Args:
-        is_async: apply an update on a thread; the caller calls `wait` before work that must not
-            run concurrently with an update. At most one update is under way.
+        is_async: Whether updates are applied on a thread, one at a time. The caller then calls
+            `wait` before work that must not run concurrently with an update.
 
     Attributes:
-        num_applied: complete updates. The count never runs ahead of the tables.
+        num_applied: Number of complete updates. The count never runs ahead of the tables.
     """
 
     def __init__(self, *, is_async: bool) -> None:
@@ -97,7 +97,7 @@ class Updates:
         self._thread = ThreadPoolExecutor(1, "push") if is_async else None
 
     def apply(self, update: Callable[[], object]) -> None:
-        """Run an update now, or start it on the thread; waits for the update before it."""
+        """Wait for the update before this one, then run this update or start it on the thread."""
         self.wait()
         if self._thread is None:
             self._run(update)
@@ -105,17 +105,17 @@ class Updates:
             self._running = self._thread.submit(self._run, update)
 
     def wait(self) -> None:
-        """Return when no update is under way.
+        """Wait until no update is running.
 
         Raises:
-            BaseException: the update raised it.
+            BaseException: The error of the update.
         """
         if self._running is not None:
             running, self._running = self._running, None
             running.result()
 
     def close(self) -> None:
-        """End the thread, after the update that is under way."""
+        """End the thread after the update that is running."""
         if self._thread is not None:
             self._thread.shutdown(wait=True)
 
@@ -125,27 +125,27 @@ class Updates:
 
 
 def position_of(batches: Iterator[Batch]) -> Any:
-    """Return where the next batch begins: `state_dict()` of the iterator; None if it has none."""
+    """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
     state_dict = getattr(batches, "state_dict", None)
     return None if state_dict is None else state_dict()
 
 
 class TrainLoop(Hook):
-    """The steps of a run; `drive` calls the loop until the batches end, and as its first hook.
+    """The training loop: the step function of `drive`, and the first hook of the run.
 
     Args:
-        trainee: the task and what its training changes.
-        run: counts the steps.
-        state: takes the source position of each step.
-        batches: samples.
-        unread: batches that an earlier run took from there and did not use.
-        schedule: called after each step; sets the learning rates of the next one.
+        trainee: The task with its tables, model, optimizer and settings.
+        run: Run whose `global_step` counts the steps.
+        state: State of the run, which keeps the source position after each step.
+        batches: Iterator of the batches.
+        unread: Batches that an earlier run took from the iterator and did not train.
+        schedule: Function that sets the learning rates for the next step; called after each step.
 
     Attributes:
-        reader: calls `read`, possibly ahead of the steps.
-        updates: applies the steps of the optimizer.
-        unread: batches that were taken from the source and not used.
-        has_data_ended: whether the source has no more batches.
+        reader: Reader that calls `read`, ahead of the steps with prefetch.
+        updates: Updates of the tables and dense parameters.
+        unread: Batches that were taken from the iterator and not trained.
+        has_data_ended: Whether the iterator has no more batches.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class TrainLoop(Hook):
         """Read the batches of the next step and look up their rows: stages 1 to 4.
 
         Raises:
-            StopIteration: the source has ended, or all steps of the settings are read.
+            StopIteration: The source has ended, or all steps of the settings are read.
         """
         trainee, settings = self._trainee, self._trainee.settings
         if settings.steps is not None and self._num_read >= settings.steps:
             raise StopIteration
         samples = self._next_batches(settings.accumulate)  # 1: samples
         self._num_read += 1
-        version = self.updates.num_applied  # before the lookup, which may see more, never less
+        version = self.updates.num_applied  # the lookup may see more updates, never fewer
         parts = []
         for batch, position in samples:
             batch = trainee.columns.bind(batch)  # 2: ids of features, dense columns, labels
@@ -187,10 +187,10 @@ class TrainLoop(Hook):
         return StepInput(parts, version)
 
     def __call__(self) -> StepOutput:
-        """Train one step on what `read` returned: stages 5 to 7.
+        """Train one step on the result of `read`: stages 5 to 7.
 
         Raises:
-            StopIteration: there is no further step.
+            StopIteration: There is no further step.
         """
         trainee, optimizer, updates = self._trainee, self._trainee.optimizer, self.updates
         parts, version = self.reader.take()
@@ -198,7 +198,7 @@ class TrainLoop(Hook):
         for batch, inputs, _ in parts:
             loss, prediction = trainee.forward(inputs, batch, is_training=True)  # 5: model, loss
             outputs.append(BatchOutput(batch, self._finite(loss, batch), prediction.detach()))
-            updates.wait()  # for the tables' step before this one, which may run during stage 5
+            updates.wait()  # the tables' step before this one may run during stage 5
             mean = loss / len(parts) if len(parts) > 1 else loss
             mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued on the tables
         if trainee.settings.clip_norm is not None:
@@ -217,7 +217,7 @@ class TrainLoop(Hook):
         return StepOutput(outputs, staleness)
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Begin to read ahead."""
+        """Start to read ahead."""
         self.reader.start(coordinator)
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
@@ -226,22 +226,22 @@ class TrainLoop(Hook):
             ctx.request_stop()
 
     def end(self, run: Run) -> None:
-        """Wait for the last update; the other hooks see all updates."""
+        """Wait for the last update, so that `end` of the other hooks sees all updates."""
         self.updates.wait()
 
     def stop(self) -> None:
-        """End the run after the step that runs. Safe in a signal handler, and twice."""
+        """End the run after the running step. Safe in a signal handler; a second call is fine."""
         self._is_stopping = True
         self.reader.stop()
 
     def close(self) -> None:
-        """End the thread of updates, and keep the batches that were read and not used."""
+        """End the thread of updates, and keep the batches that were read and not trained."""
         self.updates.close()
         parts = [part for step in self.reader.drain() for part in step.parts]
         self.unread = [SourceBatch(part.batch, part.position) for part in parts] + self.unread
 
     def _next_batches(self, number: int) -> list[SourceBatch]:
-        """At most `number` batches, fewer at the end of the source; an error keeps them unread."""
+        """Return `number` batches, fewer at the end of the source; an error keeps them unread."""
         while len(self.unread) < number and not self.has_data_ended:
             try:
                 batch = next(self._batches)
@@ -255,7 +255,7 @@ class TrainLoop(Hook):
         return samples
 
     def _finite(self, loss: torch.Tensor, batch: Batch) -> float:
-        """The loss as a number; a loss that is not finite drops what the step has queued."""
+        """Return the loss as a number; drop the step's gradients and raise if it is not finite."""
         number = loss.item()
         if not math.isfinite(number):
             self.updates.wait()

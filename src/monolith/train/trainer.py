@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FitResult:
-    """The result of a run.
+    """The result of a `fit`.
 
     Attributes:
-        ended: reason of the end: "end of data", "steps", "early stop", "interrupted" (Ctrl-C),
+        ended: Reason of the end: "end of data", "steps", "early stop", "interrupted" (Ctrl-C),
             "terminated" (SIGTERM) or "stopped" (by a hook).
-        num_steps: steps of the run.
-        num_samples: samples of the run.
-        seconds: duration of the run.
-        figures: the last figures.
-        evaluations: step -> figures of an evaluation.
-        prefetch: steps read ahead; the choice of "auto", 0 if the run had too few steps.
+        num_steps: Number of steps of the run.
+        num_samples: Number of samples of the run.
+        seconds: Duration of the run.
+        figures: Last figures of the run.
+        evaluations: Step -> figures of the evaluation after that step.
+        prefetch: Number of steps read ahead at the end of the run; with "auto", the choice.
     """
 
     ended: str
@@ -61,26 +61,30 @@ class FitResult:
 
 
 class Trainer:
-    """Trains a task in this process. Close it: it holds the tables. One thread uses it at a time.
+    """A trainer of a task in this process, used by one thread at a time.
+
+    `close`, or the end of a `with` block, frees the tables.
 
     Args:
-        task: what to train.
-        settings: how.
-        servers: hold the tables and the dense parameters, and outlive the trainer, so that another
-            one goes on where it ended. A number: servers of its own, closed with it. None or 0:
-            tables in the trainer. Rows are the same.
-        hooks: of every `fit`.
-        clock: seconds since 1970, for updates with samples that have no time.
+        task: Task to train.
+        settings: Options of the training; None takes the defaults.
+        servers: Servers for tables and dense parameters. `LocalServers` outlive the trainer, and
+            another trainer goes on with their state; a number makes servers that the trainer
+            closes. None or 0 keeps the tables in the trainer. Rows do not depend on this choice.
+        hooks: Hooks of every `fit`.
+        clock: Clock that returns seconds since 1970, for samples without a time.
 
     Attributes:
-        features: the tables.
-        model: the dense model.
-        optimizer: of both.
-        rates: the learning rates and the schedule that the task gave.
-        run: counts steps over all calls of `fit`.
-        state: what a checkpoint has beside tables, model and optimizer.
-        servers: that hold tables and dense parameters; None: there are none.
-        result: of the last `fit`.
+        task: Task of the trainer.
+        settings: Options of the training.
+        features: Features of the task with their tables.
+        model: Dense model of the task.
+        optimizer: Optimizer of dense parameters and tables.
+        rates: Learning rates and schedule of the task.
+        run: Run that counts steps over all calls of `fit`.
+        state: State of the run apart from tables, model and optimizer, for checkpoints.
+        servers: Servers for tables and dense parameters; None without servers.
+        result: Result of the last `fit`; None before.
 
     Example:
         >>> from monolith.nn import Feature
@@ -115,8 +119,7 @@ class Trainer:
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
-        given = servers if isinstance(servers, LocalServers) else None
-        self.servers = given or self._own_servers
+        self.servers = servers if isinstance(servers, LocalServers) else self._own_servers
         self.features = Features(task.features, make_table=table_maker(self.servers, self.clock))
         self.model = task.build()
         self.hosted = host_parameters(self.model, self.servers)
@@ -134,30 +137,30 @@ class Trainer:
         self.run = Run(global_step=0)
         self.state = RunState(self.run, self.clock, self.rates.values)
         self.result: FitResult | None = None
-        self._loop: TrainLoop | None = None  # of the fit that runs
+        self._loop: TrainLoop | None = None  # of the running fit
         self._unread: tuple[object, list[SourceBatch]] = (None, [])
 
     @property
     def scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """The schedule of learning rates; None without one. A restore may make a new one."""
+        """Schedule of learning rates; None without one. `restore` may make a new schedule."""
         return self.rates.scheduler
 
     def fit(self, source: Iterable[Batch] | None = None, hooks: Sequence[Hook] = ()) -> FitResult:
-        """Train until the data ends, the steps are done, or somebody requests a stop.
+        """Train until the data ends, the steps are done, or a hook or signal requests a stop.
 
-        Ctrl-C or SIGTERM ends the run after the step that runs; a second signal ends it at once.
-        Batches that were read ahead of such an end are not lost: the next `fit` with the same
-        iterator begins with them. After `restore` it goes on with the `fit` that was saved: with
-        the next batch, if the source has `resume` as a `Pipeline` has, and until the steps of both
-        are done.
+        Ctrl-C or SIGTERM ends the run after the running step; a second signal ends the run at once.
+        Batches that were read ahead of an early end are not lost: the next `fit` with the same
+        iterator begins with these batches. After `restore`, `fit` goes on with the saved run: from
+        the next batch, if the source has `resume` like a `Pipeline`, and until both runs together
+        have made `settings.steps` steps.
 
         Args:
-            source: of batches; `task.source(Mode.TRAIN)` if None.
-            hooks: of this run, beside those of the trainer and the task.
+            source: Iterable of batches; None takes `task.source(Mode.TRAIN)`.
+            hooks: Hooks of this run, called after the trainer's hooks and before the task's.
 
         Raises:
-            NonFiniteLossError: the loss is NaN or infinite.
-            BaseException: what a hook, the source, the model or a thread raised.
+            NonFiniteLossError: The loss is NaN or infinite.
+            BaseException: The error of a hook, the source, the model or a thread.
         """
         stream = self.task.source(Mode.TRAIN) if source is None else source
         batches = self.state.begin(stream)
@@ -176,11 +179,11 @@ class Trainer:
             if batches is stream:
                 self._unread = batches, loop.unread
             elif hasattr(batches, "close"):
-                batches.close()  # `fit` alone holds the iterator: its files and threads end now
+                batches.close()  # no caller holds this iterator: free its files and threads
         return self.result
 
     def _drive(self, loop: TrainLoop, batches: Iterator[Batch], hooks: Sequence[Hook]) -> FitResult:
-        """Drive the loop to its end, with the hooks of user and task before the trainer's own."""
+        """Drive the loop to its end; hooks of user and task come before those of the trainer."""
         settings, state = self.settings, self.state
         start_time, first_step = time.perf_counter(), state.step
         saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
@@ -190,10 +193,10 @@ class Trainer:
         state.watch(meter)
         figures = FiguresHook(self.trainee, meter, loop.reader, hooks, lambda: _share_read(batches))
         evals = EvalHook(self.evaluate, settings, state, meter)
-        own_hooks: list[Hook] = [figures]
-        own_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
-        own_hooks += [evals] if settings.eval_every else []
-        own_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
+        last_hooks: list[Hook] = [figures]
+        last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
+        last_hooks += [evals] if settings.eval_every else []
+        last_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
         with contextlib.ExitStack() as stack:
             for directory in dict.fromkeys(hook.directory for hook in saves):
                 stack.enter_context(only_run(directory))
@@ -202,7 +205,7 @@ class Trainer:
             stack.enter_context(_torch_threads(settings.threads))
             stack.callback(loop.close)
             interrupt = stack.enter_context(Interrupt(loop.stop))
-            drive(loop, [loop, *hooks, *own_hooks, *saves], run=self.run)
+            drive(loop, [loop, *hooks, *last_hooks, *saves], run=self.run)
         assert figures.last is not None
         return FitResult(
             ended=self._reason_of_end(loop, interrupt.received, is_early=evals.is_early),
@@ -227,16 +230,19 @@ class Trainer:
         return "end of data" if loop.has_data_ended else "stopped"
 
     def evaluate(self, source: Iterable[Batch] | None = None) -> dict[str, float]:
-        """Loss and metrics over a source; nothing is trained, and ids without a row read as zeros.
+        """Return loss and metrics over a source, without training.
+
+        Ids without a row read as zeros.
 
         Args:
-            source: of batches; `task.source(Mode.EVAL)` if None.
+            source: Iterable of batches with labels; None takes `task.source(Mode.EVAL)`.
 
         Returns:
-            "loss", the mean over samples, and the metrics of the task that have a value.
+            Figures by name: "loss", the mean over samples, and the task's metrics that have a
+            value.
 
         Raises:
-            ValueError: the source has no batch.
+            ValueError: The source has no batch.
         """
         meter, labels = self.trainee.new_meter(), self.trainee.columns.labels
         for batch in self.task.source(Mode.EVAL) if source is None else source:
@@ -250,10 +256,11 @@ class Trainer:
         return {"loss": meter.loss, **meter.values()}
 
     def predict(self, source: Iterable[Batch] | None = None) -> Iterator[BatchOutput]:
-        """Yield the prediction of each batch; nothing is trained.
+        """Yield the prediction of each batch, without training.
 
         Args:
-            source: batches, possibly without labels; `task.source(Mode.PREDICT)` if None.
+            source: Iterable of batches, with or without labels; None takes
+                `task.source(Mode.PREDICT)`.
         """
         is_bf16 = self.settings.precision == "bf16"
         for batch in self.task.source(Mode.PREDICT) if source is None else source:
@@ -264,36 +271,36 @@ class Trainer:
             yield BatchOutput(batch, None, prediction)
 
     def evict(self) -> None:
-        """Remove the expired rows of all tables, by the latest time that a table has seen."""
+        """Remove the expired rows of all tables, by the latest time that each table has seen."""
         self.finish_updates()
         for table in self.features.tables.values():
             table.evict()
 
     def save(self, directory: "str | os.PathLike[str]") -> str:
-        """Save all that a run needs to go on; `settings.keep` checkpoints are kept.
+        """Save a checkpoint from which a run goes on, and keep the newest `settings.keep`.
 
-        In a run, between two steps: a hook may call it. See also `CheckpointHook`.
+        During a run, a hook may call `save` between two steps; see also `CheckpointHook`.
 
         Returns:
             The prefix of the checkpoint, `<directory>/model.ckpt-<step>`.
 
         Raises:
-            OpError: it cannot be written; older checkpoints are as they were.
+            OpError: The checkpoint cannot be written; older checkpoints stay as they were.
         """
         return save_trainer(self, directory, self.settings.keep)
 
     def restore(self, path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint:
-        """Take the state of a checkpoint; the next `fit` goes on with the batch after it.
+        """Restore a checkpoint; the next `fit` goes on with the batch after the checkpoint.
 
         Args:
-            path: a directory, whose current checkpoint is taken, or the prefix of a checkpoint.
-            fallback: read every byte, and take the newest checkpoint that is whole.
+            path: Folder, whose current checkpoint is restored, or prefix of a checkpoint.
+            fallback: Whether to read every byte first and restore the newest undamaged checkpoint.
 
         Raises:
-            FailedPreconditionError: `fit` runs.
-            NotFoundError: there is no checkpoint, or it lacks a part of this trainer.
-            InvalidArgumentError: a shape or the config of a table differs.
-            DataLossError: a file is damaged.
+            FailedPreconditionError: A `fit` is running.
+            NotFoundError: There is no checkpoint, or the checkpoint lacks a part of this trainer.
+            InvalidArgumentError: A shape or the config of a table differs.
+            DataLossError: A file is damaged.
         """
         if self._loop is not None:
             raise FailedPreconditionError("[Trainer.restore] expected no fit that runs, got one")
@@ -302,7 +309,10 @@ class Trainer:
         return restore_trainer(self, path, fallback=fallback)
 
     def close(self) -> None:
-        """Free the tables, unless servers hold them. Closing twice is fine."""
+        """Free the tables and close the trainer's own servers; a second call is fine.
+
+        Tables on `LocalServers` of the caller stay.
+        """
         if self.servers is None:
             self.features.close()
         if self._own_servers is not None:
@@ -315,13 +325,13 @@ class Trainer:
         self.close()
 
     def finish_updates(self) -> None:
-        """Wait for an update that runs on a thread: the tables are those of the last step then."""
+        """Wait for an update that runs on a thread, so that the tables have all updates."""
         if self._loop is not None:
             self._loop.updates.wait()
 
     @contextlib.contextmanager
     def _no_training(self) -> Iterator[None]:
-        """Eval mode of the dense model; lookups are told their mode by each call."""
+        """Put the dense model into eval mode and disable gradients until the block ends."""
         self.finish_updates()
         was_training = self.model.training
         self.model.eval()
@@ -346,14 +356,14 @@ def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
 
 
 def _share_read(batches: Iterator[Batch]) -> float | None:
-    """The share of the source that is read, batches read ahead included; None if unknown."""
+    """Return the share of the source that is read, with batches read ahead; None if unknown."""
     done, total = batches.progress if isinstance(batches, Batches) else (0, 0)
     return done / total if total else None
 
 
 @contextlib.contextmanager
 def _torch_threads(number: int | None) -> Iterator[None]:
-    """Let torch use that many threads inside of the block; None changes nothing."""
+    """Set torch's number of threads until the block ends; None changes nothing."""
     before = torch.get_num_threads()
     if number is not None:
         torch.set_num_threads(number)
