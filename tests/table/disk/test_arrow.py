@@ -1,7 +1,13 @@
 import pyarrow as pa
 import torch
 
-from monolith.table.disk.arrow import make_batch, row_schema, rows_of_batch, tensors_of_rows
+from monolith.table.disk.arrow import (
+    columns_of_batch,
+    make_batch,
+    row_schema,
+    rows_of_batch,
+    tensors_of_rows,
+)
 from tests.table.disk.cases import CONFIG, filled
 
 
@@ -18,3 +24,11 @@ def test_a_slice_of_a_batch_has_the_rows_of_the_slice():
     assert part.times.tolist() == rows.times[3:7].tolist()
     for name, column in rows.columns.items():
         assert torch.equal(part.columns[name], column[3:7])
+
+
+def test_lists_over_sliced_items_have_these_items():
+    memory = torch.arange(6.0).view(torch.uint8)
+    items = pa.Array.from_buffers(pa.float32(), 6, [None, pa.py_buffer(memory.numpy())])
+    lists = pa.FixedSizeListArray.from_arrays(items.slice(2), 2)
+    columns = columns_of_batch(pa.record_batch({"x": lists}), memory)
+    assert columns["x"].tolist() == [[2.0, 3.0], [4.0, 5.0]]
