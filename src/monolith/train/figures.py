@@ -206,7 +206,7 @@ class Meter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the sums by those of another meter; metrics without a state begin anew."""
+        """Load the sums of another meter; metrics without a state begin anew."""
         self.reset()
         self.num_samples = self._num_before = state["num_samples"]
         self.staleness, self._loss = state["staleness"], state["loss"]
@@ -285,7 +285,7 @@ class FiguresHook(Hook):
         self._trainee, self._reader, self._share = trainee, reader, share
         self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
         self.meter = meter
-        self._num_reported = -self.meter.num_samples  # a restored meter has those of another run
+        self._num_reported = -self.meter.num_samples  # not of this run
         self.last: Figures | None = None
 
     @property

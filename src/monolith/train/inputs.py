@@ -1,4 +1,4 @@
-"""From a batch to the loss of its task: columns, rows in one matrix, checked outputs.
+"""Look up the inputs of a batch and compute its loss: columns, one matrix of rows, checked outputs.
 
 `Trainee` is a task with everything that its training changes; training, evaluation and prediction
 look up and compute through it.

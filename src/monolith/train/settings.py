@@ -1,4 +1,4 @@
-"""How to train: the options of a `Trainer`."""
+"""The options of a `Trainer`."""
 
 import math
 from dataclasses import dataclass
