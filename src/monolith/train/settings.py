@@ -47,19 +47,13 @@ class TrainSettings:
 
     Args:
         steps: Maximum number of steps of a `fit`; None trains until the data ends.
-        seed: Seed of the generators of torch, Python and numpy, set before the dense model is
-            built. The rows of a table have the seed of their feature.
-        precision: Precision of model and loss: "fp32", or "bf16" for autocast to bfloat16, which
-            keeps parameters in float32.
-        clip_norm: Maximum L2 norm of the gradients of dense parameters and tables together; None
-            does not clip.
+        seed: Seed of the generators of torch, Python and numpy; rows have their features' seeds.
+        precision: Precision of model and loss: "fp32", or "bf16" (autocast, float32 parameters).
+        clip_norm: Maximum L2 norm of all gradients, dense and tables together; None does not clip.
         accumulate: Number of batches per step, whose gradients are averaged.
-        threads: Number of threads of torch and the tables while `fit` runs; None keeps torch's
-            number.
-        prefetch: Number of steps whose batches are read and looked up ahead on a thread; "auto"
-            measures steps with 0 and 1 and keeps the faster.
-        push: 1 updates the tables on a thread while the next step computes; 0 updates the tables
-            within the step.
+        threads: Number of threads of torch and tables during a `fit`; None keeps torch's number.
+        prefetch: Number of steps to read and look up ahead on a thread; "auto" measures 0 and 1.
+        push: 1 updates tables on a thread during the next step; 0 updates tables within the step.
         log_every: Number of steps between two reports of figures; 0 reports only at the end.
         eval_every: Number of steps between two evaluations; 0 never evaluates.
         early_stop: Rule that ends the run by its evaluations; None never does.
