@@ -1,4 +1,4 @@
-"""Disks that are full, gone or somebody else's while a trainer saves."""
+"""Saves of a trainer to disks that are full, gone or in use by another run."""
 
 import errno
 import fcntl
@@ -18,7 +18,7 @@ from tests.train.test_checkpoints import names
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Call it: from then on nothing can be written."""
+    """Return a function that lets every later write fail."""
 
     def fail(*arguments):
         raise OSError(28, "No space left on device")
@@ -124,7 +124,7 @@ def test_a_run_that_failed_lets_others_save(tmp_path):
     assert names(tmp_path) == ["2"]
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_run():
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run():
     with Trainer(Counting(), TrainSettings(checkpoint_dir="/proc/self/x")) as trainer:
         with pytest.raises(OpError, match=r"expected to make /proc/self/x, got"):
             trainer.fit()

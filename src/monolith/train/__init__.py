@@ -9,12 +9,11 @@ from monolith.train.driver import (
     StepResults,
 )
 from monolith.train.figures import Figures, Metric, ReportHook
-from monolith.train.fit import FitResult
 from monolith.train.inputs import Inputs
 from monolith.train.loop import BatchOutput, StepOutput
 from monolith.train.settings import EarlyStop, TrainSettings
 from monolith.train.task import Mode, Task, TaskSettings
-from monolith.train.trainer import Trainer
+from monolith.train.trainer import FitResult, Trainer
 
 __all__ = [
     "BatchOutput",
