@@ -364,7 +364,7 @@ class Hook:
         """Run once before the first step; the run is already current."""
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Run when parameters are initialised or restored, and again after each recovery."""
+        """Run when parameters are initialised or restored."""
 
     def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
         """Run before each step; a returned callable is called before the step, in hook order."""
