@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from monolith import data
-from monolith.checkpoint import locate_checkpoint
+from monolith.checkpoint import find
 from monolith.nn import Feature
 from monolith.table import MinCount
 from monolith.table.optimizers import Adagrad, Adam
@@ -99,7 +99,7 @@ def train(directory, case):
     with Trainer(
         Clicks(case), settings_of(directory, case), clock=lambda: 2_000_000_000
     ) as trainer:
-        if locate_checkpoint(f"{directory}/saved") is not None:
+        if find(f"{directory}/saved") is not None:
             trainer.restore(f"{directory}/saved")
         return trainer.fit(hooks=[Order(directory)])
 

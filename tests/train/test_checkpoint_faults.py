@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from monolith.checkpoint import open_checkpoint
-from monolith.checkpoint.files import only_run
+from monolith.checkpoint.run_lock import only_run
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.table.disk.new_file import LocalFile
 from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from monolith import data
-from monolith.checkpoint import existing_checkpoints, find_checkpoint, open_checkpoint
+from monolith.checkpoint import existing_checkpoints, find, open_checkpoint
 from monolith.cluster import LocalServers
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Feature
@@ -40,7 +40,7 @@ def test_checkpoints_are_saved_every_n_steps_and_at_the_end(tmp_path):
     with Trainer(Counting(10), settings) as trainer:
         trainer.fit()
     assert names(tmp_path) == ["10", "4", "8"]
-    assert find_checkpoint(tmp_path).step == 10
+    assert find(tmp_path).step == 10
 
 
 def test_the_newest_checkpoints_are_kept_also_over_runs(tmp_path):
@@ -82,7 +82,7 @@ def test_a_hook_saves_at_a_pace_in_seconds(tmp_path):
 
 
 def test_a_hook_with_two_paces_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected one of every_secs and every_steps"):
+    with pytest.raises(ValueError, match="one of every_steps and every_seconds, got 1 and 1"):
         CheckpointHook(tmp_path, every_steps=1, every_seconds=1)
 
 

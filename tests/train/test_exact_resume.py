@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from monolith.checkpoint import find_checkpoint
+from monolith.checkpoint import load
 from tests.forker import started
 from tests.table.disk.cases import assert_same_table
 from tests.train.resumable import CASES, LONG
@@ -47,7 +47,7 @@ def lines_of(directory, name):
 
 def assert_same_end(one, other):
     """Check that two runs have equal last checkpoints, samples and figures."""
-    ours, theirs = (find_checkpoint(directory / "saved") for directory in (one, other))
+    ours, theirs = (load(directory / "saved") for directory in (one, other))
     assert ours.step == theirs.step
     tables, expected = ours.load_tables(), theirs.load_tables()
     for name in ("user", "item"):
@@ -106,6 +106,6 @@ def test_a_thousand_steps_that_were_killed_come_to_the_same(runner, tmp_path):
 
 
 def test_the_runs_have_expired_rows_and_candidates(whole):
-    tables = find_checkpoint(whole["mixed"] / "saved").load_tables()
+    tables = load(whole["mixed"] / "saved").load_tables()
     assert tables["user"].stats()["num_candidates"] > 0
     assert 0 < len(tables["item"]) < 36

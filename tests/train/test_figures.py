@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monolith import data
-from monolith.checkpoint import flatten_state, unflatten_state
+from monolith.checkpoint.state_tree import flatten_state, unflatten_state
 from monolith.nn import Feature
 from monolith.observe.learning import Auc, LogLoss
 from monolith.table import MinCount

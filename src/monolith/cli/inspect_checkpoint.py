@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from monolith.checkpoint import Checkpoint, locate_checkpoint
+from monolith.checkpoint import Checkpoint, find
 from monolith.cli.console import emit_json, emit_table, say
 from monolith.cli.inspect_save import SaveOptions, inspect_tables
 from monolith.errors import NotFoundError
@@ -89,7 +89,7 @@ def _candidates(table: TableDifference) -> tuple[int, ...]:
 
 
 def _open(path: str) -> Checkpoint:
-    found = locate_checkpoint(path)
+    found = find(path)
     if found is None:
         raise NotFoundError(f"[inspect] expected a checkpoint, got none at {path!r}")
     return found

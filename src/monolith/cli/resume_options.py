@@ -5,8 +5,8 @@ import shlex
 import sys
 from dataclasses import dataclass
 
-from monolith.checkpoint import Checkpoint, checkpoint_exists, locate_checkpoint
-from monolith.checkpoint.files import only_run
+from monolith.checkpoint import Checkpoint, checkpoint_exists, find
+from monolith.checkpoint.run_lock import only_run
 from monolith.cli.console import fail
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from monolith.train import FitResult
@@ -67,7 +67,7 @@ class ResumeOptions:
     def _newest(self, *, fallback: bool = False) -> Checkpoint | None:
         if self.directory is None:
             return None
-        return locate_checkpoint(self.directory, fallback=fallback)
+        return find(self.directory, fallback=fallback)
 
     def words_of_end(self) -> str:
         """Where the newest checkpoint is."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.checkpoint import Checkpoint
-from monolith.checkpoint.files import only_run
+from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers
 from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError

@@ -7,12 +7,8 @@ import threading
 import pytest
 import torch
 
-from monolith.checkpoint import (
-    MonolithCheckpointState,
-    checkpoint_exists,
-    get_monolith_checkpoint_state,
-    write_monolith_checkpoint_state,
-)
+from monolith.checkpoint import checkpoint_exists
+from monolith.checkpoint.state import MonolithCheckpointState, write_monolith_checkpoint_state
 from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 from monolith.native_training.saver import (
     MODEL_DUMP,
@@ -23,6 +19,7 @@ from monolith.native_training.saver import (
     PartialRecoverySaver,
     RestorerListener,
     SaverListener,
+    get_monolith_checkpoint_state,
 )
 from monolith.observe.metrics import MemorySink
 from monolith.table.disk.new_file import LocalFile

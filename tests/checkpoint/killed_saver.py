@@ -9,7 +9,7 @@ import os
 
 import torch
 
-from monolith.checkpoint import save_checkpoint, take_cut
+from monolith.checkpoint import Contents, WriteOptions, write
 from monolith.table import MinCount, Segment, Table, TableConfig
 from monolith.table.disk import table_files
 from monolith.table.optimizers import SGD
@@ -28,8 +28,11 @@ def save_versions(line):
         while True:
             table.assign(keys, torch.full((NUM_KEYS, 8), float(version)))
             dense = {"weight": torch.full((1000,), float(version))}
-            with take_cut(tables=table, dense=dense, trainer={"v": version}, step=version) as cut:
-                save_checkpoint(f"{path}/c-{version % 2 + 1}", cut, num_threads=2)
+            write(
+                Contents(tables=table, dense=dense, trainer={"v": version}, step=version),
+                f"{path}/c-{version % 2 + 1}",
+                WriteOptions(num_threads=2),
+            )
             os.write(1, f"{version}\n".encode())
             version += 1
 

@@ -1,8 +1,8 @@
-"""Dense tensors in safetensors files."""
+"""Dense tensors: taken from modules, described, and stored in safetensors files."""
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from monolith.checkpoint.manifest import TensorFact
 from monolith.errors import DataLossError
 
+_COMPILED = "_orig_mod."  # of the names in a module that torch compiled
 _PIECE_BYTES = 1 << 25  # of tensors in one file, unless one alone has more
 _KINDS: Mapping[torch.dtype, str] = MappingProxyType(
     {
@@ -32,7 +33,7 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 
 
 def check_tensors(where: str, tensors: Any) -> None:
-    """Refuse what is no mapping of names to tensors that a file can hold.
+    """Refuse anything but a mapping of names to tensors that a file can hold.
 
     Raises:
         TypeError: it is something else, or a tensor is of another dtype or sparse.
@@ -52,8 +53,63 @@ def check_tensors(where: str, tensors: Any) -> None:
             )
 
 
+def join_tensors(where: str, *groups: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors of all groups by name.
+
+    Raises:
+        ValueError: two tensors have one name.
+    """
+    joined: dict[str, torch.Tensor] = {}
+    for group in groups:
+        if twice := joined.keys() & group.keys():
+            raise ValueError(
+                f"{where} expected each name of a tensor once, got {min(twice)!r} twice; one of "
+                "them may be in the state of an object"
+            )
+        joined |= group
+    return joined
+
+
+def module_tensors(where: str, prefix: str, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return parameters and buffers by name, the same for a module that torch has compiled.
+
+    Args:
+        where: begins the message.
+        prefix: begins the names.
+        module: the module.
+
+    Raises:
+        TypeError: the module has a state that is no tensor.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{where} expected tensors as the state of a module, got {type(tensor).__name__} "
+                f"as {prefix + name!r}; keep it in a buffer, or save tables with tables= and the "
+                "dense modules alone"
+            )
+        tensors[prefix + name.replace(_COMPILED, "")] = tensor
+    return tensors
+
+
+def describe(items: Iterable[tuple[str, str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return dtype and shape of tensors by device and name, as JSON; None for other objects.
+
+    Args:
+        items: device, name and value of each tensor or object.
+    """
+    devices: dict[str, dict[str, Any]] = {}
+    for device, name, value in items:
+        fact = None
+        if isinstance(value, torch.Tensor):
+            fact = {"dtype": str(value.dtype), "shape": list(value.shape)}
+        devices.setdefault(device, {})[name] = fact
+    return devices
+
+
 def facts_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorFact]:
-    """What a manifest says of tensors."""
+    """Return what a manifest says of tensors."""
     return {
         name: TensorFact(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in sorted(tensors.items())
@@ -61,7 +117,7 @@ def facts_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorFact]:
 
 
 def pieces_of(tensors: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """The tensors in the order of their names, cut into parts of about 32 MiB."""
+    """Return the tensors in the order of their names, in parts of about 32 MiB."""
     pieces: list[dict[str, torch.Tensor]] = []
     num_bytes = 0
     for name, tensor in sorted(tensors.items()):
@@ -75,7 +131,7 @@ def pieces_of(tensors: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tenso
 
 
 def parts_of_file(tensors: Mapping[str, torch.Tensor]) -> Iterator[Any]:
-    """Buffers that make up a safetensors file, on the memory of the tensors where that is possible.
+    """Yield the buffers of a safetensors file, on the memory of the tensors where that is possible.
 
     A tensor that shares memory with another one is written for each name. Tensors are in the order
     of their item sizes, largest first, so that each is aligned, and then of their names.
@@ -96,7 +152,7 @@ def parts_of_file(tensors: Mapping[str, torch.Tensor]) -> Iterator[Any]:
 
 
 def from_memory(data: Any, facts: Mapping[str, TensorFact], where: str) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, which have to be those of the manifest.
+    """Return the tensors of a safetensors file, which have to be those of the manifest.
 
     Args:
         data: a buffer with the bytes of the file; the tensors lie in it, and keep it.
@@ -104,7 +160,7 @@ def from_memory(data: Any, facts: Mapping[str, TensorFact], where: str) -> dict[
         where: path of the file, for messages.
 
     Raises:
-        DataLossError: it is another file, or none.
+        DataLossError: the file is another one, or no safetensors file.
     """
     try:
         start, header = _header(memoryview(data))
@@ -123,7 +179,7 @@ def from_memory(data: Any, facts: Mapping[str, TensorFact], where: str) -> dict[
 
 
 def _header(view: memoryview) -> tuple[int, dict[str, Any]]:
-    """Where the tensors begin, and what each is."""
+    """Return the offset of the first tensor, and dtype, shape and place by name."""
     start = 8 + int.from_bytes(view[:8], "little")
     if not 8 < start <= len(view):
         raise ValueError(f"a header up to byte {start} of {len(view)}")
