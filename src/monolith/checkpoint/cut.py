@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and a snapshot of it at one moment between two steps."""
+"""Name what a checkpoint holds, and cut all of it at one moment between two steps."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ _WHERE = "[Contents.cut]"
 
 @dataclass(frozen=True)
 class CheckpointSnapshot:
-    """Tables, tensors and documents as they were when `Contents.cut` was called. Close it.
+    """Holds tables, tensors and documents as they were at `Contents.cut`. Close it.
 
     Args:
         tables: open snapshots of the tables.

@@ -1,4 +1,4 @@
-"""Dense tensors: taken from modules, described, and stored in safetensors files."""
+"""Collect dense tensors from modules, describe them, and store them as safetensors files."""
 
 import json
 import math

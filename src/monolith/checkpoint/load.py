@@ -50,14 +50,14 @@ def open_checkpoint(prefix: "str | os.PathLike[str]") -> "Checkpoint":
 
 
 class Checkpoint(Save):
-    """A checkpoint on disk, whose files are read when a method asks for their content. Thread-safe.
+    """Reads a checkpoint on disk, each file when a method needs its content. Thread-safe.
 
     Args:
         prefix: `<directory>/<name>`.
 
     Attributes:
         prefix: the same.
-        manifest: steps, files, tables and tensors.
+        manifest: the step, files, tables and tensors.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -238,7 +238,7 @@ class Checkpoint(Save):
         states: Mapping[str, Stateful] | None = None,
         num_threads: int | None = None,
     ) -> None:
-        """Give tables, tensors and objects the content of the checkpoint. Not beside steps.
+        """Give tables, tensors and objects the content of the checkpoint; no step runs meanwhile.
 
         Every value is read and checked before a table changes, each file of a table before the
         table does, and tensors and objects change last.

@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: `<prefix>.manifest.json`, the last file to be written.
+"""Write and parse the manifest of a checkpoint: `<prefix>.manifest.json`, the last file of a save.
 
-Paths in it are what follows the prefix, so that a checkpoint may be moved or renamed.
+Its paths are the parts after the prefix, so that a checkpoint may be moved or renamed.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ class TensorFact:
 
 @dataclass(frozen=True)
 class DenseFile(FileFact):
-    """A file of dense tensors, with what it says of them."""
+    """A file of dense tensors, with dtype and shape of each tensor by name."""
 
     tensors: Mapping[str, TensorFact]
 

@@ -1,4 +1,4 @@
-"""Which checkpoints of a directory stay: the state file lists them, older ones are removed."""
+"""Keep the newest checkpoints of a directory: the state file lists them, older ones are removed."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""States of objects as JSON and tensors: nested dictionaries, lists and tuples, and back."""
+"""Turn states of objects into JSON and tensors, and back: nested dictionaries, lists, tuples."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _MARKS = (_TENSOR, _TUPLE, _ITEMS, _FLOAT)
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object with a state of its own, as an optimizer of torch is one.
+    """An object that returns and takes its state, such as an optimizer of torch.
 
     `flatten_state` says what a state may hold.
     """

@@ -219,7 +219,7 @@ class _OptimizerState:
 
 
 def _contents(trainer: "Trainer") -> Contents:
-    """What a checkpoint of a trainer holds; a model may have replaced tensors since the last."""
+    """Collect the trainer anew for each save, because a model may have replaced its tensors."""
     dense, states = _model_tensors(trainer), _states(trainer)
     tensors = [(str(tensor.device), name, tensor) for name, tensor in dense.items()]
     return Contents(

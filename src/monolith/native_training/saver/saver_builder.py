@@ -56,8 +56,8 @@ class SaverBuilder:
         groups: list[dict[str, torch.Tensor]] = []
         trees: dict[str, Any] = {}
         for items in self.items_per_device.values():
-            some, tensors = flatten_states(_objects(items))
-            trees |= some
+            states, tensors = flatten_states(_objects(items))
+            trees |= states
             groups.append(join_tensors("[PartialRecoverySaver]", _tensors(items), tensors))
         if not self._sharded:
             groups = [join_tensors("[PartialRecoverySaver]", *groups)]
