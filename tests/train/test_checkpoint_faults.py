@@ -53,6 +53,22 @@ def test_a_run_goes_on_after_a_save_that_failed_if_asked(tmp_path, full_disk, ca
     assert "the checkpoint of step 6 is not saved; the run goes on" in caplog.text
 
 
+def test_a_save_that_fails_once_is_tried_again(tmp_path, monkeypatch, caplog):
+    write, calls = LocalFile.write, []
+
+    def fail_once(file, data):
+        calls.append(file)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    fill = Fill(lambda: monkeypatch.setattr(LocalFile, "write", fail_once), 2)
+    with Trainer(Counting(2), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        trainer.fit(hooks=[fill])
+    assert names(tmp_path) == ["2"]
+    assert "saving step 2 failed, it is tried again" in caplog.text
+
+
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_folder_that_vanishes_does_not_end_the_run_if_asked(tmp_path, is_file):
     folder = tmp_path / "run"

@@ -4,6 +4,11 @@ import torch
 
 from monolith import data
 from monolith.checkpoint import existing_checkpoints, find, open_checkpoint
+from monolith.checkpoint.state import (
+    MonolithCheckpointState,
+    read_monolith_checkpoint_state,
+    write_monolith_checkpoint_state,
+)
 from monolith.cluster import LocalServers
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Feature
@@ -51,6 +56,15 @@ def test_the_newest_checkpoints_are_kept_also_over_runs(tmp_path):
                 trainer.restore(tmp_path)
             trainer.fit(counted(number))
     assert names(tmp_path) == ["4", "5"]
+
+
+def test_exempt_checkpoints_of_a_run_stay_and_the_time_of_its_last_save_is_written(tmp_path):
+    write_monolith_checkpoint_state(tmp_path, MonolithCheckpointState(["model.ckpt-1"]))
+    hook = CheckpointHook(tmp_path, every_steps=1, keep=1, clock=lambda: 77.0)
+    with Trainer(Counting(3)) as trainer:
+        trainer.fit(hooks=[hook])
+    assert names(tmp_path) == ["1", "3"]
+    assert read_monolith_checkpoint_state(tmp_path).last_checkpoint_save_timestamp == 77
 
 
 def test_a_restored_run_reads_an_iterator_from_its_beginning(tmp_path):

@@ -1,7 +1,7 @@
 """Name what a checkpoint holds, and cut all of it at one moment between two steps."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class Contents:
         7 ['weight']
     """
 
-    tables: "BaseTable | Snapshot | Iterable[BaseTable | Snapshot]" = ()
+    tables: "BaseTable | Snapshot | Sequence[BaseTable | Snapshot]" = ()
     dense: "Tensors | Sequence[Tensors]" = ()
     states: Mapping[str, Stateful] = field(default_factory=dict)
     trainer: Mapping[str, Any] | None = None
@@ -96,9 +96,9 @@ class Contents:
             TypeError: something is no table, tensor, state or JSON.
             ValueError: two tables or two tensors have one name.
         """
-        is_one = isinstance(self.tables, BaseTable | Snapshot)
-        some: list[Any] = [self.tables] if is_one else list(self.tables)  # type: ignore[arg-type]
-        tables = checked_tables(_WHERE, some, Snapshot) if some else []
+        one = self.tables
+        tables = [one] if isinstance(one, BaseTable | Snapshot) else list(one)
+        tables = checked_tables(_WHERE, tables, Snapshot) if tables else []
         trees, state_tensors = flatten_states(self.states)
         groups = self._groups(state_tensors)
         trainer = {**({STATES: trees} if trees else {}), **(self.trainer or {})}
@@ -115,15 +115,10 @@ class Contents:
                 table if isinstance(table, Snapshot) else stack.enter_context(table.cut())
                 for table in tables
             ]
-            return CheckpointSnapshot(
-                snapshots,
-                foreign,
-                groups,
-                documents,
-                self.step,
-                self.with_expired,
-                stack.pop_all(),
-            )
+            cuts = stack.pop_all()
+        return CheckpointSnapshot(
+            snapshots, foreign, groups, documents, self.step, self.with_expired, cuts
+        )
 
     def _groups(self, state_tensors: Tensors) -> list[dict[str, torch.Tensor]]:
         """Tensors by file; those of states go to the last group."""

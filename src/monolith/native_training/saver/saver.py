@@ -5,10 +5,10 @@ import os
 import posixpath
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from monolith.checkpoint import (
-    Contents,
     WriteOptions,
     checkpoint_exists,
     open_checkpoint,
@@ -204,11 +204,11 @@ class PartialRecoverySaver:
         directory = posixpath.dirname(prefix) or "."
         if not has_folder(directory):
             raise ValueError(f"Parent directory of {path} doesn't exist, can't save.")
-        dense, states = builder.gather()
-        contents = Contents(
-            tables=tables,
-            dense=dense,
-            trainer={**states, **(trainer or {})} or None,
+        contents = builder.gather()
+        contents = replace(
+            contents,
+            tables=list(tables),
+            trainer={**(contents.trainer or {}), **(trainer or {})} or None,
             meta=builder.description() if write_meta_graph else None,
             step=None if global_step is None else int(global_step),
             with_expired=self._with_expired,

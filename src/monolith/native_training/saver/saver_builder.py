@@ -1,23 +1,17 @@
 """Groups of what a saver saves, by the device that owns it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from monolith.checkpoint.cut import Contents
 from monolith.checkpoint.dense_tensors import describe, join_tensors
 from monolith.checkpoint.load import Checkpoint, copy_tensors, matched
 from monolith.checkpoint.state_tree import STATES, Stateful, flatten_states
 from monolith.native_training.saver.saveables import Item
 
 _RESTORE = "[PartialRecoverySaver.restore]"
-
-
-class Contents(NamedTuple):
-    """What a save writes: tensors in one group per device, and states that are no tensors."""
-
-    dense: list[dict[str, torch.Tensor]]
-    states: dict[str, Any]
 
 
 class SaverBuilder:
@@ -61,7 +55,8 @@ class SaverBuilder:
             groups.append(join_tensors("[PartialRecoverySaver]", _tensors(items), tensors))
         if not self._sharded:
             groups = [join_tensors("[PartialRecoverySaver]", *groups)]
-        return Contents([group for group in groups if group], {STATES: trees} if trees else {})
+        groups = [group for group in groups if group]
+        return Contents(dense=groups, trainer={STATES: trees} if trees else {})
 
     def restore_ops_per_device(
         self,
