@@ -40,6 +40,12 @@ def test_without_a_number_all_stay(tmp_path, keep):
     assert save_steps(tmp_path, 1, 2, 3, keep=keep) == [1, 2, 3]
 
 
+def test_a_negative_number_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match=r"\[Retention\] expected keep >= 0, got -1; 0 keeps all"):
+        save_steps(tmp_path, 1, keep=-1)
+    assert existing_checkpoints(tmp_path) == []
+
+
 def test_exempt_checkpoints_stay_and_do_not_count(tmp_path):
     write_monolith_checkpoint_state(tmp_path, MonolithCheckpointState(["model.ckpt-1"]))
     assert save_steps(tmp_path, 1, 2, 3, 4) == [1, 3, 4]

@@ -25,8 +25,8 @@ class Retention:
     """Keeps the newest checkpoints, some for their age, and exempt ones always.
 
     Args:
-        keep: number of checkpoints that stay; None or 0 keeps all, and lists
-            no more than the current one besides those of `recover`.
+        keep: number of checkpoints that stay; None or 0 keeps all, and adds none to the
+            list of `recover` but the current one.
         exempt: returns base names of checkpoints that never go and do not count; None: the names
             cannot be read now, so nothing goes.
         every_n_hours: one checkpoint more stays for each such time.
@@ -53,7 +53,13 @@ class Retention:
         keep: int | None,
         clock: Callable[[], float] = time.time,
     ) -> "Retention":
-        """Go on with the checkpoints of a directory, and exempt those of `monolith_checkpoint`."""
+        """Go on with the checkpoints of a directory, and exempt those of `monolith_checkpoint`.
+
+        Raises:
+            ValueError: `keep` is negative.
+        """
+        if keep is not None and keep < 0:
+            raise ValueError(f"[Retention] expected keep >= 0, got {keep}; 0 keeps all checkpoints")
         retention = cls(keep, lambda: exempt_names(directory), clock=clock)
         state = read_checkpoint_state(directory)
         if state is not None:

@@ -78,7 +78,7 @@ def save(
         The prefix of the checkpoint.
 
     Raises:
-        ValueError: `contents` has no step.
+        ValueError: `contents` has no step, or `keep` is negative.
         OpError: the directory cannot be written; older checkpoints are as they were.
         FailedPreconditionError: another save writes into the directory, or a snapshot is closed.
 
