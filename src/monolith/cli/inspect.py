@@ -1,4 +1,4 @@
-"""`monolith inspect`: what is at a path. One module per kind of path."""
+"""`monolith inspect`: print the contents of a path, with one module per kind of path."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,23 +14,22 @@ _MANIFEST = "manifest.json"
 
 
 @app.command(
-    help="Example: monolith inspect runs/ads --verify\n\nPrint rows, sizes and ages of tables on "
-    "disk, or the features of a task file.",
-    short_help="Print what a checkpoint, tables on disk, or a task file hold.",
+    help="Example: monolith inspect runs/ads --verify\n\nPrint the rows, sizes and ages of saved "
+    "tables, or the features of a task file.",
+    short_help="Print the contents of a checkpoint, saved tables or a task file.",
 )
 def inspect(
-    path: Annotated[
-        str, typer.Argument(help="Checkpoint or its folder; save_tables' folder; task file.")
-    ],
-    key: Annotated[int | None, typer.Option(help="Show the row of this key.")] = None,
-    table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
+    path: Annotated[str, typer.Argument(help="Checkpoint, folder of a save, or task file.")],
+    key: Annotated[int | None, typer.Option(help="Show the row of one key.")] = None,
+    table: Annotated[str | None, typer.Option(help="Show one table only.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every byte.")] = False,
     diff: Annotated[
-        str | None, typer.Option(metavar="PATH", help="What another checkpoint has changed.")
+        str | None,
+        typer.Option(metavar="PATH", help="Show the changes up to the checkpoint at PATH."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
-    """Print what is at a path."""
+    """Print the contents of a path."""
     chosen = [
         f"--{n}"
         for n, v in (("key", key), ("diff", diff), ("verify", verify or None))
@@ -80,10 +79,10 @@ def _is_checkpoint(path: str) -> bool:
 
 
 def _check_save(path: str) -> None:
-    """Refuse what is no save, with what was found instead."""
+    """Raise an error that names the contents of a path, unless the path holds a save of tables."""
     scheme, mark, rest = path.partition("://")
     if mark and scheme != "file":
-        return  # of other file systems a missing manifest is told when it is read
+        return  # on other file systems, the read of a missing manifest fails later
     folder = Path(rest or path)
     if (folder / _MANIFEST).is_file():
         return
@@ -92,7 +91,7 @@ def _check_save(path: str) -> None:
     elif not folder.is_dir():
         got = "a file"
     else:
-        names = sorted(each.name for each in folder.iterdir())
+        names = sorted(entry.name for entry in folder.iterdir())
         saves = [name for name in names if (folder / name / _MANIFEST).is_file()]
         listed = ", ".join([*(saves or names)[:5], *["..."] * (len(saves or names) > 5)])
         got = f"the saves {listed} below it" if saves else f"a folder with {listed or 'nothing'}"

@@ -1,4 +1,4 @@
-"""Task files: `ranker.py`, or `ranker.py:Ranker` where a file has several tasks."""
+"""Loading of task files: `ranker.py`, or `ranker.py:Ranker` if a file has several tasks."""
 
 import importlib.util
 import inspect
@@ -15,14 +15,14 @@ from monolith.train import Task
 
 
 def load_task_class(place: str) -> type[Task]:
-    """The task class in a file.
+    """Return the task class of a file.
 
     Args:
-        place: path of a Python file, with `:Class` behind it where the file has several tasks.
+        place: path of a Python file, followed by `:Class` if the file has several tasks.
 
     Raises:
-        NotFoundError: no such file, or no such class in it.
-        InvalidArgumentError: the file cannot be run, or has no task, or several.
+        NotFoundError: no such file, or no such class in the file.
+        InvalidArgumentError: the file fails to run, or has no task, or several tasks.
     """
     path, _, name = place.partition(".py:")
     file = Path(f"{path}.py" if name else path)
@@ -58,7 +58,7 @@ def load_task_class(place: str) -> type[Task]:
 
 
 def _run(file: Path) -> ModuleType:
-    """The file as a module; what lies beside it can be imported there, as with `python file`."""
+    """Run the file as a module; files in its folder can be imported, as with `python file`."""
     name = f"{TASK_MODULE}{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
@@ -79,7 +79,7 @@ def _run(file: Path) -> ModuleType:
 
 
 def _described(error: Exception | SystemExit, file: Path) -> str:
-    """An error with the line of the file that it comes from."""
+    """Return the text of an error with the line of the file that raised the error."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -94,7 +94,7 @@ def _described(error: Exception | SystemExit, file: Path) -> str:
 
 
 def _tasks_of(module: ModuleType) -> dict[str, type[Task]]:
-    """Classes of the file itself, also those that lack a method; others were imported."""
+    """Return the task classes that the file itself defines; some may lack a method."""
     return {
         name: value
         for name, value in vars(module).items()

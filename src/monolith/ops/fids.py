@@ -19,13 +19,13 @@ _BITS_V1, _SLOTS_V1 = 54, 1 << 10
 _BITS_V2, _SLOTS_V2 = 48, 1 << 15
 _MASK_V1, _MASK_V2 = (1 << _BITS_V1) - 1, (1 << _BITS_V2) - 1
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# CityHash64 1.1 of 8 bytes: k2, and k2 + 2 * 8; as signed numbers.
+# Constants of CityHash64 1.1 for 8 bytes, as signed numbers: k2, and k2 + 2 * 8.
 _CITY_K2 = 0x9AE16A3B2F90404F - (1 << 64)
 _CITY_MUL = _CITY_K2 + 16
 
 
 def encode_fid_v1(slots: torch.Tensor | int, signatures: torch.Tensor) -> torch.Tensor:
-    """Fids of slots below 1024; signatures keep their low 54 bits.
+    """Return the fids of slots below 1024; signatures keep their low 54 bits.
 
     Example:
         >>> encode_fid_v1(1, torch.tensor([100]))
@@ -36,7 +36,7 @@ def encode_fid_v1(slots: torch.Tensor | int, signatures: torch.Tensor) -> torch.
 
 
 def encode_fid_v2(slots: torch.Tensor | int, signatures: torch.Tensor) -> torch.Tensor:
-    """Fids of slots below 32768; signatures keep their low 48 bits.
+    """Return the fids of slots below 32768; signatures keep their low 48 bits.
 
     Example:
         >>> encode_fid_v2(1, torch.tensor([100]))
@@ -47,7 +47,7 @@ def encode_fid_v2(slots: torch.Tensor | int, signatures: torch.Tensor) -> torch.
 
 
 def decode_fid_v1(fids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slots and signatures.
+    """Return slots and signatures of fids v1.
 
     Example:
         >>> decode_fid_v1(torch.tensor([18014398509482084]))
@@ -58,7 +58,7 @@ def decode_fid_v1(fids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def decode_fid_v2(fids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slots and signatures; of any int64 key, as tables read them: -1 has slot 32767.
+    """Return slots and signatures of int64 keys, as tables read them: key -1 has slot 32767.
 
     Example:
         >>> decode_fid_v2(torch.tensor([281474976710756]))
@@ -69,7 +69,7 @@ def decode_fid_v2(fids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def check_fid_v2(fids: torch.Tensor) -> torch.Tensor:
-    """The same fids; refuses one with bit 63, the reserved one.
+    """Return the same fids; refuse a fid with bit 63, which is reserved.
 
     Example:
         >>> check_fid_v2(torch.tensor([281474976710756]))
@@ -81,7 +81,7 @@ def check_fid_v2(fids: torch.Tensor) -> torch.Tensor:
 
 
 def convert_fid_v1_to_v2(fids: torch.Tensor, slot: int | None = None) -> torch.Tensor:
-    """Fids v2 of fids v1, of the same slot or another; bits 48 to 53 of the signature are lost.
+    """Return fids v2 of fids v1, with the same or another slot; bits 48 to 53 are lost.
 
     Example:
         >>> convert_fid_v1_to_v2(torch.tensor([18014398509482084]))
@@ -92,7 +92,7 @@ def convert_fid_v1_to_v2(fids: torch.Tensor, slot: int | None = None) -> torch.T
 
 
 def switch_slot_v1(fids: torch.Tensor, slot: torch.Tensor | int) -> torch.Tensor:
-    """Fids v1 of another slot and the same signatures.
+    """Return the fids v1 with another slot and the same signatures.
 
     Example:
         >>> switch_slot_v1(encode_fid_v1(1, torch.tensor([100])), 2) >> 54
@@ -102,7 +102,7 @@ def switch_slot_v1(fids: torch.Tensor, slot: torch.Tensor | int) -> torch.Tensor
 
 
 def switch_slot_v2(fids: torch.Tensor, slot: torch.Tensor | int) -> torch.Tensor:
-    """Fids v2 of another slot and the same signatures.
+    """Return the fids v2 with another slot and the same signatures.
 
     Example:
         >>> switch_slot_v2(encode_fid_v2(1, torch.tensor([100])), 2) >> 48
@@ -112,7 +112,7 @@ def switch_slot_v2(fids: torch.Tensor, slot: torch.Tensor | int) -> torch.Tensor
 
 
 def extract_fid(values: torch.Tensor, slot: int) -> torch.Tensor:
-    """Fids v2 whose signature is the CityHash64 of the 8 bytes of each int64 value.
+    """Return fids v2 whose signature is the CityHash64 of the 8 bytes of each int64 value.
 
     Example:
         >>> extract_fid(torch.tensor([185]), 4)
@@ -128,7 +128,7 @@ def extract_fid(values: torch.Tensor, slot: int) -> torch.Tensor:
 
 
 def combine_fids_v2(left: torch.Tensor, right: torch.Tensor, slot: int) -> torch.Tensor:
-    """Fids v2 of pairs: the two halves of the signed 128-bit product, combined by XOR.
+    """Return fids v2 of pairs: the two halves of the signed 128-bit product, combined by XOR.
 
     Example:
         >>> left = encode_fid_v2(1, torch.tensor([100]))
@@ -137,7 +137,7 @@ def combine_fids_v2(left: torch.Tensor, right: torch.Tensor, slot: int) -> torch
     """
     left = _as_int64("[combine_fids_v2]", "left", left)
     right = _as_int64("[combine_fids_v2]", "right", right)
-    # By halves of 32 bits: the low ones are unsigned, the high ones signed.
+    # Multiply halves of 32 bits: low halves are unsigned, high halves are signed.
     low = (1 << 32) - 1
     a, b = left & low, right & low
     middle = (left >> 32) * b + _shifted(a * b, 32)
@@ -147,7 +147,7 @@ def combine_fids_v2(left: torch.Tensor, right: torch.Tensor, slot: int) -> torch
 
 
 def _shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """To the right as an unsigned number."""
+    """Shift right as an unsigned number."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -167,7 +167,7 @@ def _as_int64(where: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _slot_bits(slots: torch.Tensor | int, limit: int, bits: int) -> torch.Tensor | int:
-    """The slots in their place, as int64."""
+    """Return the slots shifted to their bits, as int64."""
     if isinstance(slots, torch.Tensor):
         if slots.dtype not in _INTEGERS:
             raise TypeError(
