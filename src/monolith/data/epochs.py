@@ -1,4 +1,4 @@
-"""Stages of several passes: a cache, and repetition."""
+"""Stages over several passes: a cache, and repetition."""
 
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_st
 
 @dataclass(frozen=True)
 class Cache:
-    """Keeps the blocks of the first whole pass in memory; later passes, in any order, read them."""
+    """Keeps the blocks of the first complete pass in memory; later passes read them."""
 
     source: Stage
     blocks: list[pa.RecordBatch] = field(default_factory=list)
@@ -68,15 +68,15 @@ class _CacheCursor:
         return self._number, len(self._blocks)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Pass after pass; each is an epoch of its own."""
+    """Repeats the passes of its source; each pass is an epoch."""
 
     source: Stage
-    count: int | None  # None: without end
+    count: int | None  # None means without end
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -110,6 +110,6 @@ class _RepeatCursor(WrappingCursor):
         return {"source": self._source.state(), "number": self._number}
 
     def progress(self) -> tuple[int, int]:
-        """Of all passes; nobody knows how many there are without an end."""
-        done, total = self._source.progress()
-        return self._number * total + done, total * (self._stage.count or 0)
+        """Return the progress over all passes; the total is 0 if there is no last pass."""
+        position, total = self._source.progress()
+        return self._number * total + position, total * (self._stage.count or 0)
