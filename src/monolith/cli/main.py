@@ -60,9 +60,8 @@ def main() -> None:
     try:
         app(prog_name="monolith", obj=options)
     except BrokenPipeError:  # the reader of stdout closed the pipe, as `head` does
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # for output that is still buffered
+        # For output that is still buffered.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except SystemExit as end:
         text = text_of_exit(end)

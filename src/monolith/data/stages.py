@@ -44,9 +44,8 @@ class _BlocksCursor(WrappingCursor):
     def __init__(self, stage: Blocks, source: Cursor, state: State | None) -> None:
         super().__init__(source)
         self._stage = stage
-        self._skip = (
-            0 if state is None else state["skip"]
-        )  # number of used samples of the first waiting block
+        # Number of used samples of the first waiting block.
+        self._skip = 0 if state is None else state["skip"]
         # Each waiting block has the state and the progress of the source before the block.
         self._waiting: list[tuple[pa.RecordBatch, State, int]] = []
         self._count = -self._skip  # number of waiting samples

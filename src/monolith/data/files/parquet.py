@@ -14,11 +14,11 @@ from monolith.data.files.listing import DataFile
 from monolith.data.prefetch import PartsAhead
 
 _BLOCK = 65_536  # samples
-_Part = tuple[pa.RecordBatch, int]  # and the bytes of the file up to its end
+_Part = tuple[pa.RecordBatch, int]  # rows, and the file position after them
 
 
 class ParquetFormat:
-    """Reads row group after row group."""
+    """Reads one row group after another."""
 
     name = "parquet"
     has_schema = True
@@ -32,7 +32,7 @@ class ParquetFormat:
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_PartReader":
         """See `FileFormat`."""
-        raw = file.open()  # which a `ParquetFile` does not close
+        raw = file.open()  # `ParquetFile` does not close it
         opened = pq.ParquetFile(raw)
         columns.check(f"[data] {file.path!r}", opened.schema_arrow)
         names = [column for _, column in columns.sources()]
@@ -52,12 +52,12 @@ class ParquetFormat:
                     if skip < rows.num_rows:
                         yield rows.slice(skip), num_bytes(at)
 
-        found = PartsAhead(parts(position)) if ahead else parts(position)
-        return _PartReader(file, raw, found, position, num_bytes(position))
+        batches = PartsAhead(parts(position)) if ahead else parts(position)
+        return _PartReader(file, raw, batches, position, num_bytes(position))
 
 
 class ArrowFormat:
-    """Reads the record batches of a file, or of a stream that was written to one."""
+    """Reads the record batches of a file, or of a file with a stream."""
 
     name = "arrow"
     has_schema = True
@@ -85,13 +85,13 @@ class ArrowFormat:
             for batch in _ipc_batches(reader):
                 rows = batch.select(list(dict.fromkeys(names)))
                 if skip < rows.num_rows:
-                    rows.validate(full=True)  # the file may be anybody's
+                    rows.validate(full=True)  # the file is not trusted
                     for first in range(skip, rows.num_rows, _BLOCK):
                         yield rows.slice(first, _BLOCK), num_bytes()
                 skip = max(0, skip - rows.num_rows)
 
-        found = PartsAhead(parts(position)) if ahead else parts(position)
-        return _PartReader(file, opened, found, position, read_by_now)
+        batches = PartsAhead(parts(position)) if ahead else parts(position)
+        return _PartReader(file, opened, batches, position, read_by_now)
 
 
 def _open_ipc(
@@ -110,7 +110,7 @@ def _ipc_batches(reader: "pa.ipc.RecordBatchFileReader") -> Iterator[pa.RecordBa
 
 
 class _PartReader:
-    """Reads parts of a file that come one after another."""
+    """Reads parts of a file in order."""
 
     def __init__(
         self,
