@@ -1,4 +1,4 @@
-"""Files of a save, read back: size, checksum, schema and every number are checked before use."""
+"""Reader of the files of a save that checks size, checksum, schema and every number."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +23,10 @@ class FileReader:
     """Reads the files of a table.
 
     Args:
-        plan: what is wanted.
-        config: of the table.
-        buffers: memory to read into; what a method yields lies there, and is gone at its next step.
-        is_read_again: the files are read once more soon.
+        plan: tables and partitions to load.
+        config: settings of the table.
+        buffers: memory to read into; the next step of a method overwrites its previous result.
+        is_read_again: whether the files are re-read soon.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class FileReader:
         self._is_read_again = is_read_again
 
     def rows(self, source: Source) -> Iterator[Rows]:
-        """The wanted rows of a file, checked, batch by batch.
+        """Yield the checked rows of a file that the plan includes, batch by batch.
 
         Raises:
-            NotFoundError: the file is gone.
-            DataLossError: it is not the file that the manifest names.
+            NotFoundError: the file does not exist.
+            DataLossError: the file is not the file that the manifest names.
         """
         with self._batches(source, row_schema(self._config)) as (batches, memory):
             for batch in batches:
@@ -55,7 +55,7 @@ class FileReader:
                 yield self._wanted_rows(source, rows)
 
     def candidates(self, source: Source) -> dict[str, torch.Tensor]:
-        """The wanted candidates of a file, checked; raises as `rows`."""
+        """Return the checked candidates of a file that the plan includes; raises as `rows`."""
         with self._batches(source, candidate_schema(self._config)) as (batches, memory):
             with _told(source):
                 parts = [columns_of_batch(batch, memory) for batch in batches]
@@ -126,7 +126,7 @@ def _damage(source: Source, expected: str, got: str) -> DataLossError:
 
 @contextmanager
 def _told(source: Source) -> Iterator[None]:
-    """What pyarrow and the checks of a table say of bad bytes, with the name of the file."""
+    """Add the name of the file to errors about bad bytes, of pyarrow and of the checks."""
     try:
         yield
     except _BAD_ARROW as error:

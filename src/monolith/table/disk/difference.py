@@ -1,4 +1,4 @@
-"""What differs between the tables of two saves, row by row and candidate by candidate."""
+"""Differences between the tables of two saves, row by row and candidate by candidate."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,22 +16,23 @@ from monolith.table.disk.plan import Save, TablePlan
 
 @dataclass(frozen=True)
 class TableDifference:
-    """Rows and candidates of a table in one save and in another.
+    """Differences of the rows and candidates of a table between two saves.
 
-    A candidate is a key that admission has counted and that has no row yet (`MinCount`), or a cell
-    of a filter that is in use (`SlidingFilter`).
+    A candidate is a key that admission has counted and that has no row yet (`MinCount`), or a used
+    cell of a filter (`SlidingFilter`).
 
     Args:
-        name: of the table.
-        num_added: rows that only the other save has.
-        num_removed: rows that only the one has.
-        num_changed: rows that both have, with another time, weight or state.
-        num_same: rows that are the same in both, bit for bit.
-        num_candidates: candidates of the one.
-        num_other_candidates: candidates of the other.
-        num_added_candidates: candidates that only the other has.
-        num_removed_candidates: candidates that only the one has.
-        num_changed_candidates: candidates that both have, with another count or time, or value.
+        name: name of the table.
+        num_added: number of rows that only the second save has.
+        num_removed: number of rows that only the first save has.
+        num_changed: number of rows in both saves with another time, weight or state.
+        num_same: number of rows that are equal in both, bit for bit.
+        num_candidates: number of candidates of the first save.
+        num_other_candidates: number of candidates of the second save.
+        num_added_candidates: number of candidates that only the second save has.
+        num_removed_candidates: number of candidates that only the first save has.
+        num_changed_candidates: number of candidates in both saves with another count, time or
+            value.
     """
 
     name: str
@@ -49,24 +50,24 @@ class TableDifference:
 def diff_saves(
     one: Save, other: Save, *, names: Sequence[str] | None = None
 ) -> list[TableDifference]:
-    """Each table of one of two saves, or of both; one table of both is in memory at a time.
+    """Compare each table of two saves; one table of both saves is in memory at a time.
 
     Args:
-        one: the save before.
-        other: the save after.
-        names: only these tables.
+        one: first save.
+        other: second save.
+        names: names of the tables to compare; None means all.
 
     Raises:
         NotFoundError: a save has no table of a name.
         DataLossError: a file is damaged.
     """
     with planned(one, names) as before, planned(other, names) as after:
-        found = sorted({*before, *after})
-        return [_difference(name, before.get(name), after.get(name)) for name in found]
+        table_names = sorted({*before, *after})
+        return [_difference(name, before.get(name), after.get(name)) for name in table_names]
 
 
 class _Entries(NamedTuple):
-    """Rows or candidates: their keys, the bytes of what each has, and what that is called."""
+    """Rows or candidates: their keys, the bytes of their contents, and the names of these bytes."""
 
     keys: NDArray[np.int64]  # (n,)
     contents: NDArray[np.uint8]  # (n, num_bytes)
@@ -97,7 +98,7 @@ def _difference(name: str, before: TablePlan | None, after: TablePlan | None) ->
 
 
 def _compared(one: _Entries, other: _Entries) -> tuple[int, int]:
-    """How many keys are in both, and how many of these have something else."""
+    """Return the number of keys in both, and the number of these with different contents."""
     _, places, new_places = np.intersect1d(
         one.keys, other.keys, assume_unique=True, return_indices=True
     )
@@ -108,10 +109,10 @@ def _compared(one: _Entries, other: _Entries) -> tuple[int, int]:
 
 
 def _rows(plan: TablePlan | None) -> _Entries:
-    found = [] if plan is None else list(_read(plan))
-    if not found:
+    batches = [] if plan is None else list(_read(plan))
+    if not batches:
         return _NOTHING
-    keys, contents, columns = zip(*found, strict=True)
+    keys, contents, columns = zip(*batches, strict=True)
     return _Entries(np.concatenate(keys), np.concatenate(contents), columns[0])
 
 
@@ -141,7 +142,7 @@ def _candidates(plan: TablePlan | None) -> _Entries:
 
 
 def _joined(columns: Sequence[torch.Tensor]) -> NDArray[np.uint8]:
-    """The bytes of all columns, side by side: (n, num_bytes)."""
+    """Return the bytes of all columns next to each other: (n, num_bytes)."""
     return np.concatenate([_bytes(column) for column in columns], axis=1)
 
 

@@ -1,9 +1,9 @@
-"""The update rule of every sparse optimizer, in numpy float32; each operation rounds once.
+"""Update rule of every sparse optimizer, in numpy float32; each operation rounds once.
 
 An optimizer is one function here, registered by its spec class. It changes weights and state in
-place; the caller leaves out segments whose learning rate is 0. What would not fit into float32 is
-held at the largest float32, and a gradient at the largest one that can be squared: rows stay
-finite, so no rule makes NaN.
+place; the caller skips segments whose learning rate is 0. Results beyond float32 become the largest
+float32, and a gradient at most the largest number whose square fits: rows stay finite, so no rule
+creates NaN.
 """
 
 from functools import singledispatch
@@ -21,14 +21,14 @@ State = dict[str, NDArray[Any]]
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _MAX = np.float32(MAX_FLOAT32)
-_ROOT_MAX = np.float32((1 - 2.0**-24) * 2.0**64)  # its square fits
+_ROOT_MAX = np.float32((1 - 2.0**-24) * 2.0**64)  # largest number whose square fits
 
 
 class Call(NamedTuple):
-    """What one call brings to n rows of a segment.
+    """Arguments of one call for n rows of a segment.
 
     Attributes:
-        grads: (n, dim), the sum of each key's gradients.
+        grads: sum of each key's gradients, (n, dim).
         rate: learning rate, above 0.
         step: training step.
     """
@@ -40,12 +40,12 @@ class Call(NamedTuple):
 
 @singledispatch
 def optimizer_step(optimizer: object, w: Matrix, state: State, call: Call) -> None:
-    """One step on n rows of a segment.
+    """Apply one step to n rows of a segment.
 
     Args:
         optimizer: spec of the segment.
         w: weights (n, dim), changed in place.
-        state: changed in place.
+        state: state, changed in place.
         call: gradients, rate and step.
     """
     raise TypeError(f"[optimizer_step] expected an optimizer spec, got {optimizer!r}")
@@ -56,13 +56,13 @@ def _finite(x: Any) -> Any:
 
 
 def _decayed(w: Matrix, g: Matrix, factor: float | np.float32) -> Matrix:
-    """Gradient with weight decay, small enough to be squared."""
+    """Return the gradient with weight decay, small enough to be squared."""
     decayed: Matrix = np.clip(g + np.float32(factor) * w, -_ROOT_MAX, _ROOT_MAX)
     return decayed
 
 
 def _where_positive(divisor: Matrix, quotient: Matrix) -> Matrix:
-    """The quotient, or 0 where its divisor is 0."""
+    """Return the quotient, or 0 for a divisor of 0."""
     return np.where(divisor > 0, quotient, _ZERO)
 
 
@@ -138,7 +138,7 @@ def _group_adagrad(optimizer: specs.GroupAdagrad, w: Matrix, state: State, call:
     y = _finite(h - w / length)
     norm = _finite(np.sqrt(row_sum(y * y)))
     new = np.where(norm <= l2, _ZERO, _finite(-length * ((norm - l2) / norm) * y))
-    w[:] = np.where((divisor > 0) & (length > 0), new, w)  # without a length there is no step
+    w[:] = np.where((divisor > 0) & (length > 0), new, w)  # no step for a length of 0
 
 
 @optimizer_step.register
@@ -160,7 +160,7 @@ def _group_ftrl(optimizer: specs.GroupFTRL, w: Matrix, state: State, call: Call)
 
 
 def _ftrl_sums(optimizer: specs.FTRL, w: Matrix, state: State, call: Call) -> Matrix:
-    """Updates z and n; returns what the weights are divided by."""
+    """Update z and n; return the divisor of the weights."""
     z, n = state["zero"], state["norm"]
     g = np.clip(call.grads, -_ROOT_MAX, _ROOT_MAX)
     new = _finite(n + g * g)
