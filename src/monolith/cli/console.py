@@ -52,7 +52,7 @@ def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 class _Advance(Protocol):
-    def __call__(self, done: int) -> None: ...
+    def __call__(self, num_bytes: int) -> None: ...
 
 
 @contextmanager
@@ -71,4 +71,4 @@ def byte_progress(title: str, total: int) -> Iterator[_Advance]:
     )
     with Progress(*bars, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda num_bytes: bar.update(task, completed=num_bytes)

@@ -48,7 +48,7 @@ def head(
             emit_json(row)
         return
     emit_table(files.schema.names, [[_short(cell) for cell in row.values()] for row in rows])
-    say(f"{len(rows)} of the samples of {_described(files)}; next: monolith data stats ...")
+    say(f"{len(rows)} of the samples of {_summary(files)}; next: monolith data stats ...")
 
 
 def _first(files: RawFiles, num: int) -> Iterator[pa.RecordBatch]:
@@ -64,7 +64,7 @@ def _short(cell: object, width: int = 40) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _described(files: RawFiles) -> str:
+def _summary(files: RawFiles) -> str:
     count = len(files.files)
     return f"{count} {files.format_name} file{'s' if count > 1 else ''} ({files.total_bytes:,} B)"
 
@@ -94,7 +94,7 @@ def stats(
     names = ("column", "type", "missing", "values", "max length", "distinct", "range or top")
     emit_table(names, [_row(column, top) for column in columns.values()])
     num_samples = next((column.num_samples for column in columns.values()), 0)
-    say(f"{num_samples:,} samples in {_described(files)}")
+    say(f"{num_samples:,} samples in {_summary(files)}")
 
 
 def _row(column: ColumnSummary, top: int) -> list[object]:

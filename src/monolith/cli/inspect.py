@@ -30,17 +30,17 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
     """Print the contents of a path."""
-    chosen = [
+    options = [
         f"--{n}"
         for n, v in (("key", key), ("diff", diff), ("verify", verify or None))
         if v is not None
     ]
-    if len(chosen) > 1:
-        fail(f"expected one of --key, --diff and --verify, got {' and '.join(chosen)}", status=2)
+    if len(options) > 1:
+        fail(f"expected one of --key, --diff and --verify, got {' and '.join(options)}", status=2)
     if key is not None and not -(1 << 63) <= key < 1 << 64:
         fail(f"expected --key of 64 bits, got {key}", status=2)
     if path.endswith(".py") or ".py:" in path:
-        _inspect_task_file(path, bool(chosen) or table is not None, as_json)
+        _inspect_task_file(path, bool(options) or table is not None, as_json)
         return
     if diff is not None or _is_checkpoint(path):
         from monolith.cli.inspect_checkpoint import diff_checkpoints, inspect_checkpoint

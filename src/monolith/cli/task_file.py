@@ -33,28 +33,28 @@ def load_task_class(place: str) -> type[Task]:
         )
     if file.suffix != ".py":
         raise InvalidArgumentError(f"[task file] expected a file that ends in .py, got {file}")
-    own = _tasks_of(_run(file))
-    found = {key: made for key, made in own.items() if not inspect.isabstract(made)}
-    names = ", ".join(found)
-    if name in found:
-        return found[name]
-    unfinished = own if not name else {key: made for key, made in own.items() if key == name}
-    if unfinished and (name or not found):
+    classes = _tasks_of(_run(file))
+    tasks = {key: task for key, task in classes.items() if not inspect.isabstract(task)}
+    names = ", ".join(tasks)
+    if name in tasks:
+        return tasks[name]
+    unfinished = {key: task for key, task in classes.items() if name in ("", key)}
+    if unfinished and (name or not tasks):
         raise InvalidArgumentError(_words_of_unfinished(unfinished, file))
     if name:
         raise NotFoundError(
             f"[task file] expected one of the tasks {names or 'of the file'}, got {name!r} ({file})"
         )
-    if not found:
+    if not tasks:
         raise InvalidArgumentError(
             f"[task file] expected a class that derives from monolith.Task, got none in {file}"
         )
-    if len(found) > 1:
+    if len(tasks) > 1:
         raise InvalidArgumentError(
             f"[task file] expected one task, got {names} in {file}; choose one: "
-            f"{file}:{next(iter(found))}"
+            f"{file}:{next(iter(tasks))}"
         )
-    return next(iter(found.values()))
+    return next(iter(tasks.values()))
 
 
 def _run(file: Path) -> ModuleType:
@@ -73,12 +73,12 @@ def _run(file: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InvalidArgumentError(
-            f"[task file] expected {file} to run, got {_described(error, file)}"
+            f"[task file] expected {file} to run, got {_error_text(error, file)}"
         ) from error
     return module
 
 
-def _described(error: Exception | SystemExit, file: Path) -> str:
+def _error_text(error: Exception | SystemExit, file: Path) -> str:
     """Return the text of an error with the line of the file that raised the error."""
     lines = [
         frame.lineno

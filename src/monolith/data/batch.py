@@ -90,16 +90,16 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the samples on another device."""
-        return self._moved(
+        return self._map(
             lambda tensor: tensor.to(device, non_blocking=non_blocking),
             lambda ids: ids.to(device, non_blocking=non_blocking),
         )
 
     def pin_memory(self) -> "Batch":
         """Return a copy in page-locked memory; `DataLoader(pin_memory=True)` calls this method."""
-        return self._moved(torch.Tensor.pin_memory, lambda ids: ids.pin_memory())
+        return self._map(torch.Tensor.pin_memory, lambda ids: ids.pin_memory())
 
-    def _moved(self, move: _Move, move_ids: Callable[[Any], Any]) -> "Batch":
+    def _map(self, move: _Move, move_ids: Callable[[Any], Any]) -> "Batch":
         features = self.features
         return Batch(
             move_ids(features)

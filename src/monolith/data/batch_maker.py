@@ -64,19 +64,19 @@ class BatchMaker:
             for block, _, _ in parts
         }
         rows = [(self._opened[id(block)][1], first, count) for block, first, count in parts]
-        copied: _native.BlockCopy = self._native.BlockCopy(rows, self._ahead)
-        return copied
+        copy: _native.BlockCopy = self._native.BlockCopy(rows, self._ahead)
+        return copy
 
     def _open(self, block: pa.RecordBatch) -> "_native.ArrowBlock":
-        opened: _native.ArrowBlock
+        arrow_block: _native.ArrowBlock
         try:
-            opened = self._native.ArrowBlock(self._names, *block.__arrow_c_array__())
+            arrow_block = self._native.ArrowBlock(self._names, *block.__arrow_c_array__())
         except ValueError:  # a function of `map` may have changed the type of numbers
             cast = self._cast(block)
             if cast.schema == block.schema:
                 raise
-            opened = self._native.ArrowBlock(self._names, *cast.__arrow_c_array__())
-        return opened
+            arrow_block = self._native.ArrowBlock(self._names, *cast.__arrow_c_array__())
+        return arrow_block
 
     def _cast(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the block with ids as int64 and other numbers as float32."""
@@ -91,10 +91,10 @@ class BatchMaker:
         ]
         return block.cast(pa.schema(fields), safe=False)
 
-    def batch(self, copied: "_native.BlockCopy") -> Batch:
+    def batch(self, copy: "_native.BlockCopy") -> Batch:
         """Return the batch on the memory of a copy; waits for the copy."""
-        num_rows, widths = copied.num_rows, copied.widths
-        tensors: Any = copied.tensors()
+        num_rows, widths = copy.num_rows, copy.widths
+        tensors: Any = copy.tensors()
         ids, splits, floats, times = tensors
         sizes = [num_rows * (width or 1) for width in widths]
         parts = {
@@ -103,7 +103,7 @@ class BatchMaker:
                 self._floats, widths, floats.split_with_sizes(sizes), strict=True
             )
         }
-        splits = self._splits(num_rows) if copied.is_one_each else splits.view(-1, num_rows + 1)
+        splits = self._splits(num_rows) if copy.is_one_each else splits.view(-1, num_rows + 1)
         return Batch(
             RaggedColumns._unchecked(self._ids, ids, splits),  # valid by construction
             {name: parts[name] for name in self._dense},

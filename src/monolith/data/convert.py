@@ -63,7 +63,7 @@ class BadSamples:
             return
         if not self.skips:
             raise DataLossError(
-                f"{origin.at(int(bad.argmax()))} {reason}; mend the data, or skip such samples "
+                f"{origin.at(int(bad.argmax()))} {reason}; fix the data, or skip such samples "
                 'with on_error="skip"'
             )
         rule = reason.split(", got ")[0]
@@ -81,7 +81,7 @@ def to_block(
         DataLossError: a value breaks a rule, and bad samples are not skipped.
     """
     columns.check(str(origin), raw.schema)
-    work = _Work(raw, origin, bad, np.zeros(raw.num_rows, np.bool_))
+    work = _Conversion(raw, origin, bad, np.zeros(raw.num_rows, np.bool_))
     arrays: dict[str, pa.Array] = {}
     for ids in columns.id_columns:
         arrays[ids.name] = work.ids(ids)
@@ -96,7 +96,7 @@ def to_block(
 
 
 @dataclass(slots=True)
-class _Work:
+class _Conversion:
     """Conversion of one block.
 
     On large blocks most calls of numpy release the GIL, and wait for it again while another thread
@@ -115,7 +115,7 @@ class _Work:
             array = array.dictionary_decode()
         return array
 
-    def _drop(self, reason: str, bad: _Mask) -> None:
+    def _skip(self, reason: str, bad: _Mask) -> None:
         self.bad.note(self.origin, reason, bad & ~self.dropped)
         self.dropped |= bad
         self.has_dropped = self.has_dropped or bool(bad.any())
@@ -130,7 +130,7 @@ class _Work:
         if isinstance(array, _ListArray):
             return self._id_lists(column, array)
         keys = self._keys(name, array, array.type)
-        keys = _slotted(keys, column.slot)
+        keys = _set_slot(keys, column.slot)
         if array.null_count == 0:
             return pa.array(keys)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
@@ -145,7 +145,7 @@ class _Work:
         items = array.flatten()  # without missing lists
         if pa.types.is_dictionary(items.type):
             items = items.dictionary_decode()
-        keys = _slotted(self._keys(name, items, array.type), column.slot)
+        keys = _set_slot(self._keys(name, items, array.type), column.slot)
         keep: _Mask | None = None
         if items.null_count:
             keep = items.is_valid().to_numpy(zero_copy_only=False)
@@ -193,7 +193,7 @@ class _Work:
             wrong &= lengths >= 0
         got = int(lengths[wrong.argmax()]) if wrong.any() else 0
         expected = f"expected {width} numbers in column {name!r}"
-        self._drop(f"{expected}, got {got if got >= 0 else 'none'}", wrong)
+        self._skip(f"{expected}, got {got if got >= 0 else 'none'}", wrong)
         whole = lengths == width
         present = array.filter(pa.array(whole)) if not whole.all() else array
         rows = np.full((len(array), width), 0.0 if fill is None else fill, np.float32)
@@ -204,14 +204,14 @@ class _Work:
             is_odd, text = _odd_numbers(name, items, numbers)
             odd_rows = np.zeros(len(array), np.bool_)
             odd_rows[whole] = is_odd.reshape(-1, width).any(axis=1)
-            self._drop(text, odd_rows)
+            self._skip(text, odd_rows)
         flat = rows.reshape(-1)
         if fill is None and items.null_count:
             missing = np.asarray(np.isnan(rows).any(axis=1))
-            self._drop(f"{expected}, got missing ones", missing)
+            self._skip(f"{expected}, got missing ones", missing)
         if not _is_inside(column, flat):
             out = np.asarray(_is_out(column, flat).reshape(-1, width).any(axis=1))
-            self._drop(_range_text(name, column, rows[out][0]), out)
+            self._skip(_range_text(name, column, rows[out][0]), out)
         return pa.FixedSizeListArray.from_arrays(pa.array(flat), width)
 
     def _numbers(
@@ -220,14 +220,14 @@ class _Work:
         name = column.column or column.name
         if array.null_count and column.fill is None:
             missing = array.is_null().to_numpy(zero_copy_only=False)
-            self._drop(f"expected a number in column {name!r}, got none", missing)
+            self._skip(f"expected a number in column {name!r}, got none", missing)
         numbers = self._plain_numbers(name, array, kind, column.fill)
         if _has_odd(numbers):
             is_odd, text = _odd_numbers(name, array, numbers)
-            self._drop(text, is_odd)
+            self._skip(text, is_odd)
         if not _is_inside(column, numbers):
             out = _is_out(column, numbers)
-            self._drop(_range_text(name, column, numbers[out][:1]), out)
+            self._skip(_range_text(name, column, numbers[out][:1]), out)
         return numbers
 
     def _plain_numbers(
@@ -255,7 +255,7 @@ class _Work:
             raise self._type_error(name, "integers or timestamps", array.type)
         if array.null_count:
             missing = array.is_null().to_numpy(zero_copy_only=False)
-            self._drop(f"expected a time in column {name!r}, got none", missing)
+            self._skip(f"expected a time in column {name!r}, got none", missing)
             array = array.fill_null(0)
         return array.cast(pa.int64())
 
@@ -278,7 +278,7 @@ def _odd_numbers(name: str, items: pa.Array, numbers: npt.NDArray[np.float32]) -
     return is_odd, f"expected finite numbers of float32 in column {name!r}, got {got}"
 
 
-def _slotted(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
+def _set_slot(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
     return keys if slot is None else (slot << _FID_BITS) | (keys & ((1 << _FID_BITS) - 1))
 
 

@@ -21,11 +21,11 @@ def as_table(frame: Any) -> pa.Table:
         TypeError: the frame has another type.
     """
     if isinstance(frame, pa.Table):
-        return _without_views(frame)
+        return _drop_views(frame)
     if type(frame).__module__.split(".")[0] == "pandas":
         return pa.Table.from_pandas(frame, preserve_index=False)
     if isinstance(frame, dict) or hasattr(frame, "__arrow_c_stream__"):  # polars, duckdb, Arrow
-        return _without_views(pa.table(frame))
+        return _drop_views(pa.table(frame))
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame])
     raise TypeError(
@@ -34,16 +34,16 @@ def as_table(frame: Any) -> pa.Table:
     )
 
 
-def _without_views(table: pa.Table) -> pa.Table:
+def _drop_views(table: pa.Table) -> pa.Table:
     """Return a table with offsets instead of string views, which few functions of Arrow accept."""
-    fields = [field.with_type(_without_view(field.type)) for field in table.schema]
+    fields = [field.with_type(_drop_view(field.type)) for field in table.schema]
     schema = pa.schema(fields, table.schema.metadata)
     return table if schema == table.schema else table.cast(schema)
 
 
-def _without_view(kind: pa.DataType) -> pa.DataType:
+def _drop_view(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = kind.value_field.with_type(_without_view(kind.value_type))
+        inner = kind.value_field.with_type(_drop_view(kind.value_type))
         return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
     views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     return views.get(kind, kind)

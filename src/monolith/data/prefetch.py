@@ -57,8 +57,8 @@ class BatchCopier:
         cursor, self._cursor = self._cursor, None
         try:
             parts = next_parts(cursor)
-            copied = None if parts is None else self._batches.copy(parts)
-            self.last = PrefetchedBatch(copied, cursor.state(), cursor.progress())
+            copy = None if parts is None else self._batches.copy(parts)
+            self.last = PrefetchedBatch(copy, cursor.state(), cursor.progress())
         except BaseException:
             cursor.close()  # the traceback of a stored error may hold the cursor
             raise

@@ -102,7 +102,7 @@ def concat(blocks: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return blocks[0]
     if any(block.schema != blocks[0].schema for block in blocks):
         lists = {name for block in blocks for name in block.schema.names if _has_lists(block, name)}
-        blocks = [_with_lists(block, lists) for block in blocks]
+        blocks = [_convert_to_lists(block, lists) for block in blocks]
     return pa.concat_batches(blocks)
 
 
@@ -110,7 +110,7 @@ def _has_lists(block: pa.RecordBatch, name: str) -> bool:
     return bool(pa.types.is_list(block.schema.field(name).type))
 
 
-def _with_lists(block: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
+def _convert_to_lists(block: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
     arrays = {name: block.column(name) for name in block.schema.names}
     for name in names:
         if not _has_lists(block, name):

@@ -36,7 +36,7 @@ class Mean:
 
     def update(self, values: ArrayLike, *, weights: ArrayLike | None = None) -> None:
         """Add numbers, with weight 1 unless `weights` is given."""
-        numbers = _as_floats(values)
+        numbers = _float_array(values)
         counts = _weights(self, weights, numbers.size)
         self._total += _sum(numbers if counts is None else numbers * counts)
         self._weight += numbers.size if counts is None else _sum(counts)
@@ -238,7 +238,7 @@ class Throughput:
             self._marks.popleft()
 
 
-def _as_floats(values: Any) -> _Floats:
+def _float_array(values: Any) -> _Floats:
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.numpy() if values.itemsize > 2 else values.float().numpy()  # bfloat16
@@ -253,7 +253,7 @@ def _sum(values: _Floats) -> float:
 def _weights(metric: object, weights: Any, num_values: int) -> NDArray[np.float64] | None:
     if weights is None:
         return None
-    counts = _as_floats(weights).astype(np.float64, copy=False)
+    counts = _float_array(weights).astype(np.float64, copy=False)
     where = f"[{type(metric).__name__}]"
     if len(counts) != num_values:
         raise ValueError(f"{where} expected {num_values} weights, got {len(counts)}")
@@ -267,7 +267,7 @@ def _weights(metric: object, weights: Any, num_values: int) -> NDArray[np.float6
 
 def _samples(metric: object, predictions: Any, labels: Any) -> tuple[_Floats, NDArray[np.bool_]]:
     """Predictions that have a logarithm, and whether each label is 1."""
-    chances, numbers = _as_floats(predictions), _as_floats(labels)
+    chances, numbers = _float_array(predictions), _float_array(labels)
     where = f"[{type(metric).__name__}]"
     if len(chances) != len(numbers):
         raise ValueError(f"{where} expected {len(chances)} labels, got {len(numbers)}")

@@ -171,16 +171,16 @@ class RaggedColumns(Mapping[str, Ragged]):
         row_splits = self.row_splits.to(device, non_blocking=non_blocking)
         if ids is self.ids and row_splits is self.row_splits:
             return self
-        return self._moved(ids, row_splits)
+        return self._copy_with(ids, row_splits)
 
     def pin_memory(self) -> "RaggedColumns":
         """Return a copy in page-locked memory; `DataLoader(pin_memory=True)` calls this method."""
-        return self._moved(self.ids.pin_memory(), self.row_splits.pin_memory())
+        return self._copy_with(self.ids.pin_memory(), self.row_splits.pin_memory())
 
-    def _moved(self, ids: torch.Tensor, row_splits: torch.Tensor) -> "RaggedColumns":
-        moved = self._unchecked(self.names, ids, row_splits)
-        moved._starts = self._begins()  # computed here, because on a device it would wait
-        return moved
+    def _copy_with(self, ids: torch.Tensor, row_splits: torch.Tensor) -> "RaggedColumns":
+        copy = self._unchecked(self.names, ids, row_splits)
+        copy._starts = self._begins()  # computed here, because on a device it would wait
+        return copy
 
 
 def _check(num_names: int, ids: torch.Tensor, row_splits: torch.Tensor) -> None:

@@ -350,7 +350,7 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
         self._check_open("import_rows")
         source = rows
         if self._is_serving:
-            rows = serving.encoded(self.config, source)
+            rows = serving.encode_rows(self.config, source)
         checks.check_rows(self.config, rows)
         threads = checks.check_threads(self.config, "import_rows", num_threads, len(rows))
         absent = serving.is_zero(self.config, source) if self.config.skip_zero else None

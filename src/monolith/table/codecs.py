@@ -98,7 +98,7 @@ def _check(
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def encoded(config: TableConfig, rows: Rows) -> Rows:
+def encode_rows(config: TableConfig, rows: Rows) -> Rows:
     """Return the rows with float weights encoded as the table stores weights.
 
     Columns with codes, and unknown columns, stay unchanged.

@@ -56,8 +56,8 @@ def restore_contents(pairs: Sequence[tuple[BaseTable, Mapping[str, Any]]]) -> No
     Raises:
         InvalidArgumentError: a content belongs to another config or version.
     """
-    checked = [_checked_rows(table, content) for table, content in pairs]
-    for (table, content), rows in zip(pairs, checked, strict=True):
+    row_chunks = [_checked_rows(table, content) for table, content in pairs]
+    for (table, content), rows in zip(pairs, row_chunks, strict=True):
         table.clear()
         table.import_rows(rows)
         table.import_candidates(content["candidates"])

@@ -50,13 +50,13 @@ class _Call:
     @functools.cached_property
     def positions(self) -> dict[int, list[int]]:
         """Positions of each key in the call."""
-        found: dict[int, list[int]] = {}
+        positions: dict[int, list[int]] = {}
         first = self.arguments[0]
         for i, key in enumerate((first.keys if isinstance(first, Rows) else first).tolist()):
-            found.setdefault(key, []).append(i)
-        return found
+            positions.setdefault(key, []).append(i)
+        return positions
 
-    def of_key(self, key: int) -> tuple[Any, ...]:
+    def arguments_of_key(self, key: int) -> tuple[Any, ...]:
         """Return the arguments of the call for one of its keys."""
         at = torch.tensor(self.positions[key])
         return tuple(
@@ -108,7 +108,7 @@ class Record:
             method, queue = "_apply_gradients", arguments[0].queue
             dim = queue[0].gradients.shape[1] if queue else 0
             recorded = *expand(queue, dim), *arguments[1:]
-        copies = tuple(_copied(argument) for argument in recorded)
+        copies = tuple(_copy(argument) for argument in recorded)
         with self._lock:
             number = len(self._calls)
             self._calls[number] = _Call(method, copies)
@@ -137,10 +137,10 @@ class Record:
             call = self._calls[number]
             if update_call > 0:
                 into._set_update_calls(update_call - 1)
-            getattr(into, call.method)(*call.of_key(key))
+            getattr(into, call.method)(*call.arguments_of_key(key))
 
 
-def _copied(argument: Any) -> Any:
+def _copy(argument: Any) -> Any:
     if isinstance(argument, Rows):
         columns = {name: column.clone() for name, column in argument.columns.items()}
         return Rows(argument.keys.clone(), argument.times.clone(), columns)

@@ -27,7 +27,7 @@ _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
 
 def is_known(hint: Any) -> bool:
-    """Whether `converted` can read values of a type.
+    """Whether `convert_value` can read values of a type.
 
     Example:
         >>> is_known(int | None), is_known(list[tuple[int, str]]), is_known(complex)
@@ -66,8 +66,8 @@ def name_of(hint: Any) -> str:
     return "true or false" if hint is bool else str(hint.__name__)
 
 
-def converted(hint: Any, value: Any, *, is_text: bool) -> Any:
-    """Return a value converted to a type.
+def convert_value(hint: Any, value: Any, *, is_text: bool) -> Any:
+    """Return a value convert_value to a type.
 
     Args:
         hint: type for which `is_known` is true.
@@ -79,8 +79,10 @@ def converted(hint: Any, value: Any, *, is_text: bool) -> Any:
         ValueError: the value does not fit the type.
 
     Example:
-        >>> converted(list[int], "1,2_000", is_text=True), converted(int | None, 5, is_text=False)
-        ([1, 2000], 5)
+        >>> convert_value(list[int], "1,2_000", is_text=True)
+        [1, 2000]
+        >>> convert_value(int | None, 5, is_text=False)
+        5
     """
     members = _members(hint)
     if members:
@@ -107,11 +109,11 @@ def _takes_none(hint: Any) -> bool:
 
 
 def _first_of(members: list[Any], value: Any, is_text: bool) -> Any:
-    """Return the value converted to the first type that accepts the value."""
+    """Return the value convert_value to the first type that accepts the value."""
     for member in members[:-1]:
         with contextlib.suppress(ValueError):
-            return converted(member, value, is_text=is_text)
-    return converted(members[-1], value, is_text=is_text)
+            return convert_value(member, value, is_text=is_text)
+    return convert_value(members[-1], value, is_text=is_text)
 
 
 def _list(hint: Any, value: Any, is_text: bool) -> Any:
@@ -123,7 +125,7 @@ def _list(hint: Any, value: Any, is_text: bool) -> Any:
     if get_origin(hint) is list or kinds[-1] is ...:
         kinds = (kinds[0],) * len(value)
     items = [
-        converted(kind, item, is_text=is_text) for kind, item in zip(kinds, value, strict=True)
+        convert_value(kind, item, is_text=is_text) for kind, item in zip(kinds, value, strict=True)
     ]
     return items if get_origin(hint) is list else tuple(items)
 
@@ -181,7 +183,7 @@ class Resolved(Generic[T]):
 
 
 class _RawValue(NamedTuple):
-    """A key with its raw value; the text of a flag or variable is not converted yet."""
+    """A key with its raw value; the text of a flag or variable is not convert_value yet."""
 
     key: str
     value: Any
@@ -337,7 +339,7 @@ def _read(path: str) -> Mapping[str, Any]:
         )
     try:
         with open(path, encoding="utf-8") as file:
-            content = _parsed(file.read(), end)
+            content = _parse(file.read(), end)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"[settings] expected a file, got none at {path!r}") from error
     except ValueError as error:  # of JSON, TOML or undecodable bytes
@@ -347,7 +349,7 @@ def _read(path: str) -> Mapping[str, Any]:
     return content
 
 
-def _parsed(text: str, end: str) -> Any:
+def _parse(text: str, end: str) -> Any:
     if end == ".json":
         return json.loads(text)
     return import_module("tomllib").loads(text)
@@ -372,7 +374,7 @@ def _leaf_key(raw: _RawValue, leaves: Mapping[str, _Leaf]) -> str:
 
 def _value(raw: _RawValue, hint: Any) -> Any:
     try:
-        return converted(hint, raw.value, is_text=raw.is_text)
+        return convert_value(hint, raw.value, is_text=raw.is_text)
     except ValueError as error:
         raise ValueError(
             f"[settings] expected {raw.key!r} as {name_of(hint)}, got {raw.value!r} ({raw.origin})"

@@ -49,7 +49,7 @@ class ByteStream:
         elif compression in ("gzip", "zlib"):
             self._stream = pa.CompressedInputStream(self._raw, "gzip")
         elif compression == "snappy":
-            self._stream = _Chunks(_unsnapped(self._raw, file.path))
+            self._stream = _Chunks(_snappy_chunks(self._raw, file.path))
         if compression == "none":
             self._raw.seek(position)
         else:
@@ -124,7 +124,7 @@ class _Chunks:
         """Do nothing: no file is open."""
 
 
-def _unsnapped(raw: pa.NativeFile, path: str) -> Iterator[bytes]:
+def _snappy_chunks(raw: pa.NativeFile, path: str) -> Iterator[bytes]:
     """Yield the blocks of Hadoop: u32 size of a block, then u32 sizes and raw snappy."""
     codec = pa.Codec("snappy")
     while True:
@@ -183,13 +183,13 @@ def compress(data: bytes, compression: str) -> bytes:
         return zlib.compress(data)
     if compression == "snappy":
         blocks = [data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK)]
-        return b"".join(_snapped(block) for block in blocks)
+        return b"".join(_snappy_block(block) for block in blocks)
     out = pa.BufferOutputStream()
     with pa.CompressedOutputStream(out, compression) as stream:
         stream.write(data)
     return bytes(out.getvalue())
 
 
-def _snapped(block: bytes) -> bytes:
+def _snappy_block(block: bytes) -> bytes:
     packed: bytes = pa.Codec("snappy").compress(block, asbytes=True)
     return len(block).to_bytes(4, "big") + len(packed).to_bytes(4, "big") + packed

@@ -176,10 +176,10 @@ class FileCursor:
 
     def _open_file(self, number: int, position: int) -> None:
         if self._upcoming is not None and self._upcoming[0] == number:
-            opened, self._upcoming = self._upcoming, None
+            entry, self._upcoming = self._upcoming, None
         else:
-            opened = number, self._reader(number, position)
-        self._open.append(opened)
+            entry = number, self._reader(number, position)
+        self._open.append(entry)
 
     def _reader(self, number: int, position: int) -> FileReader:
         file, source = self._file(number), self._source
@@ -224,8 +224,8 @@ class FileCursor:
 
     def state(self) -> State:
         """See `Cursor`."""
-        opened = [[number, reader.position] for number, reader in self._open]
-        return {"next": self._next, "turn": self._turn, "open": opened}
+        positions = [[number, reader.position] for number, reader in self._open]
+        return {"next": self._next, "turn": self._turn, "open": positions}
 
     def progress(self) -> tuple[int, int]:
         """See `Cursor`."""

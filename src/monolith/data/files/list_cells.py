@@ -52,7 +52,8 @@ def to_lists(
         row = _first_bad(cells, kind)
         got = repr(str(cells[row].as_py())[:_SHOWN])
         raise DataLossError(
-            f"{origin.at(row)} expected {_shown(kind)} in column {name!r}, got {got}; mend the data"
+            f"{origin.at(row)} expected {_name_of(kind)} in column {name!r}, got {got}; "
+            "fix the data"
         ) from error
 
 
@@ -88,7 +89,7 @@ def _first_bad(cells: pa.ChunkedArray, kind: pa.DataType) -> int:
     return good
 
 
-def _shown(kind: pa.DataType) -> str:
+def _name_of(kind: pa.DataType) -> str:
     of = "" if is_untyped(kind) else f" of {kind.value_type}"
     size = f" with {kind.list_size} items" if pa.types.is_fixed_size_list(kind) else ""
     return f"a list{of}{size} as JSON, such as [] or [1,2],"

@@ -143,20 +143,21 @@ def _walk(folder: str) -> list[str]:
     So links that lead back up end, and a link `latest` to a sibling folder adds no samples.
     """
     names: list[str] = []
-    seen: set[str] = set()
+    places: set[str] = set()
     waiting = deque([folder])
     while waiting:
         links: list[str] = []
         for here, folders, files in os.walk(waiting.popleft()):
             place = os.path.realpath(here)
-            if place in seen:
+            if place in places:
                 folders.clear()
                 continue
-            seen.add(place)
-            folders[:] = [each for each in folders if not _is_hidden(each)]
-            names += [f"{here.rstrip('/')}/{each}" for each in files]
-            links += [each for each in (f"{here}/{x}" for x in folders) if os.path.islink(each)]
-        waiting += [each for each in sorted(links) if not _leads_up(each)]
+            places.add(place)
+            folders[:] = [folder for folder in folders if not _is_hidden(folder)]
+            names += [f"{here.rstrip('/')}/{file}" for file in files]
+            paths = [f"{here}/{folder}" for folder in folders]
+            links += [path for path in paths if os.path.islink(path)]
+        waiting += [link for link in sorted(links) if not _leads_up(link)]
     return names
 
 

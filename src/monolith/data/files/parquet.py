@@ -25,18 +25,18 @@ class ParquetFormat:
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
-        with file.open() as opened:
-            return pq.read_schema(opened)
+        with file.open() as source:
+            return pq.read_schema(source)
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_PartReader":
         """See `FileFormat`."""
         raw = file.open()  # `ParquetFile` does not close it
-        opened = pq.ParquetFile(raw)
-        columns.check(f"[data] {file.path!r}", opened.schema_arrow)
+        source = pq.ParquetFile(raw)
+        columns.check(f"[data] {file.path!r}", source.schema_arrow)
         names = [column for _, column in columns.sources()]
-        meta = opened.metadata
+        meta = source.metadata
         begins = [0, *accumulate(meta.row_group(i).num_rows for i in range(meta.num_row_groups))]
 
         def num_bytes(sample: int) -> int:
@@ -45,7 +45,7 @@ class ParquetFormat:
         def parts(first: int) -> Iterator[_Part]:
             for group in range(bisect_right(begins, first) - 1, len(begins) - 1):
                 at = begins[group]
-                for rows in opened.iter_batches(
+                for rows in source.iter_batches(
                     _BLOCK, row_groups=[group], columns=names, use_threads=ahead
                 ):
                     skip, at = max(0, first - at), at + rows.num_rows
@@ -64,20 +64,20 @@ class ArrowFormat:
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
-        with file.open() as opened:
-            return _open_ipc(opened).schema
+        with file.open() as source:
+            return _open_ipc(source).schema
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_PartReader":
         """See `FileFormat`."""
-        opened = file.open()
-        reader = _open_ipc(opened)
+        source = file.open()
+        reader = _open_ipc(source)
         columns.check(f"[data] {file.path!r}", reader.schema)
         names = [column for _, column in columns.sources()]
 
         def num_bytes() -> int:
-            return min(file.size, int(opened.tell()))
+            return min(file.size, int(source.tell()))
 
         read_by_now = num_bytes()
 
@@ -91,15 +91,15 @@ class ArrowFormat:
                 skip = max(0, skip - rows.num_rows)
 
         batches = PartsAhead(parts(position)) if ahead else parts(position)
-        return _PartReader(file, opened, batches, position, read_by_now)
+        return _PartReader(file, source, batches, position, read_by_now)
 
 
 def _open_ipc(
-    opened: pa.NativeFile,
+    source: pa.NativeFile,
 ) -> "pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader":
-    is_file = opened.read(6) == b"ARROW1"
-    opened.seek(0)
-    return pa.ipc.open_file(opened) if is_file else pa.ipc.open_stream(opened)
+    is_file = source.read(6) == b"ARROW1"
+    source.seek(0)
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
 
 
 def _ipc_batches(reader: "pa.ipc.RecordBatchFileReader") -> Iterator[pa.RecordBatch]:
@@ -115,12 +115,12 @@ class _PartReader:
     def __init__(
         self,
         file: DataFile,
-        opened: pa.NativeFile,
+        source: pa.NativeFile,
         parts: Iterator[_Part],
         position: int,
         num_bytes: int,
     ) -> None:
-        self._file, self._opened, self._parts = file, opened, parts
+        self._file, self._opened, self._parts = file, source, parts
         self.position, self.num_bytes = position, num_bytes
 
     def read(self) -> Raw | None:

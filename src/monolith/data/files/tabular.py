@@ -213,7 +213,7 @@ class _CsvSink:
 
     def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
         self._out, self._separator = out, _separator_of(name)
-        header = _quoted(pa.array(schema.names, pa.string())).to_pylist()
+        header = _quote(pa.array(schema.names, pa.string())).to_pylist()
         out.write((self._separator.join(header) + "\n").encode())
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -236,19 +236,19 @@ def _cells(array: pa.Array) -> pa.Array:
         array = array.dictionary_decode()
     if is_list(array.type):
         rows = (
-            None if row is None else json.dumps(finite(row), default=_as_text, allow_nan=False)
+            None if row is None else json.dumps(finite(row), default=_json_text, allow_nan=False)
             for row in array.to_pylist()
         )
-        return _quoted(pa.array(rows, pa.string()))
+        return _quote(pa.array(rows, pa.string()))
     text = array.cast(pa.string())
     if pa.types.is_floating(array.type):  # a reader would take "1" for an integer
         is_whole = pc.match_substring_regex(text, "^-?[0-9]+$")
         return pc.if_else(is_whole, pc.binary_join_element_wise(text, ".0", ""), text)
     is_number = pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)
-    return text if is_number else _quoted(text)
+    return text if is_number else _quote(text)
 
 
-def _quoted(text: pa.Array) -> pa.Array:
+def _quote(text: pa.Array) -> pa.Array:
     inside = pc.replace_substring(text, '"', '""')
     return pc.binary_join_element_wise('"', inside, '"', "")
 
@@ -259,7 +259,8 @@ class _JsonSink:
 
     def write(self, batch: pa.RecordBatch) -> None:
         lines = [
-            json.dumps(finite(row), default=_as_text, allow_nan=False) for row in batch.to_pylist()
+            json.dumps(finite(row), default=_json_text, allow_nan=False)
+            for row in batch.to_pylist()
         ]
         self._out.write(("\n".join(lines) + "\n").encode())
 
@@ -290,7 +291,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _as_text(value: Any) -> str:
+def _json_text(value: Any) -> str:
     if not isinstance(value, bytes):
         return str(value)
     try:

@@ -29,7 +29,7 @@ _Parse = Callable[[bytes, Origin], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class _Parsed:
+class _TextBlock:
     """Rows of some lines, with the positions of their end in the text and in the file."""
 
     raw: Raw
@@ -44,7 +44,7 @@ class _LineReader:
         self._text = text
         self.position, self.num_bytes = text.position, text.num_bytes
         # Holds no reference to this reader, because a thread may hold it.
-        blocks = _parsed(file, text, parse)
+        blocks = _parse_blocks(file, text, parse)
         self._blocks = PartsAhead(blocks) if ahead else blocks
 
     def read(self) -> Raw | None:
@@ -62,7 +62,7 @@ class _LineReader:
         self._text.close()
 
 
-def _parsed(file: DataFile, text: Text, parse: _Parse) -> Iterator[_Parsed]:
+def _parse_blocks(file: DataFile, text: Text, parse: _Parse) -> Iterator[_TextBlock]:
     begin = text.position
     while lines := text.read():
         if lines.strip():
@@ -73,7 +73,7 @@ def _parsed(file: DataFile, text: Text, parse: _Parse) -> Iterator[_Parsed]:
                 raise bad_text(file, begin, lines, error) from error
             rows = table.combine_chunks().to_batches()
             batch = rows[0] if rows else pa.RecordBatch.from_pylist([], table.schema)
-            yield _Parsed(Raw(batch, origin), text.position, text.num_bytes)
+            yield _TextBlock(Raw(batch, origin), text.position, text.num_bytes)
         begin = text.position
 
 
@@ -100,7 +100,7 @@ class CsvFormat:
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
         names, begin = self._header(file)
-        text = Text(file, begin, self._quoted())
+        text = Text(file, begin, self._quoted_pattern())
         lines, origin = text.read(), Origin(file.path, 0, begin)
         text.close()
         types = self._types()
@@ -146,7 +146,7 @@ class CsvFormat:
         }
         return {**guessed, **declared}
 
-    def _quoted(self) -> "re.Pattern[bytes]":
+    def _quoted_pattern(self) -> "re.Pattern[bytes]":
         """Return the pattern of quoted values; the last value may lack its end."""
         separator = re.escape(self.separator.encode())
         return re.compile(rb"(?:\A|[\n\r]|" + separator + rb')"[^"]*(?:""[^"]*)*"?')
@@ -185,7 +185,7 @@ class CsvFormat:
         names, begin = self._header(file)
         if self._guessed is None:
             self.schema(file)
-        text = Text(file, max(position, begin), self._quoted())
+        text = Text(file, max(position, begin), self._quoted_pattern())
         return _LineReader(file, text, self._parser(names, self._types(), ahead), ahead)
 
 
@@ -294,15 +294,15 @@ class JsonLinesFormat:
         lines = text.read()
         text.close()
         if not lines.strip():
-            return self._given()
-        table = self._parse(lines, self._guessed or self._given(), False)
+            return self._declared_schema()
+        table = self._parse(lines, self._guessed or self._declared_schema(), False)
         for name in set(table.column_names) - set(self.types):
             cells = functools.partial(integers_of_lines, lines, name)
             refuse_rounded(file.path, name, table.column(name), cells)
         self._guessed = table.schema
         return self._guessed
 
-    def _given(self) -> pa.Schema:
+    def _declared_schema(self) -> pa.Schema:
         return pa.schema(
             [
                 (name, pa.type_for_alias(kind) if isinstance(kind, str) else kind)
@@ -330,6 +330,6 @@ class JsonLinesFormat:
         """See `FileFormat`."""
         if self._guessed is None:
             self.schema(file)
-        schema = self._guessed or self._given()
+        schema = self._guessed or self._declared_schema()
         text = Text(file, position, None)
         return _LineReader(file, text, lambda lines, _: self._parse(lines, schema, ahead), ahead)

@@ -137,8 +137,8 @@ class InstanceReweight:
         best = actions.best(listed)
         priority = np.array([*range(1, len(listed) + 1), _UNLISTED])[best]
         priority[actions.is_empty()] = _EMPTY
-        of_listed = positions_in(np.array(listed, np.int64), entered)
-        place = np.append(of_listed, -1)[best]  # place of the best action among the entries
+        listed_places = positions_in(np.array(listed, np.int64), entered)
+        place = np.append(listed_places, -1)[best]  # place of the best action among the entries
         weights = np.array([*(weight for _, weight, _ in self._weights), 1])
         factors = weights[positions_in(actions.values, entered)]
         factors[positions_in(actions.values, listed) >= 0] = 1

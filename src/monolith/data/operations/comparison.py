@@ -128,7 +128,7 @@ class Comparison:
         return np.where(rows.is_empty(), keep_empty, answers)
 
     def _mask(self, values: pa.Array) -> Mask:
-        answers = self._text(values) if self.op in _TEXTS else self._compared(values)
+        answers = self._text(values) if self.op in _TEXTS else self._compare(values)
         mask: Mask = answers.to_numpy(zero_copy_only=False)
         return mask
 
@@ -144,7 +144,7 @@ class Comparison:
             answers = pc.or_(answers, ask(values, pattern=str(operand)))
         return answers
 
-    def _compared(self, values: pa.Array) -> pa.Array:
+    def _compare(self, values: pa.Array) -> pa.Array:
         operands = self._operand_array(values.type)
         if self.op in _MANY:
             is_in = pc.is_in(values, value_set=operands)

@@ -150,10 +150,10 @@ class ItemPool:
         self._latest.update(zip(compress(keys, is_new.tolist()), rows.tolist(), strict=True))
         self._count(old_row, same, is_new, rows)
         for where in np.unique(place[at[is_new]]):
-            channel, of_it = self._channels[where], place[at[is_new]] == where
-            numbers = channel.num_stored + np.arange(of_it.sum())
-            self._rows["number"][rows[of_it]] = numbers
-            channel.rows = np.concatenate([channel.rows, rows[of_it]])
+            channel, is_channel = self._channels[where], place[at[is_new]] == where
+            numbers = channel.num_stored + np.arange(is_channel.sum())
+            self._rows["number"][rows[is_channel]] = numbers
+            channel.rows = np.concatenate([channel.rows, rows[is_channel]])
         stored = np.zeros(len(items), np.bool_)
         stored[at[is_new]] = True
         num_stored = np.append(before, 0)[place] + _sums_before(place, stored) + stored
@@ -233,8 +233,8 @@ class ItemPool:
         place = np.minimum((chance * size).astype(np.int64), size - 1)
         number, rows = num_stored - size + place, np.zeros(len(place), np.int64)
         for channel_place in np.unique(channel):
-            of_it, items = channel == channel_place, self._channels[channel_place]
-            rows[of_it] = items.rows[number[of_it] - items.first]
+            is_channel, items = channel == channel_place, self._channels[channel_place]
+            rows[is_channel] = items.rows[number[is_channel] - items.first]
         times = self._rows["num_drawn"][rows] + _ranks(rows) + 1
         np.add.at(self._rows["num_drawn"], rows, 1)
         return Drawn(rows, (place + 1) / size, 1.0 / times)

@@ -92,12 +92,12 @@ class LabelNormalization:
         values = labels[is_valid].astype(np.float64)
         with np.errstate(divide="ignore"):  # the logarithm of 0 is -inf
             for method, v in zip(self.norm_methods, self.norm_values, strict=True):
-                values = _normalized(method, values, v)
+                values = _normalize(method, values, v)
         labels[is_valid] = values
         return set_labels(block, self.label, labels)
 
 
-def _normalized(method: str, x: _Doubles, v: float) -> _Doubles:
+def _normalize(method: str, x: _Doubles, v: float) -> _Doubles:
     if method == "log":
         return np.log(np.maximum(x + v, 0.0))
     if method == "scale":

@@ -153,7 +153,7 @@ class ScatterLabel:
         values = floats_of(where, block, self.label)[:, 0]
         known = positions_in(channels, [channel for channel, _ in self._places])
         indices = [at for _, at in self._places]
-        return set_column(block, self.label, _scattered(known, indices, max(indices) + 1, values))
+        return set_column(block, self.label, _scatter(known, indices, max(indices) + 1, values))
 
 
 def _check_places(where: str, places: Sequence[int], task_num: int | None) -> None:
@@ -165,7 +165,7 @@ def _check_places(where: str, places: Sequence[int], task_num: int | None) -> No
             raise ValueError(f"{where} expected places of labels from 0 to {most}, got {at}")
 
 
-def _scattered(known: Ids, places: Sequence[int], width: int, values: Floats) -> Floats:
+def _scatter(known: Ids, places: Sequence[int], width: int, values: Floats) -> Floats:
     """Return labels with each value at the place of its sample; -1 in `known` means no place."""
     labels = np.full((len(values), width), INVALID_LABEL, np.float32)
     samples = np.flatnonzero(known >= 0)
@@ -238,11 +238,11 @@ class MultiLabel:
         if self.use_origin_label:
             values = floats_of(where, block, self.label)[:, 0]
         else:
-            values = self._by_actions(Rows.of(where, block, self.actions))
+            values = self._labels_of_actions(Rows.of(where, block, self.actions))
         width = max(places) + 1 if self.task_num is None else self.task_num
-        return set_column(block, self.label, _scattered(known, places, width, values))
+        return set_column(block, self.label, _scatter(known, places, width, values))
 
-    def _by_actions(self, actions: Rows) -> Floats:
+    def _labels_of_actions(self, actions: Rows) -> Floats:
         best = actions.best_or_first(self._priority)
         kinds = [1] * len(self.pos_actions) + [2] * len(self.neg_actions)
         known = positions_in(best, [*self.pos_actions, *self.neg_actions], len(kinds))

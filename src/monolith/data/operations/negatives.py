@@ -201,13 +201,13 @@ class NegativeGen:
             return channel, stored
         switch = draws.uniforms(count, self.neg_num, self.seed, _SWITCH)[positives]
         chance = draws.uniforms(count, self.neg_num, self.seed, _CHANNEL)[positives]
-        of_all = moment.of_all_channels(positives)  # (positives, channels)
-        sums = np.cumsum(pool.sizes(of_all), axis=1)
-        has_choice = (of_all > 0).sum(axis=1) >= 2
+        all_stored = moment.of_all_channels(positives)  # (positives, channels)
+        sums = np.cumsum(pool.sizes(all_stored), axis=1)
+        has_choice = (all_stored > 0).sum(axis=1) >= 2
         row, at = np.nonzero((switch < self.easy_hard_ratio) & has_choice[:, None])
         goal = chance[row, at] * sums[row, -1]
         channel[row, at] = (sums[row] > goal[:, None]).argmax(axis=1)
-        stored[row, at] = of_all[row, channel[row, at]]
+        stored[row, at] = all_stored[row, channel[row, at]]
         return channel, stored
 
     def _own_weights(self, is_positive: Mask) -> npt.NDArray[np.float32]:

@@ -105,10 +105,10 @@ class NegativeSample:
         if not self._rates:
             return np.full(block.num_rows, self.drop_rate)
         best = Rows.of("[NegativeSample]", block, self.actions).best(self._priority)
-        by_action = dict(self._rates)
-        by_place = [by_action.get(action, self.drop_rate) for action in self._priority]
+        rates_by_action = dict(self._rates)
+        values_by_place = [rates_by_action.get(action, self.drop_rate) for action in self._priority]
         # the last entry is for samples without a listed action
-        return np.array([*by_place, self.drop_rate])[best]
+        return np.array([*values_by_place, self.drop_rate])[best]
 
 
 @dataclass(frozen=True)
@@ -155,19 +155,19 @@ class SpecialStrategy:
         """Return the kept samples."""
         best = Rows.of("[SpecialStrategy]", block, self.strategies).best(self._listed)
         rates = {int(strategy): rate for strategy, rate, *_ in self._conf}
-        by_place = [rates.get(strategy, 1.0) for strategy in self._listed]
-        keep_rates = np.array([*by_place, float(self.keep_empty_strategy)])[best]
+        values_by_place = [rates.get(strategy, 1.0) for strategy in self._listed]
+        keep_rates = np.array([*values_by_place, float(self.keep_empty_strategy)])[best]
         keep: Mask = draws.uniform(block.num_rows, self.seed) < keep_rates
-        block = self._labelled(block, best)
+        block = self._relabel(block, best)
         return block if keep.all() else block.filter(pa.array(keep))
 
-    def _labelled(self, block: pa.RecordBatch, best: np.ndarray) -> pa.RecordBatch:
+    def _relabel(self, block: pa.RecordBatch, best: np.ndarray) -> pa.RecordBatch:
         labels_of = {int(strategy): label[0] for strategy, _, *label in self._conf if label}
         relabelled = [strategy in labels_of for strategy in self._listed]
         is_new = np.array([*relabelled, False])[best]
         if not is_new.any():
             return block
         labels = floats_of("[SpecialStrategy]", block, self.label)
-        by_place = [labels_of.get(strategy, 0.0) for strategy in self._listed]
-        labels[is_new, 0] = np.array([*by_place, 0.0])[best[is_new]]
+        values_by_place = [labels_of.get(strategy, 0.0) for strategy in self._listed]
+        labels[is_new, 0] = np.array([*values_by_place, 0.0])[best[is_new]]
         return set_labels(block, self.label, labels)

@@ -89,9 +89,9 @@ def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
     item = kind.value_type if is_list else kind
     if pa.types.is_integer(item):
         dtype = np.uint64 if pa.types.is_uint64(item) else np.int64
-        return Cells("ids", _packed(column, is_list, dtype))
+        return Cells("ids", _pack(column, is_list, dtype))
     if pa.types.is_floating(item) or pa.types.is_boolean(item):
-        return Cells("floats", _packed(column, is_list, np.float32))
+        return Cells("floats", _pack(column, is_list, np.float32))
     if pa.types.is_string(item) or pa.types.is_large_string(item):
         lists = [row if is_list or row is None else [row] for row in column.to_pylist()]
         return Cells(
@@ -107,7 +107,7 @@ def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
     )
 
 
-def _packed(column: pa.ChunkedArray, is_list: bool, dtype: type) -> list[list[bytes] | None]:
+def _pack(column: pa.ChunkedArray, is_list: bool, dtype: type) -> list[list[bytes] | None]:
     """Return the bytes of the numbers of each row."""
     lengths = column.is_valid().to_numpy().astype(np.int64)
     is_missing = (lengths == 0).tolist()

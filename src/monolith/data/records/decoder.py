@@ -177,7 +177,7 @@ class _RecordReader:
             if not self._bad.skips:
                 raise DataLossError(
                     f"[data] {self._file.path!r}, record {number} of the block at byte {begin}, "
-                    f"byte {begin + at}: {text}; mend the data, or skip such records with "
+                    f"byte {begin + at}: {text}; fix the data, or skip such records with "
                     'on_error="skip"'
                 )
             self._bad.counts[reason] = self._bad.counts.get(reason, 0) + 1

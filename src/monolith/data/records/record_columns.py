@@ -99,14 +99,14 @@ class RecordColumns:
         one: bool,
     ) -> pa.Array:
         if not spec.is_ids:
-            flat = _on_memory(pa.float32(), count, values, block)
+            flat = _array_on_memory(pa.float32(), count, values, block)
             if spec.name in self._has_width:
                 return pa.FixedSizeListArray.from_arrays(flat, spec.width)
             return flat
-        flat = _on_memory(pa.int64(), count, values, block)
+        flat = _array_on_memory(pa.int64(), count, values, block)
         if one:
             return flat
-        offsets = _on_memory(pa.int32(), num_rows + 1, splits, block)
+        offsets = _array_on_memory(pa.int32(), num_rows + 1, splits, block)
         return pa.ListArray.from_arrays(offsets, flat)
 
     def _single(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -133,7 +133,7 @@ def _float_spec(column: DenseColumn) -> _Spec:
     )
 
 
-def _on_memory(kind: pa.DataType, count: int, address: int, owner: Any) -> pa.Array:
+def _array_on_memory(kind: pa.DataType, count: int, address: int, owner: Any) -> pa.Array:
     size = count * kind.bit_width // 8
     memory = pa.foreign_buffer(address, size, owner) if size else pa.py_buffer(b"")
     return pa.Array.from_buffers(kind, count, [None, memory])

@@ -164,10 +164,10 @@ def _example(table: pa.Table) -> list[_Column]:
 
 
 def _tf_example(table: pa.Table) -> list[_Column]:
-    named = {name: cells_of(name, table.column(name)) for name in table.column_names}
+    cells_by_name = {name: cells_of(name, table.column(name)) for name in table.column_names}
     return [
         _fields(1, _features(cells, _TF_FEATURE), put_bytes(1, name.encode()))
-        for name, cells in sorted(named.items())
+        for name, cells in sorted(cells_by_name.items())
     ]
 
 

@@ -79,7 +79,7 @@ _ColumnValues = Iterator[tuple[str, bool, list[int]]]  # name, whether floats, v
 def _example_columns(record: bytes) -> _ColumnValues:
     for number, value in fields(record):
         if number == 1 and isinstance(value, bytes):
-            name, features, _ = _named(value)
+            name, features, _ = _named_feature(value)
             if name not in _RESERVED:
                 yield from _one(name, features[:1])
             elif name == "__LABEL__":
@@ -96,7 +96,7 @@ def _batch_columns(record: bytes) -> _ColumnValues:
     for number, value in fields(record):
         if number != 1 or not isinstance(value, bytes):
             continue
-        name, features, _ = _named(value)
+        name, features, _ = _named_feature(value)
         if name == "__LABEL__":
             yield "label", True, [count for _, count in map(_payload, features)]
         elif name == "instance_weight":
@@ -111,7 +111,7 @@ def _tf_example_columns(record: bytes) -> _ColumnValues:
             continue
         for _, entry in fields(features):
             if isinstance(entry, bytes):
-                name, values, _ = _named(entry)
+                name, values, _ = _named_feature(entry)
                 yield from _one(name, values[:1], _TF_PAYLOADS)
 
 
@@ -162,7 +162,7 @@ _COLUMNS = MappingProxyType(
 )
 
 
-def _named(message: bytes) -> tuple[str, list[bytes], int]:
+def _named_feature(message: bytes) -> tuple[str, list[bytes], int]:
     """Return name, features and type of a NamedFeature, a NamedFeatureList or a map entry."""
     name, features, kind = "", list[bytes](), 0
     for number, value in fields(message):

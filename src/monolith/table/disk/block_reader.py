@@ -49,7 +49,7 @@ class FileReader:
         """
         with self._batches(source, row_schema(self._config)) as (batches, memory):
             for batch in batches:
-                with _told(source):
+                with _file_errors(source):
                     rows = rows_of_batch(batch, memory, self._config)
                     check_rows(self._config, rows)
                 yield self._wanted_rows(source, rows)
@@ -57,7 +57,7 @@ class FileReader:
     def candidates(self, source: Source) -> dict[str, torch.Tensor]:
         """Return the checked candidates of a file that the plan includes; raises as `rows`."""
         with self._batches(source, candidate_schema(self._config)) as (batches, memory):
-            with _told(source):
+            with _file_errors(source):
                 parts = [columns_of_batch(batch, memory) for batch in batches]
                 names = candidate_schema(self._config).names
                 empty = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -79,7 +79,7 @@ class FileReader:
             )
             if f"{crc:08x}" != file.crc32c:
                 raise _damage(source, f"checksum {file.crc32c}", f"{crc:08x}")
-            with _told(source):
+            with _file_errors(source):
                 batches = _open_batches(source, memory, schema)
             yield batches, memory
 
@@ -94,10 +94,10 @@ class FileReader:
         if self._plan.wants_all(source.file):
             return columns
         if "partition" in columns:
-            wanted = torch.from_numpy(self._plan.is_wanted[columns["partition"].numpy()])
+            is_included = torch.from_numpy(self._plan.is_wanted[columns["partition"].numpy()])
         else:
-            wanted = self._plan.wants(columns["key"])
-        return {name: column[wanted] for name, column in columns.items()}
+            is_included = self._plan.wants(columns["key"])
+        return {name: column[is_included] for name, column in columns.items()}
 
 
 def _open_batches(source: Source, memory: torch.Tensor, schema: pa.Schema) -> list[pa.RecordBatch]:
@@ -125,7 +125,7 @@ def _damage(source: Source, expected: str, got: str) -> DataLossError:
 
 
 @contextmanager
-def _told(source: Source) -> Iterator[None]:
+def _file_errors(source: Source) -> Iterator[None]:
     """Add the name of the file to errors about bad bytes, of pyarrow and of the checks."""
     try:
         yield

@@ -90,10 +90,10 @@ def describe_save(
         NotFoundError: the save does not exist, or has no table of a name.
         DataLossError: a file is damaged.
     """
-    with planned(path, names) as plans:
+    with open_plans(path, names) as plans:
         save = _save(path)
         entries = [entry for entry in save.tables(save.read()) if entry.name in plans]
-        return [_described(entry, plans[entry.name]) for entry in entries]
+        return [_contents_of(entry, plans[entry.name]) for entry in entries]
 
 
 def find_key(
@@ -109,7 +109,7 @@ def find_key(
     key = key - (1 << 64) if key >= 1 << 63 else key
     partition = int(partitions_of(np.array([key], np.int64))[0])
     rows_of_key: list[RowContents] = []
-    with planned(path, names) as plans:
+    with open_plans(path, names) as plans:
         for plan in plans.values():
             config = config_of(plan)
             reader = FileReader(plan, config, Buffers())
@@ -138,7 +138,7 @@ def verify_save(
         DataLossError: a file is damaged.
     """
     num_bytes, buffers = 0, Buffers()
-    with planned(path, names) as plans:
+    with open_plans(path, names) as plans:
         for plan in plans.values():
             reader = FileReader(plan, config_of(plan), buffers)
             for source in plan.sources:
@@ -151,7 +151,7 @@ def verify_save(
 
 
 @contextmanager
-def planned(
+def open_plans(
     path: "str | os.PathLike[str] | Save", names: Sequence[str] | None
 ) -> Iterator[dict[str, TablePlan]]:
     """Return the plans of the tables of a save, whose files stay for the duration of the block."""
@@ -174,7 +174,7 @@ def _sources(plan: TablePlan, kind: str) -> list[Source]:
     return [source for source in plan.sources if source.file.kind == kind]
 
 
-def _described(entry: TableEntry, plan: TablePlan) -> TableContents:
+def _contents_of(entry: TableEntry, plan: TablePlan) -> TableContents:
     counts, times = np.zeros(NUM_SLOTS, np.int64), []
     is_signed = False
     for source in _sources(plan, "rows"):
@@ -230,22 +230,22 @@ def _damage(source: Source, expected: str, got: str) -> DataLossError:
 
 def config_of(plan: TablePlan) -> TableConfig:
     """Return the config without learning rates that were functions: rows do not need them."""
-    return config_from_json(_without_functions(plan.config), plan.where)
+    return config_from_json(_drop_functions(plan.config), plan.where)
 
 
-def _without_functions(value: Any) -> Any:
+def _drop_functions(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_functions(item) for item in value]
+        return [_drop_functions(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.get("class") == "schedule":
         return 0.0
-    return {name: _without_functions(item) for name, item in value.items()}
+    return {name: _drop_functions(item) for name, item in value.items()}
 
 
 def _rows_of(key: int, config: TableConfig, rows: Rows) -> list[RowContents]:
     places = (rows.keys == key).nonzero()[:, 0].tolist()
-    stored = {
+    storages = {
         f"weight/{segment_name(config, i)}": (storage_of(config, i), segment.dim)
         for i, segment in enumerate(segments_of(config))
     }
@@ -254,8 +254,8 @@ def _rows_of(key: int, config: TableConfig, rows: Rows) -> list[RowContents]:
         columns = {}
         for name, column in rows.columns.items():
             values = column[place : place + 1]
-            if name in stored:
-                values = decode(values.contiguous(), *stored[name])
+            if name in storages:
+                values = decode(values.contiguous(), *storages[name])
             columns[name] = values[0].tolist()
         contents.append(RowContents(config.name, key, int(rows.times[place]), columns))
     return contents

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from monolith.table.disk.block_reader import FileReader
 from monolith.table.disk.buffers import Buffers
-from monolith.table.disk.contents import config_of, planned
+from monolith.table.disk.contents import config_of, open_plans
 from monolith.table.disk.plan import Save, TablePlan
 
 
@@ -61,7 +61,7 @@ def diff_saves(
         NotFoundError: a save has no table of a name.
         DataLossError: a file is damaged.
     """
-    with planned(one, names) as before, planned(other, names) as after:
+    with open_plans(one, names) as before, open_plans(other, names) as after:
         table_names = sorted({*before, *after})
         return [_difference(name, before.get(name), after.get(name)) for name in table_names]
 
@@ -79,10 +79,10 @@ _NOTHING = _Entries(np.empty(0, np.int64), np.empty((0, 0), np.uint8), ())
 
 def _difference(name: str, before: TablePlan | None, after: TablePlan | None) -> TableDifference:
     one, other = _rows(before), _rows(after)
-    num_both, num_changed = _compared(one, other)
+    num_both, num_changed = _count_differences(one, other)
     ours, theirs = _candidates(before), _candidates(after)
     is_one_rule = ours.columns == theirs.columns
-    num_kept, num_changed_candidates = _compared(ours, theirs) if is_one_rule else (0, 0)
+    num_kept, num_changed_candidates = _count_differences(ours, theirs) if is_one_rule else (0, 0)
     return TableDifference(
         name,
         num_added=len(other.keys) - num_both,
@@ -97,7 +97,7 @@ def _difference(name: str, before: TablePlan | None, after: TablePlan | None) ->
     )
 
 
-def _compared(one: _Entries, other: _Entries) -> tuple[int, int]:
+def _count_differences(one: _Entries, other: _Entries) -> tuple[int, int]:
     """Return the number of keys in both, and the number of these with different contents."""
     _, places, new_places = np.intersect1d(
         one.keys, other.keys, assume_unique=True, return_indices=True
@@ -121,7 +121,7 @@ def _read(plan: TablePlan) -> Iterator[_Entries]:
     for source in plan.sources:
         if source.file.kind == "rows":
             for rows in reader.rows(source):
-                contents = _joined([rows.times, *rows.columns.values()])
+                contents = _row_bytes([rows.times, *rows.columns.values()])
                 yield _Entries(rows.keys.numpy().copy(), contents, tuple(rows.columns))
 
 
@@ -138,10 +138,10 @@ def _candidates(plan: TablePlan | None) -> _Entries:
         is_cell = columns["split"] >= 0
         columns = {name: column[is_cell] for name, column in columns.items()}
         keys = columns.pop("partition") << 52 | columns.pop("split") << 40 | columns.pop("cell")
-    return _Entries(keys.numpy(), _joined(list(columns.values())), tuple(columns))
+    return _Entries(keys.numpy(), _row_bytes(list(columns.values())), tuple(columns))
 
 
-def _joined(columns: Sequence[torch.Tensor]) -> NDArray[np.uint8]:
+def _row_bytes(columns: Sequence[torch.Tensor]) -> NDArray[np.uint8]:
     """Return the bytes of all columns next to each other: (n, num_bytes)."""
     return np.concatenate([_bytes(column) for column in columns], axis=1)
 

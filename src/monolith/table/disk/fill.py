@@ -17,7 +17,7 @@ _KINDS = ("rows", "candidates")  # ordered, because candidates get the room that
 
 
 @contextlib.contextmanager
-def emptied(
+def refill(
     where: str, tables: Mapping[str, BaseTable], wholes: Sequence[BaseTable] = ()
 ) -> Iterator[None]:
     """Empty tables and refuse their cuts until the block has filled them.
@@ -125,7 +125,7 @@ def fill(
     for kind in _KINDS:
         run_all(work, _tasks(plans, tables, kind, take), num_workers)
     for name, plan in plans.items():
-        _check_taken(where, plan, tables[name], sum(num_taken[name]), before[name])
+        _check_num_rows(where, plan, tables[name], sum(num_taken[name]), before[name])
         tables[name].num_update_calls = plan.num_update_calls
         tables[name].latest_time = plan.latest_time
 
@@ -136,7 +136,7 @@ def _most_rows(plan: TablePlan) -> int:
     return sum(source.folder.size(source.file.path) for source in sources) // 16
 
 
-def _check_taken(
+def _check_num_rows(
     where: str, plan: TablePlan, table: BaseTable, num_rows: int, before: dict[str, int]
 ) -> None:
     """Raise an error or warn if rows or candidates found no room."""

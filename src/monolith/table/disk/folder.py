@@ -50,7 +50,7 @@ class Folder(ABC):
         """Sync the files of the subfolder, then replace the manifest in one step."""
 
     @abstractmethod
-    def remove_data_but(self, kept: set[str]) -> None:
+    def remove_data_but(self, current: set[str]) -> None:
         """Remove other subfolders of saves; keeps subfolders with other files, or in use."""
 
     @abstractmethod
@@ -209,10 +209,10 @@ class _LocalFolder(Folder):
         for folder in sorted({self.path, *(os.path.dirname(path) for path in paths)}):
             _sync_directory(folder)
 
-    def remove_data_but(self, kept: set[str]) -> None:
+    def remove_data_but(self, current: set[str]) -> None:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.path):
-                if is_data_folder(name) and name not in kept:
+                if is_data_folder(name) and name not in current:
                     self._remove_data(os.path.join(self.path, name))
 
     def _remove_data(self, path: str) -> None:
@@ -297,11 +297,11 @@ class _RemoteFolder(Folder):
     def settle(self, names: Iterable[str], mark: str) -> None:
         """Do nothing: files have their final names already."""
 
-    def remove_data_but(self, kept: set[str]) -> None:
+    def remove_data_but(self, current: set[str]) -> None:
         with contextlib.suppress(OSError):
             for path in self._files.ls(self._root, detail=False):
                 name = _last_part(path)
-                if is_data_folder(name) and name not in kept:
+                if is_data_folder(name) and name not in current:
                     self._remove_data(path)
 
     def _remove_data(self, path: str) -> None:

@@ -187,16 +187,20 @@ def plan_tables(
     for save, data in manifests:
         for entry in save.tables(data):
             entries.setdefault(entry.name, []).append((save, entry))
-    wanted = None
+    is_included = None
     if partitions is not None:
-        wanted = np.zeros(NUM_PARTITIONS, np.bool_)
-        wanted[list(partitions)] = True
-    chosen = set(entries if names is None else names)
-    tables = {name: _plan(found, wanted) for name, found in entries.items() if name in chosen}
+        is_included = np.zeros(NUM_PARTITIONS, np.bool_)
+        is_included[list(partitions)] = True
+    selected = set(entries if names is None else names)
+    tables = {
+        name: _plan(saved, is_included) for name, saved in entries.items() if name in selected
+    }
     return Plan(tables, list(entries), manifests)
 
 
-def _plan(entries: list[tuple[Save, TableEntry]], wanted: NDArray[np.bool_] | None) -> TablePlan:
+def _plan(
+    entries: list[tuple[Save, TableEntry]], is_included: NDArray[np.bool_] | None
+) -> TablePlan:
     name, where = entries[0][1].name, ", ".join(save.where for save, _ in entries)
     count = np.zeros(NUM_PARTITIONS, np.int64)
     for _, entry in entries:
@@ -208,7 +212,7 @@ def _plan(entries: list[tuple[Save, TableEntry]], wanted: NDArray[np.bool_] | No
             f"[load_tables] expected each partition of table {name!r} once, got {text} more often "
             f"(in {where})"
         )
-    is_wanted = count > 0 if wanted is None else wanted
+    is_wanted = count > 0 if is_included is None else is_included
     missing = is_wanted & (count == 0)
     if missing.any():
         text = text_of(runs_of(np.flatnonzero(missing).tolist()))

@@ -38,11 +38,11 @@ def pieces(runs: Sequence[Run], num_pieces: int) -> list[tuple[Run, ...]]:
     return [tuple(runs_of(numbers[start : start + length])) for start in starts]
 
 
-def joined(runs: Iterable[Run]) -> list[Run] | None:
+def join_runs(runs: Iterable[Run]) -> list[Run] | None:
     """Join runs of any order; return None if two of them share a partition.
 
     Example:
-        >>> joined([(7, 9), (0, 2), (3, 5)]), joined([(0, 2), (2, 3)])
+        >>> join_runs([(7, 9), (0, 2), (3, 5)]), join_runs([(0, 2), (2, 3)])
         ([(0, 5), (7, 9)], None)
     """
     result: list[Run] = []

@@ -190,17 +190,17 @@ def _candidate_pieces(
         num_rows = len(next(iter(waiting[-1].values())))
         num_waiting += num_rows
         if num_waiting >= _PIECE_ROWS:
-            yield _joined(waiting)
+            yield _concat(waiting)
             waiting, num_waiting = [], 0
         if num_rows > _PIECE_ROWS:
             size = max(1, size // 2)
         elif 2 * num_rows <= _PIECE_ROWS:
             size *= 2
     if num_waiting:
-        yield _joined(waiting)
+        yield _concat(waiting)
 
 
-def _joined(pieces: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def _concat(pieces: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     if len(pieces) == 1:
         return pieces[0]
     return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}

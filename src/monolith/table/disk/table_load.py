@@ -19,7 +19,7 @@ from monolith.table.disk.call_arguments import (
     told_as,
 )
 from monolith.table.disk.config_json import config_from_json, config_to_json
-from monolith.table.disk.fill import add_notes, emptied, fill, get_notes, verify
+from monolith.table.disk.fill import add_notes, fill, get_notes, refill, verify
 from monolith.table.disk.plan import Plan, Save, TablePlan, plan_tables
 from monolith.table.disk.workers import ProgressCallback
 
@@ -57,18 +57,18 @@ class Parts:
             self.pairs.append((dict(plans), dict(tables)))
             self.tables.update(tables)
         for number in shards or ():
-            own = {name: table.shards()[number] for name, table in tables.items()}
+            targets = {name: table.shards()[number] for name, table in tables.items()}
             parts = {n: plan.of_shard(tables[n].routing, number) for n, plan in plans.items()}
-            self.pairs.append((parts, own))
-            self.tables.update({f"{name} (shard {number})": own[name] for name in own})
+            self.pairs.append((parts, targets))
+            self.tables.update({f"{name} (shard {number})": targets[name] for name in targets})
 
-    def count_alike(self) -> None:
+    def copy_call_numbers(self) -> None:
         """Copy the call number of each table to its filled shards, as if they had seen all calls.
 
         Random numbers depend on the call number, and rows must not depend on their shard.
         """
-        for _, own in self.pairs:
-            for name, table in own.items():
+        for _, targets in self.pairs:
+            for name, table in targets.items():
                 table.num_update_calls = self._by_name[name].num_update_calls
 
 
@@ -137,7 +137,7 @@ def load_tables(
             raise
         return tables
 
-    return _planned(request, load)
+    return _use_plan(request, load)
 
 
 def load_table(
@@ -218,19 +218,19 @@ def restore_tables(
     def restore(plan: Plan) -> list[str]:
         if not allow_missing:
             request.check_found(plan)
-        for name, each in plan.tables.items():
-            each.check_config(config_to_json(by_name[name].config))
+        for name, table_plan in plan.tables.items():
+            table_plan.check_config(config_to_json(by_name[name].config))
         parts = Parts({name: by_name[name] for name in plan.tables}, plan.tables, numbers)
-        for plans, own in parts.pairs:
-            verify(plans, own, threads)
-        with emptied(where, parts.tables, parts.wholes):
-            for plans, own in parts.pairs:
-                fill(where, plans, own, threads, progress)
-            parts.count_alike()
+        for plans, targets in parts.pairs:
+            verify(plans, targets, threads)
+        with refill(where, parts.tables, parts.wholes):
+            for plans, targets in parts.pairs:
+                fill(where, plans, targets, threads, progress)
+            parts.copy_call_numbers()
         return [name for name in by_name if name not in plan.tables]
 
     with told_as(where):
-        return _planned(request, restore)
+        return _use_plan(request, restore)
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class _Request:
                 )
 
 
-def _planned(request: _Request, use: Callable[[Plan], T]) -> T:
+def _use_plan(request: _Request, use: Callable[[Plan], T]) -> T:
     """Make a plan and use it; repeats this if a new save replaced the files."""
     notes: list[str] = []
     for num_left in reversed(range(_MAX_PLANS)):

@@ -16,7 +16,7 @@ from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.table._checks import MAX_TIME
 from monolith.table.config import NUM_PARTITIONS
 from monolith.table.disk.buffers import crc32c
-from monolith.table.disk.ranges import Run, joined, partitions_of_runs, runs_of, text_of
+from monolith.table.disk.ranges import Run, join_runs, partitions_of_runs, runs_of, text_of
 
 MANIFEST = "manifest.json"
 FORMAT = "monolith-tables"
@@ -266,9 +266,9 @@ def _check_cover(
     name: str, runs: tuple[Run, ...], files: tuple[FileEntry, ...], where: str
 ) -> None:
     """Check that files of rows cover each partition of the table exactly once."""
-    of_rows = [run for file in files if file.kind == "rows" for run in file.partitions]
-    if joined(of_rows) != list(runs):
-        covered = sorted(set(partitions_of_runs(of_rows)))
+    row_runs = [run for file in files if file.kind == "rows" for run in file.partitions]
+    if join_runs(row_runs) != list(runs):
+        covered = sorted(set(partitions_of_runs(row_runs)))
         raise _damage(
             f"files of the partitions {text_of(runs)} of table {name!r}",
             text_of(runs_of(covered)),

@@ -132,7 +132,7 @@ class _CandidateMap(AdmitAll):
             for partition in partitions
             for key, candidate in self._partitions.get(partition, {}).items()
         ]
-        return _as_columns(("key", "count", "time"), rows)
+        return _int64_columns(("key", "count", "time"), rows)
 
     def load(self, columns: Columns, may_grow: Callable[[], bool]) -> None:
         for key, count, time in zip(*(columns[n].tolist() for n in columns), strict=True):
@@ -199,7 +199,7 @@ class _FilterRings(AdmitAll):
             if partition in self._rings
             for row in self._rings[partition].rows()
         ]
-        return _as_columns(("partition", "split", "cell", "value"), rows)
+        return _int64_columns(("partition", "split", "cell", "value"), rows)
 
     def load(self, columns: Columns, may_grow: Callable[[], bool]) -> None:
         for partition, *row in zip(*(columns[n].tolist() for n in columns), strict=True):
@@ -232,7 +232,7 @@ class _Dice(AdmitAll):
         return word * threshold < 0xFFFFFFFF * count
 
 
-def _as_columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> Columns:
+def _int64_columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> Columns:
     values = np.array(rows, np.int64).reshape(-1, len(names))
     return {name: values[:, i].copy() for i, name in enumerate(names)}
 

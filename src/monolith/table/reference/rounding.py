@@ -50,7 +50,7 @@ def _neighbours_bf16(v: Matrix) -> tuple[Matrix, Matrix]:
     return down, np.where(is_negative, inner, outer).view(np.float32)
 
 
-def stored(config: TableConfig, keys: Sequence[int], weights: Matrix, call: int) -> Matrix:
+def round_rows(config: TableConfig, keys: Sequence[int], weights: Matrix, call: int) -> Matrix:
     """Return a call's weights (n, dim) as rows of the table store and return them."""
     result: Matrix = weights.copy()
     start = 0
@@ -110,7 +110,7 @@ def _quanta(x: Matrix, code: FixedR8) -> Matrix:
     return quanta
 
 
-def seen(config: TableConfig, weights: Matrix, step: int) -> Matrix:
+def view_rows(config: TableConfig, weights: Matrix, step: int) -> Matrix:
     """Return the weights that a lookup at a step returns for stored weights (n, dim)."""
     if config.kind == "serving":
         return weights
@@ -133,7 +133,7 @@ def _view(weights: Matrix, view: View, step: int) -> Matrix:
     return values
 
 
-def seen_gradient(view: View | None, weights: Matrix, grads: Matrix, step: int) -> Matrix:
+def view_gradient(view: View | None, weights: Matrix, grads: Matrix, step: int) -> Matrix:
     """Return the gradient of the weights from the gradient of the viewed weights."""
     if not isinstance(view, OneBit):
         return grads

@@ -55,7 +55,7 @@ def _finite(x: Any) -> Any:
     return np.clip(x, -_MAX, _MAX)
 
 
-def _decayed(w: Matrix, g: Matrix, factor: float | np.float32) -> Matrix:
+def _decay(w: Matrix, g: Matrix, factor: float | np.float32) -> Matrix:
     """Return the gradient with weight decay, small enough to be squared."""
     decayed: Matrix = np.clip(g + np.float32(factor) * w, -_ROOT_MAX, _ROOT_MAX)
     return decayed
@@ -100,7 +100,7 @@ def _batch_softmax(optimizer: specs.BatchSoftmax, w: Matrix, state: State, call:
 @optimizer_step.register
 def _adagrad(optimizer: specs.Adagrad, w: Matrix, state: State, call: Call) -> None:
     n = state["norm"]
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     n[:] = _finite(n + h * h)
     w[:] = _finite(w - _where_positive(n, call.rate * h / np.sqrt(n)))
 
@@ -113,7 +113,7 @@ def _dynamic_wd_adagrad(
     coupled, shrink = factor, _ZERO
     if optimizer.decouple_weight_decay:
         coupled, shrink = _ZERO, _finite(call.rate * factor)
-    h = _decayed(w, call.grads, coupled)
+    h = _decay(w, call.grads, coupled)
     n[:] = _finite(n + h * h)
     stepped = _finite(w - _where_positive(n, call.rate * h / np.sqrt(n)))
     w[:] = _finite(stepped - shrink * w)
@@ -131,7 +131,7 @@ def _row_wise_adagrad(optimizer: specs.RowWiseAdagrad, w: Matrix, state: State, 
 @optimizer_step.register
 def _group_adagrad(optimizer: specs.GroupAdagrad, w: Matrix, state: State, call: Call) -> None:
     s, l2 = state["grad_square_sum"], np.float32(optimizer.l2_regularization)
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     s[:] = _finite(s + (h * h).max(axis=1, keepdims=True))
     divisor = np.float32(optimizer.beta) + np.sqrt(s)
     length = _finite(call.rate / divisor)
@@ -179,7 +179,7 @@ def _ftrl_sums(optimizer: specs.FTRL, w: Matrix, state: State, call: Call) -> Ma
 def _adadelta(optimizer: specs.Adadelta, w: Matrix, state: State, call: Call) -> None:
     a, u = state["accum"], state["accum_update"]
     r, epsilon = np.float32(optimizer.averaging_ratio), np.float32(optimizer.epsilon)
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     a[:] = _finite(r * a + (_ONE - r) * (h * h))
     divisor = _finite(a + epsilon)
     ratio = _finite(np.sqrt(_finite(u + epsilon)) / np.sqrt(divisor))
@@ -194,15 +194,15 @@ def _adam(optimizer: specs.Adam | specs.AMSGrad, w: Matrix, state: State, call: 
     m, v, p1, p2 = (state[name] for name in ("m", "v", "beta1_power", "beta2_power"))
     beta1, beta2 = np.float32(optimizer.beta1), np.float32(optimizer.beta2)
     length = _finite(call.rate * np.sqrt(_ONE - p2) / (_ONE - p1))
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     m[:] = _finite(m + (_ONE - beta1) * (h - m))
     v[:] = _finite(v + (_ONE - beta2) * (h * h - v))
     largest = v
     if "vhat" in state:
         largest = state["vhat"]
         largest[:] = np.maximum(largest, v)
-    of_h, of_m = (_ONE - beta1, beta1) if optimizer.use_nesterov else (_ZERO, _ONE)
-    direction = _finite(of_h * h + of_m * m)
+    h_weight, m_weight = (_ONE - beta1, beta1) if optimizer.use_nesterov else (_ZERO, _ONE)
+    direction = _finite(h_weight * h + m_weight * m)
     divisor = np.sqrt(largest) + np.float32(optimizer.epsilon)
     w[:] = _finite(w - _where_positive(divisor, length * direction / divisor))
     p1 *= beta1
@@ -222,6 +222,6 @@ def _rmsprop(optimizer: specs.RMSprop, w: Matrix, state: State, call: Call) -> N
 @optimizer_step.register
 def _rmsprop_v2(optimizer: specs.RMSpropV2, w: Matrix, state: State, call: Call) -> None:
     n, mu = state["n"], np.float32(optimizer.momentum)
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     n[:] = _finite(mu * n + h * h)
     w[:] = _finite(w - call.rate * h / (np.sqrt(n) + _ONE))

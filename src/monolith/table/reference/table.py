@@ -23,7 +23,7 @@ from monolith.table.key_sums import (
     occurrence_sums,
     split_absent,
 )
-from monolith.table.reference import rounding as reference_codecs
+from monolith.table.reference import rounding
 from monolith.table.reference.row_store import ReferenceRow, ReferenceRows, tensors_of
 from monolith.table.reference.steps import Call, optimizer_step
 from monolith.table.reference.touched import ReferenceCut, ReferenceLog
@@ -61,7 +61,7 @@ class ReferenceLayout:
             weights = self.columns[f"weight/{segment_name(config, i)}"]
             rows[:, weights] = initial_weights(config, segment.initializer, keys, weights)
         initial = rows[:, : config.dim]
-        initial[:] = reference_codecs.stored(config, keys, initial, call=0)
+        initial[:] = rounding.round_rows(config, keys, initial, call=0)
         for name, column in state_columns(config):
             self.column(rows, name)[:] = column.initial
         return rows
@@ -70,25 +70,25 @@ class ReferenceLayout:
         """Return a column of rows as a view with the column's dtype, (n, size)."""
         return rows[:, self.columns[name]].view(self._dtypes.get(name, "float32"))
 
-    def decoded(self, name: str, column: torch.Tensor) -> NDArray[Any]:
+    def decode(self, name: str, column: torch.Tensor) -> NDArray[Any]:
         """Return the values of a column of an export."""
         if name in self._storages:
             dim = self.columns[name].stop - self.columns[name].start
-            return reference_codecs.decode(column, self._storages[name], dim)
+            return rounding.decode(column, self._storages[name], dim)
         values: NDArray[Any] = column.numpy()
         return values
 
-    def exported(self, keys: Sequence[int], times: Sequence[int], values: Matrix) -> Rows:
+    def export_rows(self, keys: Sequence[int], times: Sequence[int], values: Matrix) -> Rows:
         """Return rows in the form of exports."""
         return Rows(
             torch.from_numpy(np.array(keys, np.int64)),
             torch.from_numpy(np.array(times, np.int64)),
-            {name: self._encoded(name, self.column(values, name)) for name in self.columns},
+            {name: self._encode(name, self.column(values, name)) for name in self.columns},
         )
 
-    def _encoded(self, name: str, values: NDArray[Any]) -> torch.Tensor:
+    def _encode(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         if name in self._storages:
-            return reference_codecs.encode(values, self._storages[name])
+            return rounding.encode(values, self._storages[name])
         return torch.from_numpy(values.copy())
 
 
@@ -148,7 +148,7 @@ class ReferenceTable(BaseTable):
 
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
         with self._open("lookup"):
-            return self._seen(keys.tolist(), initial, step)
+            return self._view_rows(keys.tolist(), initial, step)
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("contains"):
@@ -156,7 +156,9 @@ class ReferenceTable(BaseTable):
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         with self._open("lookup_entry"):
-            return Entries(torch.from_numpy(self._is_present(keys)), self._as_rows(keys.tolist()))
+            return Entries(
+                torch.from_numpy(self._is_present(keys)), self._rows_of_keys(keys.tolist())
+            )
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         with self._open("export"):
@@ -172,7 +174,7 @@ class ReferenceTable(BaseTable):
             refused = self._store.make_room(distinct)
             new = [key for key in distinct if key not in self._rows and key not in refused]
             self._store.put(new, self._layout.fresh(new), [now] * len(new))
-            return self._seen(keys.tolist(), True, step)
+            return self._view_rows(keys.tolist(), True, step)
 
     def _assign(
         self,
@@ -189,7 +191,7 @@ class ReferenceTable(BaseTable):
             rows = self._read(distinct)
             for i, value in zip(place, admitted, strict=True):
                 rows[i, : self.dim] = value
-            self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
+            self._store.put(distinct, self._round_rows(distinct, rows), self._later(distinct, now))
             self._store.remove([key for key in gone if key in self._rows], "erased")
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
@@ -197,7 +199,7 @@ class ReferenceTable(BaseTable):
             distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
             rows = self._read(distinct)
             rows[:, : self.dim] += occurrence_sums(place, admitted)
-            self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
+            self._store.put(distinct, self._round_rows(distinct, rows), self._later(distinct, now))
 
     def _apply_gradients(
         self,
@@ -214,7 +216,7 @@ class ReferenceTable(BaseTable):
             distinct, place, admitted = self._admit(remaining, finite, now)
             rows = self._read(distinct)
             self._step(rows, occurrence_sums(place, admitted), rates, step)
-            rows = self._stored(distinct, rows)
+            rows = self._round_rows(distinct, rows)
             num_inserted = self._store.put(distinct, rows, self._later(distinct, now))
             self._store.counters["skipped"] += num_skipped
         num_refused = len(set(remaining)) - len(distinct)
@@ -243,7 +245,7 @@ class ReferenceTable(BaseTable):
             values = np.empty((len(rows), self._layout.width), np.float32)
             for name in self._layout.columns:
                 column = rows.columns[name].detach()
-                self._layout.column(values, name)[:] = self._layout.decoded(name, column)
+                self._layout.column(values, name)[:] = self._layout.decode(name, column)
             last = {key: i for i, key in enumerate(rows.keys.tolist())}
             refused = self._store.make_room(last)
             admitted = [i for key, i in last.items() if key not in refused]
@@ -380,17 +382,17 @@ class ReferenceTable(BaseTable):
                 rows[i] = self._rows[key].values
         return rows
 
-    def _stored(self, keys: Sequence[int], rows: Matrix) -> Matrix:
+    def _round_rows(self, keys: Sequence[int], rows: Matrix) -> Matrix:
         """Return the rows after one more update call, with rounded weights."""
         self._num_update_calls += 1
         weights, call = rows[:, : self.dim], self._num_update_calls
-        weights[:] = reference_codecs.stored(self.config, keys, weights, call)
+        weights[:] = rounding.round_rows(self.config, keys, weights, call)
         return rows
 
-    def _seen(self, keys: Sequence[int], initial: bool, step: int) -> torch.Tensor:
+    def _view_rows(self, keys: Sequence[int], initial: bool, step: int) -> torch.Tensor:
         """Return the result of a lookup: zeros for a missing key that needs admission."""
         rows = self._read(keys, initial)
-        weights = reference_codecs.seen(self.config, rows[:, : self.dim], step)
+        weights = rounding.view_rows(self.config, rows[:, : self.dim], step)
         for i, key in enumerate(keys):
             if key not in self._rows and self._store.admission.has_rule(key):
                 weights[i] = 0
@@ -407,7 +409,7 @@ class ReferenceTable(BaseTable):
             }
             if rate != 0:
                 w = rows[:, weights]
-                g = reference_codecs.seen_gradient(segment.view, w, grads[:, weights], step)
+                g = rounding.view_gradient(segment.view, w, grads[:, weights], step)
                 optimizer_step(segment.optimizer, w, state, Call(g, rate, step))
 
     def _later(self, keys: Sequence[int], now: int) -> list[int]:
@@ -423,9 +425,9 @@ class ReferenceTable(BaseTable):
         values = self._layout.zeros(len(selected))
         for i, key in enumerate(selected):
             values[i] = rows[key].values
-        return self._layout.exported(selected, [rows[key].time for key in selected], values)
+        return self._layout.export_rows(selected, [rows[key].time for key in selected], values)
 
-    def _as_rows(self, keys: Sequence[int]) -> Rows:
+    def _rows_of_keys(self, keys: Sequence[int]) -> Rows:
         values = self._read(keys, initial=False)
         times = [self._rows[key].time if key in self._rows else 0 for key in keys]
-        return self._layout.exported(keys, times, values)
+        return self._layout.export_rows(keys, times, values)

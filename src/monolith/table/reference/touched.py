@@ -64,10 +64,10 @@ class ReferenceLog:
 
     def note(self, keys: Iterable[int]) -> None:
         """Log keys that changed or were removed."""
-        noted = list(keys)
+        new_keys = list(keys)
         for cursor, changed in self.cursors.items():
             if changed is not None:
-                changed.update(noted)
+                changed.update(new_keys)
                 if len(changed) > self._max_keys:
                     self.cursors[cursor] = None
 
