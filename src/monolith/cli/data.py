@@ -48,7 +48,7 @@ def head(
             emit_json(row)
         return
     emit_table(files.schema.names, [[_short(cell) for cell in row.values()] for row in rows])
-    say(f"{len(rows)} of the samples of {_summary(files)}; next: monolith data stats ...")
+    say(f"first {len(rows)} samples of {_summary(files)}; next: monolith data stats ...")
 
 
 def _first(files: RawFiles, num: int) -> Iterator[pa.RecordBatch]:

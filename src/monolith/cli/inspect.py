@@ -19,7 +19,9 @@ _MANIFEST = "manifest.json"
     short_help="Print the contents of a checkpoint, saved tables or a task file.",
 )
 def inspect(
-    path: Annotated[str, typer.Argument(help="Checkpoint, folder of a save, or task file.")],
+    path: Annotated[
+        str, typer.Argument(help="Checkpoint, folder with checkpoints or tables, or task file.")
+    ],
     key: Annotated[int | None, typer.Option(help="Show the row of one key.")] = None,
     table: Annotated[str | None, typer.Option(help="Show one table only.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every byte.")] = False,

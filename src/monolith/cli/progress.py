@@ -31,7 +31,7 @@ def words_of(figures: Figures) -> list[str]:
         >>> words_of(Figures(3, 3072, 0.5, samples_per_second=51234.5, num_rows=7))
         ['51,234 samples/s', 'loss 0.5000', '7 rows']
     """
-    counts = {"refused": figures.num_refused, "evicted": figures.num_evicted}
+    counts = {"keys refused": figures.num_refused, "rows evicted": figures.num_evicted}
     words = [f"{figures.samples_per_second:,.0f} samples/s", f"loss {figures.loss:.4f}"]
     words += [f"{_TITLES.get(name, name)} {value:.4f}" for name, value in figures.metrics.items()]
     words += [f"{figures.num_rows:,} rows"]

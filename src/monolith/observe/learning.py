@@ -266,7 +266,7 @@ def _weights(metric: object, weights: Any, num_values: int) -> NDArray[np.float6
 
 
 def _samples(metric: object, predictions: Any, labels: Any) -> tuple[_Floats, NDArray[np.bool_]]:
-    """Predictions that have a logarithm, and whether each label is 1."""
+    """Return the predictions clipped for the logarithm, and whether each label is 1."""
     chances, numbers = _float_array(predictions), _float_array(labels)
     where = f"[{type(metric).__name__}]"
     if len(chances) != len(numbers):

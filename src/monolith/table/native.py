@@ -89,7 +89,7 @@ BagsTuple = tuple[int, int, int, int, str, int]
 
 
 def address(tensor: torch.Tensor | None) -> int:
-    """Address of the tensor's first element, or 0 for None."""
+    """Return the address of the tensor's first element, or 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 

@@ -92,7 +92,7 @@ class Manifest:
         return json.dumps(content, indent=1).encode() + b"\n"
 
     def data_folders(self) -> set[str]:
-        """Names of the folders with the files."""
+        """Return the names of the folders with the files."""
         return {file.path.split("/")[0] for table in self.tables for file in table.files}
 
 
