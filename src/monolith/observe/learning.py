@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# float32 stays float32, because its logarithms are several times as fast
+# Float32 stays float32, because its logarithms are several times as fast.
 _Floats = NDArray[np.floating[Any]]
 
 _LEAST = 1e-7  # predictions are clipped to [_LEAST, 1 - _LEAST]

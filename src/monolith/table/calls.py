@@ -156,7 +156,7 @@ Clock = Callable[[], int]
 """Function that returns seconds since 1970."""
 
 DEFAULT_CHANGES_BYTES = 64 << 20
-# largest distance of `now` ahead of the clock; later times are clamped (contract 1)
+# Largest distance of `now` ahead of the clock; later times are clamped (contract 1).
 _FUTURE_SECONDS = 3600
 
 

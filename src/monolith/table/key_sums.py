@@ -89,7 +89,7 @@ def _normal(
     """Return normal numbers by Box-Muller: columns 2k and 2k + 1 share one pair of words."""
     pairs = columns // 2 * 2
     numbers = np.array(keys, np.int64)
-    # always above 0
+    # Always above 0.
     u1 = counter_random.uniform(seed, numbers, pairs).astype(np.float64) + 2.0**-24
     turn = 2 * np.pi * counter_random.uniform(seed, numbers, pairs + 1).astype(np.float64)
     z = np.sqrt(-2 * np.log(u1)) * np.where(columns % 2 == 0, np.cos(turn), np.sin(turn))

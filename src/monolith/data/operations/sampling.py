@@ -107,7 +107,7 @@ class NegativeSample:
         best = Rows.of("[NegativeSample]", block, self.actions).best(self._priority)
         rates_by_action = dict(self._rates)
         values_by_place = [rates_by_action.get(action, self.drop_rate) for action in self._priority]
-        # the last entry is for samples without a listed action
+        # The last entry is for samples without a listed action.
         return np.array([*values_by_place, self.drop_rate])[best]
 
 

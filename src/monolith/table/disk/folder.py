@@ -174,7 +174,7 @@ class _LocalFolder(Folder):
         return LocalFile(path, self._blocks)
 
     def commit(self, subfolder: str, manifest: bytes) -> None:
-        # the subfolder may have no files
+        # The subfolder may have no files.
         os.makedirs(os.path.join(self.path, subfolder), exist_ok=True)
         _sync_directory(os.path.join(self.path, subfolder))
         self.replace(MANIFEST, manifest)
@@ -189,7 +189,7 @@ class _LocalFolder(Folder):
                 file.write(data)
             finally:
                 file.close()
-            # syncs the other entries and the new file before the replacement
+            # Syncs the other entries and the new file before the replacement.
             _sync_directory(self.path)
             os.replace(path + ".new", path)
         except BaseException:

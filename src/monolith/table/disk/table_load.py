@@ -77,7 +77,7 @@ T = TypeVar("T")
 Place = Union[str, "os.PathLike[str]", Save]
 """Folder of a save, or another place with tables."""
 
-# largest number of plans of one load: a new plan is made if a new save replaced the old one
+# Largest number of plans of one load: a new plan is made if a new save replaced the old one.
 _MAX_PLANS = 5
 
 
