@@ -45,7 +45,7 @@ class Stage(Protocol):
         """Return a line for each stage, source first; a state is valid for equal lines only."""
 
 
-class WrappingCursor:
+class StageCursor:
     """Cursor over another cursor; the default of each method calls the other cursor."""
 
     def __init__(self, source: Cursor) -> None:
@@ -69,9 +69,9 @@ def source_state(state: State | None) -> State | None:
     return None if state is None else state["source"]
 
 
-def reading_ahead(stage: Any) -> Any:
+def enable_read_ahead(stage: Any) -> Any:
     """Return the stages with a source that decodes blocks ahead, if it is a source of files."""
     if hasattr(stage, "reads_ahead"):
         return replace(stage, reads_ahead=True)
     source = getattr(stage, "source", None)
-    return stage if source is None else replace(stage, source=reading_ahead(source))
+    return stage if source is None else replace(stage, source=enable_read_ahead(source))

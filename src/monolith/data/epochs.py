@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
+from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Cache:
         number = 0 if state is None else state["number"]
         if self.blocks:
             return _CacheCursor(self.blocks, number)
-        return _FillingCursor(self.source.open(0), self.blocks)
+        return _CacheFillCursor(self.source.open(0), self.blocks)
 
     def _fill(self) -> None:
-        with closing(_FillingCursor(self.source.open(0), self.blocks)) as cursor:
+        with closing(_CacheFillCursor(self.source.open(0), self.blocks)) as cursor:
             while cursor.next() is not None:
                 pass
 
 
-class _FillingCursor(WrappingCursor):
+class _CacheFillCursor(StageCursor):
     def __init__(self, source: Cursor, blocks: list[pa.RecordBatch]) -> None:
         super().__init__(source)
         self._blocks, self._seen = blocks, list[pa.RecordBatch]()
@@ -88,7 +88,7 @@ class Repeat:
         return _RepeatCursor(self, epoch, number, source_state(state))
 
 
-class _RepeatCursor(WrappingCursor):
+class _RepeatCursor(StageCursor):
     def __init__(self, stage: Repeat, epoch: int, number: int, state: State | None) -> None:
         self._stage, self._number = stage, number
         self._first = epoch * (stage.count or 0)

@@ -18,12 +18,12 @@ from monolith.data.batch import Batch
 from monolith.data.batch_maker import BatchMaker
 from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples
-from monolith.data.cursor import Stage, State, reading_ahead
+from monolith.data.cursor import Stage, State, enable_read_ahead
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.files.file_source import FileSource
 from monolith.data.hashing import cross_ids
-from monolith.data.operations.draws import Draws, Sampled
-from monolith.data.operations.negatives import Generated, NegativeGen
+from monolith.data.operations.draws import Draws, Sampling
+from monolith.data.operations.negatives import NegativeGen, NegativeStage
 from monolith.data.prefetch import BatchCopier, Prefetch, PrefetchedBatch
 from monolith.errors import FailedPreconditionError
 
@@ -131,7 +131,7 @@ class Pipeline:
                 number of the sample; its attribute `adds` names new columns.
         """
         columns = self.columns.plus(getattr(function, "adds", None))
-        stage = Sampled(self.stage, function, _name_of(function))
+        stage = Sampling(self.stage, function, _name_of(function))
         return replace(self, stage=stage, columns=columns)
 
     def generate_negatives(
@@ -160,7 +160,7 @@ class Pipeline:
         _check_positive("generate_negatives", "num_kept", num_kept)
         folder = None if pool_folder is None else Path(pool_folder)
         initial = None if initial_pool is None else Path(initial_pool)
-        stage = Generated(self.stage, generation, folder, save_every, num_kept, initial)
+        stage = NegativeStage(self.stage, generation, folder, save_every, num_kept, initial)
         return replace(self, stage=stage, columns=self.columns.plus(generation.adds))
 
     def drop(self, *names: str) -> "Pipeline":
@@ -276,7 +276,7 @@ class Batches(Iterator[Batch]):
 
     def __init__(self, pipeline: Pipeline, state: State | None) -> None:
         self._pipeline, self._stages = pipeline, pipeline.describe()
-        stage = reading_ahead(pipeline.stage) if pipeline.depth else pipeline.stage
+        stage = enable_read_ahead(pipeline.stage) if pipeline.depth else pipeline.stage
         self._batches = BatchMaker(pipeline.columns, is_ahead=pipeline.depth > 0)
         self._copier = BatchCopier(stage, self._batches, state and state["state"])
         self._last = self._copier.last

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
+from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
 from monolith.data.order import permutation
 
 Part = tuple[pa.RecordBatch, int, int]
@@ -40,7 +40,7 @@ class Blocks:
         return _BlocksCursor(self, self.source.open(epoch, source_state(state)), state)
 
 
-class _BlocksCursor(WrappingCursor):
+class _BlocksCursor(StageCursor):
     def __init__(self, stage: Blocks, source: Cursor, state: State | None) -> None:
         super().__init__(source)
         self._stage = stage
@@ -138,7 +138,7 @@ class Shuffle:
         )
 
 
-class _ShuffleCursor(WrappingCursor):
+class _ShuffleCursor(StageCursor):
     def __init__(self, source: Cursor, seed: int, epoch: int, number: int) -> None:
         super().__init__(source)
         self._seed, self._epoch, self._number = seed, epoch, number
@@ -172,7 +172,7 @@ class Map:
         return _MapCursor(self.source.open(epoch, source_state(state)), self.function)
 
 
-class _MapCursor(WrappingCursor):
+class _MapCursor(StageCursor):
     def __init__(
         self, source: Cursor, function: Callable[[pa.RecordBatch], pa.RecordBatch]
     ) -> None:
@@ -213,7 +213,7 @@ class Filter:
         return _FilterCursor(self, self.source.open(epoch, source_state(state)), first)
 
 
-class _FilterCursor(WrappingCursor):
+class _FilterCursor(StageCursor):
     def __init__(self, stage: Filter, source: Cursor, first: int) -> None:
         super().__init__(source)
         self._stage, self._first = stage, first
@@ -272,7 +272,7 @@ class Take:
         return _TakeCursor(self.source.open(epoch, source_state(state)), left)
 
 
-class _TakeCursor(WrappingCursor):
+class _TakeCursor(StageCursor):
     def __init__(self, source: Cursor, left: int) -> None:
         super().__init__(source)
         self._left = left

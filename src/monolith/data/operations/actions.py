@@ -132,7 +132,7 @@ class InstanceReweight:
         times = np.repeat(np.arange(block.num_rows), np.where(is_valid, count, 0))
         return set_labels(block, self.label, labels).take(pa.array(times))
 
-    def _read(self, actions: Rows) -> "_Read":
+    def _read(self, actions: Rows) -> "_ActionLabels":
         listed, entered = self._priority, [action for action, _, _ in self._weights]
         best = actions.best(listed)
         priority = np.array([*range(1, len(listed) + 1), _UNLISTED])[best]
@@ -145,11 +145,11 @@ class InstanceReweight:
         weight = actions.reduce(np.multiply, factors, 1) * weights[place]
         weight[actions.is_empty()] = 0
         labels = np.array([*(label for _, _, label in self._weights), 0])
-        return _Read(priority, weight, place >= 0, labels[place])
+        return _ActionLabels(priority, weight, place >= 0, labels[place])
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ActionLabels:
     """Weights and labels of the actions of each sample."""
 
     priority: Ids

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
+from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
 from monolith.data.order import uniform
 
 
@@ -44,7 +44,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Sampling:
     """Applies a function to each block and its random numbers.
 
     Args:
@@ -66,11 +66,11 @@ class Sampled:
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
         source = self.source.open(epoch, source_state(state))
-        return _SampledCursor(self, source, epoch, 0 if state is None else state["first"])
+        return _SamplingCursor(self, source, epoch, 0 if state is None else state["first"])
 
 
-class _SampledCursor(WrappingCursor):
-    def __init__(self, stage: Sampled, source: Cursor, epoch: int, first: int) -> None:
+class _SamplingCursor(StageCursor):
+    def __init__(self, stage: Sampling, source: Cursor, epoch: int, first: int) -> None:
         super().__init__(source)
         self._stage, self._epoch, self._first = stage, epoch, first
 

@@ -191,7 +191,7 @@ class FilterByLabel:
 
 
 @dataclass(frozen=True)
-class _Together:
+class _FilterGroup:
     """Several filters that are combined to one."""
 
     filters: tuple[Callable[[pa.RecordBatch], Any], ...]
@@ -207,7 +207,7 @@ class _Together:
         return answers
 
 
-def all_of(*filters: Callable[[pa.RecordBatch], Any]) -> _Together:
+def all_of(*filters: Callable[[pa.RecordBatch], Any]) -> _FilterGroup:
     """Return a filter that keeps the samples that all filters keep; without filters, every sample.
 
     Example:
@@ -215,9 +215,9 @@ def all_of(*filters: Callable[[pa.RecordBatch], Any]) -> _Together:
         >>> all_of(FilterByValue("user", "gt", 7), FilterByValue("user", "lt", 9))(block).tolist()
         [False, True, False]
     """
-    return _Together(filters, is_all=True)
+    return _FilterGroup(filters, is_all=True)
 
 
-def any_of(*filters: Callable[[pa.RecordBatch], Any]) -> _Together:
+def any_of(*filters: Callable[[pa.RecordBatch], Any]) -> _FilterGroup:
     """Return a filter that keeps samples that one of the filters keeps; without filters, none."""
-    return _Together(filters, is_all=False)
+    return _FilterGroup(filters, is_all=False)

@@ -53,7 +53,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Draw:
     """Result of a draw of items.
 
     Args:
@@ -221,7 +221,7 @@ class ItemPool:
         ready: Mask = self.sizes(num_stored) > self.start_items
         return ready
 
-    def draw(self, channel: Ids, num_stored: Ids, chance: _Floats) -> Drawn:
+    def draw(self, channel: Ids, num_stored: Ids, chance: _Floats) -> Draw:
         """Draw an item from each channel, one after another.
 
         Args:
@@ -237,7 +237,7 @@ class ItemPool:
             rows[is_channel] = items.rows[number[is_channel] - items.first]
         times = self._rows["num_drawn"][rows] + _ranks(rows) + 1
         np.add.at(self._rows["num_drawn"], rows, 1)
-        return Drawn(rows, (place + 1) / size, 1.0 / times)
+        return Draw(rows, (place + 1) / size, 1.0 / times)
 
     def features(self, rows: Ids) -> pa.RecordBatch:
         """Return the features of drawn items."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from monolith.data.columns import Columns
-from monolith.data.cursor import Cursor, Stage, State, WrappingCursor
+from monolith.data.cursor import Cursor, Stage, StageCursor, State
 from monolith.data.operations.draws import Draws
 from monolith.data.operations.item_pool import ItemPool, Moment
 from monolith.data.operations.label_columns import label_of, set_labels, times_weight
@@ -62,7 +62,7 @@ class NegativeGen:
         real_neg_instance_weight: factor of the weights of negatives of the input.
         sampled_neg_instance_weight: weight of generated samples; below 1e-5 means not given.
         unbias_sampled_neg: whether the weight of generated samples is 1; otherwise it is `1 +
-            neg_num * time_factor ** neg_sample_declay_factor * freq_factor`; see `Drawn`.
+            neg_num * time_factor ** neg_sample_declay_factor * freq_factor`; see `Draw`.
         origin_neg_in_pool_proba: probability that the item of a negative is stored.
         neg_sample_declay_factor: exponent of the time factor.
         easy_hard_ratio: probability of an item of any channel, in proportion to their numbers of
@@ -248,7 +248,7 @@ def _order(num_drawn: Ids, keep: Mask) -> Ids:
 
 
 @dataclass(frozen=True)
-class Generated:
+class NegativeStage:
     """Stage that generates negatives.
 
     The state names the last saved file of the pool, and the number of blocks after it; these blocks
@@ -283,11 +283,11 @@ class Generated:
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
-        return _GeneratedCursor(self, epoch, state)
+        return _NegativeCursor(self, epoch, state)
 
 
-class _GeneratedCursor(WrappingCursor):
-    def __init__(self, stage: Generated, epoch: int, state: State | None) -> None:
+class _NegativeCursor(StageCursor):
+    def __init__(self, stage: NegativeStage, epoch: int, state: State | None) -> None:
         self._stage, self._epoch = stage, epoch
         start: State = {"source": None, "first": 0, "blocks": 0, "pool": None}
         start = start if state is None else state
