@@ -37,7 +37,7 @@ def test_head_prints_a_table_and_says_what_it_read(monolith, tmp_path):
     write_parquet(tmp_path)
     ran = monolith("data", "head", tmp_path)
     assert all(word in ran.out for word in ("user", "items", "price", "label", "[2, 3]"))
-    assert "5 of the samples of 4 parquet files" in ran.err
+    assert "first 5 samples of 4 parquet files" in ran.err
 
 
 def test_long_cells_are_cut(monolith, tmp_path):

@@ -1,4 +1,4 @@
-"""Samples in: sources, parsing, batching."""
+"""Sources of samples, and the pipelines that turn samples into batches."""
 
 from monolith.data import operations
 from monolith.data.batch import Batch
