@@ -168,7 +168,7 @@ class FileWriter::Thread {
       try {
         write_all(file_, block.memory.get(), Blocks::kBytes, block.offset, is_direct_);
         if (!is_direct_) start_writeback(file_, block.offset, Blocks::kBytes);
-        blocks_.give(std::move(block.memory));
+        blocks_.free(std::move(block.memory));
       } catch (...) {
         error = std::current_exception();
       }
@@ -194,7 +194,7 @@ void Blocks::Free::operator()(char* memory) const noexcept {
   ::operator delete(memory, std::align_val_t{kPage});
 }
 
-Blocks::Memory Blocks::take() {
+Blocks::Memory Blocks::allocate() {
   {
     const std::lock_guard lock(mutex_);
     if (!free_.empty()) {
@@ -206,7 +206,7 @@ Blocks::Memory Blocks::take() {
   return Memory(static_cast<char*>(::operator new(kBytes, std::align_val_t{kPage})));
 }
 
-void Blocks::give(Memory block) {
+void Blocks::free(Memory block) {
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(block));
 }
@@ -228,7 +228,7 @@ FileWriter::~FileWriter() {
 void FileWriter::write(const char* data, size_t n) {
   if (is_finished_) throw FileError(EBADF, std::generic_category());
   while (n > 0) {
-    if (!block_) block_ = blocks_.take();
+    if (!block_) block_ = blocks_.allocate();
     const size_t part = std::min({n, Blocks::kBytes - filled_, kCopy});
     crc32c_ = monolith::crc32c(data, part, crc32c_);
     std::memcpy(block_.get() + filled_, data, part);
@@ -245,7 +245,7 @@ void FileWriter::finish() {
   if (thread_) thread_->end();
   bool is_direct = false;
   if (filled_ > 0) write_all(file_, block_.get(), filled_, offset_, is_direct);
-  if (block_) blocks_.give(std::move(block_));
+  if (block_) blocks_.free(std::move(block_));
   filled_ = 0;
 }
 

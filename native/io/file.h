@@ -27,8 +27,8 @@ class Blocks {
   };
   using Memory = std::unique_ptr<char, Free>;
 
-  Memory take();
-  void give(Memory block);
+  Memory allocate();
+  void free(Memory block);
 
  private:
   std::mutex mutex_;

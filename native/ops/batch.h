@@ -50,9 +50,9 @@ class Batch {
   template <typename Team>
   void arrange(Team& team, unsigned member) noexcept {
     count(member, team.size());
-    team.meet();
+    team.barrier();
     place(member, team.size());
-    team.meet();
+    team.barrier();
   }
   void group(uint32_t partition, Scratch& scratch);
 

@@ -16,7 +16,7 @@ class Account {
   Account& operator=(const Account&) = delete;
 
   // 64-byte aligned, contents undefined. Null: over budget. Throws OutOfMemory.
-  void* take(size_t bytes) {
+  void* allocate(size_t bytes) {
     if (!memory_.try_use(bytes)) return nullptr;
     try {
       void* block = memory_.allocate(bytes);
@@ -27,9 +27,9 @@ class Account {
       throw;
     }
   }
-  void give(void* block, size_t bytes) noexcept {
+  void free(void* block, size_t bytes) noexcept {
     if (block == nullptr) return;
-    memory_.release(block, bytes);
+    memory_.free(block, bytes);
     memory_.unuse(bytes);
     bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }

@@ -58,7 +58,7 @@ Admission::Partition* Admission::make_partition(uint32_t number) {
   const std::lock_guard lock(mutex_);
   std::atomic<Group*>& group = groups_[number >> kGroupBits];
   if (group.load(std::memory_order_relaxed) == nullptr) {
-    void* block = memory_.take(sizeof(Group));
+    void* block = memory_.allocate(sizeof(Group));
     if (block == nullptr) return nullptr;
     auto* fresh = new (block) Group;
     uint32_t at = number & ~((1u << kGroupBits) - 1);
@@ -278,12 +278,12 @@ void Admission::clear() noexcept {
     Group* group = entry.exchange(nullptr);
     if (group == nullptr) continue;
     for (Partition& partition : group->partitions) {
-      partition.candidates.release(memory_);
-      partition.ring.release(shape_, memory_);
+      partition.candidates.free(memory_);
+      partition.ring.free(shape_, memory_);
       cleared_.dropped += partition.counters.dropped;
       cleared_.overflows += partition.counters.overflows;
     }
-    memory_.give(group, sizeof(Group));
+    memory_.free(group, sizeof(Group));
   }
 }
 

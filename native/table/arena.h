@@ -80,8 +80,8 @@ class Arena {
 
   // Takes up to n rows, freed ones first; none if the budget allows none. Throws OutOfMemory and
   // takes none.
-  size_t take(uint32_t* numbers, size_t n);
-  void give(const uint32_t* numbers, size_t n) noexcept;
+  size_t allocate(uint32_t* numbers, size_t n);
+  void free(const uint32_t* numbers, size_t n) noexcept;
 
   // Sets every row's generation to 0. The caller keeps writers out.
   void restart_generations() noexcept;

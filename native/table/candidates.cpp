@@ -172,7 +172,7 @@ bool Candidates::make_room(const Limits& limits, Account& memory, Counters& coun
 bool Candidates::grow(Account& memory, Renumbering* cuts) {
   const uint32_t capacity = std::max(kFirstCapacity, 2 * capacity_);
   const size_t bytes = bytes_for(capacity), log_bytes = log_bytes_for(capacity);
-  auto* fresh = static_cast<char*>(memory.take(bytes));
+  auto* fresh = static_cast<char*>(memory.allocate(bytes));
   if (fresh == nullptr) return false;
   std::memset(fresh, 0, bytes);
   Candidates old;
@@ -192,7 +192,7 @@ bool Candidates::grow(Account& memory, Renumbering* cuts) {
   }
   if (cuts != nullptr) cuts->end(back_);
   index_all();
-  if (old.capacity_ != 0) memory.give(&old.record(0), bytes_for(old.capacity_));
+  if (old.capacity_ != 0) memory.free(&old.record(0), bytes_for(old.capacity_));
   return true;
 }
 
@@ -344,9 +344,9 @@ void Candidates::append_then(std::vector<CandidateRow>& rows, uint32_t log_end,
   append_until(log_end);
 }
 
-void Candidates::release(Account& memory) noexcept {
+void Candidates::free(Account& memory) noexcept {
   if (capacity_ == 0) return;
-  memory.give(&record(0), bytes_for(capacity_));
+  memory.free(&record(0), bytes_for(capacity_));
   buckets_.store(nullptr, std::memory_order_relaxed);
   num_buckets_.store(0, std::memory_order_relaxed);
   capacity_ = size_ = front_ = back_ = 0;

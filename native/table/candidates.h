@@ -112,7 +112,7 @@ class Candidates {
   // The same under the lock: both ends of the log; and, a little after the first, the candidate.
   void prefetch_ends() const noexcept;
   void prefetch_found(uint64_t hash) const noexcept;
-  void release(Account& memory) noexcept;
+  void free(Account& memory) noexcept;
   uint32_t size() const noexcept { return size_; }
 
  private:

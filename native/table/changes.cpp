@@ -22,7 +22,7 @@ bool Table::begin_generation() noexcept {
 
 std::shared_ptr<Cut> Table::open_cut() {
   auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes());  // writers need not wait for it
-  const Gate::Alone gate(gate_);
+  const Gate::Exclusive gate(gate_);
   if (cuts_.open().size() == Cuts::kMost) return nullptr;
   if (!begin_generation()) throw std::overflow_error("no generation is left");
   const uint64_t num_recorded = recorder_ ? recorder_->size() : 0;
@@ -33,7 +33,7 @@ std::shared_ptr<Cut> Table::open_cut() {
 
 void Table::close_cut(Cut& cut) {
   {
-    const Gate::Alone gate(gate_);
+    const Gate::Exclusive gate(gate_);
     cuts_.remove(cut);
   }
   for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut.release(p);  // it may be held for long yet
@@ -71,7 +71,7 @@ Table::Touched Table::changes(const std::string& cursor, unsigned threads) {
   const std::lock_guard reading(log_.reading());
   TouchedLog::Range range;
   {
-    const Gate::Alone gate(gate_);
+    const Gate::Exclusive gate(gate_);
     if (!begin_generation()) {  // what changes from now on may not be noted again
       log_.leave_behind(cursor);
       return {true, {}, {}};
@@ -124,7 +124,7 @@ std::vector<int64_t> Table::in_hash_order(const std::vector<int64_t>& keys, unsi
 
 bool Table::drop_cursor(const std::string& cursor) {
   const std::lock_guard reading(log_.reading());
-  const Gate::Alone gate(gate_);
+  const Gate::Exclusive gate(gate_);
   return log_.drop(cursor);
 }
 

@@ -50,7 +50,7 @@ Cut::~Cut() {
       free(shard.steps);
     }
     free_blocks(*group);
-    memory_.release(group, sizeof(Group));
+    memory_.free(group, sizeof(Group));
   }
 }
 
@@ -59,7 +59,7 @@ Cut::Group& Cut::make_group(uint32_t partition) {
   auto* fresh = new (memory_.allocate(sizeof(Group))) Group;
   Group* none = nullptr;
   if (!groups_[partition >> kGroupBits].compare_exchange_strong(none, fresh)) {
-    memory_.release(fresh, sizeof(Group));  // another call was first
+    memory_.free(fresh, sizeof(Group));  // another call was first
   }
   return *find_group(partition);
 }
@@ -80,7 +80,7 @@ void Cut::free_blocks(Group& group) noexcept {
   while (Block* block = group.blocks) {
     group.blocks = block->next;
     bytes_ -= block->bytes;
-    memory_.release(block, block->bytes);
+    memory_.free(block, block->bytes);
   }
   group.next_record = group.end = nullptr;
 }
@@ -98,7 +98,7 @@ void Cut::grow(Array<T>& array) {
 
 template <typename T>
 void Cut::free(Array<T>& array) noexcept {
-  memory_.release(array.data, array.capacity * sizeof(T));
+  memory_.free(array.data, array.capacity * sizeof(T));
   bytes_ -= array.capacity * sizeof(T);
   array = {};
 }

@@ -12,7 +12,7 @@ namespace monolith {
 // Thread-safe. A call holds a Guard while it uses pointers that a writer may retire. Owners of
 // retired blocks call reclaim() in their destructors, when no guard is left.
 class Epochs {
-  struct Slot;
+  struct ThreadState;
 
  public:
   Epochs() = default;
@@ -22,9 +22,9 @@ class Epochs {
 
   class Guard {
    public:
-    explicit Guard(Epochs& epochs) : epochs_(epochs), slot_(epochs.enter()) {}
+    explicit Guard(Epochs& epochs) : epochs_(epochs), state_(epochs.enter()) {}
     ~Guard() {
-      slot_->epoch.store(0, std::memory_order_release);
+      state_->epoch.store(0, std::memory_order_release);
       epochs_.reclaim();
     }
     Guard(const Guard&) = delete;
@@ -34,7 +34,7 @@ class Epochs {
 
    private:
     Epochs& epochs_;
-    Slot* slot_;
+    ThreadState* state_;
   };
 
   using Free = void (*)(void* owner, void* block, size_t bytes);
@@ -49,15 +49,15 @@ class Epochs {
   void reclaim() noexcept;
 
  private:
-  static constexpr int kSlots = 8;
-  struct alignas(64) Slot {
+  static constexpr int kThreadStates = 8;
+  struct alignas(64) ThreadState {
     std::atomic<uint64_t> epoch{0};  // 0: free
   };
   struct Block {
-    Slot slots[kSlots];
+    ThreadState states[kThreadStates];
     std::atomic<Block*> next{nullptr};
   };
-  struct Retired {
+  struct RetiredBlock {
     Free free;
     void* owner;
     void* block;
@@ -65,7 +65,7 @@ class Epochs {
     uint64_t epoch;
   };
 
-  Slot* enter();
+  ThreadState* enter();
   uint64_t oldest() noexcept;
 
   Block first_;
@@ -73,7 +73,7 @@ class Epochs {
   std::atomic<size_t> num_retired_{0};
   std::mutex mutex_;
   size_t reserved_ = 0;
-  std::vector<Retired> retired_;
+  std::vector<RetiredBlock> retired_;
 };
 
 }  // namespace monolith

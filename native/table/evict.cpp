@@ -111,7 +111,7 @@ uint32_t Table::evict_lines(Bin& bin, uint32_t first, uint32_t end, uint32_t ref
     });
   }
   bin.lock.unlock();
-  arena_.give(numbers, num_evicted);
+  arena_.free(numbers, num_evicted);
   raise_to(counters_.sweep_held_max, num_rows);
   return num_evicted;
 }

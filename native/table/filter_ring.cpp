@@ -33,7 +33,7 @@ void FilterRing::Split::set(uint64_t cell, uint32_t value) noexcept {
 
 bool FilterRing::make_ring(const Shape& shape, Account& memory) {
   if (splits_ != nullptr) return true;
-  splits_ = static_cast<Split*>(memory.take(shape.num_splits * sizeof(Split)));
+  splits_ = static_cast<Split*>(memory.allocate(shape.num_splits * sizeof(Split)));
   if (splits_ == nullptr) return false;
   for (uint32_t i = 0; i < shape.num_splits; ++i) new (splits_ + i) Split;
   return true;
@@ -42,7 +42,7 @@ bool FilterRing::make_ring(const Shape& shape, Account& memory) {
 bool FilterRing::make(Split& split, const Shape& shape, Account& memory) {
   if (split.cells != nullptr) return true;
   const size_t bytes = shape.num_cells * sizeof(uint32_t);
-  split.cells = static_cast<uint32_t*>(memory.take(bytes));
+  split.cells = static_cast<uint32_t*>(memory.allocate(bytes));
   if (split.cells != nullptr) std::memset(split.cells, 0, bytes);
   return split.cells != nullptr;
 }
@@ -214,12 +214,12 @@ uint64_t FilterRing::size(const Shape& shape) const noexcept {
   return size;
 }
 
-void FilterRing::release(const Shape& shape, Account& memory) noexcept {
+void FilterRing::free(const Shape& shape, Account& memory) noexcept {
   if (splits_ == nullptr) return;
   for (uint32_t i = 0; i < shape.num_splits; ++i) {
-    memory.give(splits_[i].cells, shape.num_cells * sizeof(uint32_t));
+    memory.free(splits_[i].cells, shape.num_cells * sizeof(uint32_t));
   }
-  memory.give(splits_, shape.num_splits * sizeof(Split));
+  memory.free(splits_, shape.num_splits * sizeof(Split));
   splits_ = nullptr;
   head_ = 0;
   head_increment_ = 0;

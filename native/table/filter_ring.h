@@ -47,7 +47,7 @@ class FilterRing {
   // cell. Throws OutOfMemory before any change.
   bool put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,
            AdmissionLog& log);
-  void release(const Shape& shape, Account& memory) noexcept;
+  void free(const Shape& shape, Account& memory) noexcept;
   uint64_t size(const Shape& shape) const noexcept;
 
  private:

@@ -107,7 +107,7 @@ Index::~Index() {
     if (bin != last) free_bin(bin);
     last = bin;
   }
-  memory_.release(directory, directory->bytes());
+  memory_.free(directory, directory->bytes());
 }
 
 // Each bin and rebuild draws its own slack.
@@ -162,7 +162,7 @@ Index::Directory* Index::allocate_directory(uint32_t depth) {
 }
 
 void Index::free_retired(void* owner, void* block, size_t bytes) {
-  static_cast<Index*>(owner)->memory_.release(block, bytes);
+  static_cast<Index*>(owner)->memory_.free(block, bytes);
 }
 
 Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {

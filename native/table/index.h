@@ -141,12 +141,12 @@ class Index {
   uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
                      uint32_t generation) const noexcept;
   Bin* allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation);
-  void free_bin(Bin* bin) noexcept { memory_.release(bin, bin->bytes()); }
+  void free_bin(Bin* bin) noexcept { memory_.free(bin, bin->bytes()); }
   void count_bytes(size_t added, size_t removed);
   void reserve(size_t num_retired, size_t new_bytes, size_t old_bytes);
   Directory* allocate_directory(uint32_t depth);
   void free_directory(Directory* directory) noexcept {
-    memory_.release(directory, directory->bytes());
+    memory_.free(directory, directory->bytes());
   }
   static void free_retired(void* owner, void* block, size_t bytes);
 

@@ -35,7 +35,7 @@ class Memory {
 
   // Contents are undefined below 2 MiB. Throws OutOfMemory.
   void* allocate(size_t bytes);
-  void release(void* block, size_t bytes) noexcept;
+  void free(void* block, size_t bytes) noexcept;
 
   size_t held_bytes() const noexcept { return held_bytes_.load(std::memory_order_relaxed); }
   // Allocations that would pass the limit fail. Held memory stays.

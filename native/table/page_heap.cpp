@@ -104,7 +104,7 @@ void* PageHeap::allocate_in_slab(size_t pages) {
   return slab.base;
 }
 
-void PageHeap::release(void* block, size_t bytes) noexcept {
+void PageHeap::free(void* block, size_t bytes) noexcept {
   auto* address = static_cast<char*>(block);
   const std::lock_guard lock(mutex_);
   auto after = std::upper_bound(slabs_.begin(), slabs_.end(), address,

@@ -25,7 +25,7 @@ class PageHeap {
   }
   // Contents are undefined. Null: the system has no more memory.
   void* allocate(size_t bytes) noexcept;
-  void release(void* block, size_t bytes) noexcept;
+  void free(void* block, size_t bytes) noexcept;
 
   // Bytes of all slabs.
   size_t held_bytes() noexcept;

@@ -37,7 +37,7 @@ class Team {
   unsigned size() const noexcept { return size_.load(std::memory_order_relaxed); }
 
   // Returns when every member has called it.
-  void meet() noexcept {
+  void barrier() noexcept {
     const unsigned turn = turn_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
       arrived_.store(0, std::memory_order_relaxed);
@@ -52,7 +52,7 @@ class Team {
     turn_.wait(turn);
   }
 
-  // Runs work() and keeps what it throws. has_failed() is for everyone after the next meet().
+  // Runs work() and keeps what it throws. has_failed() is for everyone after the next barrier().
   template <typename Work>
   void attempt(Work work) noexcept {
     try {

@@ -53,7 +53,7 @@ TouchedLog::Room::~Room() {
   if (is_on_) log_.keep(free_);
 }
 
-TouchedLog::Block* TouchedLog::Room::take() noexcept {
+TouchedLog::Block* TouchedLog::Room::allocate() noexcept {
   const std::lock_guard lock(mutex_);
   return free_.pop();
 }
@@ -66,7 +66,7 @@ void TouchedLog::Room::add_block() {
 
 void TouchedLog::Notes::begin_block() noexcept {
   end_block();
-  Block* block = room_.take();
+  Block* block = room_.allocate();
   assert(block != nullptr);
   blocks_.push(block);
   next_ = block->keys();
@@ -112,7 +112,7 @@ void TouchedLog::keep(Chain& blocks) noexcept {
 }
 
 void TouchedLog::free_spare(size_t num_left) noexcept {
-  while (spare_.size > num_left) memory_.release(spare_.pop(), block_bytes_);
+  while (spare_.size > num_left) memory_.free(spare_.pop(), block_bytes_);
   least_spare_ = std::min(least_spare_, spare_.size);
 }
 

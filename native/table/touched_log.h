@@ -45,7 +45,7 @@ class TouchedLog {
 
    private:
     friend class TouchedLog;
-    Block* take() noexcept;
+    Block* allocate() noexcept;
     void add_block();
 
     TouchedLog& log_;

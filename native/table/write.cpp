@@ -65,7 +65,7 @@ Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Wr
   } catch (const OverBudget&) {  // then a key of the same bin makes room there
     uint32_t victim;
     if (!evict_for_budget(*bin, rows.notes, victim)) return Insertion::kRefused;
-    arena_.give(&victim, 1);
+    arena_.free(&victim, 1);
     place = bin->find_free(hash);
   }
   entry.line = place.line;
@@ -120,7 +120,7 @@ bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& ro
   racy_load(&marks, &arena_.meta(number)->marks, sizeof(marks));
   const bool is_noted = Meta::generation(marks) == cuts_.generation();
   bin->remove(place);
-  arena_.give(&number, 1);
+  arena_.free(&number, 1);
   Bin* tidied = index_.tidy(bin);
   if (tidied != bin) rows.held.replace(tidied);
   if (is_reserved) return true;  // nobody saw it
@@ -505,13 +505,13 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
 }
 
 void Table::expect_rows(size_t n) {
-  const Gate::Alone gate(gate_);
+  const Gate::Exclusive gate(gate_);
   if (!memory_.has_budget()) index_.expect(n);
   epochs_.reclaim();
 }
 
 bool Table::clear() {
-  const Gate::Alone gate(gate_);
+  const Gate::Exclusive gate(gate_);
   if (!cuts_.open().empty()) return false;
   index_.clear(arena_.num_retired_by_clear());
   arena_.clear();

@@ -30,14 +30,14 @@ struct Table::RowCache {
         sum(buffer(table.layout_)),
         weights(sum + table.layout_.dim()),
         scratch(reinterpret_cast<char*>(weights + table.layout_.dim())) {}
-  ~RowCache() { table.arena_.give(numbers + next, end - next); }
+  ~RowCache() { table.arena_.free(numbers + next, end - next); }
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
 
   // kNoRow: the budget allows none.
   uint32_t peek() {
     if (next == end) {
-      end = table.arena_.take(numbers, std::min(wanted, kRun));
+      end = table.arena_.allocate(numbers, std::min(wanted, kRun));
       next = 0;
     }
     return next == end ? kNoRow : numbers[next];
@@ -241,7 +241,7 @@ class Table::Writer {
         hands.emplace(*this, room);
         prepare(team, *hands, plan);
       });
-      team.meet();
+      team.barrier();
       if (!team.has_failed()) {
         finish(*hands);
       } else if (hands) {

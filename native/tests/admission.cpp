@@ -93,7 +93,7 @@ void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>&
     CHECK(candidates.size() == plain.order.size());
   }
   CHECK(cap < 100 || num_reordered < 20);
-  candidates.release(account);
+  candidates.free(account);
   CHECK(candidates.size() == 0 && account.bytes() == 0 && memory.held_bytes() == 0);
 }
 
@@ -111,7 +111,7 @@ void test_new_keys_for_ever_find_room() {
   const auto rows = rows_of(candidates);
   CHECK(rows.size() == 64 && counters.dropped == keys.size() - 64);
   for (size_t i = 0; i < 64; ++i) CHECK(rows[i].key == keys[keys.size() - 64 + i]);
-  candidates.release(account);
+  candidates.free(account);
 }
 
 // A call fails after others made every candidate go that it knew.
@@ -136,7 +136,7 @@ void test_late_undo_keeps_the_order_sound() {
     }
     CHECK(candidates.size() <= 3 && rows_of(candidates).size() == candidates.size());
   }
-  candidates.release(account);
+  candidates.free(account);
 }
 
 // Every third call fails and is taken back. Half of the keys begin at the same cell: filters slide,
@@ -174,7 +174,7 @@ void test_failed_calls_leave_a_filter_as_it_was() {
     CHECK(state() == before);
   }
   CHECK(counters.dropped > 0 && counters.overflows > 0);
-  ring.release(shape, account);
+  ring.free(shape, account);
 }
 
 // Share of keys whose count is wrong after each occurred twice (native-core 4.2).
@@ -195,7 +195,7 @@ double error_rate(uint64_t capacity) {
     errors += ring.get(key_hash(key), shape) != 2;
   }
   CHECK(counters.overflows < kKeys / 10000);
-  ring.release(shape, account);
+  ring.free(shape, account);
   CHECK(memory.held_bytes() == 0 && ring.size(shape) == 0);
   return static_cast<double>(errors) / kKeys;
 }
@@ -224,7 +224,7 @@ void test_partitions_grow_one_after_the_other() {
       if (i >= 128 && bytes != 0 && account.bytes() > bytes) sizes.insert(i);
       bytes = account.bytes();
     }
-    candidates.release(account);
+    candidates.free(account);
   }
   CHECK(sizes.size() > 40);
 }

@@ -14,13 +14,13 @@ using namespace monolith;
 namespace {
 
 // A call without a team: every step is done by its only member.
-struct Alone {
+struct SingleThread {
   unsigned size() const { return 1; }
-  void meet() const {}
+  void barrier() const {}
 };
 
 void group_all(Batch& batch) {
-  Alone team;
+  SingleThread team;
   batch.arrange(team, 0);
   Batch::Scratch scratch;
   for (uint32_t p = 0; p < batch.num_partitions(); ++p) batch.group(p, scratch);

@@ -378,11 +378,11 @@ void test_page_heap_merges_neighbours() {
   std::vector<void*> blocks;
   for (int i = 0; i < 1024; ++i) blocks.push_back(heap.allocate(kPageBytes));
   const size_t held = heap.held_bytes();
-  for (void* block : blocks) heap.release(block, kPageBytes);
+  for (void* block : blocks) heap.free(block, kPageBytes);
   CHECK(heap.held_bytes() == 0);
   for (int i = 0; i < 4; ++i) blocks[i] = heap.allocate(256 * kPageBytes);
   CHECK(heap.held_bytes() <= held);
-  for (int i = 0; i < 4; ++i) heap.release(blocks[i], 256 * kPageBytes);
+  for (int i = 0; i < 4; ++i) heap.free(blocks[i], 256 * kPageBytes);
   CHECK(heap.held_bytes() == 0);
 }
 
