@@ -381,7 +381,7 @@ void bind_changes(nb::class_<Table>& table) {
   table.def(
       "changes",
       [](Table& self, const std::string& cursor, unsigned threads) {
-        Table::Touched touched;
+        Table::Changes touched;
         {
           const nb::gil_scoped_release release;
           touched = self.changes(cursor, threads);

@@ -254,8 +254,8 @@ void spread(const float* gradient, std::span<float* const> rows, const LayoutSli
     const float divisor = slice.pooling == Pooling::kMean ? static_cast<float>(rows.size()) : 1.0f;
     return add_to_rows(rows, slice, gradient, divisor);
   }
-  const size_t kept = std::min(rows.size(), static_cast<size_t>(slice.length));
-  for (size_t i = 0; i < kept; ++i, gradient += slice.row_stride) {
+  const size_t num_rows = std::min(rows.size(), static_cast<size_t>(slice.length));
+  for (size_t i = 0; i < num_rows; ++i, gradient += slice.row_stride) {
     add_to_rows(rows.subspan(i, 1), slice, gradient, 1.0f);
   }
 }
@@ -318,18 +318,18 @@ void check(const LayoutPlan& plan, const LayoutRows& rows) {
              std::to_string(first));
     }
   }
-  int32_t before = 0;
+  int32_t previous = 0;
   for (const int32_t begin : rows.feature_offset) {
-    if (begin < before) {
+    if (begin < previous) {
       refuse("feature_offset that never decreases",
-             std::to_string(begin) + " after " + std::to_string(before));
+             std::to_string(begin) + " after " + std::to_string(previous));
     }
-    before = begin;
+    previous = begin;
   }
-  if (static_cast<size_t>(before) != rows.fid_offset.size() || rows.feature_offset[0] != 0) {
+  if (static_cast<size_t>(previous) != rows.fid_offset.size() || rows.feature_offset[0] != 0) {
     refuse("feature_offset from 0 to " + std::to_string(rows.fid_offset.size()) +
                ", the number of ids",
-           std::to_string(rows.feature_offset[0]) + " to " + std::to_string(before));
+           std::to_string(rows.feature_offset[0]) + " to " + std::to_string(previous));
   }
 }
 

@@ -85,12 +85,12 @@ ArrowBlock::ArrowBlock(const BlockNames& names, const ArrowArray& array, const A
     numbers.emplace(schema.children[i]->name, static_cast<size_t>(i));
   }
   const auto find = [&](const std::string& name) {
-    const auto found = numbers.find(name);
-    if (found == numbers.end()) {
+    const auto number = numbers.find(name);
+    if (number == numbers.end()) {
       throw std::invalid_argument("[data] expected a column '" + name +
                                   "' in a block, got none; what changes blocks must keep it");
     }
-    return found->second;
+    return number->second;
   };
   for (const std::string& name : names.ids) {
     const size_t i = find(name);

@@ -24,8 +24,8 @@ constexpr std::array<Table, 8> make_tables() {
   }
   for (size_t k = 1; k < 8; ++k) {
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      const uint32_t before = tables[k - 1][byte];
-      tables[k][byte] = (before >> 8) ^ tables[0][before & 0xff];
+      const uint32_t previous = tables[k - 1][byte];
+      tables[k][byte] = (previous >> 8) ^ tables[0][previous & 0xff];
     }
   }
   return tables;
@@ -117,8 +117,8 @@ std::span<const Crc32cKernel> all_crc32c_kernels() noexcept {
   return {kKernels.data(), has_sse42() ? kKernels.size() : size_t{1}};
 }
 
-uint32_t crc32c(const void* data, size_t n, uint32_t before) noexcept {
-  return ~kFastest.extend(~before, static_cast<const unsigned char*>(data), n);
+uint32_t crc32c(const void* data, size_t n, uint32_t previous) noexcept {
+  return ~kFastest.extend(~previous, static_cast<const unsigned char*>(data), n);
 }
 
 }  // namespace monolith

@@ -8,7 +8,7 @@
 namespace monolith {
 
 // The checksum of data that follows data with checksum `before`; 0 at the start.
-uint32_t crc32c(const void* data, size_t n, uint32_t before = 0) noexcept;
+uint32_t crc32c(const void* data, size_t n, uint32_t previous = 0) noexcept;
 
 // One way to compute it; all give the same number.
 struct Crc32cKernel {

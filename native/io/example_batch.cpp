@@ -58,13 +58,13 @@ bool RecordDecoder::parse_named_list(Wire list, size_t position) {
     }
   }
   const Target& target = target_of(name, position);
-  if (target.what == What::kNothing || !begin_list(target)) return true;
+  if (target.kind == TargetKind::kNothing || !begin_list(target)) return true;
   return parse_list_features(target, list);
 }
 
 // Whether nothing of a higher priority is there.
 bool RecordDecoder::begin_list(const Target& target) {
-  if (target.what == What::kLineId) {
+  if (target.kind == TargetKind::kLineId) {
     for (const int32_t line : lines_) clear_list(column_of(line));
     return true;
   }
@@ -85,7 +85,7 @@ void RecordDecoder::clear_list(Column& column) {
 
 bool RecordDecoder::parse_list_features(const Target& target, Wire list) {
   const size_t base = columns_.num_rows;
-  const bool is_column = target.what == What::kColumn;
+  const bool is_column = target.kind == TargetKind::kColumn;
   int64_t rows = 0;
   uint64_t type = 0;
   while (!list.is_done()) {
@@ -124,7 +124,7 @@ bool RecordDecoder::parse_list_features(const Target& target, Wire list) {
 }
 
 bool RecordDecoder::parse_list_feature(const Target& target, Wire feature) {
-  if (target.what == What::kLineId) {
+  if (target.kind == TargetKind::kLineId) {
     return parse_line_feature(feature) && finish_line_cells(feature.at);
   }
   Column& column = column_of(target.column);
@@ -155,7 +155,7 @@ void RecordDecoder::end_list(const Target& target, int64_t rows, bool is_shared)
     column.list_rows = rows;
     column.is_shared = is_shared;
   };
-  if (target.what == What::kColumn) return end(column_of(target.column));
+  if (target.kind == TargetKind::kColumn) return end(column_of(target.column));
   for (const int32_t line : lines_) end(column_of(line));
 }
 

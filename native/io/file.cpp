@@ -40,9 +40,9 @@ bool is_far([[maybe_unused]] int file) noexcept {
 #ifdef __linux__
   constexpr int64_t kNfs = 0x6969, kFuse = 0x65735546, kCifs = 0xff534d42, kSmb2 = 0xfe534d42,
                     kCeph = 0x00c36400, k9p = 0x01021997;
-  struct statfs found;
-  if (fstatfs(file, &found) != 0) return true;
-  const auto type = static_cast<uint32_t>(found.f_type);
+  struct statfs info;
+  if (fstatfs(file, &info) != 0) return true;
+  const auto type = static_cast<uint32_t>(info.f_type);
   for (const int64_t far : {kNfs, kFuse, kCifs, kSmb2, kCeph, k9p}) {
     if (type == far) return true;
   }

@@ -131,7 +131,7 @@ bool RecordDecoder::parse_instance_feature(Wire message, size_t position) {
     if (is_marked && quantized.at == nullptr) quantized = inside;
   }
   const Target& target = target_of(name, position);
-  if (target.what != What::kColumn) return true;
+  if (target.kind != TargetKind::kColumn) return true;
   Column& column = column_of(target.column);
   const bool is_slot = target.priority == 0;  // beside the flat fids
   if (!is_slot && !cells_.start(column, target.priority)) return true;

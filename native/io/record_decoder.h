@@ -60,13 +60,13 @@ class RecordDecoder {
   RecordBlock decode_split(const uint8_t* data, const int64_t* splits, size_t n);
 
  private:
-  enum class What : uint8_t { kNothing, kColumn, kLineId };
+  enum class TargetKind : uint8_t { kNothing, kColumn, kLineId };
   struct Target {
-    What what = What::kNothing;
+    TargetKind kind = TargetKind::kNothing;
     int32_t column = -1;
     int priority = 0;
   };
-  struct Expected {
+  struct ExpectedFeature {
     std::string name;  // as a field: its tag, its length, and the name
     Target target;
   };
@@ -101,7 +101,7 @@ class RecordDecoder {
   static bool starts_with(const Wire& wire, const std::string& begin) noexcept;
   bool parse_packed(const Target& target, uint32_t payload, const Wire& list) {
     const int8_t number = packed_numbers_[payload];
-    if (target.what == What::kColumn && number >= 0 &&
+    if (target.kind == TargetKind::kColumn && number >= 0 &&
         cells_.put_one(column_of(target.column), target.priority, static_cast<Number>(number),
                        list)) [[likely]]
       return true;
@@ -143,7 +143,7 @@ class RecordDecoder {
   DecoderOptions options_;
   FrameOptions frames_;
   std::unordered_map<std::string, Target> targets_;
-  std::vector<Expected> expected_;
+  std::vector<ExpectedFeature> expected_;
   size_t num_expected_ = 0;
   std::array<int8_t, 16> packed_numbers_;   // Number of each payload that is one list; -1: another
   std::array<int32_t, 1024> slot_columns_;  // by slot of a fid v1; -1: not wanted

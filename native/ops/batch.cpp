@@ -38,7 +38,7 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t s
   entries_ = take<Entry>(memory, n);
 }
 
-Batch::Batch(std::span<const int64_t> keys, const Seen* seen, uint64_t num_removed,
+Batch::Batch(std::span<const int64_t> keys, const KeyLocation* seen, uint64_t num_removed,
              std::pmr::monotonic_buffer_resource& memory)
     : input_(keys.data()),
       n_(static_cast<uint32_t>(keys.size())),

@@ -11,7 +11,7 @@ namespace monolith {
 struct Line;
 
 // Where a key was seen in the index of a table. line: null if it was not, or is to be looked for.
-struct Seen {
+struct KeyLocation {
   Line* line;
   uint32_t row;   // its number
   uint32_t slot;  // of the line
@@ -32,7 +32,7 @@ class Batch {
   // Distinct keys in one partition, with nothing left to do: those that were seen come first, then
   // the others. Occurrences are not known; Entry::first is the place among the keys. num_removed:
   // rows that the table had lost before the first key was seen.
-  Batch(std::span<const int64_t> keys, const Seen* seen, uint64_t num_removed,
+  Batch(std::span<const int64_t> keys, const KeyLocation* seen, uint64_t num_removed,
         std::pmr::monotonic_buffer_resource& memory);
 
   uint32_t size() const noexcept { return n_; }

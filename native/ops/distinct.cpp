@@ -55,7 +55,7 @@ void DistinctKeys::find_first(Scratch& scratch) noexcept {
   }
 }
 
-DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32_t depth,
+DistinctKeys::DistinctKeys(const int64_t* keys, size_t n, uint64_t salt, uint32_t depth,
                            Scratch& scratch)
     : num_occurs_(n), numbers_(std::make_unique_for_overwrite<uint16_t[]>(2 * n)) {
   scratch.slots.assign(std::bit_ceil(2 * n), kEmpty);
@@ -64,7 +64,7 @@ DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32
   uint16_t* places = room(scratch.places, n);
   room(scratch.others, n);
   for (size_t i = 0; i < n; ++i) {
-    hashes[i] = key_hash(given[i]);
+    hashes[i] = key_hash(keys[i]);
     places[i] = static_cast<uint16_t>(place_of(hashes[i], salt) & mask);
   }
   find_first(scratch);
@@ -84,10 +84,10 @@ DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32
   uint32_t* order = room(scratch.order, n);
   sort_by_bits({hashes, count}, bits, order);
   keys_ = std::make_unique_for_overwrite<int64_t[]>(count);
-  seen_ = std::make_unique_for_overwrite<Seen[]>(count);
+  seen_ = std::make_unique_for_overwrite<KeyLocation[]>(count);
   uint16_t* as_met = numbers_.get() + n;
   for (uint32_t k = 0; k < count; ++k) {
-    keys_[k] = given[first[order[k]]];
+    keys_[k] = keys[first[order[k]]];
     as_met[order[k]] = static_cast<uint16_t>(k);
   }
   for (size_t i = 0; i < n; ++i) numbers_[i] = as_met[numbers_[i]];

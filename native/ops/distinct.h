@@ -41,7 +41,7 @@ class DistinctKeys {
   }
 
   // Where each of them is; a lookup of them writes it, and the rows that the table had lost before.
-  Seen* seen() const noexcept { return seen_.get(); }
+  KeyLocation* seen() const noexcept { return seen_.get(); }
   uint64_t num_removed = 0;
 
  private:
@@ -50,7 +50,7 @@ class DistinctKeys {
   size_t num_occurs_ = 0, num_distinct_ = 0;
   std::unique_ptr<int64_t[]> keys_;
   std::unique_ptr<uint16_t[]> numbers_;  // then as_met
-  std::unique_ptr<Seen[]> seen_;
+  std::unique_ptr<KeyLocation[]> seen_;
 };
 
 }  // namespace monolith

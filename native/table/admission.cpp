@@ -54,7 +54,7 @@ Admission::Partition* Admission::find_partition(uint32_t number) const noexcept 
 }
 
 Admission::Partition* Admission::make_partition(uint32_t number) {
-  if (Partition* found = find_partition(number)) return found;
+  if (Partition* partition = find_partition(number)) return partition;
   const std::lock_guard lock(mutex_);
   std::atomic<Group*>& group = groups_[number >> kGroupBits];
   if (group.load(std::memory_order_relaxed) == nullptr) {
@@ -187,8 +187,8 @@ uint32_t Admission::num_columns() const noexcept {
 }
 
 void Admission::collect(uint32_t number, const Partition& partition, Cut* cut,
-                        Remembered& found) const {
-  auto& [candidates, cells] = found;
+                        PartitionRows& rows) const {
+  auto& [candidates, cells] = rows;
   candidates.clear();
   cells.clear();
   if (cut == nullptr || partition.generation < cut->generation()) {  // it did not change since
@@ -206,18 +206,18 @@ void Admission::collect(uint32_t number, const Partition& partition, Cut* cut,
 
 std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions, Cut* cut) {
   std::vector<int64_t> values;
-  Remembered found;
+  PartitionRows rows;
   for (const uint32_t number : partitions) {
     Partition* partition = find_partition(number);
     if (partition == nullptr) continue;  // nor was there any at a cut
     {
       const std::lock_guard lock(partition->lock);
-      collect(number, *partition, cut, found);
+      collect(number, *partition, cut, rows);
     }
-    for (const auto& [key, count, time] : found.candidates) {
+    for (const auto& [key, count, time] : rows.candidates) {
       values.insert(values.end(), {key, count, time});
     }
-    for (const auto& [split, cell, value] : found.cells) {
+    for (const auto& [split, cell, value] : rows.cells) {
       values.insert(values.end(), {number, split, cell, value});
     }
   }

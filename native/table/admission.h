@@ -133,11 +133,11 @@ class Admission {
   // Null: over budget. Throws OutOfMemory.
   Partition* make_partition(uint32_t number);
   // What is remembered of a locked partition, as it was at the cut; null: as it is.
-  struct Remembered {
+  struct PartitionRows {
     std::vector<CandidateRow> candidates;
     std::vector<FilterRow> cells;
   };
-  void collect(uint32_t number, const Partition& partition, Cut* cut, Remembered& found) const;
+  void collect(uint32_t number, const Partition& partition, Cut* cut, PartitionRows& rows) const;
   // change(who remembers places of the log) of a locked partition, whose steps open cuts keep.
   template <typename Change>
   bool keeping(uint32_t number, Partition& partition, AdmissionLog& log, const Change& change);

@@ -24,8 +24,8 @@ inline void wait_turn(uint32_t tries) noexcept {
 
 // A counter of the most that was seen.
 inline void raise_to(std::atomic<uint64_t>& most, uint64_t seen) noexcept {
-  uint64_t before = most.load(std::memory_order_relaxed);
-  while (before < seen && !most.compare_exchange_weak(before, seen)) {
+  uint64_t old = most.load(std::memory_order_relaxed);
+  while (old < seen && !most.compare_exchange_weak(old, seen)) {
   }
 }
 

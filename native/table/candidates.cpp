@@ -18,9 +18,9 @@ constexpr uint32_t kAtOnce = 4;
 using Words [[gnu::vector_size(4 * kAtOnce)]] = uint32_t;
 using Numbers [[gnu::vector_size(4 * kAtOnce)]] = int32_t;
 Words load(const uint32_t* words) {
-  Words found;
-  std::memcpy(&found, words, sizeof(found));
-  return found;
+  Words result;
+  std::memcpy(&result, words, sizeof(result));
+  return result;
 }
 
 size_t log_bytes_for(uint32_t capacity) { return size_t{2} * capacity * sizeof(CandidateRow); }
@@ -38,11 +38,11 @@ size_t Candidates::bytes_for(uint32_t capacity) noexcept {
 
 template <typename Is>
 uint32_t Candidates::Bucket::match(const Is& is) const noexcept {
-  Words found{};
+  Words result{};
   for (uint32_t first = 0; first <= kSlots; first += kAtOnce) {
-    found |= is(load(words + first)) & (Words{1, 2, 4, 8} << first);
+    result |= is(load(words + first)) & (Words{1, 2, 4, 8} << first);
   }
-  return (found[0] | found[1] | found[2] | found[3]) & ((1u << kSlots) - 1);
+  return (result[0] | result[1] | result[2] | result[3]) & ((1u << kSlots) - 1);
 }
 
 // Of the entries, not the mark.
@@ -50,8 +50,8 @@ template <typename Is>
 void Candidates::Bucket::clear(const Is& is) noexcept {
   const uint32_t mark = words[kSlots];
   for (uint32_t first = 0; first <= kSlots; first += kAtOnce) {
-    const Words four = load(words + first), left = four & ~is(four);
-    std::memcpy(words + first, &left, sizeof(left));
+    const Words four = load(words + first), rest = four & ~is(four);
+    std::memcpy(words + first, &rest, sizeof(rest));
   }
   words[kSlots] = mark;
 }
@@ -202,14 +202,14 @@ void Candidates::make_place(Renumbering* cuts) noexcept {
 }
 
 void Candidates::squeeze(Renumbering* cuts) noexcept {
-  uint32_t kept = front_;
+  uint32_t new_place = front_;
   if (cuts != nullptr) cuts->begin();
   for (uint32_t place = front_; place != back_; ++place) {
-    if (cuts != nullptr) cuts->move(place, kept);
-    if (record(place).count != 0) record(kept++) = record(place);
+    if (cuts != nullptr) cuts->move(place, new_place);
+    if (record(place).count != 0) record(new_place++) = record(place);
   }
-  if (cuts != nullptr) cuts->end(kept);
-  back_ = kept;
+  if (cuts != nullptr) cuts->end(new_place);
+  back_ = new_place;
   ++turn_;
   index_all();
 }

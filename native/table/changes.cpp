@@ -67,7 +67,7 @@ void Table::keep_row(int64_t key, uint32_t number, TouchedLog::Notes* notes) {
                      __ATOMIC_RELEASE);
 }
 
-Table::Touched Table::changes(const std::string& cursor, unsigned threads) {
+Table::Changes Table::changes(const std::string& cursor, unsigned threads) {
   const std::lock_guard reading(log_.reading());
   TouchedLog::Range range;
   {
@@ -83,7 +83,7 @@ Table::Touched Table::changes(const std::string& cursor, unsigned threads) {
     log_.end_read(cursor, range);
     return {true, {}, {}};
   }
-  Touched touched{false, {}, {}};
+  Changes touched{false, {}, {}};
   if (!keys.empty()) {
     const std::vector<int64_t> distinct = in_hash_order(keys, threads);
     const auto is_present = std::make_unique<bool[]>(distinct.size());

@@ -55,7 +55,7 @@ Cut::~Cut() {
 }
 
 Cut::Group& Cut::make_group(uint32_t partition) {
-  if (Group* found = find_group(partition)) return *found;
+  if (Group* group = find_group(partition)) return *group;
   auto* fresh = new (memory_.allocate(sizeof(Group))) Group;
   Group* none = nullptr;
   if (!groups_[partition >> kGroupBits].compare_exchange_strong(none, fresh)) {
@@ -121,9 +121,9 @@ void Cut::keep(int64_t key, uint64_t hash, uint32_t time, const char* row) {
   fetch_bytes(group.next_record, record_bytes_);
 }
 
-void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
+void Cut::collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows,
                   std::vector<char>& rows) {
-  found.clear();
+  kept_rows.clear();
   rows.clear();
   for (uint32_t p = partition_of(first); p <= partition_of(last); ++p) {
     Group* group = find_group(p);
@@ -139,15 +139,15 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
       std::memcpy(&header, record, sizeof(header));
       const uint64_t hash = key_hash(header.key);
       if (hash < first || hash > last) continue;
-      found.push_back({hash, header.key, static_cast<uint32_t>(header.time), rows.size()});
+      kept_rows.push_back({hash, header.key, static_cast<uint32_t>(header.time), rows.size()});
       rows.insert(rows.end(), record + sizeof(header), record + record_bytes_);
     }
   }
-  std::sort(found.begin(), found.end(),
-            [](const Kept& a, const Kept& b) { return a.hash < b.hash; });
+  std::sort(kept_rows.begin(), kept_rows.end(),
+            [](const KeptRow& a, const KeptRow& b) { return a.hash < b.hash; });
   // Kept twice where a call failed half-way: both are the same.
-  const auto is_same = [](const Kept& a, const Kept& b) { return a.hash == b.hash; };
-  found.erase(std::unique(found.begin(), found.end(), is_same), found.end());
+  const auto is_same = [](const KeptRow& a, const KeptRow& b) { return a.hash == b.hash; };
+  kept_rows.erase(std::unique(kept_rows.begin(), kept_rows.end(), is_same), kept_rows.end());
 }
 
 void Cut::begin_steps(uint32_t partition, uint32_t num_candidates, uint32_t log_end) {
@@ -184,36 +184,36 @@ Cut::Steps Cut::steps(uint32_t partition) {
 }
 
 void CutPlaces::begin() noexcept {
-  num_moving_ = 0;
+  num_cursors_ = 0;
   for (const auto& cut : cuts_.open()) {
     Cut::Shard* shard = cut->find_shard(partition_);
     shard->lock.lock();
     const std::span<AdmissionStep> all = shard->all_steps();
     sort_by_stamp(all, shard->log_end);
     for (uint32_t i = 0; i < all.size(); ++i) all[i].added = i;  // equal stamps keep this order
-    moving_[num_moving_++] = {shard, 0, 0, false};
+    cursors_[num_cursors_++] = {shard, 0, 0, false};
   }
 }
 
 void CutPlaces::move(uint32_t old_place, uint32_t new_place) noexcept {
-  for (Moving& moving : std::span(moving_, num_moving_)) {
-    const std::span<AdmissionStep> all = moving.shard->all_steps();
-    while (moving.next < all.size() && !is_behind(all[moving.next].stamp, old_place)) {
-      all[moving.next++].stamp = new_place;
+  for (ShardCursor& cursor : std::span(cursors_, num_cursors_)) {
+    const std::span<AdmissionStep> all = cursor.shard->all_steps();
+    while (cursor.next < all.size() && !is_behind(all[cursor.next].stamp, old_place)) {
+      all[cursor.next++].stamp = new_place;
     }
-    if (moving.has_end || is_behind(moving.shard->log_end, old_place)) continue;
-    moving.new_end = new_place;
-    moving.has_end = true;
+    if (cursor.has_end || is_behind(cursor.shard->log_end, old_place)) continue;
+    cursor.new_end = new_place;
+    cursor.has_end = true;
   }
 }
 
 void CutPlaces::end(uint32_t new_place) noexcept {
-  for (Moving& moving : std::span(moving_, num_moving_)) {
-    for (AdmissionStep& step : moving.shard->all_steps().subspan(moving.next)) {
+  for (ShardCursor& cursor : std::span(cursors_, num_cursors_)) {
+    for (AdmissionStep& step : cursor.shard->all_steps().subspan(cursor.next)) {
       step.stamp = new_place;
     }
-    moving.shard->log_end = moving.has_end ? moving.new_end : new_place;
-    moving.shard->lock.unlock();
+    cursor.shard->log_end = cursor.has_end ? cursor.new_end : new_place;
+    cursor.shard->lock.unlock();
   }
 }
 

@@ -52,13 +52,14 @@ class Cut {
     if (Group* group = find_group(partition)) fetch_line(group->shard(partition));
   }
   // The kept rows with first <= hash <= last, ascending by hash.
-  struct Kept {
+  struct KeptRow {
     uint64_t hash;
     int64_t key;
     uint32_t time;
     size_t row;  // where in the collected bytes
   };
-  void collect(uint64_t first, uint64_t last, std::vector<Kept>& found, std::vector<char>& rows);
+  void collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows,
+               std::vector<char>& rows);
 
   // Of what admission remembers in a partition a cut keeps the steps that changed it since. Under
   // the lock of that partition; keeping throws OutOfMemory.
@@ -186,7 +187,7 @@ class CutPlaces final : public Renumbering {
   void end(uint32_t new_place) noexcept override;
 
  private:
-  struct Moving {
+  struct ShardCursor {
     Cut::Shard* shard;
     uint32_t next;  // step that has its old stamp yet
     uint32_t new_end;
@@ -194,8 +195,8 @@ class CutPlaces final : public Renumbering {
   };
   const Cuts& cuts_;
   const uint32_t partition_;
-  Moving moving_[Cuts::kMost];
-  size_t num_moving_ = 0;
+  ShardCursor cursors_[Cuts::kMost];
+  size_t num_cursors_ = 0;
 };
 
 }  // namespace monolith

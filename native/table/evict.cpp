@@ -17,20 +17,20 @@ constexpr uint64_t kAgeingPeriod = 8;  // samplings; every so many, use counts a
 uint64_t Table::evict(uint32_t reference) {
   const Gate::Shared gate(gate_);  // of the whole call: no cut sees a part of it
   uint64_t count = 0;
-  for (Evicted slice{0, 0};;) {
+  for (EvictResult slice{0, 0};;) {
     slice = evict_bins(slice.next, reference);
     count += slice.count;
     if (slice.next == 0) return count;
   }
 }
 
-Table::Evicted Table::evict_slice(uint64_t first, uint32_t reference) {
+Table::EvictResult Table::evict_slice(uint64_t first, uint32_t reference) {
   const Gate::Shared gate(gate_);
   return evict_bins(first, reference);
 }
 
-Table::Evicted Table::evict_bins(uint64_t first, uint32_t reference) {
-  Evicted result{0, first};
+Table::EvictResult Table::evict_bins(uint64_t first, uint32_t reference) {
+  EvictResult result{0, first};
   Epochs::Guard guard(epochs_);
   TouchedLog::Room room(log_, 0, 0);
   TouchedLog::Notes notes(room);

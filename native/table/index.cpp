@@ -165,7 +165,7 @@ void Index::free_retired(void* owner, void* block, size_t bytes) {
   static_cast<Index*>(owner)->memory_.free(block, bytes);
 }
 
-Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {
+Index::Location Index::find(int64_t key, uint64_t hash) const noexcept {
   for (uint32_t tries = 0;; ++tries) {
     Path path(bin_of(hash), place_of(hash, salt_));
     Line* const home = path.line();

@@ -74,20 +74,20 @@ class Index {
   uint32_t depth() const noexcept { return directory_.load(std::memory_order_acquire)->depth; }
 
   // Lock-free. Row number of the key at some moment of the call, or kNoRow; it may be reserved.
-  struct Found {
+  struct Location {
     uint32_t row;
     bool is_worn;   // its line wants renew() before it is changed
     Line* line;     // that holds the key, or would
     uint32_t slot;  // that holds it, or any
   };
-  Found find(int64_t key, uint64_t hash) const noexcept;
+  Location find(int64_t key, uint64_t hash) const noexcept;
   // The same in one line. False: the search goes on, or a writer was there.
-  static bool find_in(Line* line, int64_t key, Found& found) noexcept {
+  static bool find_in(Line* line, int64_t key, Location& location) noexcept {
     const uint32_t version = line->version.load(std::memory_order_acquire);
     const uint32_t slot = line->find(key);
     const bool is_here = slot != Line::kSlots;
-    found = {is_here ? line->rows[slot].load(std::memory_order_relaxed) : kNoRow,
-             version >= Line::kWorn, line, is_here ? slot : 0};
+    location = {is_here ? line->rows[slot].load(std::memory_order_relaxed) : kNoRow,
+                version >= Line::kWorn, line, is_here ? slot : 0};
     fence_acquire();
     return !(version & (Line::kWriting | Line::kRetired)) &&
            line->version.load(std::memory_order_relaxed) == version &&

@@ -37,10 +37,10 @@ void PageHeap::Slab::mark(size_t first, size_t pages, bool is_used) noexcept {
 // Never destroyed: tables may outlive it. A child of fork gets it unlocked.
 PageHeap& PageHeap::shared() noexcept {
   static PageHeap* const heap = [] {
-    auto* made = new PageHeap;
+    auto* heap = new PageHeap;
     pthread_atfork([] { shared().mutex_.lock(); }, [] { shared().mutex_.unlock(); },
                    [] { shared().mutex_.unlock(); });
-    return made;
+    return heap;
   }();
   return *heap;
 }

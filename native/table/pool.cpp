@@ -100,8 +100,8 @@ void pool_rows(const Bags& bags, const float* rows, size_t dim, float* out, int3
                unsigned threads) {
   constexpr size_t kPieceKeys = 4096;
   const Kernels& used = kernels();
-  share_bags(bags, kPieceKeys, threads, [&](const auto& each) {
-    each([&](size_t first, size_t last) {
+  share_bags(bags, kPieceKeys, threads, [&](const auto& for_each_piece) {
+    for_each_piece([&](size_t first, size_t last) {
       clear_empty_bags(bags, first, last, dim, {out, dim}, winners);
       BagCursor at(bags, first);
       for (size_t i = bags.begin(first); i < bags.begin(last); ++i) {
@@ -125,9 +125,9 @@ void Table::check_bags(const char* verb, const Bags& bags) const {
 // piece(range) of bags on several threads.
 template <typename Piece>
 void Table::in_bags(const Bags& bags, unsigned threads, const Piece& piece) const {
-  share_bags(bags, kPiece, threads, [&](const auto& each) {
+  share_bags(bags, kPiece, threads, [&](const auto& for_each_piece) {
     Epochs::Guard guard(epochs_);
-    each([&](size_t first, size_t last) { piece(BagRange{first, last, guard}); });
+    for_each_piece([&](size_t first, size_t last) { piece(BagRange{first, last, guard}); });
   });
 }
 
@@ -143,7 +143,7 @@ void Table::read_range(const Bags& bags, const BagRange& range, const Read& read
 
 // target(cursor, i) -> where to put the row of key i, at which the cursor is; then use(cursor, i).
 template <typename Target, typename Use>
-void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& how,
+void Table::read_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
                       const Target& target, const Use& use) const {
   BagCursor cursor(bags, range.first);
   const auto find = [&](size_t i) {
@@ -151,14 +151,14 @@ void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& ho
     return target(cursor, i);
   };
   read_range(bags, range, [&](size_t first, size_t last) {
-    read_weights(bags.keys, first, last, how, find,
-                 [&](size_t i, const Pending&) { use(cursor, i); });
+    read_weights(bags.keys, first, last, options, find,
+                 [&](size_t i, const PendingKey&) { use(cursor, i); });
   });
 }
 
 // Sums of rows that are floats, added where they lie: a sum goes to the other one of two rows, and
 // counts if the row did not change meanwhile.
-void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
+void Table::sum_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
                      const BagRows<float>& out) const {
   constexpr size_t kAhead = 16;  // bags between fetching their output and writing it
   const size_t dim = layout_.dim();
@@ -176,7 +176,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     bags.weights == nullptr ? racy_load(first, row, dim * 4)
                             : kernels.scale(first, values, weight, dim);
   };
-  const auto done = [&](size_t i, const Pending&) __attribute__((always_inline)) {
+  const auto done = [&](size_t i, const PendingKey&) __attribute__((always_inline)) {
     if (at.end - at.begin == 1) return;
     std::swap(sum, next);
     if (i + 1 < at.end) return;
@@ -184,7 +184,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     kernels.scale(out.of(at.bag, dim), sum, factor, dim);
   };
   const auto miss = [&](size_t i) {
-    initial_or_zeros(missing, bags.keys[i], how);
+    initial_or_zeros(missing, bags.keys[i], options);
     hit(i, reinterpret_cast<const char*>(missing), 0);
     done(i, {});
   };
@@ -192,12 +192,12 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
              [&](size_t first, size_t last) { read(bags.keys, first, last, hit, done, miss); });
 }
 
-void Table::pool_range(const Bags& bags, const BagRange& range, const Reading& how,
+void Table::pool_range(const Bags& bags, const BagRange& range, const ReadOptions& options,
                        const BagRows<float>& out, int32_t* winners) const {
   const size_t dim = layout_.dim();
   const Kernels& kernels = layout_.kernels();
   clear_empty_bags(bags, range.first, range.last, dim, out, winners);
-  if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, how, out);
+  if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, options, out);
   std::vector<float> scratch(dim);
   const auto target = [&](const BagCursor& at, size_t i) {
     return i == at.begin ? out.of(at.bag, dim) : scratch.data();
@@ -206,24 +206,24 @@ void Table::pool_range(const Bags& bags, const BagRange& range, const Reading& h
     take_row(kernels, at, i, scratch.data(), dim, out.of(at.bag, dim),
              winners == nullptr ? nullptr : winners + at.bag * dim);
   };
-  read_bags(bags, range, how, target, use);
+  read_bags(bags, range, options, target, use);
 }
 
-void Table::lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
+void Table::lookup_bags(const Bags& bags, const ReadOptions& options, float* out, int32_t* winners,
                         unsigned threads) const {
   check_bags("lookup_bags", bags);
   in_bags(bags, threads, [&](const BagRange& range) {
-    pool_range(bags, range, how, {out, layout_.dim()}, winners);
+    pool_range(bags, range, options, {out, layout_.dim()}, winners);
   });
 }
 
-void Table::lookup_some_bags(const Bags& bags, size_t first, size_t last, const Reading& how,
-                             const BagRows<float>& out) const {
+void Table::lookup_some_bags(const Bags& bags, size_t first, size_t last,
+                             const ReadOptions& options, const BagRows<float>& out) const {
   Epochs::Guard guard(epochs_);
-  pool_range(bags, {first, last, guard}, how, out, nullptr);
+  pool_range(bags, {first, last, guard}, options, out, nullptr);
 }
 
-void Table::bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads,
+void Table::bag_weight_gradients(const Bags& bags, const ReadOptions& options, const float* grads,
                                  float* out, unsigned threads) const {
   check_bags("bag_weight_gradients", bags);
   const size_t dim = layout_.dim();
@@ -234,7 +234,7 @@ void Table::bag_weight_gradients(const Bags& bags, const Reading& how, const flo
     const auto use = [&](const BagCursor& at, size_t i) {
       out[i] = kernels.dot(scratch.data(), grads + at.bag * dim, static_cast<uint32_t>(dim));
     };
-    read_bags(bags, range, how, target, use);
+    read_bags(bags, range, options, target, use);
   });
 }
 

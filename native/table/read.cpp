@@ -33,7 +33,7 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
     const auto target = [=](size_t i) { return out + size_t{places[i]} * dim; };
     return in_pieces(n, threads, [&](size_t first, size_t last) {
       constexpr size_t kAhead = 26;  // rows of the output
-      const auto fetch_target = [&](size_t i, const Pending&) __attribute__((always_inline)) {
+      const auto fetch_target = [&](size_t i, const PendingKey&) __attribute__((always_inline)) {
         if (i + kAhead < last) fetch_bytes(target(i + kAhead), dim * 4);
       };
       read_weights(keys, first, last, {initial, scales}, target, fetch_target);
@@ -47,16 +47,17 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
   const auto target = [=](size_t i) { return out + i * dim; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
     read_weights(keys, first, last, {initial, scales, streams}, target,
-                 [](size_t, const Pending&) {});
+                 [](size_t, const PendingKey&) {});
     if (streams) fence_streamed();
   });
 }
 
-void Table::lookup_seen(std::span<const int64_t> keys, float* out, bool initial, Seen* seen) const {
+void Table::lookup_seen(std::span<const int64_t> keys, float* out, bool initial,
+                        KeyLocation* seen) const {
   Epochs::Guard guard(epochs_);
   const size_t dim = layout_.dim();
   // A line whose versions near their end is looked for again, by a call that can renew it.
-  const auto note = [=](size_t i, const Pending& p) {
+  const auto note = [=](size_t i, const PendingKey& p) {
     const bool is_good = p.number < kReserved && p.version < Line::kWorn;
     seen[i] = {is_good ? const_cast<Line*>(p.line) : nullptr, p.number, p.slot};
   };
@@ -69,7 +70,7 @@ void Table::contains(const int64_t* keys, size_t n, bool* out, unsigned threads)
   const auto hit = [=](size_t i, const char*, uint32_t) { out[i] = true; };
   const auto miss = [=](size_t i) { out[i] = false; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
-    read<false>(keys, first, last, hit, [](size_t, const Pending&) {}, miss);
+    read<false>(keys, first, last, hit, [](size_t, const PendingKey&) {}, miss);
   });
 }
 
@@ -101,7 +102,7 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
       present[i] = true;
       read_entry(number, i, columns, scratch.data());
     };
-    read(keys, first, last, hit, [](size_t, const Pending&) {}, miss);
+    read(keys, first, last, hit, [](size_t, const PendingKey&) {}, miss);
   });
 }
 
@@ -171,7 +172,7 @@ class Table::Exporter {
   struct Live {
     uint64_t hash;
     int64_t key;
-    Pending at;     // when it was collected
+    PendingKey at;  // when it was collected
     uint32_t time;  // of the row, where the version is still the one of `at`
   };
 
@@ -200,9 +201,9 @@ class Table::Exporter {
   void fetch_rows(size_t first, size_t last) noexcept {
     const std::span live(live_.begin() + std::min(first, live_.size()),
                          live_.begin() + std::min(last, live_.size()));
-    for (Live& each : live) each.at.row = table_.arena_.row(each.at.number);
-    for (const Live& each : live) fetch_bytes(each.at.row, scratch_.size());
-    for (const Live& each : live) fetch_line(each.at.line);
+    for (Live& row : live) row.at.row = table_.arena_.row(row.at.number);
+    for (const Live& row : live) fetch_bytes(row.at.row, scratch_.size());
+    for (const Live& row : live) fetch_line(row.at.line);
   }
 
   // Reads the times, and drops rows that changed since the cut: they were given to it before, so
@@ -244,8 +245,8 @@ class Table::Exporter {
       racy_load(&time, &meta->time, sizeof(time));
       racy_load(&marks, &meta->marks, sizeof(marks));
     };
-    Pending found{};
-    if (table_.read_one(live.key, found, copy) && is_of_cut(marks)) {
+    PendingKey place{};
+    if (table_.read_one(live.key, place, copy) && is_of_cut(marks)) {
       return put(live.key, time, scratch_.data());
     }
     if (cut_ == nullptr) return;
@@ -253,7 +254,7 @@ class Table::Exporter {
     if (!late_.empty()) put_kept(late_.front(), late_rows_);
   }
 
-  void put_kept(const Cut::Kept& kept, const std::vector<char>& rows) {
+  void put_kept(const Cut::KeptRow& kept, const std::vector<char>& rows) {
     put(kept.key, kept.time, rows.data() + kept.row);
   }
   void put(int64_t key, uint32_t time, const char* row) {
@@ -274,7 +275,7 @@ class Table::Exporter {
   std::vector<char> scratch_, kept_rows_, late_rows_;
   std::vector<Live> live_, sorted_;
   std::vector<uint32_t> ends_;  // of the parts of sorted_
-  std::vector<Cut::Kept> kept_, late_;
+  std::vector<Cut::KeptRow> kept_, late_;
 };
 
 size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,

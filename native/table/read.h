@@ -23,7 +23,7 @@ constexpr uint32_t kMissing = UINT32_MAX;     // no such key
 constexpr uint32_t kUnsure = UINT32_MAX - 1;  // a writer was there: look again
 constexpr uint32_t kLate = UINT32_MAX - 2;    // not in its line: to be looked for in the next ones
 
-struct Pending {
+struct PendingKey {
   const Line* line;
   const char* row;
   uint32_t version;
@@ -32,7 +32,7 @@ struct Pending {
 };
 
 // Finds the key in one line. False: go on with the next line.
-[[gnu::always_inline]] inline bool match_line(int64_t key, Pending& p) noexcept {
+[[gnu::always_inline]] inline bool match_line(int64_t key, PendingKey& p) noexcept {
   const Line& line = *p.line;
   const uint32_t version = line.version.load(std::memory_order_acquire);
   const bool is_stable = !(version & (Line::kWriting | Line::kRetired));
@@ -61,7 +61,7 @@ struct Pending {
 
 // Finds the key in its line or those it overflowed into. Leaves the line and version to check
 // later.
-inline void match(const Index& index, int64_t key, Pending& p) noexcept {
+inline void match(const Index& index, int64_t key, PendingKey& p) noexcept {
   const uint64_t hash = key_hash(key);
   Path path(index.bin_of(hash), place_of(hash, index.salt()));
   do {
@@ -70,7 +70,7 @@ inline void match(const Index& index, int64_t key, Pending& p) noexcept {
   } while (path.step());
 }
 
-inline bool is_unchanged(const Pending& p) noexcept {
+inline bool is_unchanged(const PendingKey& p) noexcept {
   fence_acquire();
   return p.line->version.load(std::memory_order_relaxed) == p.version;
 }
@@ -78,7 +78,7 @@ inline bool is_unchanged(const Pending& p) noexcept {
 // Calls hit(row, number) until a whole row was seen; hit may be called again. p: where that was.
 // False: missing.
 template <typename Hit>
-bool Table::read_one(int64_t key, Pending& p, const Hit& hit) const {
+bool Table::read_one(int64_t key, PendingKey& p, const Hit& hit) const {
   for (;;) {
     match(index_, key, p);
     if (p.number == kMissing) return false;
@@ -108,17 +108,17 @@ class RowSearch {
         are_lines_(kWithRows && row_bytes == sizeof(Line) &&
                    arena.row_bytes() % sizeof(Line) == 0) {}
 
-  [[gnu::always_inline]] void fetch_lines(std::span<Pending> block,
+  [[gnu::always_inline]] void fetch_lines(std::span<PendingKey> block,
                                           const int64_t* key) const noexcept {
     const Index::Homes homes = index_.homes();
-    for (Pending& p : block) p.line = homes.of(key_hash(*key++));
-    for (const Pending& p : block) fetch_line(p.line);
+    for (PendingKey& p : block) p.line = homes.of(key_hash(*key++));
+    for (const PendingKey& p : block) fetch_line(p.line);
   }
 
   // Finds and fetches them. row: what to fetch next; where that is nothing, the entry itself, which
   // is there.
-  [[gnu::always_inline]] void find_rows(std::span<Pending> block, const int64_t* key) noexcept {
-    for (Pending& p : block) {
+  [[gnu::always_inline]] void find_rows(std::span<PendingKey> block, const int64_t* key) noexcept {
+    for (PendingKey& p : block) {
       p.row = reinterpret_cast<const char*>(&p);
       if (match_line(*key++, p)) [[likely]] {
         find_address(p);
@@ -130,46 +130,46 @@ class RowSearch {
       }
     }
     if (are_lines_) {
-      for (const Pending& p : block) fetch_line(p.row);
+      for (const PendingKey& p : block) fetch_line(p.row);
     } else {
-      for (const Pending& p : block) fetch(p);
+      for (const PendingKey& p : block) fetch(p);
     }
   }
 
   // The same for keys that overflowed into their second line, which was fetched before.
   [[gnu::always_inline]] void find_late_rows() noexcept {
-    const std::span some(late_, std::exchange(num_late_, 0));
-    for (const Late& each : some) {
-      if (match_line(each.key, *each.p)) [[likely]] {
-        find_address(*each.p);
+    const std::span keys(late_, std::exchange(num_late_, 0));
+    for (const LateKey& late : keys) {
+      if (match_line(late.key, *late.p)) [[likely]] {
+        find_address(*late.p);
       } else {  // it overflowed its second line too: into the next one, but for few
-        fetch_line(each.p->line + 1);
-        later_[num_later_++] = each;
+        fetch_line(late.p->line + 1);
+        later_[num_later_++] = late;
       }
     }
-    for (const Late& each : some) fetch(*each.p);
+    for (const LateKey& late : keys) fetch(*late.p);
   }
   // And for those that overflowed that one.
   [[gnu::always_inline]] void find_later_rows() noexcept {
-    for (const Late& each : std::span(later_, std::exchange(num_later_, 0))) {
-      match(index_, each.key, *each.p);
-      find_address(*each.p);
-      fetch(*each.p);
+    for (const LateKey& late : std::span(later_, std::exchange(num_later_, 0))) {
+      match(index_, late.key, *late.p);
+      find_address(*late.p);
+      fetch(*late.p);
     }
   }
 
  private:
-  struct Late {
-    Pending* p;
+  struct LateKey {
+    PendingKey* p;
     int64_t key;
   };
 
-  [[gnu::always_inline]] void find_address(Pending& p) const noexcept {
+  [[gnu::always_inline]] void find_address(PendingKey& p) const noexcept {
     if (!kWithRows || p.number >= kLate) return;
     p.row = arena_.row(p.number);
     if (p.row == nullptr) p.number = kUnsure;
   }
-  [[gnu::always_inline]] void fetch(const Pending& p) const noexcept {
+  [[gnu::always_inline]] void fetch(const PendingKey& p) const noexcept {
     if constexpr (kWithRows) fetch_bytes(p.row, row_bytes_);
   }
 
@@ -177,7 +177,7 @@ class RowSearch {
   const Arena& arena_;
   const size_t row_bytes_;
   const bool are_lines_;  // rows lie in one line each
-  Late late_[kBlock], later_[kBlock];
+  LateKey late_[kBlock], later_[kBlock];
   size_t num_late_ = 0, num_later_ = 0;
 };
 
@@ -189,10 +189,10 @@ template <bool kWithRows, typename Hit, typename Done, typename Miss>
                                                const Miss& miss) const {
   const auto look_again = [&](size_t i) __attribute__((noinline)) {
     const auto again = [&](const char* row, uint32_t number) { hit(i, row, number); };
-    Pending p{};
+    PendingKey p{};
     read_one(keys[i], p, again) ? done(i, p) : miss(i);
   };
-  const auto use = [&](const Pending& p, size_t i) {
+  const auto use = [&](const PendingKey& p, size_t i) {
     if (p.number < kLate) [[likely]] {
       hit(i, p.row, p.number);
       if (is_unchanged(p)) [[likely]]
@@ -207,7 +207,7 @@ template <bool kWithRows, typename Hit, typename Done, typename Miss>
     return;
   }
   RowSearch<kWithRows> search(index_, arena_, layout_.weight_bytes());
-  Pending window[kStages * kBlock];
+  PendingKey window[kStages * kBlock];
   const size_t num_blocks = (last - first + kBlock - 1) / kBlock;
   const auto start_of = [&](size_t b) { return first + b * kBlock; };
   const auto block_of = [&](size_t b) {
@@ -220,7 +220,7 @@ template <bool kWithRows, typename Hit, typename Done, typename Miss>
     if (b - 1 < num_blocks) search.find_rows(block_of(b - 1), keys + start_of(b - 1));
     if (b - 3 < num_blocks) {
       size_t i = start_of(b - 3);
-      for (const Pending& p : block_of(b - 3)) use(p, i++);
+      for (const PendingKey& p : block_of(b - 3)) use(p, i++);
     }
   }
 }
@@ -243,17 +243,17 @@ void Table::in_pieces(size_t n, unsigned threads, const Piece& piece) const {
 // Reads the weights of the keys: target(i) -> where they go, (dim), maybe asked for twice; then
 // use(i, where the row is), of a missing key kMissing. In the order of the keys.
 template <typename Target, typename Use>
-void Table::read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
+void Table::read_weights(const int64_t* keys, size_t first, size_t last, const ReadOptions& options,
                          const Target& target, const Use& use) const {
   const size_t dim = layout_.dim();
   const auto miss = [&](size_t i) {
-    initial_or_zeros(target(i), keys[i], how);
-    use(i, Pending{nullptr, nullptr, 0, kMissing, 0});
+    initial_or_zeros(target(i), keys[i], options);
+    use(i, PendingKey{nullptr, nullptr, 0, kMissing, 0});
   };
   if (layout_.is_plain() && !layout_.has_views()) {
     const auto read_rows = [&](auto row_bytes) {
-      const auto hit = [target, row_bytes, streams = how.streams](size_t i, const char* row,
-                                                                  uint32_t) {
+      const auto hit = [target, row_bytes, streams = options.streams](size_t i, const char* row,
+                                                                      uint32_t) {
         streams ? racy_stream(target(i), row, row_bytes) : racy_load(target(i), row, row_bytes);
       };
       read(keys, first, last, hit, use, miss);
@@ -265,10 +265,10 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
   const size_t bytes = layout_.weight_bytes();
   std::vector<char> codes(bytes);
   const auto hit = [&](size_t, const char* row, uint32_t) { racy_load(codes.data(), row, bytes); };
-  const auto done = [&](size_t i, const Pending& p) {
+  const auto done = [&](size_t i, const PendingKey& p) {
     float* weights = target(i);
     layout_.decode(weights, codes.data());
-    if (layout_.has_views()) layout_.see(weights, how.scales);
+    if (layout_.has_views()) layout_.see(weights, options.scales);
     use(i, p);
   };
   read(keys, first, last, hit, done, miss);

@@ -18,7 +18,7 @@ constexpr size_t kPartKeys = 8;  // a table costs a call about as much as so man
 // need all threads.
 template <typename Part, typename Work>
 void share(std::vector<Part> parts, unsigned threads, const Work& work,
-           const std::function<void()>& beside = {}) {
+           const std::function<void()>& caller_work = {}) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
   threads = std::max(1u, threads);
   const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
@@ -34,15 +34,15 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work,
   for (; num_done < num_large; ++num_done) {
     const Part& part = parts[num_done];
     if ((num_large - num_done) % threads == 0 && part.n * threads <= num_left) break;
-    if (num_done == 0 && beside) beside();
+    if (num_done == 0 && caller_work) caller_work();
     work(part, threads);
     num_left -= part.n;
   }
-  const bool is_beside_left = num_done == 0 && beside;
+  const bool is_caller_work_left = num_done == 0 && caller_work;
   std::atomic<size_t> next{num_done};
   Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned member) {
     team.attempt([&] {
-      if (member == 0 && is_beside_left) beside();
+      if (member == 0 && is_caller_work_left) caller_work();
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);
     });
   });

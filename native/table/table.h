@@ -26,7 +26,7 @@
 
 namespace monolith {
 
-struct Pending;
+struct PendingKey;
 
 enum class NonFinite { kRefuse, kSkip, kClip };
 enum class BudgetPolicy { kRefuse, kEvictOldest, kEvictLeastFrequent };
@@ -109,25 +109,26 @@ class Table {
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
               unsigned threads, const uint32_t* places = nullptr) const;
   // The same on the calling thread; seen: where each key is, for a step that comes later.
-  void lookup_seen(std::span<const int64_t> keys, float* out, bool initial, Seen* seen) const;
+  void lookup_seen(std::span<const int64_t> keys, float* out, bool initial,
+                   KeyLocation* seen) const;
   // How weights are read: missing keys as initial values or zeros, views with these scales.
   // streams: rows that are plain floats go past the caches; they are whole lines, targets are
   // aligned to lines, and the caller ends with fence_streamed().
-  struct Reading {
+  struct ReadOptions {
     bool initial;
     const float* scales;
     bool streams = false;
   };
   // out: (num_bags, dim). winners: (num_bags, dim), of kMax only. Throws std::invalid_argument if
   // the splits are not valid, here and below.
-  void lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
+  void lookup_bags(const Bags& bags, const ReadOptions& options, float* out, int32_t* winners,
                    unsigned threads) const;
   // Of the bags [first, last) of valid splits, on the calling thread; not of kMax.
-  void lookup_some_bags(const Bags& bags, size_t first, size_t last, const Reading& how,
+  void lookup_some_bags(const Bags& bags, size_t first, size_t last, const ReadOptions& options,
                         const BagRows<float>& out) const;
   // grads: (num_bags, dim), of the pooled rows; out: (num_keys,).
-  void bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads, float* out,
-                            unsigned threads) const;
+  void bag_weight_gradients(const Bags& bags, const ReadOptions& options, const float* grads,
+                            float* out, unsigned threads) const;
   void contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const;
   // Whole rows. columns: one buffer per column of an export, in the order of the row.
   struct Columns {
@@ -189,11 +190,11 @@ class Table {
   // Removes expired rows; how many.
   uint64_t evict(uint32_t reference);
   // The same in calls of some milliseconds: some bins each, from the one that covers `first` on.
-  struct Evicted {
+  struct EvictResult {
     uint64_t count;
     uint64_t next;  // where to go on; 0: done
   };
-  Evicted evict_slice(uint64_t first, uint32_t reference);
+  EvictResult evict_slice(uint64_t first, uint32_t reference);
 
   // What admission remembers, row by row: num_candidate_columns() numbers each.
   uint32_t num_candidate_columns() const noexcept {
@@ -213,11 +214,11 @@ class Table {
   // Keys changed or removed since the cursor's last read, each once, ascending by hash. A new
   // cursor, and one that the log or clear() left behind, is full; so is every one while an open cut
   // has outlived all generations.
-  struct Touched {
+  struct Changes {
     bool is_full;
     std::vector<int64_t> present, gone;
   };
-  Touched changes(const std::string& cursor, unsigned threads);
+  Changes changes(const std::string& cursor, unsigned threads);
   bool drop_cursor(const std::string& cursor);
   std::vector<std::string> cursors() { return log_.cursors(); }
   size_t log_bytes() noexcept { return log_.bytes(); }
@@ -234,7 +235,7 @@ class Table {
   void read(const int64_t* keys, size_t first, size_t last, const Hit& hit, const Done& done,
             const Miss& miss) const;
   template <typename Target, typename Use>
-  void read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
+  void read_weights(const int64_t* keys, size_t first, size_t last, const ReadOptions& options,
                     const Target& target, const Use& use) const;
   void check_bags(const char* verb, const Bags& bags) const;
   template <typename Piece>
@@ -245,15 +246,15 @@ class Table {
   };
   template <typename Read>
   void read_range(const Bags& bags, const BagRange& range, const Read& read) const;
-  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
+  void sum_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
                 const BagRows<float>& out) const;
-  void pool_range(const Bags& bags, const BagRange& range, const Reading& how,
+  void pool_range(const Bags& bags, const BagRange& range, const ReadOptions& options,
                   const BagRows<float>& out, int32_t* winners) const;
   template <typename Target, typename Use>
-  void read_bags(const Bags& bags, const BagRange& range, const Reading& how, const Target& target,
-                 const Use& use) const;
+  void read_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
+                 const Target& target, const Use& use) const;
   template <typename Hit>
-  bool read_one(int64_t key, Pending& p, const Hit& hit) const;
+  bool read_one(int64_t key, PendingKey& p, const Hit& hit) const;
   template <typename Piece>
   void in_pieces(size_t n, unsigned threads, const Piece& piece) const;
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
@@ -268,7 +269,7 @@ class Table {
   bool insert_again(const Batch::Entry& entry, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, TouchedLog::Notes& notes, uint32_t& number) noexcept;
-  Evicted evict_bins(uint64_t first, uint32_t reference);
+  EvictResult evict_bins(uint64_t first, uint32_t reference);
   bool is_expired(int64_t key, uint32_t number, uint32_t reference) const noexcept;
   uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Notes& notes,
                      uint64_t& last) noexcept;
@@ -277,12 +278,12 @@ class Table {
   bool begin_generation() noexcept;
   void keep_row(int64_t key, uint32_t number, TouchedLog::Notes* notes);
   bool keep_victim(int64_t key, uint32_t number, TouchedLog::Notes& notes) noexcept;
-  void initial_or_zeros(float* weights, int64_t key, const Reading& how) const noexcept {
-    if (!how.initial || reads_zeros(key)) {
+  void initial_or_zeros(float* weights, int64_t key, const ReadOptions& options) const noexcept {
+    if (!options.initial || reads_zeros(key)) {
       return static_cast<void>(std::fill_n(weights, layout_.dim(), 0.0f));
     }
     layout_.initial_weights(weights, key);
-    if (layout_.has_views()) layout_.see(weights, how.scales);
+    if (layout_.has_views()) layout_.see(weights, options.scales);
   }
   // Whether a reader may use a row's weights where they lie, and check afterwards.
   bool is_read_in_place() const noexcept {

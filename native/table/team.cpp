@@ -23,15 +23,15 @@ struct OpenMp {
     return function != nullptr;
   }
   static OpenMp of_torch() noexcept {
-    OpenMp found{};
+    OpenMp openmp{};
     void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (torch == nullptr) return found;
-    const bool is_whole = find(torch, "omp_get_max_threads", found.max_threads) &&
-                          find(torch, "omp_get_num_threads", found.num_threads) &&
-                          find(torch, "omp_get_thread_num", found.thread_num) &&
-                          find(torch, "GOMP_parallel", found.parallel);
+    if (torch == nullptr) return openmp;
+    const bool is_complete = find(torch, "omp_get_max_threads", openmp.max_threads) &&
+                             find(torch, "omp_get_num_threads", openmp.num_threads) &&
+                             find(torch, "omp_get_thread_num", openmp.thread_num) &&
+                             find(torch, "GOMP_parallel", openmp.parallel);
     dlclose(torch);  // torch itself keeps it
-    return is_whole ? found : OpenMp{};
+    return is_complete ? openmp : OpenMp{};
   }
 };
 
@@ -39,8 +39,8 @@ struct OpenMp {
 std::atomic<bool> is_unwatched{true};
 
 const OpenMp& pool() noexcept {
-  static const OpenMp found = OpenMp::of_torch();
-  return found;
+  static const OpenMp openmp = OpenMp::of_torch();
+  return openmp;
 }
 
 }  // namespace

@@ -15,18 +15,19 @@ namespace {
 // Index of the first NaN or infinity of the gradients, or n.
 size_t find_non_finite(const Kernels& kernels, const float* values, size_t n, unsigned threads) {
   constexpr size_t kPiece = size_t{1} << 16;
-  std::atomic<size_t> next{0}, found{n};
+  std::atomic<size_t> next{0}, first_bad{n};
   const auto scan = [&] {
-    for (size_t at; (at = next.fetch_add(kPiece)) < found.load(std::memory_order_relaxed);) {
+    for (size_t at; (at = next.fetch_add(kPiece)) < first_bad.load(std::memory_order_relaxed);) {
       const size_t length = std::min(kPiece, n - at);
       const size_t bad = kernels.find_non_finite(values + at, length);
-      size_t least = found.load();
-      while (bad < length && at + bad < least && !found.compare_exchange_weak(least, at + bad)) {
+      size_t least = first_bad.load();
+      while (bad < length && at + bad < least &&
+             !first_bad.compare_exchange_weak(least, at + bad)) {
       }
     }
   };
   Team::run(n < 4 * kPiece ? 1 : std::max(1u, threads), [&](Team&, unsigned) { scan(); });
-  return found.load();
+  return first_bad.load();
 }
 
 void clip(float* values, size_t n, float limit) {
@@ -42,7 +43,7 @@ void clip(float* values, size_t n, float limit) {
 template <typename Write>
 Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Write& write) {
   const uint64_t hash = entry.hash;
-  Bin* bin = rows.held.lock(hash);
+  Bin* bin = rows.held_bin.lock(hash);
   if (rows.peek() == kNoRow) {
     uint32_t victim;
     if (!evict_for_budget(*bin, rows.notes, victim)) return Insertion::kRefused;
@@ -59,7 +60,7 @@ Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Wr
     if (bin->has_room()) place = bin->find_free(hash);
     if (place.line == nullptr || place.line->is_worn()) {
       bin = index_.make_room(bin, hash);
-      rows.held.replace(bin);
+      rows.held_bin.replace(bin);
       place = bin->find_free(hash);
     }
   } catch (const OverBudget&) {  // then a key of the same bin makes room there
@@ -110,7 +111,7 @@ bool Table::insert_again(const Batch::Entry& entry, RowCache& rows) noexcept {
 // Removes the key if its row is reserved, or if it is not, as asked. A row that another call has
 // reserved counts as missing, also here.
 bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept {
-  Bin* bin = rows.held.lock(entry.hash);
+  Bin* bin = rows.held_bin.lock(entry.hash);
   const Bin::Place place = bin->find(entry.key, entry.hash, {entry.line, entry.slot});
   if (place.line == nullptr) return false;
   const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
@@ -122,7 +123,7 @@ bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& ro
   bin->remove(place);
   arena_.free(&number, 1);
   Bin* tidied = index_.tidy(bin);
-  if (tidied != bin) rows.held.replace(tidied);
+  if (tidied != bin) rows.held_bin.replace(tidied);
   if (is_reserved) return true;  // nobody saw it
   if (rows.notes.is_on()) rows.notes.note(entry.key, !is_noted);
   rows.note_change(entry.key, Recorder::kRemoved);
@@ -136,36 +137,36 @@ bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& ro
 template <typename Edit>
 void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& edit) noexcept {
   const auto [key, hash] = std::pair(entry.key, entry.hash);
-  Bin::Place place = rows.held.lock(hash)->find(key, hash, {entry.line, entry.slot});
+  Bin::Place place = rows.held_bin.lock(hash)->find(key, hash, {entry.line, entry.slot});
   while (place.line == nullptr) {
-    rows.held.release();
+    rows.held_bin.release();
     if (!insert_again(entry, rows)) return;
-    place = rows.held.lock(hash)->find(key, hash);
+    place = rows.held_bin.lock(hash)->find(key, hash);
   }
   std::atomic<uint32_t>& slot = place.line->rows[place.slot];
   const uint32_t seen = slot.load(std::memory_order_relaxed);
   const uint32_t number = seen & ~kReserved;
   const auto [row, meta] = arena_.place(number);
-  const Before before{meta->time, seen != number};
-  const bool draws = before.is_new && rows.draws;
-  rows.num_published += before.is_new;
+  const OldRow old{meta->time, seen != number};
+  const bool draws = old.is_new && rows.draws;
+  rows.num_published += old.is_new;
   uint32_t marks;
   racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
   uint32_t next_marks = Meta::used(marks);
   if (rows.notes.is_on()) {
-    rows.notes.note(key, before.is_new | (Meta::generation(marks) != cuts_.generation()));
+    rows.notes.note(key, old.is_new | (Meta::generation(marks) != cuts_.generation()));
     next_marks = Meta::noted(next_marks, cuts_.generation());
   }
 #if MONOLITH_TSAN
   racy_load(rows.scratch, row, layout_.num_words() * 4);
   if (draws) layout_.initial_row(rows.scratch, rows.weights, key);
-  const Meta changed{edit(rows.scratch, before), next_marks};
+  const Meta changed{edit(rows.scratch, old), next_marks};
   place.line->begin_write();
   racy_store(row, rows.scratch, layout_.num_words() * 4);
 #else
   place.line->begin_write();
   if (draws) layout_.initial_row(row, rows.weights, key);
-  const Meta changed{edit(row, before), next_marks};
+  const Meta changed{edit(row, old), next_marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
   slot.store(number, std::memory_order_relaxed);
@@ -239,13 +240,13 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
       }
       const float* last = source.of(writer.batch(), entry);
       const int64_t key = entry.key;
-      update_row(entry, rows, [&](char* row, const Before& before) {
+      update_row(entry, rows, [&](char* row, const OldRow& old) {
         if (layout_.is_plain()) {
           std::memcpy(row, last, dim * 4);
         } else {
           layout_.encode(row, last, key, call);
         }
-        return std::max(before.time, now);
+        return std::max(old.time, now);
       });
     });
   });
@@ -263,10 +264,10 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
     writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum = source.sum(writer.batch(), entry, layout_.kernels(), rows.sum);
       const int64_t key = entry.key;
-      update_row(entry, rows, [&](char* row, const Before& before) {
-        edit_weights(row, before.is_new, key, call, rows,
+      update_row(entry, rows, [&](char* row, const OldRow& old) {
+        edit_weights(row, old.is_new, key, call, rows,
                      [&](float* weights) { layout_.kernels().add(weights, sum, dim); });
-        return std::max(before.time, now);
+        return std::max(old.time, now);
       });
     });
   });
@@ -375,14 +376,14 @@ AppliedCounts Table::step_rows(const MakeWriter& make_writer, const Source& grad
         sum = std::copy_n(sum, dim, rows.sum) - dim;  // the caller's stay as they are
       }
       const int64_t key = entry.key;
-      update_row(entry, rows, [&](char* row, const Before& before) {
-        edit_weights(row, before.is_new, key, call, rows, [&](float* weights) {
+      update_row(entry, rows, [&](char* row, const OldRow& old) {
+        edit_weights(row, old.is_new, key, call, rows, [&](float* weights) {
           if (layout_.changes_gradients()) {
             layout_.see_gradients(rows.sum, weights, options.scales);
           }
           layout_.step(weights, row, sum, options.rates, options.step);
         });
-        return std::max(before.time, now);
+        return std::max(old.time, now);
       });
     });
     counts.applied = writer.num_edited();
@@ -401,7 +402,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   writer.set_draws(false);
   writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
     const int64_t key = entry.key;
-    update_row(entry, rows, [&](char* row, const Before&) {
+    update_row(entry, rows, [&](char* row, const OldRow&) {
       layout_.initial_row(row, rows.weights, key);
       return now;
     });
@@ -437,7 +438,7 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
       return;
     }
     const size_t last = writer.batch().occurrences(entry).back();
-    update_row(entry, rows, [&](char* row, const Before&) {
+    update_row(entry, rows, [&](char* row, const OldRow&) {
       for_each_column(layout_, columns, last, [&](size_t offset, const char* column, size_t bytes) {
         std::memcpy(row + offset, column, bytes);
       });
@@ -476,7 +477,7 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
       return 0u;
     });
     if (done == Insertion::kFound) {
-      return update_row(entry, rows, [&](char* row, const Before&) { return copy(row, i); });
+      return update_row(entry, rows, [&](char* row, const OldRow&) { return copy(row, i); });
     }
     if (rows.notes.is_on()) rows.notes.note(keys[i]);
     ++num_new;
@@ -485,14 +486,14 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
   try {
     for (size_t first = 0; first < n; first += kBlock) {
       const size_t last = std::min(n, first + kBlock);
-      const HeldBin::Scope scope(rows.held);
+      const HeldBin::Scope scope(rows.held_bin);
       for (size_t i = first; i < std::min(last, first + kAhead); ++i) prefetch_home(keys[i]);
       for (size_t i = first; i < last; ++i) {
         if (i + kAhead < last) prefetch_home(keys[i + kAhead]);
         rows.wanted = n - i;
         put(i);
       }
-      rows.held.release();
+      rows.held_bin.release();
       guard.refresh();
       epochs_.reclaim();
     }

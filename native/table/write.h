@@ -25,7 +25,7 @@ namespace monolith {
 struct Table::RowCache {
   RowCache(Table& table, TouchedLog::Room& room)
       : table(table),
-        held(table.index_),
+        held_bin(table.index_),
         notes(room),
         sum(buffer(table.layout_)),
         weights(sum + table.layout_.dim()),
@@ -64,7 +64,7 @@ struct Table::RowCache {
   }
 
   Table& table;
-  HeldBin held;
+  HeldBin held_bin;
   TouchedLog::Notes notes;
   int64_t recorded_call = -1;
   uint64_t call = 0;  // number of an updating call
@@ -85,7 +85,7 @@ struct Table::RowCache {
 };
 
 // Whether missing keys ask admission, with the number of the call.
-struct Asking {
+struct AdmissionMode {
   bool asks = false;
   uint64_t call = 0;
 };
@@ -142,7 +142,7 @@ struct LastValues {
 };
 
 // What an edited row was.
-struct Before {
+struct OldRow {
   uint32_t time;
   bool is_new;  // made by this call, or reserved by another one
 };
@@ -152,24 +152,24 @@ class Table::Writer {
 
  public:
   Writer(Table& table, const int64_t* keys, size_t n, const uint8_t* skipped, uint32_t now,
-         unsigned threads, Asking asking = {})
+         unsigned threads, AdmissionMode admission_mode = {})
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
-        own_(std::in_place, keys, static_cast<uint32_t>(n), skipped, table.index_.salt(),
-             table.index_depth(), threads_, memory_),
-        batch_(*own_),
-        admission_(asking.asks ? table.admission_.get() : nullptr),
-        call_(asking.call),
+        batch_storage_(std::in_place, keys, static_cast<uint32_t>(n), skipped, table.index_.salt(),
+                       table.index_depth(), threads_, memory_),
+        batch_(*batch_storage_),
+        admission_(admission_mode.asks ? table.admission_.get() : nullptr),
+        call_(admission_mode.call),
         recorded_call_(Recorder::call()) {}
   // Keys that are grouped already.
-  Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, Asking asking)
+  Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, AdmissionMode admission_mode)
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
         batch_(grouped),
-        admission_(asking.asks ? table.admission_.get() : nullptr),
-        call_(asking.call),
+        admission_(admission_mode.asks ? table.admission_.get() : nullptr),
+        call_(admission_mode.call),
         recorded_call_(Recorder::call()) {}
 
   Batch& batch() noexcept { return batch_; }
@@ -191,8 +191,8 @@ class Table::Writer {
   template <typename See>
   bool insert(Values shown, const See& see) {
     std::atomic<bool> are_new{true};
-    pass({true, false, false}, [&](Hands& hands) {
-      if (!publish_all(hands, shown, see)) are_new = false;
+    pass({true, false, false}, [&](ThreadContext& context) {
+      if (!publish_all(context, shown, see)) are_new = false;
     });
     return are_new;
   }
@@ -203,7 +203,8 @@ class Table::Writer {
   template <typename Visit, typename Source = Values>
   void run(bool inserts, const Source& values, const Visit& visit) {
     const bool holds = inserts && table_.evicts_for_budget();
-    pass({inserts, holds, true}, [&](Hands& hands) { visit_all(hands, values, visit); });
+    pass({inserts, holds, true},
+         [&](ThreadContext& context) { visit_all(context, values, visit); });
   }
 
  private:
@@ -211,8 +212,8 @@ class Table::Writer {
   static constexpr size_t kBurst = 12;  // keys for whose visits memory is fetched at a time
 
   // What one thread works with.
-  struct Hands {
-    Hands(Writer& writer, TouchedLog::Room& room)
+  struct ThreadContext {
+    ThreadContext(Writer& writer, TouchedLog::Room& room)
         : guard(writer.table_.epochs_), rows(writer.table_, room) {
       rows.recorded_call = writer.recorded_call_;
       rows.call = writer.call_;
@@ -235,18 +236,19 @@ class Table::Writer {
     const size_t most_notes = (table_.cuts_.newest() == 0 ? 1 : 2) * size_t{batch_.size()};
     TouchedLog::Room room(table_.log_, most_notes, threads_);
     Team::run(threads_, [&](Team& team, unsigned member) {
-      if (own_) own_->arrange(team, member);
-      std::optional<Hands> hands;  // what finishing needs is allocated before anything changes
+      if (batch_storage_) batch_storage_->arrange(team, member);
+      std::optional<ThreadContext>
+          context;  // what finishing needs is allocated before anything changes
       team.attempt([&] {
-        hands.emplace(*this, room);
-        prepare(team, *hands, plan);
+        context.emplace(*this, room);
+        prepare(team, *context, plan);
       });
       team.barrier();
       if (!team.has_failed()) {
-        finish(*hands);
-      } else if (hands) {
-        roll_back(hands->rows);
-        if (admission_ != nullptr) admission_->undo(hands->rows.asked);
+        finish(*context);
+      } else if (context) {
+        roll_back(context->rows);
+        if (admission_ != nullptr) admission_->undo(context->rows.asked);
       }
     });
     table_.counters_.refused += num_refused_;
@@ -254,9 +256,9 @@ class Table::Writer {
 
   // The lowest `bits` bits, the first one last: numbers that follow each other come far apart.
   static uint32_t reversed(uint32_t number, uint32_t bits) noexcept {
-    uint32_t made = 0;
-    for (; bits > 0; --bits, number >>= 1) made = made << 1 | (number & 1);
-    return made;
+    uint32_t result = 0;
+    for (; bits > 0; --bits, number >>= 1) result = result << 1 | (number & 1);
+    return result;
   }
 
   // The next partition for a thread. False: there is none. Where neighbours share a bin, as in a
@@ -267,18 +269,18 @@ class Table::Writer {
     return number < batch_.num_partitions();
   }
 
-  void prepare(Team& team, Hands& hands, Plan plan) {
+  void prepare(Team& team, ThreadContext& context, Plan plan) {
     for (uint32_t p; claim(next_prepared_, p) && !team.has_failed();) {
-      if (own_) {
-        own_->group(p, hands.scratch);
+      if (batch_storage_) {
+        batch_storage_->group(p, context.scratch);
       } else {
         for (Entry& entry : batch_.distinct(p)) entry.state = Batch::kOld;
       }
-      find_rows(knows_seen(plan) ? batch_.unseen(p) : batch_.distinct(p), plan, hands.rows);
-      const uint64_t num_refused = std::exchange(hands.rows.num_refused, 0);
+      find_rows(knows_seen(plan) ? batch_.unseen(p) : batch_.distinct(p), plan, context.rows);
+      const uint64_t num_refused = std::exchange(context.rows.num_refused, 0);
       batch_.sort_out_refused(p, num_refused > 0);
       num_refused_ += num_refused;
-      hands.guard.refresh();
+      context.guard.refresh();
       table_.epochs_.reclaim();  // so that a large batch does not hold all bins that it outgrew
     }
   }
@@ -297,7 +299,7 @@ class Table::Writer {
   // need, once its metadata has told so.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
     const bool keeps = plan.edits && table_.cuts_.newest() != 0;
-    const HeldBin::Scope scope(rows.held);
+    const HeldBin::Scope scope(rows.held_bin);
     std::optional<Admission::Turn> turn;
     if (admission_ != nullptr) turn.emplace(*admission_);
     const size_t num_blocks = (entries.size() + kBlock - 1) / kBlock;
@@ -306,8 +308,8 @@ class Table::Writer {
     };
     constexpr size_t kFound = 4;  // blocks until all keys of one are looked for
     const size_t delay = kFound + (keeps || admission_ != nullptr ? 2 : 0);
-    Needed needed;
-    Late late[2];
+    CutRows cut_rows;
+    LateKeys late[2];
     for (size_t b = 0; b < num_blocks + delay; ++b) {  // b - 2 of the first is no block
       if (b < num_blocks) {
         const Index::Homes homes = table_.index_.homes();
@@ -325,9 +327,9 @@ class Table::Writer {
         if (keeps) fetch_marks(block_of(b - kFound));
       }
       if (keeps) {
-        for (const Entry* entry : needed.all()) keep_for_cuts(*entry, rows);
-        needed.size = 0;
-        if (b - kFound - 1 < num_blocks) fetch_for_cuts(block_of(b - kFound - 1), needed);
+        for (const Entry* entry : cut_rows.all()) keep_for_cuts(*entry, rows);
+        cut_rows.size = 0;
+        if (b - kFound - 1 < num_blocks) fetch_for_cuts(block_of(b - kFound - 1), cut_rows);
       }
       if (admission_ != nullptr && b - kFound - 1 < num_blocks) {
         for (const Entry& entry : block_of(b - kFound - 1)) {
@@ -356,17 +358,17 @@ class Table::Writer {
   }
 
   // Keys of a block that their home lines did not settle.
-  struct Late {
+  struct LateKeys {
     Entry* entries[kBlock];
     size_t size = 0;
   };
 
-  void find_at_home(std::span<Entry> entries, Late& late, Plan plan,
+  void find_at_home(std::span<Entry> entries, LateKeys& late, Plan plan,
                     std::optional<Admission::Turn>& turn, RowCache& rows) {
     for (Entry& entry : entries) {
-      Index::Found found;
-      if (Index::find_in(entry.line, entry.key, found)) [[likely]] {
-        note(entry, found, plan, turn, rows);
+      Index::Location location;
+      if (Index::find_in(entry.line, entry.key, location)) [[likely]] {
+        note(entry, location, plan, turn, rows);
       } else {
         table_.index_.prefetch_after(entry.hash, entry.line);
         late.entries[late.size++] = &entry;
@@ -374,7 +376,7 @@ class Table::Writer {
     }
   }
 
-  void find_late(Late& late, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
+  void find_late(LateKeys& late, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
     for (size_t i = 0; i < late.size; ++i) {
       Entry& entry = *late.entries[i];
       note(entry, table_.index_.find(entry.key, entry.hash), plan, turn, rows);
@@ -384,16 +386,16 @@ class Table::Writer {
 
   // Before another key is found: no key of this call makes room for it by taking the row, and keys
   // behind it are found under the turn.
-  void note(Entry& entry, const Index::Found& found, Plan plan,
+  void note(Entry& entry, const Index::Location& location, Plan plan,
             std::optional<Admission::Turn>& turn, RowCache& rows) {
-    if (found.is_worn) [[unlikely]] {
-      rows.held.release();
+    if (location.is_worn) [[unlikely]] {
+      rows.held_bin.release();
       table_.index_.renew(entry.hash);
     }
-    entry.line = found.line;
-    entry.slot = static_cast<uint16_t>(found.slot);
-    entry.row = found.row;
-    if (found.row != kNoRow) {
+    entry.line = location.line;
+    entry.slot = static_cast<uint16_t>(location.slot);
+    entry.row = location.row;
+    if (location.row != kNoRow) {
       if (plan.holds) hold(entry);
     } else if (asks(entry, plan, turn) && Admission::Turn::covers_all(batch_.bits()) &&
                !turn->covers(entry.hash)) {
@@ -407,13 +409,13 @@ class Table::Writer {
     if (rows.asked.capacity() == 0) {
       rows.asked.reserve(std::min(kMost, 2 * size_t{batch_.size()} / threads_));
     }
-    rows.held.release();  // turns are taken before bins
+    rows.held_bin.release();  // turns are taken before bins
     turn.cover(entry.hash, batch_.bits());
     entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
   }
 
   // Keys of a block whose rows an open cut may need as they are.
-  struct Needed {
+  struct CutRows {
     const Entry* entries[kBlock];
     size_t size = 0;
     std::span<const Entry* const> all() const noexcept { return {entries, size}; }
@@ -425,18 +427,18 @@ class Table::Writer {
     }
   }
 
-  void fetch_for_cuts(std::span<const Entry> entries, Needed& needed) const noexcept {
+  void fetch_for_cuts(std::span<const Entry> entries, CutRows& cut_rows) const noexcept {
     for (const Entry& entry : entries) {
       if (entry.row == kNoRow) continue;
       uint32_t marks;
       racy_load(&marks, &table_.arena_.meta(entry.row & ~kReserved)->marks, sizeof(marks));
-      needed.entries[needed.size] = &entry;
-      needed.size += Meta::generation(marks) != table_.cuts_.generation();
+      cut_rows.entries[cut_rows.size] = &entry;
+      cut_rows.size += Meta::generation(marks) != table_.cuts_.generation();
     }
-    for (const Entry* entry : needed.all()) {
+    for (const Entry* entry : cut_rows.all()) {
       fetch_bytes(table_.arena_.row(entry->row & ~kReserved), table_.arena_.row_bytes());
     }
-    for (const Entry* entry : needed.all()) {
+    for (const Entry* entry : cut_rows.all()) {
       for (const auto& cut : table_.cuts_.open()) cut->prefetch(Cut::partition_of(entry->hash));
     }
   }
@@ -444,7 +446,7 @@ class Table::Writer {
   // A cut is open: it gets the row as it is before the call changes it.
   void keep_for_cuts(const Entry& entry, RowCache& rows) {
     const Bin::Place place =
-        rows.held.lock(entry.hash)->find(entry.key, entry.hash, {entry.line, entry.slot});
+        rows.held_bin.lock(entry.hash)->find(entry.key, entry.hash, {entry.line, entry.slot});
     if (place.line == nullptr) return;
     const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
     if (!(number & kReserved)) table_.keep_row(entry.key, number, &rows.notes);
@@ -475,7 +477,7 @@ class Table::Writer {
   }
 
   void refuse(Entry& entry, RowCache& rows) noexcept {
-    rows.held.release();  // keys that are refused count for nobody's turn
+    rows.held_bin.release();  // keys that are refused count for nobody's turn
     entry.state = Batch::kRefused;
     ++rows.num_refused;
   }
@@ -496,9 +498,9 @@ class Table::Writer {
   // before. A processor finishes nothing behind a fetch until its address is translated; where page
   // tables are not in its caches, that takes as long as the fetch, but some six go side by side.
   template <typename Source>
-  class Ahead {
+  class Prefetcher {
    public:
-    Ahead(const Writer& writer, const Source& values) noexcept
+    Prefetcher(const Writer& writer, const Source& values) noexcept
         : writer_(writer), arena_(writer.table_.arena_), values_(values) {}
 
     // step: 0 to kBurst - 1, one after the other for each burst.
@@ -528,8 +530,8 @@ class Table::Writer {
       for (size_t i = 0; i < burst.size(); ++i) fetch_line(places_[i].meta);
       for (const Entry& entry : burst) fetch_line(entry.line);
       for (const Entry& entry : burst) {
-        if (const uint64_t own = entry.hash >> 1 >> (63 - writer_.depth_); own != bin_) {
-          bin_ = own;
+        if (const uint64_t prefix = entry.hash >> 1 >> (63 - writer_.depth_); prefix != bin_) {
+          bin_ = prefix;
           fetch_line(writer_.table_.index_.bin_of(entry.hash).bin());
         }
       }
@@ -548,15 +550,15 @@ class Table::Writer {
   };
 
   template <typename Visit, typename Source>
-  void visit_all(Hands& hands, const Source& values, const Visit& visit) {
+  void visit_all(ThreadContext& context, const Source& values, const Visit& visit) {
     for (uint32_t p; claim(next_visited_, p);) {
       const std::span<Entry> entries = batch_.kept(p);
       for_each(entries, values, [&](const Entry& entry) {
-        if (admission_ != nullptr) hands.rows.question = question(entry);
-        visit(entry, hands.rows);
+        if (admission_ != nullptr) context.rows.question = question(entry);
+        visit(entry, context.rows);
       });
-      hands.rows.held.release();
-      count(entries.size(), hands);
+      context.rows.held_bin.release();
+      count(entries.size(), context);
     }
   }
 
@@ -567,12 +569,12 @@ class Table::Writer {
       first = std::min(first, entries.size());
       return entries.subspan(first, std::min(kBurst, entries.size() - first));
     };
-    Ahead<Source> ahead(*this, values);
-    ahead.fetch(burst_at(0));
+    Prefetcher<Source> prefetcher(*this, values);
+    prefetcher.fetch(burst_at(0));
     for (size_t first = 0; first < entries.size(); first += kBurst) {
       const std::span<const Entry> burst = burst_at(first), next = burst_at(first + kBurst);
       for (size_t step = 0; step < kBurst; ++step) {
-        ahead.fetch(step, next);
+        prefetcher.fetch(step, next);
         if (step < burst.size()) use(burst[step]);
       }
     }
@@ -580,33 +582,33 @@ class Table::Writer {
 
   // Edits nothing: makes reserved rows visible, and shows those that are new. False: some were not.
   template <typename See>
-  bool publish_all(Hands& hands, Values shown, const See& see) {
+  bool publish_all(ThreadContext& context, Values shown, const See& see) {
     uint64_t num_keys = 0, num_seen = 0;
     for (uint32_t p; claim(next_visited_, p);) {
       const std::span<Entry> entries = batch_.kept(p);
       num_keys += batch_.distinct(p).size();
       for_each(entries, shown, [&](const Entry& entry) {
         if (!(entry.row & kReserved)) return;
-        table_.update_row(entry, hands.rows, [&](char* row, const Before& before) {
+        table_.update_row(entry, context.rows, [&](char* row, const OldRow& old) {
           see(entry, row);
-          num_seen += before.is_new;
-          return before.is_new ? now_ : before.time;  // another call may have been first
+          num_seen += old.is_new;
+          return old.is_new ? now_ : old.time;  // another call may have been first
         });
       });
-      hands.rows.held.release();
-      count(entries.size(), hands);
+      context.rows.held_bin.release();
+      count(entries.size(), context);
     }
     return num_seen == num_keys;
   }
 
-  void count(uint64_t distinct, Hands& hands) noexcept {
-    const uint64_t inserted = std::exchange(hands.rows.num_published, 0);
-    const uint64_t refused = std::exchange(hands.rows.num_refused, 0);
-    num_edited_ += distinct - refused - std::exchange(hands.rows.num_dropped, 0);
+  void count(uint64_t distinct, ThreadContext& context) noexcept {
+    const uint64_t inserted = std::exchange(context.rows.num_published, 0);
+    const uint64_t refused = std::exchange(context.rows.num_refused, 0);
+    num_edited_ += distinct - refused - std::exchange(context.rows.num_dropped, 0);
     num_inserted_ += inserted;
     num_refused_ += refused;
     table_.counters_.inserted += inserted;
-    hands.guard.refresh();
+    context.guard.refresh();
   }
 
   void roll_back(RowCache& rows) noexcept {
@@ -615,7 +617,7 @@ class Table::Writer {
         if (entry.state == Batch::kHeld) release(entry);
         if (entry.state == Batch::kNew) table_.remove_row(entry, true, rows);
       }
-      rows.held.release();
+      rows.held_bin.release();
     }
   }
 
@@ -623,7 +625,7 @@ class Table::Writer {
   const uint32_t now_;
   const unsigned threads_;
   std::pmr::monotonic_buffer_resource memory_;
-  std::optional<Batch> own_;  // none: batch_ is the caller's, and grouped
+  std::optional<Batch> batch_storage_;  // none: batch_ is the caller's, and grouped
   Batch& batch_;
   Admission* const admission_;  // null: nobody asks
   const uint64_t call_;

@@ -15,13 +15,13 @@ namespace {
 constexpr uint32_t kDim = 2;
 constexpr size_t kKeys = 3000;
 
-struct Exported {
+struct TableRows {
   std::vector<int64_t> keys, times;
   std::vector<float> weights, norms;
 };
 
-Exported export_all(Table& table, Cut* cut) {
-  Exported all;
+TableRows export_all(Table& table, Cut* cut) {
+  TableRows all;
   constexpr size_t kLimit = 700;
   for (uint64_t first = 0;;) {
     std::vector<int64_t> keys(kLimit), times(kLimit);
@@ -40,7 +40,7 @@ Exported export_all(Table& table, Cut* cut) {
   }
 }
 
-bool same(const Exported& a, const Exported& b) {
+bool same(const TableRows& a, const TableRows& b) {
   return a.keys == b.keys && a.times == b.times && a.weights == b.weights && a.norms == b.norms;
 }
 
@@ -78,8 +78,8 @@ void test_beside_writers() {
   for (int round = 0; round < 40; ++round) {
     const auto first = table.open_cut();
     const auto second = table.open_cut();
-    const Exported once = export_all(table, first.get());
-    const Exported again = export_all(table, second.get());
+    const TableRows once = export_all(table, first.get());
+    const TableRows again = export_all(table, second.get());
     CHECK(once.keys.size() == first->facts().num_rows);
     CHECK(again.keys.size() == second->facts().num_rows);
     CHECK(same(once, export_all(table, first.get())));
@@ -112,10 +112,10 @@ void test_wrap() {
   for (int i = 0; i < 3; ++i) assign_all(table, keys, 0.0f, 1);
   table.changes("reader", 1);
   for (int i = 1; i < 20; ++i) {
-    const Exported before = export_all(table, nullptr);
+    const TableRows old_rows = export_all(table, nullptr);
     const auto cut = table.open_cut();
     assign_all(table, keys, static_cast<float>(i), 1);
-    CHECK(same(before, export_all(table, cut.get())));
+    CHECK(same(old_rows, export_all(table, cut.get())));
     table.close_cut(*cut);
     const auto touched = table.changes("reader", 1);
     CHECK(!touched.is_full && touched.present.size() == keys.size() && touched.gone.empty());
@@ -157,7 +157,7 @@ void test_out_of_memory() {
   const auto keys = keys_from(0, kKeys);
   assign_all(table, keys, 1.0f, 1);
   table.changes("reader", 1);
-  const Exported before = export_all(table, nullptr);
+  const TableRows old_rows = export_all(table, nullptr);
   const auto cut = table.open_cut();
   table.set_memory_limit(table.held_bytes() + 50000);
   bool is_refused = false;
@@ -167,14 +167,14 @@ void test_out_of_memory() {
     is_refused = true;
   }
   CHECK(is_refused);
-  CHECK(same(before, export_all(table, nullptr)));
-  CHECK(same(before, export_all(table, cut.get())));
+  CHECK(same(old_rows, export_all(table, nullptr)));
+  CHECK(same(old_rows, export_all(table, cut.get())));
   const uint64_t num_evicted = table.evict(86402);
   CHECK(num_evicted > 0 && num_evicted < kKeys);  // those that the failed call had kept
-  CHECK(same(before, export_all(table, cut.get())));
+  CHECK(same(old_rows, export_all(table, cut.get())));
   table.set_memory_limit(SIZE_MAX);
   CHECK(table.evict(86402) == kKeys - num_evicted);
-  CHECK(same(before, export_all(table, cut.get())));
+  CHECK(same(old_rows, export_all(table, cut.get())));
   table.close_cut(*cut);
   const auto touched = table.changes("reader", 1);
   CHECK(touched.gone.size() == kKeys && touched.present.empty());
@@ -269,11 +269,11 @@ void test_calls_of_every_size() {
   for (size_t n = 0; n <= kMost; ++n) {
     Table table(adagrad_table(kDim));
     assign_all(table, keys_from(0, kMost), 1.0f, 1);
-    const Exported before = export_all(table, nullptr);
+    const TableRows old_rows = export_all(table, nullptr);
     const auto cut = table.open_cut();
     assign_all(table, keys_from(0, n), 2.0f, 1);
-    CHECK(same(before, export_all(table, cut.get())));
-    const Exported after = export_all(table, nullptr);
+    CHECK(same(old_rows, export_all(table, cut.get())));
+    const TableRows after = export_all(table, nullptr);
     CHECK(static_cast<size_t>(std::count(after.weights.begin(), after.weights.end(), 2.0f)) ==
           n * kDim);
     table.close_cut(*cut);
@@ -290,7 +290,7 @@ void test_release_of_some_neighbours() {
   for (uint32_t p = 0; p < Cut::kPartitions; ++p) {
     if (!is_last(p)) cut->release(p);
   }
-  const Exported rest = export_all(table, cut.get());
+  const TableRows rest = export_all(table, cut.get());
   size_t num_checked = 0;
   for (size_t i = 0; i < rest.keys.size(); ++i) {
     if (!is_last(Cut::partition_of(key_hash(rest.keys[i])))) continue;
@@ -311,13 +311,13 @@ void test_long_rows(uint32_t dim) {
   table.assign(keys.data(), keys.size(), ones.data(), 1, 1);
   const auto cut = table.open_cut();
   table.assign(keys.data(), keys.size(), twos.data(), 1, 1);
-  std::vector<int64_t> found(keys.size()), times(keys.size());
+  std::vector<int64_t> exported_keys(keys.size()), times(keys.size());
   std::vector<float> weights(ones.size()), norms(ones.size());
   const Table::Columns columns{
       times.data(),
       {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(norms.data())},
       {4 * dim, 4 * dim}};
-  CHECK(table.export_rows(0, UINT64_MAX, keys.size(), found.data(), columns, cut.get()) ==
+  CHECK(table.export_rows(0, UINT64_MAX, keys.size(), exported_keys.data(), columns, cut.get()) ==
         keys.size());
   CHECK(weights == ones);
   table.close_cut(*cut);
@@ -339,14 +339,14 @@ void test_exported_rows_are_whole() {
   std::thread writer([&] {
     for (float value = 1.0f; !stop; value += 1.0f) assign(value);
   });
-  std::vector<int64_t> found(kRows), times(kRows);
+  std::vector<int64_t> exported_keys(kRows), times(kRows);
   std::vector<float> weights(kRows * kLongDim), norms(weights.size());
   const Table::Columns columns{
       times.data(),
       {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(norms.data())},
       {4 * kLongDim, 4 * kLongDim}};
   for (int round = 0; round < 2000; ++round) {
-    CHECK(table.export_rows(0, UINT64_MAX, kRows, found.data(), columns) == kRows);
+    CHECK(table.export_rows(0, UINT64_MAX, kRows, exported_keys.data(), columns) == kRows);
     for (size_t i = 0; i < weights.size(); ++i) {
       CHECK(weights[i] == weights[i / kLongDim * kLongDim]);
     }
@@ -371,10 +371,10 @@ void test_at_most_four_are_open() {
 void test_no_clear_while_one_is_open() {
   Table table(adagrad_table(kDim));
   assign_all(table, keys_from(0, kKeys), 1.0f, 1);
-  const Exported before = export_all(table, nullptr);
+  const TableRows old_rows = export_all(table, nullptr);
   const auto cut = table.open_cut();
   CHECK(!table.clear());
-  CHECK(same(before, export_all(table, nullptr)) && same(before, export_all(table, cut.get())));
+  CHECK(same(old_rows, export_all(table, nullptr)) && same(old_rows, export_all(table, cut.get())));
   table.close_cut(*cut);
   CHECK(table.clear() && table.num_rows() == 0);
 }

@@ -65,9 +65,9 @@ class NewFile {
   ~NewFile() { close(number_); }
   int number() const { return number_; }
   size_t size() const {
-    struct stat found;
-    CHECK(fstat(number_, &found) == 0);
-    return static_cast<size_t>(found.st_size);
+    struct stat info;
+    CHECK(fstat(number_, &info) == 0);
+    return static_cast<size_t>(info.st_size);
   }
   // Whether reads and writes of it may go past the cache.
   bool can_be_direct() const {
@@ -200,15 +200,15 @@ std::optional<int> error_of(const auto& call) {
 void check_a_full_disk() {
   const std::vector<char> bytes = random_bytes(20 * kBlock);
   std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before;
-  CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  rlimit old_limit;
+  CHECK(getrlimit(RLIMIT_FSIZE, &old_limit) == 0);
   for (const size_t limit : {size_t{0}, size_t{100}, kBlock, 2 * kBlock + 100}) {
     for (const size_t n : {size_t{200}, 3 * kBlock, bytes.size()}) {
       if (n <= limit) continue;
       NewFile file;
       Blocks blocks;
       FileWriter writer(file.number(), blocks);
-      const rlimit low{limit, before.rlim_max};
+      const rlimit low{limit, old_limit.rlim_max};
       CHECK(setrlimit(RLIMIT_FSIZE, &low) == 0);
       const auto told = error_of([&] {
         writer.write(bytes.data(), n);
@@ -216,7 +216,7 @@ void check_a_full_disk() {
       });
       CHECK(told == EFBIG);
       CHECK(error_of([&] { writer.finish(); }) == EFBIG);  // it stays a file that failed
-      CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+      CHECK(setrlimit(RLIMIT_FSIZE, &old_limit) == 0);
       CHECK(file.size() == limit);
     }
   }
@@ -301,9 +301,9 @@ void check_the_caller_may_close_the_file_first() {
     const int other = memfd_create("other", 0);
     CHECK(other == number);
     writer.finish();
-    struct stat found;
-    CHECK(fstat(other, &found) == 0);
-    CHECK(found.st_size == 0);
+    struct stat info;
+    CHECK(fstat(other, &info) == 0);
+    CHECK(info.st_size == 0);
     close(other);
   }
   check_read(file, bytes, 0);

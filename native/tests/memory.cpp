@@ -272,7 +272,7 @@ void test_each_failing_allocation_changes_nothing(const AdmissionSpec& admission
   const auto assign = [&] { table.assign(keys.data(), keys.size(), values.data(), 9, 1); };
   CHECK(fail_each_allocation(table, assign) > 5);
   CHECK(table.export_candidates(all_partitions(), cut.get()) == then);
-  Table::Touched touched;
+  Table::Changes touched;
   CHECK(fail_each_allocation(table, [&] { touched = table.changes("reader", 1); }) > 5);
   CHECK(!touched.is_full && touched.present.size() == 700 && touched.gone.empty());
   table.close_cut(*cut);
