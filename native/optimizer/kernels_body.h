@@ -1,6 +1,6 @@
-// The body of one instruction set's kernels; kernels_<isa>.cpp defines MONOLITH_ISA and includes
-// it. Everything is in a namespace of its own: an inline function shared between translation units
-// of different instruction sets could end up as the wrong one.
+// Implements the kernels of one instruction set; kernels_<isa>.cpp defines MONOLITH_ISA and
+// includes it. Everything is in a namespace of its own: an inline function shared between
+// translation units of different instruction sets could end up as the wrong one.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -129,7 +129,7 @@ void add_selected(float* __restrict sum, const float* __restrict values,
   for (size_t i = 0; i < n; ++i) sum[i] += places[i] == place ? values[i] : 0.0f;
 }
 
-// As whole numbers, bits of magnitudes are in the order of the magnitudes, and NaN is the last.
+// Bits of magnitudes, read as whole numbers, are in the order of the magnitudes, with NaN last.
 float largest(const float* values, size_t n) {
   uint32_t found = 0;
   for (size_t i = 0; i < n; ++i) {

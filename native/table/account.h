@@ -1,4 +1,4 @@
-// Memory of a part of the table that counts in its budget.
+// Counts the memory of one part of a table, within the budget of the table.
 #pragma once
 
 #include <atomic>
@@ -8,14 +8,15 @@
 
 namespace monolith {
 
-// Thread-safe.
+// Thread-safe. Borrows the memory.
 class Account {
  public:
   explicit Account(Memory& memory) : memory_(memory) {}
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
-  // 64-byte aligned, contents undefined. Null: over budget. Throws OutOfMemory.
+  // Returns a 64-byte aligned block with undefined contents, or null if the budget does not allow
+  // it. Throws OutOfMemory.
   void* allocate(size_t bytes) {
     if (!memory_.try_use(bytes)) return nullptr;
     try {

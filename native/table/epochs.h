@@ -1,4 +1,4 @@
-// Memory that readers may still be looking at is freed when every call that began before has ended.
+// Frees retired memory once every call that may still read it has ended (epoch-based reclamation).
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace monolith {
 
 // Thread-safe. A call holds a Guard while it uses pointers that a writer may retire. Owners of
-// retired blocks call reclaim() in their destructors, when no guard is left.
+// retired blocks call reclaim() in their destructors, when no Guard exists any more.
 class Epochs {
   struct ThreadState;
 
@@ -29,7 +29,7 @@ class Epochs {
     }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
-    // Lets go of every pointer held so far.
+    // Ends the use of every pointer that the guard has protected so far.
     void refresh() noexcept;
 
    private:
@@ -39,13 +39,13 @@ class Epochs {
 
   using Free = void (*)(void* owner, void* block, size_t bytes);
 
-  // After reserve(n), the next n calls of retire() cannot fail. Each is followed by one of these,
-  // or taken back.
+  // After reserve(n), the next `n` calls of retire() cannot fail. Each reservation is used by one
+  // retire(), or returned by unreserve().
   void reserve(size_t n);
   void unreserve(size_t n) noexcept;
-  // Frees the block by free(owner, block, bytes) once no guard is left that may hold it.
+  // Calls free(owner, block, bytes) once no Guard protects the block.
   void retire(Free free, void* owner, void* block, size_t bytes) noexcept;
-  // Frees what can be freed now.
+  // Frees every retired block that no Guard protects.
   void reclaim() noexcept;
 
  private:

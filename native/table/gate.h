@@ -1,4 +1,4 @@
-// Lets many writing calls in at once, or one call that needs the table for itself.
+// Admits many writing calls concurrently, or one call that needs the table exclusively.
 #pragma once
 
 #include <condition_variable>
@@ -6,7 +6,8 @@
 
 namespace monolith {
 
-// Whoever asks for the table alone goes before later writers, so it cannot starve.
+// A readers-writer lock whose shared holders are the writing calls. A waiting Exclusive goes before
+// later Shared holders, so it cannot starve. Both are scoped locks, and borrow the gate.
 class Gate {
  public:
   class Shared {

@@ -1,4 +1,4 @@
-// How threads share the parts of a call that is about several tables.
+// Divides the parts of a call over several tables among threads.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 namespace monolith {
 
-constexpr size_t kPartKeys = 8;  // a table costs a call about as much as so many keys
+constexpr size_t kPartKeys = 8;  // overhead of a table in a call, in keys
 
-// work(part, threads) for each part, which has n keys: side by side, the largest first. A part is
-// done by all threads together where it is large, and one thread would be left with it. beside: may
-// be empty; the calling thread does it while the others begin with the parts, or before those that
-// need all threads.
+// Calls work(part, threads) concurrently for each part, the largest part first; a part has `n`
+// keys. All threads work on one large part together if it would otherwise keep one thread busy
+// after the others. The calling thread runs `caller_work`, which may be empty, while the other
+// threads start on the parts, or before the parts that need all threads.
 template <typename Part, typename Work>
 void share(std::vector<Part> parts, unsigned threads, const Work& work,
            const std::function<void()>& caller_work = {}) {
@@ -48,7 +48,7 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work,
   });
 }
 
-// The parts in pieces that threads take one by one, where keys do not depend on each other.
+// Splits the parts into pieces that threads claim one by one, for calls whose keys are independent.
 template <typename Part>
 std::vector<Part> in_pieces(const std::vector<Part>& parts) {
   constexpr size_t kMost = 4096;

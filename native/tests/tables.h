@@ -1,4 +1,4 @@
-// Tables and keys that the tests share.
+// Creates tables and keys for the tests.
 #pragma once
 
 #include <vector>
