@@ -50,7 +50,8 @@ struct OwningBlock {
 // A block, its first row and the number of rows.
 using PartTuple = std::tuple<nb::object, size_t, size_t>;
 
-// A copy, maybe under way. Keeps the blocks until it is there, and does not go before.
+// Owns a copy, which may be in progress. Keeps the blocks alive until the copy is ready; the
+// destructor waits for the copy.
 class HeldCopy {
  public:
   HeldCopy(std::vector<PartTuple> parts, CopyAhead* ahead) : parts_(std::move(parts)) {

@@ -34,7 +34,8 @@ using Buffers = std::tuple<uintptr_t, uintptr_t, size_t, bool>;
 // Record, byte, row or -1, text, reason.
 using Bad = std::tuple<size_t, size_t, int64_t, std::string, std::string>;
 
-// Keeps the bytes that are being decoded. The thread ends first: members go in reverse order.
+// Owns a DecodeAhead and keeps alive the bytes that it decodes. Members are destroyed in reverse
+// order, so the thread ends first.
 struct OwningDecoder {
   explicit OwningDecoder(RecordDecoder& decoder) : ahead(decoder) {}
   nb::object owner;

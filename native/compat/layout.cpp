@@ -14,8 +14,8 @@ namespace monolith {
 namespace {
 
 constexpr int64_t kShared = int64_t{1} << 31;
-constexpr int64_t kChunk = 64;  // least number of examples that a thread takes at once
-constexpr int64_t kAhead = 8;   // examples between the one in use and the one that is fetched
+constexpr int64_t kChunk = 64;  // least number of examples that a thread claims at once
+constexpr int64_t kAhead = 8;   // examples between a prefetch and its use
 constexpr int64_t kBlock = 16;  // examples whose rows are fetched before the first one is used
 
 using Four = float __attribute__((vector_size(16)));
@@ -54,7 +54,8 @@ struct Cells {
   size_t end(int64_t example) const { return rows.feature_offset[cell(example) + 1]; }
   int64_t cell(int64_t example) const { return is_shared ? first : first + example; }
 
-  // Where the row of an id lies: its list and its first float. False: outside of the list.
+  // Finds the row of an id: its list and its first float. Returns false if the row is outside of
+  // the list.
   bool find(size_t id, size_t& list, size_t& at) const {
     const uint64_t code = rows.fid_offset[id];
     list = code >> 32;
@@ -85,7 +86,7 @@ class Finder {
     }
     return true;
   }
-  // The rows of an example among them, null for those of another part.
+  // Returns the rows of an example; rows of another part are null.
   std::span<Float* const> rows(const Cells& cells, int64_t example) const {
     const size_t begin = cells.begin(example);
     return {found_.data() + (begin - begin_), cells.end(example) - begin};
@@ -100,7 +101,7 @@ class Finder {
   const std::span<Float* const> lists_;
   const uint64_t part_, num_parts_;
   std::vector<Float*> found_;
-  size_t begin_ = 0;  // id of the first one
+  size_t begin_ = 0;  // first id of the rows
 };
 
 // Calls use(example, rows) for examples [first, last) of a feature, for the first one alone if all
@@ -219,7 +220,7 @@ bool forward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const flo
   return true;
 }
 
-// row += gradient / divisor, for every row.
+// row += gradient / divisor for every row.
 void add_to_rows(std::span<float* const> rows, const LayoutSlice& slice, const float* gradient,
                  float divisor) {
   int64_t c = 0;
@@ -303,7 +304,7 @@ bool backward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const La
   throw std::invalid_argument("[fused_embedding_to_layout] expected " + expected + ", got " + got);
 }
 
-// Refuses cells that leave their arrays. Ids are looked at while they are used.
+// Refuses cells that leave their arrays. Ids are checked during their use.
 void check(const LayoutPlan& plan, const LayoutRows& rows) {
   const size_t num_features = plan.dims.size();
   const auto num_cells = static_cast<int64_t>(rows.feature_offset.size()) - 1;
@@ -378,7 +379,8 @@ void layout_to_gradients(const LayoutPlan& plan, const LayoutRows& rows,
   if (rows.batch_size == 0) return;
   std::vector<std::span<const LayoutSlice>> features;
   for (size_t at = 0; at < plan.slices.size();) features.push_back(next_feature(plan, at));
-  // Few features: several threads look at all ids of one, each for its own rows.
+  // With few features, several threads visit all ids of one feature, and each thread updates its
+  // part of the rows.
   const size_t wanted = threads == 1 ? 1 : 4 * size_t{threads};
   const size_t parts = features.empty() ? 1 : (wanted + features.size() - 1) / features.size();
   std::atomic<size_t> next{0};

@@ -8,17 +8,17 @@
 namespace monolith {
 namespace {
 
-// Memory of nothing may be null, which memcpy does not take.
+// Copies unless empty: an empty array may be null, which memcpy does not accept.
 template <typename T>
 T* append(const T* values, size_t count, T* out) {
   if (count > 0) std::memcpy(out, values, count * sizeof(T));
   return out + count;
 }
 
-// Appends the ids of a column and, unless null, where its rows end.
+// Appends the ids of a column and, unless `splits` is null, the ends of its rows.
 int64_t* append_ids(const std::vector<BlockRows>& parts, size_t column, int64_t* ids,
                     int64_t* splits) {
-  int64_t before = 0;  // ids of the parts before
+  int64_t before = 0;  // number of ids of the earlier parts
   if (splits != nullptr) *splits++ = 0;
   for (const auto& [block, first, count] : parts) {
     const ArrowBlock::Ids& from = block->ids()[column];
@@ -107,7 +107,7 @@ BlockCopy copy_rows(const std::vector<BlockRows>& parts) {
 }
 
 std::future<BlockCopy> CopyAhead::start(std::vector<BlockRows> parts) {
-  check_widths(parts);  // of the copy only memory can run out
+  check_widths(parts);  // so that the copy can only fail for memory
   std::packaged_task<BlockCopy()> task([parts = std::move(parts)] { return copy_rows(parts); });
   std::future<BlockCopy> future = task.get_future();
   {
@@ -120,7 +120,7 @@ std::future<BlockCopy> CopyAhead::start(std::vector<BlockRows> parts) {
 
 void CopyAhead::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  // Also when it is stopped, until nothing waits: somebody has what was promised.
+  // After a stop, the queue is still emptied, because callers hold the futures.
   while (changed_.wait(lock, stop, [this] { return !waiting_.empty(); })) {
     std::packaged_task<BlockCopy()> task = std::move(waiting_.front());
     waiting_.pop_front();

@@ -9,9 +9,9 @@ namespace {
 
 constexpr size_t kMaxExpected = 4096;     // features whose order is remembered
 constexpr size_t kMaxName = 127;          // bytes of a name that is remembered
-constexpr size_t kNamePrefix = 2;         // its tag and its length
-constexpr size_t kBlockRows = 1 << 18;    // a small batch may stand for many rows
-constexpr size_t kBlockCopies = 1 << 24;  // and its shared lists for many values
+constexpr size_t kNamePrefix = 2;         // bytes of tag and length of a name
+constexpr size_t kBlockRows = 1 << 18;    // a small batch may have many rows
+constexpr size_t kBlockCopies = 1 << 24;  // and its shared lists many values
 constexpr std::string_view kLinePrefix = "line_id.";
 
 struct LineName {
@@ -244,7 +244,7 @@ bool RecordDecoder::parse_record(Wire record) {
   }
 }
 
-// Ends what fields of the record itself have written, and fills what nothing has.
+// Ends the cells that fields of the record started, and fills the other cells.
 bool RecordDecoder::finish_row(Wire record) {
   for (const int32_t slot : slots_) {
     if (!cells_.finish(column_of(slot), record.at, "Instance.fid")) return false;

@@ -1,4 +1,4 @@
-// Example, tf.train.Example and LineId; field numbers: the published schemas.
+// Decodes Example, tf.train.Example and LineId. Field numbers are those of the published schemas.
 #include "io/record_decoder.h"
 
 namespace monolith {
@@ -86,7 +86,7 @@ bool RecordDecoder::parse_feature(Column& column, Wire feature, uint32_t& payloa
       if (!feature.skip(tag)) return cells_.fail(feature, "Feature", &column);
       continue;
     }
-    // A oneof: another payload takes the place of the one before, the same goes on with it.
+    // In a oneof, another payload replaces the previous payload; the same payload continues it.
     if (payload != number && payload != 0) cells_.clear(column);
     payload = number;
     if (!append_payload(cells_, column, kPayloads[number], feature, tag)) return false;

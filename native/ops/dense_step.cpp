@@ -42,12 +42,12 @@ void dense_step(const std::string& rule, const DenseTensors& tensors,
   int64_t total = 0;
   for (const int64_t size : tensors.sizes) total += size;
   Team::run(threads, [&](Team& team, unsigned member) {
-    // Elements [begin, end) of all tensors, one after the other.
+    // Updates the elements [begin, end) of all tensors, concatenated.
     const auto cut = [&](int64_t part) {
       return part == team.size() ? total : total / team.size() * part / kLineFloats * kLineFloats;
     };
     const int64_t begin = cut(member), end = cut(member + 1);
-    int64_t first = 0;  // number of the tensor's first element
+    int64_t first = 0;  // index of the first element of the tensor
     for (size_t t = 0; t < tensors.sizes.size() && first < end; ++t) {
       const int64_t from = std::max(begin - first, int64_t{0});
       const int64_t to = std::min(end - first, tensors.sizes[t]);

@@ -76,13 +76,14 @@ void Admission::Turn::cover(uint64_t hash, uint32_t bits) {
   const uint32_t first = number & ~(count - 1);
   first_ = admission_.make_partition(first);
   first_number_ = first;
-  // Ascending, so that two calls cannot wait for each other.
+  // Locks in ascending order, so that two calls cannot deadlock.
   for (count_ = 0; count_ < count; ++count_) {
     if (first_ != nullptr) first_[count_].lock.lock();
   }
 }
 
-// Before the partition's first change in this generation. Throws OutOfMemory.
+// Tells open cuts the state of the partition before its first change in this generation. Throws
+// OutOfMemory.
 void Admission::begin_keeping(uint32_t number, Partition& partition) {
   if (partition.generation == cuts_.generation()) return;
   for (const auto& cut : cuts_.open()) {
@@ -104,7 +105,7 @@ bool Admission::keeping(uint32_t number, Partition& partition, AdmissionLog& log
     for (size_t i = first; i < log.size(); ++i) {
       for (const auto& cut : cuts_.open()) cut->keep_step(number, log[i]);
     }
-  } catch (...) {  // exact: the partition is locked
+  } catch (...) {  // exact, because the partition is locked
     for (; log.size() > first; log.pop_back()) undo(partition, log.back(), &places);
     throw;
   }
@@ -191,7 +192,7 @@ void Admission::collect(uint32_t number, const Partition& partition, Cut* cut,
   auto& [candidates, cells] = rows;
   candidates.clear();
   cells.clear();
-  if (cut == nullptr || partition.generation < cut->generation()) {  // it did not change since
+  if (cut == nullptr || partition.generation < cut->generation()) {  // unchanged since the cut
     partition.candidates.append_to(candidates);
     partition.ring.append_to(cells, shape_);
   } else {
@@ -209,7 +210,7 @@ std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions
   PartitionRows rows;
   for (const uint32_t number : partitions) {
     Partition* partition = find_partition(number);
-    if (partition == nullptr) continue;  // nor was there any at a cut
+    if (partition == nullptr) continue;  // and none existed at the cut
     {
       const std::lock_guard lock(partition->lock);
       collect(number, *partition, cut, rows);
@@ -240,7 +241,7 @@ bool Admission::import_row(const int64_t* values, AdmissionLog& log) {
   const bool is_candidate = kind_ == AdmissionKind::kMinCount;
   const uint64_t hash = is_candidate ? key_hash(values[0]) : static_cast<uint64_t>(values[0]) << 52;
   Partition* partition = make_partition(partition_of(hash));
-  if (partition == nullptr) return !is_candidate && values[1] < 0;  // a head without cells is none
+  if (partition == nullptr) return !is_candidate && values[1] < 0;  // such a head needs no filter
   const std::lock_guard lock(partition->lock);
   return keeping(partition_of(hash), *partition, log, [&](Renumbering* cuts) {
     if (is_candidate) {

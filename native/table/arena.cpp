@@ -45,7 +45,7 @@ uint32_t Arena::num_places(uint32_t chunk_number) const noexcept {
 }
 
 size_t Arena::shift(uint32_t chunk_number) const noexcept {
-  constexpr size_t kMany = 256;  // places, of which one may stay empty
+  constexpr size_t kMany = 256;  // in chunks of at least this many places, one may stay empty
   const size_t places = num_places(chunk_number);
   const bool are_even = row_bytes_ % (2 * kLineBytes) == 0;
   return are_even && places >= kMany && places * row_bytes_ >= kHugeBytes ? kLineBytes : 0;
@@ -92,7 +92,7 @@ void Arena::add_chunk() {
     throw;
   }
   Chunk& chunk = chunks_.load(std::memory_order_relaxed)[num_chunks_];
-  chunk.meta.store(meta, std::memory_order_release);  // a reader may have the row of before clear()
+  chunk.meta.store(meta, std::memory_order_release);  // readers may hold an old number
   chunk.rows.store(block + shift(num_chunks_), std::memory_order_release);
   ++num_chunks_;
   num_used_ = 0;
@@ -129,7 +129,7 @@ size_t Arena::allocate(uint32_t* numbers, size_t n) {
 void Arena::free(const uint32_t* numbers, size_t n) noexcept {
   const std::lock_guard lock(mutex_);
   for (size_t i = n; i-- > 0;) {
-    __atomic_store_n(&meta(numbers[i])->time, free_, __ATOMIC_RELAXED);  // a reader may be looking
+    __atomic_store_n(&meta(numbers[i])->time, free_, __ATOMIC_RELAXED);  // readers run concurrently
     free_ = numbers[i];
   }
 }

@@ -11,21 +11,23 @@
 namespace monolith {
 namespace {
 
-// In the order of the log; all are before its end at the cut. Those of one stamp in their own.
+// Orders steps by their stamps, which are before the end of the log at the cut, then by their
+// numbers.
 void sort_by_stamp(std::span<AdmissionStep> steps, uint32_t log_end) {
   std::sort(steps.begin(), steps.end(), [&](const AdmissionStep& a, const AdmissionStep& b) {
     return a.stamp == b.stamp ? a.added < b.added : log_end - a.stamp > log_end - b.stamp;
   });
 }
 
-// What a step changed: a candidate, a cell, or the head.
+// Identifies what a step changed: a candidate, a cell, or the head.
 std::pair<int64_t, uint32_t> target_of(const AdmissionStep& step) {
   if (!step.is_of_filter()) return {step.key, 0};
   if (step.kind == AdmissionStep::kHead) return {-1, 0};
   return {step.time, step.stamp};
 }
 
-// Only the first step that changed something tells what it was at the cut. Returns how many stay.
+// Keeps only the first step on each candidate, cell or head, which has its state at the cut.
+// Returns the number of kept steps.
 uint32_t drop_repeats(std::span<AdmissionStep> steps) {
   std::sort(steps.begin(), steps.end(), [](const AdmissionStep& a, const AdmissionStep& b) {
     return std::pair(target_of(a), a.added) < std::pair(target_of(b), b.added);
@@ -59,7 +61,7 @@ Cut::Group& Cut::make_group(uint32_t partition) {
   auto* fresh = new (memory_.allocate(sizeof(Group))) Group;
   Group* none = nullptr;
   if (!groups_[partition >> kGroupBits].compare_exchange_strong(none, fresh)) {
-    memory_.free(fresh, sizeof(Group));  // another call was first
+    memory_.free(fresh, sizeof(Group));  // another call allocated the group first
   }
   return *find_group(partition);
 }
@@ -129,7 +131,7 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows
     Group* group = find_group(p);
     if (group == nullptr) continue;
     const std::lock_guard lock(group->lock);
-    if (is_released(p)) continue;  // its records may be gone before its list of them
+    if (is_released(p)) continue;  // its records may be freed before their list
     const Array<const char*>& records = group->shard(p)->rows;
     constexpr uint32_t kAhead = 12;
     for (uint32_t i = 0; i < records.size; ++i) {
@@ -145,7 +147,7 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows
   }
   std::sort(kept_rows.begin(), kept_rows.end(),
             [](const KeptRow& a, const KeptRow& b) { return a.hash < b.hash; });
-  // Kept twice where a call failed half-way: both are the same.
+  // A row is kept twice if a call failed half-way; both copies are equal.
   const auto is_same = [](const KeptRow& a, const KeptRow& b) { return a.hash == b.hash; };
   kept_rows.erase(std::unique(kept_rows.begin(), kept_rows.end(), is_same), kept_rows.end());
 }
@@ -165,7 +167,8 @@ void Cut::keep_step(uint32_t partition, const AdmissionStep& step) {
   if (is_released(partition)) return;
   Array<AdmissionStep>& steps = shard.steps;
   if (steps.size == steps.capacity) {
-    // A candidate is seen since after its first step, unless a failed call took that back.
+    // After its first step a candidate counts as seen since the cut, unless a failed call undid the
+    // step.
     const bool has_repeats = step.is_of_filter() || steps.size > shard.num_candidates;
     if (has_repeats) steps.size = drop_repeats(shard.all_steps());
     if (!has_repeats || steps.size >= steps.capacity / 2) grow(steps);
@@ -220,7 +223,7 @@ void CutPlaces::end(uint32_t new_place) noexcept {
 void Cut::release(uint32_t partition) noexcept {
   released_[partition >> 6].fetch_or(uint64_t{1} << (partition & 63));
   Group* group = find_group(partition);
-  if (group == nullptr) return;  // whoever makes it will see the bit
+  if (group == nullptr) return;  // a thread that allocates the group will see the bit
   Shard& shard = *group->shard(partition);
   {
     const std::lock_guard lock(shard.lock);

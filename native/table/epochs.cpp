@@ -20,7 +20,7 @@ Epochs::ThreadState* Epochs::enter() {
     for (int i = 0; i < kThreadStates; ++i) {
       ThreadState& state = block->states[(start + i) % kThreadStates];
       uint64_t free = 0;
-      // Sequentially consistent: whoever retires after this sees the slot taken.
+      // Sequentially consistent: a thread that retires a block after this sees the state in use.
       if (state.epoch.load(std::memory_order_relaxed) == 0 &&
           state.epoch.compare_exchange_strong(free, epoch_.load())) {
         return &state;

@@ -13,7 +13,7 @@ size_t PageHeap::Slab::find_run(size_t pages) noexcept {
   if (pages > most_run) return kPages;
   size_t run = 0;
   for (size_t page = 0; page < kPages; ++page) {
-    if (used[page / 64] == UINT64_MAX) {  // whole word taken
+    if (used[page / 64] == UINT64_MAX) {  // all pages of the word are in use
       run = 0;
       page |= 63;
       continue;
@@ -34,7 +34,8 @@ void PageHeap::Slab::mark(size_t first, size_t pages, bool is_used) noexcept {
   if (!is_used) most_run = kPages;
 }
 
-// Never destroyed: tables may outlive it. A child of fork gets it unlocked.
+// Never destroyed, because tables may outlive static objects. A child of fork gets the heap
+// unlocked.
 PageHeap& PageHeap::shared() noexcept {
   static PageHeap* const heap = [] {
     auto* heap = new PageHeap;
@@ -63,7 +64,7 @@ void* PageHeap::map(size_t bytes) noexcept {
   if (address + mapped > end) munmap(reinterpret_cast<void*>(end), address + mapped - end);
   void* block = reinterpret_cast<void*>(start);
 #ifdef MADV_HUGEPAGE
-  madvise(block, wanted, MADV_HUGEPAGE);  // a wish: small pages work too
+  madvise(block, wanted, MADV_HUGEPAGE);  // a hint; small pages work too
 #endif
   return block;
 }

@@ -1,4 +1,5 @@
-// Reading verbs by bag: rows are combined as they are read, straight into the output.
+// Implements the reading verbs by bag: rows are pooled directly into the output while they are
+// read.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -28,9 +29,9 @@ struct BagCursor {
 };
 
 using Four = float __attribute__((vector_size(16)));
-constexpr size_t kShort = 64;  // a call of a kernel costs more than it saves up to here
+constexpr size_t kShort = 64;  // up to this dim, calling a kernel costs more than it saves
 
-// sum + weight * values, each rounded.
+// sum += weight * values; each operation rounds.
 inline void add_row(const Kernels& kernels, float* out, const float* sum, const float* values,
                     float weight, size_t dim) {
   if (dim > kShort) return kernels.add_scaled(out, sum, values, weight, dim);
@@ -45,7 +46,7 @@ inline void add_row(const Kernels& kernels, float* out, const float* sum, const 
   for (; c < dim; ++c) out[c] = sum[c] + weight * values[c];
 }
 
-// Takes the row of key i into its bag, which begins with the first row.
+// Adds the row of key i to its bag, which starts with its first row.
 void take_row(const Kernels& kernels, const BagCursor& at, size_t i, const float* row, size_t dim,
               float* pooled, int32_t* winners) {
   const Bags& bags = at.bags;
@@ -73,9 +74,9 @@ void clear_empty_bags(const Bags& bags, size_t first, size_t last, size_t dim,
   }
 }
 
-// member(each) on several threads, where each(piece) calls piece(first, last) until all bags are
-// done. A range is made of the bags that begin within `piece_keys` keys; a long bag is one
-// thread's, so that its sum has one order.
+// Calls member(for_each_piece) on several threads; for_each_piece(piece) calls piece(first, last)
+// until all bags are done. A piece has the bags that begin within `piece_keys` keys; one thread
+// sums a long bag, so that the sum has one order.
 template <typename Member>
 void share_bags(const Bags& bags, size_t piece_keys, unsigned threads, const Member& member) {
   const size_t num_pieces = std::max<size_t>(1, (bags.num_keys + piece_keys - 1) / piece_keys);
@@ -122,7 +123,7 @@ void Table::check_bags(const char* verb, const Bags& bags) const {
                               ", ascending, got others than Bags checked (table '" + name_ + "')");
 }
 
-// piece(range) of bags on several threads.
+// Calls piece(range of bags) on several threads.
 template <typename Piece>
 void Table::in_bags(const Bags& bags, unsigned threads, const Piece& piece) const {
   share_bags(bags, kPiece, threads, [&](const auto& for_each_piece) {
@@ -131,7 +132,7 @@ void Table::in_bags(const Bags& bags, unsigned threads, const Piece& piece) cons
   });
 }
 
-// read(first, last) for the keys of a range, at once unless it has a very long bag.
+// Calls read(first, last) for the keys of a range: once, unless the range has a very long bag.
 template <typename Read>
 void Table::read_range(const Bags& bags, const BagRange& range, const Read& read) const {
   const size_t end = bags.begin(range.last);
@@ -141,7 +142,8 @@ void Table::read_range(const Bags& bags, const BagRange& range, const Read& read
   }
 }
 
-// target(cursor, i) -> where to put the row of key i, at which the cursor is; then use(cursor, i).
+// target(cursor, i) returns the destination of the row of key i, at which the cursor is; then calls
+// use(cursor, i).
 template <typename Target, typename Use>
 void Table::read_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
                       const Target& target, const Use& use) const {
@@ -156,11 +158,11 @@ void Table::read_bags(const Bags& bags, const BagRange& range, const ReadOptions
   });
 }
 
-// Sums of rows that are floats, added where they lie: a sum goes to the other one of two rows, and
-// counts if the row did not change meanwhile.
+// Sums rows of floats in place: each new sum is written to the other of two buffers, and is
+// accepted if the row did not change meanwhile.
 void Table::sum_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
                      const BagRows<float>& out) const {
-  constexpr size_t kAhead = 16;  // bags between fetching their output and writing it
+  constexpr size_t kAhead = 16;  // bags between the prefetch of their output and its write
   const size_t dim = layout_.dim();
   const Kernels& kernels = layout_.kernels();
   std::vector<float> rows(3 * dim);

@@ -1,4 +1,4 @@
-// Reading verbs by key.
+// Implements the reading verbs by key.
 #include "table/read.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace monolith {
 
 void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
-  if (!(version & Line::kWriting)) {  // retired, or changed while we looked: the next try will do
+  if (!(version & Line::kWriting)) {  // retired, or changed meanwhile: try again
     counters_.reader_retries.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -32,15 +32,16 @@ void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, cons
   if (places != nullptr) {
     const auto target = [=](size_t i) { return out + size_t{places[i]} * dim; };
     return in_pieces(n, threads, [&](size_t first, size_t last) {
-      constexpr size_t kAhead = 26;  // rows of the output
+      constexpr size_t kAhead = 26;  // prefetch distance in rows of the output
       const auto fetch_target = [&](size_t i, const PendingKey&) __attribute__((always_inline)) {
         if (i + kAhead < last) fetch_bytes(target(i + kAhead), dim * 4);
       };
       read_weights(keys, first, last, {initial, scales}, target, fetch_target);
     });
   }
-  // A large output leaves the caches before it is used, and would be fetched before it is written.
-  constexpr size_t kLarge = 1 << 20;  // bytes; with a use of it, smaller ones gain little or lose
+  // A large output is evicted from the caches before its use, and would be fetched before it is
+  // written.
+  constexpr size_t kLarge = 1 << 20;  // bytes; smaller outputs gain little or lose
   const auto is_whole_lines = [](uintptr_t bytes) { return bytes % sizeof(Line) == 0; };
   const bool streams = n * dim * 4 >= kLarge && is_whole_lines(dim * 4) &&
                        is_whole_lines(reinterpret_cast<uintptr_t>(out));
@@ -56,7 +57,8 @@ void Table::lookup_seen(std::span<const int64_t> keys, float* out, bool initial,
                         KeyLocation* seen) const {
   Epochs::Guard guard(epochs_);
   const size_t dim = layout_.dim();
-  // A line whose versions near their end is looked for again, by a call that can renew it.
+  // A key in a line whose versions are near their end is searched again, by a call that can renew
+  // the line.
   const auto note = [=](size_t i, const PendingKey& p) {
     const bool is_good = p.number < kReserved && p.version < Line::kWorn;
     seen[i] = {is_good ? const_cast<Line*>(p.line) : nullptr, p.number, p.slot};
@@ -106,9 +108,9 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
   });
 }
 
-// Rows of one export, bin by bin. Within a bin the keys are collected under its lock, with the
-// versions of their lines, and then read like any others, so a writer waits for a few thousand keys
-// at most; a key erased in between is left out. For a cut, rows that changed since come from its
+// Exports rows, bin by bin. The keys of a bin are collected under its lock, with the versions of
+// their lines, and then read like other rows, so a writer waits for at most a few thousand keys; a
+// key that is erased in between is skipped. For a cut, rows that changed since are read from its
 // copies.
 class Table::Exporter {
  public:
@@ -121,7 +123,7 @@ class Table::Exporter {
 
   size_t size() const noexcept { return size_; }
 
-  // Collects the keys of the bin at `first`, up to `last`. Returns the bin's last hash.
+  // Collects the keys of the bin at `first`, up to `last`. Returns the last hash of the bin.
   uint64_t collect(uint64_t first, uint64_t last) {
     live_.clear();
     Bin* bin = table_.index_.lock_bin(first);
@@ -149,7 +151,7 @@ class Table::Exporter {
     return bin_last;
   }
 
-  // Writes out what was collected, until there are `limit` rows.
+  // Writes the collected rows to the output, up to `limit` rows.
   void emit(size_t limit) {
     size_t k = 0, fetched = 0;
     for (size_t i = 0; (i < live_.size() || k < kept_.size()) && size_ < limit;) {
@@ -172,12 +174,12 @@ class Table::Exporter {
   struct Live {
     uint64_t hash;
     int64_t key;
-    PendingKey at;  // when it was collected
-    uint32_t time;  // of the row, where the version is still the one of `at`
+    PendingKey at;  // place of the row when it was collected
+    uint32_t time;  // time of the row, if the version of `at` is current
   };
 
-  // Ascending by hash. Behind the bin's prefix of `depth` bits hashes are spread evenly: the next
-  // bits tell about where each belongs.
+  // Sorts by hash. After the prefix of `depth` bits of the bin, hashes are uniform: the next bits
+  // give the approximate place of each row.
   void sort_live(uint32_t depth) {
     const auto bits = static_cast<uint32_t>(std::bit_width(live_.size()));
     const auto part_of = [&](const Live& live) { return live.hash << depth >> 1 >> (63 - bits); };
@@ -197,7 +199,7 @@ class Table::Exporter {
     live_.swap(sorted_);
   }
 
-  // Fetches rows and lines, in loops of their own (see RowSearch).
+  // Prefetches rows and lines, in separate loops (see RowSearch).
   void fetch_rows(size_t first, size_t last) noexcept {
     const std::span live(live_.begin() + std::min(first, live_.size()),
                          live_.begin() + std::min(last, live_.size()));
@@ -206,10 +208,10 @@ class Table::Exporter {
     for (const Live& row : live) fetch_line(row.at.line);
   }
 
-  // Reads the times, and drops rows that changed since the cut: they were given to it before, so
-  // collect() will find them there.
+  // Reads the times, and drops rows that changed since the cut: the cut has copies of them, which
+  // collect() finds.
   void read_meta() {
-    fence_acquire();  // behind the versions
+    fence_acquire();  // after the versions
     for (size_t i = 0; i < std::min(kAheadRows, live_.size()); ++i) fetch_meta(live_[i]);
     size_t n = 0;
     for (size_t i = 0; i < live_.size(); ++i) {
@@ -250,7 +252,7 @@ class Table::Exporter {
       return put(live.key, time, scratch_.data());
     }
     if (cut_ == nullptr) return;
-    cut_->collect(live.hash, live.hash, late_, late_rows_);  // changed while we were here
+    cut_->collect(live.hash, live.hash, late_, late_rows_);  // the row changed meanwhile
     if (!late_.empty()) put_kept(late_.front(), late_rows_);
   }
 

@@ -1,4 +1,5 @@
-// What admission remembers: against plain maps, with steps taken back, and its error rates.
+// Compares the candidates and filters of admission with plain maps, with undone steps; and measures
+// error rates.
 #include "table/admission.h"
 
 #include <algorithm>
@@ -56,7 +57,7 @@ void check_same_set(const std::vector<CandidateRow>& a, const std::list<Candidat
   }
 }
 
-// Every third call fails and is taken back.
+// Every third call fails and is undone.
 void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>& keys) {
   Memory memory;
   Account account(memory);
@@ -114,7 +115,7 @@ void test_new_keys_for_ever_find_room() {
   candidates.free(account);
 }
 
-// A call fails after others made every candidate go that it knew.
+// A call fails after other calls dropped every candidate that it counted.
 void test_late_undo_keeps_the_order_sound() {
   Memory memory;
   Account account(memory);
@@ -139,7 +140,7 @@ void test_late_undo_keeps_the_order_sound() {
   candidates.free(account);
 }
 
-// Every third call fails and is taken back. Half of the keys begin at the same cell: filters slide,
+// Every third call fails and is undone. Half of the keys start at the same cell: filters slide,
 // forget, and have no cell for some keys.
 void test_failed_calls_leave_a_filter_as_it_was() {
   Memory memory;

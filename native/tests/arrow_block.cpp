@@ -1,6 +1,5 @@
-// Columns of a record batch made by hand: what is copied, also on another thread, and what is
-// refused. Run under the address sanitizer, which sees a read beyond the memory, and the thread
-// sanitizer.
+// Copies columns of a hand-made record batch, also on another thread, and checks the refusals. Run
+// under the address sanitizer, which sees a read beyond the memory, and the thread sanitizer.
 #include "io/arrow_block.h"
 
 #include <algorithm>
@@ -18,7 +17,7 @@ using namespace monolith;
 
 namespace {
 
-// An array with a schema, and what both point to.
+// Owns an array, its schema, and the memory of both.
 struct TestArray {
   ArrowArray array{};
   ArrowSchema schema{};
@@ -72,7 +71,7 @@ bool has(const Lines<T>& lines, std::initializer_list<T> expected) {
   return std::equal(lines.data(), lines.data() + lines.size(), expected.begin(), expected.end());
 }
 
-// Rows 1 to 2 of each column; the memory ends right behind them.
+// Rows 1 to 2 of each column; the memory ends right after these rows.
 struct SlicedBlock {
   const std::vector<int64_t> user{9, 7, 8}, items{9, 9, 1, 2, 3};
   const std::vector<int32_t> offsets{0, 1, 1, 4};  // items begin one later

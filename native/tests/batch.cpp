@@ -155,7 +155,7 @@ void test_steps_among_refused_keys(bool is_sum, unsigned threads) {
   CHECK(out == wanted);
 }
 
-// A call asks once about a key, also where it is the only one that is refused.
+// A call asks once about a key, also if it is the only refused key.
 void test_a_single_refused_key_is_asked_once() {
   TableSpec spec = ruled();
   spec.admission.threshold = 2;
@@ -168,7 +168,7 @@ void test_a_single_refused_key_is_asked_once() {
   }
 }
 
-// New keys are shown as they are made; those for which the budget has no room are shown too.
+// New keys are shown as they are made; keys without room in the budget are shown too.
 void test_refused_keys_are_looked_up() {
   TableSpec spec = adagrad_table(kDim);
   spec.budget_bytes = 20'000;

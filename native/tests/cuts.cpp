@@ -1,4 +1,5 @@
-// Cuts and the touched log beside writers, at the end of their generations, and without memory.
+// Tests cuts and the touched log with concurrent writers, at the end of the generations, and
+// without memory.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -123,7 +124,7 @@ void test_wrap() {
   }
 }
 
-// With a cut open the numbers cannot start again: no other cut, and cursors stay behind.
+// With a cut open the numbers cannot start again: no further cut opens, and cursors stay full.
 void test_last_generation() {
   TableSpec spec = adagrad_table(kDim);
   spec.first_generation = Meta::kLastGeneration - 1;
@@ -190,7 +191,7 @@ const AdmissionSpec kMinCountSpec{AdmissionKind::kMinCount, 3, {}, 4096 * 16 * 4
 const AdmissionSpec kFilterSpec{AdmissionKind::kSlidingFilter, 3, {}, 0, 0, 1, 7, false};
 
 // A cut has the candidates of its moment, in their order, whatever is counted, admitted, dropped,
-// imported and taken back since.
+// imported and undone since.
 void test_candidates_of_cuts(const AdmissionSpec& admission) {
   Table table(asking_table(admission));
   const auto keys = crowded_keys(12000);
@@ -233,7 +234,7 @@ void test_candidates_of_cuts(const AdmissionSpec& admission) {
   CHECK(table.cut_bytes() == 0);
 }
 
-// The first call after a cut does not copy what it leaves alone.
+// The first call after a cut copies only rows that it changes.
 void test_few_candidates_are_kept() {
   TableSpec spec = asking_table(kMinCountSpec);
   spec.admission.max_bytes = size_t{1} << 28;
@@ -249,7 +250,7 @@ void test_few_candidates_are_kept() {
   table.close_cut(*cut);
 }
 
-// What nobody will read is neither kept nor copied.
+// Released partitions are neither kept nor copied.
 void test_release() {
   Table table(adagrad_table(kDim));
   const auto keys = keys_from(0, kKeys);
@@ -263,7 +264,7 @@ void test_release() {
   table.close_cut(*cut);
 }
 
-// Rows are kept block of keys by block, and every one of them before it changes.
+// Rows are kept in blocks of keys, each row before its change.
 void test_calls_of_every_size() {
   constexpr size_t kMost = 61;
   for (size_t n = 0; n <= kMost; ++n) {
@@ -280,7 +281,7 @@ void test_calls_of_every_size() {
   }
 }
 
-// Neighbours share memory: it stays until the last of them goes.
+// Neighbouring partitions share memory, which stays until the last one is released.
 void test_release_of_some_neighbours() {
   Table table(adagrad_table(kDim));
   assign_all(table, keys_from(0, kKeys), 1.0f, 1);
@@ -303,7 +304,7 @@ void test_release_of_some_neighbours() {
   table.close_cut(*cut);
 }
 
-// Of rows that are longer than the memory that is taken for many short ones.
+// Keeps rows that are longer than a block of many short rows.
 void test_long_rows(uint32_t dim) {
   Table table(adagrad_table(dim));
   const auto keys = keys_from(0, 30);

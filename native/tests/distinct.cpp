@@ -23,7 +23,7 @@ std::vector<int64_t> repeated(size_t n, size_t distinct) {
 void test_every_occurrence_has_the_number_of_its_key(size_t n, size_t distinct, uint32_t depth) {
   const std::vector<int64_t> keys = repeated(n, distinct);
   DistinctKeys::Scratch scratch;
-  DistinctKeys(keys.data(), n / 2, 3, depth, scratch);  // leaves something behind
+  DistinctKeys(keys.data(), n / 2, 3, depth, scratch);  // leaves values in the scratch
   const DistinctKeys distinct_keys(keys.data(), n, 5, depth, scratch);
   CHECK(distinct_keys.size() == std::min(n, distinct) &&
         distinct_keys.keys().size() == distinct_keys.size());

@@ -1,4 +1,4 @@
-// Features of several tables: equal to bags of single tables, and safe beside them.
+// Features of several tables: equal to bags of single tables, and safe concurrently with them.
 #include "table/features.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ void test_lookups_run_beside_steps() {
   CHECK(first.num_update_calls() == 20 && second.num_update_calls() == 20);
 }
 
-// Each feature in memory of its own, some as int32, and all of it gone before the lookup.
+// Each feature has separate memory, some as int32, which is freed before the lookup.
 void test_ids_are_copied_from_where_they_are(unsigned threads) {
   Table first(adagrad_table(kDim)), second(adagrad_table(kDim));
   const FeatureTables tables({&first, &second}, some_features());
@@ -360,7 +360,7 @@ void test_a_cut_between_lookup_and_step() {
   table.close_cut(*cut);
 }
 
-// A step that has no memory for its new keys changes none of those that it has seen.
+// A step without memory for its new keys changes none of its existing keys.
 void test_a_step_without_memory_changes_nothing() {
   Singles all;
   const auto first = all.make_keys();

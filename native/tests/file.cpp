@@ -42,7 +42,7 @@ ssize_t oddly(long number, int file, void* memory, size_t n, off_t offset) {
 
 }  // namespace
 
-// In place of those of the C library.
+// Replace the functions of the C library.
 extern "C" ssize_t pwrite(int file, const void* memory, size_t n, off_t offset) {
   return oddly(SYS_pwrite64, file, const_cast<void*>(memory), n, offset);
 }
@@ -55,7 +55,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kBlock = Blocks::kBytes;
 
-// A new, empty file beside the test, gone when it is closed.
+// A new, empty file in the working directory of the test, removed when closed.
 class NewFile {
  public:
   NewFile() {
@@ -69,7 +69,7 @@ class NewFile {
     CHECK(fstat(number_, &info) == 0);
     return static_cast<size_t>(info.st_size);
   }
-  // Whether reads and writes of it may go past the cache.
+  // Whether reads and writes of the file may bypass the cache.
   bool can_be_direct() const {
     const int flags = fcntl(number_, F_GETFL);
     return fcntl(number_, F_SETFL, flags | O_DIRECT) == 0 && fcntl(number_, F_SETFL, flags) == 0;
@@ -102,7 +102,7 @@ std::vector<char> random_bytes(size_t n) {
   return bytes;
 }
 
-// Memory whose start is `shift` bytes behind a page.
+// Memory whose start is `shift` bytes after the start of a page.
 class Pages {
  public:
   Pages(size_t n, size_t shift)
@@ -322,7 +322,7 @@ void check_a_writer_may_end_before_its_file() {
     CHECK(size % kBlock == 0);
     CHECK(size <= bytes.size());
     usleep(100);
-    CHECK(file.size() == size);  // nobody writes any more
+    CHECK(file.size() == size);  // no thread writes any more
   }
 }
 

@@ -1,4 +1,4 @@
-// Groups and shards of tables: equal to single tables, and safe beside them.
+// Groups and shards of tables: equal to single tables, and safe concurrently with them.
 #include "table/group.h"
 
 #include <atomic>
@@ -109,7 +109,7 @@ void test_steps_together_equal_single_steps() {
   }
 }
 
-// The calling thread does what is asked for beside the steps, and others step tables meanwhile.
+// The calling thread runs the given function while other threads step tables.
 void test_something_is_done_beside_steps() {
   const auto tables = make_tables(6);
   const auto keys = keys_from(0, 1000);

@@ -60,7 +60,7 @@ void test_arena_ends_with_its_last_chunk() {
   CHECK(runs_out([&] { arena.allocate(&again, 1); }));
 }
 
-// After 8 chunks the directory is replaced; what was allocated for that goes if the rest fails.
+// After 8 chunks the directory is replaced; the new directory is freed if the rest fails.
 void test_arena_gives_back_a_directory_that_it_cannot_use() {
   Memory memory;
   Epochs epochs;
@@ -185,7 +185,7 @@ void test_reference_to_the_largest_bin() {
   memory.free(bin, bytes);
 }
 
-// A table needs its index and what admission is, before the first row.
+// A table needs memory for its index and its admission before the first row.
 void test_budget_that_is_too_small_for_an_empty_table() {
   TableSpec spec = adagrad_table(4);
   spec.admission.kind = AdmissionKind::kMinCount;

@@ -1,4 +1,4 @@
-// A call that runs out of memory changes nothing, wherever that happens; and memory is given back.
+// A call that runs out of memory changes nothing, at any allocation; and memory is freed.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -20,7 +20,7 @@ std::atomic<size_t> asked_bytes{0}, most_asked_bytes{0};
 
 }  // namespace
 
-// The core asks for small things by it; rows and index come from Memory.
+// The core allocates small objects with it; rows and index come from Memory.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   asked_bytes += bytes;
   if (bytes > most_asked_bytes) most_asked_bytes = bytes;
@@ -191,8 +191,8 @@ void test_failed_import_of_candidates_changes_nothing(const AdmissionSpec& admis
   CHECK(failures >= 3);
 }
 
-// What is remembered stays sound: as many counts as it says, in partitions that still work.
-// batch: keys of a call; a large one takes its turn for whole groups of partitions.
+// Admission stays consistent: its number of counts is right, and its partitions still work. batch:
+// keys of a call; a large one takes its turn for whole groups of partitions.
 void test_failing_calls_beside_others(const AdmissionSpec& admission, size_t batch) {
   Table table(asking_table(admission));
   const auto keys = crowded_keys(2 * batch);
@@ -222,7 +222,7 @@ void test_failing_calls_beside_others(const AdmissionSpec& admission, size_t bat
   CHECK(num_failed > 0);
 }
 
-// What others see of a table, but for the bytes it holds.
+// The visible state of a table, except for its bytes.
 std::vector<int64_t> seen(Table& table) {
   constexpr size_t kMost = 2000;
   std::vector<int64_t> numbers(2 * kMost);
@@ -243,7 +243,8 @@ std::vector<int64_t> seen(Table& table) {
   return numbers;
 }
 
-// Fails the first allocation of the call, then the second, until it passes. Returns how many.
+// Fails the first allocation of the call, then the second, until it passes. Returns the number of
+// failures.
 template <typename Call>
 int fail_each_allocation(Table& table, const Call& call) {
   const auto before = seen(table);

@@ -1,4 +1,5 @@
-// Every verb beside every other, from many threads. Run under the thread and address sanitizers.
+// Runs every verb concurrently with every other verb, from many threads. Run under the thread and
+// address sanitizers.
 //
 // Each key's row holds `dim` equal weights at all times, because every write is uniform over the
 // row: a torn read shows as a row of unequal weights. The weights of the bf16 table are small
@@ -160,7 +161,7 @@ void write(Table& table, std::mt19937_64& random) {
   }
 }
 
-// A cut stays what it was while others write; and somebody reads the log.
+// A cut stays unchanged while other threads write and a reader reads the log.
 void follow(Table& table, std::mt19937_64& random) {
   const std::shared_ptr<Cut> cut = table.open_cut();
   const bool is_plain = table.layout().is_plain();
