@@ -381,12 +381,12 @@ void bind_changes(nb::class_<Table>& table) {
   table.def(
       "changes",
       [](Table& self, const std::string& cursor, unsigned threads) {
-        Table::Changes touched;
+        Table::Changes changes;
         {
           const nb::gil_scoped_release release;
-          touched = self.changes(cursor, threads);
+          changes = self.changes(cursor, threads);
         }
-        return std::make_tuple(touched.is_full, as_bytes(touched.present), as_bytes(touched.gone));
+        return std::make_tuple(changes.is_full, as_bytes(changes.present), as_bytes(changes.gone));
       },
       "cursor"_a, "threads"_a);
   table.def("drop_cursor", &Table::drop_cursor, ReleaseGil(), "cursor"_a);

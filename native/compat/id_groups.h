@@ -23,12 +23,12 @@ class FirstSeen {
   // Returns the group of an id, which becomes `next` for a new id.
   uint32_t find(int64_t id, uint32_t next) noexcept {
     for (size_t slot = place_of(key_hash(id), salt_) & mask_;; slot = (slot + 1) & mask_) {
-      Slot& found = slots_[slot];
-      if (found.is_used == 0) {
-        found = {id, next, 1};
+      Slot& entry = slots_[slot];
+      if (entry.is_used == 0) {
+        entry = {id, next, 1};
         return next;
       }
-      if (found.id == id) return found.group;
+      if (entry.id == id) return entry.group;
     }
   }
 

@@ -204,14 +204,14 @@ bool forward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const flo
   for (size_t at = 0; at < plan.slices.size();) {
     const auto slices = next_feature(plan, at);
     const Cells cells(plan, rows, slices[0].feature);
-    const auto use = [&](int64_t example, std::span<const float* const> found) {
+    const auto use = [&](int64_t example, std::span<const float* const> id_rows) {
       for (const LayoutSlice& slice : slices) {
         if (cells.is_shared) {
-          pool_shared(outputs[slice.output], first, last, found, slice, scratch);
+          pool_shared(outputs[slice.output], first, last, id_rows, slice, scratch);
         } else {
           float* out = outputs[slice.output] + example * slice.example_stride + slice.offset;
           if (example + kAhead < last) fetch_line(out + kAhead * slice.example_stride);
-          pool(out, found, slice, slice.is_added != 0);
+          pool(out, id_rows, slice, slice.is_added != 0);
         }
       }
     };
@@ -283,19 +283,19 @@ bool backward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const La
               std::span<const float* const> gradients, Finder<float>& finder,
               std::vector<float>& scratch) {
   const Cells cells(plan, rows, slices[0].feature);
-  return by_example(cells, finder, 0, rows.batch_size, [&](int64_t example, const auto& found) {
+  return by_example(cells, finder, 0, rows.batch_size, [&](int64_t example, const auto& id_rows) {
     for (const LayoutSlice& slice : slices) {
       const float* gradient = gradients[slice.output];
       if (gradient == nullptr) continue;
       gradient += example * slice.example_stride + slice.offset;
       if (cells.is_shared) {
-        spread_shared(gradient, rows.batch_size, found, slice, scratch);
+        spread_shared(gradient, rows.batch_size, id_rows, slice, scratch);
         continue;
       }
       if (example + kAhead < rows.batch_size) {
         fetch_line(gradient + kAhead * slice.example_stride);
       }
-      spread(gradient, found, slice);
+      spread(gradient, id_rows, slice);
     }
   });
 }

@@ -14,9 +14,9 @@ constexpr int64_t kLineFloats = 16;  // members begin on cache lines of a large 
 
 const DenseKernel& checked(const std::string& rule, const DenseTensors& tensors, size_t num_options,
                            const Kernels& kernels) {
-  const auto found = std::find_if(kernels.dense.begin(), kernels.dense.end(),
-                                  [&](const DenseKernel& kernel) { return rule == kernel.name; });
-  if (found == kernels.dense.end()) {
+  const auto kernel = std::find_if(kernels.dense.begin(), kernels.dense.end(),
+                                   [&](const DenseKernel& entry) { return rule == entry.name; });
+  if (kernel == kernels.dense.end()) {
     throw std::invalid_argument("[dense_step] expected a known rule, got '" + rule + "'");
   }
   const auto check = [](const char* what, size_t expected, size_t got) {
@@ -26,11 +26,11 @@ const DenseKernel& checked(const std::string& rule, const DenseTensors& tensors,
     }
   };
   const size_t num_tensors = tensors.parameters.size();
-  check("options", found->options.size(), num_options);
+  check("options", kernel->options.size(), num_options);
   check("gradients", num_tensors, tensors.gradients.size());
-  check("states", num_tensors * found->num_states, tensors.states.size());
+  check("states", num_tensors * kernel->num_states, tensors.states.size());
   check("sizes", num_tensors, tensors.sizes.size());
-  return *found;
+  return *kernel;
 }
 
 }  // namespace

@@ -84,17 +84,17 @@ Table::Changes Table::changes(const std::string& cursor, unsigned threads) {
     log_.end_read(cursor, range);
     return {true, {}, {}};
   }
-  Changes touched{false, {}, {}};
+  Changes result{false, {}, {}};
   if (!keys.empty()) {
     const std::vector<int64_t> distinct = in_hash_order(keys, threads);
     const auto is_present = std::make_unique<bool[]>(distinct.size());
     contains(distinct.data(), distinct.size(), is_present.get(), threads);
     for (size_t i = 0; i < distinct.size(); ++i) {
-      (is_present[i] ? touched.present : touched.gone).push_back(distinct[i]);
+      (is_present[i] ? result.present : result.gone).push_back(distinct[i]);
     }
   }
   log_.end_read(cursor, range);
-  return touched;
+  return result;
 }
 
 // Returns the distinct keys, ascending by hash.

@@ -69,7 +69,7 @@ void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>&
   int num_reordered = 0;
   for (int call = 0; call < 3000; ++call) {
     AdmissionLog log;
-    const PlainMap before = plain;
+    const PlainMap old = plain;
     for (uint64_t i = 0; i < random() % 5; ++i) {
       const int64_t key = keys[random() % keys.size()];
       const auto count = static_cast<uint32_t>(1 + random() % 3);
@@ -82,7 +82,7 @@ void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>&
       for (auto step = log.rbegin(); step != log.rend(); ++step) {
         candidates.undo(*step, key_hash(step->key), limits, counters);
       }
-      plain = before;
+      plain = old;
       const auto rows = rows_of(candidates);
       if (!same(rows, plain.order)) {  // the log was squeezed: the rows stay, the order may not
         ++num_reordered;
@@ -160,7 +160,7 @@ void test_failed_calls_leave_a_filter_as_it_was() {
   };
   for (int call = 0; call < 600; ++call) {
     AdmissionLog log;
-    const auto before = state();
+    const auto old = state();
     const uint64_t num_keys = random() % 200;
     for (uint64_t i = 0; i < num_keys; ++i) {
       const uint64_t start = random() % 2 * (random() % 8);
@@ -170,9 +170,9 @@ void test_failed_calls_leave_a_filter_as_it_was() {
                is_over);
     }
     if (call % 3 != 0) continue;
-    CHECK(num_keys == 0 || state() != before);
+    CHECK(num_keys == 0 || state() != old);
     for (auto step = log.rbegin(); step != log.rend(); ++step) ring.undo(*step, shape, counters);
-    CHECK(state() == before);
+    CHECK(state() == old);
   }
   CHECK(counters.dropped > 0 && counters.overflows > 0);
   ring.free(shape, account);

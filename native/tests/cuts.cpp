@@ -63,11 +63,11 @@ void test_beside_writers() {
     for (int i = 2; !stop; ++i) assign_all(table, fixed, static_cast<float>(i), 1 + i % 2);
   });
   std::thread mover([&] {
-    const auto gone = std::make_unique<bool[]>(kKeys);
+    const auto existed = std::make_unique<bool[]>(kKeys);
     for (int i = 0; !stop; ++i) {
       assign_all(table, moving, 7.0f, 1);
       if (i % 2 == 0) {
-        table.erase(moving.data(), kKeys, gone.get(), 2);
+        table.erase(moving.data(), kKeys, existed.get(), 2);
       } else {  // expires the moving rows and the fixed ones; the assigner puts those back
         table.evict(86402);
       }
@@ -118,8 +118,8 @@ void test_wrap() {
     assign_all(table, keys, static_cast<float>(i), 1);
     CHECK(same(old_rows, export_all(table, cut.get())));
     table.close_cut(*cut);
-    const auto touched = table.changes("reader", 1);
-    CHECK(!touched.is_full && touched.present.size() == keys.size() && touched.gone.empty());
+    const auto changes = table.changes("reader", 1);
+    CHECK(!changes.is_full && changes.present.size() == keys.size() && changes.gone.empty());
     CHECK(table.changes("reader", 1).present.empty());
   }
 }
@@ -145,8 +145,8 @@ void test_last_generation() {
   table.close_cut(*cut);
   CHECK(table.changes("reader", 1).is_full);
   assign_all(table, keys, 2.0f, 1);
-  const auto touched = table.changes("reader", 1);
-  CHECK(!touched.is_full && touched.present.size() == keys.size());
+  const auto changes = table.changes("reader", 1);
+  CHECK(!changes.is_full && changes.present.size() == keys.size());
   CHECK(table.open_cut() != nullptr);
 }
 
@@ -177,8 +177,8 @@ void test_out_of_memory() {
   CHECK(table.evict(86402) == kKeys - num_evicted);
   CHECK(same(old_rows, export_all(table, cut.get())));
   table.close_cut(*cut);
-  const auto touched = table.changes("reader", 1);
-  CHECK(touched.gone.size() == kKeys && touched.present.empty());
+  const auto changes = table.changes("reader", 1);
+  CHECK(changes.gone.size() == kKeys && changes.present.empty());
 }
 
 TableSpec asking_table(const AdmissionSpec& admission) {
@@ -195,14 +195,14 @@ const AdmissionSpec kFilterSpec{AdmissionKind::kSlidingFilter, 3, {}, 0, 0, 1, 7
 void test_candidates_of_cuts(const AdmissionSpec& admission) {
   Table table(asking_table(admission));
   const auto keys = crowded_keys(12000);
-  auto some = all_partitions();
-  some.resize(64);  // where these keys are
+  auto partitions = all_partitions();
+  partitions.resize(64);  // where these keys are
   std::mt19937_64 random(7);
   std::vector<std::pair<std::shared_ptr<Cut>, std::vector<int64_t>>> open;
   int num_failed = 0, num_changed = 0;
   for (uint32_t round = 0; round < 250; ++round) {
     if (round % 7 == 0 && open.size() < Cuts::kMost) {
-      open.emplace_back(table.open_cut(), table.export_candidates(some));
+      open.emplace_back(table.open_cut(), table.export_candidates(partitions));
     }
     std::vector<int64_t> batch(1 + random() % 900);
     for (int64_t& key : batch) key = keys[random() % (random() % 2 ? keys.size() : 3000)];
@@ -210,7 +210,7 @@ void test_candidates_of_cuts(const AdmissionSpec& admission) {
     if (round % 5 == 0) table.set_memory_limit(table.held_bytes() + random() % 40000);
     try {
       if (round % 11 == 0) {
-        const auto rows = table.export_candidates({some.data() + random() % 32, 32});
+        const auto rows = table.export_candidates({partitions.data() + random() % 32, 32});
         table.import_candidates(rows.data(), rows.size() / table.num_candidate_columns());
       }
       table.assign(batch.data(), batch.size(), values.data(), round / 40, 1 + round % 2);
@@ -221,8 +221,9 @@ void test_candidates_of_cuts(const AdmissionSpec& admission) {
     const auto existed = std::make_unique<bool[]>(batch.size());
     table.erase(batch.data(), batch.size(), existed.get(), 1);  // so that they ask again
     if (round % 3 == 0) continue;
-    for (const auto& [cut, then] : open) CHECK(table.export_candidates(some, cut.get()) == then);
-    if (!open.empty()) num_changed += table.export_candidates(some) != open.back().second;
+    for (const auto& [cut, then] : open)
+      CHECK(table.export_candidates(partitions, cut.get()) == then);
+    if (!open.empty()) num_changed += table.export_candidates(partitions) != open.back().second;
     if (round % 13 == 0 && !open.empty()) {
       const auto closed = open.begin() + static_cast<int64_t>(random() % open.size());
       table.close_cut(*closed->first);

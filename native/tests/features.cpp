@@ -336,13 +336,13 @@ void test_a_cut_between_lookup_and_step() {
   const auto first = all.make_keys(), second = all.make_keys();
   const FeatureKeys* one[] = {first.get()};
   all.step(one);
-  const std::vector<float> before = all.rows();
+  const std::vector<float> old = all.rows();
   all.lookup(*second);
   Table& table = *all.pointers[0];
   const std::shared_ptr<Cut> cut = table.open_cut();
   const FeatureKeys* next[] = {second.get()};
   all.step(next);
-  CHECK(all.rows() != before);
+  CHECK(all.rows() != old);
   const size_t n = table.num_rows();
   std::vector<int64_t> keys(n), times(n);
   std::vector<float> weights(n * kDim), state(n * kDim);
@@ -354,7 +354,7 @@ void test_a_cut_between_lookup_and_step() {
   for (size_t i = 0; i < Singles::kSamples; ++i) {
     const auto at = std::find(keys.begin(), keys.end(), all.keys[i]) - keys.begin();
     for (size_t c = 0; c < kDim; ++c) {
-      CHECK(weights[at * kDim + c] == before[i * Singles::kRowWidth + c]);
+      CHECK(weights[at * kDim + c] == old[i * Singles::kRowWidth + c]);
     }
   }
   table.close_cut(*cut);
@@ -366,7 +366,7 @@ void test_a_step_without_memory_changes_nothing() {
   const auto first = all.make_keys();
   const FeatureKeys* one[] = {first.get()};
   all.step(one);
-  const std::vector<float> before = all.rows();
+  const std::vector<float> old = all.rows();
   Singles more;
   std::swap(all.keys, more.keys);
   for (size_t i = 0; i < more.keys.size(); ++i) {
@@ -392,7 +392,7 @@ void test_a_step_without_memory_changes_nothing() {
   const std::vector<float> after = all.rows();
   for (size_t i = 0; i < Singles::kSamples; ++i) {
     for (size_t c = 0; c < kDim; ++c) {
-      CHECK(after[i * Singles::kRowWidth + c] == before[i * Singles::kRowWidth + c]);
+      CHECK(after[i * Singles::kRowWidth + c] == old[i * Singles::kRowWidth + c]);
     }
   }
 }

@@ -114,7 +114,7 @@ void test_something_is_done_beside_steps() {
   const auto tables = make_tables(6);
   const auto keys = keys_from(0, 1000);
   const auto grads = some_gradients(1000);
-  const auto run = [&](unsigned threads, const std::function<void()>& beside) {
+  const auto run = [&](unsigned threads, const std::function<void()>& caller_work) {
     std::vector<std::unique_ptr<GradientSum>> sums;
     std::vector<TableStep> steps;
     for (const auto& table : tables) {
@@ -123,7 +123,7 @@ void test_something_is_done_beside_steps() {
       sums.emplace_back(new GradientSum(table->sum_bag_gradients({&piece, 1}, 1)));
       steps.push_back({table.get(), sums.back().get(), &kRate, 9, nullptr, 1000});
     }
-    step_tables(steps, threads, beside);
+    step_tables(steps, threads, caller_work);
   };
   const auto num_steps = [&] {
     uint64_t count = 0;
