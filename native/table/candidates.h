@@ -20,7 +20,7 @@ struct AdmissionStep {
   // (low, high word).
   uint32_t count, time, stamp;
   uint32_t added;  // to the count
-  uint32_t turn;   // of the order of the partition; of a filter: moves of the head, after kHead
+  uint32_t turn;   // renumberings of the log; in steps of a filter: moves of the head, after kHead
   Kind kind;
 
   bool is_of_filter() const noexcept { return kind >= kCell; }
@@ -93,10 +93,10 @@ class Candidates {
   bool ask(int64_t key, uint64_t hash, uint32_t count, uint32_t now, uint32_t threshold,
            const Limits& limits, Account& memory, Counters& counters, AdmissionLog& steps,
            Renumbering* cuts = nullptr);
-  // Undoes the step; steps are undone in reverse order. Exact, unless other calls changed the
-  // candidate since: then the count of this step is subtracted, and a candidate that the step
-  // removed returns if there is room. The order is restored unless the log was squeezed, grew or
-  // wrapped since, which a call with many new keys does by itself.
+  // Undoes the step; steps are undone in reverse order. Exact, unless other calls ran since: then
+  // the count of this step is subtracted, and a candidate that the step removed returns if there is
+  // room. The order is restored unless the log was squeezed, grew or wrapped since, which a call
+  // with many new keys does by itself.
   void undo(const AdmissionStep& step, uint64_t hash, const Limits& limits, Counters& counters,
             Renumbering* cuts = nullptr) noexcept;
   // Sets a candidate as the most recently seen one. Returns false if the budget allows no

@@ -78,8 +78,9 @@ class Cut {
   };
   Steps steps(uint32_t partition);
 
-  // Ends the reading of the rows and candidates of a partition, so that the cut stores no more of
-  // them. The memory of rows is freed when all partitions of their group are released.
+  // Declares that no thread will read the rows and candidates of the partition any more; the cut
+  // then stores no more of them. The memory of rows is freed when all partitions of their group are
+  // released.
   void release(uint32_t partition) noexcept;
   // Bytes of the copies and their lists, without the groups.
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
