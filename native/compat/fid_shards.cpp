@@ -79,11 +79,12 @@ size_t feature_cells(std::span<const int64_t* const> splits, std::span<const int
                      std::span<const int64_t> sizes, int32_t* cells) {
   int64_t first = 0;  // id of the feature
   for (size_t f = 0; f < splits.size(); ++f) {
-    const std::span<const int64_t> found(splits[f], num_splits[f]);
-    const bool is_right = !found.empty() && found.front() == 0 && found.back() == sizes[f] &&
-                          std::is_sorted(found.begin(), found.end());
+    const std::span<const int64_t> row_splits(splits[f], num_splits[f]);
+    const bool is_right = !row_splits.empty() && row_splits.front() == 0 &&
+                          row_splits.back() == sizes[f] &&
+                          std::is_sorted(row_splits.begin(), row_splits.end());
     if (!is_right) return f;
-    for (const int64_t split : found.first(found.size() - 1)) {
+    for (const int64_t split : row_splits.first(row_splits.size() - 1)) {
       *cells++ = static_cast<int32_t>(first + split);
     }
     first += sizes[f];

@@ -32,14 +32,14 @@ void first_seen(std::span<const int64_t> ids, std::span<const int64_t> row_split
   for (size_t row = 0; row + 1 < row_splits.size(); ++row) {
     const auto begin = static_cast<size_t>(row_splits[row]);
     const auto end = static_cast<size_t>(row_splits[row + 1]);
-    const uint32_t before = next;
+    const uint32_t first = next;
     seen.clear(end - begin);
     for (size_t at = begin; at < end; ++at) {
       const uint32_t group = seen.find(ids[at], next);
       if (group == next) firsts[next++] = static_cast<int64_t>(at);
       groups[at] = group;
     }
-    counts[row] = next - before;
+    counts[row] = next - first;
   }
 }
 

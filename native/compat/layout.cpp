@@ -14,8 +14,8 @@ namespace monolith {
 namespace {
 
 constexpr int64_t kShared = int64_t{1} << 31;
-constexpr int64_t kChunk = 64;  // least number of examples that a thread takes at once
-constexpr int64_t kAhead = 8;   // examples between the one in use and the one that is fetched
+constexpr int64_t kChunk = 64;  // least number of examples that a thread claims at once
+constexpr int64_t kAhead = 8;   // examples between a prefetch and its use
 constexpr int64_t kBlock = 16;  // examples whose rows are fetched before the first one is used
 
 using Four = float __attribute__((vector_size(16)));
@@ -54,7 +54,8 @@ struct Cells {
   size_t end(int64_t example) const { return rows.feature_offset[cell(example) + 1]; }
   int64_t cell(int64_t example) const { return is_shared ? first : first + example; }
 
-  // Where the row of an id lies: its list and its first float. False: outside of the list.
+  // Finds the row of an id: its list and its first float. Returns false if the row is outside of
+  // the list.
   bool find(size_t id, size_t& list, size_t& at) const {
     const uint64_t code = rows.fid_offset[id];
     list = code >> 32;
@@ -85,7 +86,7 @@ class Finder {
     }
     return true;
   }
-  // The rows of an example among them, null for those of another part.
+  // Returns the rows of an example; rows of another part are null.
   std::span<Float* const> rows(const Cells& cells, int64_t example) const {
     const size_t begin = cells.begin(example);
     return {found_.data() + (begin - begin_), cells.end(example) - begin};
@@ -100,7 +101,7 @@ class Finder {
   const std::span<Float* const> lists_;
   const uint64_t part_, num_parts_;
   std::vector<Float*> found_;
-  size_t begin_ = 0;  // id of the first one
+  size_t begin_ = 0;  // first id of the rows
 };
 
 // Calls use(example, rows) for examples [first, last) of a feature, for the first one alone if all
@@ -203,14 +204,14 @@ bool forward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const flo
   for (size_t at = 0; at < plan.slices.size();) {
     const auto slices = next_feature(plan, at);
     const Cells cells(plan, rows, slices[0].feature);
-    const auto use = [&](int64_t example, std::span<const float* const> found) {
+    const auto use = [&](int64_t example, std::span<const float* const> id_rows) {
       for (const LayoutSlice& slice : slices) {
         if (cells.is_shared) {
-          pool_shared(outputs[slice.output], first, last, found, slice, scratch);
+          pool_shared(outputs[slice.output], first, last, id_rows, slice, scratch);
         } else {
           float* out = outputs[slice.output] + example * slice.example_stride + slice.offset;
           if (example + kAhead < last) fetch_line(out + kAhead * slice.example_stride);
-          pool(out, found, slice, slice.is_added != 0);
+          pool(out, id_rows, slice, slice.is_added != 0);
         }
       }
     };
@@ -219,7 +220,7 @@ bool forward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const flo
   return true;
 }
 
-// row += gradient / divisor, for every row.
+// row += gradient / divisor for every row.
 void add_to_rows(std::span<float* const> rows, const LayoutSlice& slice, const float* gradient,
                  float divisor) {
   int64_t c = 0;
@@ -254,8 +255,8 @@ void spread(const float* gradient, std::span<float* const> rows, const LayoutSli
     const float divisor = slice.pooling == Pooling::kMean ? static_cast<float>(rows.size()) : 1.0f;
     return add_to_rows(rows, slice, gradient, divisor);
   }
-  const size_t kept = std::min(rows.size(), static_cast<size_t>(slice.length));
-  for (size_t i = 0; i < kept; ++i, gradient += slice.row_stride) {
+  const size_t num_rows = std::min(rows.size(), static_cast<size_t>(slice.length));
+  for (size_t i = 0; i < num_rows; ++i, gradient += slice.row_stride) {
     add_to_rows(rows.subspan(i, 1), slice, gradient, 1.0f);
   }
 }
@@ -282,19 +283,19 @@ bool backward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const La
               std::span<const float* const> gradients, Finder<float>& finder,
               std::vector<float>& scratch) {
   const Cells cells(plan, rows, slices[0].feature);
-  return by_example(cells, finder, 0, rows.batch_size, [&](int64_t example, const auto& found) {
+  return by_example(cells, finder, 0, rows.batch_size, [&](int64_t example, const auto& id_rows) {
     for (const LayoutSlice& slice : slices) {
       const float* gradient = gradients[slice.output];
       if (gradient == nullptr) continue;
       gradient += example * slice.example_stride + slice.offset;
       if (cells.is_shared) {
-        spread_shared(gradient, rows.batch_size, found, slice, scratch);
+        spread_shared(gradient, rows.batch_size, id_rows, slice, scratch);
         continue;
       }
       if (example + kAhead < rows.batch_size) {
         fetch_line(gradient + kAhead * slice.example_stride);
       }
-      spread(gradient, found, slice);
+      spread(gradient, id_rows, slice);
     }
   });
 }
@@ -303,7 +304,7 @@ bool backward(const LayoutPlan& plan, const LayoutRows& rows, std::span<const La
   throw std::invalid_argument("[fused_embedding_to_layout] expected " + expected + ", got " + got);
 }
 
-// Refuses cells that leave their arrays. Ids are looked at while they are used.
+// Refuses cells that leave their arrays. Ids are checked during their use.
 void check(const LayoutPlan& plan, const LayoutRows& rows) {
   const size_t num_features = plan.dims.size();
   const auto num_cells = static_cast<int64_t>(rows.feature_offset.size()) - 1;
@@ -318,18 +319,18 @@ void check(const LayoutPlan& plan, const LayoutRows& rows) {
              std::to_string(first));
     }
   }
-  int32_t before = 0;
+  int32_t previous = 0;
   for (const int32_t begin : rows.feature_offset) {
-    if (begin < before) {
+    if (begin < previous) {
       refuse("feature_offset that never decreases",
-             std::to_string(begin) + " after " + std::to_string(before));
+             std::to_string(begin) + " after " + std::to_string(previous));
     }
-    before = begin;
+    previous = begin;
   }
-  if (static_cast<size_t>(before) != rows.fid_offset.size() || rows.feature_offset[0] != 0) {
+  if (static_cast<size_t>(previous) != rows.fid_offset.size() || rows.feature_offset[0] != 0) {
     refuse("feature_offset from 0 to " + std::to_string(rows.fid_offset.size()) +
                ", the number of ids",
-           std::to_string(rows.feature_offset[0]) + " to " + std::to_string(before));
+           std::to_string(rows.feature_offset[0]) + " to " + std::to_string(previous));
   }
 }
 
@@ -378,7 +379,8 @@ void layout_to_gradients(const LayoutPlan& plan, const LayoutRows& rows,
   if (rows.batch_size == 0) return;
   std::vector<std::span<const LayoutSlice>> features;
   for (size_t at = 0; at < plan.slices.size();) features.push_back(next_feature(plan, at));
-  // Few features: several threads look at all ids of one, each for its own rows.
+  // With few features, several threads visit all ids of one feature, and each thread updates its
+  // part of the rows.
   const size_t wanted = threads == 1 ? 1 : 4 * size_t{threads};
   const size_t parts = features.empty() ? 1 : (wanted + features.size() - 1) / features.size();
   std::atomic<size_t> next{0};

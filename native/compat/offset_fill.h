@@ -1,4 +1,4 @@
-// Rows copied to every place where they are wanted, and back: native_training/ops/unique.py.
+// Copies rows to all of their places, and sums gradients back: native_training/ops/unique.py.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace monolith {
 
-// Rows of one shard: for the slots in order, as many rows of dims[slot] floats as it has keys.
+// Rows of one shard: for each slot in order, one row of dims[slot] floats per key.
 struct FillPart {
-  std::span<const int64_t> keys;    // numbers of distinct keys
+  std::span<const int64_t> keys;    // indices of distinct keys
   std::span<const int64_t> splits;  // (slots + 1,)
   float* values;
   int64_t size;  // floats
 };
 
-// Borrowed, all of it.
+// All spans and pointers are borrowed.
 struct Fill {
   std::vector<FillPart> parts;
-  std::span<const int64_t> offsets;        // where the row of a distinct key goes, in floats
+  std::span<const int64_t> offsets;        // places of the row of each distinct key, in floats
   std::span<const int64_t> offset_splits;  // (distinct keys + 1,)
   std::span<const int64_t> dims;           // (slots,)
   float* buffer;
@@ -29,7 +29,7 @@ struct Fill {
 // has too few values, if splits do not ascend from 0 to the number of values, or if a key or a
 // place does not exist.
 void fill_buffer(const Fill& fill, unsigned threads);
-// The opposite: each row becomes the sum of its places in the buffer, in their order.
+// Does the opposite: sets each row to the sum of its places in the buffer, in their order.
 void sum_from_buffer(const Fill& fill, unsigned threads);
 
 }  // namespace monolith

@@ -12,7 +12,7 @@
 namespace monolith {
 namespace {
 
-constexpr uint64_t kNeighbourhood = 32;  // buckets in which a key may lie
+constexpr uint64_t kNeighbourhood = 32;  // number of buckets in which a key may lie
 constexpr size_t kAhead = 16;            // keys between the fetch of a bucket and its use
 
 // Least power of two that leaves a sixth of the buckets free at capacity.
@@ -36,7 +36,7 @@ TouchedKeySet::Store::Store(uint64_t num_stripes, uint64_t num_buckets)
   if (!buckets) throw std::bad_alloc();
 }
 
-// Every lock, in order; whoever takes them holds `emptying_`, so no two wait for each other.
+// Takes every lock, in order; the caller holds `emptying_`, so two threads cannot deadlock.
 class TouchedKeySet::AllLocks {
  public:
   explicit AllLocks(Store& store) noexcept : store_(store) {
@@ -101,8 +101,8 @@ TouchedKeySet::Insertion TouchedKeySet::insert_key(Store& store, int64_t key) {
   return add_new(key, stripe, nullptr) ? Insertion::kDone : Insertion::kFull;
 }
 
-// False if other threads filled the set meanwhile. The key is counted first, so that the set never
-// holds more than capacity + 1, however many threads insert.
+// Returns false if other threads filled the set meanwhile. The key is counted first, so that the
+// set never holds more than capacity + 1, however many threads insert.
 bool TouchedKeySet::add_new(int64_t key, Stripe& stripe, int64_t* free_bucket) {
   if (size_.fetch_add(1, std::memory_order_relaxed) > capacity_) {
     size_.fetch_sub(1, std::memory_order_relaxed);
@@ -128,12 +128,12 @@ uint64_t TouchedKeySet::drop_all(Store& store) {
   const std::lock_guard guard(emptying_);
   const AllLocks locks(store);
   const uint64_t num_keys = size_.load(std::memory_order_relaxed);
-  if (num_keys <= capacity_) return 0;  // another thread was here first
+  if (num_keys <= capacity_) return 0;  // another thread emptied the set first
   empty(store);
   return num_keys;
 }
 
-// With all locks held.
+// Removes all keys; the caller holds all locks.
 void TouchedKeySet::empty(Store& store) noexcept {
   const uint64_t per_stripe = num_buckets_ / num_stripes_;
   for (uint64_t number = 0; number < num_stripes_; ++number) {

@@ -38,7 +38,7 @@ Shards::Split Shards::split(const int64_t* keys, size_t n, unsigned threads) con
     for (size_t shard = 0; shard < num_shards; ++shard) {
       for (size_t lane = 1; lane < kLanes; ++lane) own[shard] += own[lane * stride + shard];
     }
-    team.meet();
+    team.barrier();
     if (member == 0) {
       size_t next = 0;
       for (size_t shard = 0; shard < num_shards; ++shard) {
@@ -49,7 +49,7 @@ Shards::Split Shards::split(const int64_t* keys, size_t n, unsigned threads) con
         made.parts.push_back({tables_[shard], start, next - start});
       }
     }
-    team.meet();
+    team.barrier();
     for (size_t i = first; i < last; ++i) {
       const size_t at = own[shards[i]]++;
       made.keys[at] = keys[i];

@@ -1,4 +1,4 @@
-// How threads share the parts of a call that is about several tables.
+// Divides the parts of a call over several tables among threads.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace monolith {
 
-constexpr size_t kPartKeys = 8;  // a table costs a call about as much as so many keys
+constexpr size_t kPartKeys = 8;  // overhead of a table in a call, in keys
 
-// work(part, threads) for each part, which has n keys: side by side, the largest first. A part is
-// done by all threads together where it is large, and one thread would be left with it. beside: may
-// be empty; the calling thread does it while the others begin with the parts, or before those that
-// need all threads.
+// Calls work(part, threads) concurrently for each part, the largest part first; a part has `n`
+// keys. All threads work on one large part together if it would otherwise keep one thread busy
+// after the others. The calling thread runs `caller_work`, which may be empty, while the other
+// threads start on the parts, or before the parts that need all threads.
 template <typename Part, typename Work>
 void share(std::vector<Part> parts, unsigned threads, const Work& work,
-           const std::function<void()>& beside = {}) {
+           const std::function<void()>& caller_work = {}) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
   threads = std::max(1u, threads);
   const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
@@ -34,21 +34,21 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work,
   for (; num_done < num_large; ++num_done) {
     const Part& part = parts[num_done];
     if ((num_large - num_done) % threads == 0 && part.n * threads <= num_left) break;
-    if (num_done == 0 && beside) beside();
+    if (num_done == 0 && caller_work) caller_work();
     work(part, threads);
     num_left -= part.n;
   }
-  const bool is_beside_left = num_done == 0 && beside;
+  const bool is_caller_work_left = num_done == 0 && caller_work;
   std::atomic<size_t> next{num_done};
   Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned member) {
     team.attempt([&] {
-      if (member == 0 && is_beside_left) beside();
+      if (member == 0 && is_caller_work_left) caller_work();
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);
     });
   });
 }
 
-// The parts in pieces that threads take one by one, where keys do not depend on each other.
+// Splits the parts into pieces that threads claim one by one, for calls whose keys are independent.
 template <typename Part>
 std::vector<Part> in_pieces(const std::vector<Part>& parts) {
   constexpr size_t kMost = 4096;

@@ -1,4 +1,4 @@
-// Groups and shards of tables: equal to single tables, and safe beside them.
+// Groups and shards of tables: equal to single tables, and safe concurrently with them.
 #include "table/group.h"
 
 #include <atomic>
@@ -52,12 +52,12 @@ void test_a_group_equals_its_tables() {
   for (size_t i = 0; i < kKeys; ++i) keys[i] %= 3000;
   const auto grads = some_gradients(kKeys);
   const std::vector<float> rates(4, kRate), scales(4, 1.0f);
-  std::vector<float> found(kKeys * kDim), expected(kKeys * kDim);
+  std::vector<float> actual(kKeys * kDim), expected(kKeys * kDim);
   for (const unsigned threads : {1u, 3u}) {
     const AppliedCounts counts =
         group.apply_gradients({keys.data(), kKeys, splits.data()}, grads.data(),
                               {rates.data(), scales.data(), 0}, 9, threads);
-    group.lookup({keys.data(), kKeys, splits.data()}, found.data(), true, scales.data(), threads);
+    group.lookup({keys.data(), kKeys, splits.data()}, actual.data(), true, scales.data(), threads);
     uint64_t applied = 0;
     for (size_t t = 0; t < 4; ++t) {
       const auto first = static_cast<size_t>(splits[t]);
@@ -70,7 +70,7 @@ void test_a_group_equals_its_tables() {
       alone[t]->lookup(keys.data() + first, n, expected.data() + first * kDim, true, nullptr, 1);
     }
     CHECK(counts.applied == applied);
-    CHECK(found == expected);
+    CHECK(actual == expected);
   }
 }
 
@@ -95,26 +95,26 @@ void test_steps_together_equal_single_steps() {
       sums.emplace_back(new GradientSum(sum_of(*tables[t], t)));
       steps.push_back(
           {tables[t].get(), sums[t].get(), &kRate, 9, &are_done[t], splits[t + 1] - splits[t]});
-      GradientSum own = sum_of(*alone[t], t);
-      alone[t]->apply_bag_gradients(own, kOptions, 9, 1);
+      GradientSum gradient_sum = sum_of(*alone[t], t);
+      alone[t]->apply_bag_gradients(gradient_sum, kOptions, 9, 1);
     }
     step_tables(steps, threads);
     CHECK(are_done == std::vector<uint8_t>(3, 1));
     for (size_t t = 0; t < 3; ++t) {
-      std::vector<float> found(3000 * kDim), expected(3000 * kDim);
-      tables[t]->lookup(keys.data(), 3000, found.data(), true, nullptr, 1);
+      std::vector<float> actual(3000 * kDim), expected(3000 * kDim);
+      tables[t]->lookup(keys.data(), 3000, actual.data(), true, nullptr, 1);
       alone[t]->lookup(keys.data(), 3000, expected.data(), true, nullptr, 1);
-      CHECK(found == expected);
+      CHECK(actual == expected);
     }
   }
 }
 
-// The calling thread does what is asked for beside the steps, and others step tables meanwhile.
+// The calling thread runs the given function while other threads step tables.
 void test_something_is_done_beside_steps() {
   const auto tables = make_tables(6);
   const auto keys = keys_from(0, 1000);
   const auto grads = some_gradients(1000);
-  const auto run = [&](unsigned threads, const std::function<void()>& beside) {
+  const auto run = [&](unsigned threads, const std::function<void()>& caller_work) {
     std::vector<std::unique_ptr<GradientSum>> sums;
     std::vector<TableStep> steps;
     for (const auto& table : tables) {
@@ -123,7 +123,7 @@ void test_something_is_done_beside_steps() {
       sums.emplace_back(new GradientSum(table->sum_bag_gradients({&piece, 1}, 1)));
       steps.push_back({table.get(), sums.back().get(), &kRate, 9, nullptr, 1000});
     }
-    step_tables(steps, threads, beside);
+    step_tables(steps, threads, caller_work);
   };
   const auto num_steps = [&] {
     uint64_t count = 0;
@@ -170,16 +170,16 @@ void test_shards_equal_one_table(const std::vector<uint16_t>& owners, size_t num
   auto keys = keys_from(-5000, kKeys);
   for (size_t i = 0; i < kKeys; i += 3) keys[i] = keys[i / 2];
   const auto grads = some_gradients(kKeys);
-  std::vector<float> found(kKeys * kDim), expected(kKeys * kDim);
+  std::vector<float> actual(kKeys * kDim), expected(kKeys * kDim);
   for (const unsigned threads : {1u, 3u}) {
     const AppliedCounts counts =
         shards.apply_gradients(keys.data(), kKeys, grads.data(), kOptions, 9, threads);
     const AppliedCounts of_one =
         alone[0]->apply_gradients(keys.data(), kKeys, grads.data(), kOptions, 9, 1);
     CHECK(counts.applied == of_one.applied && counts.inserted == of_one.inserted);
-    shards.lookup(keys.data(), kKeys, found.data(), true, nullptr, threads);
+    shards.lookup(keys.data(), kKeys, actual.data(), true, nullptr, threads);
     alone[0]->lookup(keys.data(), kKeys, expected.data(), true, nullptr, 1);
-    CHECK(found == expected);
+    CHECK(actual == expected);
   }
   for (const auto& table : tables) CHECK(table->num_update_calls() == 2);
 }
