@@ -23,7 +23,7 @@ from benchmarks.click_torch import DenseStep, TorchBatch, TorchClick, adagrad
 from benchmarks.step_split import BAG_CALLS, StepSplit
 from benchmarks.worker import serve
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE, Floats, Int64s
-from monolith.features import queue_steps
+from monolith.features import gradients
 from monolith.nn import Embedding, EmbeddingBag, Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
@@ -54,11 +54,6 @@ class OurClick(TorchClick):
     def calls(self) -> list[tuple[Any, str]]:
         """What does the sparse work of a step: objects, and names of their methods."""
         return [(table, name) for table in self.tables() for name in BAG_CALLS]
-
-    def inside(self) -> list[tuple[Any, str]]:
-        """What runs inside of these and is the step of the dense part."""
-        optimizer: Any = self.optimizer
-        return [(optimizer.dense, "step")]
 
 
 class OneTable(OurClick):
@@ -113,7 +108,7 @@ class ManyBags(TableEach):
         return torch.from_numpy(ids.T.copy()).unsqueeze(2)  # (NUM_FEATURES, batch, 1)
 
     def calls(self) -> list[tuple[Any, str]]:
-        return [*super().calls(), (queue_steps, "_run_fused")]
+        return [*super().calls(), (gradients, "_step_together")]
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.cat([bag(column) for bag, column in zip(self.modules, ids, strict=True)], 1)
@@ -130,8 +125,7 @@ class AllFeatures(TableEach):
         return list(self.modules[0].tables.values())
 
     def calls(self) -> list[tuple[Any, str]]:
-        held: Any = self.modules[0].queues[0]
-        return [(held.queue.engine, name) for name in ("lookup", "sum", "step")]
+        return [(self.modules[0].pending.engine, name) for name in ("lookup", "sum", "step")]
 
     def ids(self, ids: Int64s) -> dict[str, Ragged]:
         columns, splits = torch.from_numpy(ids.T.copy()), torch.arange(len(ids) + 1)
@@ -170,7 +164,7 @@ class OurWorker(ClickWorker):
             for _ in range(num_dense):
                 dense_step(labels)
 
-        split = StepSplit(self._run, run_dense, self._model.calls(), self._model.inside())
+        split = StepSplit(self._run, run_dense, self._model.calls())
         return split.measure(num_steps)
 
 

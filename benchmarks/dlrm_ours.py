@@ -177,10 +177,9 @@ class DlrmWorker(ClickWorker):
                 dense_step(label)
 
         trainer: Any = self._ours.trainer
-        engine = trainer.features.queues[0].queue.engine
+        engine = trainer.features.pending.engine
         calls = [(engine, name) for name in ("lookup", "sum", "step")]
-        inside = [(trainer.optimizer.dense, "step")]
-        return StepSplit(run, run_dense, calls, inside).measure(num_steps)
+        return StepSplit(run, run_dense, calls).measure(num_steps)
 
     def _places(self, num_steps: int) -> list[int]:
         first, self._position = self._position, self._position + num_steps

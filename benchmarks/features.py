@@ -1,4 +1,4 @@
-"""All features of a batch through `FeatureBags`: forward, backward and step.
+"""Run all features of a batch through an engine: forward, backward and step.
 
 Beside one `Embedding` that holds the rows of all features, whose keys carry their feature; and with
 a thousand features of one id each, where what counts is the cost of a feature, not of a row.
@@ -18,7 +18,8 @@ from benchmarks.harness import Measurement, Sample, emit, interleave, ratios, sa
 from benchmarks.stage import Options, run_stage
 from benchmarks.worker import check
 from benchmarks.workload import INITIAL_ACCUMULATOR, LEARNING_RATE
-from monolith.features import BagFeature, FeatureBags
+from monolith.features import BagFeature, PendingGradients, engine_for
+from monolith.features.autograd import lookup_features
 from monolith.nn import Embedding
 from monolith.ops import Ragged, RaggedColumns
 from monolith.optim import Optimizer
@@ -47,12 +48,13 @@ class Features(torch.nn.Module):
         super().__init__()
         self.names = [f"feature_{number:04}" for number in range(num_features)]
         tables = [Table(TableConfig(name, Segment(dim, _adagrad()))) for name in self.names]
-        self.bags = FeatureBags(tables, [BagFeature(name, name) for name in self.names])
-        self.queue, self.anchor = self.bags.queue, self.bags.queue.anchor
+        engine = engine_for(tables, [BagFeature(name, name) for name in self.names])
+        self.queue = PendingGradients(engine)
+        self.anchor = self.queue.anchor
 
     def forward(self, ids: Mapping[str, Ragged]) -> torch.Tensor:
         """Rows of all features."""
-        return self.bags.lookup(ids)
+        return lookup_features(self.queue, self.anchor, ids, None, "initial")[0]
 
 
 def _step(
@@ -87,7 +89,7 @@ def click_steps(sizes: Sizes) -> dict[str, Steps]:
         one.table.assign(keys, torch.from_numpy(values))
         for number in np.unique(flat // sizes.rows):
             mine = flat // sizes.rows == number
-            table = many.bags.tables[many.names[number]]
+            table = many.queue.engine.tables[many.names[number]]
             table.assign(keys[mine], torch.from_numpy(values[mine]))
     drawn = [keys_of(flat_of(b.ids, sizes.rows), sizes.rows) for b in batches(sizes)]
     splits = torch.arange(sizes.batch + 1)

@@ -29,8 +29,7 @@ class StepSplit:
     """Measures what `steps(n)` is made of.
 
     - dense: the dense layers alone, in the same process.
-    - sparse: inside calls of the tables, by call, without what they do for others meanwhile;
-      these steps are not those of the total.
+    - sparse: inside calls of the tables, by call; these steps are not those of the total.
     - copy: torch's copies and fills that the dense layers alone do not need, as torch's
       profiler sees them: the input put together, its gradient taken apart, ids kept for the step.
     - python: the rest, autograd's own work included.
@@ -40,14 +39,10 @@ class StepSplit:
         steps: runs a number of steps of the model.
         dense_steps: the same for the dense layers alone.
         calls: what the tables of the model do: objects, and the names of their methods.
-        inside: what is called inside of these, but belongs to the dense part.
     """
 
-    def __init__(
-        self, steps: Steps, dense_steps: Steps, calls: Sequence[Call], inside: Sequence[Call] = ()
-    ) -> None:
-        self._steps, self._dense_steps = steps, dense_steps
-        self._calls, self._inside = calls, inside
+    def __init__(self, steps: Steps, dense_steps: Steps, calls: Sequence[Call]) -> None:
+        self._steps, self._dense_steps, self._calls = steps, dense_steps, calls
         self._names = list(dict.fromkeys(name for _, name in calls))
 
     def measure(self, num_steps: int) -> dict[str, Any]:
@@ -90,29 +85,17 @@ class StepSplit:
     def _timed_calls(self) -> Iterator[dict[str, float]]:
         """Adds up the seconds inside the calls of the tables."""
         seconds = {_key(name): 0.0 for name in self._names}
-        inside = 0.0
 
         def timed(name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-            start, before = time.perf_counter(), inside
-            try:
-                return call(*args, **options)
-            finally:
-                seconds[_key(name)] += time.perf_counter() - start - (inside - before)
-
-        def left_out(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-            nonlocal inside
             start = time.perf_counter()
             try:
                 return call(*args, **options)
             finally:
-                inside += time.perf_counter() - start
+                seconds[_key(name)] += time.perf_counter() - start
 
         with contextlib.ExitStack() as stack:
             for owner, name in self._calls:
                 call = functools.partial(timed, name, getattr(owner, name))
-                stack.enter_context(mock.patch.object(owner, name, call))
-            for owner, name in self._inside:
-                call = functools.partial(left_out, getattr(owner, name))
                 stack.enter_context(mock.patch.object(owner, name, call))
             yield seconds
 

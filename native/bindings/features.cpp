@@ -7,8 +7,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/beside.h"
-
 namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::Feature;
@@ -35,6 +33,16 @@ using ColumnsTuple = std::tuple<std::vector<Address>, std::vector<size_t>, std::
 
 // Address and stride of the result; of dense columns the same, their number and first column there.
 using OutTuple = std::tuple<Address, size_t, Address, size_t, size_t, size_t>;
+
+// Addresses of the rows of features that lie apart, feature after feature.
+using ApartAddresses = std::vector<Address>;
+
+template <typename T>
+std::vector<T*> apart_at(const ApartAddresses& addresses) {
+  std::vector<T*> rows;
+  for (const Address address : addresses) rows.push_back(reinterpret_cast<T*>(address));
+  return rows;
+}
 
 std::unique_ptr<FeatureKeys> keys_of(const FeatureTables& tables, const JoinedTuple& tuple,
                                      unsigned threads) {
@@ -64,14 +72,17 @@ std::unique_ptr<FeatureKeys> keys_of(const FeatureTables& tables, const ColumnsT
 
 template <typename Ids>
 std::unique_ptr<FeatureKeys> lookup(const FeatureTables& self, const Ids& ids, const OutTuple& to,
-                                    bool initial, unsigned threads) {
+                                    const ApartAddresses& apart, bool initial, unsigned threads) {
   const auto& [out, stride, dense, dense_stride, num_dense, column] = to;
   auto made = keys_of(self, ids, threads);
-  self.lookup(*made, {reinterpret_cast<float*>(out), stride},
+  self.lookup(*made, {{reinterpret_cast<float*>(out), stride}, apart_at<float>(apart)},
               {{reinterpret_cast<const float*>(dense), dense_stride}, num_dense, column}, initial,
               threads);
   return made;
 }
+
+// Keys; address and stride of the gradients; those of features that lie apart.
+using PieceTuple = std::tuple<const FeatureKeys*, Address, size_t, ApartAddresses>;
 
 // (name, table, combiner, max_length, column)
 using FeatureTuple = std::tuple<std::string, uint32_t, std::string, uint32_t, size_t>;
@@ -81,7 +92,7 @@ Feature feature_of(const FeatureTuple& tuple) {
   const PoolMode mode = combiner == "mean"    ? PoolMode::kMean
                         : combiner == "sqrtn" ? PoolMode::kSqrtn
                                               : PoolMode::kSum;
-  return {name, table, mode, max_length, combiner == "first", column};
+  return {name, table, mode, max_length, combiner == "first", column, combiner == "rows"};
 }
 
 void construct(FeatureTables* self, const nb::typed<nb::list, Table>& tables,
@@ -104,16 +115,18 @@ void init_features(nb::module_& module) {
           "table"_a);
   nb::class_<FeatureTables>(module, "FeatureTables")
       .def("__init__", construct, "tables"_a, "features"_a, nb::keep_alive<1, 2>())
-      .def("lookup", lookup<ColumnsTuple>, ReleaseGil(), "ids"_a, "out"_a, "initial"_a, "threads"_a)
-      .def("lookup", lookup<JoinedTuple>, ReleaseGil(), "ids"_a, "out"_a, "initial"_a, "threads"_a)
+      .def("lookup", lookup<ColumnsTuple>, ReleaseGil(), "ids"_a, "out"_a, "apart"_a, "initial"_a,
+           "threads"_a)
+      .def("lookup", lookup<JoinedTuple>, ReleaseGil(), "ids"_a, "out"_a, "apart"_a, "initial"_a,
+           "threads"_a)
       .def(
           "sum",
-          [](const FeatureTables& self,
-             const std::vector<std::tuple<const FeatureKeys*, Address, size_t>>& given,
-             unsigned threads) {
+          [](const FeatureTables& self, const std::vector<PieceTuple>& given, unsigned threads) {
             std::vector<FeatureTables::Piece> pieces;
-            for (const auto& [keys, grads, stride] : given) {
-              pieces.push_back({keys, {reinterpret_cast<const float*>(grads), stride}});
+            for (const auto& [keys, grads, stride, apart] : given) {
+              pieces.push_back({keys,
+                                {{reinterpret_cast<const float*>(grads), stride},
+                                 apart_at<const float>(apart)}});
             }
             return self.sum(pieces, threads);
           },
@@ -121,9 +134,10 @@ void init_features(nb::module_& module) {
       .def(
           "step",
           [](const FeatureTables& self, FeatureSum& summed, Address rates,
-             const std::vector<uint32_t>& times, unsigned threads, nb::handle beside) {
-            self.step(summed, reinterpret_cast<const float*>(rates), times, threads,
-                      with_gil(beside));
+             const std::vector<uint32_t>& times, unsigned threads) {
+            const auto counts =
+                self.step(summed, reinterpret_cast<const float*>(rates), times, threads);
+            return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
           },
-          ReleaseGil(), "summed"_a, "rates"_a, "times"_a, "threads"_a, "beside"_a.none());
+          ReleaseGil(), "summed"_a, "rates"_a, "times"_a, "threads"_a);
 }

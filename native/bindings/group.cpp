@@ -6,7 +6,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/beside.h"
 #include "table/shards.h"
 
 namespace nb = nanobind;
@@ -69,7 +68,7 @@ void bind_steps(nb::module_& module) {
       "step_tables",
       [](const std::vector<Table*>& tables, const std::vector<GradientSum*>& sums,
          const std::vector<float>& rates, const std::vector<uint32_t>& times, Address are_done,
-         unsigned threads, nb::handle beside) {
+         unsigned threads) {
         std::vector<TableStep> steps;
         const float* rate = rates.data();
         for (size_t i = 0; i < tables.size(); ++i) {
@@ -77,10 +76,9 @@ void bind_steps(nb::module_& module) {
                            reinterpret_cast<uint8_t*>(are_done) + i, sums[i]->grads().size()});
           rate += tables[i]->layout().segments().size();
         }
-        monolith::step_tables(steps, threads, with_gil(beside));
+        monolith::step_tables(steps, threads);
       },
-      ReleaseGil(), "tables"_a, "sums"_a, "rates"_a, "times"_a, "are_done"_a, "threads"_a,
-      "beside"_a.none());
+      ReleaseGil(), "tables"_a, "sums"_a, "rates"_a, "times"_a, "are_done"_a, "threads"_a);
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ FeatureKeys::FeatureKeys(std::span<const Feature> features, const JoinedIds& ids
     : FeatureKeys(features, columns_of(ids, features.size()), ids.batch, threads) {
   const size_t end = starts_of(ids).back();
   if (end != ids.num_ids) {
-    throw std::invalid_argument("[FeatureBags.lookup] expected " + std::to_string(ids.num_ids) +
+    throw std::invalid_argument("[Features.lookup] expected " + std::to_string(ids.num_ids) +
                                 " ids in the rows of all features, got " + std::to_string(end));
   }
 }
@@ -135,6 +135,8 @@ void FeatureKeys::add(const Feature& feature, const IdColumn& ids, Checked& chec
     checked = {ids.splits, ids.num_ids, copy_of_splits(feature, ids)};
   }
   Bags bags{nullptr, ids.num_ids, checked.copy, batch_, feature.mode, nullptr, 1};
+  if (feature.is_apart)
+    bags = {nullptr, ids.num_ids, nullptr, ids.num_ids, feature.mode, nullptr, 1};
   if (feature.max_length > 0) {
     bags = limited(feature, bags, ids);
   } else {
@@ -153,7 +155,7 @@ const int64_t* FeatureKeys::copy_of_splits(const Feature& feature, const IdColum
   bags.row_splits = splits;
   if (!bags.are_splits_valid()) {
     throw std::invalid_argument(
-        "[FeatureBags.lookup] expected row_splits that ascend from 0 to the number of ids, got "
+        "[Features.lookup] expected row_splits that ascend from 0 to the number of ids, got "
         "others (feature '" +
         feature.name + "')");
   }
@@ -212,20 +214,31 @@ FeatureTables::FeatureTables(std::vector<Table*> tables, std::vector<Feature> fe
     while (f < features_.size() && features_[f].table < t) ++f;
     first_feature_.push_back(f);
   }
+  size_t num_apart = 0;
+  for (const Feature& feature : features_) {
+    apart_.push_back(num_apart);
+    num_apart += feature.is_apart;
+  }
 }
 
 template <typename T>
-BagRows<T> FeatureTables::rows_of(const Feature& feature, const Matrix<T>& matrix) noexcept {
-  return {matrix.data + feature.column, matrix.stride, bags_per_row(feature)};
+BagRows<T> FeatureTables::rows_of(size_t f, const Rows<T>& rows) const noexcept {
+  const Feature& feature = features_[f];
+  if (feature.is_apart) return {rows.apart[apart_[f]], tables_[feature.table]->layout().dim()};
+  return {rows.matrix.data + feature.column, rows.matrix.stride, bags_per_row(feature)};
+}
+
+template <typename T>
+bool FeatureTables::has_rows(size_t f, const Rows<T>& rows) const noexcept {
+  return (features_[f].is_apart ? rows.apart[apart_[f]] : rows.matrix.data) != nullptr;
 }
 
 // All bags of a feature: each distinct key is read once, and written to all of its bags.
 void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, bool initial, Scratch& scratch,
-                                    const Matrix<float>& out) const {
-  const Feature& feature = features_[f];
-  const Table& table = *tables_[feature.table];
+                                    const Rows<float>& out) const {
+  const Table& table = *tables_[features_[f].table];
   const Bags& given = keys.bags(f);
-  const BagRows<float> all = rows_of(feature, out);
+  const BagRows<float> all = rows_of(f, out);
   if (!given.are_single()) {
     return table.lookup_some_bags(given, 0, given.num_bags, {initial, nullptr}, all);
   }
@@ -237,7 +250,7 @@ void FeatureTables::lookup_distinct(FeatureKeys& keys, size_t f, bool initial, S
   table.lookup_seen(distinct.keys(), rows, initial, distinct.seen());
   // The matrix leaves the caches before it is used, and would be fetched before it is written.
   const auto is_whole_lines = [](uintptr_t bytes) { return bytes % sizeof(Line) == 0; };
-  const bool streams = is_whole_lines(dim * 4) && is_whole_lines(out.stride * 4) &&
+  const bool streams = is_whole_lines(dim * 4) && is_whole_lines(all.stride * 4) &&
                        is_whole_lines(reinterpret_cast<uintptr_t>(all.data));
   const std::span<const uint16_t> numbers = distinct.numbers();
   for (size_t bag = 0; bag < numbers.size(); ++bag) {
@@ -256,7 +269,7 @@ void FeatureTables::copy_dense(const Dense& dense, size_t first, size_t last,
   }
 }
 
-void FeatureTables::lookup(FeatureKeys& keys, const Matrix<float>& out, const Dense& dense,
+void FeatureTables::lookup(FeatureKeys& keys, const Rows<float>& out, const Dense& dense,
                            bool initial, unsigned threads) const {
   constexpr size_t kShares = 8;  // features for each thread, so that no thread is left with one
   const bool are_many = features_.size() >= kShares * threads;
@@ -284,16 +297,15 @@ void FeatureTables::lookup(FeatureKeys& keys, const Matrix<float>& out, const De
         for (size_t r = at; r < std::min(at + claim, ranges.size()); ++r) {
           const auto [f, first, last] = ranges[r];
           if (f == kDense) {
-            copy_dense(dense, first, last, out);
+            copy_dense(dense, first, last, out.matrix);
             continue;
           }
           if (last == kAllBags) {
             lookup_distinct(keys, f, initial, scratch, out);
             continue;
           }
-          const Feature& feature = features_[f];
-          tables_[feature.table]->lookup_some_bags(keys.bags(f), first, last, {initial, nullptr},
-                                                   rows_of(feature, out));
+          tables_[features_[f].table]->lookup_some_bags(keys.bags(f), first, last,
+                                                        {initial, nullptr}, rows_of(f, out));
         }
       }
     });
@@ -311,8 +323,8 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
     for (const Piece& piece : pieces) {
       for (size_t f = first_feature_[t]; f < first_feature_[t + 1]; ++f) {
         const Bags& bags = piece.keys->bags(f);
-        if (bags.num_keys == 0) continue;
-        found.push_back({bags, rows_of(features_[f], piece.grads), nullptr});
+        if (bags.num_keys == 0 || !has_rows(f, piece.grads)) continue;
+        found.push_back({bags, rows_of(f, piece.grads), nullptr});
         distinct[t] = piece.keys->distinct(f);
         num_keys += bags.num_keys;
       }
@@ -339,17 +351,26 @@ std::unique_ptr<FeatureSum> FeatureTables::sum(std::span<const Piece> pieces,
   return made;
 }
 
-void FeatureTables::step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
-                         unsigned threads, const std::function<void()>& beside) const {
+AppliedCounts FeatureTables::step(FeatureSum& sum, const float* rates,
+                                  std::span<const uint32_t> times, unsigned threads) const {
   std::vector<TableStep> steps;
+  std::vector<AppliedCounts> counts(tables_.size());
   for (size_t t = 0; t < tables_.size(); ++t) {
     GradientSum* own = sum.sums_[t];
     if (own != nullptr) {
-      steps.push_back({tables_[t], own, rates, times[t], nullptr, own->grads().size()});
+      steps.push_back({tables_[t], own, rates, times[t], nullptr, own->grads().size(), &counts[t]});
     }
     rates += tables_[t]->layout().segments().size();
   }
-  step_tables(steps, threads, beside);
+  step_tables(steps, threads);
+  AppliedCounts total;
+  for (const AppliedCounts& of_table : counts) {
+    total.applied += of_table.applied;
+    total.inserted += of_table.inserted;
+    total.refused += of_table.refused;
+    total.skipped += of_table.skipped;
+  }
+  return total;
 }
 
 }  // namespace monolith

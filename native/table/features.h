@@ -1,6 +1,8 @@
-// All features of a batch in one call: their bags are pooled side by side into one matrix.
+// Reads all features of a batch in one call: their bags are pooled into one matrix.
 //
 //   out (batch, columns)   | user: sum | item: mean | item: first 2 ids, a row each |
+//
+// Rows of a feature that keeps all of them lie in a matrix of their own, a row for each id.
 //
 // Features of one table follow each other, so that threads share all of the work and equal keys of
 // a table are brought together once.
@@ -8,7 +10,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <memory_resource>
 #include <span>
@@ -24,9 +25,10 @@ struct Feature {
   std::string name;  // for messages
   uint32_t table;
   PoolMode mode;
-  uint32_t max_length;  // of a sample's ids, the first ones; 0: all
-  bool is_block;        // max_length rows of the ids themselves, zeros behind the last
-  size_t column;        // of its first value in a row of the matrix
+  uint32_t max_length;    // of a sample's ids, the first ones; 0: all
+  bool is_block;          // max_length rows of the ids themselves, zeros behind the last
+  size_t column;          // of its first value in a row of the matrix
+  bool is_apart = false;  // a row for each id of the batch, in a matrix of its own
 };
 
 // The ids of a feature, borrowed.
@@ -139,20 +141,26 @@ class FeatureTables {
     T* data;
     size_t stride;  // from a row to the next
   };
+  // The matrix of the samples, and (num_ids, dim) for each feature that lies apart, in their order.
+  template <typename T>
+  struct Rows {
+    Matrix<T> matrix;
+    std::vector<T*> apart{};
+  };
   // Values that a lookup copies to columns behind those of the features: (batch, num_columns).
   struct Dense {
     Matrix<const float> values{};
     size_t num_columns = 0;
     size_t column = 0;  // of the first one in a row of the matrix
   };
-  // Writes the columns of the features, and the dense ones; out: (batch, columns). Notes for sum()
+  // Writes the rows of the features, and the dense columns; out: (batch, columns). Notes for sum()
   // which keys are equal, where a feature has one key a bag: no other call uses the keys meanwhile.
-  void lookup(FeatureKeys& keys, const Matrix<float>& out, const Dense& dense, bool initial,
+  void lookup(FeatureKeys& keys, const Rows<float>& out, const Dense& dense, bool initial,
               unsigned threads) const;
 
   struct Piece {
     const FeatureKeys* keys;
-    Matrix<const float> grads;  // (batch, columns)
+    Rows<const float> grads;  // (batch, columns); a null matrix has no gradients
   };
   // Keys and gradients are borrowed while the sum lives. Of equal keys, those of the first piece
   // come first, and in a piece those of the first feature.
@@ -160,8 +168,8 @@ class FeatureTables {
 
   // step_tables of the tables that have keys. rates: of the first table's segments, then of the
   // second's, and so on; times: of each table.
-  void step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times, unsigned threads,
-            const std::function<void()>& beside = {}) const;
+  AppliedCounts step(FeatureSum& sum, const float* rates, std::span<const uint32_t> times,
+                     unsigned threads) const;
 
  private:
   // Of one thread, to be used again.
@@ -170,15 +178,18 @@ class FeatureTables {
     std::vector<float> rows;
   };
   void lookup_distinct(FeatureKeys& keys, size_t feature, bool initial, Scratch& scratch,
-                       const Matrix<float>& out) const;
+                       const Rows<float>& out) const;
   static void copy_dense(const Dense& dense, size_t first, size_t last,
                          const Matrix<float>& out) noexcept;
   template <typename T>
-  static BagRows<T> rows_of(const Feature& feature, const Matrix<T>& matrix) noexcept;
+  BagRows<T> rows_of(size_t feature, const Rows<T>& rows) const noexcept;
+  template <typename T>
+  bool has_rows(size_t feature, const Rows<T>& rows) const noexcept;
 
   const std::vector<Table*> tables_;
   const std::vector<Feature> features_;
   std::vector<size_t> first_feature_;  // (tables + 1,)
+  std::vector<size_t> apart_;          // of each feature, its number among those that lie apart
 };
 
 }  // namespace monolith

@@ -71,14 +71,14 @@ AppliedCounts TableGroup::apply_gradients(const Keys& keys, const float* grads,
   return {applied, inserted, refused, skipped};
 }
 
-void step_tables(const std::vector<TableStep>& steps, unsigned threads,
-                 const std::function<void()>& beside) {
-  const auto work = [](const TableStep& step, unsigned members) {
+void step_tables(const std::vector<TableStep>& steps, unsigned threads) {
+  share(steps, threads, [](const TableStep& step, unsigned members) {
     const auto number = static_cast<int64_t>(step.table->num_update_calls());
-    step.table->apply_bag_gradients(*step.sum, {step.rates, nullptr, number}, step.now, members);
+    const AppliedCounts counts = step.table->apply_bag_gradients(
+        *step.sum, {step.rates, nullptr, number}, step.now, members);
+    if (step.counts != nullptr) *step.counts = counts;
     if (step.is_done != nullptr) *step.is_done = 1;
-  };
-  share(steps, threads, work, beside);
+  });
 }
 
 }  // namespace monolith

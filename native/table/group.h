@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -58,14 +57,13 @@ struct TableStep {
   GradientSum* sum;
   const float* rates;  // one per segment
   uint32_t now;
-  uint8_t* is_done;  // set when the table has made its step; may be null
-  size_t n;          // occurrences in the sum
+  uint8_t* is_done;                 // set when the table has made its step; may be null
+  size_t n;                         // occurrences in the sum
+  AppliedCounts* counts = nullptr;  // what the step did; may be null
 };
 
 // Table::apply_bag_gradients of different tables without views, at the number of each table's
 // updates so far; threads share all of the work. If memory runs out in one, others may be done.
-// beside: of share(); if it throws, some tables may have made their steps.
-void step_tables(const std::vector<TableStep>& steps, unsigned threads,
-                 const std::function<void()>& beside = {});
+void step_tables(const std::vector<TableStep>& steps, unsigned threads);
 
 }  // namespace monolith

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <vector>
 
 #include "table/team.h"
@@ -14,11 +13,9 @@ constexpr size_t kPartKeys = 8;  // overhead of a table in a call, in keys
 
 // Calls work(part, threads) concurrently for each part, the largest part first; a part has `n`
 // keys. All threads work on one large part together if it would otherwise keep one thread busy
-// after the others. The calling thread runs `caller_work`, which may be empty, while the other
-// threads start on the parts, or before the parts that need all threads.
+// after the others.
 template <typename Part, typename Work>
-void share(std::vector<Part> parts, unsigned threads, const Work& work,
-           const std::function<void()>& caller_work = {}) {
+void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
   threads = std::max(1u, threads);
   const auto is_smaller = [](const Part& a, const Part& b) { return a.n < b.n; };
@@ -34,15 +31,12 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work,
   for (; num_done < num_large; ++num_done) {
     const Part& part = parts[num_done];
     if ((num_large - num_done) % threads == 0 && part.n * threads <= num_left) break;
-    if (num_done == 0 && caller_work) caller_work();
     work(part, threads);
     num_left -= part.n;
   }
-  const bool is_caller_work_left = num_done == 0 && caller_work;
   std::atomic<size_t> next{num_done};
-  Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned member) {
+  Team::run(num_left < kLarge / 2 ? 1 : threads, [&](Team& team, unsigned) {
     team.attempt([&] {
-      if (member == 0 && is_caller_work_left) caller_work();
       for (size_t p; (p = next++) < parts.size() && !team.has_failed();) work(parts[p], 1);
     });
   });

@@ -51,10 +51,10 @@ void test_a_step_of_features_is_that_of_its_keys(unsigned threads) {
   FeatureKeys keys(tables.features(), ids.get(), 2);
   CHECK(keys.num_keys() == 3 * kBatch - kBatch / 3);
   std::vector<float> out(kBatch * kWidth), grads(kBatch * kWidth);
-  tables.lookup(keys, {out.data(), kWidth}, {}, true, threads);
+  tables.lookup(keys, {{out.data(), kWidth}}, {}, true, threads);
   CHECK(out[3 * kDim] == 0.0f && out[kWidth + kDim] != 0.0f && out[kWidth + 2 * kDim] == 0.0f);
   for (size_t i = 0; i < grads.size(); ++i) grads[i] = static_cast<float>(i % 11) - 5.0f;
-  const FeatureTables::Piece piece{&keys, {grads.data(), kWidth}};
+  const FeatureTables::Piece piece{&keys, {{grads.data(), kWidth}}};
   const auto sum = tables.sum({&piece, 1}, threads);
   CHECK(sum->norm() > sum->norm(0) && sum->norm() > sum->norm(1));
   const std::vector<float> rates(2, 0.1f);
@@ -80,11 +80,11 @@ void test_lookups_run_beside_steps() {
   std::thread reader([&] {
     FeatureKeys feature_keys(tables.features(), ids.get(), 1);
     std::vector<float> out(kBatch * kWidth);
-    while (!is_done) tables.lookup(feature_keys, {out.data(), kWidth}, {}, true, 2);
+    while (!is_done) tables.lookup(feature_keys, {{out.data(), kWidth}}, {}, true, 2);
   });
   for (int step = 0; step < 20; ++step) {
-    const FeatureTables::Piece pieces[] = {{&keys, {grads.data(), kWidth}},
-                                           {&keys, {grads.data(), kWidth}}};
+    const FeatureTables::Piece pieces[] = {{&keys, {{grads.data(), kWidth}}},
+                                           {&keys, {{grads.data(), kWidth}}}};
     const auto sum = tables.sum(pieces, 2);
     tables.step(*sum, rates.data(), times, 2);
   }
@@ -136,9 +136,9 @@ void test_dense_columns_lie_behind_those_of_features(unsigned threads) {
   FeatureKeys keys(tables.features(), ids.get(), threads), again(tables.features(), ids.get(), 1);
   std::vector<float> out(kBatch * kStride, 7.0f), alone(kBatch * kWidth), dense(kBatch * kFrom);
   for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<float>(i);
-  tables.lookup(keys, {out.data(), kStride}, {{dense.data(), kFrom}, kDense, kWidth}, true,
+  tables.lookup(keys, {{out.data(), kStride}}, {{dense.data(), kFrom}, kDense, kWidth}, true,
                 threads);
-  tables.lookup(again, {alone.data(), kWidth}, {}, true, 1);
+  tables.lookup(again, {{alone.data(), kWidth}}, {}, true, 1);
   for (size_t i = 0; i < kBatch; ++i) {
     const float* row = out.data() + i * kStride;
     CHECK(std::equal(row, row + kWidth, alone.data() + i * kWidth));
@@ -173,7 +173,7 @@ struct Singles {
   }
   std::vector<float> lookup(FeatureKeys& of) const {
     std::vector<float> out(kSamples * kRowWidth);
-    tables->lookup(of, {out.data(), kRowWidth}, {}, true, 2);
+    tables->lookup(of, {{out.data(), kRowWidth}}, {}, true, 2);
     return out;
   }
   void step(std::span<const FeatureKeys* const> of, float scale = 0.01f) const {
@@ -377,7 +377,7 @@ void test_a_step_without_memory_changes_nothing() {
   Table& table = *all.pointers[0];
   table.set_memory_limit(table.held_bytes());
   std::vector<float> grads(Singles::kSamples * Singles::kRowWidth, 0.5f);
-  const FeatureTables::Piece piece{mixed.get(), {grads.data(), Singles::kRowWidth}};
+  const FeatureTables::Piece piece{mixed.get(), {{grads.data(), Singles::kRowWidth}}};
   const auto sum = all.tables->sum({&piece, 1}, 1);
   const std::vector<float> rates(Singles::kTables, 0.1f);
   const std::vector<uint32_t> times(Singles::kTables, 10);
@@ -446,7 +446,7 @@ void test_rows_of_whole_lines() {
   for (float* out : {aligned, aligned + 1}) {
     const JoinedIds ids{keys.data(), keys.size(), splits.data(), 0, kTables, nullptr, kSamples};
     FeatureKeys of(tables.features(), ids, 2);
-    tables.lookup(of, {out, kRowWidth}, {}, true, 2);
+    tables.lookup(of, {{out, kRowWidth}}, {}, true, 2);
     for (size_t t = 0; t < kTables; ++t) {
       std::vector<float> alone(kSamples * kLine);
       pointers[t]->lookup(keys.data() + t * kSamples, kSamples, alone.data(), true, nullptr, 1);
@@ -479,15 +479,15 @@ void test_sums_of_rows_of_a_line() {
     const FeatureTables tables(pointers, features);
     const JoinedIds ids{keys.data(), keys.size(), splits.data(), 0, kTables, nullptr, kSamples};
     FeatureKeys of(tables.features(), ids, 1);
-    if (looks) tables.lookup(of, {out.data(), kRowWidth}, {}, true, 2);
+    if (looks) tables.lookup(of, {{out.data(), kRowWidth}}, {}, true, 2);
     CHECK((of.distinct(0) != nullptr) == looks);
-    const FeatureTables::Piece piece{&of, {grads.data(), kRowWidth}};
+    const FeatureTables::Piece piece{&of, {{grads.data(), kRowWidth}}};
     const auto sum = tables.sum({&piece, 1}, 2);
     norms.push_back(sum->norm());
     const std::vector<float> rates(kTables, 0.1f);
     tables.step(*sum, rates.data(), std::vector<uint32_t>(kTables, 9), 2);
     FeatureKeys again(tables.features(), ids, 1);
-    tables.lookup(again, {out.data(), kRowWidth}, {}, true, 2);
+    tables.lookup(again, {{out.data(), kRowWidth}}, {}, true, 2);
     rows.push_back(out);
   }
   CHECK(norms[0] == norms[1] && rows[0] == rows[1]);

@@ -1,12 +1,7 @@
 // Groups and shards of tables: equal to single tables, and safe concurrently with them.
 #include "table/group.h"
 
-#include <atomic>
-#include <chrono>
-#include <functional>
 #include <memory>
-#include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -91,14 +86,17 @@ void test_steps_together_equal_single_steps() {
     std::vector<std::unique_ptr<GradientSum>> sums;
     std::vector<TableStep> steps;
     std::vector<uint8_t> are_done(3);
+    std::vector<AppliedCounts> counts(3);
+    uint64_t applied = 0;
     for (size_t t = 0; t < 3; ++t) {
       sums.emplace_back(new GradientSum(sum_of(*tables[t], t)));
-      steps.push_back(
-          {tables[t].get(), sums[t].get(), &kRate, 9, &are_done[t], splits[t + 1] - splits[t]});
+      steps.push_back({tables[t].get(), sums[t].get(), &kRate, 9, &are_done[t],
+                       splits[t + 1] - splits[t], &counts[t]});
       GradientSum gradient_sum = sum_of(*alone[t], t);
-      alone[t]->apply_bag_gradients(gradient_sum, kOptions, 9, 1);
+      applied += alone[t]->apply_bag_gradients(gradient_sum, kOptions, 9, 1).applied;
     }
     step_tables(steps, threads);
+    CHECK(counts[0].applied + counts[1].applied + counts[2].applied == applied);
     CHECK(are_done == std::vector<uint8_t>(3, 1));
     for (size_t t = 0; t < 3; ++t) {
       std::vector<float> actual(3000 * kDim), expected(3000 * kDim);
@@ -107,61 +105,6 @@ void test_steps_together_equal_single_steps() {
       CHECK(actual == expected);
     }
   }
-}
-
-// The calling thread runs the given function while other threads step tables.
-void test_something_is_done_beside_steps() {
-  const auto tables = make_tables(6);
-  const auto keys = keys_from(0, 1000);
-  const auto grads = some_gradients(1000);
-  const auto run = [&](unsigned threads, const std::function<void()>& caller_work) {
-    std::vector<std::unique_ptr<GradientSum>> sums;
-    std::vector<TableStep> steps;
-    for (const auto& table : tables) {
-      const Bags bags{keys.data(), 1000, nullptr, 1000, PoolMode::kSum, nullptr, 1};
-      const BagPiece piece{bags, {grads.data(), kDim}, nullptr};
-      sums.emplace_back(new GradientSum(table->sum_bag_gradients({&piece, 1}, 1)));
-      steps.push_back({table.get(), sums.back().get(), &kRate, 9, nullptr, 1000});
-    }
-    step_tables(steps, threads, caller_work);
-  };
-  const auto num_steps = [&] {
-    uint64_t count = 0;
-    for (const auto& table : tables) count += table->num_update_calls();
-    return count;
-  };
-  int num_calls = 0;
-  const std::thread::id caller = std::this_thread::get_id();
-  run(2, [&] {
-    ++num_calls;
-    CHECK(std::this_thread::get_id() == caller);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    while (num_steps() == 0) CHECK(std::chrono::steady_clock::now() < end);
-  });
-  CHECK(num_calls == 1 && num_steps() == 6);
-  run(1, [&] { CHECK(num_steps() == 6); });
-  CHECK(num_steps() == 12);
-  for (const unsigned threads : {1u, 2u}) {
-    bool has_thrown = false;
-    try {
-      run(threads, [] { throw std::runtime_error("beside"); });
-    } catch (const std::runtime_error& error) {
-      has_thrown = std::string(error.what()) == "beside";
-    }
-    CHECK(has_thrown && num_steps() <= 12 + 6 * (threads - 1));
-  }
-}
-
-// Before a part that needs all threads, and once.
-void test_something_is_done_before_large_parts() {
-  struct Part {
-    size_t n;
-  };
-  std::atomic<int> num_calls{0}, num_parts{0};
-  share(
-      std::vector<Part>{{20000}, {9000}, {100}}, 2, [&](const Part&, unsigned) { ++num_parts; },
-      [&] { CHECK(num_calls++ == 0 && num_parts == 0); });
-  CHECK(num_calls == 1 && num_parts == 3);
 }
 
 void test_shards_equal_one_table(const std::vector<uint16_t>& owners, size_t num_shards) {
@@ -221,8 +164,6 @@ void test_groups_and_shards_beside_their_tables() {
 int main() {
   test_a_group_equals_its_tables();
   test_steps_together_equal_single_steps();
-  test_something_is_done_beside_steps();
-  test_something_is_done_before_large_parts();
   std::vector<uint16_t> owners(4096);
   for (size_t p = 0; p < owners.size(); ++p) owners[p] = static_cast<uint16_t>(p * 3 / 4096);
   test_shards_equal_one_table(owners, 3);

@@ -368,7 +368,6 @@ def step_tables(
     times: Sequence[int],
     are_done: int,
     threads: int,
-    beside: object | None,
 ) -> None: ...
 
 class TableGroup:
@@ -420,6 +419,7 @@ class FeatureTables:
         self,
         ids: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[bool], int],
         out: tuple[int, int, int, int, int, int],
+        apart: Sequence[int],
         initial: bool,
         threads: int,
     ) -> FeatureKeys: ...
@@ -428,18 +428,16 @@ class FeatureTables:
         self,
         ids: tuple[int, int, int, int, int, int, int],
         out: tuple[int, int, int, int, int, int],
+        apart: Sequence[int],
         initial: bool,
         threads: int,
     ) -> FeatureKeys: ...
-    def sum(self, pieces: Sequence[tuple[FeatureKeys, int, int]], threads: int) -> FeatureSum: ...
+    def sum(
+        self, pieces: Sequence[tuple[FeatureKeys, int, int, Sequence[int]]], threads: int
+    ) -> FeatureSum: ...
     def step(
-        self,
-        summed: FeatureSum,
-        rates: int,
-        times: Sequence[int],
-        threads: int,
-        beside: object | None,
-    ) -> None: ...
+        self, summed: FeatureSum, rates: int, times: Sequence[int], threads: int
+    ) -> tuple[int, int, int, int]: ...
 
 class TouchedKeySet:
     def __init__(self, capacity: int, concurrency_level: int) -> None: ...

@@ -113,33 +113,6 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert "_lookup_bags" not in vars(table)
 
 
-def test_what_runs_inside_of_a_call_for_others_is_left_out_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seconds = 0.0
-
-    class Owner:
-        def outer(self) -> None:
-            nonlocal seconds
-            seconds += 0.25
-            self.inner()
-
-        def inner(self) -> None:
-            nonlocal seconds
-            seconds += 1.0
-
-    owner = Owner()
-    monkeypatch.setattr(time, "perf_counter", lambda: seconds)
-
-    def steps(number: int) -> None:
-        for _ in range(number):
-            owner.outer()
-
-    whole = StepSplit(steps, lambda _: None, [(owner, "outer")]).measure(2)
-    parts = StepSplit(steps, lambda _: None, [(owner, "outer")], [(owner, "inner")]).measure(2)
-    assert (whole["calls_ms"]["outer"], parts["calls_ms"]["outer"]) == (1250.0, 250.0)
-
-
 def test_small_bags_of_both_systems_give_the_same_outputs() -> None:
     bags = make()
     for number in range(40):

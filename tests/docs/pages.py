@@ -24,13 +24,8 @@ def run_snippets(name):
     return runner.run(examples, out=problems.append).attempted, "".join(problems)
 
 
-def first_cells(text, header):
-    """First cell of every row of the table whose header line starts with `header`."""
-    return [cell.strip("`") for cell in column_cells(text, header, 0)]
-
-
-def column_cells(text, header, column):
-    """A column of the table whose header line starts with `header`."""
+def first_rows(text, header):
+    """The cells of every row of the table whose header line starts with `header`."""
     rows = iter(text.splitlines())
     for line in rows:
         if line.startswith(header):
@@ -42,5 +37,15 @@ def column_cells(text, header, column):
     for line in rows:
         if not line.startswith("|"):
             break
-        cells.append(line.split("|")[column + 1].strip())
+        cells.append(tuple(cell.strip() for cell in line.split("|")[1:-1]))
     return cells
+
+
+def first_cells(text, header):
+    """First cell of every row of the table whose header line starts with `header`."""
+    return [cells[0].strip("`") for cells in first_rows(text, header)]
+
+
+def column_cells(text, header, column):
+    """A column of the table whose header line starts with `header`."""
+    return [cells[column] for cells in first_rows(text, header)]

@@ -1,4 +1,4 @@
-from monolith.nn.feature import COMBINERS
+from monolith.features.engine import COMBINERS
 from tests.docs.pages import first_cells, page
 
 

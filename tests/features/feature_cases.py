@@ -3,7 +3,8 @@
 import torch
 
 from monolith.cluster import ShardedTable
-from monolith.features import BagFeature, FeatureBags
+from monolith.features import BagFeature, PendingGradients, engine_for
+from monolith.features.autograd import lookup_features
 from monolith.ops import Ragged
 from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
 from monolith.table.optimizers import SGD, Adagrad, Adam
@@ -37,6 +38,25 @@ def mixed(config, clock):
     """Tables of every kind."""
     make = {"user": Table, "item": ReferenceTable, "rare": sharded, "half": Table}[config.name]
     return make(config, clock=clock)
+
+
+class FeatureBags:
+    """Look up features and queue their gradients, without a module."""
+
+    def __init__(self, tables, features, make_engine=engine_for):
+        self.queue = PendingGradients(make_engine(tables, features))
+
+    def __getattr__(self, name):
+        if name == "queue":
+            raise AttributeError(name)
+        return getattr(self.queue.engine, name)
+
+    def lookup_all(self, ids, *, dense=None, missing="initial", is_trained=True):
+        anchor = self.queue.anchor if is_trained else self.queue.anchor.detach()
+        return lookup_features(self.queue, anchor, ids, dense, missing)
+
+    def lookup(self, ids, **options):
+        return self.lookup_all(ids, **options)[0]
 
 
 def make_bags(make=Table, configs=CONFIGS, features=FEATURES, clock=lambda: NOW):

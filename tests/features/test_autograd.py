@@ -122,24 +122,24 @@ def test_an_exported_program_keeps_the_lookup_as_an_op(strict):
     train(model.train(), model, num_steps=2)
     arguments = (torch.arange(12), torch.tensor([0, 3, 3, 7]))
     program = torch.export.export(model.eval(), arguments, strict=strict)
-    calls = [node for node in program.graph.nodes if "monolith.lookup_bags" in str(node.target)]
+    calls = [node for node in program.graph.nodes if "monolith.lookup." in str(node.target)]
     assert len(calls) == 4
     torch.testing.assert_close(program.module()(*arguments), model(*arguments))
 
 
 def test_a_graph_whose_module_is_gone_is_refused():
     bag = make_bag()
-    arguments = (bag.anchor, IDS, torch.tensor([0, 4]), None, 1 << 40, "sum", "initial", None)
+    arguments = (bag.anchor, [IDS], [torch.tensor([0, 4])], None, 1 << 40, "sum", "initial", None)
     with pytest.raises(FailedPreconditionError, match="module of table handle 1099511627776 to be"):
-        torch.ops.monolith.lookup_bags(*arguments)
+        torch.ops.monolith.lookup(*arguments)
 
 
 def test_the_ops_pass_the_checks_of_torch():
     bag = make_bag()
     splits = torch.tensor([0, 3, 3, 4])
-    arguments = (bag.anchor, IDS, splits, None, bag.queue.handle, "sum", "initial", None)
+    arguments = (bag.anchor, [IDS], [splits], None, bag.queue.handle, "sum", "initial", None)
     tests = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(torch.ops.monolith.lookup_bags, arguments, test_utils=tests)
+    torch.library.opcheck(torch.ops.monolith.lookup, arguments, test_utils=tests)
 
 
 def test_a_table_of_an_embedding_and_a_bag_compiles():

@@ -103,23 +103,3 @@ def test_the_dense_columns_may_be_overwritten():
     output = make_bags().lookup(one_batch(0), dense=dense)
     dense.zero_()
     assert torch.equal(output[:, WIDTH:], numbers(2))
-
-
-@pytest.mark.parametrize("make", [Table, ReferenceTable])
-@pytest.mark.parametrize(
-    ("dense", "error", "text"),
-    [
-        ([[1.0]], TypeError, "expected dense as a float32 tensor on the CPU, got list"),
-        (numbers(2).double(), TypeError, "got torch.float64 on cpu"),
-        (numbers(2).to("meta"), TypeError, "got torch.float32 on meta"),
-        (
-            numbers(2, 5),
-            ValueError,
-            r"\(6, columns\), a row for each sample, got \(5, 2\)",
-        ),
-        (torch.zeros(6), ValueError, r"got \(6,\)"),
-    ],
-)
-def test_bad_dense_columns_are_refused(make, dense, error, text):
-    with pytest.raises(error, match=text):
-        make_bags(make).lookup(one_batch(0), dense=dense)

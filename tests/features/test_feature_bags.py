@@ -1,4 +1,4 @@
-"""`FeatureBags` beside torch, beside one lookup per feature, and beside tables in Python."""
+"""Compare lookups of features with torch, and with one lookup for each feature."""
 
 import copy
 import pickle
@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.features import BagFeature, FeatureBags
+from monolith.features import BagFeature
 from monolith.features.autograd import Reading, lookup_bags
-from monolith.features.gradients import GradientQueue
-from monolith.features.plain import limited_bags
+from monolith.features.gradients import PendingGradients
+from monolith.features.plain import TableEngine, limited_bags
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
 from monolith.table import Bags, OneBit, Segment, Table, TableConfig, Zeros
@@ -20,7 +20,7 @@ from monolith.table.replay import Record
 from tests.features.feature_cases import (
     CONFIGS,
     FEATURES,
-    WIDTH,
+    FeatureBags,
     Module,
     lists,
     loss_of,
@@ -30,7 +30,7 @@ from tests.features.feature_cases import (
     sharded,
     small_bags,
 )
-from tests.suites.table_base import NOW, assert_same_rows, exported
+from tests.suites.table_base import NOW, assert_same_rows
 
 
 def recorded(config, clock):
@@ -67,11 +67,6 @@ def test_all_tables_give_the_same_bits(make, num_backwards):
     torch.testing.assert_close(found[1::2], expected[1::2])  # norms of several kinds of tables
 
 
-def test_the_norm_has_the_bits_of_tables_in_python():
-    found, expected = train(make_bags()), train(make_bags(ReferenceTable))
-    assert all(map(torch.equal, found[1::2], expected[1::2]))
-
-
 def lookup_one_by_one(queues, ids):
     """Each feature from the queue of its table, in reverse: backward goes from last to first."""
     parts = []
@@ -86,7 +81,7 @@ def lookup_one_by_one(queues, ids):
 
 def test_a_step_has_the_bits_of_one_lookup_for_each_feature():
     bags = make_bags()
-    queues = {c.name: GradientQueue(Table(c, clock=lambda: NOW)) for c in CONFIGS}
+    queues = {c.name: PendingGradients(TableEngine(Table(c, clock=lambda: NOW))) for c in CONFIGS}
     optimizer = Optimizer(Module(bags))
     for step in range(4):
         for i in range(2):
@@ -99,7 +94,7 @@ def test_a_step_has_the_bits_of_one_lookup_for_each_feature():
         for queue in queues.values():
             queue.apply()
     for name, queue in queues.items():
-        assert_same_rows(bags.tables[name], queue.table)
+        assert_same_rows(bags.tables[name], queue.engine.table)
 
 
 def filled(features, dim=3):
@@ -168,16 +163,6 @@ def test_many_full_blocks_have_the_bits_of_tables_in_python(limit, num_dense):
     assert_same_tables(bags, others)
 
 
-def test_the_columns_stand_side_by_side_in_the_order_of_the_features():
-    bags = make_bags()
-    assert bags.width == WIDTH
-    assert [bags.columns[f.name].start for f in bags.features] == [0, 5, 9, 13, 23, 26, 28]
-    output = bags.lookup(one_batch(0))
-    part = output[:, bags.columns["history"]]
-    assert part.shape == (6, 10)
-    assert part.data_ptr() == output.data_ptr() + 4 * 13
-
-
 @pytest.mark.parametrize("num_threads", [2, 3])
 def test_threads_change_no_bit(num_threads):
     before, found = torch.get_num_threads(), []
@@ -189,68 +174,6 @@ def test_threads_change_no_bit(num_threads):
     finally:
         torch.set_num_threads(before)
     assert_same_tables(*found)
-
-
-def test_the_ids_may_be_overwritten_before_backward():
-    bags = small_bags()
-    ids = lists(x=[[1]], y=[[2]])
-    output = bags.lookup(ids)
-    for ragged in ids.values():
-        ragged.values.fill_(99)
-    output.sum().backward()
-    bags.queue.apply()
-    assert exported(bags.tables["a"]).keys.tolist() == [1]
-
-
-@pytest.mark.parametrize("make", [Table, ReferenceTable])
-def test_lists_and_batches_may_be_empty(make):
-    bags = make_bags(make)
-    nothing = {feature.name: Ragged.from_lists([]) for feature in FEATURES}
-    assert bags.lookup(nothing).shape == (0, WIDTH)
-    output = bags.lookup({feature.name: Ragged.from_lists([[], []]) for feature in FEATURES})
-    assert torch.equal(output.detach(), torch.zeros(2, WIDTH))
-    output.sum().backward()
-    bags.queue.apply()
-    assert [table.num_update_calls for table in bags.tables.values()] == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("make", [Table, ReferenceTable])
-def test_a_table_without_an_id_is_not_updated(make):
-    bags = small_bags(make)
-    bags.lookup(lists(x=[[1]], y=[[]])).sum().backward()
-    bags.queue.apply()
-    assert [table.num_update_calls for table in bags.tables.values()] == [1, 0]
-
-
-def test_ids_of_other_features_are_left_alone():
-    output = small_bags().lookup({**lists(x=[[1]], y=[[2]]), "other": None})
-    assert output.shape == (1, 2)
-
-
-def test_int32_is_widened():
-    ids = {n: Ragged.from_lists([[1]], dtype=torch.int32) for n in "xy"}
-    bags = small_bags()
-    bags.tables["a"].assign(torch.tensor([1]), torch.tensor([[5.0]]))
-    assert bags.lookup(ids).tolist() == [[5.0, 0.0]]
-    assert bags.lookup({**lists(x=[[1]]), "y": ids["y"]}).tolist() == [[5.0, 0.0]]
-
-
-@pytest.mark.parametrize("make", [Table, ReferenceTable])
-def test_a_missing_id_reads_as_it_would_begin_or_as_zeros(make):
-    config = TableConfig("a", Segment(2))
-    bags = make_bags(make, [config], [BagFeature("x", "a")])
-    ids, keys = lists(x=[[7]]), torch.tensor([7])
-    assert torch.equal(bags.lookup(ids), bags.tables["a"].lookup(keys))
-    assert bags.lookup(ids, missing="zeros").tolist() == [[0.0, 0.0]]
-    assert len(bags.tables["a"]) == 0
-
-
-def test_a_serving_table_reads_zeros():
-    config = TableConfig("a", Segment(2), kind="serving")
-    bags = make_bags(configs=[config], features=[BagFeature("x", "a")])
-    bags.lookup(lists(x=[[7]])).sum().backward()
-    with pytest.raises(FailedPreconditionError, match="expected a training table, got a serving"):
-        bags.queue.apply()
 
 
 def test_nothing_is_queued_where_nothing_is_trained():
@@ -265,11 +188,11 @@ def test_nothing_is_queued_where_nothing_is_trained():
 def test_a_view_follows_the_steps_of_its_table():
     config = TableConfig("a", Segment(2, SGD(0.1), view=OneBit(step_size=1, amplitude=0.5)))
     bags = make_bags(configs=[config], features=[BagFeature("x", "a")])
-    alone = GradientQueue(Table(config, clock=lambda: NOW))
+    alone = PendingGradients(TableEngine(Table(config, clock=lambda: NOW)))
     for seed in range(3):
         ids = one_batch(seed, names=("x",))
         each = Bags(ids["x"].values, ids["x"].row_splits)
-        expected = alone.lookup(each, "initial").values.requires_grad_()
+        expected = alone.engine.lookup(each, "initial").values.requires_grad_()
         output = bags.lookup(ids)
         assert torch.equal(output, expected)
         loss_of(output).backward()
@@ -278,7 +201,7 @@ def test_a_view_follows_the_steps_of_its_table():
         row = lookup_bags(alone, alone.anchor, each.keys, each.row_splits, None, reading)
         loss_of(row).backward()
         alone.apply()
-    assert_same_rows(bags.tables["a"], alone.table)
+    assert_same_rows(bags.tables["a"], alone.engine.table)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
@@ -300,10 +223,10 @@ def test_a_closed_table_ends_the_lookups():
     bags = small_bags()
     bags.lookup(lists(x=[[1]], y=[[2]])).sum().backward()
     bags.tables["b"].close()
-    text = r"^\[FeatureBags.lookup\] expected open tables, got a closed one \(table 'b'\)$"
+    text = r"^\[Features.lookup\] expected open tables, got a closed one \(table 'b'\)$"
     with pytest.raises(FailedPreconditionError, match=text):
         bags.lookup(lists(x=[[1]], y=[[2]]))
-    with pytest.raises(FailedPreconditionError, match=r"^\[FeatureQueue.apply\] expected open"):
+    with pytest.raises(FailedPreconditionError, match=r"^\[PendingGradients.apply\] expected open"):
         bags.queue.apply()
 
 
@@ -326,67 +249,16 @@ def test_torch_jit_trace_is_refused():
         torch.jit.trace(lambda x: bags.lookup(ids) + x, torch.ones(1))
 
 
-BAD_IDS = [
-    (None, TypeError, "expected ids as a mapping from features to Ragged, got NoneType"),
-    ({}, ValueError, "expected ids of every feature, got none of x, y"),
-    ({"x": [[1]]}, ValueError, "expected ids of every feature, got none of y"),
-    ({"x": [[1]], "y": torch.ones(1)}, TypeError, "ids of 'y' as a Ragged, got Tensor"),
-    (
-        {"x": [[1]], "y": Ragged.from_lists([[1]], dtype=torch.int16)},
-        TypeError,
-        "expected ids of 'y' of dtype int64 or int32, got int16; cast with .long()",
-    ),
-    (
-        {"x": [[1]], "y": Ragged(torch.ones(1, 2, dtype=torch.int64), torch.tensor([0, 1]))},
-        ValueError,
-        r"expected ids of 'y' with 1 dimension, got shape \(1, 2\)",
-    ),
-    (
-        {"x": [[1]], "y": [[1], [2]]},
-        ValueError,
-        r"expected 1 samples of every feature, as 'x' has, got 2 \(feature 'y'\)",
-    ),
-    (
-        {"x": [[1]], "y": Ragged.from_lists([[1]], device="meta")},
-        ValueError,
-        "expected ids of 'y' on device cpu, got meta",
-    ),
-]
-
-
-@pytest.mark.parametrize(("ids", "error", "text"), BAD_IDS)
-@pytest.mark.parametrize("make", [Table, ReferenceTable])
-def test_bad_ids_are_refused(make, ids, error, text):
-    if isinstance(ids, dict):
-        ids = {k: Ragged.from_lists(v) if isinstance(v, list) else v for k, v in ids.items()}
-    with pytest.raises(error, match=rf"^\[FeatureBags.lookup\] .*{text}"):
-        small_bags(make).lookup(ids)
-
-
-def test_splits_that_were_not_checked_are_refused_by_the_core():
-    bags, one = small_bags(), torch.tensor([1])
-    bad = Ragged._unchecked(one, torch.tensor([0, 2]))
-    with pytest.raises(ValueError, match=r"\[FeatureBags.lookup\] .*ascend .* \(feature 'x'\)"):
-        bags.lookup({"x": bad, **lists(y=[[]])})
-    short = Ragged._unchecked(one, torch.tensor([0, 0]))
-    with pytest.raises(ValueError, match=r"ascend from 0 to the number of ids, .* 'x'\)"):
-        bags.lookup({"x": short, **lists(y=[[1]])})
-
-
-def test_what_cannot_be_combined_is_refused():
+def test_values_that_are_no_tables_or_features_are_refused():
     a, x = Table(CONFIGS[0]), BagFeature("x", "user")
-    serving = Table(TableConfig("s", Segment(1), kind="serving"))
-    for tables, features, error, text in (
-        ([], [x], ValueError, "expected at least one table, got none"),
-        ([a], [], ValueError, "expected at least one feature, got none"),
-        ([3], [x], TypeError, "expected tables as Table, got int"),
-        ([a], [3], TypeError, "expected features as BagFeature, got int"),
-        ([a, a], [x], ValueError, "expected tables with different names, got several of user"),
-        ([a], [x, x], ValueError, "expected features with different names, got several of x"),
-        ([a], [BagFeature("x", "b")], ValueError, r"a table in user, got 'b' \(feature 'x'\)"),
-        ([a, serving], [x], ValueError, r"of one kind, got training .* and serving \(table 's'\)"),
-    ):
-        with pytest.raises(error, match=rf"^\[FeatureBags\] .*{text}"):
-            FeatureBags(tables, features)
+    with pytest.raises(TypeError, match=r"^\[Features\] expected tables as Table, got int$"):
+        FeatureBags([3], [x])
+    text = r"^\[Features\] expected features as BagFeature, got int$"
+    with pytest.raises(TypeError, match=text):
+        FeatureBags([a], [3])
+
+
+def test_another_way_to_read_missing_ids_is_refused():
+    bags = FeatureBags([Table(CONFIGS[0])], [BagFeature("x", "user")])
     with pytest.raises(ValueError, match="expected missing 'initial' or 'zeros', got 'ones'"):
-        FeatureBags([a], [x]).lookup({}, missing="ones")
+        bags.lookup({}, missing="ones")

@@ -1,4 +1,4 @@
-"""What backward queues for the tables of a `FeatureBags`, and what a step does with it."""
+"""Check what backward queues for the tables of features, and what a step does with the queue."""
 
 import math
 
@@ -146,7 +146,9 @@ def test_an_optimizer_of_the_anchor_alone_is_warned_of():
     sgd = torch.optim.SGD([bags.queue.anchor], lr=0.1)
     backward(bags)
     sgd.step()
-    text = r"^\[FeatureQueue\] .* got one of its anchor alone \(table 'a' and 1 more\): its rows"
+    text = (
+        r"^\[PendingGradients\] .* got one of its anchor alone \(table 'a' and 1 more\): its rows"
+    )
     with pytest.warns(RuntimeWarning, match=text):
         backward(bags)
 
@@ -157,7 +159,7 @@ def test_an_anchor_that_was_cast_is_refused_before_its_gradient_is_written(dtype
     bags.queue.anchor.data = bags.queue.anchor.data.to(dtype)
     name = str(dtype).removeprefix("torch.")
     text = (
-        r"^\[FeatureQueue\] expected an anchor of one float32 on cpu, got 1 of "
+        r"^\[PendingGradients\] expected an anchor of one float32 on cpu, got 1 of "
         rf"{name} on cpu \(table 'a' and 1 more\); leave the anchor out of casts"
     )
     with pytest.raises(ValueError, match=text):
@@ -326,7 +328,7 @@ def test_a_step_without_memory_names_it_and_drops_the_queue():
     ids = torch.arange(60_000).reshape(1, -1).tolist()
     backward(bags, x=ids, y=ids)
     bags.tables["b"]._core.set_memory_limit(0)
-    with pytest.raises(MemoryError, match=r"\[FeatureBags\.step\] out of memory: asked"):
+    with pytest.raises(MemoryError, match=r"\[Features\.step\] out of memory: asked"):
         Optimizer(Module(bags)).step()
     assert len(bags.tables["b"]) == 0
     assert bags.queue.num_lookups == 0

@@ -1,4 +1,4 @@
-"""`CoreEngine`: what it copies of ids and gradients."""
+"""Check what engines copy of ids and gradients."""
 
 import pytest
 import torch

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.features.gradients import GradientQueue, queue_at, queue_of
+from monolith.features.gradients import PendingGradients, pending_at, pending_of
+from monolith.features.plain import TableEngine
 from monolith.nn import EmbeddingBag
 from monolith.table import Bags, Segment, Table, TableConfig, Zeros
 from tests.nn.cases import make_bag, rows
@@ -18,22 +19,22 @@ def new_table():
 
 def test_a_table_has_one_queue():
     table = new_table()
-    queue = queue_of(table)
-    assert queue_of(table) is queue
-    assert queue_at(queue.handle) is queue
-    assert queue_of(new_table()) is not queue
+    queue = pending_of(table)
+    assert pending_of(table) is queue
+    assert pending_at(queue.handle) is queue
+    assert pending_of(new_table()) is not queue
 
 
 def test_the_handle_of_a_queue_that_is_gone_is_refused():
-    handle = queue_of(new_table()).handle
+    handle = pending_of(new_table()).handle
     gc.collect()
     with pytest.raises(FailedPreconditionError, match=f"table handle {handle} to be alive in this"):
-        queue_at(handle)
+        pending_at(handle)
 
 
 def test_a_handle_is_never_used_again():
-    handle = GradientQueue(new_table()).handle
-    assert GradientQueue(new_table()).handle > handle
+    handle = PendingGradients(TableEngine(new_table())).handle
+    assert PendingGradients(TableEngine(new_table())).handle > handle
 
 
 def test_bags_that_were_not_checked_are_refused_as_checked_ones():
@@ -41,7 +42,7 @@ def test_bags_that_were_not_checked_are_refused_as_checked_ones():
     with pytest.raises(
         ValueError, match=r"^\[Bags\] expected row_splits from 0 to 1, got .* to 2$"
     ):
-        GradientQueue(new_table()).lookup(bags, "initial")
+        TableEngine(new_table()).lookup(bags, "initial")
 
 
 def test_the_gradient_of_the_anchor_is_the_norm_of_the_summed_gradients():
@@ -147,7 +148,7 @@ def test_a_step_equals_one_call_with_everything_that_was_queued():
     grads = [2 * table.lookup_bags(Bags(first.flatten(), torch.tensor([0, 2, 4]))).values]
     occurrences = torch.cat([grads[0].repeat_interleave(2, 0), torch.ones(2, 2)])
     order = torch.cat([first.flatten(), second.flatten()])
-    queued = torch.cat([item.bags.keys for item in bag.queue._items])
+    queued = torch.cat([bags.keys for bags, _ in bag.queue._items])
     if queued.tolist() != order.tolist():  # torch runs the later lookup's backward first
         order, occurrences = order.roll(2), occurrences.roll(2, 0)
     bag.step()

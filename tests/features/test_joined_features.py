@@ -98,7 +98,7 @@ def test_no_ids_at_all_may_share_one_split():
 def test_row_splits_that_became_int32_are_refused(least_dim):
     whole = joined(lists(x=[[1], [2]], y=[[], [3]]))
     ids = tree_map(lambda tensor: tensor.int() if tensor.dim() >= least_dim else tensor, whole)
-    text = r"^\[FeatureBags.lookup\] expected row_splits of 'x' of dtype int64, got int32"
+    text = r"^\[Features.lookup\] expected row_splits of 'x' of dtype int64, got int32"
     with pytest.raises(TypeError, match=text):
         small_bags().lookup(ids)
 

@@ -73,7 +73,7 @@ def test_rows_of_ids_that_lie_apart_are_theirs():
 
 
 def test_rows_of_ids_of_another_type_are_refused():
-    text = r"^\[Features\] expected ids of a of dtype int64 or int32, got float32; cast with"
+    text = r"^\[Features.lookup\] expected ids of 'a' of dtype int64 or int32, got float32"
     with pytest.raises(TypeError, match=text):
         _ = embedded("rows", Ragged(IDS.values.float(), IDS.row_splits))["a"]
 
@@ -252,7 +252,31 @@ def test_what_a_feature_has_not_is_refused(call, text):
     assert caught.value.args[0] == text
 
 
-def test_rows_kept_apart_and_pooled_rows_of_one_table_are_refused():
-    kept = Feature("kept", shares="user", combiner="rows")
-    with pytest.raises(ValueError, match=r"table 'user' with combiner 'rows', or none, got 'kept'"):
-        Features([Feature("user", dim=2), kept])
+def test_rows_kept_apart_and_pooled_rows_train_one_table_in_one_step():
+    owner = Feature("user", dim=1, optimizer=SGD(1.0), initializer=Zeros())
+    module = Features([owner, Feature("kept", shares="user", combiner="rows")])
+    found = module({"user": Ragged.from_lists([[1, 2]]), "kept": Ragged.from_lists([[2, 3]])})
+    (found["user"].sum() + 2 * found["kept"].sum()).backward()
+    Optimizer(module).step()
+    assert module.tables["user"].lookup(torch.arange(1, 4)).tolist() == [[-1.0], [-3.0], [-2.0]]
+    assert module.tables["user"].num_update_calls == 1
+
+
+def test_rows_that_no_loss_uses_are_not_trained():
+    module = Features([Feature("a", dim=1), Feature("b", dim=1, combiner="rows")])
+    module({"a": IDS, "b": IDS})["a"].sum().backward()
+    Optimizer(module).step()
+    assert [len(table) for table in module.tables.values()] == [4, 0]
+
+
+def test_a_missing_id_may_read_zeros_in_training_mode_too():
+    module = Features([Feature("a", dim=2), Feature("b", dim=2, combiner="rows")], missing="zeros")
+    found = module({"a": Ragged.from_lists([[9]]), "b": Ragged.from_lists([[9]])})
+    assert [found["a"].tolist(), found["b"].tolist()] == [[[0, 0]], [[0, 0]]]
+    assert found["a"].requires_grad
+
+
+def test_another_way_to_read_a_missing_id_is_refused():
+    text = r"^\[Features\] expected missing 'initial' or 'zeros', got 'ones'$"
+    with pytest.raises(ValueError, match=text):
+        Features([Feature("a", dim=2)], missing="ones")

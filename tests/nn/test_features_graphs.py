@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.features import BagFeature, FeatureBags
+from monolith.features import BagFeature
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
 from monolith.table import Segment, Table, TableConfig
 from monolith.table.optimizers import SGD, Adagrad
+from tests.features.feature_cases import FeatureBags
 from tests.suites.table_base import NOW, assert_same_rows
 
 pytestmark = pytest.mark.thorough
@@ -89,12 +90,12 @@ def test_an_exported_program_keeps_the_lookups_as_ops(strict):
     model = Model()
     train(model, model).eval()
     program = torch.export.export(model, batch(1), strict=strict)
-    calls = [node for node in program.graph.nodes if "monolith.lookup_" in str(node.target)]
-    assert len(calls) == 3
+    calls = [node for node in program.graph.nodes if "monolith.lookup" in str(node.target)]
+    assert len(calls) == 2
     torch.testing.assert_close(program.module()(*batch(1)), model(*batch(1)))
 
 
-def test_feature_bags_without_a_module_compile():
+def test_features_without_a_module_compile():
     table = Table(TableConfig("user", Segment(1, SGD(1.0))))
     bags = FeatureBags([table], [BagFeature("user", "user")])
     compiled(lambda: bags.lookup(IDS))().sum().backward()
@@ -115,15 +116,16 @@ def test_missing_ids_are_refused_by_name_in_a_graph():
 
 def test_a_graph_whose_features_are_gone_is_refused():
     ragged = IDS["user"]
-    arguments = ([ragged.values], [ragged.row_splits], 1 << 40, "initial")
-    text = r"^\[monolith::lookup_features\] .* module of table handle 1099511627776 to be alive"
+    arguments = ([ragged.values], [ragged.row_splits], None, 1 << 40, "sum", "initial", None)
+    text = r"^\[monolith::lookup\] .* module of table handle 1099511627776 to be alive"
     with pytest.raises(FailedPreconditionError, match=text):
-        torch.ops.monolith.lookup_features(torch.zeros(1), *arguments)
+        torch.ops.monolith.lookup(torch.zeros(1), *arguments)
 
 
 def test_the_op_passes_the_checks_of_torch():
-    features, ragged = Features([Feature("user", dim=2)]), IDS["user"]
-    held = features.queues[0]
-    arguments = (held.anchor, [ragged.values], [ragged.row_splits], held.queue.handle, "initial")
+    features = Features([Feature("user", dim=2), Feature("item", dim=2, combiner="rows")])
+    held, ragged = features.queues[0], IDS["user"]
+    ids, splits = [ragged.values] * 2, [ragged.row_splits] * 2
+    arguments = (held.anchor, ids, splits, None, held.queue.handle, "sum", "initial", None)
     tests = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(torch.ops.monolith.lookup_features, arguments, test_utils=tests)
+    torch.library.opcheck(torch.ops.monolith.lookup, arguments, test_utils=tests)

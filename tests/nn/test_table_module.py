@@ -279,7 +279,8 @@ def test_a_queue_holds_no_graph():
     bag = make_bag()
     pooled = bag(NEW)
     pooled.square().sum().backward(create_graph=True, inputs=[bag.anchor])
-    assert not bag.queue._items[0].gradients.requires_grad
+    _, gradients = bag.queue._items[0]
+    assert not gradients.gradients.requires_grad
 
 
 def test_autocast_keeps_rows_and_gradients_in_float32():

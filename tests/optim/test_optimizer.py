@@ -364,3 +364,27 @@ def test_a_step_in_two_parts_is_a_step():
             optimizer.step()
         values.append((model[0].table.lookup(torch.tensor([42, -7])), model[1].weight.detach()))
     assert all(torch.equal(one, two) for one, two in zip(*values, strict=True))
+
+
+def test_groups_of_tables_in_another_order_with_other_anchors_load():
+    bags = [EmbeddingBag(1, name=name, optimizer=SGD(1.0)) for name in "ab"]
+    optimizer = Optimizer(bags)
+    state = optimizer.state_dict()
+    groups = [
+        {**group, "lr": rate, "params": []}
+        for group, rate in zip(reversed(state["param_groups"]), (0.25, 0.5), strict=True)
+    ]
+    optimizer.load_state_dict({**state, "param_groups": groups})
+    assert [(g["table"], g["lr"]) for g in optimizer.param_groups] == [("a", 0.5), ("b", 0.25)]
+
+
+def test_a_step_of_a_closed_table_is_refused_before_the_dense_step():
+    bag, linear = EmbeddingBag(1, name="a"), torch.nn.Linear(1, 1)
+    optimizer = Optimizer([bag, linear], torch.optim.SGD(linear.parameters(), lr=1.0))
+    linear(bag(torch.tensor([[1]]))).sum().backward()
+    before = linear.bias.item()
+    bag.table.close()
+    text = r"^\[Optimizer.step\] expected an open table, got a closed one \(table 'a'\)$"
+    with pytest.raises(FailedPreconditionError, match=text):
+        optimizer.step()
+    assert linear.bias.item() == before

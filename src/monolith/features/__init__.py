@@ -1,9 +1,15 @@
-"""From the ids of a batch to one matrix, and back to the rows."""
+"""Turn the ids of a batch into one matrix, and gradients of the matrix into steps of the tables."""
 
-from monolith.features.autograd import FeatureBags
-from monolith.features.engine import BagFeature
+from monolith.features.core import CoreEngine, engine_for
+from monolith.features.engine import BagFeature, FeatureEngine
+from monolith.features.gradients import PendingGradients
+from monolith.features.plain import PlainEngine
 
 __all__ = [
     "BagFeature",
-    "FeatureBags",
+    "CoreEngine",
+    "FeatureEngine",
+    "PendingGradients",
+    "PlainEngine",
+    "engine_for",
 ]

@@ -1,33 +1,160 @@
 """Lookups that torch differentiates: backward queues gradients, a step applies them.
 
 In eager mode a lookup is a `torch.autograd.Function`; under torch.compile and torch.export it is
-the op `monolith::lookup_bags`. Neither changes the table, so that a graph may run a lookup again
+the op `monolith::lookup`. Neither changes a table, so that a graph may run a lookup again
 (activation checkpointing does) without harm.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import once_differentiable
 
-from monolith.features.core import CoreEngine
-from monolith.features.engine import BagFeature
-from monolith.features.gradients import (
-    FeatureQueue,
-    GradientQueue,
-    check_eager,
-    holders_of,
-    own,
-    queue_at,
-    queue_once,
-)
-from monolith.features.graph_ops import lookup_features
+from monolith.features.engine import FeatureEngine, Gradients
+from monolith.features.gradients import PendingGradients, pending_at
+from monolith.features.plain import TableEngine
 from monolith.ops import Ragged
-from monolith.table.bags import Bags
-from monolith.table.base import BaseTable
+from monolith.table.bags import BagGradients, Bags
 from monolith.table.native import empty
+
+Outputs = list[torch.Tensor]
+"""Of features: the matrix, then the rows of each feature with "rows". Of a bag: pooled rows."""
+
+
+class BagLookup(NamedTuple):
+    """A lookup of bags in one table, for `EmbeddingBag` and `Embedding`.
+
+    Attributes:
+        pending: queue of the table.
+        bags: what is read; without padding keys.
+        is_kept: bool, which keys of the caller are in the bags; None means all.
+        missing: what a missing key reads as.
+    """
+
+    pending: PendingGradients[TableEngine]
+    bags: Bags
+    is_kept: torch.Tensor | None
+    missing: str
+
+    def read(self, weights: torch.Tensor | None) -> tuple[Outputs, Any]:
+        """Return the pooled rows, and the winners of mode "max"."""
+        pooled = self.pending.engine.lookup(self.bags, self.missing)
+        return [pooled.values], pooled.winners
+
+    def saved(self) -> tuple[torch.Tensor | None, ...]:
+        """Return the tensors that must stay as they are until backward."""
+        splits = self.bags.row_splits
+        return self.bags.keys, None if isinstance(splits, int) else splits, self.bags.weights
+
+    def push(self, winners: Any, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """Queue the gradients of pooled rows; keys and weights are copied."""
+        assert gradients[0] is not None
+        values, bags = _copy(gradients[0]), self.bags.copy()
+        return self.pending.push(bags, BagGradients.unchecked(bags, values, winners))
+
+    def input_gradient(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """Return the gradient of every weight, (num_keys,); 0 for a padding key."""
+        table = self.pending.engine.table
+        assert gradients[0] is not None
+        of_kept = table.bag_weight_gradients(
+            self.bags,
+            gradients[0].contiguous(),
+            missing=self.missing,
+            step=table._update_calls(),
+        )
+        if self.is_kept is None:
+            return of_kept
+        return of_kept.new_zeros(len(self.is_kept)).masked_scatter_(self.is_kept, of_kept)
+
+
+class FeatureLookup(NamedTuple):
+    """A lookup of all features of an engine.
+
+    Attributes:
+        pending: queue of the engine.
+        ids: of every feature.
+        missing: what an id without a row reads as.
+    """
+
+    pending: PendingGradients[FeatureEngine]
+    ids: Mapping[str, Ragged]
+    missing: str
+
+    def read(self, dense: torch.Tensor | None) -> tuple[Outputs, Any]:
+        """Return the matrix and rows, and the `Looked` of the engine."""
+        matrix, looked = self.pending.engine.lookup(self.ids, None, dense, self.missing)
+        if not looked.rows:
+            return [matrix], looked
+        return [matrix, *(looked.rows[name] for name in row_features(self.pending.engine))], looked
+
+    def saved(self) -> tuple[torch.Tensor | None, ...]:
+        """Return a tensor, so that torch refuses a backward after the graph was freed."""
+        return (empty(0),)
+
+    def push(self, looked: Any, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """Queue the gradients of the outputs that have some."""
+        matrix, *others = [None if g is None else _copy(g) for g in gradients]
+        names = row_features(self.pending.engine) if others else ()
+        rows = {name: g for name, g in zip(names, others, strict=True) if g is not None}
+        return self.pending.push(looked, Gradients(matrix, rows))
+
+    def input_gradient(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+        """Return the gradient of the dense columns."""
+        matrix = gradients[0]
+        return None if matrix is None else matrix[:, self.pending.engine.width :].clone()
+
+
+def _copy(gradients: torch.Tensor) -> torch.Tensor:
+    # Nobody knows who else holds the memory, and may write there before the step.
+    return gradients.clone(memory_format=torch.contiguous_format)
+
+
+def row_features(engine: FeatureEngine) -> list[str]:
+    """Return the names of the features with combiner "rows"."""
+    return [feature.name for feature in engine.features if feature.combiner == "rows"]
+
+
+# Eager
+
+
+class _Lookup(torch.autograd.Function):
+    """The eager lookup of both kinds."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: torch.Tensor,
+        inputs: torch.Tensor | None,
+        lookup: BagLookup | FeatureLookup,
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Read the rows; `inputs` are weights or dense columns, which get gradients too."""
+        outputs, ctx.looked = lookup.read(inputs)
+        ctx.lookup = lookup
+        # Saved so that torch notices a change of them, and a backward after the graph was freed.
+        ctx.save_for_backward(*lookup.saved())
+        ctx.set_materialize_grads(False)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Queue the gradients; a step does the rest."""
+        # The refusal of a second derivative is slow, so it is made only where one may follow.
+        function = once_differentiable(_push) if torch.is_grad_enabled() else _push
+        return function(ctx, *gradients)
+
+
+def _push(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    _ = ctx.saved_tensors
+    lookup, of_anchor, of_inputs = ctx.lookup, None, None
+    is_anchor_trained, is_input_trained, _ = ctx.needs_input_grad
+    if gradients[0] is None and not any(gradient is not None for gradient in gradients):
+        return None, None, None
+    if is_anchor_trained:
+        of_anchor = lookup.push(ctx.looked, gradients)
+    if is_input_trained:
+        of_inputs = lookup.input_gradient(gradients)
+    return of_anchor, of_inputs, None
 
 
 class Reading(NamedTuple):
@@ -47,17 +174,17 @@ class Reading(NamedTuple):
 
 
 def lookup_bags(
-    queue: GradientQueue,
+    pending: PendingGradients[TableEngine],
     anchor: torch.Tensor,
     keys: torch.Tensor,
     row_splits: torch.Tensor | int,
     weights: torch.Tensor | None,
     reading: Reading,
 ) -> torch.Tensor:
-    """Pooled rows that backward knows about, float32 (num_bags, dim).
+    """Read pooled rows that backward knows about, float32 (num_bags, dim).
 
     Args:
-        queue: of the table.
+        pending: queue of the table.
         anchor: of the queue, as the module has it: while torch traces, a stand-in.
         keys: int64 (num_keys,), contiguous.
         row_splits: int64 (num_bags + 1,); or the number of bags of equally many keys, which may
@@ -69,22 +196,56 @@ def lookup_bags(
     if not is_trained:
         anchor = anchor.detach()
     if torch.compiler.is_compiling():
-        values, _ = torch.ops.monolith.lookup_bags(
-            anchor, keys, row_splits, weights, queue.handle, mode, missing, padding
-        )
-        assert isinstance(values, torch.Tensor)
-        return values
-    check_eager(queue, anchor)
+        ops: Any = torch.ops.monolith
+        handle = pending.handle
+        outputs = ops.lookup(anchor, [keys], [row_splits], weights, handle, mode, missing, padding)
+        assert isinstance(outputs[0], torch.Tensor)
+        return outputs[0]
+    check_eager(pending, anchor)
     if padding is None and weights is None:
         bags, is_kept = Bags.unchecked(keys, row_splits, mode), None
     else:
         bags, is_kept = _without_padding(keys.reshape(-1), row_splits, weights, mode, padding)
     if torch.is_grad_enabled() and (anchor.requires_grad or _requires_grad(weights)):
-        lookup = _Lookup(queue, bags, is_kept, missing)
-        found = _LookupBags.apply(anchor, weights, lookup)  # type: ignore[no-untyped-call]
-        assert isinstance(found, torch.Tensor)
-        return found
-    return queue.lookup(bags, missing).values
+        lookup = BagLookup(pending, bags, is_kept, missing)
+        values = _Lookup.apply(anchor, weights, lookup)  # type: ignore[no-untyped-call]
+        assert isinstance(values, torch.Tensor)
+        return values
+    return pending.engine.lookup(bags, missing).values
+
+
+def lookup_features(
+    pending: PendingGradients[FeatureEngine],
+    anchor: torch.Tensor,
+    ids: Mapping[str, Ragged],
+    dense: torch.Tensor | None,
+    missing: str,
+) -> Outputs:
+    """Read all features: the matrix, and the rows of each feature with "rows".
+
+    Args:
+        pending: queue of the engine.
+        anchor: of the queue, as the module has it (while torch traces, a stand-in), or detached if
+            nothing is trained.
+        ids: of every feature.
+        dense: float32 (batch, n), put after the columns of the features; or None.
+        missing: what an id without a row reads as, "initial" or "zeros".
+    """
+    if missing not in ("initial", "zeros"):
+        raise ValueError(
+            f"[Features.lookup] expected missing 'initial' or 'zeros', got {missing!r}"
+        )
+    if torch.compiler.is_compiling():
+        return _trace_features(pending, anchor, ids, dense, missing)
+    check_eager(pending, anchor)
+    lookup, is_grad_enabled = FeatureLookup(pending, ids, missing), torch.is_grad_enabled()
+    if anchor.requires_grad and is_grad_enabled:
+        outputs = _Lookup.apply(anchor, dense, lookup)  # type: ignore[no-untyped-call]
+        return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+    read, _ = lookup.read(dense)
+    if dense is not None and dense.requires_grad and is_grad_enabled:
+        read[0] = torch.cat([read[0][:, : pending.engine.width], dense], 1)
+    return read
 
 
 def _requires_grad(weights: torch.Tensor | None) -> bool:
@@ -98,7 +259,7 @@ def _without_padding(
     mode: str,
     padding: int | None,
 ) -> tuple[Bags, torch.Tensor | None]:
-    """The bags without the padding key, and which keys are left, bool (num_keys,); None: all."""
+    """Return the bags without the padding key, and which keys are left; None means all."""
     weights = None if weights is None else weights.detach()
     bags = Bags(keys, row_splits, mode, weights)
     if padding is None:
@@ -109,128 +270,150 @@ def _without_padding(
     return Bags(keys[is_kept], num_kept[bags.splits()], mode, weights), is_kept
 
 
-def _weight_gradients(
-    queue: GradientQueue,
-    bags: Bags,
-    is_kept: torch.Tensor | None,
-    gradients: torch.Tensor,
-    missing: str,
-) -> torch.Tensor:
-    """Of every weight, (num_keys,); of a padding key 0."""
-    found = queue.table.bag_weight_gradients(bags, gradients, missing=missing, step=queue.step)
-    if is_kept is None:
-        return found
-    return found.new_zeros(len(is_kept)).masked_scatter_(is_kept, found)
+def check_eager(pending: PendingGradients[Any], anchor: torch.Tensor) -> None:
+    """Refuse what would lose gradients or rows of a lookup without a word.
+
+    Args:
+        pending: queue of the lookup.
+        anchor: of the queue, as the module has it.
+    """
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        raise RuntimeError(
+            f"[torch.jit.trace] expected no lookup in a traced function, got one: its rows would "
+            f"become constants {pending.which}; use torch.export"
+        )
+    if anchor.requires_grad and anchor is not pending.anchor:
+        raise ValueError(
+            f"[lookup_bags] expected the anchor of the table, got another parameter in its place: "
+            f"gradients would be lost {pending.which}; leave the anchor of the module "
+            "as it is, and out of the parameters of functional_call"
+        )
+    if anchor.requires_grad:
+        _check_not_averaged(pending)
 
 
-class _Lookup(NamedTuple):
-    """What `_LookupBags` takes beside the tensors that get gradients; torch handles it as one."""
-
-    queue: GradientQueue
-    bags: Bags
-    is_kept: torch.Tensor | None
-    missing: str
-
-
-class _LookupBags(torch.autograd.Function):
-    """The eager lookup."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, anchor: torch.Tensor, weights: torch.Tensor | None, lookup: _Lookup
-    ) -> torch.Tensor:
-        """Pooled rows."""
-        bags = lookup.bags
-        pooled = lookup.queue.lookup(bags, lookup.missing)
-        ctx.lookup, ctx.winners = lookup, pooled.winners
-        # Saved so that torch notices a change of them, and a backward after the graph was freed.
-        splits = bags.row_splits
-        ctx.save_for_backward(bags.keys, None if isinstance(splits, int) else splits, bags.weights)
-        return pooled.values
-
-    @staticmethod
-    def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Queues the gradients; the rest is done in a step."""
-        return queue_once(_queue_gradients, ctx, gradients)
+def _check_not_averaged(pending: PendingGradients[Any]) -> None:
+    """Refuse DistributedDataParallel: it averages the anchor's gradient, a norm, over ranks."""
+    running = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if running is not None and any(p is pending.anchor for p in running._module_parameters):
+        raise RuntimeError(
+            f"[DistributedDataParallel] expected no table in the wrapped model, got one "
+            f"{pending.which}: the ranks would scale its gradients; wrap the dense part alone"
+        )
 
 
-def _queue_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    _ = ctx.saved_tensors
-    # The caller may use its memory again before the step.
-    gradients = gradients.clone(memory_format=torch.contiguous_format)
-    queue, bags, is_kept, missing = ctx.lookup
-    of_anchor = of_weights = None
-    is_anchor_trained, is_weight_trained, _ = ctx.needs_input_grad
-    if is_anchor_trained:
-        of_anchor = queue.push(bags, gradients, ctx.winners)
-    if is_weight_trained:
-        of_weights = _weight_gradients(queue, bags, is_kept, gradients, missing)
-    return of_anchor, of_weights, None
-
-
-# The same as ops. Their arguments are tensors and plain values; a table is named by its handle.
+# The same as ops. Arguments of ops are tensors and plain values; the handle names the queue, and
+# the engine of the queue decides what is read. `mode` and `padding` are those of bags.
 
 
 @torch.library.custom_op(
-    "monolith::lookup_bags",
+    "monolith::lookup",
     mutates_args=(),
-    schema="(Tensor anchor, Tensor keys, Tensor row_splits, Tensor? weights, int handle, str mode, "
-    "str missing, int? padding) -> (Tensor, Tensor)",
+    schema="(Tensor anchor, Tensor[] keys, Tensor[] row_splits, Tensor? weights, int handle, "
+    "str mode, str missing, int? padding) -> Tensor[]",
 )
 def _lookup_op(
     anchor: torch.Tensor,
-    keys: torch.Tensor,
-    row_splits: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    row_splits: Sequence[torch.Tensor],
     weights: torch.Tensor | None,
     handle: int,
     mode: str,
     missing: str,
     padding: int | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    queue = queue_at(handle)
-    bags, _ = _without_padding(keys, row_splits, weights, mode, padding)
-    pooled = queue.lookup(bags, missing)
-    winners = pooled.winners
-    return pooled.values, _no_winners() if winners is None else winners
+) -> Outputs:
+    lookup = _lookup_of(pending_at(handle), keys, row_splits, weights, mode, missing, padding)
+    outputs, winners = lookup.read(None)
+    return [*outputs, winners] if isinstance(winners, torch.Tensor) else outputs
+
+
+def _lookup_of(
+    pending: PendingGradients[Any],
+    keys: Sequence[torch.Tensor],
+    row_splits: Sequence[torch.Tensor],
+    weights: torch.Tensor | None,
+    mode: str,
+    missing: str,
+    padding: int | None,
+) -> BagLookup | FeatureLookup:
+    if isinstance(pending.engine, TableEngine):
+        bags, is_kept = _without_padding(keys[0], row_splits[0], weights, mode, padding)
+        return BagLookup(pending, bags, is_kept, missing)
+    names = [feature.name for feature in pending.engine.features]
+    pairs = zip(keys, row_splits, strict=True)
+    ids = {name: Ragged(*pair) for name, pair in zip(names, pairs, strict=True)}
+    return FeatureLookup(pending, ids, missing)
+
+
+def _trace_features(
+    pending: PendingGradients[FeatureEngine],
+    anchor: torch.Tensor,
+    ids: Mapping[str, Ragged],
+    dense: torch.Tensor | None,
+    missing: str,
+) -> Outputs:
+    features = [ids[feature.name] for feature in pending.engine.features]
+    keys, splits = [f.values for f in features], [f.row_splits for f in features]
+    ops: Any = torch.ops.monolith
+    outputs = ops.lookup(anchor, keys, splits, None, pending.handle, "sum", missing, None)
+    matrix = outputs[0] if dense is None else torch.cat([outputs[0], dense], 1)
+    return [matrix, *outputs[1:]]
 
 
 @_lookup_op.register_fake
 def _(
-    anchor: torch.Tensor, keys: Any, row_splits: torch.Tensor, weights: Any, *options: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    handle, mode, *_ = options
-    values = anchor.new_empty((row_splits.shape[0] - 1, queue_at(handle).table.dim))
-    return values, values.new_empty(values.shape if mode == "max" else (0,), dtype=torch.int32)
+    anchor: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    row_splits: Sequence[torch.Tensor],
+    weights: Any,
+    handle: int,
+    mode: str,
+    *options: Any,
+) -> Outputs:
+    engine, batch = pending_at(handle).engine, row_splits[0].shape[0] - 1
+    if isinstance(engine, TableEngine):
+        values = anchor.new_empty((batch, engine.table.dim))
+        winners = [values.new_empty(values.shape, dtype=torch.int32)] if mode == "max" else []
+        return [values, *winners]
+    dims = {name: table.dim for name, table in engine.tables.items()}
+    pairs = [(f, key) for f, key in zip(engine.features, keys, strict=True) if f.combiner == "rows"]
+    rows = [anchor.new_empty((key.shape[0], dims[f.table])) for f, key in pairs]
+    return [anchor.new_empty((batch, engine.width)), *rows]
 
 
 @torch.library.custom_op(
-    "monolith::push_gradient",
+    "monolith::push_gradients",
     mutates_args=(),
-    schema="(Tensor gradients, Tensor keys, Tensor row_splits, Tensor? weights, Tensor winners, "
-    "int handle, str mode, int? padding, int number) -> Tensor",
+    schema="(Tensor[] gradients, int[] places, Tensor[] keys, Tensor[] row_splits, "
+    "Tensor? weights, Tensor? winners, int handle, str mode, int? padding, int number) -> Tensor",
 )
 def _push_op(
-    gradients: torch.Tensor,
-    keys: torch.Tensor,
-    row_splits: torch.Tensor,
+    gradients: Sequence[torch.Tensor],
+    places: Sequence[int],
+    keys: Sequence[torch.Tensor],
+    row_splits: Sequence[torch.Tensor],
     weights: torch.Tensor | None,
-    winners: torch.Tensor,
+    winners: torch.Tensor | None,
     handle: int,
     mode: str,
     padding: int | None,
     number: int,
 ) -> torch.Tensor:
-    bags, _ = _without_padding(keys, row_splits, weights, mode, padding)
-    # The graph uses the memory of its tensors again.
-    gradients, won = gradients.clone(memory_format=torch.contiguous_format), None
-    if mode == "max":
-        won = winners.clone()
-    return queue_at(handle).push(bags, gradients, won)
+    pending = pending_at(handle)
+    lookup = _lookup_of(pending, keys, row_splits, weights, mode, "zeros", padding)
+    if isinstance(lookup, BagLookup):
+        return lookup.push(None if winners is None else winners.clone(), gradients)
+    # The ids are looked up once more, to know what the gradients are of; the rows are not used.
+    looked = lookup.read(None)[1]
+    of_outputs: list[torch.Tensor | None] = [None] * (1 + len(row_features(pending.engine)))
+    for place, gradient in zip(places, gradients, strict=True):
+        of_outputs[place] = gradient
+    return lookup.push(looked, of_outputs)
 
 
 @_push_op.register_fake
-def _(gradients: torch.Tensor, *_: Any) -> torch.Tensor:
-    return gradients.new_empty(1)
+def _(gradients: Sequence[torch.Tensor], *_: Any) -> torch.Tensor:
+    return gradients[0].new_empty(1)
 
 
 @torch.library.custom_op(
@@ -249,7 +432,7 @@ def _weight_gradients_op(
     padding: int | None,
 ) -> torch.Tensor:
     bags, is_kept = _without_padding(keys, row_splits, weights, "sum", padding)
-    return _weight_gradients(queue_at(handle), bags, is_kept, gradients.contiguous(), missing)
+    return BagLookup(pending_at(handle), bags, is_kept, missing).input_gradient([gradients])
 
 
 @_weight_gradients_op.register_fake
@@ -257,216 +440,34 @@ def _(gradients: Any, keys: Any, row_splits: Any, weights: torch.Tensor, *_: Any
     return torch.empty_like(weights)
 
 
-def _no_winners() -> torch.Tensor:
-    return torch.empty(0, dtype=torch.int32, device="cpu")
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     _, keys, row_splits, weights, ctx.handle, ctx.mode, ctx.missing, ctx.padding = inputs
-    ctx.save_for_backward(keys, row_splits, weights, output[1])
+    ctx.num_features = len(keys)
+    winners = output[1] if ctx.mode == "max" else None
+    ctx.save_for_backward(*keys, *row_splits, weights, winners)
+    ctx.set_materialize_grads(False)
 
 
-def _backward(
-    ctx: Any, gradients: torch.Tensor, _: torch.Tensor | None
-) -> tuple[torch.Tensor | None, ...]:
-    keys, row_splits, weights, winners = ctx.saved_tensors
-    ops, of_anchor, of_weights = torch.ops.monolith, None, None
-    if ctx.needs_input_grad[0]:
+def _backward(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    n = ctx.num_features
+    *ids, weights, winners = ctx.saved_tensors
+    keys, row_splits = list(ids[:n]), list(ids[n:])
+    ops: Any = torch.ops.monolith
+    of_anchor, of_weights, nothing = None, None, [None] * n
+    pairs = [(i, g) for i, g in enumerate(gradients) if g is not None and g.is_floating_point()]
+    if pairs and ctx.needs_input_grad[0]:
         # Equal calls in a graph are merged into one. The number, drawn when the graph is made,
         # keeps the pushes of two equal lookups apart.
-        queue = queue_at(ctx.handle)
-        queue.num_traced += 1
-        of_anchor = ops.push_gradient(
-            gradients,
-            keys,
-            row_splits,
-            weights,
-            winners,
-            ctx.handle,
-            ctx.mode,
-            ctx.padding,
-            queue.num_traced,
-        )
-    if ctx.needs_input_grad[3]:
-        of_weights = ops.bag_weight_gradients(
-            gradients, keys, row_splits, weights, ctx.handle, ctx.missing, ctx.padding
-        )
-    return of_anchor, None, None, of_weights, None, None, None, None
+        pending = pending_at(ctx.handle)
+        pending.num_traced += 1
+        places, values = [i for i, _ in pairs], [g for _, g in pairs]
+        number = pending.num_traced
+        of_bags = (weights, winners, ctx.handle, ctx.mode, ctx.padding)
+        of_anchor = ops.push_gradients(values, places, keys, row_splits, *of_bags, number)
+    if pairs and weights is not None and weights.requires_grad:
+        options = (weights, ctx.handle, ctx.missing, ctx.padding)
+        of_weights = ops.bag_weight_gradients(pairs[0][1], keys[0], row_splits[0], *options)
+    return of_anchor, nothing, nothing, of_weights, None, None, None, None
 
 
 _lookup_op.register_autograd(_backward, setup_context=_save)
-
-
-_WHERE = "[FeatureBags]"
-
-
-class FeatureBags:
-    """Features over tables, for a model that reads all of them in every batch.
-
-    A lookup is one call for all features; backward sums the gradients of equal keys of each table
-    in one call, and a step of `monolith.optim.Optimizer` updates all tables in one call. Backward
-    and step mean what they do for `monolith.nn.EmbeddingBag` (docs/drop_in.md): a module shows the
-    optimizer its `queue`, and torch the anchor of it.
-
-    Lookups may run beside each other and beside a step; one thread trains at a time.
-
-    Args:
-        tables: any tables of one kind, with different names.
-        features: with different names; several may share a table.
-
-    Attributes:
-        queue: gradients between backward and step.
-
-    Example:
-        >>> from monolith.table.optimizers import SGD
-        >>> from monolith.table import Segment, Table, TableConfig, Zeros
-        >>> user = Table(TableConfig("user", Segment(1, SGD(1.0), Zeros())))
-        >>> item = Table(TableConfig("item", Segment(2, SGD(1.0), Zeros())))
-        >>> bags = FeatureBags([user, item], [BagFeature("id", "user"), BagFeature("seen", "item")])
-        >>> ids = {"id": Ragged.from_lists([[7]]), "seen": Ragged.from_lists([[7, 8]])}
-        >>> bags.lookup(ids).sum().backward()
-        >>> bags.queue.apply()
-        >>> bags.lookup(ids)[:, bags.columns["seen"]]
-        tensor([[-2., -2.]], grad_fn=<SliceBackward0>)
-    """
-
-    def __init__(self, tables: Iterable[BaseTable], features: Sequence[BagFeature]) -> None:
-        given = list(tables)
-        _check_tables(given)
-        _check_features(features, {table.name for table in given})
-        self.queue = FeatureQueue(CoreEngine(given, features))
-
-    @property
-    def features(self) -> tuple[BagFeature, ...]:
-        """In the order of the columns."""
-        return self.queue.engine.features
-
-    @property
-    def columns(self) -> Mapping[str, slice]:
-        """Of the output, by feature."""
-        return MappingProxyType(self.queue.engine.columns)
-
-    @property
-    def width(self) -> int:
-        """Columns of the output."""
-        return self.queue.engine.width
-
-    @property
-    def tables(self) -> Mapping[str, BaseTable]:
-        """By name."""
-        return MappingProxyType({table.name: table for table in self.queue.tables})
-
-    def lookup(
-        self,
-        ids: Mapping[str, Ragged],
-        *,
-        dense: torch.Tensor | None = None,
-        missing: str = "initial",
-        is_trained: bool = True,
-    ) -> torch.Tensor:
-        """The rows of all features side by side; float32 (batch, width), or (batch, width + n).
-
-        Nothing is stored. The ids are copied: the caller may use their memory again.
-
-        Args:
-            ids: int64 or int32 of every feature, a row for each sample; others are left alone.
-            dense: float32 (batch, n), put behind the columns of the features as `torch.cat` would,
-                but without a copy of those, or of their gradients. Rows of the result may lie apart
-                in memory then.
-            missing: what an id without a row reads as, "initial" or "zeros", as in `Table.lookup`.
-            is_trained: whether backward queues gradients.
-        """
-        if missing not in ("initial", "zeros"):
-            raise ValueError(
-                f"[FeatureBags.lookup] expected missing 'initial' or 'zeros', got {missing!r}"
-            )
-        queue = self.queue
-        anchor = queue.anchor if is_trained else queue.anchor.detach()
-        if torch.compiler.is_compiling():
-            return lookup_features(queue, anchor, ids, dense, missing)
-        check_eager(queue, anchor)
-        if anchor.requires_grad and torch.is_grad_enabled():
-            found = _LookupFeatures.apply(anchor, dense, _FeatureLookup(queue, ids, missing))  # type: ignore[no-untyped-call]
-            assert isinstance(found, torch.Tensor)
-            return found
-        joined = queue.engine.lookup(ids, missing, dense)[0]
-        if dense is None or not (dense.requires_grad and torch.is_grad_enabled()):
-            return joined
-        return torch.cat([joined[:, : self.width], dense], 1)
-
-
-class _FeatureLookup(NamedTuple):
-    """What `_LookupFeatures` takes beside the anchor."""
-
-    queue: FeatureQueue
-    ids: Mapping[str, Ragged]
-    missing: str
-
-
-class _LookupFeatures(torch.autograd.Function):
-    """The lookup as torch differentiates it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, anchor: torch.Tensor, dense: torch.Tensor | None, lookup: _FeatureLookup
-    ) -> torch.Tensor:
-        """Rows of all features, and dense columns."""
-        queue, ids, missing = lookup
-        values, ctx.batch = queue.engine.lookup(ids, missing, dense)
-        ctx.queue = queue
-        ctx.save_for_backward(empty(0))  # so that torch refuses a graph that was freed
-        return values
-
-    @staticmethod
-    def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Queues the gradients; the rest is done in a step."""
-        return queue_once(_queue_feature_gradients, ctx, gradients)
-
-
-def _queue_feature_gradients(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    _ = ctx.saved_tensors
-    queue: FeatureQueue = ctx.queue
-    is_alone = holders_of(gradients) == queue.holders_alone
-    dense = gradients[:, queue.engine.width :].clone() if ctx.needs_input_grad[1] else None
-    return queue.push(ctx.batch, own(gradients, is_alone)), dense, None
-
-
-def _check_tables(tables: list[BaseTable]) -> None:
-    """Refuse what cannot be called together."""
-    if not tables:
-        raise ValueError(f"{_WHERE} expected at least one table, got none")
-    for table in tables:
-        if not isinstance(table, BaseTable):
-            raise TypeError(f"{_WHERE} expected tables as Table, got {type(table).__name__}")
-        table._check_open("features")
-        if table.config.kind != tables[0].config.kind:
-            raise ValueError(
-                f"{_WHERE} expected tables of one kind, got {tables[0].config.kind} (table "
-                f"{tables[0].name!r}) and {table.config.kind} (table {table.name!r})"
-            )
-    _check_different("tables", [table.name for table in tables])
-
-
-def _check_features(features: Sequence[BagFeature], tables: set[str]) -> None:
-    """Refuse features that are none, of a table that is not there, or twice the same."""
-    if not features:
-        raise ValueError(f"{_WHERE} expected at least one feature, got none")
-    for feature in features:
-        if not isinstance(feature, BagFeature):
-            raise TypeError(
-                f"{_WHERE} expected features as BagFeature, got {type(feature).__name__}"
-            )
-        if feature.table not in tables:
-            raise ValueError(
-                f"{_WHERE} expected a table in {', '.join(sorted(tables))}, got {feature.table!r} "
-                f"(feature {feature.name!r})"
-            )
-    _check_different("features", [feature.name for feature in features])
-
-
-def _check_different(what: str, names: list[str]) -> None:
-    twice = [name for name, n in Counter(names).items() if n > 1]
-    if twice:
-        raise ValueError(
-            f"{_WHERE} expected {what} with different names, got several of {', '.join(twice)}"
-        )

@@ -1,109 +1,115 @@
-"""Gradients between backward and step, and the anchor parameter that stands for them."""
+"""Keep the gradients between backward and step, and the anchor parameter that stands for them."""
 
 import ctypes
 import functools
 import itertools
 import math
-import sys
 import warnings
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from monolith.errors import FailedPreconditionError
-from monolith.features.core import CoreEngine, FeatureBatch, FeatureItem, FeatureSum
-from monolith.table._checks import check_num_keys, check_rates, check_training, default_threads
-from monolith.table.bags import BagGradients, Bags, GradientSum, PooledRows
+from monolith.features.engine import AppliedCounts, FeatureEngine
+from monolith.features.plain import TableEngine
+from monolith.table._checks import check_rates, check_time, check_training, default_threads
 from monolith.table.base import BaseTable
 from monolith.table.config import segments_of
-from monolith.table.content import copy_of_content, fill_table
-from monolith.table.precision import OneBit
+from monolith.table.initializers import MAX_FLOAT32
+from monolith.table.native import OpenCore
 from monolith.table.rows import Applied
+
+if TYPE_CHECKING:
+    import monolith._native as _native
+
 
 # Stands for a norm of 0 in the anchor's gradient, so that a 0 there always means "emptied". Its
 # square vanishes in a float32 sum, and a scaler's factor leaves it above 0.
 _NO_NORM = 1e-25
+_VERB = "apply_bag_gradients"
 
 
-class _HasNorm(Protocol):
-    @property
-    def norm(self) -> float: ...
+Item = tuple[Any, Any]
+"""What an engine keeps of a lookup, and the gradients of the lookup."""
+
+Engine = TypeVar("Engine", bound=FeatureEngine | TableEngine)
 
 
-Item = TypeVar("Item")
-"""The gradients of one lookup."""
-
-Summed = TypeVar("Summed", bound=_HasNorm)
-"""The sum over the equal keys of all items."""
-
-
-class PendingGradients(ABC, Generic[Item, Summed]):
-    """What backward has queued for some tables. One thread trains them at a time.
+class PendingGradients(Generic[Engine]):
+    """Keep what backward has queued for the tables of an engine. One thread trains at a time.
 
     The anchor, a parameter of one element, stands for the tables in a model. Its gradient is the L2
     norm of the queue, where gradients of equal keys are summed. What is done to that gradient is
-    done to the queue: a factor (clipping, a gradient scaler) scales it, None or 0 empties it. So
-    torch's own tools, which know nothing of tables, do the right thing.
+    done to the queue: a factor (clipping, a gradient scaler) scales the queue, None or 0 empties
+    it. So torch's own tools, which know nothing of tables, do the right thing.
+
+    Args:
+        engine: reads, sums and steps.
+        is_seed_drawn: whether the seed of the table was drawn, so that a state that is loaded
+            brings its own.
+
+    Attributes:
+        anchor: the parameter.
+        handle: number of the queue in graphs of torch.compile and torch.export.
+        now: time of the next steps in seconds, as the request of the batch has it; None takes the
+            tables' clocks. A time far ahead of a clock is clamped and counted, as in every call.
     """
 
-    def _connect_anchor(self, anchor: torch.nn.Parameter) -> None:
-        self.anchor = anchor
+    def __init__(self, engine: Engine, *, is_seed_drawn: bool = False) -> None:
+        self._connect(engine, new_anchor(), is_seed_drawn)
+
+    def _connect(self, engine: Engine, anchor: torch.nn.Parameter, is_seed_drawn: bool) -> None:
+        self.anchor, self.is_seed_drawn = anchor, is_seed_drawn
+        self._set_engine(engine)
+        self.handle = next(_HANDLES)
+        _QUEUES[self.handle] = self
+        self.num_traced = 0
+        self.now: int | None = None
         self._items: list[Item] = []
         self._num_keys = 0  # of the items, each as often as it occurs
         # By backward: what reaches the anchor's gradient only when that backward has summed it.
         self._pending: dict[int, list[Item]] = {}
-        self._sum: Summed | None = None  # of the items, if they are as the last backward left
+        self._sum: Any = None  # of the items, if they are as the last backward left them
         self._norm = 0.0
         self._was_applied = False
-        self._checked_rates: list[float] | None = None  # which the tables take
         self._first_value: float | None = None  # of the anchor, at the first backward
         self._seen = 0.0  # the anchor's gradient as the last backward left it
         queue = weakref.ref(self)  # a hook that held the queue would never let it go
 
         def accumulated(anchor: torch.Tensor) -> None:
-            found = queue()
-            if found is not None:
-                found._accumulate()
+            alive = queue()
+            if alive is not None:
+                alive._accumulate()
 
         anchor.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
 
     @property
-    @abstractmethod
-    def tables(self) -> Sequence[BaseTable]:
-        """What the queue trains."""
+    def tables(self) -> list[BaseTable]:
+        """The tables of the engine, in its order."""
+        return self._tables
 
     @property
-    @abstractmethod
     def which(self) -> str:
-        """The end of messages: which tables."""
+        """The end of messages, which names the tables."""
+        first, *others = self.engine.tables
+        return f"(table {first!r}{f' and {len(others)} more' if others else ''})"
 
-    @abstractmethod
-    def _keys_of(self, item: Item) -> int:
-        """Number of keys."""
+    def replace_engine(self, engine: Engine) -> None:
+        """Drop the queue, and train the tables of another engine from now on."""
+        self.drop()
+        self._set_engine(engine)
 
-    @abstractmethod
-    def _scaled(self, item: Item, factor: float) -> Item:
-        """The item with gradients times a factor."""
-
-    @abstractmethod
-    def _summed(self) -> Summed:
-        """The sum of the items."""
-
-    @abstractmethod
-    def check(self, where: str, learning_rates: list[float]) -> int:
-        """Refuse what a step (`queue_steps.py`) would meet, before anything has changed.
-
-        Returns:
-            The number of queued keys, each as often as it occurs.
-        """
+    def _set_engine(self, engine: Engine) -> None:
+        self.engine = engine
+        self._tables = list(engine.tables.values())
+        self._clocks = {id(table._clock): table for table in self._tables}
+        self._checked_rates: tuple[float, ...] = ()  # which the tables take
 
     @property
     def num_lookups(self) -> int:
-        """Lookups whose gradients are queued."""
+        """Number of lookups whose gradients are queued."""
         self._follow_anchor()
         return len(self._items)
 
@@ -113,30 +119,39 @@ class PendingGradients(ABC, Generic[Item, Summed]):
         self._follow_anchor()
         return self._norm
 
-    def _push(self, item: Item) -> None:
-        """Keep what a backward has found until it comes to the anchor."""
+    def push(self, looked: Any, gradients: Any) -> torch.Tensor:
+        """Keep the gradients of one lookup until the running backward comes to the anchor.
+
+        Args:
+            looked: as the engine's lookup returned it, in memory that nobody else writes.
+            gradients: as the engine's `sum` takes them, in memory that nobody else writes.
+
+        Returns:
+            A zero, the share in the anchor's gradient; the norm replaces the sum of all shares.
+        """
         backward = torch._C._current_graph_task_id()
         if backward not in self._pending:
             self._pending[backward] = []
             # What never comes to the anchor, as in `torch.autograd.grad`, goes with its backward.
             forget = functools.partial(self._forget, backward)
             torch.autograd.Variable._execution_engine.queue_callback(forget)
-        self._pending[backward].append(item)
+        self._pending[backward].append((looked, gradients))
+        return self.anchor.new_zeros(1)
 
     def _forget(self, backward: int) -> None:
         self._pending.pop(backward, None)
 
     def _accumulate(self) -> None:
-        """Take what this backward has pushed. A `torch.autograd.grad` never comes here."""
+        """Queue what this backward has pushed. A `torch.autograd.grad` never comes here."""
         pushed = self._pending.pop(torch._C._current_graph_task_id(), [])
         self._check_writable()
         if not self._was_applied:
             self._check_anchor()
         self._follow_anchor()
         self._items += pushed
-        self._num_keys = sum([self._keys_of(item) for item in self._items])
-        self._sum = self._summed()
-        self._norm = self._sum.norm
+        self._num_keys = sum([looked.num_keys for looked, _ in self._items])
+        self._sum = self.engine.sum(self._items)
+        self._norm = float(self._sum.norm)
         self._show(self._norm)
 
     def _check_writable(self) -> None:
@@ -147,7 +162,7 @@ class PendingGradients(ABC, Generic[Item, Summed]):
             return
         anchor = self.anchor
         raise ValueError(
-            f"[{type(self).__name__}] expected an anchor of one float32 on cpu, got "
+            f"[PendingGradients] expected an anchor of one float32 on cpu, got "
             f"{anchor.numel()} of {str(anchor.dtype).removeprefix('torch.')} on {anchor.device} "
             f"{self.which}; leave the anchor out of casts and moves of the model"
         )
@@ -169,7 +184,7 @@ class PendingGradients(ABC, Generic[Item, Summed]):
         elif value != self._first_value:
             self._was_applied = True  # said once
             warnings.warn(
-                f"[{type(self).__name__}] expected a step of the table since the last backward, "
+                f"[PendingGradients] expected a step of the table since the last backward, "
                 f"got one of its anchor alone {self.which}: its rows are not trained; use "
                 "monolith.optim.Optimizer(model, dense=...), or call step() of the module",
                 RuntimeWarning,
@@ -189,7 +204,7 @@ class PendingGradients(ABC, Generic[Item, Summed]):
 
     def scale(self, factor: float) -> None:
         """Multiply every queued gradient."""
-        self._items = [self._scaled(item, factor) for item in self._items]
+        self._items = [(looked, gradients.scaled(factor)) for looked, gradients in self._items]
         self._sum = None
         self._norm *= abs(factor)
         self._seen *= factor
@@ -206,445 +221,218 @@ class PendingGradients(ABC, Generic[Item, Summed]):
         self._items, self._num_keys, self._sum = [], 0, None
         self._norm, self._seen = 0.0, 0.0
 
-    def summed(self) -> Summed:
-        """The sum of what is queued, as `check` saw it."""
-        if self._sum is None:
-            self._sum = self._summed()
-        return self._sum
+    def check(self, where: str, learning_rates: Sequence[float]) -> int:
+        """Refuse what a step would meet, before anything has changed.
 
-    def applied(self) -> None:
-        """A step has applied the queue."""
-        self._was_applied = True
-        self.drop()
-
-
-Queue = TypeVar("Queue", bound="PendingGradients[Any, Any]")
-
-
-class QueueHandles(Generic[Queue]):
-    """Numbers of queues, for a graph of torch.compile or torch.export holds no objects.
-
-    A number is never used again, and a queue whose modules are gone goes with them.
-
-    Args:
-        op: whose argument the number is, for messages.
-    """
-
-    def __init__(self, op: str) -> None:
-        self._op = op
-        self._queues: weakref.WeakValueDictionary[int, Queue] = weakref.WeakValueDictionary()
-        self._numbers = itertools.count(1)
-
-    def new(self, queue: Queue) -> int:
-        """The number of a queue that has none."""
-        number = next(self._numbers)
-        self._queues[number] = queue
-        return number
-
-    def at(self, number: int) -> Queue:
-        """The queue of a number in a graph."""
-        queue = self._queues.get(int(number))
-        if queue is None:
-            raise FailedPreconditionError(
-                f"[{self._op}] expected the module of table handle {number} to be alive in this "
-                "process, got none; compile or export the module again where it is"
-            )
-        return queue
-
-    def alive(self) -> list[Queue]:
-        """All queues."""
-        return list(self._queues.values())
-
-
-def new_anchor() -> torch.nn.Parameter:
-    """A parameter of one element, whatever torch's default dtype and device are."""
-    return torch.nn.Parameter(torch.zeros(1, dtype=torch.float32, device="cpu"))
-
-
-def refusal(where: str, norm: float, table: BaseTable) -> ValueError:
-    """Of gradients that are not finite, by a table that refuses them."""
-    return ValueError(
-        f"{where} expected finite gradients, got norm {norm} (table {table.name!r}); call "
-        "zero_grad(), or choose non_finite='skip' or 'clip'"
-    )
-
-
-def queue_once(
-    function: Callable[[Any, torch.Tensor], tuple[torch.Tensor | None, ...]],
-    ctx: Any,
-    gradients: torch.Tensor,
-) -> tuple[torch.Tensor | None, ...]:
-    """Call the backward of a lookup so that torch refuses a second derivative of it.
-
-    The refusal is slow, so it is made only where backward makes a graph of itself.
-    """
-    return (once_differentiable(function) if torch.is_grad_enabled() else function)(ctx, gradients)
-
-
-def check_eager(queue: "PendingGradients[Item, Summed]", anchor: torch.Tensor) -> None:
-    """Refuse what would lose gradients or rows of a lookup without a word.
-
-    Args:
-        queue: of the lookup.
-        anchor: of the queue, as the module has it.
-    """
-    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        raise RuntimeError(
-            f"[torch.jit.trace] expected no lookup in a traced function, got one: its rows would "
-            f"become constants {queue.which}; use torch.export"
-        )
-    if anchor.requires_grad and anchor is not queue.anchor:
-        raise ValueError(
-            f"[lookup_bags] expected the anchor of the table, got another parameter in its place: "
-            f"gradients would be lost {queue.which}; leave the anchor of the module "
-            "as it is, and out of the parameters of functional_call"
-        )
-    if anchor.requires_grad:
-        _check_not_averaged(queue)
-
-
-def _check_not_averaged(queue: "PendingGradients[Item, Summed]") -> None:
-    """Refuse DistributedDataParallel: it averages the anchor's gradient, a norm, over ranks."""
-    running = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
-    if running is not None and any(p is queue.anchor for p in running._module_parameters):
-        raise RuntimeError(
-            f"[DistributedDataParallel] expected no table in the wrapped model, got one "
-            f"{queue.which}: the ranks would scale its gradients; wrap the dense part alone"
-        )
-
-
-Holders = tuple[int, int, int, int]
-"""References to a tensor and to its storage: of Python to the object, and of C++, each."""
-
-
-def holders_of(gradients: torch.Tensor) -> Holders:
-    """Who holds gradients, running functions among them."""
-    held: Any = gradients
-    storage = held.untyped_storage()
-    return (
-        sys.getrefcount(gradients),
-        held._use_count(),
-        sys.getrefcount(storage),
-        torch._C._storage_Use_Count(storage._cdata),
-    )
-
-
-def own(gradients: torch.Tensor, is_alone: bool) -> torch.Tensor:
-    """The gradients in memory that nobody else writes before the step.
-
-    Those that nobody else holds are taken as they are, as torch does with those of parameters.
-
-    Args:
-        gradients: as a backward got them.
-        is_alone: whether torch's call of the backward is all that holds them.
-    """
-    held: Any = gradients
-    is_ours = (
-        is_alone
-        and gradients.is_contiguous()
-        and not held._is_view()
-        and held.untyped_storage().resizable()  # the memory of others is not
-    )
-    return gradients if is_ours else gradients.clone(memory_format=torch.contiguous_format)
-
-
-def holders_alone() -> Holders:
-    """`holders_of` gradients that torch alone hands on, two calls below a backward.
-
-    Versions of Python and torch differ in it, so it is counted.
-    """
-    found: list[Holders] = []
-    with torch.inference_mode(False), torch.enable_grad():
-        given = torch.zeros(1, dtype=torch.float32, device="cpu", requires_grad=True)
-        (_Probe.apply(given, found) * 2).sum().backward()  # type: ignore[no-untyped-call]
-    return found[0]
-
-
-class _Probe(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, given: torch.Tensor, found: list[Holders]) -> torch.Tensor:
-        ctx.found = found
-        return given.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return queue_once(_note, ctx, gradients)
-
-
-def _note(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    ctx.found.append(holders_of(gradients))
-    return None, None
-
-
-_HANDLES: "QueueHandles[GradientQueue]" = QueueHandles("monolith::lookup_bags")
-
-
-class GradientQueue(PendingGradients[BagGradients, GradientSum]):
-    """The gradients of one table between backward and step. One thread trains a table at a time.
-
-    Args:
-        table: any table; it may be replaced by one with the same columns.
-        is_seed_drawn: nobody chose the table's seed; a state that is loaded brings its own.
-    """
-
-    def __init__(self, table: BaseTable, *, is_seed_drawn: bool = False) -> None:
-        self._connect(table, new_anchor(), is_seed_drawn)
-
-    def _connect(self, table: BaseTable, anchor: torch.nn.Parameter, is_seed_drawn: bool) -> None:
-        self._connect_anchor(anchor)
-        self.table = table
-        self.is_seed_drawn = is_seed_drawn
-        self.handle = _HANDLES.new(self)
-        self.num_traced = 0
-        # Only a OneBit view reads differently from step to step.
-        self._has_steps = any(isinstance(s.view, OneBit) for s in segments_of(table.config))
-
-    @property
-    def tables(self) -> list[BaseTable]:
-        """The table."""
-        return [self.table]
-
-    @property
-    def which(self) -> str:
-        """The end of messages."""
-        return f"(table {self.table.name!r})"
-
-    @property
-    def step(self) -> int:
-        """Training step of the table, for schedules and optimizers: updates so far."""
-        return self.table._update_calls()
-
-    def lookup(self, bags: Bags, missing: str) -> PooledRows:
-        """`Table.lookup_bags` as of the table's step; the module has checked `missing`."""
-        table, num_keys = self.table, bags.keys.numel()
-        table._check_open("lookup_bags")
-        check_num_keys(table.config, "lookup_bags", num_keys)
-        initial = missing == "initial" and not table._is_serving
-        step = self.step if self._has_steps else 0
-        try:
-            return table._lookup_bags(bags, initial, step, default_threads(num_keys))
-        except ValueError:
-            bags.checked()  # says more than the core about splits
-            raise
-
-    def push(
-        self, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Queue the gradients of one lookup; called by backward.
-
-        Keys and weights are copied: the caller may use their memory again before the step.
+        Args:
+            where: begins a message.
+            learning_rates: of all segments, table after table.
 
         Returns:
-            A zero: the share in the anchor's gradient, which is replaced by the norm of the queue
-            when the backward that runs has come to the anchor.
+            The number of queued keys, each as often as it occurs.
         """
-        self._push(BagGradients.unchecked(bags.copy(), gradients, winners))
-        return gradients.new_zeros(1)
-
-    def _keys_of(self, item: BagGradients) -> int:
-        return item.bags.keys.numel()
-
-    def _scaled(self, item: BagGradients, factor: float) -> BagGradients:
-        return BagGradients.unchecked(item.bags, item.gradients * factor, item.winners)
-
-    def _summed(self) -> GradientSum:
-        """`Table.sum_bag_gradients` of the items, which are checked."""
-        table = self.table
-        table._check_open("sum_bag_gradients")
-        check_num_keys(table.config, "sum_bag_gradients", self._num_keys)
-        return table._sum_bag_gradients(self._items, default_threads(self._num_keys))
-
-    def check(self, where: str, learning_rates: list[float]) -> int:
-        """Refuse what a step would meet; the number of queued keys."""
         self._follow_anchor()
         if not self._num_keys:
             return 0
-        table, verb = self.table, "apply_bag_gradients"
-        table._check_open(verb)
-        if learning_rates != self._checked_rates:
-            check_training(table.config, verb)
-            check_rates(table.config, verb, 0, learning_rates)  # they are given, whatever the step
-            self._checked_rates = learning_rates
-        if not math.isfinite(self._norm) and table.config.non_finite == "refuse":
-            raise refusal(where, self._norm, table)
+        self.engine.check_open(where)
+        if tuple(learning_rates) != self._checked_rates:
+            self._check_rates(learning_rates)
+            self._checked_rates = tuple(map(float, learning_rates))
+        if not math.isfinite(self._norm):
+            for table in self.tables:
+                norm = self._norm_of(table.name)
+                if table.config.non_finite == "refuse" and not math.isfinite(norm):
+                    raise ValueError(
+                        f"{where} expected finite gradients, got norm {norm} (table "
+                        f"{table.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
+                    )
         return self._num_keys
 
-    def apply(
-        self, *, learning_rates: Sequence[float] | None = None, now: int | None = None
-    ) -> Applied:
-        """One optimizer step per distinct key of the whole queue, which is empty then.
+    def _check_rates(self, rates: Sequence[float]) -> None:
+        for table in self.tables:
+            check_training(table.config, _VERB)
+        sizes = [len(segments_of(table.config)) for table in self.tables]
+        is_plain = len(rates) == sum(sizes) and set(map(type, rates)) == {float}
+        if is_plain and 0 <= min(rates) <= max(rates) <= MAX_FLOAT32 and not math.isnan(sum(rates)):
+            return  # of a thousand tables in one go
+        starts = list(itertools.accumulate(sizes[:-1], initial=0))
+        for table, first, end in zip(self.tables, starts, [*starts[1:], None], strict=True):
+            check_rates(table.config, _VERB, 0, rates[first:end])
 
-        A step that the table refuses leaves the queue as it is. Without a key it is no update.
+    def _norm_of(self, table: str) -> float:
+        summed = self.summed()
+        return self._norm if isinstance(self.engine, TableEngine) else summed.norm_of(table)
+
+    def summed(self) -> Any:
+        """Return the engine's sum of the queue, as `check` saw it."""
+        if self._sum is None:
+            self._sum = self.engine.sum(self._items)
+        return self._sum
+
+    def step(self, time_of: Callable[[BaseTable], int]) -> AppliedCounts:
+        """Apply the queue right after `check`, with its rates; the queue is empty then.
+
+        If memory runs out in one of several tables, others may have made their step, and the queue
+        is dropped; a single table keeps it.
+
+        Args:
+            time_of: gives the time of a table's clock, for steps without `now`.
         """
-        self._follow_anchor()
-        if not self._num_keys:
-            self.drop()
-            return Applied(0, 0, 0, 0)
-        applied = self.table.apply_bag_gradients(
-            self._sum or self._items, step=self.step, learning_rates=learning_rates, now=now
-        )
-        self.applied()
+        times, clamped = self._times(time_of)
+        is_done = False
+        try:
+            applied = self.engine.step(self.summed(), self._checked_rates, times)
+            is_done = True
+        finally:
+            if is_done or len(self._tables) > 1:
+                self.applied()
+        for table in clamped:
+            table._count_clamped()
         return applied
 
+    def _times(self, time_of: Callable[[BaseTable], int]) -> tuple[list[int], list[BaseTable]]:
+        """Return the time of each table, and the tables whose time was clamped.
+
+        Each clock is asked once.
+        """
+        if self.now is None and len(self._clocks) == 1:
+            return [time_of(self._tables[0])] * len(self._tables), []
+        times, clamped = {}, set()
+        for clock, table in self._clocks.items():
+            if self.now is None:
+                times[clock] = time_of(table)
+            else:
+                times[clock], is_clamped = table._resolve_time(_VERB, self.now)
+                if is_clamped:
+                    clamped.add(clock)
+        every = [times[id(table._clock)] for table in self._tables]
+        return every, [table for table in self._tables if id(table._clock) in clamped]
+
+    def applied(self) -> None:
+        """Note that a step has applied the queue."""
+        self._was_applied = True
+        self.drop()
+
+    def apply(
+        self, learning_rates: Sequence[float] | None = None, *, now: int | None = None
+    ) -> AppliedCounts:
+        """Make a step without an optimizer. Without a queued key it is no update.
+
+        Args:
+            learning_rates: of all segments, table after table; each segment's own if None.
+            now: time of the step in seconds; `self.now` if None.
+        """
+        where = "[PendingGradients.apply]"
+        self.engine.check_open(where)
+        rates = self._scheduled_rates() if learning_rates is None else list(learning_rates)
+        if not self.check(where, rates):
+            self.drop()
+            return Applied(0, 0, 0, 0)
+        before = self.now
+        self.now = before if now is None else now
+        try:
+            return self.step(lambda table: table._resolve_time(_VERB, None)[0])
+        finally:
+            self.now = before
+
+    def _scheduled_rates(self) -> list[float]:
+        return [
+            segment.optimizer.rate(table._update_calls())
+            for table in self.tables
+            for segment in segments_of(table.config)
+        ]
+
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and deepcopy: a copy has a table of its own; nothing is queued there."""
+        """Return the state for pickle and deepcopy: tables of its own, and nothing queued."""
         return {
-            "table": copy_of_content(self.table),
+            "engine": self.engine,
             "anchor": self.anchor,
             "is_seed_drawn": self.is_seed_drawn,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._connect(fill_table(state["table"]), state["anchor"], state["is_seed_drawn"])
+        self._connect(state["engine"], state["anchor"], state["is_seed_drawn"])
 
 
-def queue_of(table: BaseTable) -> GradientQueue:
-    """The queue of a table, shared by all modules that use the table; a new one for the first."""
-    for queue in _HANDLES.alive():
-        if queue.table is table:
+# A graph of torch.compile or torch.export holds no objects, but the number of a queue. A number is
+# never used again, and a queue goes with its modules.
+_HANDLES = itertools.count(1)
+_QUEUES: weakref.WeakValueDictionary[int, PendingGradients[Any]] = weakref.WeakValueDictionary()
+
+
+def pending_at(handle: int) -> PendingGradients[Any]:
+    """Return the queue of a handle in a graph."""
+    queue = _QUEUES.get(int(handle))
+    if queue is None:
+        raise FailedPreconditionError(
+            f"[monolith::lookup] expected the module of table handle {handle} to be alive in this "
+            "process, got none; compile or export the module again where it is"
+        )
+    return queue
+
+
+def pending_of(table: BaseTable) -> PendingGradients[TableEngine]:
+    """Return the queue that all modules of one table share; a new one for the first module."""
+    for queue in list(_QUEUES.values()):
+        if isinstance(queue.engine, TableEngine) and queue.engine.table is table:
             return queue
-    return GradientQueue(table)
+    return PendingGradients(TableEngine(table))
 
 
-def queue_at(handle: int) -> GradientQueue:
-    """The queue of a handle in a graph."""
-    return _HANDLES.at(handle)
+def new_anchor() -> torch.nn.Parameter:
+    """Return a parameter of one element, whatever torch's default dtype and device are."""
+    return torch.nn.Parameter(torch.zeros(1, dtype=torch.float32, device="cpu"))
 
 
-_VERB = "apply_bag_gradients"
-_FEATURE_HANDLES: "QueueHandles[FeatureQueue]" = QueueHandles("monolith::lookup_features")
+def step_all(queues: Sequence[PendingGradients[Any]]) -> None:
+    """Apply and empty queues of different tables, right after the `check` of each.
 
-
-class FeatureQueue(PendingGradients[FeatureItem, FeatureSum]):
-    """The gradients of all features between backward and step. One thread trains at a time.
-
-    Args:
-        engine: tables and features.
-
-    Attributes:
-        engine: tables and features.
-        now: time of the next steps in seconds, as the request of the batch has it; None: that of
-            the tables' clocks. Far ahead of a clock it is clamped and counted, as in every call.
-        holders_alone: of gradients that a backward gets and nobody else has.
+    Each clock is asked once. Native tables with a queue each (`EmbeddingBag`) make their steps in
+    one call of the core; together or one by one, their rows have the same bits.
     """
-
-    def __init__(self, engine: CoreEngine) -> None:
-        self._connect(engine, new_anchor())
-
-    def _connect(self, engine: CoreEngine, anchor: torch.nn.Parameter) -> None:
-        self._connect_anchor(anchor)
-        self.engine = engine
-        self.handle = _FEATURE_HANDLES.new(self)
-        self.num_traced = 0
-        self.now: int | None = None
-        self.holders_alone = holders_alone()
-
-    @property
-    def tables(self) -> list[BaseTable]:
-        """In the order given."""
-        return self.engine.tables
-
-    @property
-    def which(self) -> str:
-        """The end of messages."""
-        first, *others = self.engine.tables
-        return f"(table {first.name!r}{f' and {len(others)} more' if others else ''})"
-
-    def push(self, batch: FeatureBatch, gradients: torch.Tensor) -> torch.Tensor:
-        """Queue the gradients of one lookup; called by backward.
-
-        Args:
-            batch: what was looked up.
-            gradients: float32 (batch, width) or wider, each row contiguous; nobody else writes
-                them. What is behind the features counts for nothing.
-
-        Returns:
-            The share in the anchor's gradient, as of `GradientQueue.push`.
-        """
-        self._push(FeatureItem(batch, gradients))
-        return gradients.new_zeros(1)
-
-    def _keys_of(self, item: FeatureItem) -> int:
-        return item.batch.num_keys
-
-    def _scaled(self, item: FeatureItem, factor: float) -> FeatureItem:
-        return FeatureItem(item.batch, item.gradients * factor)
-
-    def _summed(self) -> FeatureSum:
-        return self.engine.sum(self._items)
-
-    def check(self, where: str, learning_rates: list[float]) -> int:
-        """Refuse what a step would meet; the number of queued keys."""
-        self._follow_anchor()
-        if not self._num_keys:
-            return 0
-        self.engine.check_open(where)
-        if learning_rates != self._checked_rates:
-            self.engine.set_rates(learning_rates)
-            self._checked_rates = learning_rates
-        if not math.isfinite(self._norm):
-            summed = self.summed()
-            for number, table in enumerate(self.tables):
-                norm = self.engine.norm_of(summed, number)
-                if table.config.non_finite == "refuse" and not math.isfinite(norm):
-                    raise refusal(where, norm, table)
-        return self._num_keys
-
-    def step(
-        self, time_of: Callable[[BaseTable], int], beside: Callable[[], object] | None = None
-    ) -> None:
-        """Apply the queue right after `check`; it is empty then.
-
-        If memory runs out in a table, or `beside` raises, others may have made their step; the
-        queue is dropped.
-
-        Args:
-            time_of: gives the time of a table's clock, for steps without `now`.
-            beside: called once, here, while other threads begin.
-        """
-        now, clamped = self.now, set()
-
-        def time_at(table: BaseTable) -> int:
-            if now is None:
-                return time_of(table)
-            time_now, is_clamped = table._resolve_time(_VERB, now)
-            if is_clamped:
-                clamped.add(id(table._clock))
-            return time_now
-
-        times = self.engine.times(time_at)
-        items = self._items  # held, for the sum borrows them, and `beside` may drop the queue
-        try:
-            self.engine.step(self.summed(), times, self._num_keys, beside)
-        finally:
-            del items
-            self.applied()
-        for table in self.tables if clamped else ():
-            if id(table._clock) in clamped:
-                table._count_clamped()
-
-    def apply(self, learning_rates: list[float] | None = None) -> None:
-        """A step without an optimizer: the rates of all segments, or each segment's own."""
-        self.engine.check_open("[FeatureQueue.apply]")
-        rates = self.engine.own_rates() if learning_rates is None else learning_rates
-        if self.check("[FeatureQueue.apply]", rates):
-            self.step(lambda table: table._resolve_time(_VERB, None)[0])
+    time_of = functools.partial(_time, {})
+    if len(queues) == 1:
+        queues[0].step(time_of)
+        return
+    together: list[tuple[PendingGradients[TableEngine], _native.Table]] = []
+    for queue in queues:
+        core = queue.engine.step_core() if isinstance(queue.engine, TableEngine) else None
+        if core is None or queue.now is not None:
+            queue.step(time_of)
         else:
-            self.drop()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickle and deepcopy: a copy has tables of its own; nothing is queued there."""
-        return {
-            "tables": [copy_of_content(table) for table in self.tables],
-            "features": self.engine.features,
-            "anchor": self.anchor,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        tables = [fill_table(content) for content in state["tables"]]
-        self._connect(CoreEngine(tables, state["features"]), state["anchor"])
+            together.append((queue, core))
+    if together:
+        _step_together(together, time_of)
 
 
-def feature_queue_at(handle: int) -> FeatureQueue:
-    """The queue of a handle in a graph."""
-    return _FEATURE_HANDLES.at(handle)
+def _time(times: dict[int, int], table: BaseTable) -> int:
+    """Return the time of the table's clock, kept in `times` by the clock."""
+    clock = id(table._clock)
+    if clock not in times:
+        now = table._clock_time(_VERB)
+        check_time(table.config, _VERB, now)
+        times[clock] = now
+    return times[clock]
+
+
+def _step_together(
+    steps: "Sequence[tuple[PendingGradients[TableEngine], _native.Table]]",
+    time_of: Callable[[BaseTable], int],
+) -> None:
+    """If memory runs out in a table, queues of tables that have made their step are empty."""
+    import monolith._native as native
+
+    queues, cores = zip(*steps, strict=True)
+    sums = [queue.summed() for queue in queues]
+    rates = [rate for queue in queues for rate in queue._checked_rates]
+    times = [time_of(queue.engine.table) for queue in queues]
+    threads = default_threads(sum([queue._num_keys for queue in queues]))
+    are_done = torch.zeros(len(steps), dtype=torch.bool, device="cpu")
+    try:
+        with OpenCore(native, _VERB) as core:
+            parts = [summed.core for summed in sums]
+            core.step_tables(list(cores), parts, rates, times, are_done.data_ptr(), threads)
+    finally:
+        for queue, is_done in zip(queues, are_done.tolist(), strict=True):
+            if is_done:
+                queue.applied()

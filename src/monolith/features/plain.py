@@ -1,23 +1,38 @@
-"""Features of tables that are read and stepped one by one, through their pooled verbs."""
+"""Define what an engine means: each table is read and stepped through its own pooled verbs."""
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from monolith.features.engine import BagFeature
+from monolith.errors import FailedPreconditionError
+from monolith.features.engine import (
+    BagFeature,
+    EngineBase,
+    Gradients,
+    check_dense,
+    check_ids,
+    refuse_weights,
+)
 from monolith.ops import Ragged
-from monolith.table._checks import default_threads
-from monolith.table.bags import BagGradients, Bags, GradientSum
+from monolith.table._checks import check_num_keys, default_threads
+from monolith.table.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.table.base import BaseTable
+from monolith.table.config import segments_of
+from monolith.table.content import copy_of_content, fill_table
+from monolith.table.native import empty
+from monolith.table.precision import OneBit
+from monolith.table.rows import Applied
 
-PlainSum = dict[int, GradientSum]
-"""By the number of the table; those without a key are left out."""
+if TYPE_CHECKING:
+    import monolith._native as _native
 
 
 def limited_bags(feature: BagFeature, keys: torch.Tensor, row_splits: torch.Tensor) -> Bags:
-    """The ids of a feature as bags with memory of their own: what it uses, and how.
+    """Copy the ids that a feature uses into bags that say how the feature combines them.
 
-    Those of "first" are max_length bags for each sample, of one id or none.
+    "first" has max_length bags for each sample, of one id or none; "rows" has a bag for each id.
 
     Example:
         >>> feature = BagFeature("history", "item", "first", 2)
@@ -25,6 +40,9 @@ def limited_bags(feature: BagFeature, keys: torch.Tensor, row_splits: torch.Tens
         tensor([0, 1, 2, 3, 3])
     """
     keys, mode = keys.long().contiguous(), feature.combiner
+    if mode == "rows":
+        Bags(keys, row_splits, "sum")  # refuses splits of other ids
+        return Bags(keys.clone(), len(keys), "sum")
     if not feature.max_length:
         return Bags(keys.clone(), row_splits.clone(), mode)
     lengths = row_splits.diff()
@@ -38,66 +56,169 @@ def limited_bags(feature: BagFeature, keys: torch.Tensor, row_splits: torch.Tens
     return Bags(keys[places < feature.max_length], splits, mode)
 
 
-class PlainEngine:
-    """The meaning of features.
+class PlainLooked(NamedTuple):
+    """Bags of all features, in their order, and the rows of features with combiner "rows"."""
 
-    Args:
-        tables: all of them.
-        features: of some of the tables, table by table.
-        columns: of the output, by feature.
+    bags: list[Bags]
+    rows: Mapping[str, torch.Tensor]
+    num_keys: int
 
-    Attributes:
-        features: in this order.
+
+class PlainSum(NamedTuple):
+    """Sums of the tables that have keys, by name, in the order of the tables."""
+
+    tables: Mapping[str, GradientSum]
+
+    @property
+    def norm(self) -> torch.Tensor:
+        """L2 norm over all tables."""
+        square = 0.0
+        for summed in self.tables.values():
+            square += summed.norm * summed.norm
+        return torch.tensor(math.sqrt(square), dtype=torch.float64, device="cpu")
+
+    def norm_of(self, table: str) -> float:
+        """Return the L2 norm of the gradient of one table; 0 without keys."""
+        return self.tables[table].norm if table in self.tables else 0.0
+
+
+class PlainEngine(EngineBase):
+    """Read and step the tables of features one by one. Works with tables of any class.
+
+    The arguments are those of `EngineBase`; the methods are those of `FeatureEngine`.
     """
-
-    def __init__(
-        self,
-        tables: list[BaseTable],
-        features: Sequence[BagFeature],
-        columns: Mapping[str, slice],
-    ) -> None:
-        self._tables, self.features, self._columns = tables, tuple(features), columns
-        numbers = {table.name: number for number, table in enumerate(tables)}
-        self._numbers = [numbers[feature.table] for feature in features]
 
     def lookup(
         self,
         ids: Mapping[str, Ragged],
-        out: torch.Tensor,
-        initial: bool,
-    ) -> list[Bags]:
-        """Write the columns of the features into out, (batch, width); their bags."""
-        found = []
-        for feature, number in zip(self.features, self._numbers, strict=True):
-            table, ragged = self._tables[number], ids[feature.name]
+        weights: Mapping[str, torch.Tensor] | None,
+        dense: torch.Tensor | None,
+        missing: str,
+    ) -> tuple[torch.Tensor, PlainLooked]:
+        """Read the rows of all features."""
+        self.check_open("[Features.lookup]")
+        if weights is not None:
+            refuse_weights(weights)
+        check_ids(self.features, ids)
+        batch = ids[self.features[0].name].num_rows
+        if dense is not None:
+            check_dense(dense, batch)
+        matrix = empty(batch, self.width + (0 if dense is None else dense.shape[1]))
+        all_bags, rows = [], {}
+        for feature in self.features:
+            table, ragged = self.tables[feature.table], ids[feature.name]
             bags = limited_bags(feature, ragged.values, ragged.row_splits)
-            threads = default_threads(bags.num_keys)
-            pooled = table._lookup_bags(bags, initial, table._update_calls(), threads).values
-            own = out[:, self._columns[feature.name]]
-            own.copy_(pooled.view(own.shape))
-            found.append(bags)
-        return found
+            check_num_keys(table.config, "lookup_bags", bags.num_keys)
+            initial, step = missing == "initial" and not table._is_serving, table._update_calls()
+            pooled = table._lookup_bags(bags, initial, step, default_threads(bags.num_keys)).values
+            if feature.combiner == "rows":
+                rows[feature.name] = pooled
+            else:
+                columns = matrix[:, self.columns[feature.name]]
+                columns.copy_(pooled.view(columns.shape))
+            all_bags.append(bags)
+        if dense is not None:
+            matrix[:, self.width :] = dense.detach()
+        return matrix, PlainLooked(all_bags, rows, sum([bags.num_keys for bags in all_bags]))
 
-    def sum(self, items: Sequence[tuple[list[Bags], torch.Tensor]]) -> PlainSum:
-        """Of bags and gradients (batch, width) of some lookups, in order."""
-        queues: dict[int, list[BagGradients]] = {}
-        for all_bags, gradients in items:
-            for feature, number, bags in zip(self.features, self._numbers, all_bags, strict=True):
-                own = gradients[:, self._columns[feature.name]]
-                own = own.reshape(bags.num_bags, self._tables[number].dim).contiguous()
-                if bags.num_keys:
-                    queues.setdefault(number, []).append(BagGradients(bags, own))
-        return {
-            number: self._tables[number]._sum_bag_gradients(queue, _threads(queue))
-            for number, queue in queues.items()
-        }
+    def sum(self, items: Sequence[tuple[PlainLooked, Gradients]]) -> PlainSum:
+        """Add up the gradients of equal keys of each table."""
+        self.check_open("[Features.backward]")
+        queues: dict[str, list[BagGradients]] = {}
+        for looked, gradients in items:
+            for feature, bags in zip(self.features, looked.bags, strict=True):
+                values = self._gradients_of(feature, gradients)
+                if bags.num_keys and values is not None:
+                    shape = (bags.num_bags, self.tables[feature.table].dim)
+                    piece = BagGradients(bags, values.reshape(shape).contiguous())
+                    queues.setdefault(feature.table, []).append(piece)
+        sums = {}
+        for name, table in self.tables.items():
+            if name in queues:
+                num_keys = sum([piece.bags.num_keys for piece in queues[name]])
+                check_num_keys(table.config, "sum_bag_gradients", num_keys)
+                sums[name] = table._sum_bag_gradients(queues[name], default_threads(num_keys))
+        return PlainSum(sums)
 
-    def step(self, number: int, sums: PlainSum, rates: list[float], now: int) -> None:
-        """One optimizer step of a table."""
-        table, summed = self._tables[number], sums[number]
-        step, threads = table._update_calls(), _threads(summed.queue)
-        table._apply_bag_gradients(summed, rates, step, now, threads)
+    def _gradients_of(self, feature: BagFeature, gradients: Gradients) -> torch.Tensor | None:
+        if feature.combiner == "rows":
+            return gradients.rows.get(feature.name)
+        matrix = gradients.matrix
+        return None if matrix is None else matrix[:, self.columns[feature.name]]
+
+    def step(self, summed: PlainSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
+        """Make one optimizer step for each distinct key."""
+        self.check_open("[Features.step]")
+        counts, first = [], 0
+        for (name, table), now in zip(self.tables.items(), times, strict=True):
+            end = first + len(segments_of(table.config))
+            if name in summed.tables:
+                of_table = summed.tables[name]
+                counts.append(_step(table, of_table, list(rates[first:end]), now))
+            first = end
+        return Applied(*map(sum, zip(*counts, strict=True))) if counts else Applied(0, 0, 0, 0)
 
 
-def _threads(queue: list[BagGradients]) -> int:
-    return default_threads(sum([piece.bags.num_keys for piece in queue]))
+def _step(table: BaseTable, summed: GradientSum, rates: list[float], now: int) -> Applied:
+    threads = default_threads(sum([piece.bags.num_keys for piece in summed.queue]))
+    return table._apply_bag_gradients(summed, rates, table._update_calls(), now, threads)
+
+
+class TableEngine:
+    """Read and step one table in bags of the caller, for `EmbeddingBag` and `Embedding`.
+
+    `sum` and `step` are those of a `FeatureEngine`.
+
+    Args:
+        table: any table.
+    """
+
+    def __init__(self, table: BaseTable) -> None:
+        self.table = table
+        self.tables: Mapping[str, BaseTable] = {table.name: table}
+        # Only a OneBit view reads differently from step to step.
+        self._has_steps = any(isinstance(s.view, OneBit) for s in segments_of(table.config))
+
+    def lookup(self, bags: Bags, missing: str) -> PooledRows:
+        """Return `Table.lookup_bags` as of the table's step; the module has checked `missing`."""
+        table, num_keys = self.table, bags.keys.numel()
+        table._check_open("lookup_bags")
+        check_num_keys(table.config, "lookup_bags", num_keys)
+        initial = missing == "initial" and not table._is_serving
+        step = table._update_calls() if self._has_steps else 0
+        try:
+            return table._lookup_bags(bags, initial, step, default_threads(num_keys))
+        except ValueError:
+            bags.checked()  # says more than the core about splits
+            raise
+
+    def sum(self, items: Sequence[tuple[Bags, BagGradients]]) -> GradientSum:
+        """Add up the gradients of equal keys."""
+        table = self.table
+        table._check_open("sum_bag_gradients")
+        queue = [gradients for _, gradients in items]
+        num_keys = sum([bags.keys.numel() for bags, _ in items])
+        check_num_keys(table.config, "sum_bag_gradients", num_keys)
+        return table._sum_bag_gradients(queue, default_threads(num_keys))
+
+    def step(self, summed: GradientSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
+        """Make one optimizer step for each distinct key."""
+        return _step(self.table, summed, list(rates), times[0])
+
+    def step_core(self) -> "_native.Table | None":
+        """Return what makes the table's step in one call with other tables, if there is such."""
+        return self.table._step_core()
+
+    def check_open(self, where: str) -> None:
+        """Refuse a call after the table was closed."""
+        if self.table._is_closed:
+            raise FailedPreconditionError(
+                f"{where} expected an open table, got a closed one (table {self.table.name!r})"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the rows of the table, for pickle and deepcopy."""
+        return {"table": copy_of_content(self.table)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        TableEngine.__init__(self, fill_table(state["table"]))

@@ -6,19 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from monolith.features.engine import COMBINERS
 from monolith.table import Budget, Expiry, Segment, TableConfig, Uniform, Zeros
 from monolith.table.arguments import as_integer, as_list, check_kind
 from monolith.table.config import segment_name, segments_of
 from monolith.table.initializers import Initializer
 from monolith.table.optimizers import FTRL, Adagrad, Optimizer
 from monolith.table.rules import Admission
-
-COMBINERS = ("sum", "mean", "sqrtn", "first", "rows")
-"""How the rows of a sample are combined.
-
-"first" keeps them apart, up to `max_length` of them; "rows" keeps all of them, of all samples, one
-after another.
-"""
 
 BIAS = "bias"
 """Name of the slice of a bias."""

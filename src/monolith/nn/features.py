@@ -1,21 +1,21 @@
-"""`Features`: the tables of all features of a model, read together and trained together."""
+"""Read the tables of all features of a model together, and train them together."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.features.autograd import FeatureBags, Reading, lookup_bags
-from monolith.features.engine import BagFeature, check_dense
-from monolith.features.gradients import PendingGradients, queue_of
-from monolith.features.graph_ops import lookup_features
+from monolith.features.autograd import lookup_features, row_features
+from monolith.features.core import engine_for
+from monolith.features.engine import BagFeature, FeatureEngine
+from monolith.features.gradients import PendingGradients
 from monolith.nn.feature import BIAS, Feature, slice_columns, table_configs
 from monolith.nn.queue_module import QueueModule
 from monolith.ops import Ragged
 from monolith.table import Table, TableConfig
-from monolith.table.arguments import as_keys
 from monolith.table.base import BaseTable
 from monolith.table.content import restore_contents, table_content
 
@@ -30,36 +30,31 @@ class Embedded(Mapping[str, torch.Tensor]):
     `joined` as it is pays for nothing else. Used by one thread.
 
     Attributes:
-        joined: float32 (batch, width), the features but those of "rows", side by side; a bias is
-            the first column of its feature, or of each of its rows. Dense columns come behind all.
+        joined: float32 (batch, width), the features side by side, but for those with "rows"; a bias
+            is the first column of its feature, or of each of its rows. Dense columns come last.
         ids: what was looked up.
     """
 
     def __init__(
         self,
         joined: torch.Tensor,
+        rows: Mapping[str, torch.Tensor],
         owner: "Features",
         ids: Mapping[str, Ragged],
-        *,
-        is_training: bool,
     ) -> None:
         self.joined = joined
         self.ids = ids
-        self._is_training = is_training
         self._owner = owner
+        self._rows = rows
         self._views: dict[str, torch.Tensor] | None = None
-        self._rows: dict[str, torch.Tensor] = {}
 
     def whole(self, name: str) -> torch.Tensor:
-        """The rows of a feature with all their columns, the bias too; the same object each time."""
-        if name in self._owner.columns:
-            if self._views is None:
-                self._views = self._owner.views(self.joined[:, : self._owner.width])
-            return self._views[name]
-        if name not in self._rows:
-            ids = self.ids[name]
-            self._rows[name] = self._owner.rows(name, ids, is_training=self._is_training)
-        return self._rows[name]
+        """Return the rows of a feature with the bias; the same object each time."""
+        if name in self._rows:
+            return self._rows[name]
+        if self._views is None:
+            self._views = self._owner.views(self.joined[:, : self._owner.width])
+        return self._views[name]
 
     def without_dense(self) -> "Embedded":
         """Return the same rows with `joined` cut to the features: a view, made without a copy."""
@@ -138,9 +133,9 @@ def size_mask(lengths: torch.Tensor, max_length: int) -> torch.Tensor:
 
 
 class _Held(QueueModule):
-    """A queue in the tree of modules."""
+    """Hold a queue in the tree of modules."""
 
-    def __init__(self, queue: PendingGradients[Any, Any]) -> None:
+    def __init__(self, queue: PendingGradients[FeatureEngine]) -> None:
         super().__init__()
         self._hold(queue)
 
@@ -149,16 +144,17 @@ class Features(torch.nn.Module):
     """The tables of features. One lookup reads all features of a batch, one step trains them.
 
     Backward queues gradients; `monolith.optim.Optimizer(model)` applies them. In training mode a
-    missing id reads as the row that it would get, in eval mode as zeros.
+    missing id reads as the row that it would get (`missing`), in eval mode as zeros.
 
     Args:
         features: declared with `Feature`.
+        missing: what a missing id reads as in training mode, "initial" or "zeros".
         make_table: config -> table; `Table` unless the rows live elsewhere.
+        make_engine: tables, features -> engine; one in this process unless the engine reaches
+            further.
 
     Attributes:
-        features: by name.
-        tables: by name.
-        columns: feature -> its columns in `Embedded.joined`.
+        pending: gradients between backward and step, and the engine of the tables.
         slices: feature -> slice -> its columns in the feature's rows.
         with_bias: features whose rows have a bias.
 
@@ -174,30 +170,23 @@ class Features(torch.nn.Module):
         self,
         features: Sequence[Feature],
         *,
+        missing: str = "initial",
         make_table: Callable[[TableConfig], BaseTable] = Table,
+        make_engine: Callable[[list[BaseTable], list[BagFeature]], FeatureEngine] = engine_for,
     ) -> None:
         super().__init__()
         if not features:
             raise ValueError("[Features] expected at least one feature, got none")
+        if missing not in ("initial", "zeros"):
+            raise ValueError(f"[Features] expected missing 'initial' or 'zeros', got {missing!r}")
         configs = {config.name: config for config in table_configs(features)}
-        self.features: Mapping[str, Feature] = MappingProxyType({f.name: f for f in features})
-        tables = {name: make_table(config) for name, config in configs.items()}
-        self.tables: Mapping[str, BaseTable] = MappingProxyType(tables)
-        bags = [
-            BagFeature(f.name, f.table, f.combiner, f.max_length)
-            for f in features
-            if f.combiner != "rows"
-        ]
-        pooled = {bag.table for bag in bags}
-        _check_apart(features, pooled)
-        used = [table for name, table in tables.items() if name in pooled]
-        self._bags = FeatureBags(used, bags) if bags else None
-        self._row_queues = {
-            name: queue_of(table) for name, table in tables.items() if name not in pooled
-        }
-        self.queues = torch.nn.ModuleList(_Held(queue) for queue in self._queues())
-        self.columns: Mapping[str, slice] = {} if self._bags is None else self._bags.columns
-        self._row_names = [f.name for f in features if f.combiner == "rows"]
+        bags = [BagFeature(f.name, f.table, f.combiner, f.max_length) for f in features]
+        engine = make_engine([make_table(config) for config in configs.values()], bags)
+        self.missing = missing
+        self.pending = PendingGradients(engine)
+        self.queues = torch.nn.ModuleList([_Held(self.pending)])
+        self._features = {f.name: f for f in features}
+        self._row_names = row_features(engine)
         self.slices = {f.name: slice_columns(configs[f.table]) for f in features}
         owners = {f.name for f in features if f.bias}
         self.with_bias = frozenset(f.name for f in features if f.table in owners)
@@ -207,16 +196,31 @@ class Features(torch.nn.Module):
         }
 
     @property
+    def features(self) -> Mapping[str, Feature]:
+        """The features by name."""
+        return MappingProxyType(self._features)
+
+    @property
+    def tables(self) -> Mapping[str, BaseTable]:
+        """The tables by name."""
+        return self.pending.engine.tables
+
+    @property
+    def columns(self) -> Mapping[str, slice]:
+        """Feature -> its columns in `Embedded.joined`; none with combiner "rows"."""
+        return self.pending.engine.columns
+
+    @property
     def width(self) -> int:
         """Columns of `Embedded.joined`, without dense ones."""
-        return 0 if self._bags is None else self._bags.width
+        return self.pending.engine.width
 
     def forward(self, ids: Mapping[str, Ragged], *, dense: torch.Tensor | None = None) -> Embedded:
-        """Rows of a batch; ids of other names are left alone.
+        """Read the rows of a batch; ids of other names are left alone.
 
         Args:
             ids: of each feature, a row for each sample.
-            dense: float32 (batch, n), what `Embedded.joined` has behind the features: as of
+            dense: float32 (batch, n), what `Embedded.joined` has after the features: as of
                 `torch.cat`, but without a copy of the rows and of their gradients.
 
         Raises:
@@ -227,69 +231,45 @@ class Features(torch.nn.Module):
     def read(
         self, ids: Mapping[str, Ragged], *, dense: torch.Tensor | None = None, is_training: bool
     ) -> Embedded:
-        """`forward` in a mode of the call, whatever the mode of the module: safe beside others."""
-        self._check_has(self._row_names, ids)
-        if self._bags is None:
-            batch = ids[self._row_names[0]].num_rows
-            check_dense(dense, batch)
-            joined = torch.empty(batch, 0) if dense is None else dense.clone()
-            return Embedded(joined, self, ids, is_training=is_training)
-        missing = "initial" if is_training else "zeros"
+        """Call `forward` in a mode of the call, whatever the mode of the module. Thread-safe."""
+        missing = self.missing if is_training else "zeros"
+        anchor: torch.Tensor = self.pending.anchor
         if torch.compiler.is_compiling():
-            self._check_has(self.columns, ids)
-            anchor = self._anchor(0) if is_training else self._anchor(0).detach()
-            joined = lookup_features(self._bags.queue, anchor, ids, dense, missing)
-            return Embedded(joined, self, ids, is_training=is_training)
+            self._check_has(ids)
+            held = self.queues[0]
+            assert isinstance(held, _Held)
+            anchor = held.anchor  # as torch traces it: of the module, not of the queue
+        if not is_training:
+            anchor = anchor.detach()
         try:
-            joined = self._bags.lookup(ids, dense=dense, missing=missing, is_trained=is_training)
+            joined, *rows = lookup_features(self.pending, anchor, ids, dense, missing)
         except ValueError:
-            self._check_has(self.columns, ids)  # only now: of many features it takes a while
+            self._check_has(ids)  # only now: of many features it takes a while
             raise
-        return Embedded(joined, self, ids, is_training=is_training)
+        return Embedded(joined, dict(zip(self._row_names, rows, strict=True)), self, ids)
 
-    @staticmethod
-    def _check_has(names: Iterable[str], ids: Mapping[str, Ragged]) -> None:
-        lacking = [name for name in names if name not in ids]
+    def _check_has(self, ids: Mapping[str, Ragged]) -> None:
+        lacking = [name for name in self._features if name not in ids]
         if lacking:
             raise ValueError(
                 f"[Features] expected ids of {', '.join(lacking)}, got those of "
                 f"{', '.join(ids) or 'none'}"
             )
 
-    def rows(self, name: str, ids: Ragged, *, is_training: bool) -> torch.Tensor:
-        """The rows of ids of a feature, one after another, float32 (num_ids, dim)."""
-        table = self.features[name].table
-        values = as_keys("[Features]", f"ids of {name}", ids.values).contiguous()
-        queue = self._row_queues[table]
-        reading = Reading("sum", "initial" if is_training else "zeros", None, is_training)
-        if torch.compiler.is_compiling():
-            place = list(self._row_queues).index(table) + (self._bags is not None)
-            each = torch.arange(len(values) + 1, device="cpu")
-            anchor = self._anchor(place)
-            return lookup_bags(queue, anchor, values, each, None, reading)
-        return lookup_bags(queue, queue.anchor, values, len(values), None, reading)
-
-    def _anchor(self, place: int) -> torch.Tensor:
-        """The anchor of a queue as torch traces it: of the module, not of the queue."""
-        held = self.queues[place]
-        assert isinstance(held, _Held)
-        return held.anchor
-
     def views(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The columns of each feature in (batch, width), as views, with a bias."""
+        """Return the columns of each feature in (batch, width) as views, with a bias."""
         parts = dict(zip(self.columns, values.split_with_sizes(self._widths, 1), strict=True))
         for name, block in self._blocks.items():
             parts[name] = parts[name].unflatten(1, block)  # type: ignore[no-untyped-call]
         return parts
 
     def num_rows(self) -> int:
-        """Rows of all tables."""
+        """Return the number of rows of all tables."""
         return sum(len(table) for table in self.tables.values())
 
     def close(self) -> None:
-        """Free the tables. Closing twice is fine."""
-        for table in self.tables.values():
-            table.close()
+        """Close the engine and its tables. Closing twice is fine."""
+        self.pending.engine.close()
 
     def extra_repr(self) -> str:
         """What `print` shows."""
@@ -298,48 +278,28 @@ class Features(torch.nn.Module):
     # State
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Rows, optimizer state, times, candidates and counters by table, for `state_dict`."""
+        """Return rows, optimizer state, times, candidates and counters by table."""
         tables = {name: table_content(table) for name, table in self.tables.items()}
         return {"version": _STATE_VERSION, "tables": tables}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; the queues are dropped. All is checked before any table changes."""
+        """Take over a state; the queue is dropped. All is checked before any table changes."""
         contents = _contents_of(state, self.tables)
         restore_contents([(table, contents[name]) for name, table in self.tables.items()])
-        for queue in self._queues():
-            queue.drop()
+        self.pending.drop()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickle and deepcopy: tables come with their queues; nothing is queued in a copy."""
-        places = {id(table): place for place, table in enumerate(self._queued_tables())}
-        tables = {name: places[id(table)] for name, table in self.tables.items()}
-        views = {"features": dict(self.features), "columns": dict(self.columns), "tables": tables}
-        return {**self.__dict__, **views}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        tables = self._queued_tables()
-        named = {name: tables[place] for name, place in state["tables"].items()}
-        self.features = MappingProxyType(state["features"])
-        self.columns = MappingProxyType(state["columns"])
-        self.tables = MappingProxyType(named)
-
-    def _queues(self) -> list[PendingGradients[Any, Any]]:
-        queues: list[PendingGradients[Any, Any]] = [] if self._bags is None else [self._bags.queue]
-        return [*queues, *self._row_queues.values()]
-
-    def _queued_tables(self) -> list[BaseTable]:
-        return [table for queue in self._queues() for table in queue.tables]
-
-
-def _check_apart(features: Sequence[Feature], pooled: set[str]) -> None:
-    """Refuse a table with rows kept apart and pooled ones: a step would be two."""
-    for feature in features:
-        if feature.combiner == "rows" and feature.table in pooled:
-            raise ValueError(
-                f"[Features] expected every feature of table {feature.table!r} with combiner "
-                f"'rows', or none, got {feature.name!r} with it beside others without; use 'first'"
-            )
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        # Tables whose features all have combiner "rows" had queues of their own once.
+        anchors = [
+            key
+            for key in state_dict
+            if re.fullmatch(r"queues\.[1-9]\d*\.anchor", key.removeprefix(prefix))
+        ]
+        for key in anchors:
+            del state_dict[key]
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def _contents_of(state: Any, tables: Mapping[str, BaseTable]) -> Mapping[str, Any]:

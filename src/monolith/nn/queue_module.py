@@ -1,4 +1,4 @@
-"""The part of a model that shows a queue of gradients to torch."""
+"""Show a queue of gradients to torch, as a part of a model."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class QueueModule(torch.nn.Module):
-    """Shows a queue to the optimizer, and its anchor to torch.
+    """Show a queue to the optimizer, and the anchor of the queue to torch.
 
     The anchor stays the same parameter, float32 on the CPU, whatever moves, casts or loads the
     model: the queue writes its gradient by address, and no other parameter empties the queue.
@@ -21,10 +21,10 @@ class QueueModule(torch.nn.Module):
         anchor: a parameter of one element that stands for the tables of the queue.
     """
 
-    queue: PendingGradients[Any, Any]
+    queue: PendingGradients[Any]
     anchor: torch.nn.Parameter
 
-    def _hold(self, queue: PendingGradients[Any, Any]) -> None:
+    def _hold(self, queue: PendingGradients[Any]) -> None:
         self.queue = queue
         self.anchor = queue.anchor
 

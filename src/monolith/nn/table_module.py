@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.features.autograd import Reading, lookup_bags
-from monolith.features.gradients import GradientQueue, queue_of
+from monolith.features.gradients import PendingGradients, pending_of
+from monolith.features.plain import TableEngine
 from monolith.nn.options import REFUSED_ATTRIBUTES, TableOptions, check_options, make_table
 from monolith.nn.queue_module import QueueModule
 from monolith.table import Applied, Table, TableConfig
@@ -31,7 +32,7 @@ class TableModule(QueueModule):
 
     Attributes:
         queue: gradients of the table, shared by all modules of the table.
-        anchor: a parameter of one element that stands for the table (`GradientQueue`).
+        anchor: a parameter of one element that stands for the table (`PendingGradients`).
 
     Args:
         dim: number of weights of a row.
@@ -43,7 +44,7 @@ class TableModule(QueueModule):
         options: of a table of its own (`TableOptions`).
     """
 
-    queue: GradientQueue
+    queue: PendingGradients[TableEngine]
     _where = "[TableModule]"  # the start of messages
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -82,7 +83,7 @@ class TableModule(QueueModule):
         table: BaseTable | None,
         config: TableConfig | None,
         options: TableOptions,
-    ) -> GradientQueue:
+    ) -> PendingGradients[TableEngine]:
         where = self._where
         chosen = [
             name for name, value in (("table", table), ("config", config)) if value is not None
@@ -97,22 +98,23 @@ class TableModule(QueueModule):
         made = table if table is not None else Table(config) if config is not None else None
         if made is None:
             is_seed_drawn = not {"name", "seed"} & set(options)
-            return GradientQueue(make_table(dim, options), is_seed_drawn=is_seed_drawn)
+            engine = TableEngine(make_table(dim, options))
+            return PendingGradients(engine, is_seed_drawn=is_seed_drawn)
         if made.dim != dim:
             raise ValueError(
                 f"{where} expected dim {made.dim} of the table, got {dim} (table {made.name!r})"
             )
-        return queue_of(made)
+        return pending_of(made)
 
     @property
     def table(self) -> BaseTable:
         """The table; loading a state with another seed into a module replaces it."""
-        return self.queue.table
+        return self.queue.engine.table
 
     @property
     def dim(self) -> int:
         """Number of weights of a row."""
-        return self.queue.table.dim
+        return self.queue.engine.table.dim
 
     @property
     def embedding_dim(self) -> int:
@@ -158,7 +160,9 @@ class TableModule(QueueModule):
         Returns:
             Counts of keys applied, inserted, refused and skipped; zeros if nothing was queued.
         """
-        return self.queue.apply(learning_rates=learning_rates, now=now)
+        applied = self.queue.apply(learning_rates, now=now)
+        assert isinstance(applied, Applied)
+        return applied
 
     def reset_parameters(self) -> None:
         """Forget every row and what is queued."""
@@ -214,9 +218,9 @@ class TableModule(QueueModule):
 
     def _replace(self, table: BaseTable) -> None:
         self.queue.drop()
-        if table is not self.queue.table:
-            self.queue.table.close()
-            self.queue.table = table
+        if table is not self.table:
+            self.table.close()
+            self.queue.replace_engine(TableEngine(table))
 
     @classmethod
     def from_pretrained(

@@ -1,39 +1,18 @@
 """`Optimizer`: steps dense parameters and tables together."""
 
 import functools
-import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from monolith.features.gradients import FeatureQueue, GradientQueue
-from monolith.features.queue_steps import QueueStep, step_queues
-from monolith.optim.adamom import AdamomOptimizer
-from monolith.optim.rmsprop import RmspropOptimizer
-from monolith.table._checks import default_threads
+from monolith.features.gradients import PendingGradients, step_all
 from monolith.table.base import BaseTable
 from monolith.table.config import Segment, segment_name, segments_of
 
-_Queue = GradientQueue | FeatureQueue
 _rate_of = operator.itemgetter("lr")
-# Of these optimizers a thread alone makes the same bits as several, at a cost for each value.
-_BY_VALUE = (
-    AdamomOptimizer,
-    RmspropOptimizer,
-    torch.optim.SGD,
-    torch.optim.Adadelta,
-    torch.optim.Adagrad,
-    torch.optim.Adam,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.RMSprop,
-)
-_VALUES_PER_KEY = 8  # which a thread steps while another one steps a key of a table
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -112,9 +91,6 @@ class Optimizer(torch.optim.Optimizer):
         """Step the dense parameters, and each table: one dedup and one update of its whole queue.
 
         Nothing is stepped if a table would refuse its gradients, its learning rates or the call.
-        Where `dense` has few parameters, threads of the core begin with the tables while this one
-        calls it: what it and its hooks do leaves this optimizer and its tables alone, and if it
-        raises, tables may have made their steps, and queues may be empty.
 
         Args:
             closure: computes the loss and its gradients again, once, before the step.
@@ -126,31 +102,13 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        steps = self._checked_steps()
-        if steps is None:
+        queues = self._checked_queues()
+        if queues is None:
             return loss
-        if self.dense is None:
-            step_queues(steps)
-        elif self._is_beside(sum([step.num_keys for step in steps])):
-            step_queues(steps, self.dense.step)
-        else:
+        if self.dense is not None:
             self.dense.step()
-            step_queues(steps)
+        step_all(queues)
         return loss
-
-    def _is_beside(self, num_keys: int) -> bool:
-        """Whether the dense step is short beside that of so many keys, and the same on a thread."""
-        threads = default_threads(num_keys)
-        most = _VALUES_PER_KEY * num_keys
-        return threads > 1 and self._num_values * (threads - 1) <= most
-
-    @functools.cached_property
-    def _num_values(self) -> float:
-        """Of the dense parameters; infinite if their optimizer needs all threads."""
-        if not isinstance(self.dense, _BY_VALUE):
-            return math.inf
-        parameters: list[torch.Tensor] = [p for g in self.dense.param_groups for p in g["params"]]
-        return sum(parameter.numel() for parameter in parameters)
 
     def begin_step(self) -> Callable[[], None]:
         """Step the dense parameters; what is returned steps the tables.
@@ -158,51 +116,27 @@ class Optimizer(torch.optim.Optimizer):
         It is called once, on any thread. Until it returns there is no backward and no `zero_grad`
         of this optimizer; lookups may run beside. `step` is both, and calls its hooks.
         """
-        steps = self._checked_steps()
-        if steps is None:
+        queues = self._checked_queues()
+        if queues is None:
             return lambda: None
         if self.dense is not None:
             self.dense.step()
-        return functools.partial(step_queues, steps)
+        return functools.partial(step_all, queues)
 
-    def _checked_steps(self) -> list[QueueStep] | None:
-        """Of the tables; None: a gradient scaler skips this one, and the queues are empty."""
+    def _checked_queues(self) -> list[PendingGradients[Any]] | None:
+        """Return the queues with gradients; None and empty queues if a gradient scaler skips."""
         self._opt_called = True  # as torch's frame of `step` says to schedulers
         if self._is_skipped():
             for queue in self.queues:
                 queue.drop()
             return None
-        steps = []
+        queues = []
         for queue, rates in zip(self.queues, self._learning_rates(), strict=True):
-            num_keys = queue.check("[Optimizer.step]", rates)
-            if num_keys:
-                steps.append(QueueStep(queue, rates, num_keys))
+            if queue.check("[Optimizer.step]", rates):
+                queues.append(queue)
             else:
                 queue.drop()
-        return steps
-
-    @staticmethod
-    def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
-        """The frame of torch around `step`, which calls hooks and names the step in a profile.
-
-        Left out where there are neither, for it takes longer than the step of a small bag.
-        """
-        with_hooks = torch.optim.Optimizer.profile_hook_step(function)
-
-        @functools.wraps(function)
-        def step(self: "Optimizer", *arguments: Any, **named: Any) -> Any:
-            is_framed = torch._C._autograd._profiler_enabled() or self._has_step_hooks()
-            return (with_hooks if is_framed else function)(self, *arguments, **named)
-
-        return step
-
-    def _has_step_hooks(self) -> bool:
-        return bool(
-            self._optimizer_step_pre_hooks
-            or self._optimizer_step_post_hooks
-            or _global_optimizer_pre_hooks
-            or _global_optimizer_post_hooks
-        )
+        return queues
 
     def _is_skipped(self) -> bool:
         """Whether a gradient scaler found Inf or NaN; else its factor is taken out here."""
@@ -239,7 +173,7 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of the dense parameters and the queues of the tables."""
         if self.dense is not None:
-            _zero_dense(self.dense, set_to_none)
+            self.dense.zero_grad(set_to_none)
         for queue in self.queues:
             queue.drop()
 
@@ -261,34 +195,27 @@ class Optimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over state and options; rows and their state come with the module's state_dict."""
+        groups = state_dict["param_groups"]
+        saved = [((g.get("table"), g.get("segment")), g) for g in groups[self._num_dense :]]
         names = [(group["table"], group["segment"]) for group in self._table_groups()]
-        saved = [
-            (group.get("table"), group.get("segment"))
-            for group in state_dict["param_groups"][self._num_dense :]
-        ]
-        if saved != names:
+        if Counter(name for name, _ in saved) != Counter(names):
             raise ValueError(
                 f"[Optimizer.load_state_dict] expected groups of the tables and segments {names}, "
-                f"got {saved}"
+                f"got {[name for name, _ in saved]}"
             )
-        super().load_state_dict(state_dict)
+        by_name: dict[Any, list[dict[str, Any]]] = {}
+        for name, group in saved:
+            by_name.setdefault(name, []).append(group)
+        # Anchors have no state, and which groups hold them differs between versions.
+        of_tables = [
+            {**by_name[name].pop(0), "params": [("anchor", name)] * len(group["params"])}
+            for name, group in zip(names, self._table_groups(), strict=True)
+        ]
+        groups = [*groups[: self._num_dense], *of_tables]
+        super().load_state_dict({**state_dict, "param_groups": groups})
         if self.dense is not None:
             groups = self.param_groups[: self._num_dense]
             self.dense.__setstate__({"state": self.state, "param_groups": groups})
-
-
-def _zero_dense(dense: torch.optim.Optimizer, set_to_none: bool) -> None:
-    """`dense.zero_grad`, without torch's name for it where nobody makes a profile.
-
-    That takes 100 of 115 us behind a step of tables, whose memory has filled the caches.
-    """
-    is_torchs = getattr(dense.zero_grad, "__func__", None) is torch.optim.Optimizer.zero_grad
-    if not (set_to_none and is_torchs) or torch._C._autograd._profiler_enabled():
-        dense.zero_grad(set_to_none)
-        return
-    for group in dense.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
 
 
 def _as_modules(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
@@ -302,7 +229,7 @@ def _as_modules(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[to
     return given
 
 
-def _check_only_tables(given: list[torch.nn.Module], queues: list[_Queue]) -> None:
+def _check_only_tables(given: list[torch.nn.Module], queues: list[PendingGradients[Any]]) -> None:
     """Refuse parameters that nobody would step."""
     anchors = {queue.anchor for queue in queues}
     others = [
@@ -319,18 +246,18 @@ def _check_only_tables(given: list[torch.nn.Module], queues: list[_Queue]) -> No
         )
 
 
-def _queues_of(given: list[torch.nn.Module]) -> list[_Queue]:
+def _queues_of(given: list[torch.nn.Module]) -> list[PendingGradients[Any]]:
     """The queues of all tables, each once."""
     inner = (part for module in given for part in module.modules())
     found = (getattr(part, "queue", None) for part in inner)
-    queues = {id(queue): queue for queue in found if isinstance(queue, _Queue)}
+    queues = {id(queue): queue for queue in found if isinstance(queue, PendingGradients)}
     counts = Counter(id(table) for queue in queues.values() for table in queue.tables)
     for table in (table for queue in queues.values() for table in queue.tables):
         if counts[id(table)] > 1:
             raise ValueError(
                 f"[Optimizer] expected every table in one queue, got one in {counts[id(table)]}: a "
                 f"step would update it as often (table {table.name!r}); read it by one "
-                "FeatureBags, or by modules that share it"
+                "Features, or by modules that share it"
             )
     if not queues:
         raise ValueError(
@@ -354,7 +281,7 @@ def _checked_dense(dense: torch.optim.Optimizer | None) -> torch.optim.Optimizer
     return dense
 
 
-def _segments_of(queue: _Queue) -> list[tuple[BaseTable, int, Segment]]:
+def _segments_of(queue: PendingGradients[Any]) -> list[tuple[BaseTable, int, Segment]]:
     """Of each table, with its number there."""
     return [
         (table, number, segment)
@@ -363,7 +290,7 @@ def _segments_of(queue: _Queue) -> list[tuple[BaseTable, int, Segment]]:
     ]
 
 
-def _groups_of(queue: _Queue, with_names: bool) -> list[dict[str, Any]]:
+def _groups_of(queue: PendingGradients[Any], with_names: bool) -> list[dict[str, Any]]:
     """A group for each segment; the first holds the anchor, for scalers look at gradients there."""
     groups: list[dict[str, Any]] = []
     for table, number, segment in _segments_of(queue):

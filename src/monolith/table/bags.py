@@ -199,6 +199,10 @@ class BagGradients:
         vars(piece).update(bags=bags, gradients=gradients, winners=winners)
         return piece
 
+    def scaled(self, factor: float) -> "BagGradients":
+        """Return the gradients times a number, for the same bags."""
+        return BagGradients.unchecked(self.bags, self.gradients * factor, self.winners)
+
     def __post_init__(self) -> None:
         where = ("[BagGradients]", "")
         if not isinstance(self.bags, Bags):
