@@ -127,5 +127,20 @@ void init_group(nb::module_& module) {
             return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
           },
           ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "grads"_a, "rates"_a, "scales"_a,
-          "step"_a, "now"_a, "threads"_a);
+          "step"_a, "now"_a, "threads"_a)
+      .def(
+          "push",
+          [](TableGroup& self, Address keys, size_t num_keys, Address splits, Address grads,
+             Address counts, Address are_stepped, Address times, const std::vector<float>& rates,
+             const std::vector<float>& scales, unsigned threads) {
+            const auto sums =
+                self.push({keys_at(keys, num_keys, splits), floats_at(grads),
+                           reinterpret_cast<const int32_t*>(counts),
+                           reinterpret_cast<const uint8_t*>(are_stepped),
+                           reinterpret_cast<const int64_t*>(times), rates.data(), scales.data()},
+                          threads);
+            return std::make_tuple(sums.applied, sums.inserted, sums.refused, sums.skipped);
+          },
+          ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "grads"_a, "counts"_a, "are_stepped"_a,
+          "times"_a, "rates"_a, "scales"_a, "threads"_a);
 }

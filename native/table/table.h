@@ -158,8 +158,10 @@ class Table {
   };
   // Throws std::invalid_argument if apply_gradients would, under NonFinite::kRefuse.
   void check_finite(const float* grads, size_t n, unsigned threads) const;
+  // counts: of each gradient, how many occurrences of its key it is the sum of; null: one each.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                const StepOptions& options, uint32_t now, unsigned threads);
+                                const StepOptions& options, uint32_t now, unsigned threads,
+                                const int32_t* counts = nullptr);
   // distinct: which keys of a single piece with one key a bag are equal; may be null.
   GradientSum sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
                                 std::pmr::monotonic_buffer_resource* memory = nullptr,

@@ -151,8 +151,9 @@ class Table::Writer {
   using Entry = Batch::Entry;
 
  public:
+  // counts: of each value, how many occurrences of its key it is the sum of; null: one each.
   Writer(Table& table, const int64_t* keys, size_t n, const uint8_t* skipped, uint32_t now,
-         unsigned threads, Asking asking = {})
+         unsigned threads, Asking asking = {}, const int32_t* counts = nullptr)
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
@@ -161,7 +162,8 @@ class Table::Writer {
         batch_(*own_),
         admission_(asking.asks ? table.admission_.get() : nullptr),
         call_(asking.call),
-        recorded_call_(Recorder::call()) {}
+        recorded_call_(Recorder::call()),
+        counts_(counts) {}
   // Keys that are grouped already.
   Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, Asking asking)
       : table_(table),
@@ -459,7 +461,14 @@ class Table::Writer {
   }
 
   Admission::Question question(const Entry& entry) const noexcept {
-    return {entry.key, entry.hash, entry.num_occurs, now_, call_};
+    return {entry.key, entry.hash, occurrences_of(entry), now_, call_};
+  }
+
+  uint32_t occurrences_of(const Entry& entry) const noexcept {
+    if (counts_ == nullptr) return entry.num_occurs;
+    uint64_t total = 0;
+    for (const uint32_t i : batch_.occurrences(entry)) total += static_cast<uint32_t>(counts_[i]);
+    return static_cast<uint32_t>(std::min<uint64_t>(total, UINT32_MAX));
   }
 
   void insert(Entry& entry, RowCache& rows) {
@@ -628,6 +637,7 @@ class Table::Writer {
   Admission* const admission_;  // null: nobody asks
   const uint64_t call_;
   const int64_t recorded_call_;
+  const int32_t* const counts_ = nullptr;
   const uint32_t depth_ = table_.index_depth();  // bits of a hash that tell most bins apart
   const bool are_apart_ = threads_ > 1 && depth_ < batch_.bits() + 2;
   bool draws_ = true;

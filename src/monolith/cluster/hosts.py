@@ -22,7 +22,7 @@ from monolith.cluster.host_verbs import (
     short,
 )
 from monolith.cluster.shard_split import is_finite
-from monolith.cluster.table_group import TableGroup
+from monolith.cluster.table_group import Push, TableGroup
 from monolith.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -321,6 +321,7 @@ class GroupHost(CallHost):
     Args:
         group: the tables; whoever made them closes them.
         timeout_seconds: how long a write that comes again waits for the first one at most.
+        device: label of the server that has the tables.
         max_message_bytes: most bytes of the keys and rows of one call.
     """
 
@@ -329,12 +330,13 @@ class GroupHost(CallHost):
         group: TableGroup,
         *,
         timeout_seconds: float = WAIT_SECONDS,
+        device: str = "",
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         configs = [table.config for table in group.tables.values()]
         facts = HostFacts(short_name(list(group.tables)), configs, max_message_bytes)
         super().__init__(facts, GROUP_VERBS, timeout_seconds)
-        self.group = group
+        self.group, self.device = group, device
 
     def _run(self, call: Call) -> Any:
         return getattr(self, f"_do_{call.verb}")(*call.arguments)
@@ -375,6 +377,24 @@ class GroupHost(CallHost):
         )
         self._count_call(idle, now)
         return tuple(applied)
+
+    def _do_pull(
+        self, keys: torch.Tensor, splits: torch.Tensor, initial: bool
+    ) -> torch.Tensor:
+        return self.group._pull(Ragged._unchecked(keys, splits), initial)
+
+    def _do_push(
+        self,
+        keys: torch.Tensor,
+        splits: torch.Tensor,
+        grads: torch.Tensor,
+        counts: torch.Tensor,
+        is_stepped: torch.Tensor,
+        times: torch.Tensor,
+        rates: list[float],
+    ) -> tuple[int, ...]:
+        push = Push(Ragged._unchecked(keys, splits), grads, counts, is_stepped, times, rates)
+        return tuple(self.group._push(push))
 
     def _do_reinitialize(self, name: str, keys: torch.Tensor, now: int) -> torch.Tensor:
         return self.group._reinitialize_at(name, keys, now)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
@@ -137,6 +138,27 @@ class GroupRates:
         return learning_rates
 
 
+class Push(NamedTuple):
+    """Gradients of the tables of a group, where each key comes with the sum of its occurrences.
+
+    Attributes:
+        keys: int64, a row for each table.
+        grads: float32 (num_floats,).
+        counts: int32 (num_keys,), number of occurrences of each key, which admission counts.
+        is_stepped: bool (tables,), true for every table with keys. A table that is stepped without
+            a key counts an update: its keys are on other servers.
+        times: int64 (tables,), taken as they are.
+        rates: learning rates of all segments.
+    """
+
+    keys: Ragged
+    grads: torch.Tensor
+    counts: torch.Tensor
+    is_stepped: torch.Tensor
+    times: torch.Tensor
+    rates: list[float]
+
+
 class GroupStorage(ABC):
     """The calls of a `TableGroup`. Rows are flat; rates are those of all segments in order."""
 
@@ -159,6 +181,14 @@ class GroupStorage(ABC):
         threads: int,
     ) -> Applied:
         """`TableGroup.apply_gradients`."""
+
+    @abstractmethod
+    def pull(self, keys: Ragged, initial: bool, threads: int) -> torch.Tensor:
+        """Rows of the keys, where a view sees each table at the number of its updates so far."""
+
+    @abstractmethod
+    def push(self, push: Push, threads: int) -> Applied:
+        """Make a step of each table that is stepped, at the number of its updates so far."""
 
 
 def group_storage(tables: list[BaseTable], dims: torch.Tensor) -> GroupStorage:
@@ -208,9 +238,7 @@ class _Loop(GroupStorage):
         now: int,
         threads: int,
     ) -> Applied:
-        for table, part, rows in self._parts(keys, grads):
-            if table.config.non_finite == "refuse":
-                finite_gradients(table.config, part.tolist(), rows.detach().numpy())
+        self._check_finite(keys, grads)
         counts, at = torch.zeros(4, dtype=torch.int64, device="cpu"), 0
         for table, part, rows in self._parts(keys, grads):
             own_rates = rates[at : at + len(segments_of(table.config))]
@@ -220,6 +248,45 @@ class _Loop(GroupStorage):
                 counts += torch.tensor(own, device="cpu")
         return Applied(*counts.tolist())
 
+    def _check_finite(self, keys: Ragged, grads: torch.Tensor) -> None:
+        """Refuse a call before the first table changes."""
+        for table, part, rows in self._parts(keys, grads):
+            if table.config.non_finite == "refuse":
+                finite_gradients(table.config, part.tolist(), rows.detach().numpy())
+
+    def pull(self, keys: Ragged, initial: bool, threads: int) -> torch.Tensor:
+        parts = torch.split_with_sizes(keys.values, keys.lengths.tolist())
+        return torch.cat(
+            [
+                table._lookup(part, initial, table._update_calls(), threads).flatten()
+                for table, part in zip(self._tables, parts, strict=True)
+            ]
+        )
+
+    def push(self, push: Push, threads: int) -> Applied:
+        """The occurrences of a key are its sum and, as -0.0 changes no sum, rows of -0.0."""
+        self._check_finite(push.keys, push.grads)
+        total, at = torch.zeros(4, dtype=torch.int64, device="cpu"), 0
+        counts = torch.split_with_sizes(push.counts, push.keys.lengths.tolist())
+        parts = zip(
+            self._parts(push.keys, push.grads),
+            counts,
+            push.is_stepped.tolist(),
+            push.times.tolist(),
+            strict=True,
+        )
+        for (table, keys, rows), repeats, is_stepped, now in parts:
+            own_rates = push.rates[at : at + len(segments_of(table.config))]
+            at += len(own_rates)
+            if is_stepped:
+                first = repeats.cumsum(0) - repeats
+                grads = torch.full((int(repeats.sum()), table.dim), -0.0, device="cpu")
+                grads[first] = rows
+                keys, step = keys.repeat_interleave(repeats), table._update_calls()
+                own = table._apply_gradients(keys, grads, own_rates, step, now, threads)
+                total += torch.tensor(own, device="cpu")
+        return Applied(*total.tolist())
+
 
 class _Fused(GroupStorage):
     """One call of the core, whose threads share the work of all tables."""
@@ -227,10 +294,11 @@ class _Fused(GroupStorage):
     def __init__(self, tables: list[BaseTable], dims: torch.Tensor) -> None:
         import monolith._native as native
 
-        self._dims = dims
+        self._tables, self._dims = tables, dims
         self._core = native.TableGroup([table._core for table in tables])  # type: ignore[attr-defined]
         views = [s.view for table in tables for s in segments_of(table.config)]
         scales = {view: view.scale for view in views if isinstance(view, OneBit)}
+        self._has_views = bool(scales)
         self._scales = PerSegment([scales[v] if isinstance(v, OneBit) else 1.0 for v in views])
 
     def lookup(self, keys: Ragged, initial: bool, step: int, threads: int) -> torch.Tensor:
@@ -259,6 +327,29 @@ class _Fused(GroupStorage):
             scales = self._scales.at(step)
             counts = core.apply_gradients(*buffers, rates, scales, step, now, threads)
         return Applied(*counts)
+
+    def _own_scales(self) -> list[float]:
+        """Scales of the views, each table at the number of its updates so far."""
+        if not self._has_views:
+            return self._scales.at(0)
+        return [
+            segment.view.scale(table._update_calls()) if isinstance(segment.view, OneBit) else 1.0
+            for table in self._tables
+            for segment in segments_of(table.config)
+        ]
+
+    def pull(self, keys: Ragged, initial: bool, threads: int) -> torch.Tensor:
+        with OpenCore(self._core, "pull", owner="TableGroup") as core:
+            out = empty(int((keys.lengths * self._dims).sum()))
+            core.lookup(*_buffers(keys), out.data_ptr(), initial, self._own_scales(), threads)
+        return out
+
+    def push(self, push: Push, threads: int) -> Applied:
+        with OpenCore(self._core, "push", owner="TableGroup") as core:
+            tensors = (push.grads, push.counts, push.is_stepped, push.times)
+            addresses = [tensor.data_ptr() for tensor in tensors]
+            buffers = (*_buffers(push.keys), *addresses)
+            return Applied(*core.push(*buffers, push.rates, self._own_scales(), threads))
 
 
 def _buffers(keys: Ragged) -> tuple[int, int, int]:
@@ -462,6 +553,14 @@ class TableGroup:
                 f"segment of all tables, got {len(rates)}"
             )
         return self._open(verb).apply_gradients(keys, grads, rates, step, time_now, threads)
+
+    def _pull(self, keys: Ragged, initial: bool) -> torch.Tensor:
+        """The rows of keys that a host has checked."""
+        return self._open("pull").pull(keys, initial, checks.default_threads(keys.values.numel()))
+
+    def _push(self, push: Push) -> Applied:
+        """A step with arguments that a host has checked. If memory runs out, others have theirs."""
+        return self._open("push").push(push, checks.default_threads(push.keys.values.numel()))
 
     def reinitialize(
         self, name: str, keys: torch.Tensor, *, now: int | None = None
