@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monolith.cluster import ShardedTable
+from monolith.cluster import LocalServers, ShardedTable
 from monolith.cluster.sharded_table import make_shard, shard_config
 from monolith.cluster.transport import LocalTransport
 from monolith.errors import FailedPreconditionError
@@ -52,13 +52,6 @@ def sharded(num_shards, routing=None):
     return staticmethod(make)
 
 
-def through_transports(config, **options):
-    """A table in two shards without the fused calls of shards in one process."""
-    table = ShardedTable.local(config, 2, **options)
-    table._fused = None
-    return table
-
-
 class ShardedSuite(TableSuite):
     @pytest.fixture(autouse=True)
     def _leave_out_exact_budgets(self, request):
@@ -71,7 +64,7 @@ class TestOneShard(TableSuite):
 
 
 class TestTwoShards(ShardedSuite):
-    make = staticmethod(through_transports)
+    make = sharded(2)
 
 
 @pytest.mark.slow
@@ -238,6 +231,10 @@ def test_a_filter_needs_shards_of_partitions():
     )
     with pytest.raises(ValueError, match=text):
         ShardedTable.local(config, 2, routing=FloorModRouting(2))
+    with LocalServers(2) as servers:
+        with pytest.raises(ValueError, match=text):
+            servers.shards(config, FloorModRouting(2))
+        assert servers[0].table_names == []
 
 
 def test_routing_of_another_number_of_shards_is_refused():

@@ -159,12 +159,14 @@ class Flags(Tensor):
 
 
 class Counts(Tensor):
-    """The number of occurrences of each key, int32 (n,): at least 1."""
+    """The number of occurrences of each key, int32 (n,): at least 1, of a call in all."""
 
     def _check(self, call: Checked, value: Any) -> None:
         super()._check(call, value)
-        if value.numel() and int(value.min()) < 1:
-            raise call.error(f"{self.name} of at least 1", int(value.min()))
+        least, total = int(value.min()) if value.numel() else 1, int(value.sum())
+        if least < 1 or total > checks.MAX_BATCH:
+            expected = f"{self.name} from 1 on, and at most {checks.MAX_BATCH} in all"
+            raise call.error(expected, least if least < 1 else total)
 
 
 class Times(Tensor):

@@ -59,12 +59,7 @@ class ShardedGroup:
         clock: Clock = wall_clock,
     ) -> None:
         ordered = sorted(configs, key=lambda config: config.name)
-        for config in ordered:
-            if isinstance(config.admission, SlidingFilter) and config.kind != "serving":
-                raise ValueError(
-                    f"[{owner}] expected tables without SlidingFilter, whose filters belong to "
-                    f"partitions, got one with it (table {config.name!r}); use MinCount"
-                )
+        _check_admission(ordered, owner)
         self.configs = {config.name: config for config in ordered}
         self.order = SlotPacking({config.name: config.dim for config in ordered}, owner)
         self.num_shards = len(transports)
@@ -194,6 +189,7 @@ def connect(
     model_name: str = "",
 ) -> ShardedGroup:
     """The tables on servers, made where they are missing, with a shard on each."""
+    _check_admission(configs, owner)
     routing = FloorModRouting(len(servers))
     hosts = {config.name: servers.shards(config, routing) for config in configs}
     transports = []
@@ -233,6 +229,16 @@ def table_configs(
             )
         configs.append(config)
     return configs
+
+
+def _check_admission(configs: Sequence[TableConfig], owner: str) -> None:
+    """Refuse filters: every shard of a floor-mod routing has keys of each partition."""
+    for config in configs:
+        if isinstance(config.admission, SlidingFilter) and config.kind != "serving":
+            raise ValueError(
+                f"[{owner}] expected tables without SlidingFilter, whose filters belong to "
+                f"partitions, got one with it (table {config.name!r}); use MinCount"
+            )
 
 
 def _counts_calls(config: TableConfig) -> bool:
