@@ -105,9 +105,8 @@ class Table {
 
   // out: (n, dim). A missing key reads as its initial values, or as zeros. scales: of the views,
   // one per segment.
-  // places: of each key, the number of its row in out; null: in order.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
-              unsigned threads, const uint32_t* places = nullptr) const;
+              unsigned threads) const;
   // The same on the calling thread; seen: where each key is, for a step that comes later.
   void lookup_seen(std::span<const int64_t> keys, float* out, bool initial, Seen* seen) const;
   // How weights are read: missing keys as initial values or zeros, views with these scales.
@@ -166,10 +165,6 @@ class Table {
   GradientSum sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
                                 std::pmr::monotonic_buffer_resource* memory = nullptr,
                                 const DistinctKeys* distinct = nullptr) const;
-  // apply_gradients with rows of grads that are finite, at these places.
-  AppliedCounts apply_finite(const int64_t* keys, size_t n, const float* grads,
-                             const uint32_t* places, const StepOptions& options, uint32_t now,
-                             unsigned threads);
   // The same, bit for bit, as apply_gradients with the gradients of all keys in the bags.
   AppliedCounts apply_bag_gradients(GradientSum& sum, const StepOptions& options, uint32_t now,
                                     unsigned threads);

@@ -319,15 +319,6 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
   return counts;
 }
 
-AppliedCounts Table::apply_finite(const int64_t* keys, size_t n, const float* grads,
-                                  const uint32_t* places, const StepOptions& options, uint32_t now,
-                                  unsigned threads) {
-  const auto writer = [&](uint64_t call) {
-    return Writer(*this, keys, n, nullptr, now, threads, {true, call});
-  };
-  return step_rows(writer, Values{grads, layout_.dim(), places}, options, now);
-}
-
 GradientSum Table::sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
                                      std::pmr::monotonic_buffer_resource* memory,
                                      const DistinctKeys* distinct) const {

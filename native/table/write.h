@@ -94,11 +94,8 @@ struct Asking {
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
-  const uint32_t* places = nullptr;  // of each occurrence, the number of its row; null: in order
 
-  const float* row(uint32_t i) const noexcept {
-    return data + size_t{places == nullptr ? i : places[i]} * dim;
-  }
+  const float* row(uint32_t i) const noexcept { return data + size_t{i} * dim; }
   [[gnu::always_inline]] void prefetch(const Batch& batch,
                                        const Batch::Entry& entry) const noexcept {
     const std::span<const uint32_t> occurrences = batch.occurrences(entry);

@@ -157,10 +157,18 @@ def test_a_shard_refuses(verb, arguments, text):
         ("push", pushed(counts=COUNTS.long()), "expected counts of dtype int32, got int64"),
         ("push", pushed(counts=COUNTS[:1]), r"expected counts of shape \(n\) = \(2,\), got \(1,\)"),
         ("push", pushed(counts=COUNTS - 3), r"expected counts from 1 on, .*, got -1"),
-        ("push", pushed(counts=COUNTS * MOST), r"expected counts .* at most 2147483647 in all, got 2684354555"),
-        ("push", pushed(times=TIMES[:1]), r"expected times of shape \(tables\) = \(2,\), got \(1,\)"),
+        (
+            "push",
+            pushed(counts=COUNTS * MOST),
+            r"expected counts .* at most 2147483647 in all, got 2684354555",
+        ),
+        (
+            "push",
+            pushed(times=TIMES[:1]),
+            r"expected times of shape \(tables\) = \(2,\), got \(1,\)",
+        ),
         ("push", pushed(times=TIMES - NOW - 1), r"expected times in \[0, 4294967295\], got -1"),
-        ("push", pushed(times=TIMES << 32), r"expected times X"),
+        ("push", pushed(times=TIMES << 32), r"expected times in .*, got 4294967296000000"),
         ("push", pushed(is_stepped=STEPPED.int()), "expected is_stepped of dtype bool, got int32"),
         (
             "push",

@@ -443,9 +443,7 @@ GROUP_VERBS: Mapping[str, Verb] = MappingProxyType(
         "assign": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
         "assign_add": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
         "count_clamped": Write(TableNames("names")),
-        "push": Write(
-            _KEYS, _SPLITS, _SUMS, _COUNTS, _STEPPED, _TIMES, _RATES, needs=_training
-        ),
+        "push": Write(_KEYS, _SPLITS, _SUMS, _COUNTS, _STEPPED, _TIMES, _RATES, needs=_training),
         "reinitialize": Write(Name("name"), _KEYS, _NOW, needs=_training),
     }
 )

@@ -378,9 +378,7 @@ class GroupHost(CallHost):
         self._count_call(idle, now)
         return tuple(applied)
 
-    def _do_pull(
-        self, keys: torch.Tensor, splits: torch.Tensor, initial: bool
-    ) -> torch.Tensor:
+    def _do_pull(self, keys: torch.Tensor, splits: torch.Tensor, initial: bool) -> torch.Tensor:
         return self.group._pull(Ragged._unchecked(keys, splits), initial)
 
     def _do_push(

@@ -61,7 +61,9 @@ class Requests(NamedTuple):
     def parts(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return the keys and row splits for each server."""
         ranges = itertools.pairwise(self.core.key_starts)
-        return [(self.keys[i:j], splits) for (i, j), splits in zip(ranges, self.splits, strict=True)]
+        return [
+            (self.keys[i:j], splits) for (i, j), splits in zip(ranges, self.splits, strict=True)
+        ]
 
 
 class ServersLooked(NamedTuple):
@@ -228,7 +230,9 @@ class ServersEngine(EngineBase):
             and rows.is_contiguous()
         )
         if not is_good:
-            got = f"shape {tuple(rows.shape)}" if isinstance(rows, torch.Tensor) else repr(rows)[:80]
+            got = (
+                f"shape {tuple(rows.shape)}" if isinstance(rows, torch.Tensor) else repr(rows)[:80]
+            )
             raise DataLossError(
                 f"[ServersEngine.pull] expected {num_floats} float32 of "
                 f"{self._client.label_of(server)}, got {got}"

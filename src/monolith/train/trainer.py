@@ -19,7 +19,7 @@ from monolith.train.checkpoints import restore_trainer, save_trainer
 from monolith.train.driver import Hook, Run
 from monolith.train.figures import Meter
 from monolith.train.fit import Fit, FitResult, SourceBatch
-from monolith.train.hosting import host_parameters, table_maker
+from monolith.train.hosting import engine_maker, host_parameters, table_maker
 from monolith.train.inputs import Inputs, TaskColumns, dense_matrix, outputs_of
 from monolith.train.loop import BatchOutput, Updates
 from monolith.train.rates import TaskRates
@@ -88,7 +88,11 @@ class Trainer:
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         given = servers if isinstance(servers, LocalServers) else None
         self.servers = given or self._own_servers
-        self.features = Features(task.features, make_table=table_maker(self.servers, self.clock))
+        self.features = Features(
+            task.features,
+            make_table=table_maker(self.servers, self.clock),
+            make_engine=engine_maker(self.servers),
+        )
         self.model = task.build()
         self.hosted = host_parameters(self.model, self.servers)
         dense = task.optimizer(self.model)
