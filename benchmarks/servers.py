@@ -1,14 +1,15 @@
 """`Trainer(servers=2)` next to `Trainer` with tables of its own, on a model with 26 features.
 
 `servers_click` trains the click model of `click_model.py`; `servers_tables` has no dense part, so
-that reading and stepping the tables is nearly all of a step. Servers are in this process. The losses
-of the first steps are those of tables in the trainer, bit for bit.
+that reading and stepping the tables is nearly all of a step. Servers are in this process. The
+losses of the first steps are those of tables in the trainer, bit for bit.
 """
 
 import functools
 import itertools
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ from monolith.ops import Ragged
 _SERVERS = 2
 _ROWS = 200_000  # ids of each feature
 _QUICK_ROWS = 2_000
+Scores = tuple[torch.Tensor, torch.Tensor]
 _WIDTH = NUM_FEATURES * DIM + NUM_DENSE
 
 
@@ -40,7 +42,7 @@ class Tables(ml.Task):
     def build(self) -> nn.Module:
         return nn.Identity()
 
-    def loss(self, model: nn.Module, inputs: ml.train.Inputs, batch: ml.data.Batch) -> object:
+    def loss(self, model: nn.Module, inputs: ml.train.Inputs, batch: ml.data.Batch) -> Scores:
         score = inputs.pooled.joined.mean(1)
         return (score - batch.label).square().mean(), score.detach().sigmoid()
 
@@ -52,7 +54,7 @@ class Click(Tables):
         layers = (nn.Linear(_WIDTH, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU())
         return nn.Sequential(*layers, nn.Linear(64, 1))
 
-    def loss(self, model: nn.Module, inputs: ml.train.Inputs, batch: ml.data.Batch) -> object:
+    def loss(self, model: nn.Module, inputs: ml.train.Inputs, batch: ml.data.Batch) -> Scores:
         score = model(torch.cat([inputs.pooled.joined, inputs.dense], 1)).squeeze(1)
         loss = nn.functional.binary_cross_entropy_with_logits(score, batch.label)
         return loss, score.detach().sigmoid()
@@ -103,7 +105,7 @@ def measure(name: str, task: ml.Task, sizes: Sizes, options: Options) -> None:
         rate = sample(fit.run, 4, sizes.batch).value
         num_steps = max(8, round(options.rules.sample_seconds * rate * 1e3 / sizes.batch))
         takes[each] = functools.partial(sample, fit.run, num_steps, sizes.batch)
-    facts = {"rows": sizes.rows, "batch": sizes.batch, "threads": sizes.threads}
+    facts: dict[str, Any] = {"rows": sizes.rows, "batch": sizes.batch, "threads": sizes.threads}
     facts |= {"features": NUM_FEATURES, "dim": DIM, "servers": _SERVERS, "distribution": "zipf"}
     Question(name, "k samples/s", facts, options.rules).measure(takes)
     for fit in fits.values():

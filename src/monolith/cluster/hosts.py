@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from monolith.cluster.group_storage import Push
 from monolith.cluster.host_verbs import (
     GROUP_VERBS,
     MAX_MESSAGE_BYTES,
@@ -22,7 +23,7 @@ from monolith.cluster.host_verbs import (
     short,
 )
 from monolith.cluster.shard_split import is_finite
-from monolith.cluster.table_group import Push, TableGroup
+from monolith.cluster.table_group import TableGroup
 from monolith.errors import (
     AbortedError,
     DeadlineExceededError,

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -122,26 +122,27 @@ class ServersEngine(EngineBase):
     Args:
         tables: with a shard on each server, by `PartitionRouting`.
         features: of these tables, with different names.
-        transports: one per server, each to a `GroupHost` with the shards of all tables.
+        connect: names of tables -> a transport to each server, each to a `GroupHost` of the shards
+            of these tables.
     """
 
     def __init__(
         self,
-        tables: Sequence[ShardedTable],
+        tables: Iterable[BaseTable],
         features: Sequence[BagFeature],
-        transports: Sequence[Transport],
+        connect: Callable[[list[str]], Sequence[Transport]],
     ) -> None:
         super().__init__(tables, features)
         names = sorted(self.tables)  # the order of a group
-        self._sharded = [table for _, table in sorted((t.name, t) for t in tables)]
+        transports = connect(names)
+        self._sharded = [_sharded(self.tables[name], len(transports)) for name in names]
         self._order = [list(self.tables).index(name) for name in names]
         numbers = {name: number for number, name in enumerate(names)}
         by_table = sorted(self.features, key=lambda feature: numbers[feature.table])
-        self._apart = [
-            (feature.name, self.tables[feature.table].dim)
-            for feature in by_table
-            if feature.combiner == "rows"
-        ]
+        self._apart = [f.name for f in by_table if f.combiner == "rows"]
+        self._apart_dims = {
+            f.name: self.tables[f.table].dim for f in self.features if f.combiner == "rows"
+        }
         # Sizes of rows apart come from each `Ragged`, and must be those that the core reads.
         self._places = IdPlaces([f.name for f in by_table], is_joined=not self._apart)
         self._exchange = self._make_exchange(by_table, numbers, len(transports))
@@ -158,14 +159,6 @@ class ServersEngine(EngineBase):
     ) -> "_native.Exchange":
         import monolith._native as native
 
-        for table in self._sharded:
-            routing = table.routing
-            if not isinstance(routing, PartitionRouting) or routing.num_shards != num_servers:
-                raise ValueError(
-                    f"[ServersEngine] expected tables with PartitionRouting over {num_servers} "
-                    f"servers, got {type(routing).__name__}({routing.num_shards}) "
-                    f"(table {table.name!r})"
-                )
         dims = [table.dim for table in self._sharded]
         starts = {name: columns.start for name, columns in self.columns.items()}
         tuples = [
@@ -174,10 +167,6 @@ class ServersEngine(EngineBase):
         ]
         owners = PartitionRouting(num_servers).owners
         return native.Exchange(dims, tuples, owners, num_servers)
-
-    @property
-    def _config(self) -> Any:
-        return self._sharded[0].config
 
     def lookup(
         self,
@@ -188,13 +177,13 @@ class ServersEngine(EngineBase):
     ) -> tuple[torch.Tensor, ServersLooked]:
         """Read the rows of all features."""
         refuse_weights(weights)
-        self.check_open("[FeatureBags.lookup]")
-        with OpenCore(self._exchange, "lookup", owner="FeatureBags") as core:
+        self.check_open("[Features.lookup]")
+        with OpenCore(self._exchange, "lookup", owner="Features") as core:
             places = self._places.find(ids)
             if places is None:
                 check_ids(self.features, ids)
             assert places is not None
-            check_num_keys(self._config, "lookup_bags", places.num_ids)
+            check_num_keys(self._sharded[0].config, "lookup_bags", places.num_ids)
             check_dense(dense, places.batch)
             threads = default_threads(places.num_ids)
             keys = core.group(places.addresses, threads)
@@ -202,8 +191,8 @@ class ServersEngine(EngineBase):
             initial = missing == "initial" and not self._sharded[0]._is_serving
             answers = self._pull(requests, initial)
             matrix = self._matrix(places.batch, dense)
-            rows = {name: empty(ids[name].values.numel(), dim) for name, dim in self._apart}
-            apart = [tensor.data_ptr() for tensor in rows.values()]
+            rows = {n: empty(ids[n].values.numel(), dim) for n, dim in self._apart_dims.items()}
+            apart = [rows[name].data_ptr() for name in self._apart]
             addresses = [0 if answer is None else answer.data_ptr() for answer in answers]
             core.pool(keys, addresses, matrix.data_ptr(), matrix.stride(0), apart, threads)
         return matrix, ServersLooked(requests, rows)
@@ -249,11 +238,11 @@ class ServersEngine(EngineBase):
 
     def sum(self, items: Sequence[tuple[ServersLooked, Gradients]]) -> ServersSum:
         """Add up the gradients of equal keys of each table."""
-        self.check_open("[FeatureBags.backward]")
+        self.check_open("[Features.backward]")
         num_keys = sum([looked.num_keys for looked, _ in items])
-        check_num_keys(self._config, "sum_bag_gradients", num_keys)
+        check_num_keys(self._sharded[0].config, "sum_bag_gradients", num_keys)
         threads = default_threads(num_keys)
-        with OpenCore(self._exchange, "backward", owner="FeatureBags") as core:
+        with OpenCore(self._exchange, "backward", owner="Features") as core:
             pieces = [self._piece(looked, gradients) for looked, gradients in items]
             requests = items[0][0].requests if self._is_whole(items) else None
             if requests is None:
@@ -275,20 +264,23 @@ class ServersEngine(EngineBase):
 
     def _piece(self, looked: ServersLooked, gradients: Gradients) -> _Piece:
         matrix, rows = gradients
-        apart = [rows[name].data_ptr() if name in rows else 0 for name, _ in self._apart]
+        apart = [rows[name].data_ptr() if name in rows else 0 for name in self._apart]
         if matrix is None:
             return looked.requests.core, 0, 0, apart
         return looked.requests.core, matrix.data_ptr(), matrix.stride(0), apart
 
     def step(self, summed: ServersSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
         """Make one optimizer step for each distinct key."""
-        self.check_open("[FeatureBags.step]")
+        self.check_open("[Features.step]")
         self._check_finite(summed)
         in_order = [rate for segments in self._segments for rate in rates[segments]]
         time_of = torch.tensor([times[i] for i in self._order], dtype=torch.int64, device="cpu")
         others = [i for i, t in enumerate(self._sharded) if not math.isfinite(summed.norms[t.name])]
-        counts = [(0, 0, 0, 0)]
-        parts = _without(summed, others, [table.dim for table in self._sharded])
+        counts: list[tuple[int, ...]] = [(0, 0, 0, 0)]
+        parts = _parts_of(summed)
+        if others:
+            dims = [table.dim for table in self._sharded]
+            parts = [_without(part, others, dims) for part in parts]
         lengths = torch.stack([part[1] for part in parts]).diff()  # (num_servers, num_tables)
         is_stepped = lengths.sum(0) > 0
         if bool(is_stepped.any()):
@@ -305,13 +297,13 @@ class ServersEngine(EngineBase):
             norm = summed.norms[table.name]
             if table.config.non_finite == "refuse" and not math.isfinite(norm):
                 raise ValueError(
-                    f"[FeatureBags.step] expected finite gradients, got norm {norm} (table "
+                    f"[Features.step] expected finite gradients, got norm {norm} (table "
                     f"{table.name!r}); choose non_finite='skip' or 'clip'"
                 )
 
     def _step_each(
         self, summed: ServersSum, number: int, rates: Sequence[float], now: int
-    ) -> tuple[int, int, int, int]:
+    ) -> tuple[int, ...]:
         """Step a table with the gradient of each occurrence, so that its policy sees them all."""
         table, core = self._sharded[number], self._exchange
         pieces = [self._piece(looked, gradients) for looked, gradients in summed.items]
@@ -332,20 +324,36 @@ class ServersEngine(EngineBase):
             yield
 
 
+def _sharded(table: BaseTable, num_servers: int) -> ShardedTable:
+    """Refuse a table whose keys are not on the servers that their hash says."""
+    if not isinstance(table, ShardedTable):
+        raise TypeError(
+            f"[ServersEngine] expected tables as ShardedTable, got {type(table).__name__} "
+            f"(table {table.name!r})"
+        )
+    routing = table.routing
+    if not isinstance(routing, PartitionRouting) or routing.num_shards != num_servers:
+        raise ValueError(
+            f"[ServersEngine] expected tables with PartitionRouting over {num_servers} servers, "
+            f"got {type(routing).__name__} over {routing.num_shards} (table {table.name!r})"
+        )
+    return table
+
+
 _Part = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _without(summed: ServersSum, tables: Sequence[int], dims: Sequence[int]) -> list[_Part]:
-    """Return keys, row splits, gradients and counts for each server, without those of some tables."""
-    requests = summed.requests
-    keys, floats = requests.core.key_starts, requests.core.float_starts
-    grads = [summed.grads[i:j] for i, j in itertools.pairwise(floats)]
-    counts = [summed.counts[i:j] for i, j in itertools.pairwise(keys)]
-    parts = [(*part, *rest) for part, *rest in zip(requests.parts(), grads, counts, strict=True)]
-    return parts if not tables else [_part_without(part, tables, dims) for part in parts]
+def _parts_of(summed: ServersSum) -> list[_Part]:
+    """Return keys, row splits, gradients and counts for each server."""
+    core = summed.requests.core
+    grads = [summed.grads[i:j] for i, j in itertools.pairwise(core.float_starts)]
+    counts = [summed.counts[i:j] for i, j in itertools.pairwise(core.key_starts)]
+    keys = zip(summed.requests.parts(), grads, counts, strict=True)
+    return [(*part, own_grads, own_counts) for part, own_grads, own_counts in keys]
 
 
-def _part_without(part: _Part, tables: Sequence[int], dims: Sequence[int]) -> _Part:
+def _without(part: _Part, tables: Sequence[int], dims: Sequence[int]) -> _Part:
+    """Leave out the keys of some tables."""
     keys, splits, grads, counts = part
     lengths = splits.diff()
     is_kept = torch.ones(len(lengths), dtype=torch.bool, device="cpu")
@@ -359,12 +367,10 @@ def _part_without(part: _Part, tables: Sequence[int], dims: Sequence[int]) -> _P
 
 def servers_engine(
     servers: LocalServers,
-) -> Callable[[Sequence[BaseTable], Sequence[BagFeature]], ServersEngine]:
+) -> Callable[[list[BaseTable], list[BagFeature]], ServersEngine]:
     """Return what makes an engine of tables that have a shard on each of the servers."""
 
-    def make(tables: Sequence[BaseTable], features: Sequence[BagFeature]) -> ServersEngine:
-        hosts = servers.groups([table.name for table in tables])
-        sharded = [table for table in tables if isinstance(table, ShardedTable)]
-        return ServersEngine(sharded, features, [LocalTransport(host) for host in hosts])
+    def connect(names: list[str]) -> list[Transport]:
+        return [LocalTransport(host) for host in servers.groups(names)]
 
-    return make
+    return lambda tables, features: ServersEngine(tables, features, connect)

@@ -178,9 +178,10 @@ class ShardClient:
             except _LOST as error:
                 if num_tries == self._num_tries:
                     raise UnavailableError(
-                        f"[{self._owner}.{call.verb}] expected an answer of {self.label_of(shard)} within "
-                        f"{self._num_tries} tries of {self._timeout_seconds} seconds, got none: "
-                        f"{error!r} (table {self._name!r}); the call may be done in part"
+                        f"[{self._owner}.{call.verb}] expected an answer of "
+                        f"{self.label_of(shard)} within {self._num_tries} tries of "
+                        f"{self._timeout_seconds} seconds, got none: {error!r} "
+                        f"(table {self._name!r}); the call may be done in part"
                     ) from error
             pending = self._send(shard, call)
         raise AssertionError("num_tries is at least 1")

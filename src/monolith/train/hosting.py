@@ -13,7 +13,6 @@ from monolith.table.base import BaseTable
 from monolith.table.calls import Clock
 from monolith.table.routing import PartitionRouting
 
-
 EngineMaker = Callable[[list[BaseTable], list[BagFeature]], FeatureEngine]
 """(tables, features) -> engine."""
 
