@@ -110,7 +110,10 @@ def test_equal_ids_are_sent_once():
     keys_of = {verb: [] for verb in ("pull", "push")}
     for _, verb, arguments in calls:
         keys_of[verb] += arguments[0].tolist()
-    assert {verb: sorted(sent) for verb, sent in keys_of.items()} == dict.fromkeys(keys_of, [7, 8])
+    assert {verb: sorted(sent) for verb, sent in keys_of.items()} == {
+        "pull": [7, 8],
+        "push": [7, 8],
+    }
     counts = torch.cat([arguments[3] for _, verb, arguments in calls if verb == "push"])
     assert sorted(counts.tolist()) == [999, 1001]
 
