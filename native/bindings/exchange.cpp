@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/feature_ids.h"
+#include "ops/placement.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -58,6 +59,13 @@ void bind_keys(nb::module_& module) {
 
 void init_exchange(nb::module_& module) {
   bind_keys(module);
+  module.def(
+      "find_foreign",
+      [](Address keys, size_t n, bool by_partition, uint32_t num_shards, uint32_t shard) {
+        return monolith::find_foreign(reinterpret_cast<const int64_t*>(keys), n,
+                                      {by_partition, num_shards, shard});
+      },
+      ReleaseGil(), "keys"_a, "n"_a, "by_partition"_a, "num_shards"_a, "shard"_a);
   nb::class_<Exchange>(module, "Exchange")
       .def(
           "__init__",

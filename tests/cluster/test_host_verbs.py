@@ -8,6 +8,7 @@ from monolith.cluster.table_group import TableGroup
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
 from monolith.table.optimizers import SGD
+from monolith.table.routing import FloorModRouting, PartitionRouting
 from tests.suites.table_base import NOW, floats, keys
 
 K, V = keys(7, 8), floats([1, 2], [3, 4])
@@ -310,3 +311,39 @@ def test_partitions_of_a_cut_that_were_released_are_refused():
     text = "expected partitions that were not released, got 0"
     with pytest.raises(FailedPreconditionError, match=text):
         do(host, "cut_chunk", number, 0, 5, 1)
+
+
+@pytest.mark.parametrize("routing", [PartitionRouting(3), FloorModRouting(3)])
+def test_writes_of_keys_that_another_shard_holds_are_refused(routing):
+    numbers = torch.arange(-20, 20)
+    owners = routing.shard_of(numbers)
+    host = shard(placement=routing.placement_of(1))
+    at = int((owners != 1).nonzero()[0])
+    text = (
+        rf"\[ShardHost.assign\] expected keys of shard 1 of {type(routing).__name__}\(3\), got key "
+        rf"{int(numbers[at])} at place {at} \(table 'user'\)"
+    )
+    refused(host, "assign", (numbers, torch.ones(40, 2), None, NOW, 1), text)
+    own = numbers[owners == 1].contiguous()
+    do(host, "assign", own, torch.ones(len(own), 2), None, NOW, 1)
+    assert do(host, "lookup", numbers, False, 0, 1).sum() == 2 * len(own)
+
+
+def test_whole_rows_and_pushes_of_another_shard_are_refused():
+    place, text = (
+        PartitionRouting(2).placement_of(0),
+        "expected keys of shard 0 of PartitionRouting",
+    )
+    foreign = torch.arange(50)[PartitionRouting(2).shard_of(torch.arange(50)) == 1][:2].contiguous()
+    rows = (foreign, keys(NOW, NOW), {"weight/0": V})
+    refused(shard(placement=place), "import_rows", (rows, None, 1), text)
+    refused(group(placement=place), "push", pushed(keys=foreign), text)
+
+
+class OtherRouting(FloorModRouting):
+    """A routing that a caller wrote."""
+
+
+def test_keys_of_a_routing_of_the_caller_are_not_checked():
+    host = shard(placement=OtherRouting(2).placement_of(0))
+    assert do(host, "assign", K, V, None, NOW, 1) is None

@@ -328,6 +328,7 @@ class Verb:
 
     Attributes:
         is_write: done once however often the call comes.
+        keys_at: number of the argument with the keys of rows; None without such.
     """
 
     is_write = False
@@ -336,6 +337,8 @@ class Verb:
         self, *arguments: Argument, needs: Callable[[TableConfig, str], None] | None = None
     ) -> None:
         self.arguments, self.needs = arguments, needs
+        numbers = [i for i, argument in enumerate(arguments) if isinstance(argument, Keys)]
+        self.keys_at = numbers[0] if numbers else None
 
 
 class Read(Verb):

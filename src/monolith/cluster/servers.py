@@ -126,9 +126,11 @@ class LocalServer:
                     f"[LocalServer.group] expected shards of the tables, got none of "
                     f"{', '.join(missing)} ({self.label})"
                 )
-            tables = [self._shards[name].table for name in names]
-        owned = [table for table in tables if isinstance(table, BaseTable)]
-        return GroupHost(TableGroup(owned), device=self.label)
+            shards = [self._shards[name] for name in names]
+        placements = {shard.placement for shard in shards}
+        placement = placements.pop() if len(placements) == 1 else None
+        tables = [shard.table for shard in shards if isinstance(shard.table, BaseTable)]
+        return GroupHost(TableGroup(tables), device=self.label, placement=placement)
 
     def parameter(self, name: str, initial: torch.Tensor) -> torch.nn.Parameter:
         """The dense parameter of that name; made with a copy of `initial` if there is none."""

@@ -195,7 +195,8 @@ def connect(
     transports = []
     for i in range(len(servers)):
         tables = [cast(BaseTable, own[i].table) for own in hosts.values()]
-        local = LocalTransport(GroupHost(TableGroup(tables)))  # it checks them
+        host = GroupHost(TableGroup(tables), placement=routing.placement_of(i))
+        local = LocalTransport(host)  # it checks the calls
         transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
     return ShardedGroup(
         configs,
