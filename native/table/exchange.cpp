@@ -25,10 +25,6 @@ uint64_t process_salt() {
   return salt;
 }
 
-uint16_t owner_of(std::span<const uint16_t> owners, uint64_t hash) noexcept {
-  return owners[hash >> 52];
-}
-
 // Some bags of a feature.
 struct Range {
   size_t feature, first, last;
@@ -67,6 +63,13 @@ void pool_bags(const Bags& bags, size_t first, size_t last, const float* const* 
 
 }  // namespace
 
+uint32_t ExchangeKeys::server_of(const Batch::Entry& entry) const noexcept {
+  if (!owners_.empty()) return owners_[entry.hash >> 52];
+  const auto n = static_cast<int64_t>(num_servers_);
+  const int64_t remainder = entry.key % n;
+  return static_cast<uint32_t>(remainder < 0 ? remainder + n : remainder);
+}
+
 std::vector<ExchangeKeys::Part> ExchangeKeys::parts() const {
   std::vector<Part> parts;
   for (size_t t = 0; t < tables_.size(); ++t) {
@@ -76,7 +79,7 @@ std::vector<ExchangeKeys::Part> ExchangeKeys::parts() const {
 }
 
 // Partitions of the batch are counted by server, then numbered: each by one thread.
-void ExchangeKeys::group(OfTable& table, std::span<const uint16_t> owners, unsigned threads) const {
+void ExchangeKeys::group(OfTable& table, unsigned threads) const {
   const int64_t* keys = table.bags.front().keys;
   if (table.bags.size() > 1) {
     auto* joined = take<int64_t>(table.memory, table.n);
@@ -97,7 +100,7 @@ void ExchangeKeys::group(OfTable& table, std::span<const uint16_t> owners, unsig
       for (uint32_t p; (p = next_grouped++) < batch.num_partitions();) {
         batch.group(p, scratch);
         uint32_t* own = counts + p * num_servers_;
-        for (const Batch::Entry& entry : batch.distinct(p)) ++own[owner_of(owners, entry.hash)];
+        for (const Batch::Entry& entry : batch.distinct(p)) ++own[server_of(entry)];
       }
     });
     team.meet();
@@ -116,7 +119,7 @@ void ExchangeKeys::group(OfTable& table, std::span<const uint16_t> owners, unsig
     for (uint32_t p; (p = next_numbered++) < batch.num_partitions();) {
       uint32_t* own = counts + p * num_servers_;
       for (Batch::Entry& entry : batch.distinct(p)) {
-        entry.row = own[owner_of(owners, entry.hash)]++;
+        entry.row = own[server_of(entry)]++;
         for (const uint32_t i : batch.occurrences(entry)) table.numbers[i] = entry.row;
       }
     }
@@ -150,7 +153,7 @@ void ExchangeKeys::write(int64_t* keys, int64_t* splits, unsigned threads) const
     const OfTable& table = tables_[part.table];
     for (uint32_t p = 0; p < table.batch->num_partitions(); ++p) {
       for (const Batch::Entry& entry : table.batch->distinct(p)) {
-        keys[table.places[owner_of(owners_, entry.hash)].key + entry.row] = entry.key;
+        keys[table.places[server_of(entry)].key + entry.row] = entry.key;
       }
     }
   });
@@ -186,7 +189,7 @@ void Exchange::group(ExchangeKeys& keys, const BagsOf& bags, unsigned threads) c
     keys.num_ids_ += table.n;
   }
   share(keys.parts(), threads, [&](const ExchangeKeys::Part& part, unsigned members) {
-    keys.group(keys.tables_[part.table], owners_, members);
+    keys.group(keys.tables_[part.table], members);
   });
   keys.place(dims_);
 }
@@ -301,7 +304,7 @@ std::vector<double> Exchange::sum(const ExchangeKeys& keys, std::span<const Piec
           for (; fetched < std::min(used_up + kAheadRows, order.size()); ++fetched) {
             grads.prefetch(order[fetched]);
           }
-          const ExchangeKeys::Place& place = table.places[owner_of(owners_, entry.hash)];
+          const ExchangeKeys::Place& place = table.places[keys.server_of(entry)];
           const std::span<const uint32_t> occurrences = table.batch->occurrences(entry);
           float* sum = out + (place.value + entry.row * dim);
           grads.sum(occurrences, used, sum);

@@ -57,7 +57,8 @@ class ExchangeKeys {
   };
 
   ExchangeKeys() = default;
-  void group(OfTable& table, std::span<const uint16_t> owners, unsigned threads) const;
+  uint32_t server_of(const Batch::Entry& entry) const noexcept;
+  void group(OfTable& table, unsigned threads) const;
   void place(std::span<const uint32_t> dims);
   std::vector<Part> parts() const;
 
@@ -73,7 +74,8 @@ class ExchangeKeys {
 class Exchange {
  public:
   // dims: of each table; features come table by table. owners: server of each partition, (4096,), a
-  // partition being the top 12 bits of a key's hash.
+  // partition being the top 12 bits of a key's hash; empty: the server is the floor remainder of
+  // the key.
   Exchange(std::vector<uint32_t> dims, std::vector<Feature> features, std::vector<uint16_t> owners,
            size_t num_servers);
 

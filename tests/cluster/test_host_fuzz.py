@@ -47,6 +47,7 @@ def shard_calls(table):
         "export_candidates": ([0, 5, 4095],),
         "export_chunk": (0, LAST_HASH, 10),
         "apply_gradients": (KEYS, values, rates, 3, NOW, 2),
+        "apply_sums": (KEYS, values, torch.ones(N, dtype=torch.int32), rates, 3, NOW, 2),
         "assign": (KEYS, values, absent, NOW, 2),
         "assign_add": (KEYS, values, NOW, 2),
         "close_cut": (0,),

@@ -200,7 +200,6 @@ class _Loop(GroupStorage):
         )
 
     def push(self, push: Push, threads: int) -> Applied:
-        """The occurrences of a key are its sum and, as -0.0 changes no sum, rows of -0.0."""
         self._check_finite(push.keys, push.grads)
         total, at = torch.zeros(4, dtype=torch.int64, device="cpu"), 0
         counts = torch.split_with_sizes(push.counts, push.keys.lengths.tolist())
@@ -215,11 +214,8 @@ class _Loop(GroupStorage):
             own_rates = push.rates[at : at + len(segments_of(table.config))]
             at += len(own_rates)
             if is_stepped:
-                first = repeats.cumsum(0) - repeats
-                grads = torch.full((int(repeats.sum()), table.dim), -0.0, device="cpu")
-                grads[first] = rows
-                keys, step = keys.repeat_interleave(repeats), table._update_calls()
-                own = table._apply_gradients(keys, grads, own_rates, step, now, threads)
+                step = table._update_calls()
+                own = table._apply_sums(keys, rows, repeats, own_rates, step, now, threads)
                 total += torch.tensor(own, device="cpu")
         return Applied(*total.tolist())
 

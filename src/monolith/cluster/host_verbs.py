@@ -368,6 +368,7 @@ _F32 = (torch.float32,)
 _KEYS = Keys("keys")  # int64 (n,)
 _VALUES = Tensor("values", _F32, ("n", "dim"))
 _GRADS = Tensor("grads", _F32, ("n", "dim"))
+_COUNTS = Counts("counts", (torch.int32,), ("n",))
 _ROWS = RowChunk("rows")  # (keys, times, columns), all with n rows
 _ABSENT = Flags("absent")  # bool (n,) or None
 _INITIAL = Flag("initial", in_training=True)
@@ -378,7 +379,6 @@ _FLAT_VALUES = Tensor("values", _F32, ("floats",))
 _FLAT_GRADS = Tensor("grads", (torch.float32, torch.float16), ("floats",))
 _IDLE = TableNames("idle")
 _SUMS = Tensor("grads", _F32, ("floats",))
-_COUNTS = Counts("counts", (torch.int32,), ("n",))
 _TIMES = Times("times", (torch.int64,), ("tables",))
 _STEPPED = Stepped("is_stepped", (torch.bool,), ("tables",))
 
@@ -412,6 +412,7 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "update_calls": Read(),
         #
         "apply_gradients": Write(_KEYS, _GRADS, _RATES, _STEP, _NOW, _THREADS, needs=_training),
+        "apply_sums": Write(_KEYS, _GRADS, _COUNTS, _RATES, _STEP, _NOW, _THREADS, needs=_training),
         "assign": Write(_KEYS, _VALUES, _ABSENT, _NOW, _THREADS),
         "assign_add": Write(_KEYS, _VALUES, _NOW, _THREADS),
         "changes": Write(_CURSOR),

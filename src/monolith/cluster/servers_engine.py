@@ -4,14 +4,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from monolith.cluster.key_folds import check_floats
 from monolith.cluster.servers import LocalServers
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
-from monolith.errors import DataLossError
 from monolith.features.core import IdPlaces
 from monolith.features.engine import (
     BagFeature,
@@ -208,24 +208,9 @@ class ServersEngine(EngineBase):
         for server, (call, (first, end)) in enumerate(zip(calls, starts, strict=True)):
             rows.append(None if call is None else next(answers))
             if call is not None:
-                self._check_rows(server, rows[-1], end - first)
+                where = f"[ServersEngine.pull] {self._client.label_of(server)}"
+                check_floats(where, rows[-1], (end - first,))
         return rows
-
-    def _check_rows(self, server: int, rows: Any, num_floats: int) -> None:
-        is_good = (
-            isinstance(rows, torch.Tensor)
-            and rows.dtype == torch.float32
-            and rows.shape == (num_floats,)
-            and rows.is_contiguous()
-        )
-        if not is_good:
-            got = (
-                f"shape {tuple(rows.shape)}" if isinstance(rows, torch.Tensor) else repr(rows)[:80]
-            )
-            raise DataLossError(
-                f"[ServersEngine.pull] expected {num_floats} float32 of "
-                f"{self._client.label_of(server)}, got {got}"
-            )
 
     def _matrix(self, batch: int, dense: torch.Tensor | None) -> torch.Tensor:
         """Allocate the matrix, with the dense columns after those of the features."""

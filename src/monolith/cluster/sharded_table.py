@@ -1,6 +1,7 @@
 """`ShardedTable`: one table whose rows are spread over shards."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import torch
 
 from monolith.cluster.gate import Gate
 from monolith.cluster.hosts import ShardHost, plain_rows
+from monolith.cluster.key_folds import key_folds
 from monolith.cluster.shard_split import Split, by_hash, is_finite
 from monolith.cluster.sharded_reads import ShardedReads
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
@@ -220,6 +222,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
             )
         check_admission(config, self.routing)
         self._client = ShardClient(self.name, transports)
+        self._folds = key_folds(self.dim, self.routing)
         self._gate = Gate("ShardedTable", self.name, timeout_seconds)
 
     @classmethod
@@ -336,15 +339,21 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         now: int,
         threads: int,
     ) -> Applied:
-        """The shards sum equal keys: all occurrences of a key are in one part, in their order."""
+        """Send each key once; its shard counts the occurrences for admission."""
+        if self._folds is not None and keys.numel():
+            folded = self._folds.fold(keys, threads)
+            sums, numbers, norm = folded.sums(grads.detach())
+            if math.isfinite(norm):  # else the policy sees each occurrence
+                shares = zip(folded.parts(), sums, numbers, strict=True)
+                options = rates, step, now, threads
+                return _total(self._write("apply_sums", [(*share, *options) for share in shares]))
         is_checked = self.config.non_finite != "refuse" or self.routing.num_shards == 1
         if not is_checked and not is_finite(grads):
             finite_gradients(self.config, keys.tolist(), grads.detach().numpy())  # raises
         split = Split(self.routing, keys)
         parts = zip(split.parts(keys), split.parts(grads), strict=True)
         calls = [(*part, rates, step, now, threads) for part in parts]
-        counts = self._write("apply_gradients", calls)
-        return Applied(*map(sum, zip(*counts, strict=True)))
+        return _total(self._write("apply_gradients", calls))
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         split = Split(self.routing, keys)
@@ -427,6 +436,10 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
 
     def _drop_cursor(self, cursor: str) -> bool:
         return any(self._alone("drop_cursor", cursor))
+
+
+def _total(counts: Sequence[tuple[int, int, int, int]]) -> Applied:
+    return Applied(*map(sum, zip(*counts, strict=True)))
 
 
 def _flags(split: Split, absent: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
