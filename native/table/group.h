@@ -33,7 +33,6 @@ class TableGroup {
   AppliedCounts apply_gradients(const Keys& keys, const float* grads,
                                 const Table::StepOptions& options, uint32_t now, unsigned threads);
 
-
   // Gradients that come once for each key, as the sum of those of its occurrences.
   struct Push {
     Keys keys;
@@ -58,7 +57,7 @@ class TableGroup {
     size_t first_segment;  // of its table
     size_t number;         // of its table
     Part piece(size_t first, size_t count) const {
-      return {table, keys + first, count, first_float + first * table->layout().dim(),
+      return {table,         keys + first, count, first_float + first * table->layout().dim(),
               first_segment, number};
     }
   };
