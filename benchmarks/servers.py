@@ -60,25 +60,25 @@ class Click(Tables):
         return loss, score.detach().sigmoid()
 
 
-def prepared(sizes: Sizes) -> list[ml.data.Batch]:
+def batches_of(sizes: Sizes) -> list[ml.data.Batch]:
     """Return batches as a source would give them."""
-    made = []
+    prepared = []
     for batch in batches(sizes):
         splits = torch.arange(len(batch.labels) + 1)
         ids, dense = torch.from_numpy(batch.ids.T.copy()), torch.from_numpy(batch.dense.T.copy())
         features = {f"feature_{i}": Ragged(ids[i], splits) for i in range(NUM_FEATURES)}
         numbers = {f"dense_{i}": dense[i] for i in range(NUM_DENSE)}
-        made.append(ml.data.Batch(features, numbers, {"label": torch.from_numpy(batch.labels)}))
-    return made
+        prepared.append(ml.data.Batch(features, numbers, {"label": torch.from_numpy(batch.labels)}))
+    return prepared
 
 
 class Fit:
     """`Trainer.fit` on batches that are ready."""
 
-    def __init__(self, task: ml.Task, given: list[ml.data.Batch], servers: int) -> None:
+    def __init__(self, task: ml.Task, data: list[ml.data.Batch], servers: int) -> None:
         settings = ml.TrainSettings(log_every=0)
         self.trainer = ml.Trainer(task, settings, servers=servers)
-        self._batches = itertools.cycle(given)
+        self._batches = itertools.cycle(data)
 
     def run(self, num_steps: int) -> float:
         """Return the mean loss of some steps."""
@@ -94,17 +94,17 @@ def sample(run: Callable[[int], float], num_steps: int, batch: int) -> Sample:
 
 def measure(name: str, task: ml.Task, sizes: Sizes, options: Options) -> None:
     """Print the line of a model."""
-    given = prepared(sizes)
-    fits = {"servers": Fit(task, given, _SERVERS), "trainer": Fit(task, given, 0)}
+    data = batches_of(sizes)
+    fits = {"servers": Fit(task, data, _SERVERS), "trainer": Fit(task, data, 0)}
     ours, theirs = ([fit.run(1) for _ in range(4)] for fit in fits.values())
     if ours != theirs:
         raise BenchmarkError(f"[{name}] expected the losses {theirs}, got {ours}")
     takes = {}
-    for each, fit in fits.items():
-        fit.run(len(given))  # every id has a row
+    for name_of, fit in fits.items():
+        fit.run(len(data))  # every id has a row
         rate = sample(fit.run, 4, sizes.batch).value
         num_steps = max(8, round(options.rules.sample_seconds * rate * 1e3 / sizes.batch))
-        takes[each] = functools.partial(sample, fit.run, num_steps, sizes.batch)
+        takes[name_of] = functools.partial(sample, fit.run, num_steps, sizes.batch)
     facts: dict[str, Any] = {"rows": sizes.rows, "batch": sizes.batch, "threads": sizes.threads}
     facts |= {"features": NUM_FEATURES, "dim": DIM, "servers": _SERVERS, "distribution": "zipf"}
     Question(name, "k samples/s", facts, options.rules).measure(takes)

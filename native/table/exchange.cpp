@@ -99,8 +99,8 @@ void ExchangeKeys::group(OfTable& table, unsigned threads) const {
       Batch::Scratch scratch;
       for (uint32_t p; (p = next_grouped++) < batch.num_partitions();) {
         batch.group(p, scratch);
-        uint32_t* own = counts + p * num_servers_;
-        for (const Batch::Entry& entry : batch.distinct(p)) ++own[server_of(entry)];
+        uint32_t* next = counts + p * num_servers_;
+        for (const Batch::Entry& entry : batch.distinct(p)) ++next[server_of(entry)];
       }
     });
     team.meet();
@@ -117,9 +117,9 @@ void ExchangeKeys::group(OfTable& table, unsigned threads) const {
     }
     team.meet();
     for (uint32_t p; (p = next_numbered++) < batch.num_partitions();) {
-      uint32_t* own = counts + p * num_servers_;
+      uint32_t* next = counts + p * num_servers_;
       for (Batch::Entry& entry : batch.distinct(p)) {
-        entry.row = own[server_of(entry)]++;
+        entry.row = next[server_of(entry)]++;
         for (const uint32_t i : batch.occurrences(entry)) table.numbers[i] = entry.row;
       }
     }
@@ -196,30 +196,30 @@ void Exchange::group(ExchangeKeys& keys, const BagsOf& bags, unsigned threads) c
 
 std::unique_ptr<ExchangeKeys> Exchange::keys_of(std::unique_ptr<FeatureKeys> features,
                                                 unsigned threads) const {
-  std::unique_ptr<ExchangeKeys> made(new ExchangeKeys());
-  made->features_ = std::move(features);
+  std::unique_ptr<ExchangeKeys> keys(new ExchangeKeys());
+  keys->features_ = std::move(features);
   const auto bags_of = [&](size_t t) {
-    std::vector<Bags> found;
+    std::vector<Bags> list;
     for (size_t f = first_feature_[t]; f < first_feature_[t + 1]; ++f) {
-      const Bags& bags = made->features_->bags(f);
-      if (bags.num_keys > 0) found.push_back(bags);
+      const Bags& bags = keys->features_->bags(f);
+      if (bags.num_keys > 0) list.push_back(bags);
     }
-    return found;
+    return list;
   };
-  group(*made, bags_of, threads);
-  return made;
+  group(*keys, bags_of, threads);
+  return keys;
 }
 
 std::unique_ptr<ExchangeKeys> Exchange::keys_of(std::span<const Piece> pieces,
                                                 unsigned threads) const {
-  std::unique_ptr<ExchangeKeys> made(new ExchangeKeys());
+  std::unique_ptr<ExchangeKeys> keys(new ExchangeKeys());
   const auto bags_of = [&](size_t t) {
-    std::vector<Bags> found;
-    for (const BagPiece& piece : pieces_of(pieces, t)) found.push_back(piece.bags);
-    return found;
+    std::vector<Bags> list;
+    for (const BagPiece& piece : pieces_of(pieces, t)) list.push_back(piece.bags);
+    return list;
   };
-  group(*made, bags_of, threads);
-  return made;
+  group(*keys, bags_of, threads);
+  return keys;
 }
 
 template <typename T>
@@ -245,11 +245,11 @@ void Exchange::pool(const ExchangeKeys& keys, std::span<const float* const> answ
         rows[t][u] = answers[server] + (place + u * dims_[t]);
       }
     }
-    const uint32_t* own = table.numbers;
+    const uint32_t* next = table.numbers;
     for (size_t f = first_feature_[t]; f < first_feature_[t + 1]; ++f) {
       const Bags& bags = keys.features_->bags(f);
-      numbers[f] = own;
-      own += bags.num_keys;
+      numbers[f] = next;
+      next += bags.num_keys;
       add_ranges(ranges, f, bags);
     }
   }
@@ -269,15 +269,15 @@ void Exchange::pool(const ExchangeKeys& keys, std::span<const float* const> answ
 }
 
 std::vector<BagPiece> Exchange::pieces_of(std::span<const Piece> pieces, size_t t) const {
-  std::vector<BagPiece> found;
+  std::vector<BagPiece> parts;
   for (const Piece& piece : pieces) {
     for (size_t f = first_feature_[t]; f < first_feature_[t + 1]; ++f) {
       const Bags& bags = piece.keys->features_->bags(f);
       const BagRows<const float> grads = rows_of(f, piece.grads);
-      if (bags.num_keys > 0 && grads.data != nullptr) found.push_back({bags, grads, nullptr});
+      if (bags.num_keys > 0 && grads.data != nullptr) parts.push_back({bags, grads, nullptr});
     }
   }
-  return found;
+  return parts;
 }
 
 std::vector<double> Exchange::sum(const ExchangeKeys& keys, std::span<const Piece> pieces,
@@ -289,8 +289,8 @@ std::vector<double> Exchange::sum(const ExchangeKeys& keys, std::span<const Piec
     const ExchangeKeys::OfTable& table = keys.tables_[part.table];
     const size_t dim = dims_[part.table];
     std::pmr::monotonic_buffer_resource memory;
-    const std::vector<BagPiece> found = pieces_of(pieces, part.table);
-    const BagGradients grads(found, dim, memory);
+    const std::vector<BagPiece> parts = pieces_of(pieces, part.table);
+    const BagGradients grads(parts, dim, memory);
     // By first occurrence, and added in that order, whatever the threads do.
     double* squares = take<double>(memory, table.n);
     std::fill_n(squares, table.n, 0.0);
@@ -298,10 +298,10 @@ std::vector<double> Exchange::sum(const ExchangeKeys& keys, std::span<const Piec
     Team::run(members, [&](Team&, unsigned) {
       for (uint32_t p; (p = next++) < table.batch->num_partitions();) {
         const std::span<const uint32_t> order = table.batch->order(p);
-        size_t fetched = 0, used_up = 0;
+        size_t fetched = 0, end = 0;
         for (const Batch::Entry& entry : table.batch->distinct(p)) {
-          used_up += entry.num_occurs;
-          for (; fetched < std::min(used_up + kAheadRows, order.size()); ++fetched) {
+          end += entry.num_occurs;
+          for (; fetched < std::min(end + kAheadRows, order.size()); ++fetched) {
             grads.prefetch(order[fetched]);
           }
           const ExchangeKeys::Place& place = table.places[keys.server_of(entry)];
@@ -327,9 +327,9 @@ size_t Exchange::num_ids(std::span<const Piece> pieces, size_t table) const {
 void Exchange::write_out(std::span<const Piece> pieces, size_t table, int64_t* keys,
                          float* grads) const {
   std::pmr::monotonic_buffer_resource memory;
-  const std::vector<BagPiece> found = pieces_of(pieces, table);
-  if (found.empty()) return;
-  const BagGradients source(found, dims_[table], memory);
+  const std::vector<BagPiece> parts = pieces_of(pieces, table);
+  if (parts.empty()) return;
+  const BagGradients source(parts, dims_[table], memory);
   std::copy_n(source.keys(), source.size(), keys);
   source.write_out(kernels(), grads);
 }

@@ -19,9 +19,9 @@ constexpr size_t kServers = 3, kBatch = 5000;
 const std::vector<uint32_t> kDims = {4, 7};
 
 std::vector<uint16_t> owners() {
-  std::vector<uint16_t> made(4096);
-  for (size_t p = 0; p < made.size(); ++p) made[p] = static_cast<uint16_t>(p * kServers / 4096);
-  return made;
+  std::vector<uint16_t> all(4096);
+  for (size_t p = 0; p < all.size(); ++p) all[p] = static_cast<uint16_t>(p * kServers / 4096);
+  return all;
 }
 
 // Two pooled features of the first table; one in blocks and one apart of the second.
@@ -39,17 +39,17 @@ struct Batch4 {
 };
 
 Batch4 some_ids(int64_t seed) {
-  Batch4 made;
+  Batch4 all;
   for (size_t sample = 0; sample < kBatch; ++sample) {
     for (size_t i = 0; i < sample % 4; ++i) {
-      made.ids.push_back((static_cast<int64_t>(made.ids.size()) * 7919 + seed) % 3000 - 1500);
+      all.ids.push_back((static_cast<int64_t>(all.ids.size()) * 7919 + seed) % 3000 - 1500);
     }
-    made.splits.push_back(static_cast<int64_t>(made.ids.size()));
+    all.splits.push_back(static_cast<int64_t>(all.ids.size()));
   }
   for (int f = 0; f < 4; ++f) {
-    made.columns.push_back({made.ids.data(), made.ids.size(), made.splits.data()});
+    all.columns.push_back({all.ids.data(), all.ids.size(), all.splits.data()});
   }
-  return made;
+  return all;
 }
 
 std::unique_ptr<FeatureKeys> keys_of(const Batch4& ids, unsigned threads) {
@@ -61,9 +61,9 @@ struct Request {
 };
 
 Request written(const ExchangeKeys& keys, unsigned threads) {
-  Request made{std::vector<int64_t>(keys.key_starts().back()), std::vector<int64_t>(kServers * 3)};
-  keys.write(made.keys.data(), made.splits.data(), threads);
-  return made;
+  Request all{std::vector<int64_t>(keys.key_starts().back()), std::vector<int64_t>(kServers * 3)};
+  keys.write(all.keys.data(), all.splits.data(), threads);
+  return all;
 }
 
 void test_each_key_goes_to_its_server_once() {
@@ -89,7 +89,7 @@ void test_each_key_goes_to_its_server_once() {
   }
 }
 
-// What a server would answer: a row made of key, table and column.
+// What a server would answer: a row all of key, table and column.
 float value_of(int64_t key, size_t table, size_t column) {
   return std::sin(static_cast<float>(key) + 0.1f * static_cast<float>(table * 16 + column));
 }
