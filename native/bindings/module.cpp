@@ -6,6 +6,7 @@
 void init_blocks(nanobind::module_& module);
 void init_codec(nanobind::module_& module);
 void init_dense(nanobind::module_& module);
+void init_exchange(nanobind::module_& module);
 void init_features(nanobind::module_& module);
 void init_group(nanobind::module_& module);
 void init_io(nanobind::module_& module);
@@ -41,5 +42,6 @@ NB_MODULE(_native, module) {
   init_table(module);
   init_group(module);
   init_features(module);
+  init_exchange(module);
   init_touched_key_set(module);
 }

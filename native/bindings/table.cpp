@@ -306,13 +306,15 @@ void bind_writes(nb::class_<Table>& table) {
   table.def(
       "apply_gradients",
       [](Table& self, Address keys, size_t n, Address grads, const std::vector<float>& rates,
-         const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads) {
+         const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads,
+         Address occurrences) {
         const auto counts = self.apply_gradients(at<int64_t>(keys), n, at<float>(grads),
-                                                 {rates.data(), scales.data(), step}, now, threads);
+                                                 {rates.data(), scales.data(), step}, now, threads,
+                                                 at<int32_t>(occurrences));
         return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
       },
       ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "scales"_a, "step"_a, "now"_a,
-      "threads"_a);
+      "threads"_a, "occurrences"_a = 0);
   table.def(
       "reinitialize",
       [](Table& self, Address keys, size_t n, Address existed, uint32_t now, unsigned threads) {

@@ -27,18 +27,8 @@ void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
 }
 
 void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
-                   unsigned threads, const uint32_t* places) const {
+                   unsigned threads) const {
   const size_t dim = layout_.dim();
-  if (places != nullptr) {
-    const auto target = [=](size_t i) { return out + size_t{places[i]} * dim; };
-    return in_pieces(n, threads, [&](size_t first, size_t last) {
-      constexpr size_t kAhead = 26;  // prefetch distance in rows of the output
-      const auto fetch_target = [&](size_t i, const PendingKey&) __attribute__((always_inline)) {
-        if (i + kAhead < last) fetch_bytes(target(i + kAhead), dim * 4);
-      };
-      read_weights(keys, first, last, {initial, scales}, target, fetch_target);
-    });
-  }
   // A large output is evicted from the caches before its use, and would be fetched before it is
   // written.
   constexpr size_t kLarge = 1 << 20;  // bytes; smaller outputs gain little or lose

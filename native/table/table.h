@@ -105,10 +105,9 @@ class Table {
   void set_memory_limit(size_t bytes) noexcept { memory_.set_limit(bytes); }
 
   // Reads the weights of the keys into `out`, (n, dim). A missing key reads as its initial values
-  // if `initial`, else as zeros. `scales` has the scale of the view of each segment. `places` has
-  // the row of `out` for each key, or is null if the rows are in the order of the keys.
+  // if `initial`, else as zeros. `scales` has the scale of the view of each segment.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
-              unsigned threads, const uint32_t* places = nullptr) const;
+              unsigned threads) const;
   // The same on the calling thread. Writes the location of each key to `seen`, for a later step.
   void lookup_seen(std::span<const int64_t> keys, float* out, bool initial,
                    KeyLocation* seen) const;
@@ -165,17 +164,15 @@ class Table {
   // Throws std::invalid_argument if apply_gradients() would refuse the gradients under
   // NonFinite::kRefuse.
   void check_finite(const float* grads, size_t n, unsigned threads) const;
+  // counts: of each gradient, how many occurrences of its key it is the sum of; null: one each.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                const StepOptions& options, uint32_t now, unsigned threads);
+                                const StepOptions& options, uint32_t now, unsigned threads,
+                                const int32_t* counts = nullptr);
   // Adds the gradients of equal keys. `distinct` has the distinct keys of a single piece with one
   // key per bag; may be null.
   GradientSum sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
                                 std::pmr::monotonic_buffer_resource* memory = nullptr,
                                 const DistinctKeys* distinct = nullptr) const;
-  // Does apply_gradients() with finite gradients; `places` has the row of `grads` for each key.
-  AppliedCounts apply_finite(const int64_t* keys, size_t n, const float* grads,
-                             const uint32_t* places, const StepOptions& options, uint32_t now,
-                             unsigned threads);
   // Makes the same step, bit for bit, as apply_gradients() with the gradients of all keys in the
   // bags.
   AppliedCounts apply_bag_gradients(GradientSum& sum, const StepOptions& options, uint32_t now,

@@ -292,7 +292,8 @@ void Table::check_finite(const float* grads, size_t n, unsigned threads) const {
 }
 
 AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                     const StepOptions& options, uint32_t now, unsigned threads) {
+                                     const StepOptions& options, uint32_t now, unsigned threads,
+                                     const int32_t* num_occurs) {
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
@@ -304,7 +305,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     skipped = std::make_unique<uint8_t[]>(n);
     for (size_t i = 0; i < n; ++i) {
       skipped[i] = layout_.kernels().find_non_finite(grads + i * dim, dim) < dim;
-      num_skipped += skipped[i];
+      if (skipped[i] != 0) num_skipped += num_occurs == nullptr ? 1 : num_occurs[i];
     }
   }
   if (has_bad && non_finite_ == NonFinite::kClip) {
@@ -314,21 +315,12 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     grads = clipped.get();
   }
   const auto writer = [&](uint64_t call) {
-    return Writer(*this, keys, n, skipped.get(), now, threads, {true, call});
+    return Writer(*this, keys, n, skipped.get(), now, threads, {true, call}, num_occurs);
   };
   AppliedCounts counts = step_rows(writer, Values{grads, dim}, options, now);
   counts.skipped = num_skipped;
   counters_.skipped += num_skipped;
   return counts;
-}
-
-AppliedCounts Table::apply_finite(const int64_t* keys, size_t n, const float* grads,
-                                  const uint32_t* places, const StepOptions& options, uint32_t now,
-                                  unsigned threads) {
-  const auto writer = [&](uint64_t call) {
-    return Writer(*this, keys, n, nullptr, now, threads, {true, call});
-  };
-  return step_rows(writer, Values{grads, layout_.dim(), places}, options, now);
 }
 
 GradientSum Table::sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,

@@ -95,11 +95,8 @@ struct AdmissionMode {
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
-  const uint32_t* places = nullptr;  // row of each occurrence, or null if rows are in order
 
-  const float* row(uint32_t i) const noexcept {
-    return data + size_t{places == nullptr ? i : places[i]} * dim;
-  }
+  const float* row(uint32_t i) const noexcept { return data + size_t{i} * dim; }
   [[gnu::always_inline]] void prefetch(const Batch& batch,
                                        const Batch::Entry& entry) const noexcept {
     const std::span<const uint32_t> occurrences = batch.occurrences(entry);
@@ -152,8 +149,9 @@ class Table::Writer {
   using Entry = Batch::Entry;
 
  public:
+  // counts: of each value, how many occurrences of its key it is the sum of; null: one each.
   Writer(Table& table, const int64_t* keys, size_t n, const uint8_t* skipped, uint32_t now,
-         unsigned threads, AdmissionMode admission_mode = {})
+         unsigned threads, AdmissionMode admission_mode = {}, const int32_t* counts = nullptr)
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
@@ -162,7 +160,8 @@ class Table::Writer {
         batch_(*batch_storage_),
         admission_(admission_mode.asks ? table.admission_.get() : nullptr),
         call_(admission_mode.call),
-        recorded_call_(Recorder::call()) {}
+        recorded_call_(Recorder::call()),
+        counts_(counts) {}
   // Writes keys that are already grouped in a batch, which is borrowed.
   Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, AdmissionMode admission_mode)
       : table_(table),
@@ -463,7 +462,14 @@ class Table::Writer {
   }
 
   Admission::Question question(const Entry& entry) const noexcept {
-    return {entry.key, entry.hash, entry.num_occurs, now_, call_};
+    return {entry.key, entry.hash, occurrences_of(entry), now_, call_};
+  }
+
+  uint32_t occurrences_of(const Entry& entry) const noexcept {
+    if (counts_ == nullptr) return entry.num_occurs;
+    uint64_t total = 0;
+    for (const uint32_t i : batch_.occurrences(entry)) total += static_cast<uint32_t>(counts_[i]);
+    return static_cast<uint32_t>(std::min<uint64_t>(total, UINT32_MAX));
   }
 
   void insert(Entry& entry, RowCache& rows) {
@@ -634,6 +640,7 @@ class Table::Writer {
   Admission* const admission_;  // null if no key asks
   const uint64_t call_;
   const int64_t recorded_call_;
+  const int32_t* const counts_ = nullptr;
   const uint32_t depth_ = table_.index_depth();  // bits of a hash that distinguish most bins
   const bool are_apart_ = threads_ > 1 && depth_ < batch_.bits() + 2;
   bool draws_ = true;

@@ -1,11 +1,10 @@
-// Groups and shards of tables: equal to single tables, and safe concurrently with them.
+// Groups of tables: equal to single tables, and safe concurrently with them.
 #include "table/group.h"
 
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "table/shards.h"
 #include "table/share.h"
 #include "tests/check.h"
 #include "tests/tables.h"
@@ -107,30 +106,9 @@ void test_steps_together_equal_single_steps() {
   }
 }
 
-void test_shards_equal_one_table(const std::vector<uint16_t>& owners, size_t num_shards) {
-  const auto tables = make_tables(num_shards), alone = make_tables(1);
-  Shards shards(borrowed(tables), owners);
-  auto keys = keys_from(-5000, kKeys);
-  for (size_t i = 0; i < kKeys; i += 3) keys[i] = keys[i / 2];
-  const auto grads = some_gradients(kKeys);
-  std::vector<float> actual(kKeys * kDim), expected(kKeys * kDim);
-  for (const unsigned threads : {1u, 3u}) {
-    const AppliedCounts counts =
-        shards.apply_gradients(keys.data(), kKeys, grads.data(), kOptions, 9, threads);
-    const AppliedCounts of_one =
-        alone[0]->apply_gradients(keys.data(), kKeys, grads.data(), kOptions, 9, 1);
-    CHECK(counts.applied == of_one.applied && counts.inserted == of_one.inserted);
-    shards.lookup(keys.data(), kKeys, actual.data(), true, nullptr, threads);
-    alone[0]->lookup(keys.data(), kKeys, expected.data(), true, nullptr, 1);
-    CHECK(actual == expected);
-  }
-  for (const auto& table : tables) CHECK(table->num_update_calls() == 2);
-}
-
-void test_groups_and_shards_beside_their_tables() {
+void test_groups_beside_their_tables() {
   const auto tables = make_tables(3);
   TableGroup group(borrowed(tables));
-  Shards shards(borrowed(tables), {});
   const auto keys = keys_from(0, 9000);
   const std::vector<int64_t> splits = {0, 3000, 6000, 9000};
   const auto grads = some_gradients(keys.size());
@@ -145,11 +123,21 @@ void test_groups_and_shards_beside_their_tables() {
     group.apply_gradients({keys.data(), keys.size(), splits.data()}, grads.data(),
                           {rates.data(), scales.data(), 0}, 9, 2);
   }));
-  threads.push_back(repeat(
-      [&] { shards.apply_gradients(keys.data(), keys.size(), grads.data(), kOptions, 9, 2); }));
+  const std::vector<int32_t> counts(keys.size(), 1);
+  const std::vector<uint8_t> are_stepped(3, 1);
+  const std::vector<int64_t> times(3, 9);
+  threads.push_back(repeat([&] {
+    group.push({{keys.data(), keys.size(), splits.data()},
+                grads.data(),
+                counts.data(),
+                are_stepped.data(),
+                times.data(),
+                rates.data(),
+                scales.data()},
+               2);
+  }));
   threads.push_back(repeat([&] {
     std::vector<float> rows(keys.size() * kDim);
-    shards.lookup(keys.data(), keys.size(), rows.data(), true, nullptr, 2);
     group.lookup({keys.data(), keys.size(), splits.data()}, rows.data(), true, scales.data(), 2);
   }));
   threads.push_back(repeat([&] {
@@ -164,9 +152,5 @@ void test_groups_and_shards_beside_their_tables() {
 int main() {
   test_a_group_equals_its_tables();
   test_steps_together_equal_single_steps();
-  std::vector<uint16_t> owners(4096);
-  for (size_t p = 0; p < owners.size(); ++p) owners[p] = static_cast<uint16_t>(p * 3 / 4096);
-  test_shards_equal_one_table(owners, 3);
-  test_shards_equal_one_table({}, 4);
-  test_groups_and_shards_beside_their_tables();
+  test_groups_beside_their_tables();
 }

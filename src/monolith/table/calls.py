@@ -71,6 +71,26 @@ class TableStorage(ABC):
         threads: int,
     ) -> Applied: ...
 
+    def _apply_sums(
+        self,
+        keys: torch.Tensor,
+        sums: torch.Tensor,
+        counts: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        """`_apply_gradients` of sums of gradients; counts: int32 (n,), occurrences of each sum.
+
+        The occurrences are the sum and then rows of -0.0, which change no sum.
+        """
+        width = sums.shape[1]
+        grads = torch.full((int(counts.sum()), width), -0.0, dtype=torch.float32, device="cpu")
+        grads[counts.cumsum(0) - counts] = sums
+        keys = keys.repeat_interleave(counts)
+        return self._apply_gradients(keys, grads, rates, step, now, threads)
+
     @abstractmethod
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor: ...
 

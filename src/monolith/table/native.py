@@ -403,6 +403,33 @@ class Table(BaseTable):
             )
         return Applied(*counts)
 
+    def _apply_sums(
+        self,
+        keys: torch.Tensor,
+        sums: torch.Tensor,
+        counts: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        if self._is_recorded:  # a record sees the calls of every table alike
+            return super()._apply_sums(keys, sums, counts, rates, step, now, threads)
+        scales = self._scales(step)
+        with self._open("apply_gradients") as core:
+            applied = core.apply_gradients(
+                keys.data_ptr(),
+                keys.numel(),
+                sums.data_ptr(),
+                rates,
+                scales,
+                step,
+                now,
+                threads,
+                counts.data_ptr(),
+            )
+        return Applied(*applied)
+
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         with self._open("reinitialize") as core:
             existed = empty(keys.numel(), dtype=torch.int32)

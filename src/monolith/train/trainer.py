@@ -22,7 +22,7 @@ from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_tra
 from monolith.train.driver import Hook, Run, drive
 from monolith.train.figures import Figures, FiguresHook, label_of
 from monolith.train.hooks import EvalHook, EvictHook
-from monolith.train.hosting import host_parameters, table_maker
+from monolith.train.hosting import engine_maker, host_parameters, table_maker
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
@@ -120,7 +120,11 @@ class Trainer:
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         self.servers = servers if isinstance(servers, LocalServers) else self._own_servers
-        self.features = Features(task.features, make_table=table_maker(self.servers, self.clock))
+        self.features = Features(
+            task.features,
+            make_table=table_maker(self.servers, self.clock),
+            make_engine=engine_maker(self.servers),
+        )
         self.model = task.build()
         self.hosted = host_parameters(self.model, self.servers)
         dense = task.optimizer(self.model)
