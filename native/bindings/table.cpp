@@ -1,4 +1,4 @@
-// Converts arguments and releases the GIL; meaning and checks: monolith/embedding/verbs.py.
+// Converts arguments and releases the GIL; meaning and checks: monolith/table/base.py.
 #include "table/table.h"
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Codes of whole matrices of weights: src/monolith/embedding/codecs.py.
+// Codes of whole matrices of weights: src/monolith/table/codecs.py.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Admission: whether a missing key gets a row. The definition of each rule is
-// src/monolith/embedding/reference_admission.py.
+// src/monolith/table/reference/candidates.py.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Keys in bags, as the pooled verbs take them; src/monolith/embedding/bags.py says what they mean.
+// Keys in bags, as the pooled verbs take them; src/monolith/table/bags.py says what they mean.
 #pragma once
 
 #include <algorithm>

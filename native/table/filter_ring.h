@@ -17,9 +17,9 @@ struct FilterRow {
   int64_t value;
 };
 
-// The definition is src/monolith/embedding/reference_filter.py. A cell holds a 12-bit signature and
-// a 20-bit count, 0 is empty. Filters are allocated when they are first written. The caller locks
-// the partition; prefetch() needs that too.
+// The definition is src/monolith/table/reference/cuckoo_filter.py. A cell holds a 12-bit signature
+// and a 20-bit count, 0 is empty. Filters are allocated when they are first written. The caller
+// locks the partition; prefetch() needs that too.
 class FilterRing {
  public:
   struct Shape {

@@ -1,4 +1,4 @@
-// Hash of a key and what follows from it. Same numbers as src/monolith/embedding/counter_random.py.
+// Hash of a key and what follows from it. Same numbers as src/monolith/table/initializers.py.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The table: any int64 key -> a row of weights and optimizer state.
 //
-// The verbs and their meaning: src/monolith/embedding/verbs.py. Any two methods may run at once
+// The verbs and their meaning: src/monolith/table/base.py. Any two methods may run at once
 // from any two threads. Readers take no lock. Arguments are borrowed for the call; outputs are
 // written in full. A method that throws has changed nothing.
 #pragma once

@@ -1,13 +1,13 @@
 // Layouts and shards by several threads: the same bits as by one, and nothing outside of the
 // arrays.
-#include "ops/layout.h"
+#include "compat/layout.h"
 
 #include <cstdio>
 #include <stdexcept>
 #include <vector>
 
 #include "check.h"
-#include "ops/fid_shards.h"
+#include "compat/fid_shards.h"
 
 using namespace monolith;
 

@@ -1,5 +1,5 @@
 // TouchedKeySet from many threads; run under the thread and address sanitizers.
-#include "table/touched_key_set.h"
+#include "compat/touched_key_set.h"
 
 #include <algorithm>
 #include <atomic>

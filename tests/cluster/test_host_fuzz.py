@@ -18,6 +18,8 @@ from monolith.table.reference import ReferenceTable
 from monolith.table.rows import Rows
 from tests.suites.table_base import NOW
 
+pytestmark = pytest.mark.thorough
+
 SEGMENTS = [Segment(3, Adagrad(0.1), precision="fp16"), Segment(2, SGD(0.1), precision="bf16")]
 SERVING = [Segment(3, view=OneBit()), Segment(2, precision="fp16")]
 CONFIGS = {

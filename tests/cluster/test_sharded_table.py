@@ -12,7 +12,7 @@ from monolith.table.disk import restore_tables, save_tables
 from monolith.table.optimizers import SGD, Adagrad
 from monolith.table.reference import ReferenceTable
 from monolith.table.routing import FloorModRouting, PartitionRouting
-from tests.suites.table import TableSuite
+from tests.suites.table import RefusalSuite, TableSuite
 from tests.suites.table_base import (
     NOW,
     assert_equal_rows,
@@ -27,6 +27,8 @@ from tests.suites.table_base import (
 )
 from tests.suites.table_concurrency import run_together
 from tests.suites.table_machine import CONFIGS, check_random_verbs
+
+pytestmark = pytest.mark.thorough
 
 COUNTS = (1, 2, 3, 7)
 
@@ -70,7 +72,7 @@ class TestOneShard(TableSuite):
     make = sharded(1)
 
 
-class TestTwoShards(ShardedSuite):
+class TestTwoShards(ShardedSuite, RefusalSuite):
     make = staticmethod(through_transports)
 
 

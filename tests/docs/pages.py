@@ -26,6 +26,11 @@ def run_snippets(name):
 
 def first_cells(text, header):
     """First cell of every row of the table whose header line starts with `header`."""
+    return [cell.strip("`") for cell in column_cells(text, header, 0)]
+
+
+def column_cells(text, header, column):
+    """A column of the table whose header line starts with `header`."""
     rows = iter(text.splitlines())
     for line in rows:
         if line.startswith(header):
@@ -37,5 +42,5 @@ def first_cells(text, header):
     for line in rows:
         if not line.startswith("|"):
             break
-        cells.append(line.split("|")[1].strip().strip("`"))
+        cells.append(line.split("|")[column + 1].strip())
     return cells

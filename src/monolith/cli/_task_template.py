@@ -59,8 +59,11 @@ class Ranker(ml.Task):
     def loss(
         self, model: nn.Module, inputs: ml.Inputs, batch: ml.data.Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return loss and prediction; `inputs.pooled["user_id"]` has shape (batch, DIM)."""
-        logit = model(torch.cat([*inputs.pooled.values(), inputs.dense], 1)).squeeze(1)
+        """Return loss and prediction.
+
+        `inputs.matrix` has all features and dense columns, `inputs.pooled["user_id"]` one feature.
+        """
+        logit = model(inputs.matrix).squeeze(1)
         return nn.functional.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
 
 

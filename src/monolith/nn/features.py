@@ -61,6 +61,16 @@ class Embedded(Mapping[str, torch.Tensor]):
             self._rows[name] = self._owner.rows(name, ids, is_training=self._is_training)
         return self._rows[name]
 
+    def without_dense(self) -> "Embedded":
+        """Return the same rows with `joined` cut to the features: a view, made without a copy."""
+        width = self._owner.width
+        if self.joined.shape[1] == width:
+            return self
+        features = self.joined[:, :width]
+        rows = Embedded(features, self._owner, self.ids, is_training=self._is_training)
+        rows._rows = self._rows
+        return rows
+
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._owner.features:
             raise KeyError(

@@ -17,6 +17,8 @@ from monolith.table.optimizers import SGD, PolynomialDecay
 from monolith.table.routing import FloorModRouting
 from tests.suites.table_base import NOW, column, floats, keys
 
+pytestmark = pytest.mark.thorough
+
 every_count = pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
 both_paths = pytest.mark.parametrize("is_raw", [True, False])
 
