@@ -61,7 +61,7 @@ class Ranker(ml.Task):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return loss and prediction.
 
-        `inputs.matrix` is all features and dense columns, `inputs.pooled["user_id"]` one feature.
+        `inputs.matrix` has all features and dense columns, `inputs.pooled["user_id"]` one feature.
         """
         logit = model(inputs.matrix).squeeze(1)
         return nn.functional.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
