@@ -176,7 +176,8 @@ class ServersEngine(EngineBase):
         missing: str,
     ) -> tuple[torch.Tensor, ServersLooked]:
         """Read the rows of all features."""
-        refuse_weights(weights)
+        if weights is not None:
+            refuse_weights(weights)
         self.check_open("[Features.lookup]")
         with OpenCore(self._exchange, "lookup", owner="Features") as core:
             places = self._places.find(ids)
@@ -184,7 +185,8 @@ class ServersEngine(EngineBase):
                 check_ids(self.features, ids)
             assert places is not None
             check_num_keys(self._sharded[0].config, "lookup_bags", places.num_ids)
-            check_dense(dense, places.batch)
+            if dense is not None:
+                check_dense(dense, places.batch)
             threads = default_threads(places.num_ids)
             keys = core.group(places.addresses, threads)
             requests = Requests.of(keys, len(self._sharded))

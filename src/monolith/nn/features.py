@@ -61,10 +61,7 @@ class Embedded(Mapping[str, torch.Tensor]):
         width = self._owner.width
         if self.joined.shape[1] == width:
             return self
-        features = self.joined[:, :width]
-        rows = Embedded(features, self._owner, self.ids, is_training=self._is_training)
-        rows._rows = self._rows
-        return rows
+        return Embedded(self.joined[:, :width], self._rows, self._owner, self.ids)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._owner.features:
