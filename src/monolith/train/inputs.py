@@ -126,7 +126,7 @@ class Inputs:
 
         `pooled.joined` is a view of all features side by side, (batch, width).
         """
-        return self._rows.without_dense()
+        return self._rows if self._dense is None else self._rows.without_dense()
 
 
 def dense_matrix(batch: Batch, names: Iterable[str]) -> torch.Tensor:
