@@ -36,29 +36,15 @@ demo: build  ## train a ranking model on a stream of new ids, compare, draw a fi
 	@echo "== the same model beside hashed ids, and a figure"
 	$(PY) examples/demo.py
 
-test: build  ## run every test but the slow ones (under ten minutes)
+test: build  ## run every test but the slow ones (about five minutes)
 	@echo "== building and running the C++ tests"
 	bash tools/native_tests.sh plain
 	@echo "== running the tests, without those marked slow"
 	$(PYTEST) -q -n auto -m "not slow"
 
-# The shared suite runs on the native table there; reference, sharded and saved tables are left to
-# `make test`, as are proofs by replay, compiled graphs, exhaustive resumes, checkpoints, adapters,
-# documents, examples, benchmarks and what else takes long; sizes are left to `make check`.
-FAST_IGNORE := embedding/disk embedding/test_replay.py embedding/test_autograd.py \
-  embedding/test_sharded_table.py embedding/test_sharded_replay.py embedding/test_transport.py \
-  embedding/test_multi_type_bits.py embedding/test_distributed_multi_type_table.py \
-  embedding/test_native_changes.py embedding/test_table_group.py data/test_resume.py \
-  data/test_read_ahead.py data/test_file_queue.py data/operations data/test_framing.py \
-  cli/test_train.py cli/test_train_checkpoints.py cli/test_inspect_checkpoint.py cli/test_data.py \
-  ops/test_layout.py optim/test_graph_step.py optim/test_dense_step.py optim/test_shampoo.py \
-  train/test_queue_stress.py train/test_checkpoints.py train/test_checkpoint_faults.py \
-  meta/test_sizes.py checkpoint native_training docs examples benchmarks
-FAST_NAMES := not TestReference and not compiled and not bit_for_bit and not batch_size_and_threads
-test-fast: build  ## run the tests of one process (under one minute)
+test-fast: build  ## run the tests of one process that are not marked thorough (under one minute)
 	@echo "== running the fast tests"
-	$(PYTEST) -q -n auto --hypothesis-profile=fast -m "not slow and not dist" \
-	  $(FAST_IGNORE:%=--ignore=tests/%) -k "$(FAST_NAMES)"
+	$(PYTEST) -q -n auto --hypothesis-profile=fast -m "not slow and not dist and not thorough"
 
 test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"

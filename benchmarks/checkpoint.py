@@ -12,7 +12,7 @@ from benchmarks import disk
 from benchmarks.harness import BenchmarkError
 from benchmarks.stage import Options, run_stage
 from benchmarks.workload import Workload
-from monolith.checkpoint import open_checkpoint, save_checkpoint, take_cut
+from monolith.checkpoint import Contents, WriteOptions, open_checkpoint, write
 from monolith.table import Table
 
 _FEW_ROWS = ((1000, 16),)
@@ -36,8 +36,11 @@ class CheckpointDisk(disk.Disk):
         return sorted(path for path in self._save.rglob("*.*") if path.is_file())
 
     def _write_save(self) -> None:
-        with take_cut(tables=self._table, dense=self._dense, step=1) as cut:
-            save_checkpoint(self._prefix, cut, num_threads=self._workload.threads)
+        write(
+            Contents(tables=self._table, dense=self._dense, step=1),
+            self._prefix,
+            WriteOptions(num_threads=self._workload.threads),
+        )
 
     def _read_save(self) -> Table:
         checkpoint, threads = open_checkpoint(self._prefix), self._workload.threads

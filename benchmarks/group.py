@@ -1,4 +1,4 @@
-"""A step over many tables in fused calls, and over shards, beside one table with all their rows.
+"""A step over many tables in fused calls, next to one table with all their rows.
 
 A step is a lookup of a batch and an update with Adagrad; the keys of a batch come table by table.
 """
@@ -18,14 +18,11 @@ from benchmarks.ours import table_config
 from benchmarks.stage import Options, run_stage, sizes_of
 from benchmarks.worker import check
 from benchmarks.workload import Workload
-from monolith.cluster import ShardedTable
 from monolith.cluster.table_group import TableGroup
 from monolith.ops import Ragged
 from monolith.table import Table
-from monolith.table.base import BaseTable
 
 _NUM_TABLES = 100
-_NUM_SHARDS = 4
 _ROWS = 2_000_000  # of all tables
 _QUICK_ROWS = 20_000
 _DIM = 16
@@ -35,7 +32,7 @@ _VERSIONS = {"monolith": monolith.__version__, "torch": torch.__version__}
 
 
 class Bench:
-    """A group of tables, a table in shards and one table, with the same rows.
+    """A group of tables and one table, with the same rows.
 
     Args:
         workload: sizes; the rows are those of all tables.
@@ -49,13 +46,11 @@ class Bench:
             Table(table_config(_DIM, with_state=True, name=f"table_{number:03}"))
             for number in range(_NUM_TABLES)
         )
-        self._shards = ShardedTable.local(table_config(_DIM, with_state=True), _NUM_SHARDS)
         for indices in work.index_ranges(workload.rows, workload.batch):
             values = torch.from_numpy(work.values_of(indices, _DIM))
             keys = self._keys(indices)
             self._group.assign(keys, values.flatten())
             self._table.assign(keys.values, values)
-            self._shards.assign(keys.values, values)
         batches = work.index_batches(workload, _DISTRIBUTION)
         self._batches = [self._keys(np.sort(batch)) for batch in batches]
         self._grads = torch.from_numpy(work.gradients(workload)[0])
@@ -76,23 +71,20 @@ class Bench:
             self._group.apply_gradients(keys, flat_grads)
             return rows
 
-        def one(table: BaseTable, number: int) -> torch.Tensor:
+        def table(number: int) -> torch.Tensor:
             keys = self._batches[number % len(self._batches)].values
-            rows = table.lookup(keys)
-            table.apply_gradients(keys, self._grads)
+            rows = self._table.lookup(keys)
+            self._table.apply_gradients(keys, self._grads)
             return rows
 
-        table = functools.partial(one, self._table)
-        shards = functools.partial(one, self._shards)
         for number in range(2):
             expected = table(number).numpy()
             check("group", group(number).numpy().reshape(expected.shape), expected, tolerance=0)
-            check("shards", shards(number).numpy(), expected, tolerance=0)
-        return {"group": group, "shards": shards, "one_table": table}
+        return {"group": group, "one_table": table}
 
 
 def run(options: Options) -> None:
-    """Print the rates of group and shards, and their ratios to that of one table."""
+    """Print the rate of the group, and its ratio to that of one table."""
     rules = options.rules
     rows = _QUICK_ROWS if options.is_quick else _ROWS
     workload = Workload(rows, _DIM, _BATCH)
@@ -104,17 +96,16 @@ def run(options: Options) -> None:
     for warm_up in contenders.values():
         warm_up()
     series = interleave(contenders, rules)
-    for name, num_tables in (("group", _NUM_TABLES), ("shards", _NUM_SHARDS)):
-        measurement = Measurement(
-            name=name,
-            system="monolith",
-            unit="M keys/s",
-            series=series[name],
-            sizes={**sizes_of(workload, _DISTRIBUTION), "tables": num_tables},
-            versions=_VERSIONS,
-            ratios=ratios(series, name, ["one_table"]),
-        )
-        emit(measurement, rules)
+    measurement = Measurement(
+        name="group",
+        system="monolith",
+        unit="M keys/s",
+        series=series["group"],
+        sizes={**sizes_of(workload, _DISTRIBUTION), "tables": _NUM_TABLES},
+        versions=_VERSIONS,
+        ratios=ratios(series, "group", ["one_table"]),
+    )
+    emit(measurement, rules)
 
 
 if __name__ == "__main__":

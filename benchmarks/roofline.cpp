@@ -56,7 +56,7 @@ struct Area {
   explicit Area(size_t bytes) : bytes(bytes), data(static_cast<char*>(memory.allocate(bytes))) {
     std::memset(data, 1, bytes);
   }
-  ~Area() { memory.release(data, bytes); }
+  ~Area() { memory.free(data, bytes); }
   Area(const Area&) = delete;
   Area& operator=(const Area&) = delete;
 

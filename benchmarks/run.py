@@ -40,6 +40,7 @@ STAGES = (
     "dlrm",
     "small_bag",
     "group",
+    "servers",
     "features",
     "packing",
     "input",

@@ -175,7 +175,8 @@ TARGETS = (
     ),
     Target("step of 1,000 features at batch 1 [ms]", "trainer", 2, _field("median"), (), True),
     Target("step over 100 tables: x one table's", "group", 0.9, _ratio("one_table")),
-    Target("step over 4 shards: x one table's", "shards", 0.85, _ratio("one_table")),
+    Target("26 features on 2 servers: x in the trainer", "servers_tables", 0.4, _ratio("trainer")),
+    Target("click model on 2 servers: x in the trainer", "servers_click", 0.7, _ratio("trainer")),
     Target(
         "step over 26 features: x time of one table's", "features", 1, _ratio("one_table"), (), True
     ),

@@ -85,7 +85,9 @@ class ByHand:
         """The last loss."""
         for batch in itertools.islice(self._batches, num_steps):
             self._optimizer.zero_grad()
-            inputs = Inputs(self._features(batch.features), dense_matrix(batch, self._task.dense))
+            dense = dense_matrix(batch, self._task.dense)
+            rows = self._features(batch.features, dense=dense if self._task.dense else None)
+            inputs = Inputs(rows, dense)
             loss, _ = self._task.loss(self._model, inputs, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()

@@ -15,3 +15,9 @@ hypothesis.settings.load_profile("project")
 
 # A shell in the background ignores it, and so would the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_itemcollected(item):
+    """Mark tests of compiled graphs as thorough: a compilation takes longer than most tests."""
+    if "compiled" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.thorough)

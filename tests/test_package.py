@@ -31,3 +31,7 @@ def test_every_listed_name_exists_and_is_shown(name):
 def test_an_unknown_name_is_an_attribute_error_that_names_it():
     with pytest.raises(AttributeError, match="module 'monolith' has no attribute 'emebdding'"):
         _ = monolith.emebdding
+
+
+def test_the_top_level_stays_small_enough_to_read():
+    assert len(monolith.__all__) <= 40

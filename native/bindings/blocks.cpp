@@ -38,9 +38,9 @@ struct OwningBlock {
 
   template <typename T>
   static const T* at(const nb::object& capsule, const char* name) {
-    void* found = PyCapsule_GetPointer(capsule.ptr(), name);
-    if (found == nullptr) throw nb::python_error();
-    return static_cast<const T*>(found);
+    void* pointer = PyCapsule_GetPointer(capsule.ptr(), name);
+    if (pointer == nullptr) throw nb::python_error();
+    return static_cast<const T*>(pointer);
   }
 
   nb::object schema, array;
@@ -50,7 +50,8 @@ struct OwningBlock {
 // A block, its first row and the number of rows.
 using PartTuple = std::tuple<nb::object, size_t, size_t>;
 
-// A copy, maybe under way. Keeps the blocks until it is there, and does not go before.
+// Owns a copy, which may be in progress. Keeps the blocks alive until the copy is ready; the
+// destructor waits for the copy.
 class HeldCopy {
  public:
   HeldCopy(std::vector<PartTuple> parts, CopyAhead* ahead) : parts_(std::move(parts)) {
@@ -106,8 +107,8 @@ void init_blocks(nb::module_& module) {
   nb::class_<BlockNames>(module, "BlockNames")
       .def(
           "__init__",
-          [](BlockNames* made, Names ids, Names floats, Names times) {
-            new (made) BlockNames{std::move(ids), std::move(floats), std::move(times)};
+          [](BlockNames* block_names, Names ids, Names floats, Names times) {
+            new (block_names) BlockNames{std::move(ids), std::move(floats), std::move(times)};
           },
           "ids"_a, "floats"_a, "times"_a);
   nb::class_<OwningBlock>(module, "ArrowBlock")

@@ -1,4 +1,4 @@
-// Converts arguments and releases the GIL; meaning and checks: monolith/embedding/codecs.py.
+// Converts arguments and releases the GIL; meaning and checks: monolith/table/codecs.py.
 #include "ops/codec.h"
 
 #include <nanobind/nanobind.h>

@@ -7,74 +7,26 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/feature_ids.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::Feature;
 using monolith::FeatureKeys;
 using monolith::FeatureSum;
 using monolith::FeatureTables;
-using monolith::IdColumn;
-using monolith::JoinedIds;
-using monolith::PoolMode;
 using monolith::Table;
 
 namespace {
 
-using Address = uintptr_t;
-using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
-
-// Addresses and sizes of JoinedIds, in its order.
-using JoinedTuple = std::tuple<Address, size_t, Address, size_t, size_t, Address, size_t>;
-
-// Of each feature, where its ids are, how many, and where its row splits are: one address if all
-// have the same. Whether ids are int32: empty if none are. Samples.
-using ColumnsTuple = std::tuple<std::vector<Address>, std::vector<size_t>, std::vector<Address>,
-                                std::vector<bool>, size_t>;
-
 // Address and stride of the result; of dense columns the same, their number and first column there.
 using OutTuple = std::tuple<Address, size_t, Address, size_t, size_t, size_t>;
-
-// Addresses of the rows of features that lie apart, feature after feature.
-using ApartAddresses = std::vector<Address>;
-
-template <typename T>
-std::vector<T*> apart_at(const ApartAddresses& addresses) {
-  std::vector<T*> rows;
-  for (const Address address : addresses) rows.push_back(reinterpret_cast<T*>(address));
-  return rows;
-}
-
-std::unique_ptr<FeatureKeys> keys_of(const FeatureTables& tables, const JoinedTuple& tuple,
-                                     unsigned threads) {
-  const auto& [ids, num_ids, splits, stride, num_columns, columns, batch] = tuple;
-  const JoinedIds joined{reinterpret_cast<const int64_t*>(ids),
-                         num_ids,
-                         reinterpret_cast<const int64_t*>(splits),
-                         stride,
-                         num_columns,
-                         reinterpret_cast<const uint32_t*>(columns),
-                         batch};
-  return std::make_unique<FeatureKeys>(tables.features(), joined, threads);
-}
-
-std::unique_ptr<FeatureKeys> keys_of(const FeatureTables& tables, const ColumnsTuple& tuple,
-                                     unsigned threads) {
-  const auto& [ids, sizes, splits, are_narrow, batch] = tuple;
-  std::vector<IdColumn> columns;
-  columns.reserve(ids.size());
-  for (size_t f = 0; f < ids.size(); ++f) {
-    columns.push_back({reinterpret_cast<const void*>(ids[f]), sizes[f],
-                       reinterpret_cast<const int64_t*>(splits[splits.size() == 1 ? 0 : f]),
-                       !are_narrow.empty() && are_narrow[f]});
-  }
-  return std::make_unique<FeatureKeys>(tables.features(), columns, batch, threads);
-}
 
 template <typename Ids>
 std::unique_ptr<FeatureKeys> lookup(const FeatureTables& self, const Ids& ids, const OutTuple& to,
                                     const ApartAddresses& apart, bool initial, unsigned threads) {
   const auto& [out, stride, dense, dense_stride, num_dense, column] = to;
-  auto made = keys_of(self, ids, threads);
+  auto made = keys_of(self.features(), ids, threads);
   self.lookup(*made, {{reinterpret_cast<float*>(out), stride}, apart_at<float>(apart)},
               {{reinterpret_cast<const float*>(dense), dense_stride}, num_dense, column}, initial,
               threads);
@@ -83,17 +35,6 @@ std::unique_ptr<FeatureKeys> lookup(const FeatureTables& self, const Ids& ids, c
 
 // Keys; address and stride of the gradients; those of features that lie apart.
 using PieceTuple = std::tuple<const FeatureKeys*, Address, size_t, ApartAddresses>;
-
-// (name, table, combiner, max_length, column)
-using FeatureTuple = std::tuple<std::string, uint32_t, std::string, uint32_t, size_t>;
-
-Feature feature_of(const FeatureTuple& tuple) {
-  const auto& [name, table, combiner, max_length, column] = tuple;
-  const PoolMode mode = combiner == "mean"    ? PoolMode::kMean
-                        : combiner == "sqrtn" ? PoolMode::kSqrtn
-                                              : PoolMode::kSum;
-  return {name, table, mode, max_length, combiner == "first", column, combiner == "rows"};
-}
 
 void construct(FeatureTables* self, const nb::typed<nb::list, Table>& tables,
                const std::vector<FeatureTuple>& tuples) {

@@ -1,17 +1,13 @@
-// Python binding of groups and shards of tables. Takes addresses and sizes; the checks are in
-// Python.
+// Python binding of groups of tables. Takes addresses and sizes; the checks are in Python.
 #include "table/group.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "table/shards.h"
-
 namespace nb = nanobind;
 using namespace nb::literals;
 using monolith::GradientSum;
-using monolith::Shards;
 using monolith::Table;
 using monolith::TableGroup;
 using monolith::TableStep;
@@ -33,34 +29,6 @@ std::vector<Table*> cores_of(const nb::typed<nb::list, Table>& tables) {
 }
 
 const float* floats_at(Address address) { return reinterpret_cast<const float*>(address); }
-
-void bind_shards(nb::module_& module) {
-  nb::class_<Shards>(module, "Shards")
-      .def(
-          "__init__",
-          [](Shards* self, const nb::typed<nb::list, Table>& tables,
-             const std::vector<uint16_t>& owners) { new (self) Shards(cores_of(tables), owners); },
-          "tables"_a, "owners"_a, nb::keep_alive<1, 2>())
-      .def(
-          "lookup",
-          [](const Shards& self, Address keys, size_t n, Address out, bool initial,
-             const std::vector<float>& scales, unsigned threads) {
-            self.lookup(reinterpret_cast<const int64_t*>(keys), n, reinterpret_cast<float*>(out),
-                        initial, scales.data(), threads);
-          },
-          ReleaseGil(), "keys"_a, "n"_a, "out"_a, "initial"_a, "scales"_a, "threads"_a)
-      .def(
-          "apply_gradients",
-          [](Shards& self, Address keys, size_t n, Address grads, const std::vector<float>& rates,
-             const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads) {
-            const auto counts =
-                self.apply_gradients(reinterpret_cast<const int64_t*>(keys), n, floats_at(grads),
-                                     {rates.data(), scales.data(), step}, now, threads);
-            return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
-          },
-          ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "scales"_a, "step"_a, "now"_a,
-          "threads"_a);
-}
 
 // rates: of the first table's segments, then of the second's, and so on.
 void bind_steps(nb::module_& module) {
@@ -84,7 +52,6 @@ void bind_steps(nb::module_& module) {
 }  // namespace
 
 void init_group(nb::module_& module) {
-  bind_shards(module);
   bind_steps(module);
   nb::class_<TableGroup>(module, "TableGroup")
       .def(
@@ -127,5 +94,20 @@ void init_group(nb::module_& module) {
             return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
           },
           ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "grads"_a, "rates"_a, "scales"_a,
-          "step"_a, "now"_a, "threads"_a);
+          "step"_a, "now"_a, "threads"_a)
+      .def(
+          "push",
+          [](TableGroup& self, Address keys, size_t num_keys, Address splits, Address grads,
+             Address counts, Address are_stepped, Address times, const std::vector<float>& rates,
+             const std::vector<float>& scales, unsigned threads) {
+            const auto sums =
+                self.push({keys_at(keys, num_keys, splits), floats_at(grads),
+                           reinterpret_cast<const int32_t*>(counts),
+                           reinterpret_cast<const uint8_t*>(are_stepped),
+                           reinterpret_cast<const int64_t*>(times), rates.data(), scales.data()},
+                          threads);
+            return std::make_tuple(sums.applied, sums.inserted, sums.refused, sums.skipped);
+          },
+          ReleaseGil(), "keys"_a, "num_keys"_a, "splits"_a, "grads"_a, "counts"_a, "are_stepped"_a,
+          "times"_a, "rates"_a, "scales"_a, "threads"_a);
 }

@@ -34,21 +34,22 @@ using Buffers = std::tuple<uintptr_t, uintptr_t, size_t, bool>;
 // Record, byte, row or -1, text, reason.
 using Bad = std::tuple<size_t, size_t, int64_t, std::string, std::string>;
 
-// Keeps the bytes that are being decoded. The thread ends first: members go in reverse order.
-struct OwningAhead {
-  explicit OwningAhead(RecordDecoder& decoder) : ahead(decoder) {}
+// Owns a DecodeAhead and keeps alive the bytes that it decodes. Members are destroyed in reverse
+// order, so the thread ends first.
+struct OwningDecoder {
+  explicit OwningDecoder(RecordDecoder& decoder) : ahead(decoder) {}
   nb::object owner;
   DecodeAhead ahead;
 };
 
 constexpr size_t kMaxBytes = INT32_MAX;
 
-ColumnSpec to_spec(const Spec& given) {
-  const auto& [name, is_ids, width, fill, takes_first, is_one_each] = given;
+ColumnSpec to_spec(const Spec& spec) {
+  const auto& [name, is_ids, width, fill, takes_first, is_one_each] = spec;
   return {name, is_ids, width, fill.has_value(), fill.value_or(0.0f), takes_first, is_one_each};
 }
 
-void make(RecordDecoder* made, const std::vector<Spec>& specs, int type, int framing,
+void make(RecordDecoder* decoder, const std::vector<Spec>& specs, int type, int framing,
           size_t max_bytes, bool keeps_fid_v1, bool skips) {
   if (max_bytes > kMaxBytes) {
     throw std::invalid_argument("[data] expected max_record_bytes of at most " +
@@ -66,31 +67,31 @@ void make(RecordDecoder* made, const std::vector<Spec>& specs, int type, int fra
   frames.max_bytes = max_bytes;
   const monolith::DecoderOptions options{static_cast<monolith::RecordType>(type), keeps_fid_v1,
                                          !skips};
-  new (made) RecordDecoder(columns, options, frames);
+  new (decoder) RecordDecoder(columns, options, frames);
 }
 
 std::vector<Buffers> buffers_of(const RecordBlock& block) {
   const size_t rows = block.columns.num_rows;
-  std::vector<Buffers> found;
+  std::vector<Buffers> buffers;
   for (const monolith::Column& column : block.columns.columns) {
     if (column.spec.is_ids) {
-      found.emplace_back(reinterpret_cast<uintptr_t>(column.ids.data()),
-                         reinterpret_cast<uintptr_t>(column.splits.data()), column.ids.size(),
-                         column.has_one_each(rows));
+      buffers.emplace_back(reinterpret_cast<uintptr_t>(column.ids.data()),
+                           reinterpret_cast<uintptr_t>(column.splits.data()), column.ids.size(),
+                           column.has_one_each(rows));
     } else {
-      found.emplace_back(reinterpret_cast<uintptr_t>(column.floats.data()), 0,
-                         rows * column.spec.width, false);
+      buffers.emplace_back(reinterpret_cast<uintptr_t>(column.floats.data()), 0,
+                           rows * column.spec.width, false);
     }
   }
-  return found;
+  return buffers;
 }
 
 std::vector<Bad> bad_of(const RecordBlock& block) {
-  std::vector<Bad> found;
+  std::vector<Bad> bad_records;
   for (const auto& bad : block.bad) {
-    found.emplace_back(bad.record, bad.at, bad.row, bad.text, bad.reason);
+    bad_records.emplace_back(bad.record, bad.at, bad.row, bad.text, bad.reason);
   }
-  return found;
+  return bad_records;
 }
 
 }  // namespace
@@ -127,19 +128,20 @@ void init_records(nb::module_& module) {
                                         reinterpret_cast<const int64_t*>(splits), n);
           },
           nb::call_guard<nb::gil_scoped_release>(), "data"_a, "splits"_a, "n"_a);
-  nb::class_<OwningAhead>(module, "DecodeAhead")
+  nb::class_<OwningDecoder>(module, "DecodeAhead")
       .def(nb::init<RecordDecoder&>(), nb::keep_alive<1, 2>(), "decoder"_a)
       .def(
           "start",
-          [](OwningAhead& held, uintptr_t data, size_t size, nb::object owner) {
-            held.ahead.start(reinterpret_cast<const uint8_t*>(data), size);
-            held.owner = std::move(owner);
+          [](OwningDecoder& decoder, uintptr_t data, size_t size, nb::object owner) {
+            decoder.ahead.start(reinterpret_cast<const uint8_t*>(data), size);
+            decoder.owner = std::move(owner);
           },
           "data"_a, "size"_a, "owner"_a)
       .def(
-          "wait", [](OwningAhead& held) { return held.ahead.wait(); },
+          "wait", [](OwningDecoder& decoder) { return decoder.ahead.wait(); },
           nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("num_blocks", [](const OwningAhead& held) { return held.ahead.num_blocks(); });
+      .def_prop_ro("num_blocks",
+                   [](const OwningDecoder& decoder) { return decoder.ahead.num_blocks(); });
   module.def(
       "masked_crc32c",
       [](uintptr_t data, size_t n) {

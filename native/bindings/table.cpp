@@ -1,4 +1,4 @@
-// Converts arguments and releases the GIL; meaning and checks: monolith/embedding/verbs.py.
+// Converts arguments and releases the GIL; meaning and checks: monolith/table/base.py.
 #include "table/table.h"
 
 #include <nanobind/nanobind.h>
@@ -96,8 +96,8 @@ void construct(Table* self, std::string name, std::vector<SegmentSpec> segments,
   new (self) Table(spec);
 }
 
-// Numbers for Python to read as a tensor. The memory is touched without the GIL: millions of
-// numbers would hold up every other thread of Python.
+// Numbers that Python reads as a tensor. The memory is first touched without the GIL, because
+// millions of numbers would block every other Python thread.
 template <typename T>
 nb::bytearray as_bytes(const std::vector<T>& values) {
   const size_t num_bytes = values.size() * sizeof(T);
@@ -161,7 +161,7 @@ Bags bags_of(const BagsTuple& tuple) {
           at<float>(weights), width};
 }
 
-// Of no table, so that nobody else looks at the splits before they are used.
+// Belongs to no table, so the splits are not checked elsewhere before their use.
 const Bags& checked(const Bags& bags) {
   if (bags.are_splits_valid()) return bags;
   throw std::invalid_argument("[Bags] expected row_splits from 0 to " +
@@ -306,13 +306,15 @@ void bind_writes(nb::class_<Table>& table) {
   table.def(
       "apply_gradients",
       [](Table& self, Address keys, size_t n, Address grads, const std::vector<float>& rates,
-         const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads) {
+         const std::vector<float>& scales, int64_t step, uint32_t now, unsigned threads,
+         Address occurrences) {
         const auto counts = self.apply_gradients(at<int64_t>(keys), n, at<float>(grads),
-                                                 {rates.data(), scales.data(), step}, now, threads);
+                                                 {rates.data(), scales.data(), step}, now, threads,
+                                                 at<int32_t>(occurrences));
         return std::make_tuple(counts.applied, counts.inserted, counts.refused, counts.skipped);
       },
       ReleaseGil(), "keys"_a, "n"_a, "grads"_a, "rates"_a, "scales"_a, "step"_a, "now"_a,
-      "threads"_a);
+      "threads"_a, "occurrences"_a = 0);
   table.def(
       "reinitialize",
       [](Table& self, Address keys, size_t n, Address existed, uint32_t now, unsigned threads) {
@@ -374,19 +376,19 @@ void bind_retention(nb::class_<Table>& table) {
 }
 
 void bind_changes(nb::class_<Table>& table) {
-  // A cut gives its memory back to the table, so the table lives longer.
+  // A cut frees its memory through the table, so the table must outlive the cut.
   table.def("open_cut", &Table::open_cut, ReleaseGil(), nb::keep_alive<0, 1>());
   table.def("close_cut", &Table::close_cut, ReleaseGil(), "cut"_a);
   table.def_prop_ro("num_cuts", &Table::num_cuts, ReleaseGil());
   table.def(
       "changes",
       [](Table& self, const std::string& cursor, unsigned threads) {
-        Table::Touched touched;
+        Table::Changes changes;
         {
           const nb::gil_scoped_release release;
-          touched = self.changes(cursor, threads);
+          changes = self.changes(cursor, threads);
         }
-        return std::make_tuple(touched.is_full, as_bytes(touched.present), as_bytes(touched.gone));
+        return std::make_tuple(changes.is_full, as_bytes(changes.present), as_bytes(changes.gone));
       },
       "cursor"_a, "threads"_a);
   table.def("drop_cursor", &Table::drop_cursor, ReleaseGil(), "cursor"_a);

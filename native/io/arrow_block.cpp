@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kInt64 = "l", kFloat = "f", kList = "+l", kFixedList = "+w:";
 
-// What people call a format.
+// Returns the common name of a format.
 std::string type_name(std::string_view format) {
   static constexpr std::pair<std::string_view, const char*> kNames[] = {
       {"l", "int64"},  {"f", "float"},  {"i", "int32"},   {"g", "double"},      {"L", "uint64"},
@@ -35,7 +35,7 @@ std::string list_name(const ArrowSchema& schema) {
   return schema.n_children == 1 ? name + " of " + type_name(schema.children[0]->format) : name;
 }
 
-// Refuses missing values among count from the place first of the buffers on.
+// Refuses nulls in [first, first + count).
 void check_whole(const std::string& name, const ArrowArray& array, size_t first, size_t count) {
   if (array.null_count == 0 || array.n_buffers == 0 || array.buffers[0] == nullptr) return;
   const auto* bits = static_cast<const uint8_t*>(array.buffers[0]);
@@ -85,12 +85,12 @@ ArrowBlock::ArrowBlock(const BlockNames& names, const ArrowArray& array, const A
     numbers.emplace(schema.children[i]->name, static_cast<size_t>(i));
   }
   const auto find = [&](const std::string& name) {
-    const auto found = numbers.find(name);
-    if (found == numbers.end()) {
+    const auto number = numbers.find(name);
+    if (number == numbers.end()) {
       throw std::invalid_argument("[data] expected a column '" + name +
                                   "' in a block, got none; what changes blocks must keep it");
     }
-    return found->second;
+    return number->second;
   };
   for (const std::string& name : names.ids) {
     const size_t i = find(name);

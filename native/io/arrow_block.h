@@ -1,5 +1,4 @@
-// The columns of an Arrow record batch that batches are made of, checked; seen through Arrow's C
-// data interface.
+// Checks the columns of an Arrow record batch, and reads them through Arrow's C data interface.
 #pragma once
 
 #include <cstddef>
@@ -11,37 +10,36 @@
 
 namespace monolith {
 
-// Of the columns that are wanted.
+// Names of the requested columns.
 struct BlockNames {
   std::vector<std::string> ids, floats, times;
 };
 
-// Borrows the record batch, which is only read. Safe from any thread.
+// Borrows the record batch, which is only read. Thread-safe.
 class ArrowBlock {
  public:
   struct Ids {
     const int64_t* values;
-    const int32_t*
-        offsets;  // (rows + 1,) of the lists, places in values; null: one id for each row
+    const int32_t* offsets;  // (rows + 1,), or null if each row has one id
 
-    // The place in values from which on the ids of a row lie.
+    // Returns the place in `values` of the first id of a row.
     size_t begin(size_t row) const noexcept {
       return offsets == nullptr ? row : static_cast<size_t>(offsets[row]);
     }
   };
   struct Floats {
     const float* values;
-    size_t width;  // of the lists of a fixed size; 0: one number for each row
+    size_t width;  // size of the fixed-size lists, or 0 for one number per row
 
     size_t per_row() const noexcept { return width == 0 ? 1 : width; }
   };
 
-  // Throws std::invalid_argument where a column is not there, is of another type, or has missing
-  // values; and where lists reach beyond their values, or do not follow each other.
+  // Throws std::invalid_argument if a column is missing, has another type, or has nulls; and if
+  // lists reach beyond their values, or are not contiguous.
   ArrowBlock(const BlockNames& names, const ArrowArray& array, const ArrowSchema& schema);
 
   size_t num_rows() const noexcept { return num_rows_; }
-  // In the order of the names.
+  // The columns in the order of the names.
   const std::vector<Ids>& ids() const noexcept { return ids_; }
   const std::vector<Floats>& floats() const noexcept { return floats_; }
   const std::vector<const int64_t*>& times() const noexcept { return times_; }
@@ -51,7 +49,7 @@ class ArrowBlock {
   Floats floats_of(const std::string& name, const ArrowArray&, const ArrowSchema&) const;
 
   size_t num_rows_;
-  size_t first_row_;  // of the record batch in its columns
+  size_t first_row_;  // offset of the record batch in its columns
   std::vector<Ids> ids_;
   std::vector<Floats> floats_;
   std::vector<const int64_t*> times_;

@@ -1,4 +1,4 @@
-// Arrow's C data interface, the two structs as its specification fixes them.
+// Declares the two structs of Arrow's C data interface as its specification defines them.
 #pragma once
 
 #include <cstdint>

@@ -8,17 +8,17 @@
 namespace monolith {
 namespace {
 
-// Memory of nothing may be null, which memcpy does not take.
+// Copies unless empty: an empty array may be null, which memcpy does not accept.
 template <typename T>
 T* append(const T* values, size_t count, T* out) {
   if (count > 0) std::memcpy(out, values, count * sizeof(T));
   return out + count;
 }
 
-// Appends the ids of a column and, unless null, where its rows end.
+// Appends the ids of a column and, unless `splits` is null, the ends of its rows.
 int64_t* append_ids(const std::vector<BlockRows>& parts, size_t column, int64_t* ids,
                     int64_t* splits) {
-  int64_t before = 0;  // ids of the parts before
+  int64_t before = 0;  // number of ids of the earlier parts
   if (splits != nullptr) *splits++ = 0;
   for (const auto& [block, first, count] : parts) {
     const ArrowBlock::Ids& from = block->ids()[column];
@@ -77,50 +77,50 @@ BlockCopy copy_rows(const std::vector<BlockRows>& parts) {
   check_widths(parts);
   const auto [num_rows, num_ids, num_floats, is_one_each] = sizes_of(parts);
   const ArrowBlock& like = *parts[0].block;
-  BlockCopy made;
-  made.num_rows = num_rows;
-  made.is_one_each = is_one_each;
-  for (const ArrowBlock::Floats& floats : like.floats()) made.widths.push_back(floats.width);
-  made.ids = Lines<int64_t>(num_ids);
-  made.splits = Lines<int64_t>(is_one_each ? 0 : like.ids().size() * (num_rows + 1));
-  made.floats = Lines<float>(num_floats);
-  made.times = Lines<int64_t>(like.times().size() * num_rows);
-  int64_t* ids = made.ids.data();
+  BlockCopy copy;
+  copy.num_rows = num_rows;
+  copy.is_one_each = is_one_each;
+  for (const ArrowBlock::Floats& floats : like.floats()) copy.widths.push_back(floats.width);
+  copy.ids = Lines<int64_t>(num_ids);
+  copy.splits = Lines<int64_t>(is_one_each ? 0 : like.ids().size() * (num_rows + 1));
+  copy.floats = Lines<float>(num_floats);
+  copy.times = Lines<int64_t>(like.times().size() * num_rows);
+  int64_t* ids = copy.ids.data();
   for (size_t column = 0; column < like.ids().size(); ++column) {
-    int64_t* splits = is_one_each ? nullptr : made.splits.data() + column * (num_rows + 1);
+    int64_t* splits = is_one_each ? nullptr : copy.splits.data() + column * (num_rows + 1);
     ids = append_ids(parts, column, ids, splits);
   }
-  float* floats = made.floats.data();
+  float* floats = copy.floats.data();
   for (size_t column = 0; column < like.floats().size(); ++column) {
     for (const auto& [block, first, count] : parts) {
       const ArrowBlock::Floats& from = block->floats()[column];
       floats = append(from.values + first * from.per_row(), count * from.per_row(), floats);
     }
   }
-  int64_t* times = made.times.data();
+  int64_t* times = copy.times.data();
   for (size_t column = 0; column < like.times().size(); ++column) {
     for (const auto& [block, first, count] : parts) {
       times = append(block->times()[column] + first, count, times);
     }
   }
-  return made;
+  return copy;
 }
 
 std::future<BlockCopy> CopyAhead::start(std::vector<BlockRows> parts) {
-  check_widths(parts);  // of the copy only memory can run out
+  check_widths(parts);  // so that the copy can only fail for memory
   std::packaged_task<BlockCopy()> task([parts = std::move(parts)] { return copy_rows(parts); });
-  std::future<BlockCopy> made = task.get_future();
+  std::future<BlockCopy> future = task.get_future();
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(task));
   }
   changed_.notify_one();
-  return made;
+  return future;
 }
 
 void CopyAhead::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  // Also when it is stopped, until nothing waits: somebody has what was promised.
+  // After a stop, the queue is still emptied, because callers hold the futures.
   while (changed_.wait(lock, stop, [this] { return !waiting_.empty(); })) {
     std::packaged_task<BlockCopy()> task = std::move(waiting_.front());
     waiting_.pop_front();

@@ -1,4 +1,5 @@
-// Rows of blocks, copied into the memory of one batch: by the caller, or on a thread of its own.
+// Copies rows of blocks into the memory of one batch, on the calling thread or on a separate
+// thread.
 //
 //   user: int64          7 9             ids     7 9 | 3 1      column after column
 //   history: list<int64> [3, 1] []       splits  0 1 2          (columns, rows + 1), each from 0
@@ -23,13 +24,13 @@
 
 namespace monolith {
 
-// Some rows of a block, which is borrowed.
+// A range of rows of a block. Borrows the block.
 struct BlockRows {
   const ArrowBlock* block;
   size_t first, count;
 };
 
-// Memory for n values, not initialised; begins at a line of the cache, as that of torch does.
+// Owns memory for `n` uninitialised values, aligned to a cache line like the memory of torch.
 template <typename T>
 class Lines {
  public:
@@ -50,23 +51,24 @@ class Lines {
 
 struct BlockCopy {
   size_t num_rows = 0;
-  std::vector<size_t> widths;  // of the float columns; 0: one number for each row
-  bool is_one_each = true;     // each row has one id in each column: then there are no splits
+  std::vector<size_t> widths;  // widths of the float columns; 0 means one number per row
+  bool is_one_each = true;     // each row has one id in each column, and there are no splits
   Lines<int64_t> ids, splits, times;
   Lines<float> floats;
 };
 
-// The rows of all parts, one after another. Blocks of the same names; at least one.
-// Throws std::invalid_argument where their widths differ.
+// Copies the rows of all parts, one after another. There is at least one part, and all blocks have
+// the same names. Throws std::invalid_argument if their widths differ.
 BlockCopy copy_rows(const std::vector<BlockRows>& parts);
 
-// Copies rows on a thread of its own, in the order asked for. Used by one thread; the destructor
-// waits until all is copied.
+// Copies rows on a separate thread, in the order of the calls. For one thread; the destructor waits
+// for all copies.
 class CopyAhead {
  public:
   CopyAhead() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
 
-  // The blocks are borrowed until the copy is there. Throws as copy_rows does, at once.
+  // Starts a copy. The blocks are borrowed until the future is ready. Throws at once, like
+  // copy_rows().
   std::future<BlockCopy> start(std::vector<BlockRows> parts);
 
  private:
@@ -75,7 +77,7 @@ class CopyAhead {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<std::packaged_task<BlockCopy()>> waiting_;
-  std::jthread thread_;  // the last: it uses all others
+  std::jthread thread_;  // last member, because the thread uses the others
 };
 
 }  // namespace monolith

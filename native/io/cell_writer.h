@@ -1,7 +1,8 @@
-// Writes the numbers of wire messages into a row of a column, or cell.
+// Writes the numbers of wire messages into a cell, which is a row of a column.
 //
-// What ids take: fids, integers, and strings as their XXH64. What floats take: floats, doubles and
-// integers. A cell is started once, then lists are appended, then it is finished.
+// Id columns accept fids, integers, and strings as their XXH64. Float columns accept floats,
+// doubles and integers. A cell is started once, then lists are appended, then the cell is finished.
+// Not thread-safe; borrows columns and records.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@
 
 namespace monolith {
 
-// How numbers stand on the wire.
+// Formats of numbers on the wire.
 enum class Number : uint8_t { kFidV1, kFixed64, kVarint, kBytes, kFloat, kDouble };
 
-uint32_t wire_type(Number number) noexcept;  // of one that is not packed
+uint32_t wire_type(Number number) noexcept;  // for a number that is not packed
 
-// The first thing that is wrong with a record.
+// The first error of a record.
 struct RecordError {
   Fault fault = Fault::kNone;
   const uint8_t* at = nullptr;
@@ -27,7 +28,7 @@ struct RecordError {
   int64_t expected = 0, got = 0;
 };
 
-// Its words, and the same without the numbers that differ between records.
+// Describe the error with its numbers, and without the numbers that differ between records.
 std::pair<std::string, std::string> describe(const RecordError& error);
 
 class CellWriter {
@@ -35,20 +36,23 @@ class CellWriter {
   explicit CellWriter(bool keeps_fid_v1) : keeps_fid_v1_(keeps_fid_v1) {}
 
   RecordError error;
-  const uint8_t* readable_end = nullptr;  // of all records: reads may go beyond a message up to it
+  const uint8_t* readable_end =
+      nullptr;  // end of all records: reads may go beyond a message up to this address
 
-  // Goes on to a cell that no column has started.
+  // Moves on to a cell that no column has started.
   void next_cell(size_t row) noexcept {
     row_ = row;
     ++mark_;
     num_started_ = 0;
   }
   size_t row() const noexcept { return row_; }
-  size_t num_started() const noexcept { return num_started_; }  // columns, in this cell
+  size_t num_started() const noexcept {
+    return num_started_;
+  }  // number of columns started in this cell
 
   bool is_started(const Column& column) const noexcept { return column.mark == mark_; }
 
-  // Empties the cell. False: something of a higher priority was there before.
+  // Empties the cell. Returns false if the cell has content of a higher priority.
   bool start(Column& column, int priority = 0) noexcept {
     if (column.mark == mark_) {
       if (priority < column.priority) return false;
@@ -61,7 +65,7 @@ class CellWriter {
     return true;
   }
 
-  // Keeps what the cell has of the same priority.
+  // Starts the cell, and keeps its content of the same priority.
   bool resume(Column& column, int priority = 0) noexcept {
     return (column.mark == mark_ && column.priority == priority) || start(column, priority);
   }
@@ -71,13 +75,13 @@ class CellWriter {
     if (column.is_ids) column.ids.resize(begin_of(column));
   }
 
-  // A message with `repeated X value = 1`, packed or not.
+  // Appends a message with `repeated X value = 1`, packed or not.
   bool append_list(Column& column, Number number, Wire list, const char* field);
 
-  // One number, or many packed ones, of a field with this tag.
+  // Appends one number, or packed numbers, of a field with this tag.
   bool append_field(Column& column, Number number, Wire& wire, uint32_t tag, const char* field);
 
-  // The whole cell at once, without a call: one id, or one float. False: nothing was written.
+  // Writes a whole cell of one id or one float inline. Returns false if nothing was written.
   bool put_one(Column& column, int priority, Number number, const Wire& data) noexcept {
     if (column.mark == mark_) return false;
     if (column.is_ids) {
@@ -105,7 +109,7 @@ class CellWriter {
   }
 
   bool append_packed(Column& column, Number number, const Wire& data, const char* field) {
-    // One id, or as many floats as a row has: most features are that.
+    // One id, or as many floats as a row has: the case of most features.
     if (column.is_ids && number == Number::kFixed64 && data.left() == 8) [[likely]] {
       append_id(column, load<int64_t>(data.at));
       return true;
@@ -124,7 +128,7 @@ class CellWriter {
     column.ids.resize(column.ids.size() + 1);
   }
 
-  // Ends the cell: false if it does not fit the column.
+  // Ends the cell. Returns false if the cell does not fit the column.
   bool finish(Column& column, const uint8_t* at, const char* field) {
     if (column.is_ids) {
       column.splits.data()[row_ + 1] = static_cast<int32_t>(column.ids.size());

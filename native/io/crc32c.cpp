@@ -14,7 +14,7 @@ constexpr uint32_t kPolynomial = 0x82f63b78;
 
 using Table = std::array<uint32_t, 256>;
 
-// tables[k][b]: what byte b does to the state when k more bytes follow it.
+// tables[k][b] is the effect of byte b on the state after k more bytes.
 constexpr std::array<Table, 8> make_tables() {
   std::array<Table, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -24,8 +24,8 @@ constexpr std::array<Table, 8> make_tables() {
   }
   for (size_t k = 1; k < 8; ++k) {
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      const uint32_t before = tables[k - 1][byte];
-      tables[k][byte] = (before >> 8) ^ tables[0][before & 0xff];
+      const uint32_t previous = tables[k - 1][byte];
+      tables[k][byte] = (previous >> 8) ^ tables[0][previous & 0xff];
     }
   }
   return tables;
@@ -46,7 +46,8 @@ uint32_t extend_portable(uint32_t state, const unsigned char* data, size_t n) no
 
 #if MONOLITH_X86
 
-// Three parts of a block side by side: the instruction takes one step per cycle, its result three.
+// Processes three parts of a block concurrently: the instruction issues once per cycle, with a
+// latency of three cycles.
 constexpr size_t kPart = 1024;  // bytes
 
 // A state after kPart more bytes of zeros is linear in the state: one table per byte of it.
@@ -117,8 +118,8 @@ std::span<const Crc32cKernel> all_crc32c_kernels() noexcept {
   return {kKernels.data(), has_sse42() ? kKernels.size() : size_t{1}};
 }
 
-uint32_t crc32c(const void* data, size_t n, uint32_t before) noexcept {
-  return ~kFastest.extend(~before, static_cast<const unsigned char*>(data), n);
+uint32_t crc32c(const void* data, size_t n, uint32_t previous) noexcept {
+  return ~kFastest.extend(~previous, static_cast<const unsigned char*>(data), n);
 }
 
 }  // namespace monolith

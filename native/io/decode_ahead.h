@@ -1,8 +1,9 @@
-// Decodes the next block of records on a thread of its own, while the caller works on the last one.
+// Decodes the next block of records on a separate thread, while the caller works on the previous
+// block.
 //
-// One block at a time: `start` asks for it, `wait` hands it over. The decoder and the bytes are
-// borrowed and belong to the thread from `start` until `wait`. Used by one thread; the destructor
-// waits for the block that is being decoded.
+// One block at a time: `start` requests a block, `wait` returns it. The decoder and the bytes are
+// borrowed, and only the separate thread uses them from `start` until `wait`. For one thread; the
+// destructor waits for the block that is being decoded.
 #pragma once
 
 #include <condition_variable>
@@ -19,13 +20,14 @@ class DecodeAhead {
  public:
   explicit DecodeAhead(RecordDecoder& decoder);
 
-  // Throws std::logic_error where a block was started that nobody has waited for.
+  // Throws std::logic_error if a started block was not waited for.
   void start(const uint8_t* data, size_t size);
 
-  // The block, or what its decoding threw; std::logic_error where none was started.
+  // Returns the block, or throws the exception of its decoding. Throws std::logic_error if no block
+  // was started.
   RecordBlock wait();
 
-  // How many blocks the thread has decoded.
+  // Number of blocks that the thread has decoded.
   size_t num_blocks() const;
 
  private:
@@ -42,7 +44,7 @@ class DecodeAhead {
   RecordBlock block_;
   std::exception_ptr error_;
   size_t num_blocks_ = 0;
-  std::jthread thread_;  // the last: it uses all others
+  std::jthread thread_;  // last member, because the thread uses the others
 };
 
 }  // namespace monolith

@@ -1,7 +1,8 @@
-// ExampleBatch: a list of features for each name, one for each row or one for all.
+// Decodes ExampleBatch: a list of features for each name, with one feature per row or one for all
+// rows.
 //
-// The size of the batch stands after the lists, so that lists are written as they come, from the
-// first row of the record on, and checked at the end.
+// The size of the batch is after the lists, so lists are written in their order, from the first row
+// of the record on, and checked at the end.
 #include <algorithm>
 
 #include "io/record_decoder.h"
@@ -58,13 +59,13 @@ bool RecordDecoder::parse_named_list(Wire list, size_t position) {
     }
   }
   const Target& target = target_of(name, position);
-  if (target.what == What::kNothing || !begin_list(target)) return true;
+  if (target.kind == TargetKind::kNothing || !begin_list(target)) return true;
   return parse_list_features(target, list);
 }
 
-// Whether nothing of a higher priority is there.
+// Whether the column has no list of a higher priority.
 bool RecordDecoder::begin_list(const Target& target) {
-  if (target.what == What::kLineId) {
+  if (target.kind == TargetKind::kLineId) {
     for (const int32_t line : lines_) clear_list(column_of(line));
     return true;
   }
@@ -75,7 +76,7 @@ bool RecordDecoder::begin_list(const Target& target) {
   return true;
 }
 
-// Drops what a list before has written: of two the last counts.
+// Drops the values of an earlier list of the column: the last list counts.
 void RecordDecoder::clear_list(Column& column) {
   if (column.list_rows < 0) return;
   cells_.next_cell(columns_.num_rows);
@@ -85,7 +86,7 @@ void RecordDecoder::clear_list(Column& column) {
 
 bool RecordDecoder::parse_list_features(const Target& target, Wire list) {
   const size_t base = columns_.num_rows;
-  const bool is_column = target.what == What::kColumn;
+  const bool is_column = target.kind == TargetKind::kColumn;
   int64_t rows = 0;
   uint64_t type = 0;
   while (!list.is_done()) {
@@ -124,7 +125,7 @@ bool RecordDecoder::parse_list_features(const Target& target, Wire list) {
 }
 
 bool RecordDecoder::parse_list_feature(const Target& target, Wire feature) {
-  if (target.what == What::kLineId) {
+  if (target.kind == TargetKind::kLineId) {
     return parse_line_feature(feature) && finish_line_cells(feature.at);
   }
   Column& column = column_of(target.column);
@@ -134,7 +135,7 @@ bool RecordDecoder::parse_list_feature(const Target& target, Wire feature) {
   return cells_.finish(column, feature.at, kList) || is_bad_row();
 }
 
-// Whether what is wrong is wrong with one row only: then it is noted, and the batch goes on.
+// Whether the error concerns one row only: then the error is noted, and the batch continues.
 bool RecordDecoder::is_bad_row() {
   if (cells_.error.fault != Fault::kMissing && cells_.error.fault != Fault::kCount) return false;
   bad_rows_.push_back({cells_.error, cells_.row()});
@@ -155,7 +156,7 @@ void RecordDecoder::end_list(const Target& target, int64_t rows, bool is_shared)
     column.list_rows = rows;
     column.is_shared = is_shared;
   };
-  if (target.what == What::kColumn) return end(column_of(target.column));
+  if (target.kind == TargetKind::kColumn) return end(column_of(target.column));
   for (const int32_t line : lines_) end(column_of(line));
 }
 
@@ -208,7 +209,7 @@ bool RecordDecoder::fill_column(Column& column, const uint8_t* at, size_t rows) 
   return true;
 }
 
-// Few bytes may stand for many values: not too many of one column, and the block ends soon.
+// Few bytes may expand to many values, so values per column are limited, and the block ends early.
 bool RecordDecoder::add_copies(Column& column, const uint8_t* at, size_t count) {
   num_copies_ += count;
   if (count <= kMaxCopies && column.ids.size() + count <= INT32_MAX) return true;
@@ -216,7 +217,7 @@ bool RecordDecoder::add_copies(Column& column, const uint8_t* at, size_t count) 
   return false;
 }
 
-// The first feature of the list for every row.
+// Copies the first feature of the list to every row.
 bool RecordDecoder::share(Column& column, const uint8_t* at, size_t rows) {
   const size_t base = columns_.num_rows;
   for (const BadRow& bad : bad_rows_) {

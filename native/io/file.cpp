@@ -26,23 +26,23 @@ namespace monolith {
 
 namespace {
 
-constexpr size_t kPage = 4096;              // O_DIRECT wants memory, offset and size so
-constexpr size_t kCopy = size_t{1} << 14;   // bytes read twice while a first-level cache has them
-constexpr size_t kMaxWaiting = 10;          // blocks, behind the one that is being written
+constexpr size_t kPage = 4096;              // alignment of memory, offset and size for O_DIRECT
+constexpr size_t kCopy = size_t{1} << 14;   // bytes read twice while in the first-level cache
+constexpr size_t kMaxWaiting = 10;          // blocks queued after the block being written
 constexpr size_t kPiece = size_t{1} << 21;  // bytes read at once past the cache
-constexpr size_t kCachePiece = size_t{1} << 19;  // and through it: half of a second-level cache
+constexpr size_t kCachePiece = size_t{1} << 19;  // bytes read at once through it: half of L2
 
 [[noreturn]] void fail() { throw FileError(errno, std::generic_category()); }
 
-// Whether the file is on another machine, or behind a program. There each write past the cache is a
-// journey that somebody waits for, while the cache makes many at once.
+// Whether the file is on a network or FUSE file system. There a write past the cache waits for a
+// round trip, while the page cache makes many round trips concurrently.
 bool is_far([[maybe_unused]] int file) noexcept {
 #ifdef __linux__
   constexpr int64_t kNfs = 0x6969, kFuse = 0x65735546, kCifs = 0xff534d42, kSmb2 = 0xfe534d42,
                     kCeph = 0x00c36400, k9p = 0x01021997;
-  struct statfs found;
-  if (fstatfs(file, &found) != 0) return true;
-  const auto type = static_cast<uint32_t>(found.f_type);
+  struct statfs info;
+  if (fstatfs(file, &info) != 0) return true;
+  const auto type = static_cast<uint32_t>(info.f_type);
   for (const int64_t far : {kNfs, kFuse, kCifs, kSmb2, kCeph, k9p}) {
     if (type == far) return true;
   }
@@ -50,7 +50,7 @@ bool is_far([[maybe_unused]] int file) noexcept {
   return false;
 }
 
-// Whether the file is now read and written past the cache, or through it, as asked.
+// Sets whether the file is read and written past the cache; returns whether that succeeded.
 bool set_direct([[maybe_unused]] int file, [[maybe_unused]] bool is_direct) noexcept {
 #ifdef O_DIRECT
   const int flags = fcntl(file, F_GETFL);
@@ -70,13 +70,14 @@ void write_all(int file, const char* data, size_t n, size_t offset, bool& is_dir
     } else if (errno != EINTR && !(errno == EINVAL && is_direct)) {
       fail();
     }
-    // What is left of a block may begin where O_DIRECT cannot, or the file system has none.
+    // The rest of a block may begin at an offset that O_DIRECT does not support, or the file system
+    // may not support O_DIRECT.
     if (is_direct && !set_direct(file, false)) fail();
     is_direct = false;
   }
 }
 
-// Lets the disk begin with bytes that are in the cache, before anybody waits for them.
+// Starts the write-back of cached bytes before a sync waits for them.
 void start_writeback([[maybe_unused]] int file, [[maybe_unused]] size_t offset,
                      [[maybe_unused]] size_t n) noexcept {
 #ifdef SYNC_FILE_RANGE_WRITE
@@ -85,8 +86,8 @@ void start_writeback([[maybe_unused]] int file, [[maybe_unused]] size_t offset,
 #endif
 }
 
-// Whether more than half of a file's first n bytes are in the page cache. Of files that this user
-// may neither own nor write the system says so of all of them.
+// Whether more than half of the first `n` bytes of a file are in the page cache. For files that the
+// user neither owns nor may write, the system reports all bytes as cached.
 bool is_cached(int file, size_t n) {
   void* memory = mmap(nullptr, n, PROT_READ, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED) return true;
@@ -98,7 +99,8 @@ bool is_cached(int file, size_t n) {
   return !is_known || 2 * static_cast<size_t>(num_cached) > pages.size();
 }
 
-// Adds at most n bytes to what was read. As pread: their number, 0 at the end of the file, or -1.
+// Reads at most `n` further bytes. Returns their number, 0 at the end of the file, or -1, like
+// pread.
 ssize_t read_piece(int file, char* memory, size_t n, FileRead& read) {
   const ssize_t count = pread(file, memory + read.num_bytes, n, static_cast<off_t>(read.num_bytes));
   if (count > 0) {
@@ -110,8 +112,8 @@ ssize_t read_piece(int file, char* memory, size_t n, FileRead& read) {
 
 }  // namespace
 
-// Writes blocks in the order in which they come. A forked child has the object but not the thread:
-// there it is left alone.
+// Writes blocks in the order of put(). A forked child has the object but not the thread, so
+// ~FileWriter() leaves the object alone there (is_here()).
 class FileWriter::Thread {
  public:
   Thread(int file, Blocks& blocks)
@@ -122,7 +124,7 @@ class FileWriter::Thread {
         thread_([this] { work(); }) {}
   bool is_here() const noexcept { return process_ == getpid(); }
 
-  // Takes a full block, when there is room.
+  // Queues a full block; waits for room in the queue.
   void put(Blocks::Memory block, size_t offset) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return waiting_.size() < kMaxWaiting || error_; });
@@ -132,14 +134,14 @@ class FileWriter::Thread {
     changed_.notify_all();
   }
 
-  // Waits until all is written, and lets the file go through the cache from now on.
+  // Waits until all blocks are written; later writes go through the cache.
   void end() {
     stop(false);
     if (error_) std::rethrow_exception(error_);
     if (is_direct_ && !set_direct(file_, false)) fail();
   }
 
-  // Ends the thread; what waits is written before, unless `drop`.
+  // Ends the thread, after writing the queued blocks unless `drop`.
   void stop(bool drop) {
     {
       const std::lock_guard lock(mutex_);
@@ -168,7 +170,7 @@ class FileWriter::Thread {
       try {
         write_all(file_, block.memory.get(), Blocks::kBytes, block.offset, is_direct_);
         if (!is_direct_) start_writeback(file_, block.offset, Blocks::kBytes);
-        blocks_.give(std::move(block.memory));
+        blocks_.free(std::move(block.memory));
       } catch (...) {
         error = std::current_exception();
       }
@@ -180,21 +182,21 @@ class FileWriter::Thread {
 
   const int file_;
   Blocks& blocks_;
-  bool is_direct_;  // of the thread, while it runs
+  bool is_direct_;  // used by the thread only, while it runs
   const pid_t process_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Block> waiting_;
   std::exception_ptr error_;
   bool is_ending_ = false;
-  std::thread thread_;  // the last: it uses all others
+  std::thread thread_;  // last member, because the thread uses the others
 };
 
 void Blocks::Free::operator()(char* memory) const noexcept {
   ::operator delete(memory, std::align_val_t{kPage});
 }
 
-Blocks::Memory Blocks::take() {
+Blocks::Memory Blocks::allocate() {
   {
     const std::lock_guard lock(mutex_);
     if (!free_.empty()) {
@@ -206,7 +208,7 @@ Blocks::Memory Blocks::take() {
   return Memory(static_cast<char*>(::operator new(kBytes, std::align_val_t{kPage})));
 }
 
-void Blocks::give(Memory block) {
+void Blocks::free(Memory block) {
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(block));
 }
@@ -228,7 +230,7 @@ FileWriter::~FileWriter() {
 void FileWriter::write(const char* data, size_t n) {
   if (is_finished_) throw FileError(EBADF, std::generic_category());
   while (n > 0) {
-    if (!block_) block_ = blocks_.take();
+    if (!block_) block_ = blocks_.allocate();
     const size_t part = std::min({n, Blocks::kBytes - filled_, kCopy});
     crc32c_ = monolith::crc32c(data, part, crc32c_);
     std::memcpy(block_.get() + filled_, data, part);
@@ -245,7 +247,7 @@ void FileWriter::finish() {
   if (thread_) thread_->end();
   bool is_direct = false;
   if (filled_ > 0) write_all(file_, block_.get(), filled_, offset_, is_direct);
-  if (block_) blocks_.give(std::move(block_));
+  if (block_) blocks_.free(std::move(block_));
   filled_ = 0;
 }
 
@@ -263,7 +265,7 @@ FileRead read_file(int file, char* memory, size_t n, bool is_read_again) {
   } else if (is_large) {
     static_cast<void>(posix_fadvise(file, 0, static_cast<off_t>(n), POSIX_FADV_WILLNEED));
   }
-  // The rest: a part of a page, or all of it where it cannot be read past the cache.
+  // Reads the rest: a part of a page, or all bytes if the file cannot be read past the cache.
   while (read.num_bytes < n) {
     const ssize_t count = read_piece(file, memory, std::min(kCachePiece, n - read.num_bytes), read);
     if (count == 0) break;

@@ -10,7 +10,8 @@ constexpr uint64_t kOverwritten = 0xfefefefe;
 constexpr uint32_t kMaskDelta = 0xa282ead8;
 constexpr size_t kWord = 8, kCrc = 4;
 
-// Steps through one frame; false: the frame is decided, `frame` says how.
+// Parses the steps of one frame. A step returns false when the frame is decided; `frame` then has
+// the result.
 struct Steps {
   const uint8_t* data;
   size_t size;

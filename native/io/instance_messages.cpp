@@ -1,4 +1,5 @@
-// Instance: flat fids of all slots, and named features; field numbers: the published schemas.
+// Decodes Instance: flat fids of all slots, and named features. Field numbers are those of the
+// published schemas.
 #include <algorithm>
 #include <cmath>
 
@@ -131,9 +132,9 @@ bool RecordDecoder::parse_instance_feature(Wire message, size_t position) {
     if (is_marked && quantized.at == nullptr) quantized = inside;
   }
   const Target& target = target_of(name, position);
-  if (target.what != What::kColumn) return true;
+  if (target.kind != TargetKind::kColumn) return true;
   Column& column = column_of(target.column);
-  const bool is_slot = target.priority == 0;  // beside the flat fids
+  const bool is_slot = target.priority == 0;  // in addition to the flat fids
   if (!is_slot && !cells_.start(column, target.priority)) return true;
   if (quantized.at != nullptr && !column.spec.is_ids) return parse_quantized(column, quantized);
   if (first < kNone && !parse_instance_payload(column, message, first)) return false;

@@ -1,10 +1,10 @@
-// Columns that grow record by record: ids with row splits, and matrices of floats.
+// Stores columns that grow record by record: ids with row splits, and matrices of floats.
 //
 //   ids     values  7 8 9      splits  0 2 2 3      rows [7, 8] [] [9]
 //   floats  width 2: 0.5 1 | 2 3 | 4 5               one row each
 //
-// A row is written by `start`, one or more appends, and `finish`. Nothing is kept of a record that
-// was rolled back. Owns its memory, which moves with it; not for two threads at once.
+// A row is written by `start`, one or more appends, and `finish`. A record that is rolled back
+// leaves no values. Owns its memory; movable; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace monolith {
 
-// Numbers one after another; memory is not touched before it is written.
+// A growing array of numbers that does not touch its memory before it is written.
 template <class T>
 class Array {
  public:
@@ -36,7 +36,7 @@ class Array {
   size_t capacity() const noexcept { return capacity_; }
   void resize(size_t size) noexcept { size_ = size; }  // at most the capacity
 
-  // Where `more` further numbers go; not counted yet.
+  // Returns the address for `more` further numbers, which the size does not include yet.
   T* room(size_t more) {
     if (capacity_ - size_ < more) [[unlikely]]
       reserve(size_ + more + size_ / 2 + 64);
@@ -66,10 +66,10 @@ struct ColumnSpec {
   std::string name;
   bool is_ids = true;
   uint32_t width = 1;     // floats of a row
-  bool has_fill = false;  // a row with fewer floats is filled up
+  bool has_fill = false;  // a row with fewer floats is filled with `fill`
   float fill = 0;
-  bool takes_first = false;  // of more floats than the width the first are taken
-  bool is_one_each = false;  // ids: a row has exactly one
+  bool takes_first = false;  // of more floats than the width, the first are used
+  bool is_one_each = false;  // ids: each row has exactly one
 };
 
 struct Column {
@@ -77,16 +77,16 @@ struct Column {
   Array<int32_t> splits;  // (rows + 1,); its capacity is kept by RecordColumns
   Array<float> floats;    // (rows, width), likewise
 
-  // The row that is being written.
-  uint64_t mark = 0;  // of the last row or cell that was started
+  // State of the row that is being written.
+  uint64_t mark = 0;  // mark of the last row or cell that was started
   uint32_t num_floats = 0;
   int priority = 0;
-  bool is_ids = true;  // as in the spec, like the next two: here they are at hand
+  bool is_ids = true;  // copied from the spec, like the next two members, for fast access
   bool is_one_each = false;
   uint32_t width = 1;
 
-  // Of a record that is a batch.
-  int64_t list_rows = -1;  // features of its list; -1: the record has no such list
+  // State of a record that is a batch.
+  int64_t list_rows = -1;  // number of features of its list; -1 if the record has no such list
   bool is_shared = false;
   int list_priority = 0;
 
@@ -104,13 +104,13 @@ struct RecordColumns {
   RecordColumns& operator=(RecordColumns&&) noexcept = default;
   explicit RecordColumns(const std::vector<ColumnSpec>& specs);
 
-  // Memory for this many rows of every column.
+  // Reserves memory for `rows` rows of every column.
   void ensure_rows(size_t rows) {
     if (rows > row_capacity_) [[unlikely]]
       grow_rows(rows);
   }
 
-  // Drops everything after the first `rows`, whole or not.
+  // Drops all complete and partial rows after the first `rows` rows.
   void roll_back(size_t rows) noexcept;
 
  private:

@@ -9,9 +9,9 @@ namespace {
 
 constexpr size_t kMaxExpected = 4096;     // features whose order is remembered
 constexpr size_t kMaxName = 127;          // bytes of a name that is remembered
-constexpr size_t kNamePrefix = 2;         // its tag and its length
-constexpr size_t kBlockRows = 1 << 18;    // a small batch may stand for many rows
-constexpr size_t kBlockCopies = 1 << 24;  // and its shared lists for many values
+constexpr size_t kNamePrefix = 2;         // bytes of tag and length of a name
+constexpr size_t kBlockRows = 1 << 18;    // a small batch may have many rows
+constexpr size_t kBlockCopies = 1 << 24;  // and its shared lists many values
 constexpr std::string_view kLinePrefix = "line_id.";
 
 struct LineName {
@@ -59,7 +59,7 @@ void RecordDecoder::find_targets() {
     if (is_instance && find_slot(name, column)) continue;
     awaited_.push_back(column);
     if (is_tf) {
-      targets_[name] = {What::kColumn, column, 0};
+      targets_[name] = {TargetKind::kColumn, column, 0};
     } else if (name.starts_with(kLinePrefix)) {
       if (!find_line_field(name.substr(kLinePrefix.size()), column)) {
         throw std::invalid_argument(name.substr(kLinePrefix.size()) +
@@ -68,18 +68,18 @@ void RecordDecoder::find_targets() {
     } else if (name == "label") {
       label_ = column;
       if (!is_instance) {
-        targets_["label"] = {What::kColumn, column, 2};
-        targets_["__LABEL__"] = {What::kColumn, column, 1};
+        targets_["label"] = {TargetKind::kColumn, column, 2};
+        targets_["__LABEL__"] = {TargetKind::kColumn, column, 1};
       }
     } else if (name == "instance_weight") {
       weight_ = column;
-      if (!is_instance) targets_[name] = {What::kColumn, column, 1};
+      if (!is_instance) targets_[name] = {TargetKind::kColumn, column, 1};
     } else {
       if (is_instance && name == "value") value_ = column;
-      targets_[name] = {What::kColumn, column, 1};
+      targets_[name] = {TargetKind::kColumn, column, 1};
     }
   }
-  if (!lines_.empty() && !is_instance) targets_["__LINE_ID__"] = {What::kLineId, -1, 1};
+  if (!lines_.empty() && !is_instance) targets_["__LINE_ID__"] = {TargetKind::kLineId, -1, 1};
 }
 
 bool RecordDecoder::find_line_field(const std::string& name, int32_t column) {
@@ -114,21 +114,21 @@ bool RecordDecoder::find_slot(const std::string& name, int32_t column) {
   }
   slot_columns_[slot] = column;
   slots_.push_back(column);
-  targets_[name] = {What::kColumn, column, 0};
+  targets_[name] = {TargetKind::kColumn, column, 0};
   return true;
 }
 
 const RecordDecoder::Target& RecordDecoder::target_of(Wire name, size_t position) {
-  static const Target kNobody;
+  static const Target kNoTarget;
   const std::string_view text(reinterpret_cast<const char*>(name.at), name.left());
   if (position < expected_.size()) {
-    const std::string_view before(expected_[position].name);
-    if (before.size() == text.size() + kNamePrefix && before.ends_with(text)) {
+    const std::string_view previous(expected_[position].name);
+    if (previous.size() == text.size() + kNamePrefix && previous.ends_with(text)) {
       return expected_[position].target;
     }
   }
-  const auto found = targets_.find(std::string(text));
-  const Target& target = found == targets_.end() ? kNobody : found->second;
+  const auto entry = targets_.find(std::string(text));
+  const Target& target = entry == targets_.end() ? kNoTarget : entry->second;
   if (position >= kMaxExpected || text.size() > kMaxName) return target;
   if (position >= expected_.size()) expected_.resize(position + 1);
   num_expected_ = expected_.size();
@@ -184,15 +184,15 @@ RecordBlock RecordDecoder::decode(const uint8_t* data, size_t size) {
 
 std::vector<std::pair<size_t, size_t>> RecordDecoder::spans(const uint8_t* data, size_t size,
                                                             size_t most) const {
-  std::vector<std::pair<size_t, size_t>> found;
-  for (size_t at = 0; at < size && found.size() < most;) {
+  std::vector<std::pair<size_t, size_t>> extents;
+  for (size_t at = 0; at < size && extents.size() < most;) {
     const Frame frame = read_frame(data + at, size - at, frames_);
     if (frame.state != Frame::State::kRecord) break;
     const auto begin = static_cast<size_t>(frame.record.at - data);
-    if (frame.fault == Fault::kNone) found.emplace_back(begin, begin + frame.record.left());
+    if (frame.fault == Fault::kNone) extents.emplace_back(begin, begin + frame.record.left());
     at += frame.size;
   }
-  return found;
+  return extents;
 }
 
 RecordBlock RecordDecoder::decode_split(const uint8_t* data, const int64_t* splits, size_t n) {
@@ -244,7 +244,7 @@ bool RecordDecoder::parse_record(Wire record) {
   }
 }
 
-// Ends what fields of the record itself have written, and fills what nothing has.
+// Ends the cells that fields of the record started, and fills the other cells.
 bool RecordDecoder::finish_row(Wire record) {
   for (const int32_t slot : slots_) {
     if (!cells_.finish(column_of(slot), record.at, "Instance.fid")) return false;

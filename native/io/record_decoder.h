@@ -1,8 +1,8 @@
 // Decodes framed records into columns, many in one pass: Monolith's Example, ExampleBatch and
 // Instance, and tf.train.Example.
 //
-// Features are found by name; a record whose features come in the order of the record before needs
-// one comparison each. Not for two threads at once; blocks are independent of their decoder.
+// Features are found by name; a record whose features are in the order of the previous record needs
+// one comparison per feature. Not thread-safe; blocks are independent of their decoder.
 #pragma once
 
 #include <array>
@@ -23,24 +23,24 @@ enum class RecordType : uint8_t { kInstance = 1, kExampleBatch = 2, kExample = 3
 struct DecoderOptions {
   RecordType type = RecordType::kExample;
   bool keeps_fid_v1 = false;
-  bool stops_at_error = true;  // else bad records are left out
+  bool stops_at_error = true;  // otherwise bad records are skipped
 };
 
-// What is wrong with a record, or with one row of a batch.
+// An error of a record, or of one row of a batch.
 struct BadRecord {
-  size_t record;  // of the block
-  size_t at;      // byte of the data
-  int64_t row;    // of the block, whose values are there all the same; -1: the record has no rows
-  std::string text;    // with its numbers
-  std::string reason;  // without them
+  size_t record;       // number of the record in the block
+  size_t at;           // offset of the error in the data
+  int64_t row;         // row of the block, which keeps its values; -1 if the record has no rows
+  std::string text;    // message with its numbers
+  std::string reason;  // message without numbers
 };
 
 struct RecordBlock {
   RecordColumns columns;
   size_t num_records = 0;
-  size_t consumed = 0;  // bytes of whole frames
-  size_t needed = 0;    // bytes that the next frame needs to be read; 0: not known, or broken
-  std::string broken;   // what is wrong with the frame after the consumed bytes; empty: nothing
+  size_t consumed = 0;  // bytes of complete frames
+  size_t needed = 0;    // bytes that the next frame requires; 0 if unknown or broken
+  std::string broken;   // error of the frame after the consumed bytes, or empty
   size_t broken_at = 0;
   std::vector<BadRecord> bad;
 };
@@ -50,24 +50,27 @@ class RecordDecoder {
   RecordDecoder(const std::vector<ColumnSpec>& specs, const DecoderOptions& options,
                 const FrameOptions& frames);
 
-  // The whole frames at the begin of the data. A broken frame ends the block.
+  // Decodes the complete frames at the start of the data, which is borrowed. A broken frame ends
+  // the block.
   RecordBlock decode(const uint8_t* data, size_t size);
 
-  // Where the first whole records begin and end; those that are not to be trusted are left out.
+  // Returns begin and end of the first complete records, at most `most`; skips records that cannot
+  // be trusted.
   std::vector<std::pair<size_t, size_t>> spans(const uint8_t* data, size_t size, size_t most) const;
 
-  // Records without frames: number i is data[splits[i] .. splits[i + 1]), (n + 1,).
+  // Decodes records without frames: record i is data[splits[i] .. splits[i + 1]). `splits`: (n +
+  // 1,).
   RecordBlock decode_split(const uint8_t* data, const int64_t* splits, size_t n);
 
  private:
-  enum class What : uint8_t { kNothing, kColumn, kLineId };
+  enum class TargetKind : uint8_t { kNothing, kColumn, kLineId };
   struct Target {
-    What what = What::kNothing;
+    TargetKind kind = TargetKind::kNothing;
     int32_t column = -1;
     int priority = 0;
   };
-  struct Expected {
-    std::string name;  // as a field: its tag, its length, and the name
+  struct ExpectedFeature {
+    std::string name;  // the name as a field: tag, length, bytes
     Target target;
   };
 
@@ -89,7 +92,7 @@ class RecordDecoder {
 
   bool parse_tf_features(Wire map, size_t& position);
   bool parse_named_feature(const Wire& entry, size_t position) {
-    // The usual entry: the name of the record before, and a list of numbers.
+    // The usual entry: the name from the previous record, and a list of numbers.
     if (position < num_expected_ && starts_with(entry, expected_[position].name)) [[likely]] {
       Wire rest{entry.at + expected_[position].name.size(), entry.end}, list;
       const uint32_t payload = rest.packed_feature(list);
@@ -101,7 +104,7 @@ class RecordDecoder {
   static bool starts_with(const Wire& wire, const std::string& begin) noexcept;
   bool parse_packed(const Target& target, uint32_t payload, const Wire& list) {
     const int8_t number = packed_numbers_[payload];
-    if (target.what == What::kColumn && number >= 0 &&
+    if (target.kind == TargetKind::kColumn && number >= 0 &&
         cells_.put_one(column_of(target.column), target.priority, static_cast<Number>(number),
                        list)) [[likely]]
       return true;
@@ -143,24 +146,25 @@ class RecordDecoder {
   DecoderOptions options_;
   FrameOptions frames_;
   std::unordered_map<std::string, Target> targets_;
-  std::vector<Expected> expected_;
+  std::vector<ExpectedFeature> expected_;
   size_t num_expected_ = 0;
-  std::array<int8_t, 16> packed_numbers_;   // Number of each payload that is one list; -1: another
-  std::array<int32_t, 1024> slot_columns_;  // by slot of a fid v1; -1: not wanted
+  std::array<int8_t, 16> packed_numbers_;   // Number of each payload that is one list, or -1
+  std::array<int32_t, 1024> slot_columns_;  // by slot of a fid v1; -1 if not requested
   struct LineField {
-    int32_t column = -1;  // not wanted
+    int32_t column = -1;  // -1 if not requested
     Number number = Number::kVarint;
     bool is_repeated = false;
   };
   std::array<LineField, 256> line_fields_;  // by number in LineId
-  std::vector<int32_t> slots_, lines_;      // the columns of these
+  std::vector<int32_t> slots_, lines_;      // columns of slots and of LineId fields
   int32_t label_ = -1, weight_ = -1, value_ = -1, key_ = -1;
-  std::vector<int32_t> awaited_;    // columns that are filled where a record does not start them
-  std::vector<size_t> ids_before_;  // of each column, in the block before
+  std::vector<int32_t>
+      awaited_;  // columns that get their fill in a record that does not start them
+  std::vector<size_t> ids_before_;  // number of ids of each column in the previous block
   size_t rows_before_ = 0;
-  size_t num_copies_ = 0;  // values of the block that shared lists and fills have become
+  size_t num_copies_ = 0;  // values of the block that were copied from shared lists and fills
 
-  // Of the record that is being read.
+  // State of the record that is being read.
   RecordColumns columns_;
   CellWriter cells_;
   uint32_t data_source_key_ = 0;

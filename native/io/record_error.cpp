@@ -1,4 +1,4 @@
-// The words for what is wrong with a record.
+// Formats the errors of records.
 #include <string>
 #include <utility>
 
@@ -12,7 +12,7 @@ struct Words {
   std::string expected, got;
 };
 
-// What was expected, without numbers of the record; and what was there.
+// The expected value without numbers of the record, and the actual value.
 Words words_of(const RecordError& error) {
   const std::string expected = std::to_string(error.expected), got = std::to_string(error.got);
   switch (error.fault) {

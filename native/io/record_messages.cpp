@@ -1,4 +1,4 @@
-// Example, tf.train.Example and LineId; field numbers: the published schemas.
+// Decodes Example, tf.train.Example and LineId. Field numbers are those of the published schemas.
 #include "io/record_decoder.h"
 
 namespace monolith {
@@ -86,7 +86,7 @@ bool RecordDecoder::parse_feature(Column& column, Wire feature, uint32_t& payloa
       if (!feature.skip(tag)) return cells_.fail(feature, "Feature", &column);
       continue;
     }
-    // A oneof: another payload takes the place of the one before, the same goes on with it.
+    // In a oneof, another payload replaces the previous payload; the same payload continues it.
     if (payload != number && payload != 0) cells_.clear(column);
     payload = number;
     if (!append_payload(cells_, column, kPayloads[number], feature, tag)) return false;
@@ -135,14 +135,14 @@ void RecordDecoder::find_packed_numbers() {
 
 // One packed list, of a payload of Feature.
 bool RecordDecoder::parse_any_packed(const Target& target, uint32_t payload, const Wire& list) {
-  if (target.what == What::kNothing) return true;
+  if (target.kind == TargetKind::kNothing) return true;
   const bool is_tf = options_.type == RecordType::kTfExample;
   const Payload kNothing{};
   const Payload& kind = payload < (is_tf ? kNumTfPayloads : kNumPayloads)
                             ? (is_tf ? kTfPayloads : kPayloads)[payload]
                             : kNothing;
-  if (target.what == What::kColumn && kind.form == Form::kList && kind.number != Number::kBytes)
-      [[likely]] {
+  if (target.kind == TargetKind::kColumn && kind.form == Form::kList &&
+      kind.number != Number::kBytes) [[likely]] {
     Column& column = column_of(target.column);
     if (!cells_.start(column, target.priority)) return true;
     return cells_.append_packed(column, kind.number, list, kind.field) &&
@@ -172,13 +172,13 @@ bool RecordDecoder::parse_any_named_feature(Wire entry, size_t position) {
     }
   }
   const Target& target = target_of(name, position);
-  if (target.what == What::kNothing) return true;
+  if (target.kind == TargetKind::kNothing) return true;
   return parse_parts(target, feature, parts_);
 }
 
 // A Feature in several parts, which protobuf merges; the last one apart.
 bool RecordDecoder::parse_parts(const Target& target, Wire last, const std::vector<Wire>& before) {
-  if (target.what == What::kLineId) return parse_line_feature(last);
+  if (target.kind == TargetKind::kLineId) return parse_line_feature(last);
   Column& column = column_of(target.column);
   if (!cells_.start(column, target.priority)) return true;
   const bool is_tf = options_.type == RecordType::kTfExample;

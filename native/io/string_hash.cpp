@@ -6,7 +6,7 @@
 namespace monolith {
 namespace {
 
-// The five primes of the hash's definition.
+// The five primes in the definition of the hash.
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87u, kPrime2 = 0xC2B2AE3D27D4EB4Fu,
                    kPrime3 = 0x165667B19E3779F9u, kPrime4 = 0x85EBCA77C2B2AE63u,
                    kPrime5 = 0x27D4EB2F165667C5u;

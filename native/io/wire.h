@@ -1,7 +1,7 @@
-// Reads the wire format of protobuf out of memory that may hold anything.
+// Reads the wire format of protobuf from untrusted memory.
 //
-// Every length is checked before it is used. A call that returns false has set `fault` and left
-// `at` at the place; what it was asked for is not set. Owns nothing; not for two threads at once.
+// Every length is checked before its use. A call that returns false has set `fault`, has left `at`
+// at the place of the fault, and has not set its output. Borrows the memory; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@ enum class Fault : uint8_t {
   kVarint,        // a varint of more than 10 bytes
   kLength,        // a length that reaches beyond the message
   kTag,           // a field number of 0, or a tag of more than 32 bits
-  kWireType,      // a known field of another wire type, or one that protobuf does not know
-  kGroup,         // a group without its end, or too many inside each other
-  kPacked,        // packed numbers whose bytes are no multiple of one number
-  kPayload,       // numbers of a kind that the column does not take
+  kWireType,      // a known field of another wire type, or an unknown wire type
+  kGroup,         // a group without its end, or nested too deeply
+  kPacked,        // packed numbers whose size is no multiple of one number
+  kPayload,       // numbers of a kind that the column does not accept
   kMissing,       // a column without a value, and without a fill
-  kCount,         // another number of values than the column has
+  kCount,         // a number of values that differs from the column
   kBatchSize,     // a batch size below 0
-  kRows,          // a list of another number of features than the batch has rows
-  kTooLarge,      // more rows or values than are taken
-  kMark,          // the length that marks overwritten memory
+  kRows,          // a list whose number of features differs from the rows of the batch
+  kTooLarge,      // more rows or values than the limits
+  kMark,          // a length that marks overwritten memory
   kRecordLength,  // a length of a record beyond the limit
   kChecksum,      // the checksum of a record's bytes
   kLengthChecksum,
@@ -42,7 +42,7 @@ T load(const uint8_t* at) noexcept {
   return value;
 }
 
-// The varint in the low bytes of a word: how many bytes it has, 0 if more than 8; and the number.
+// Decodes the varint in the low bytes of a word. Returns its number of bytes, or 0 if more than 8.
 inline size_t varint_of_word(uint64_t word, uint64_t& value) noexcept {
   const uint64_t stops = ~word & 0x8080808080808080;
   if (stops == 0) return 0;
@@ -86,7 +86,7 @@ struct Wire {
     return fail(Fault::kTag);
   }
 
-  // The bytes after a length.
+  // Reads a length and the bytes after it.
   bool bytes(Wire& inside) noexcept {
     const uint8_t* begin = at;
     uint64_t size;
@@ -108,21 +108,22 @@ struct Wire {
     return true;
   }
 
-  // The bytes of a field that must have a length.
+  // Reads the bytes of a field that must have a length.
   bool bytes_of(uint32_t tag, Wire& inside) noexcept {
     if ((tag & 7) != kBytesType) return fail(Fault::kWireType);
     return bytes(inside);
   }
 
-  // The number of a field that must be a varint.
+  // Reads the number of a field that must be a varint.
   bool varint_of(uint32_t tag, uint64_t& value) noexcept {
     if ((tag & 7) != kVarintType) return fail(Fault::kWireType);
     return varint(value);
   }
 
-  // The usual way to write a list into a field 2: the field's tag and length, those of a payload,
-  // and those of one packed field 1, each to the end of the one around it; all lengths below 128.
-  // Gives the field number of the payload and its bytes, or 0 and nothing else.
+  // Reads the usual encoding of a list in a field 2: tag and length of the field, of a payload, and
+  // of one packed field 1, each to the end of the enclosing one, with all lengths below 128.
+  // Returns the field number of the payload, and sets its bytes; otherwise returns 0 and changes
+  // nothing.
   uint32_t packed_feature(Wire& payload) noexcept {
     constexpr uint64_t kTags = uint64_t{2 << 3 | kBytesType} | uint64_t{1 << 3 | kBytesType} << 32;
     if (left() < 8) return 0;
@@ -136,7 +137,7 @@ struct Wire {
     return static_cast<uint32_t>(tag >> 3);
   }
 
-  // Past the field after this tag, as protobuf asks for unknown ones.
+  // Skips the field after this tag, as protobuf requires for unknown fields.
   bool skip(uint32_t tag) noexcept {
     if ((tag & 7) == kBytesType) [[likely]] {
       Wire inside;

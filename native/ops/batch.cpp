@@ -31,14 +31,14 @@ Batch::Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t s
   cursors_ = take<uint32_t>(memory, num_counters);
   starts_ = take<uint32_t>(memory, (size_t{1} << bits_) + 1);
   num_distinct_ = take<uint32_t>(memory, num_partitions());
-  std::fill_n(num_distinct_, num_partitions(), 0);  // until group(), for a call that failed before
+  std::fill_n(num_distinct_, num_partitions(), 0);  // for a call that fails before group()
   num_kept_ = take<uint32_t>(memory, num_partitions());
   keys_ = take<int64_t>(memory, n);
   order_ = take<uint32_t>(memory, n);
   entries_ = take<Entry>(memory, n);
 }
 
-Batch::Batch(std::span<const int64_t> keys, const Seen* seen, uint64_t num_removed,
+Batch::Batch(std::span<const int64_t> keys, const KeyLocation* seen, uint64_t num_removed,
              std::pmr::monotonic_buffer_resource& memory)
     : input_(keys.data()),
       n_(static_cast<uint32_t>(keys.size())),
@@ -104,7 +104,7 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   const int64_t* keys = keys_ + first;
   uint32_t* order = order_ + first;
   Entry* entries = entries_ + first;
-  if (n == 1) {  // as in a small call of each of many tables
+  if (n == 1) {  // common in small calls over many tables
     entries[0] = {keys[0], key_hash(keys[0]), nullptr, 0, kOld, 0, first, 1};
     num_distinct_[partition] = 1;
     return;
@@ -116,7 +116,7 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
   uint32_t* groups = scratch.groups.data();
   uint32_t num_distinct = 0;
   for (uint32_t i = 0; i < n; ++i) {
-    const uint64_t hash = key_hash(keys[i]);  // no two keys share one
+    const uint64_t hash = key_hash(keys[i]);  // different keys have different hashes
     size_t slot = place_of(hash, salt_) & mask;
     while (slots[slot] != 0 && entries[slots[slot] - 1].hash != hash) slot = (slot + 1) & mask;
     if (slots[slot] == 0) {
@@ -127,7 +127,7 @@ void Batch::group(uint32_t partition, Scratch& scratch) {
     ++entries[groups[i]].num_occurs;
   }
   num_distinct_[partition] = num_distinct;
-  if (num_distinct == n) return;  // one occurrence each, where it is
+  if (num_distinct == n) return;  // every key occurs once, in place
   uint32_t start = first;
   for (uint32_t u = 0; u < num_distinct; ++u) {
     entries[u].first = start;

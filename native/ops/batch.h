@@ -1,4 +1,4 @@
-// The keys of one writing call: partitioned by hash, equal keys brought together.
+// Groups the keys of one writing call: partitioned by hash, with equal keys adjacent.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,31 @@ namespace monolith {
 
 struct Line;
 
-// Where a key was seen in the index of a table. line: null if it was not, or is to be looked for.
-struct Seen {
+// Location of a key in the index of a table. `line` is null if the key was missing, or must be
+// searched.
+struct KeyLocation {
   Line* line;
-  uint32_t row;   // its number
-  uint32_t slot;  // of the line
+  uint32_t row;   // row number
+  uint32_t slot;  // slot of the line
 };
 
-// Partitions are hash ranges: threads that work on different ones never meet in a bin, and one
-// partition's bins stay in cache. Within a partition the keys are sorted by some further bits of
-// the hash, so that those of a bin are neighbours. Occurrences of a key keep their order.
+// Partitions are hash ranges: threads that work on different partitions never contend for a bin,
+// and the bins of one partition stay in cache. Within a partition the keys are sorted by some
+// further bits of the hash, so that keys of one bin are adjacent. Occurrences of a key keep their
+// order. Borrows keys and memory. After arrange(), different partitions may be used concurrently.
 //
 //   keys     7 9 7        one partition: entries  7 9, occurrences of 7: 0 2, of 9: 1
 class Batch {
  public:
-  // skipped: per occurrence, not zero to leave it out; may be null.
-  // salt: of the table, see place_of. depth: bits of the hash that tell most bins apart. memory:
-  // gives what the batch needs, takes all of it back at once, and outlives the batch.
+  // `skipped` has a flag per occurrence, not zero for an occurrence to leave out; may be null.
+  // `salt` is that of the table (place_of). `depth` is the number of hash bits that distinguish
+  // most bins. `memory` provides all arrays of the batch, and outlives the batch.
   Batch(const int64_t* keys, uint32_t n, const uint8_t* skipped, uint64_t salt, uint32_t depth,
         unsigned num_threads, std::pmr::monotonic_buffer_resource& memory);
-  // Distinct keys in one partition, with nothing left to do: those that were seen come first, then
-  // the others. Occurrences are not known; Entry::first is the place among the keys. num_removed:
-  // rows that the table had lost before the first key was seen.
-  Batch(std::span<const int64_t> keys, const Seen* seen, uint64_t num_removed,
+  // Creates a batch of distinct keys in one partition that needs no grouping: keys with a known
+  // location come first. Occurrences are unknown; Entry::first is the position among the keys.
+  // `num_removed` is Table::num_removed() before the first location was read.
+  Batch(std::span<const int64_t> keys, const KeyLocation* seen, uint64_t num_removed,
         std::pmr::monotonic_buffer_resource& memory);
 
   uint32_t size() const noexcept { return n_; }
@@ -45,27 +47,27 @@ class Batch {
     std::vector<uint32_t> slots, groups, order;
   };
 
-  // What the members of a team do first, all together; then group(p) once per partition, which
-  // allocates nothing but scratch.
+  // Partitions the keys; every member of the team calls arrange(). Then group(p) is called once per
+  // partition; it allocates only scratch memory.
   template <typename Team>
   void arrange(Team& team, unsigned member) noexcept {
     count(member, team.size());
-    team.meet();
+    team.barrier();
     place(member, team.size());
-    team.meet();
+    team.barrier();
   }
   void group(uint32_t partition, Scratch& scratch);
 
   enum State : uint16_t { kOld, kHeld, kNew, kRefused };  // kHeld: old, and marked
-  // A distinct key. The caller fills in what it learns of it.
+  // A distinct key. The caller fills in location and state.
   struct Entry {
     int64_t key;
     uint64_t hash;
-    Line* line;      // where it was seen in the index; may be gone
-    uint32_t row;    // its number
+    Line* line;      // line of the key in the index; may be retired
+    uint32_t row;    // row number
     State state;     // kOld at first
-    uint16_t slot;   // of the line
-    uint32_t first;  // of its occurrences; no other key has it, and it is less than size()
+    uint16_t slot;   // slot of the line
+    uint32_t first;  // start of its occurrences: unique per key, below size()
     uint32_t num_occurs;
   };
   // After group(): the distinct keys of a partition.
@@ -73,19 +75,18 @@ class Batch {
     return {entries_ + starts_[partition], num_distinct_[partition]};
   }
   uint64_t num_removed() const noexcept { return num_removed_; }
-  // Of them, those that were not seen before the batch was made: most often all.
+  // The distinct keys without a location from the constructor: usually all keys.
   std::span<Entry> unseen(uint32_t partition) const noexcept {
     return distinct(partition).subspan(num_seen_);
   }
-  // Puts those that are refused behind the others, which stay in order; a call that uses the batch
-  // again finds them where they are then. are_any: false if there are none.
+  // Moves refused keys after the other keys, which stay in order; the new order remains for a call
+  // that reuses the batch. `are_any` is false if no key is refused.
   void sort_out_refused(uint32_t partition, bool are_any) noexcept;
-  // After sort_out_refused(): the others.
+  // After sort_out_refused(): the keys that are not refused.
   std::span<Entry> kept(uint32_t partition) const noexcept {
     return {entries_ + starts_[partition], num_kept_[partition]};
   }
-  // The occurrences in a partition: those of its first distinct key, as group() left them, of the
-  // second, and so on.
+  // The occurrences in a partition, by distinct key in the order of group().
   std::span<const uint32_t> order(uint32_t partition) const noexcept {
     return {order_ + starts_[partition], starts_[partition + 1] - starts_[partition]};
   }

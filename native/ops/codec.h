@@ -1,4 +1,4 @@
-// Codes of whole matrices of weights: src/monolith/embedding/codecs.py.
+// Encodes whole matrices of weights for src/monolith/table/codecs.py.
 #pragma once
 
 #include <cstddef>

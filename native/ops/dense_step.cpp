@@ -14,9 +14,9 @@ constexpr int64_t kLineFloats = 16;  // members begin on cache lines of a large 
 
 const DenseKernel& checked(const std::string& rule, const DenseTensors& tensors, size_t num_options,
                            const Kernels& kernels) {
-  const auto found = std::find_if(kernels.dense.begin(), kernels.dense.end(),
-                                  [&](const DenseKernel& kernel) { return rule == kernel.name; });
-  if (found == kernels.dense.end()) {
+  const auto kernel = std::find_if(kernels.dense.begin(), kernels.dense.end(),
+                                   [&](const DenseKernel& entry) { return rule == entry.name; });
+  if (kernel == kernels.dense.end()) {
     throw std::invalid_argument("[dense_step] expected a known rule, got '" + rule + "'");
   }
   const auto check = [](const char* what, size_t expected, size_t got) {
@@ -26,11 +26,11 @@ const DenseKernel& checked(const std::string& rule, const DenseTensors& tensors,
     }
   };
   const size_t num_tensors = tensors.parameters.size();
-  check("options", found->options.size(), num_options);
+  check("options", kernel->options.size(), num_options);
   check("gradients", num_tensors, tensors.gradients.size());
-  check("states", num_tensors * found->num_states, tensors.states.size());
+  check("states", num_tensors * kernel->num_states, tensors.states.size());
   check("sizes", num_tensors, tensors.sizes.size());
-  return *found;
+  return *kernel;
 }
 
 }  // namespace
@@ -42,12 +42,12 @@ void dense_step(const std::string& rule, const DenseTensors& tensors,
   int64_t total = 0;
   for (const int64_t size : tensors.sizes) total += size;
   Team::run(threads, [&](Team& team, unsigned member) {
-    // Elements [begin, end) of all tensors, one after the other.
+    // Updates the elements [begin, end) of all tensors, concatenated.
     const auto cut = [&](int64_t part) {
       return part == team.size() ? total : total / team.size() * part / kLineFloats * kLineFloats;
     };
     const int64_t begin = cut(member), end = cut(member + 1);
-    int64_t first = 0;  // number of the tensor's first element
+    int64_t first = 0;  // index of the first element of the tensor
     for (size_t t = 0; t < tensors.sizes.size() && first < end; ++t) {
       const int64_t from = std::max(begin - first, int64_t{0});
       const int64_t to = std::min(end - first, tensors.sizes[t]);

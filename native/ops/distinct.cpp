@@ -9,10 +9,10 @@ namespace monolith {
 namespace {
 
 constexpr uint32_t kMaxBits = 10;
-constexpr uint16_t kEmpty = UINT16_MAX;  // no key is there
+constexpr uint16_t kEmpty = UINT16_MAX;  // free slot
 static_assert(DistinctKeys::kMost < kEmpty);
 
-// order: positions of the hashes by their first bits; those with equal ones stay in order.
+// Writes to `order` the positions of the hashes, sorted stably by their first bits.
 void sort_by_bits(std::span<const uint64_t> hashes, uint32_t bits, uint32_t* order) {
   const auto bucket_of = [=](uint64_t hash) { return hash >> 1 >> (63 - bits); };
   uint16_t ends[(size_t{1} << kMaxBits) + 1] = {};
@@ -21,7 +21,7 @@ void sort_by_bits(std::span<const uint64_t> hashes, uint32_t bits, uint32_t* ord
   for (uint32_t i = 0; i < hashes.size(); ++i) order[ends[bucket_of(hashes[i])]++] = i;
 }
 
-// At least n values; what they are does not matter.
+// Returns memory for at least `n` values, with undefined contents.
 template <typename T>
 T* room(std::vector<T>& values, size_t n) {
   if (values.size() < n) values.resize(n);
@@ -30,8 +30,9 @@ T* room(std::vector<T>& values, size_t n) {
 
 }  // namespace
 
-// numbers_: of each occurrence the first one of its key. No branch depends on whether a key is new,
-// and no key waits for the one before it: in a loop that finds and adds them one by one, both do.
+// Writes to `numbers_` the first occurrence of the key of each occurrence. No branch depends on
+// whether a key is new, and no key waits for the previous key, unlike in a loop that finds and adds
+// keys one by one.
 void DistinctKeys::find_first(Scratch& scratch) noexcept {
   const size_t mask = scratch.slots.size() - 1;
   const uint16_t* places = scratch.places.data();
@@ -44,7 +45,7 @@ void DistinctKeys::find_first(Scratch& scratch) noexcept {
     others[num_others] = static_cast<uint16_t>(i);
     num_others += hashes[numbers_[i]] != hashes[i];
   }
-  for (size_t k = 0; k < num_others; ++k) {  // keys that are not the first of their place go on
+  for (size_t k = 0; k < num_others; ++k) {  // keys that are not the first at their place
     const uint16_t i = others[k];
     size_t slot = places[i];
     do {
@@ -55,27 +56,27 @@ void DistinctKeys::find_first(Scratch& scratch) noexcept {
   }
 }
 
-DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32_t depth,
+DistinctKeys::DistinctKeys(const int64_t* keys, size_t n, uint64_t salt, uint32_t depth,
                            Scratch& scratch)
     : num_occurs_(n), numbers_(std::make_unique_for_overwrite<uint16_t[]>(2 * n)) {
   scratch.slots.assign(std::bit_ceil(2 * n), kEmpty);
   const size_t mask = scratch.slots.size() - 1;
-  uint64_t* hashes = room(scratch.hashes, n);  // no two keys share one
+  uint64_t* hashes = room(scratch.hashes, n);  // different keys have different hashes
   uint16_t* places = room(scratch.places, n);
   room(scratch.others, n);
   for (size_t i = 0; i < n; ++i) {
-    hashes[i] = key_hash(given[i]);
+    hashes[i] = key_hash(keys[i]);
     places[i] = static_cast<uint16_t>(place_of(hashes[i], salt) & mask);
   }
   find_first(scratch);
   uint32_t* first = room(scratch.first, n);
-  uint32_t count = 0;  // of keys met so far; from here on hashes are theirs
+  uint32_t count = 0;  // number of distinct keys; from here on `hashes` holds their hashes
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t is_new = numbers_[i] == i;
     const uint32_t known = numbers_[numbers_[i]];
     hashes[count] = hashes[i];
     first[count] = i;
-    // Of "? :" compilers make a branch.
+    // A conditional expression would compile to a branch.
     numbers_[i] = static_cast<uint16_t>(known + (count - known) * is_new);
     count += is_new;
   }
@@ -84,10 +85,10 @@ DistinctKeys::DistinctKeys(const int64_t* given, size_t n, uint64_t salt, uint32
   uint32_t* order = room(scratch.order, n);
   sort_by_bits({hashes, count}, bits, order);
   keys_ = std::make_unique_for_overwrite<int64_t[]>(count);
-  seen_ = std::make_unique_for_overwrite<Seen[]>(count);
+  seen_ = std::make_unique_for_overwrite<KeyLocation[]>(count);
   uint16_t* as_met = numbers_.get() + n;
   for (uint32_t k = 0; k < count; ++k) {
-    keys_[k] = given[first[order[k]]];
+    keys_[k] = keys[first[order[k]]];
     as_met[order[k]] = static_cast<uint16_t>(k);
   }
   for (size_t i = 0; i < n; ++i) numbers_[i] = as_met[numbers_[i]];

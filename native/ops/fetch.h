@@ -1,4 +1,4 @@
-// Memory that is asked for before it is used.
+// Prefetches memory before its use.
 #pragma once
 
 #include <cstddef>
@@ -6,15 +6,15 @@
 
 namespace monolith {
 
-// Fetches the line of an address, for use in some hundred nanoseconds. Only as far as the
-// second-level cache: a core has places for few lines on their way to the first, and they are
-// what a table's calls run out of (docs/design/0014-fetches-to-the-second-level.md). All here is
-// always inline: GCC drops calls of a function that does nothing but fetch.
+// Prefetches the cache line of an address, for use in some hundred nanoseconds, only into the
+// second-level cache: a core has few fill buffers for lines on their way to the first-level cache,
+// and the calls of a table run out of them (docs/design/0014-fetches-to-the-second-level.md). All
+// functions here are always inline, because GCC drops calls of a function that only prefetches.
 [[gnu::always_inline]] inline void fetch_line(const void* address) noexcept {
   __builtin_prefetch(address, 0, 2);
 }
 
-// Fetches the start of a row; the hardware follows by itself where a row is long.
+// Prefetches the start of a row; the hardware prefetches the rest of a long row.
 [[gnu::always_inline]] inline void fetch_bytes(const void* address, size_t bytes) noexcept {
   constexpr size_t kMost = 512;
   const auto start = reinterpret_cast<uintptr_t>(address);

@@ -1,4 +1,4 @@
-// Memory for many arrays that end together.
+// Allocates arrays that are freed together.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace monolith {
 
-// Room for n values that are not there yet. alignment: in bytes.
+// Allocates `n` uninitialised values. `alignment` is in bytes.
 template <typename T>
 T* take(std::pmr::monotonic_buffer_resource& memory, size_t n, size_t alignment = alignof(T)) {
   static_assert(std::is_trivially_destructible_v<T>);

@@ -1,8 +1,8 @@
-// Arithmetic that the update rules share. A rule is written to the same order of operations as its
-// function in reference_optimizers.py; each operation rounds once.
+// Shares arithmetic among the update rules. A rule has the same order of operations as its function
+// in reference_optimizers.py; each operation rounds once.
 //
-// What would not fit into a float is held at the largest one, and a gradient at the largest one
-// that can be squared: rows stay finite, so no rule makes NaN (contract 3).
+// Values are clamped to the largest float, and gradients to the largest float whose square is
+// finite: rows stay finite, so no rule makes NaN (contract 3).
 #pragma once
 
 #if defined(__SSE2__)
@@ -14,7 +14,7 @@ namespace monolith::MONOLITH_ISA {
 constexpr float kMax = 0x1.fffffep+127f;
 constexpr float kRootMax = 0x1.fffffep+63f;
 
-// Eight floats that the compiler keeps in registers; left to itself, it vectorises across blocks.
+// Eight floats that the compiler keeps in registers; without this type it vectorises across blocks.
 using Lanes = float __attribute__((vector_size(32)));
 
 template <typename T>
@@ -25,7 +25,8 @@ inline T clamp(T x, float limit) {
 
 inline float square_root(float x) { return __builtin_sqrtf(x); }
 
-// The compiler makes two comparisons and two choices of a clamp, and single roots.
+// Uses intrinsics: the compiler turns a clamp into two comparisons and two selections, and vector
+// square roots into scalar square roots.
 #if defined(__AVX__)
 inline Lanes clamp(Lanes x, float limit) {
   return _mm256_max_ps(_mm256_set1_ps(-limit), _mm256_min_ps(_mm256_set1_ps(limit), x));
@@ -64,13 +65,13 @@ inline T finite(T x) {
   return clamp(x, kMax);
 }
 
-// Gradient with weight decay, small enough to be squared.
+// Returns the gradient with weight decay, clamped so that its square is finite.
 template <typename T>
 inline T decayed(T g, float decay, T w) {
   return clamp(g + decay * w, kRootMax);
 }
 
-// The quotient, or 0 where its divisor is 0.
+// Returns the quotient, or 0 where the divisor is 0.
 template <typename T>
 inline T where_positive(T divisor, T quotient) {
   return divisor > 0.0f ? quotient : T{};
@@ -88,7 +89,8 @@ inline void store(float* values, T stored) {
   __builtin_memcpy(values, &stored, sizeof(T));
 }
 
-// work(i, T{}) for columns i, ...: T is Lanes for eight of them, and float for those that are left.
+// work(i, T{}) for columns i, ...: T is Lanes for eight columns, and float for the remaining
+// columns.
 template <typename Work>
 inline void in_lanes(uint32_t dim, const Work& work) {
   uint32_t i = 0;
@@ -100,8 +102,8 @@ inline void fill(float* values, uint32_t n, float value) {
   for (uint32_t i = 0; i < n; ++i) values[i] = value;
 }
 
-// value(0), ..., value(dim - 1) taken in 8 lanes, lane = i % 8, from 0 on; then the lanes in one
-// order (contract 3). take(a, b) changes a, a float or Lanes.
+// Reduces value(0), ..., value(dim - 1) in 8 lanes, lane = i % 8, starting from 0; then reduces the
+// lanes in a fixed order (contract 3). take(a, b) updates a, which is a float or Lanes.
 template <typename Take, typename Value>
 inline float by_lanes(uint32_t dim, const Take& take, const Value& value) {
   Lanes lanes = {};

@@ -1,5 +1,5 @@
-// Codes of weights, and stochastic rounding to 16 bits. Same bits as reference_codecs.py: integer
-// arithmetic, or float operations that round once.
+// Encodes and decodes weights, and rounds stochastically to 16 bits. Same bits as
+// reference_codecs.py: integer arithmetic, or float operations that round once.
 #pragma once
 
 #include "optimizer/kernels.h"
@@ -22,7 +22,7 @@ inline float float_of(uint32_t bits) {
   return x;
 }
 
-// A magnitude as a whole number of units of its half, and what is left of it in units.
+// A magnitude as a whole number of units of its half-precision value, and the remainder in units.
 struct HalfParts {
   uint32_t exponent, units;
   float rest;
@@ -86,7 +86,7 @@ struct Bf16 {
   static float decode(uint32_t code) { return float_of(code << 16); }
 };
 
-// A 16-bit format: from the three functions of its struct.
+// The codec of a 16-bit format, built on the three functions of its struct.
 template <typename Format>
 struct Half {
   static constexpr const char* kName = Format::kName;
@@ -165,7 +165,7 @@ struct Fp32 {
   }
 };
 
-// Nearest multiple of the unit as a whole number in [-128, 127]; NaN is 0.
+// Returns the nearest multiple of the unit as a whole number in [-128, 127]; NaN becomes 0.
 inline int32_t fixed_quantum(float x, float unit) {
   const float half = unit * 0.5f;
   float q = (x + (x >= 0.0f ? half : -half)) / unit;

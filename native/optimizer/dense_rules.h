@@ -1,7 +1,8 @@
-// Update rules of dense parameters, element by element: w a weight, g its gradient, m, v and c its
-// state. Each operation rounds once, in the order written here; monolith/optim/rules.py has the
-// same rules for other dtypes and devices. 1 - mom is that of the float mom: the two weights of a
-// mean add up to 1, so that the mean of equal numbers is that number.
+// Update rules of dense parameters, element by element: w is a weight, g its gradient; m, v and c
+// are its state. Each operation rounds once, in the order written here;
+// monolith/optim/update_rules.py has the same rules for other dtypes and devices. 1 - mom is
+// computed from the float mom: the two weights of a mean add up to 1, so that the mean of equal
+// numbers is the same number.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// The body of one instruction set's kernels; kernels_<isa>.cpp defines MONOLITH_ISA and includes
-// it. Everything is in a namespace of its own: an inline function shared between translation units
-// of different instruction sets could end up as the wrong one.
+// Implements the kernels of one instruction set; kernels_<isa>.cpp defines MONOLITH_ISA and
+// includes it. Everything is in a namespace of its own: an inline function shared between
+// translation units of different instruction sets could end up as the wrong one.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -86,9 +86,9 @@ size_t find_non_finite(const float* values, size_t n) {
   constexpr size_t kBlock = 1024;
   for (size_t start = 0; start < n; start += kBlock) {
     const size_t end = start + kBlock < n ? start + kBlock : n;
-    uint32_t found = 0;
-    for (size_t i = start; i < end; ++i) found |= is_non_finite(values[i]) ? 1u : 0u;
-    if (found == 0) continue;
+    uint32_t has_bad = 0;
+    for (size_t i = start; i < end; ++i) has_bad |= is_non_finite(values[i]) ? 1u : 0u;
+    if (has_bad == 0) continue;
     for (size_t i = start; i < end; ++i) {
       if (is_non_finite(values[i])) return i;
     }
@@ -129,16 +129,16 @@ void add_selected(float* __restrict sum, const float* __restrict values,
   for (size_t i = 0; i < n; ++i) sum[i] += places[i] == place ? values[i] : 0.0f;
 }
 
-// As whole numbers, bits of magnitudes are in the order of the magnitudes, and NaN is the last.
+// Bits of magnitudes, read as whole numbers, are in the order of the magnitudes, with NaN last.
 float largest(const float* values, size_t n) {
-  uint32_t found = 0;
+  uint32_t most_bits = 0;
   for (size_t i = 0; i < n; ++i) {
     uint32_t bits;
     __builtin_memcpy(&bits, values + i, 4);
     bits &= 0x7FFFFFFFu;
-    found = bits > found ? bits : found;
+    most_bits = bits > most_bits ? bits : most_bits;
   }
-  return float_of(found);
+  return float_of(most_bits);
 }
 
 double sum_squares(const float* values, size_t n) {

@@ -1,4 +1,4 @@
-// Philox4x32-10 (Salmon et al., 2011), four blocks at a time.
+// Computes Philox4x32-10 (Salmon et al., 2011), four blocks at a time.
 #pragma once
 
 #if defined(__AVX2__)
@@ -15,7 +15,7 @@ constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;      // key steps
 
 #if defined(__AVX2__) || defined(__SSE2__)
 
-// One 32-bit number per 64-bit lane; the upper halves hold rubbish that nothing reads.
+// One 32-bit number per 64-bit lane; the upper halves are undefined and never read.
 #if defined(__AVX2__)
 struct Lanes {
   __m256i v;
@@ -79,7 +79,8 @@ struct Lanes {
 
 #endif
 
-// Words of blocks first, first + 1, .. first + 3 of counter (c0, c1, block, c3), block after block.
+// Writes the words of blocks first, first + 1, .. first + 3 of counter (c0, c1, block, c3), block
+// after block.
 inline void philox(uint32_t out[16], uint32_t c0, uint32_t c1, uint32_t first, uint32_t c3,
                    uint64_t seed) {
   for (uint32_t l = 0; l < 4; l += Lanes::kCount) {

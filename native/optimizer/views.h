@@ -1,4 +1,4 @@
-// What lookups in training make of weights, and what that makes of gradients. Same bits as
+// Transforms weights for lookups in training, and their gradients. Same bits as
 // reference_codecs.py.
 #pragma once
 
@@ -24,7 +24,7 @@ inline float exponential(float x) {
   return (p * (x * x) + x + 1.0f) * power;
 }
 
-// From basic operations only (Cephes), so that every instruction set gives the same bits.
+// Uses basic operations only (Cephes), so that every instruction set gives the same bits.
 inline float hyperbolic_tangent(float x) {
   const float size = __builtin_fabsf(x);
   const float z = size > 10.0f ? 10.0f : size;  // 1 from about 9 on; NaN stays

@@ -1,4 +1,4 @@
-// Memory of a part of the table that counts in its budget.
+// Counts the memory of one part of a table, within the budget of the table.
 #pragma once
 
 #include <atomic>
@@ -8,15 +8,16 @@
 
 namespace monolith {
 
-// Thread-safe.
+// Thread-safe. Borrows the memory.
 class Account {
  public:
   explicit Account(Memory& memory) : memory_(memory) {}
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
-  // 64-byte aligned, contents undefined. Null: over budget. Throws OutOfMemory.
-  void* take(size_t bytes) {
+  // Returns a 64-byte aligned block with undefined contents, or null if the budget does not allow
+  // it. Throws OutOfMemory.
+  void* allocate(size_t bytes) {
     if (!memory_.try_use(bytes)) return nullptr;
     try {
       void* block = memory_.allocate(bytes);
@@ -27,9 +28,9 @@ class Account {
       throw;
     }
   }
-  void give(void* block, size_t bytes) noexcept {
+  void free(void* block, size_t bytes) noexcept {
     if (block == nullptr) return;
-    memory_.release(block, bytes);
+    memory_.free(block, bytes);
     memory_.unuse(bytes);
     bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }

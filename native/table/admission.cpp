@@ -54,11 +54,11 @@ Admission::Partition* Admission::find_partition(uint32_t number) const noexcept 
 }
 
 Admission::Partition* Admission::make_partition(uint32_t number) {
-  if (Partition* found = find_partition(number)) return found;
+  if (Partition* partition = find_partition(number)) return partition;
   const std::lock_guard lock(mutex_);
   std::atomic<Group*>& group = groups_[number >> kGroupBits];
   if (group.load(std::memory_order_relaxed) == nullptr) {
-    void* block = memory_.take(sizeof(Group));
+    void* block = memory_.allocate(sizeof(Group));
     if (block == nullptr) return nullptr;
     auto* fresh = new (block) Group;
     uint32_t at = number & ~((1u << kGroupBits) - 1);
@@ -76,13 +76,14 @@ void Admission::Turn::cover(uint64_t hash, uint32_t bits) {
   const uint32_t first = number & ~(count - 1);
   first_ = admission_.make_partition(first);
   first_number_ = first;
-  // Ascending, so that two calls cannot wait for each other.
+  // Locks in ascending order, so that two calls cannot deadlock.
   for (count_ = 0; count_ < count; ++count_) {
     if (first_ != nullptr) first_[count_].lock.lock();
   }
 }
 
-// Before the partition's first change in this generation. Throws OutOfMemory.
+// Tells open cuts the state of the partition before its first change in this generation. Throws
+// OutOfMemory.
 void Admission::begin_keeping(uint32_t number, Partition& partition) {
   if (partition.generation == cuts_.generation()) return;
   for (const auto& cut : cuts_.open()) {
@@ -104,7 +105,7 @@ bool Admission::keeping(uint32_t number, Partition& partition, AdmissionLog& log
     for (size_t i = first; i < log.size(); ++i) {
       for (const auto& cut : cuts_.open()) cut->keep_step(number, log[i]);
     }
-  } catch (...) {  // exact: the partition is locked
+  } catch (...) {  // exact, because the partition is locked
     for (; log.size() > first; log.pop_back()) undo(partition, log.back(), &places);
     throw;
   }
@@ -187,11 +188,11 @@ uint32_t Admission::num_columns() const noexcept {
 }
 
 void Admission::collect(uint32_t number, const Partition& partition, Cut* cut,
-                        Remembered& found) const {
-  auto& [candidates, cells] = found;
+                        PartitionRows& rows) const {
+  auto& [candidates, cells] = rows;
   candidates.clear();
   cells.clear();
-  if (cut == nullptr || partition.generation < cut->generation()) {  // it did not change since
+  if (cut == nullptr || partition.generation < cut->generation()) {  // unchanged since the cut
     partition.candidates.append_to(candidates);
     partition.ring.append_to(cells, shape_);
   } else {
@@ -206,18 +207,18 @@ void Admission::collect(uint32_t number, const Partition& partition, Cut* cut,
 
 std::vector<int64_t> Admission::export_rows(std::span<const uint32_t> partitions, Cut* cut) {
   std::vector<int64_t> values;
-  Remembered found;
+  PartitionRows rows;
   for (const uint32_t number : partitions) {
     Partition* partition = find_partition(number);
-    if (partition == nullptr) continue;  // nor was there any at a cut
+    if (partition == nullptr) continue;  // and none existed at the cut
     {
       const std::lock_guard lock(partition->lock);
-      collect(number, *partition, cut, found);
+      collect(number, *partition, cut, rows);
     }
-    for (const auto& [key, count, time] : found.candidates) {
+    for (const auto& [key, count, time] : rows.candidates) {
       values.insert(values.end(), {key, count, time});
     }
-    for (const auto& [split, cell, value] : found.cells) {
+    for (const auto& [split, cell, value] : rows.cells) {
       values.insert(values.end(), {number, split, cell, value});
     }
   }
@@ -240,7 +241,7 @@ bool Admission::import_row(const int64_t* values, AdmissionLog& log) {
   const bool is_candidate = kind_ == AdmissionKind::kMinCount;
   const uint64_t hash = is_candidate ? key_hash(values[0]) : static_cast<uint64_t>(values[0]) << 52;
   Partition* partition = make_partition(partition_of(hash));
-  if (partition == nullptr) return !is_candidate && values[1] < 0;  // a head without cells is none
+  if (partition == nullptr) return !is_candidate && values[1] < 0;  // such a head needs no filter
   const std::lock_guard lock(partition->lock);
   return keeping(partition_of(hash), *partition, log, [&](Renumbering* cuts) {
     if (is_candidate) {
@@ -278,12 +279,12 @@ void Admission::clear() noexcept {
     Group* group = entry.exchange(nullptr);
     if (group == nullptr) continue;
     for (Partition& partition : group->partitions) {
-      partition.candidates.release(memory_);
-      partition.ring.release(shape_, memory_);
+      partition.candidates.free(memory_);
+      partition.ring.free(shape_, memory_);
       cleared_.dropped += partition.counters.dropped;
       cleared_.overflows += partition.counters.overflows;
     }
-    memory_.give(group, sizeof(Group));
+    memory_.free(group, sizeof(Group));
   }
 }
 

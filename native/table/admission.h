@@ -1,5 +1,5 @@
-// Admission: whether a missing key gets a row. The definition of each rule is
-// src/monolith/embedding/reference_admission.py.
+// Decides whether a missing key gets a row. src/monolith/table/reference/candidates.py defines each
+// rule.
 #pragma once
 
 #include <atomic>
@@ -24,32 +24,34 @@ struct AdmissionSpec {
   uint32_t threshold = 0;
   SlotValues slots;
   uint64_t max_bytes = 0;    // kMinCount
-  uint32_t ttl_seconds = 0;  // kMinCount; 0: none
-  uint64_t capacity = 0;     // kSlidingFilter, of all partitions
+  uint32_t ttl_seconds = 0;  // kMinCount; 0 means no expiry
+  uint64_t capacity = 0;     // kSlidingFilter; total of all partitions
   uint32_t split_num = 0;    // kSlidingFilter
   bool is_equal = false;     // kProbabilistic
 };
 
-// Thread-safe. What is remembered is kept per partition of the key space (the top 12 bits of the
-// hash), each with its own lock; partitions are allocated 64 at a time when they are first asked.
+// Thread-safe, except where a method says otherwise. Candidates and filters are kept per partition
+// of the key space (the top 12 bits of the hash), each with its own lock; partitions are allocated
+// 64 at a time at their first question. Borrows the memory and the cuts.
 class Admission {
   struct Partition;
 
  public:
   static constexpr uint32_t kPartitions = 4096;
 
-  // cuts: of the table; open ones are given each step.
+  // `cuts` are those of the table; open cuts receive each step.
   Admission(Memory& memory, const Cuts& cuts, const AdmissionSpec& spec, uint64_t seed,
             uint64_t salt);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Whether the key has to ask.
+  // Whether an admission rule applies to the key.
   bool has_rule(int64_t key) const noexcept { return thresholds_.of(key) > 0; }
 
-  // The right to ask about some partitions, for one thread: other questions about them wait, so
-  // that an answer and what follows from it (a row) are one step for them.
+  // Locks some partitions for the questions of one thread. Questions of other threads about these
+  // partitions wait, so that an answer and the row that follows from the answer are one atomic step
+  // for them.
   class Turn {
    public:
     explicit Turn(Admission& admission) noexcept : admission_(admission) {}
@@ -57,25 +59,27 @@ class Admission {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
-    // Covers the hash, and what shares its first `bits` bits where that is not much: then a batch
-    // that is grouped by these bits locks once for many keys. Throws OutOfMemory.
+    // Locks the partition of the hash, and all partitions that share its first `bits` bits if these
+    // are few: a batch that is grouped by these bits then locks once for many keys. Throws
+    // OutOfMemory.
     void cover(uint64_t hash, uint32_t bits);
     void end() noexcept;
-    // Whether all hashes that share their first `bits` bits are covered at once.
+    // Whether cover() covers all hashes that share their first `bits` bits.
     static bool covers_all(uint32_t bits) noexcept { return bits + kGroupBits >= 12; }
     bool covers(uint64_t hash) const noexcept {
       return admission_.kind_ == AdmissionKind::kProbabilistic ||
              partition_of(hash) - first_number_ < count_;
     }
-    // Fetches what ask() will read; where the turn covers the hash, the ends of its log too. A
-    // little later, and only where it covers the hash: the candidate.
+    // prefetch() fetches the memory that ask() will read first, and the ends of the log if the turn
+    // covers the hash. prefetch_found() fetches the candidate; call it some time later, and only if
+    // the turn covers the hash.
     void prefetch(uint64_t hash) noexcept;
     void prefetch_found(uint64_t hash) const noexcept;
 
    private:
     friend Admission;
     Admission& admission_;
-    Partition* first_ = nullptr;  // null: nothing is remembered
+    Partition* first_ = nullptr;  // null if there is no partition
     uint32_t count_ = 0;
     uint32_t first_number_ = 0;
     uint32_t fetched_ = kPartitions;  // partition of the last prefetch()
@@ -86,27 +90,30 @@ class Admission {
     uint64_t hash;
     uint32_t count;  // occurrences in the call
     uint32_t now;
-    uint64_t call;  // number of the call: random answers depend on it
+    uint64_t call;  // number of the call, which seeds random answers
   };
-  // Only keys that have a rule, and that the turn covers. Throws OutOfMemory before any change.
+  // Returns whether the key gets a row. The key must have a rule and be covered by the turn. Throws
+  // OutOfMemory before any change.
   bool ask(Turn& turn, const Question& question, AdmissionLog& log);
-  // Takes the steps of a failed call back, the last one first.
+  // Undoes the steps of a failed call, the last step first.
   void undo(const AdmissionLog& log) noexcept;
 
-  // Columns of an export, row by row: the number of columns is num_columns().
+  // Number of columns of an export row.
   uint32_t num_columns() const noexcept;
-  // cut: as of an open cut; null: as it is.
+  // Returns the rows of the partitions, num_columns() numbers each: as of an open `cut`, or the
+  // current rows if `cut` is null.
   std::vector<int64_t> export_rows(std::span<const uint32_t> partitions, Cut* cut = nullptr);
-  // Rows for which the budget has no room count as dropped. Throws OutOfMemory before any change,
-  // or after taking it back.
+  // Adds rows of an export. Rows for which the budget has no room count as dropped. Throws
+  // OutOfMemory before any change, or after undoing all changes.
   void import_rows(const int64_t* values, size_t n);
-  // As of the table's rows.
+  // Sets the generation of every partition to 0, like Arena::restart_generations().
   void restart_generations() noexcept;
-  // Forgets everything; the caller keeps questions out.
+  // Frees all candidates and filters. The caller excludes questions.
   void clear() noexcept;
 
   size_t bytes() const noexcept { return sizeof(*this) + memory_.bytes(); }
-  // Keys that wait (or counters in use), candidates dropped, and filters that had no counter.
+  // Counts of waiting keys (or counters in use), of dropped candidates, and of keys for which a
+  // filter had no counter.
   struct Facts {
     uint64_t candidates = 0, dropped = 0, overflows = 0;
   };
@@ -120,7 +127,7 @@ class Admission {
     Candidates candidates;
     FilterRing ring;
     Candidates::Counters counters;
-    uint32_t generation = 0;  // in which cuts were last told that it changes
+    uint32_t generation = 0;  // in which open cuts were last notified of a change
   };
   struct Group {
     Partition partitions[1u << kGroupBits];
@@ -128,23 +135,24 @@ class Admission {
 
   static uint32_t partition_of(uint64_t hash) noexcept { return static_cast<uint32_t>(hash >> 52); }
   void prefetch(uint64_t hash) const noexcept;
-  // Null if nothing is remembered of the partition.
+  // Returns null if the partition is not allocated.
   Partition* find_partition(uint32_t number) const noexcept;
-  // Null: over budget. Throws OutOfMemory.
+  // Returns null if the budget does not allow it. Throws OutOfMemory.
   Partition* make_partition(uint32_t number);
-  // What is remembered of a locked partition, as it was at the cut; null: as it is.
-  struct Remembered {
+  // The rows of a locked partition, as of `cut`, or the current rows if `cut` is null.
+  struct PartitionRows {
     std::vector<CandidateRow> candidates;
     std::vector<FilterRow> cells;
   };
-  void collect(uint32_t number, const Partition& partition, Cut* cut, Remembered& found) const;
-  // change(who remembers places of the log) of a locked partition, whose steps open cuts keep.
+  void collect(uint32_t number, const Partition& partition, Cut* cut, PartitionRows& rows) const;
+  // Calls change(renumbering callback) for a locked partition, and passes the steps of the change
+  // to open cuts.
   template <typename Change>
   bool keeping(uint32_t number, Partition& partition, AdmissionLog& log, const Change& change);
   void begin_keeping(uint32_t number, Partition& partition);
   void undo(Partition& partition, const AdmissionStep& step, Renumbering* cuts) noexcept;
   bool roll(const Question& question) const noexcept;
-  // False: over budget.
+  // Returns false if the budget does not allow it.
   bool import_row(const int64_t* values, AdmissionLog& log);
 
   const AdmissionKind kind_;
@@ -156,9 +164,9 @@ class Admission {
   const uint64_t salt_;
   const Cuts& cuts_;
   Account memory_;
-  Candidates::Counters cleared_;           // of partitions that clear() freed
-  std::atomic<uint64_t> num_left_out_{0};  // of imports
-  std::mutex mutex_;                       // of allocating groups
+  Candidates::Counters cleared_;           // counters of partitions that clear() freed
+  std::atomic<uint64_t> num_left_out_{0};  // imported rows without room in the budget
+  std::mutex mutex_;                       // guards the allocation of groups
   std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};
 };
 

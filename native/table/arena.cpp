@@ -32,10 +32,10 @@ Arena::~Arena() {
   epochs_.reclaim();
   Chunk* chunks = chunks_.load();
   for (uint32_t i = 0; i < num_chunks_; ++i) {
-    memory_.release(chunks[i].rows - shift(i), num_places(i) * row_bytes_);
-    memory_.release(chunks[i].meta, num_places(i) * sizeof(Meta));
+    memory_.free(chunks[i].rows - shift(i), num_places(i) * row_bytes_);
+    memory_.free(chunks[i].meta, num_places(i) * sizeof(Meta));
   }
-  memory_.release(chunks, max_chunks_ * sizeof(Chunk));
+  memory_.free(chunks, max_chunks_ * sizeof(Chunk));
 }
 
 uint32_t Arena::num_places(uint32_t chunk_number) const noexcept {
@@ -45,14 +45,14 @@ uint32_t Arena::num_places(uint32_t chunk_number) const noexcept {
 }
 
 size_t Arena::shift(uint32_t chunk_number) const noexcept {
-  constexpr size_t kMany = 256;  // places, of which one may stay empty
+  constexpr size_t kMany = 256;  // in chunks of at least this many places, one may stay empty
   const size_t places = num_places(chunk_number);
   const bool are_even = row_bytes_ % (2 * kLineBytes) == 0;
   return are_even && places >= kMany && places * row_bytes_ >= kHugeBytes ? kLineBytes : 0;
 }
 
 void Arena::free_block(void* owner, void* block, size_t bytes) {
-  static_cast<Memory*>(owner)->release(block, bytes);
+  static_cast<Memory*>(owner)->free(block, bytes);
 }
 
 // Readers may be using the old array, so it is replaced and retired.
@@ -65,7 +65,7 @@ void Arena::grow_directory() {
     try {
       epochs_.reserve(1);
     } catch (...) {
-      memory_.release(fresh, wider * sizeof(Chunk));
+      memory_.free(fresh, wider * sizeof(Chunk));
       throw;
     }
   }
@@ -88,28 +88,28 @@ void Arena::add_chunk() {
   try {
     meta = static_cast<Meta*>(memory_.allocate(rows * sizeof(Meta)));
   } catch (...) {
-    memory_.release(block, rows * row_bytes_);
+    memory_.free(block, rows * row_bytes_);
     throw;
   }
   Chunk& chunk = chunks_.load(std::memory_order_relaxed)[num_chunks_];
-  chunk.meta.store(meta, std::memory_order_release);  // a reader may have the row of before clear()
+  chunk.meta.store(meta, std::memory_order_release);  // readers may hold an old number
   chunk.rows.store(block + shift(num_chunks_), std::memory_order_release);
   ++num_chunks_;
   num_used_ = 0;
 }
 
-size_t Arena::take(uint32_t* numbers, size_t n) {
+size_t Arena::allocate(uint32_t* numbers, size_t n) {
   const std::lock_guard lock(mutex_);
-  size_t taken = 0;
-  for (; taken < n && free_ != kNone; ++taken) {
-    numbers[taken] = free_;
+  size_t count = 0;
+  for (; count < n && free_ != kNone; ++count) {
+    numbers[count] = free_;
     free_ = meta(free_)->time;
   }
-  if (taken == n) return taken;
+  if (count == n) return count;
   const bool is_full = num_chunks_ == 0 || num_used_ == capacity(num_chunks_ - 1);
-  if (is_full && taken > 0) return taken;
+  if (is_full && count > 0) return count;
   const size_t bytes = row_bytes_ + sizeof(Meta);
-  if (!memory_.try_use(bytes)) return taken;  // the first fresh row
+  if (!memory_.try_use(bytes)) return count;  // the first fresh row
   try {
     if (is_full) add_chunk();
   } catch (...) {
@@ -118,18 +118,18 @@ size_t Arena::take(uint32_t* numbers, size_t n) {
   }
   const uint32_t room = capacity(num_chunks_ - 1) - num_used_;
   const uint32_t first = ((num_chunks_ - 1) << kIndexBits) | num_used_;
-  auto fresh = static_cast<uint32_t>(std::min<size_t>(room, n - taken));
+  auto fresh = static_cast<uint32_t>(std::min<size_t>(room, n - count));
   if (!memory_.try_use((fresh - 1) * bytes)) fresh = 1;
-  for (uint32_t i = 0; i < fresh; ++i) numbers[taken + i] = first + i;
+  for (uint32_t i = 0; i < fresh; ++i) numbers[count + i] = first + i;
   num_used_ += fresh;
   num_rows_ += fresh;
-  return taken + fresh;
+  return count + fresh;
 }
 
-void Arena::give(const uint32_t* numbers, size_t n) noexcept {
+void Arena::free(const uint32_t* numbers, size_t n) noexcept {
   const std::lock_guard lock(mutex_);
   for (size_t i = n; i-- > 0;) {
-    __atomic_store_n(&meta(numbers[i])->time, free_, __ATOMIC_RELAXED);  // a reader may be looking
+    __atomic_store_n(&meta(numbers[i])->time, free_, __ATOMIC_RELAXED);  // readers run concurrently
     free_ = numbers[i];
   }
 }

@@ -1,4 +1,4 @@
-// Rows of a table: in chunks that never move, with a free list for erased ones.
+// Allocates the rows of a table in chunks that never move, with a free list for erased rows.
 #pragma once
 
 #include <atomic>
@@ -11,16 +11,16 @@
 
 namespace monolith {
 
-// What a row carries beside weights and state. Kept apart from them, so that a lookup of 16 weights
-// touches one cache line. Written and read under the bin's lock or between two reads of the
-// version.
+// Metadata of a row. It is stored apart from weights and state, so that a lookup of 16 weights
+// touches one cache line. Written under the lock of the bin; read under that lock or between two
+// reads of the version of the line.
 struct Meta {
-  uint32_t time;       // last update in seconds; of a free row: next free row
+  uint32_t time;       // last update in seconds; in a free row: the next free row
   uint32_t marks = 0;  // use count, kHeld, generation
 
-  static constexpr uint32_t kUses = 0xFF;     // writing calls, saturating, aged
-  static constexpr uint32_t kHeld = 1u << 8;  // a running call will write it: no victim
-  // Generation of the table in which the row was last noted; changes under the bin's lock.
+  static constexpr uint32_t kUses = 0xFF;     // number of writing calls; saturates and is aged
+  static constexpr uint32_t kHeld = 1u << 8;  // a running call will write the row: do not evict
+  // Generation of the table in which the row was last noted; changes under the lock of the bin.
   static constexpr uint32_t kGenerationBits = 23;
   static constexpr uint32_t kLastGeneration = (1u << kGenerationBits) - 1;
   static constexpr uint32_t generation(uint32_t marks) noexcept { return marks >> 9; }
@@ -28,7 +28,7 @@ struct Meta {
     return (marks & (kUses | kHeld)) | generation << 9;
   }
 
-  // Marks after a writing call.
+  // Returns the marks after a writing call.
   static constexpr uint32_t used(uint32_t marks) noexcept {
     marks &= ~kHeld;
     return (marks & kUses) == kUses ? marks : marks + 1;
@@ -36,7 +36,8 @@ struct Meta {
 };
 
 // A row number is (chunk << 18) | index. Chunks start at one page and double, up to 256 Ki rows or
-// 256 MiB. Row addresses stay valid until clear(); after that they read as null, or as another row.
+// 256 MiB. Row addresses stay valid until clear(); afterwards row() returns null or another row.
+// Thread-safe, except where a method says otherwise.
 class Arena {
  public:
   static constexpr uint32_t kIndexBits = 18;
@@ -44,7 +45,7 @@ class Arena {
   // The top bit of a row number is kReserved; the last chunk is left out because of kNoRow.
   static constexpr uint32_t kMaxChunks = (1u << (31 - kIndexBits)) - 1;
 
-  // row_bytes is a multiple of 8. most_chunks: tests pass a smaller one.
+  // `row_bytes` is a multiple of 8. Tests pass a smaller `most_chunks`.
   Arena(Memory& memory, Epochs& epochs, size_t row_bytes, uint32_t most_chunks = kMaxChunks);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -54,13 +55,14 @@ class Arena {
     char* rows = chunk(number).rows.load(std::memory_order_acquire);
     return rows == nullptr ? nullptr : rows + size_t{number & kIndexMask} * row_bytes_;
   }
-  // Null after clear(), like row(); never null under the lock of the row's bin.
+  // Returns null after clear(), like row(); never null under the lock of the bin of the row.
   Meta* meta(uint32_t number) const noexcept {
     Meta* meta = chunk(number).meta.load(std::memory_order_acquire);
     return meta == nullptr ? nullptr : meta + (number & kIndexMask);
   }
 
-  // Both, without a look: the table was not cleared since the number was seen.
+  // Returns both addresses without a check. The caller knows that the table was not cleared since
+  // the number was read.
   struct Place {
     char* row;
     Meta* meta;
@@ -73,21 +75,21 @@ class Arena {
   }
 
   size_t row_bytes() const noexcept { return row_bytes_; }
-  // Bytes of all rows ever handed out, now free or not.
+  // Bytes of all rows that were ever allocated, including rows that are free now.
   size_t bytes() const noexcept {
     return num_rows_.load(std::memory_order_relaxed) * (row_bytes_ + sizeof(Meta));
   }
 
-  // Takes up to n rows, freed ones first; none if the budget allows none. Throws OutOfMemory and
-  // takes none.
-  size_t take(uint32_t* numbers, size_t n);
-  void give(const uint32_t* numbers, size_t n) noexcept;
+  // Allocates up to `n` rows, freed rows first, and returns their count: 0 if the budget allows
+  // none. Throws OutOfMemory and allocates none.
+  size_t allocate(uint32_t* numbers, size_t n);
+  void free(const uint32_t* numbers, size_t n) noexcept;
 
-  // Sets every row's generation to 0. The caller keeps writers out.
+  // Sets every row's generation to 0. The caller excludes writers.
   void restart_generations() noexcept;
 
-  // Frees every chunk when no reader is left. The caller keeps writers out, and has reserved so
-  // many retirements.
+  // Frees every chunk once no reader uses it. The caller excludes writers, and has reserved
+  // num_retired_by_clear() retirements in Epochs.
   size_t num_retired_by_clear() const noexcept { return size_t{2} * num_chunks_; }
   void clear() noexcept;
 
@@ -100,9 +102,9 @@ class Arena {
   const Chunk& chunk(uint32_t number) const noexcept {
     return chunks_.load(std::memory_order_acquire)[number >> kIndexBits];
   }
-  // Rows are of two lines, say, and lookups need the first: were that always the first of two that
-  // are aligned, a processor would fetch the second as well. So rows of large chunks begin a line
-  // later, and the last place is left empty (docs/design/0016-rows-begin-at-odd-lines.md).
+  // If a row has two lines and lookups need only the first, a processor fetches the second as well
+  // when both lie in one aligned pair. So the rows of large chunks begin one line later, and the
+  // last place stays empty (docs/design/0016-rows-begin-at-odd-lines.md).
   uint32_t num_places(uint32_t chunk_number) const noexcept;
   size_t shift(uint32_t chunk_number) const noexcept;  // of the first row, in bytes
   uint32_t capacity(uint32_t chunk_number) const noexcept {
@@ -121,10 +123,10 @@ class Arena {
   std::atomic<Chunk*> chunks_{nullptr};
 
   std::mutex mutex_;
-  std::atomic<size_t> num_rows_{0};  // ever handed out, of all chunks
+  std::atomic<size_t> num_rows_{0};  // ever allocated, in all chunks
   uint32_t max_chunks_ = 0;          // length of chunks_
   uint32_t num_chunks_ = 0;          // allocated
-  uint32_t num_used_ = 0;            // rows of the last chunk ever handed out
+  uint32_t num_used_ = 0;            // rows ever allocated in the last chunk
   uint32_t free_ = UINT32_MAX;
 };
 

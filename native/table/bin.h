@@ -1,4 +1,5 @@
-// A bin of the index: all keys whose hashes share a prefix, in an open-addressed array of lines.
+// A bin of the index holds all keys whose hashes share a prefix, in an open-addressed array of
+// lines.
 #pragma once
 
 #include <atomic>
@@ -17,19 +18,20 @@ inline void pause_cpu() noexcept {
 #endif
 }
 
-// Between two looks at what another thread is about to change: spins, then lets it run.
+// Waits between two reads of a value that another thread is about to change: spins first, then
+// yields.
 inline void wait_turn(uint32_t tries) noexcept {
   tries < 1000 ? pause_cpu() : std::this_thread::yield();
 }
 
-// A counter of the most that was seen.
+// Raises the maximum in `most` to `seen`.
 inline void raise_to(std::atomic<uint64_t>& most, uint64_t seen) noexcept {
-  uint64_t before = most.load(std::memory_order_relaxed);
-  while (before < seen && !most.compare_exchange_weak(before, seen)) {
+  uint64_t old = most.load(std::memory_order_relaxed);
+  while (old < seen && !most.compare_exchange_weak(old, seen)) {
   }
 }
 
-// Four bytes; spins shortly, then sleeps.
+// A mutex of four bytes that spins briefly, then sleeps.
 class Lock {
  public:
   bool try_lock() noexcept {
@@ -52,14 +54,14 @@ class Lock {
   std::atomic<uint32_t> state_{0};  // 0 free, 1 held, 2 held and waited for
 };
 
-// Header of the array; the lines follow it in memory. Writers hold `lock` and then check
+// Header of the array; the lines follow the header in memory. Writers lock `lock`, then check
 // `is_retired`.
 struct alignas(64) Bin {
   Lock lock;
   uint32_t num_lines;
   uint32_t num_keys = 0;
   uint32_t max_keys;
-  uint32_t generation;       // number of rebuilds, so that each draws its own slack
+  uint32_t generation;       // number of rebuilds; each rebuild draws another slack
   uint32_t num_removed = 0;  // since the last rebuild; overflow flags outlive removed keys
   uint8_t depth;             // length of the prefix in bits
   bool is_retired = false;
@@ -73,7 +75,7 @@ struct alignas(64) Bin {
     return depth == 0 ? UINT64_MAX : prefix + ((uint64_t{1} << (64 - depth)) - 1);
   }
 
-  // Under the lock: f(key, row) for every key.
+  // Calls f(key, row) for every key. Under the lock.
   template <typename F>
   void for_each(F f) {
     for (Line* line = lines(); line != lines() + num_lines; ++line) {
@@ -88,25 +90,26 @@ struct alignas(64) Bin {
     Line* line = nullptr;
     uint32_t slot = 0;
   };
-  // Under the lock: where the key is (line is null if it is not).
+  // Returns the place of the key; `line` is null if the key is absent. Under the lock.
   Place find(int64_t key, uint64_t hash) noexcept;
-  // The same; hint: where the key was, perhaps in an array that is gone.
+  // The same, starting at `hint`, an earlier place of the key, which may lie in a freed array.
   Place find(int64_t key, uint64_t hash, Place hint) noexcept {
     const auto start = reinterpret_cast<uintptr_t>(lines());
     const uintptr_t offset = reinterpret_cast<uintptr_t>(hint.line) - start;
     const bool is_here = offset < size_t{num_lines} * sizeof(Line);
     return is_here && hint.line->has(hint.slot, key) ? hint : find(key, hash);
   }
-  // Under the lock: the slot that the absent key would get. One must be free.
+  // Returns the slot for an absent key. At least one slot must be free. Under the lock.
   Place find_free(uint64_t hash) noexcept;
-  // Under the lock: puts an absent key into the slot that find_free gave.
+  // Puts an absent key into the slot that find_free() returned. Under the lock.
   void insert(int64_t key, uint64_t hash, uint32_t row, Place place) noexcept;
-  // Under the lock: empties the slot.
+  // Empties the slot. Under the lock.
   void remove(Place place) noexcept;
 };
 static_assert(sizeof(Bin) == 64);
 
-// What readers load from the directory: the bin's lines and their number in one word.
+// An entry of the directory: the address of a bin and its number of lines in one word, which
+// readers load atomically.
 class BinRef {
  public:
   static constexpr uint32_t kMaxLines = (1u << 20) - 1;
@@ -121,12 +124,12 @@ class BinRef {
   }
   uint32_t num_lines() const noexcept { return static_cast<uint32_t>(bits_ >> 44); }
   Line* lines() const noexcept { return bin()->lines(); }
-  // place: of the key's hash (place_of).
+  // Returns the home line of a key; `place` is place_of() its hash.
   Line* home(uint32_t place) const noexcept {
     return lines() + ((uint64_t{place} * num_lines()) >> 32);
   }
-  // Where a key goes whose home is full: far away in the bin, and from there to the next ones. If
-  // it went to the line behind its home at once, full lines would come in long runs.
+  // Returns the line for a key whose home is full: far away in the bin, then the lines that follow.
+  // If keys overflowed into the line after their home, full lines would form long runs.
   Line* second(uint32_t place, Line* home) const noexcept {
     Line* const line = home + 1 + ((uint64_t{place & 0xffff} * (num_lines() - 1)) >> 16);
     return line < lines() + num_lines() ? line : line - num_lines();
@@ -139,12 +142,13 @@ class BinRef {
   uint64_t bits_;
 };
 
-// The lines where a key may be, in the order of the search: each of the bin, after num_lines steps.
+// Enumerates the lines where a key may be, in the order of the search. After num_lines() steps it
+// has visited every line of the bin.
 class Path {
  public:
   Path(BinRef bin, uint32_t place) noexcept : bin_(bin), place_(place), line_(bin.home(place)) {}
   Line* line() const noexcept { return line_; }
-  // False: that was all.
+  // Returns false after the last line.
   bool step() noexcept {
     line_ = num_steps_ == 0 ? bin_.second(place_, line_) : bin_.after(line_);
     return ++num_steps_ <= bin_.num_lines();

@@ -10,17 +10,17 @@ namespace monolith {
 namespace {
 
 constexpr uint32_t kFirstCapacity = 4;
-constexpr uint32_t kAhead = 8;       // places of the log that are fetched: two lines
-constexpr uint32_t kBucketKeys = 8;  // of a full log, at most: few buckets are full then
+constexpr uint32_t kAhead = 8;       // places of the log to prefetch: two cache lines
+constexpr uint32_t kBucketKeys = 8;  // at most, in a full log, so that few buckets are full
 
-// Vectors of the compiler: it has instructions for them on every processor that matters.
+// Vector extensions of the compiler, which maps them to instructions of every relevant processor.
 constexpr uint32_t kAtOnce = 4;
 using Words [[gnu::vector_size(4 * kAtOnce)]] = uint32_t;
 using Numbers [[gnu::vector_size(4 * kAtOnce)]] = int32_t;
 Words load(const uint32_t* words) {
-  Words found;
-  std::memcpy(&found, words, sizeof(found));
-  return found;
+  Words result;
+  std::memcpy(&result, words, sizeof(result));
+  return result;
 }
 
 size_t log_bytes_for(uint32_t capacity) { return size_t{2} * capacity * sizeof(CandidateRow); }
@@ -29,7 +29,7 @@ uint32_t add_saturated(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UIN
 
 }  // namespace
 
-// More buckets where that fills whole pages.
+// Adds buckets where that fills whole pages.
 size_t Candidates::bytes_for(uint32_t capacity) noexcept {
   const size_t num_buckets = size_t{capacity} / kBucketKeys + 1;
   const size_t bytes = log_bytes_for(capacity) + num_buckets * sizeof(Bucket);
@@ -38,26 +38,26 @@ size_t Candidates::bytes_for(uint32_t capacity) noexcept {
 
 template <typename Is>
 uint32_t Candidates::Bucket::match(const Is& is) const noexcept {
-  Words found{};
+  Words result{};
   for (uint32_t first = 0; first <= kSlots; first += kAtOnce) {
-    found |= is(load(words + first)) & (Words{1, 2, 4, 8} << first);
+    result |= is(load(words + first)) & (Words{1, 2, 4, 8} << first);
   }
-  return (found[0] | found[1] | found[2] | found[3]) & ((1u << kSlots) - 1);
+  return (result[0] | result[1] | result[2] | result[3]) & ((1u << kSlots) - 1);
 }
 
-// Of the entries, not the mark.
+// Clears entries, but not the mark.
 template <typename Is>
 void Candidates::Bucket::clear(const Is& is) noexcept {
   const uint32_t mark = words[kSlots];
   for (uint32_t first = 0; first <= kSlots; first += kAtOnce) {
-    const Words four = load(words + first), left = four & ~is(four);
-    std::memcpy(words + first, &left, sizeof(left));
+    const Words four = load(words + first), rest = four & ~is(four);
+    std::memcpy(words + first, &rest, sizeof(rest));
   }
   words[kSlots] = mark;
 }
 
 void Candidates::prefetch(uint64_t hash) const noexcept {
-  // Pointer and size may be of two arrays: a fetch from elsewhere does no harm.
+  // Pointer and size may belong to two arrays: a prefetch of a wrong address is harmless.
   if (buckets() != nullptr) fetch_line(home(home_bits(hash)));
 }
 
@@ -76,13 +76,14 @@ void Candidates::prefetch_found(uint64_t hash) const noexcept {
   if (match != 0) fetch_line(&record(home(bits)->words[__builtin_ctz(match)]));
 }
 
-// Bit s: entry s may be of a key with these bits.
+// Returns a mask whose bit s is set if entry s may belong to a key with these bits.
 uint32_t Candidates::matches(const Bucket& bucket, uint32_t bits) const noexcept {
   const uint32_t wanted = entry_of(bits, 0), mask = ~(num_places() - 1);
   return bucket.match([=](Words entries) { return Words((entries & mask) == wanted); });
 }
 
-// Whether entries are free, or their places have left the log, which is not empty.
+// Returns a predicate: whether entries are free, or their places have left the log, which is not
+// empty.
 auto Candidates::is_free() const noexcept {
   const auto last = static_cast<int32_t>(back_ - 1 - front_);
   return [front = front_, mask = num_places() - 1, last](Words entries) {
@@ -90,7 +91,7 @@ auto Candidates::is_free() const noexcept {
   };
 }
 
-// Null: there is none.
+// Returns null if there is no entry.
 uint32_t* Candidates::find(int64_t key, uint32_t bits) const noexcept {
   if (size_ == 0) return nullptr;
   Bucket* bucket = home(bits);
@@ -101,7 +102,7 @@ uint32_t* Candidates::find(int64_t key, uint32_t bits) const noexcept {
       if (row.key == key && row.count != 0 && is_in_log(*entry)) return entry;
     }
     if (!is_in_log(bucket->mark())) {
-      bucket->mark() = 0;  // or it would count again when its place is in use again
+      bucket->mark() = 0;  // or the mark would be valid again when its place is reused
       return nullptr;
     }
     bucket = after(bucket);
@@ -156,7 +157,7 @@ bool Candidates::put(const CandidateRow& row, uint64_t hash, const Limits& limit
   return true;
 }
 
-// Room for one more. False: the budget allows none.
+// Makes room for one more candidate. Returns false if the budget allows none.
 bool Candidates::make_room(const Limits& limits, Account& memory, Counters& counters,
                            AdmissionLog& steps, Renumbering* cuts) {
   bool is_full = size_ >= limits.max_candidates;
@@ -168,11 +169,11 @@ bool Candidates::make_room(const Limits& limits, Account& memory, Counters& coun
   return true;
 }
 
-// False: over budget.
+// Returns false if the budget does not allow it.
 bool Candidates::grow(Account& memory, Renumbering* cuts) {
   const uint32_t capacity = std::max(kFirstCapacity, 2 * capacity_);
   const size_t bytes = bytes_for(capacity), log_bytes = log_bytes_for(capacity);
-  auto* fresh = static_cast<char*>(memory.take(bytes));
+  auto* fresh = static_cast<char*>(memory.allocate(bytes));
   if (fresh == nullptr) return false;
   std::memset(fresh, 0, bytes);
   Candidates old;
@@ -192,24 +193,24 @@ bool Candidates::grow(Account& memory, Renumbering* cuts) {
   }
   if (cuts != nullptr) cuts->end(back_);
   index_all();
-  if (old.capacity_ != 0) memory.give(&old.record(0), bytes_for(old.capacity_));
+  if (old.capacity_ != 0) memory.free(&old.record(0), bytes_for(old.capacity_));
   return true;
 }
 
-// Before a step, so that all its stamps are of one numbering.
+// Frees a place of the log before a step, so that all stamps of the step use one numbering.
 void Candidates::make_place(Renumbering* cuts) noexcept {
   if (capacity_ != 0 && back_ - front_ == num_places()) squeeze(cuts);
 }
 
 void Candidates::squeeze(Renumbering* cuts) noexcept {
-  uint32_t kept = front_;
+  uint32_t new_place = front_;
   if (cuts != nullptr) cuts->begin();
   for (uint32_t place = front_; place != back_; ++place) {
-    if (cuts != nullptr) cuts->move(place, kept);
-    if (record(place).count != 0) record(kept++) = record(place);
+    if (cuts != nullptr) cuts->move(place, new_place);
+    if (record(place).count != 0) record(new_place++) = record(place);
   }
-  if (cuts != nullptr) cuts->end(kept);
-  back_ = kept;
+  if (cuts != nullptr) cuts->end(new_place);
+  back_ = new_place;
   ++turn_;
   index_all();
 }
@@ -222,8 +223,8 @@ void Candidates::index_all() noexcept {
   }
 }
 
-// An entry for the record at a place of the log. Those that ended are cleared: one that lay there
-// until its place came into use again would not look free.
+// Adds an entry for the record at a place of the log. Clears expired entries: an expired entry
+// whose place is reused would not look free.
 void Candidates::index(uint32_t bits, uint32_t place) noexcept {
   Bucket* bucket = home(bits);
   do {
@@ -236,17 +237,17 @@ void Candidates::index(uint32_t bits, uint32_t place) noexcept {
     }
     bucket = after(bucket);
   } while (bucket != home(bits));
-  index_all();  // there are fewer candidates than entries: now some are free
+  index_all();  // some entries are free now, because there are fewer candidates than entries
 }
 
-// The newest place of the log is not older than that of the entry.
+// The newest place of the log is at least as new as the place of the entry.
 void Candidates::mark_path(uint32_t bits, const uint32_t* entry) noexcept {
   for (Bucket* bucket = home(bits); !bucket->has(entry); bucket = after(bucket)) {
     bucket->mark() = entry_of(0, back_ - 1);
   }
 }
 
-// An absent key; there is room, and a place in the log.
+// Inserts an absent key. There is room, and a free place in the log.
 void Candidates::insert(int64_t key, uint32_t bits, uint32_t count, uint32_t time) noexcept {
   record(back_) = {key, count, time};
   fetch_line(&record(back_ + kAhead));
@@ -269,7 +270,7 @@ void Candidates::remove(uint32_t* entry) noexcept {
   --size_;
 }
 
-// Its entry ends with its place.
+// The entry of the candidate expires with its place.
 void Candidates::drop_oldest(AdmissionLog& steps) noexcept {
   while (record(front_).count == 0) ++front_;
   CandidateRow& row = record(front_);
@@ -280,13 +281,14 @@ void Candidates::drop_oldest(AdmissionLog& steps) noexcept {
   fetch_line(&record(front_ + kAhead));
 }
 
-// Whether a place of the log that the step left may be used again.
+// Whether the place of the log that the step vacated may be used again.
 bool Candidates::has_left(const AdmissionStep& step) const noexcept {
   const bool is_gone = back_ - step.stamp > num_places();  // the place has another owner
   return step.turn == turn_ && !is_gone && record(step.stamp).count == 0;
 }
 
-// A record at a place that has_left(): a candidate's last sighting did not happen, or it stayed.
+// Restores a record at a place that has_left(): undoes the last sighting of a candidate, or its
+// removal.
 void Candidates::put_back(const CandidateRow& row, uint32_t place) noexcept {
   record(place) = row;
   if (is_behind(front_, place)) front_ = place;
@@ -321,14 +323,14 @@ void Candidates::undo(const AdmissionStep& step, uint64_t hash, const Limits& li
     put_back(row, step.stamp);
     row.count = 0;
     *entry = entry_of(bits, step.stamp);
-  } else {  // other calls counted it too
+  } else {  // other calls counted the key too
     row.count -= std::min(step.added, row.count - 1);
   }
 }
 
 void Candidates::append_then(std::vector<CandidateRow>& rows, uint32_t log_end,
                              std::span<const AdmissionStep> since) const {
-  std::unordered_set<int64_t> changed;  // and maybe taken back, or changed again
+  std::unordered_set<int64_t> changed;  // later undone or changed again, possibly
   auto step = since.begin();
   const auto append_until = [&](uint32_t place) {
     for (; step != since.end() && !is_behind(step->stamp, place); ++step) {
@@ -344,9 +346,9 @@ void Candidates::append_then(std::vector<CandidateRow>& rows, uint32_t log_end,
   append_until(log_end);
 }
 
-void Candidates::release(Account& memory) noexcept {
+void Candidates::free(Account& memory) noexcept {
   if (capacity_ == 0) return;
-  memory.give(&record(0), bytes_for(capacity_));
+  memory.free(&record(0), bytes_for(capacity_));
   buckets_.store(nullptr, std::memory_order_relaxed);
   num_buckets_.store(0, std::memory_order_relaxed);
   capacity_ = size_ = front_ = back_ = 0;

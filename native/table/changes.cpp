@@ -1,4 +1,4 @@
-// What the table tells about its changes: cuts and the touched log.
+// Implements cuts and changes() of a table.
 #include <algorithm>
 #include <stdexcept>
 
@@ -7,8 +7,9 @@
 
 namespace monolith {
 
-// The table is the caller's alone. When the numbers run out, all rows start again from 0: they may
-// be noted once more than needed, never once less. False: an open cut keeps them from that.
+// Starts a generation. The caller holds the gate exclusively. When the numbers run out, all rows
+// restart from 0: a row may then be noted once too often, but never too rarely. Returns false if an
+// open cut prevents the restart.
 bool Table::begin_generation() noexcept {
   if (cuts_.is_last_generation()) {
     if (!cuts_.open().empty()) return false;
@@ -21,8 +22,8 @@ bool Table::begin_generation() noexcept {
 }
 
 std::shared_ptr<Cut> Table::open_cut() {
-  auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes());  // writers need not wait for it
-  const Gate::Alone gate(gate_);
+  auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes());  // before writers have to wait
+  const Gate::Exclusive gate(gate_);
   if (cuts_.open().size() == Cuts::kMost) return nullptr;
   if (!begin_generation()) throw std::overflow_error("no generation is left");
   const uint64_t num_recorded = recorder_ ? recorder_->size() : 0;
@@ -33,10 +34,10 @@ std::shared_ptr<Cut> Table::open_cut() {
 
 void Table::close_cut(Cut& cut) {
   {
-    const Gate::Alone gate(gate_);
+    const Gate::Exclusive gate(gate_);
     cuts_.remove(cut);
   }
-  for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut.release(p);  // it may be held for long yet
+  for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut.release(p);  // the object may live long
 }
 
 size_t Table::num_cuts() {
@@ -51,12 +52,12 @@ size_t Table::cut_bytes() {
   return bytes;
 }
 
-// Under the lock of the key's bin, before its row changes: open cuts get a copy, and the log a
-// note.
+// Copies the row into open cuts and notes the key in the log. Call keep_row() under the lock of the
+// bin, before the row changes.
 void Table::keep_row(int64_t key, uint32_t number, TouchedLog::Notes* notes) {
   Meta* meta = arena_.meta(number);
   uint32_t marks;
-  racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
+  racy_load(&marks, &meta->marks, sizeof(marks));  // another call may set kHeld concurrently
   const uint32_t seen = Meta::generation(marks);
   if (seen == cuts_.generation()) return;
   for (const auto& cut : cuts_.open()) {
@@ -67,12 +68,12 @@ void Table::keep_row(int64_t key, uint32_t number, TouchedLog::Notes* notes) {
                      __ATOMIC_RELEASE);
 }
 
-Table::Touched Table::changes(const std::string& cursor, unsigned threads) {
+Table::Changes Table::changes(const std::string& cursor, unsigned threads) {
   const std::lock_guard reading(log_.reading());
   TouchedLog::Range range;
   {
-    const Gate::Alone gate(gate_);
-    if (!begin_generation()) {  // what changes from now on may not be noted again
+    const Gate::Exclusive gate(gate_);
+    if (!begin_generation()) {  // later changes may not be noted again
       log_.leave_behind(cursor);
       return {true, {}, {}};
     }
@@ -83,20 +84,20 @@ Table::Touched Table::changes(const std::string& cursor, unsigned threads) {
     log_.end_read(cursor, range);
     return {true, {}, {}};
   }
-  Touched touched{false, {}, {}};
+  Changes result{false, {}, {}};
   if (!keys.empty()) {
     const std::vector<int64_t> distinct = in_hash_order(keys, threads);
     const auto is_present = std::make_unique<bool[]>(distinct.size());
     contains(distinct.data(), distinct.size(), is_present.get(), threads);
     for (size_t i = 0; i < distinct.size(); ++i) {
-      (is_present[i] ? touched.present : touched.gone).push_back(distinct[i]);
+      (is_present[i] ? result.present : result.gone).push_back(distinct[i]);
     }
   }
   log_.end_read(cursor, range);
-  return touched;
+  return result;
 }
 
-// The distinct keys, ascending by hash.
+// Returns the distinct keys, ascending by hash.
 std::vector<int64_t> Table::in_hash_order(const std::vector<int64_t>& keys, unsigned threads) {
   std::pmr::monotonic_buffer_resource memory;
   Batch batch(keys.data(), static_cast<uint32_t>(keys.size()), nullptr, index_.salt(), 0, threads,
@@ -124,7 +125,7 @@ std::vector<int64_t> Table::in_hash_order(const std::vector<int64_t>& keys, unsi
 
 bool Table::drop_cursor(const std::string& cursor) {
   const std::lock_guard reading(log_.reading());
-  const Gate::Alone gate(gate_);
+  const Gate::Exclusive gate(gate_);
   return log_.drop(cursor);
 }
 

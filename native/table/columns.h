@@ -1,11 +1,12 @@
-// The columns of an export and where they lie in a row.
+// Enumerates the columns of an export and their places in a row.
 #pragma once
 
 #include "table/table.h"
 
 namespace monolith {
 
-// f(offset in the row, the column's place for row i, bytes) for every column: weights, then state.
+// Calls f(offset in the row, address of row i in the column, bytes) for every column: weights, then
+// state.
 template <typename F>
 void for_each_column(const Layout& layout, const Table::Columns& columns, size_t i, const F& f) {
   const size_t num_segments = layout.segments().size();

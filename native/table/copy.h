@@ -1,4 +1,4 @@
-// Copies of rows and columns.
+// Copies short rows and columns.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace monolith {
 
-// Rows are short: a call of memcpy would take longer than the copy.
+// Copies a row inline: for short rows a call of memcpy would take longer than the copy.
 inline void copy_short(void* to, const void* from, size_t bytes) noexcept {
   constexpr size_t kLong = 512, kStep = 32, kWord = 4;
   if (bytes >= kLong) {

@@ -11,21 +11,23 @@
 namespace monolith {
 namespace {
 
-// In the order of the log; all are before its end at the cut. Those of one stamp in their own.
+// Orders steps by their stamps, which are before the end of the log at the cut, then by their
+// numbers.
 void sort_by_stamp(std::span<AdmissionStep> steps, uint32_t log_end) {
   std::sort(steps.begin(), steps.end(), [&](const AdmissionStep& a, const AdmissionStep& b) {
     return a.stamp == b.stamp ? a.added < b.added : log_end - a.stamp > log_end - b.stamp;
   });
 }
 
-// What a step changed: a candidate, a cell, or the head.
+// Identifies what a step changed: a candidate, a cell, or the head.
 std::pair<int64_t, uint32_t> target_of(const AdmissionStep& step) {
   if (!step.is_of_filter()) return {step.key, 0};
   if (step.kind == AdmissionStep::kHead) return {-1, 0};
   return {step.time, step.stamp};
 }
 
-// Only the first step that changed something tells what it was at the cut. Returns how many stay.
+// Keeps only the first step on each candidate, cell or head, which has its state at the cut.
+// Returns the number of kept steps.
 uint32_t drop_repeats(std::span<AdmissionStep> steps) {
   std::sort(steps.begin(), steps.end(), [](const AdmissionStep& a, const AdmissionStep& b) {
     return std::pair(target_of(a), a.added) < std::pair(target_of(b), b.added);
@@ -50,16 +52,16 @@ Cut::~Cut() {
       free(shard.steps);
     }
     free_blocks(*group);
-    memory_.release(group, sizeof(Group));
+    memory_.free(group, sizeof(Group));
   }
 }
 
 Cut::Group& Cut::make_group(uint32_t partition) {
-  if (Group* found = find_group(partition)) return *found;
+  if (Group* group = find_group(partition)) return *group;
   auto* fresh = new (memory_.allocate(sizeof(Group))) Group;
   Group* none = nullptr;
   if (!groups_[partition >> kGroupBits].compare_exchange_strong(none, fresh)) {
-    memory_.release(fresh, sizeof(Group));  // another call was first
+    memory_.free(fresh, sizeof(Group));  // another call allocated the group first
   }
   return *find_group(partition);
 }
@@ -80,7 +82,7 @@ void Cut::free_blocks(Group& group) noexcept {
   while (Block* block = group.blocks) {
     group.blocks = block->next;
     bytes_ -= block->bytes;
-    memory_.release(block, block->bytes);
+    memory_.free(block, block->bytes);
   }
   group.next_record = group.end = nullptr;
 }
@@ -98,7 +100,7 @@ void Cut::grow(Array<T>& array) {
 
 template <typename T>
 void Cut::free(Array<T>& array) noexcept {
-  memory_.release(array.data, array.capacity * sizeof(T));
+  memory_.free(array.data, array.capacity * sizeof(T));
   bytes_ -= array.capacity * sizeof(T);
   array = {};
 }
@@ -121,15 +123,15 @@ void Cut::keep(int64_t key, uint64_t hash, uint32_t time, const char* row) {
   fetch_bytes(group.next_record, record_bytes_);
 }
 
-void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
+void Cut::collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows,
                   std::vector<char>& rows) {
-  found.clear();
+  kept_rows.clear();
   rows.clear();
   for (uint32_t p = partition_of(first); p <= partition_of(last); ++p) {
     Group* group = find_group(p);
     if (group == nullptr) continue;
     const std::lock_guard lock(group->lock);
-    if (is_released(p)) continue;  // its records may be gone before its list of them
+    if (is_released(p)) continue;  // its records may be freed before their list
     const Array<const char*>& records = group->shard(p)->rows;
     constexpr uint32_t kAhead = 12;
     for (uint32_t i = 0; i < records.size; ++i) {
@@ -139,15 +141,15 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<Kept>& found,
       std::memcpy(&header, record, sizeof(header));
       const uint64_t hash = key_hash(header.key);
       if (hash < first || hash > last) continue;
-      found.push_back({hash, header.key, static_cast<uint32_t>(header.time), rows.size()});
+      kept_rows.push_back({hash, header.key, static_cast<uint32_t>(header.time), rows.size()});
       rows.insert(rows.end(), record + sizeof(header), record + record_bytes_);
     }
   }
-  std::sort(found.begin(), found.end(),
-            [](const Kept& a, const Kept& b) { return a.hash < b.hash; });
-  // Kept twice where a call failed half-way: both are the same.
-  const auto is_same = [](const Kept& a, const Kept& b) { return a.hash == b.hash; };
-  found.erase(std::unique(found.begin(), found.end(), is_same), found.end());
+  std::sort(kept_rows.begin(), kept_rows.end(),
+            [](const KeptRow& a, const KeptRow& b) { return a.hash < b.hash; });
+  // A row is kept twice if a call failed half-way; both copies are equal.
+  const auto is_same = [](const KeptRow& a, const KeptRow& b) { return a.hash == b.hash; };
+  kept_rows.erase(std::unique(kept_rows.begin(), kept_rows.end(), is_same), kept_rows.end());
 }
 
 void Cut::begin_steps(uint32_t partition, uint32_t num_candidates, uint32_t log_end) {
@@ -165,7 +167,8 @@ void Cut::keep_step(uint32_t partition, const AdmissionStep& step) {
   if (is_released(partition)) return;
   Array<AdmissionStep>& steps = shard.steps;
   if (steps.size == steps.capacity) {
-    // A candidate is seen since after its first step, unless a failed call took that back.
+    // After its first step a candidate counts as seen since the cut, unless a failed call undid the
+    // step.
     const bool has_repeats = step.is_of_filter() || steps.size > shard.num_candidates;
     if (has_repeats) steps.size = drop_repeats(shard.all_steps());
     if (!has_repeats || steps.size >= steps.capacity / 2) grow(steps);
@@ -184,43 +187,43 @@ Cut::Steps Cut::steps(uint32_t partition) {
 }
 
 void CutPlaces::begin() noexcept {
-  num_moving_ = 0;
+  num_cursors_ = 0;
   for (const auto& cut : cuts_.open()) {
     Cut::Shard* shard = cut->find_shard(partition_);
     shard->lock.lock();
     const std::span<AdmissionStep> all = shard->all_steps();
     sort_by_stamp(all, shard->log_end);
     for (uint32_t i = 0; i < all.size(); ++i) all[i].added = i;  // equal stamps keep this order
-    moving_[num_moving_++] = {shard, 0, 0, false};
+    cursors_[num_cursors_++] = {shard, 0, 0, false};
   }
 }
 
 void CutPlaces::move(uint32_t old_place, uint32_t new_place) noexcept {
-  for (Moving& moving : std::span(moving_, num_moving_)) {
-    const std::span<AdmissionStep> all = moving.shard->all_steps();
-    while (moving.next < all.size() && !is_behind(all[moving.next].stamp, old_place)) {
-      all[moving.next++].stamp = new_place;
+  for (ShardCursor& cursor : std::span(cursors_, num_cursors_)) {
+    const std::span<AdmissionStep> all = cursor.shard->all_steps();
+    while (cursor.next < all.size() && !is_behind(all[cursor.next].stamp, old_place)) {
+      all[cursor.next++].stamp = new_place;
     }
-    if (moving.has_end || is_behind(moving.shard->log_end, old_place)) continue;
-    moving.new_end = new_place;
-    moving.has_end = true;
+    if (cursor.has_end || is_behind(cursor.shard->log_end, old_place)) continue;
+    cursor.new_end = new_place;
+    cursor.has_end = true;
   }
 }
 
 void CutPlaces::end(uint32_t new_place) noexcept {
-  for (Moving& moving : std::span(moving_, num_moving_)) {
-    for (AdmissionStep& step : moving.shard->all_steps().subspan(moving.next)) {
+  for (ShardCursor& cursor : std::span(cursors_, num_cursors_)) {
+    for (AdmissionStep& step : cursor.shard->all_steps().subspan(cursor.next)) {
       step.stamp = new_place;
     }
-    moving.shard->log_end = moving.has_end ? moving.new_end : new_place;
-    moving.shard->lock.unlock();
+    cursor.shard->log_end = cursor.has_end ? cursor.new_end : new_place;
+    cursor.shard->lock.unlock();
   }
 }
 
 void Cut::release(uint32_t partition) noexcept {
   released_[partition >> 6].fetch_or(uint64_t{1} << (partition & 63));
   Group* group = find_group(partition);
-  if (group == nullptr) return;  // whoever makes it will see the bit
+  if (group == nullptr) return;  // a thread that allocates the group will see the bit
   Shard& shard = *group->shard(partition);
   {
     const std::lock_guard lock(shard.lock);

@@ -1,9 +1,10 @@
-// Cuts: the table at one moment, kept while writers go on.
+// Cuts keep the table of one moment while writers continue.
 //
-// Every row carries the generation of the table in which it was last noted (Meta). A cut starts a
-// new generation. A call that is about to change a row of an older one first gives the cuts opened
-// since then a copy, and notes the row. So a cut reads a row from the table while its generation is
-// older than the cut, and from the copies afterwards; a newer row without a copy was not there.
+// Every row carries the generation of the table in which the row was last noted (Meta). A cut
+// starts a new generation. Before a call changes a row of an older generation, it copies the row
+// into every cut that was opened since, and notes the row. So a cut reads a row from the table
+// while the generation of the row is older than the cut, and from its copies afterwards; a newer
+// row without a copy did not exist at the cut.
 #pragma once
 
 #include <atomic>
@@ -18,17 +19,17 @@
 
 namespace monolith {
 
-// Thread-safe.
+// Thread-safe. Owns its copies; borrows the memory of the table.
 class Cut {
  public:
   static constexpr uint32_t kPartitions = 4096;
   static uint32_t partition_of(uint64_t hash) noexcept { return static_cast<uint32_t>(hash >> 52); }
 
-  // What the table counted at the cut.
+  // Counters of the table at the cut.
   struct Facts {
     uint64_t num_rows;
     uint64_t num_update_calls;
-    uint64_t num_recorded;  // events of the record
+    uint64_t num_recorded;  // events of the recorder
     uint32_t latest_time;
   };
 
@@ -37,7 +38,7 @@ class Cut {
   Cut(const Cut&) = delete;
   Cut& operator=(const Cut&) = delete;
 
-  // Once, before anybody else has it.
+  // Call begin() once, before other threads use the cut.
   void begin(uint32_t generation, const Facts& facts) noexcept {
     generation_ = generation;
     facts_ = facts;
@@ -45,73 +46,78 @@ class Cut {
   uint32_t generation() const noexcept { return generation_; }
   const Facts& facts() const noexcept { return facts_; }
 
-  // Keeps a copy of the row, unless its partition was released. Throws OutOfMemory.
+  // Stores a copy of the row, unless its partition was released. Throws OutOfMemory.
   void keep(int64_t key, uint64_t hash, uint32_t time, const char* row);
-  // Fetches what keep() and keep_step() will need of a partition.
+  // Prefetches the memory of a partition that keep() and keep_step() will access.
   void prefetch(uint32_t partition) const noexcept {
     if (Group* group = find_group(partition)) fetch_line(group->shard(partition));
   }
-  // The kept rows with first <= hash <= last, ascending by hash.
-  struct Kept {
+  // Collects the kept rows with first <= hash <= last, ascending by hash. `rows` receives their
+  // bytes.
+  struct KeptRow {
     uint64_t hash;
     int64_t key;
     uint32_t time;
-    size_t row;  // where in the collected bytes
+    size_t row;  // offset in the collected bytes
   };
-  void collect(uint64_t first, uint64_t last, std::vector<Kept>& found, std::vector<char>& rows);
+  void collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows,
+               std::vector<char>& rows);
 
-  // Of what admission remembers in a partition a cut keeps the steps that changed it since. Under
-  // the lock of that partition; keeping throws OutOfMemory.
+  // A cut stores the admission steps that changed the candidates and filters of a partition since
+  // the cut. Call these methods under the lock of that partition of Admission; begin_steps() and
+  // keep_step() throw OutOfMemory.
   //
-  // Before the first step: how many candidates there are, and where their log ends.
+  // Call begin_steps() before the first step, with the number of candidates and the end of their
+  // log.
   void begin_steps(uint32_t partition, uint32_t num_candidates, uint32_t log_end);
-  // A step that was just taken, unless what it changed is newer than the cut.
+  // Stores a step that was just made, unless the candidate that it changed is newer than the cut.
   void keep_step(uint32_t partition, const AdmissionStep& step);
   struct Steps {
-    uint32_t log_end;  // in today's numbering of the log, like the stamps
+    uint32_t log_end;  // in the current numbering of the log, like the stamps
     std::vector<AdmissionStep> since;
   };
   Steps steps(uint32_t partition);
 
-  // Nobody will read the partition's rows and candidates any more: nothing more is kept of them.
-  // Memory of rows is freed when that is said of all partitions of their group.
+  // Declares that no thread will read the rows and candidates of the partition any more; the cut
+  // then stores no more of them. The memory of rows is freed when all partitions of their group are
+  // released.
   void release(uint32_t partition) noexcept;
-  // Of what is kept and of the lists of it, without the groups that hold them.
+  // Bytes of the copies and their lists, without the groups.
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   friend class CutPlaces;
-  struct Record {  // the row follows it
+  struct Record {  // header of a copied row
     int64_t key;
     uint64_t time;
   };
   template <typename T>
-  struct Array {  // in memory of the table
+  struct Array {  // allocated from the memory of the table
     T* data = nullptr;
     uint32_t size = 0, capacity = 0;
   };
   struct alignas(64) Shard {  // of a partition
-    Array<const char*> rows;  // where their records are
-    Lock lock;                // of the steps
-    uint32_t num_steps = 0;   // ever kept: each has its number in `added`
+    Array<const char*> rows;  // addresses of the records
+    Lock lock;                // guards the steps
+    uint32_t num_steps = 0;   // number of steps ever kept; each step has its number in `added`
     Array<AdmissionStep> steps;
     uint32_t num_candidates = 0;
-    uint32_t log_end = 0;  // changes under the partition's lock only
+    uint32_t log_end = 0;  // changes only under the lock of the partition
     std::span<AdmissionStep> all_steps() noexcept { return {steps.data, steps.size}; }
   };
-  // Records of rows lie one after the other, in blocks that neighbouring partitions share: what was
-  // written last is in the cache, and what will be written next can be fetched.
+  // Records of rows are contiguous, in blocks that neighbouring partitions share: the last record
+  // is in the cache, and the place of the next record can be prefetched.
   struct Block {
     Block* next;
-    size_t bytes;  // with this header; records follow
+    size_t bytes;  // size with this header; the records follow
   };
-  // Made when the first of its partitions keeps something.
+  // Allocated when the first of its partitions stores a row or a step.
   static constexpr uint32_t kGroupBits = 4;
   struct Group {
-    Lock lock;  // of all that is about rows
+    Lock lock;  // guards blocks and rows
     Block* blocks = nullptr;
     char* next_record = nullptr;
-    char* end = nullptr;  // of the newest block, which is the first of `blocks`
+    char* end = nullptr;  // end of the newest block, which is the first of `blocks`
     Shard shards[1u << kGroupBits];
 
     Shard* shard(uint32_t partition) noexcept {
@@ -128,7 +134,7 @@ class Cut {
   Group& make_group(uint32_t partition);
   void add_block(Group& group);
   void free_blocks(Group& group) noexcept;
-  // Under the lock of what is kept: release() takes it after it has said so.
+  // Call under the lock of the rows or steps: release() sets the bit before it takes that lock.
   bool is_released(uint32_t partition) const noexcept {
     return released_[partition >> 6].load() >> (partition & 63) & 1;
   }
@@ -149,10 +155,11 @@ class Cut {
   Facts facts_{};
   std::atomic<size_t> bytes_{0};
   std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};
-  std::atomic<uint64_t> released_[kPartitions / 64] = {};  // a bit per partition
+  std::atomic<uint64_t> released_[kPartitions / 64] = {};  // one bit per partition
 };
 
-// The open cuts of a table. Changed only by a call that has the table for itself; the others read.
+// The open cuts of a table. Calls that hold Gate::Exclusive change them; calls that hold
+// Gate::Shared only read them.
 class Cuts {
  public:
   static constexpr size_t kMost = 4;
@@ -160,7 +167,7 @@ class Cuts {
   explicit Cuts(uint32_t first_generation) : generation_(first_generation) { open_.reserve(kMost); }
 
   uint32_t generation() const noexcept { return generation_; }
-  // Generation of the newest open cut; 0: none is open.
+  // Generation of the newest open cut, or 0 if no cut is open.
   uint32_t newest() const noexcept { return newest_; }
   const std::vector<std::shared_ptr<Cut>>& open() const noexcept { return open_; }
 
@@ -176,7 +183,7 @@ class Cuts {
   std::vector<std::shared_ptr<Cut>> open_;
 };
 
-// The places of a partition's log that open cuts remember.
+// Updates the places of a partition's log that open cuts hold, when the log is renumbered.
 class CutPlaces final : public Renumbering {
  public:
   CutPlaces(const Cuts& cuts, uint32_t partition) noexcept : cuts_(cuts), partition_(partition) {}
@@ -186,16 +193,16 @@ class CutPlaces final : public Renumbering {
   void end(uint32_t new_place) noexcept override;
 
  private:
-  struct Moving {
+  struct ShardCursor {
     Cut::Shard* shard;
-    uint32_t next;  // step that has its old stamp yet
+    uint32_t next;  // first step that still has its old stamp
     uint32_t new_end;
     bool has_end;
   };
   const Cuts& cuts_;
   const uint32_t partition_;
-  Moving moving_[Cuts::kMost];
-  size_t num_moving_ = 0;
+  ShardCursor cursors_[Cuts::kMost];
+  size_t num_cursors_ = 0;
 };
 
 }  // namespace monolith

@@ -14,16 +14,16 @@ Epochs::~Epochs() {
   }
 }
 
-Epochs::Slot* Epochs::enter() {
+Epochs::ThreadState* Epochs::enter() {
   const size_t start = std::hash<std::thread::id>()(std::this_thread::get_id()) >> 8;
   for (Block* block = &first_;;) {
-    for (int i = 0; i < kSlots; ++i) {
-      Slot& slot = block->slots[(start + i) % kSlots];
+    for (int i = 0; i < kThreadStates; ++i) {
+      ThreadState& state = block->states[(start + i) % kThreadStates];
       uint64_t free = 0;
-      // Sequentially consistent: whoever retires after this sees the slot taken.
-      if (slot.epoch.load(std::memory_order_relaxed) == 0 &&
-          slot.epoch.compare_exchange_strong(free, epoch_.load())) {
-        return &slot;
+      // Sequentially consistent: a thread that retires a block after this sees the state in use.
+      if (state.epoch.load(std::memory_order_relaxed) == 0 &&
+          state.epoch.compare_exchange_strong(free, epoch_.load())) {
+        return &state;
       }
     }
     Block* next = block->next.load();
@@ -35,13 +35,13 @@ Epochs::Slot* Epochs::enter() {
   }
 }
 
-void Epochs::Guard::refresh() noexcept { slot_->epoch.store(epochs_.epoch_.load()); }
+void Epochs::Guard::refresh() noexcept { state_->epoch.store(epochs_.epoch_.load()); }
 
 uint64_t Epochs::oldest() noexcept {
   uint64_t oldest = UINT64_MAX;
   for (Block* block = &first_; block != nullptr; block = block->next.load()) {
-    for (Slot& slot : block->slots) {
-      const uint64_t epoch = slot.epoch.load();
+    for (ThreadState& state : block->states) {
+      const uint64_t epoch = state.epoch.load();
       if (epoch != 0 && epoch < oldest) oldest = epoch;
     }
   }
@@ -72,7 +72,7 @@ void Epochs::reclaim() noexcept {
   const std::lock_guard lock(mutex_);
   const uint64_t oldest_epoch = oldest();
   size_t kept = 0;
-  for (const Retired& r : retired_) {
+  for (const RetiredBlock& r : retired_) {
     if (r.epoch < oldest_epoch) {
       r.free(r.owner, r.block, r.bytes);
     } else {

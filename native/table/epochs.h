@@ -1,4 +1,4 @@
-// Memory that readers may still be looking at is freed when every call that began before has ended.
+// Frees retired memory once every call that may still read it has ended (epoch-based reclamation).
 #pragma once
 
 #include <atomic>
@@ -10,9 +10,9 @@
 namespace monolith {
 
 // Thread-safe. A call holds a Guard while it uses pointers that a writer may retire. Owners of
-// retired blocks call reclaim() in their destructors, when no guard is left.
+// retired blocks call reclaim() in their destructors, when no Guard exists any more.
 class Epochs {
-  struct Slot;
+  struct ThreadState;
 
  public:
   Epochs() = default;
@@ -22,42 +22,42 @@ class Epochs {
 
   class Guard {
    public:
-    explicit Guard(Epochs& epochs) : epochs_(epochs), slot_(epochs.enter()) {}
+    explicit Guard(Epochs& epochs) : epochs_(epochs), state_(epochs.enter()) {}
     ~Guard() {
-      slot_->epoch.store(0, std::memory_order_release);
+      state_->epoch.store(0, std::memory_order_release);
       epochs_.reclaim();
     }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
-    // Lets go of every pointer held so far.
+    // Ends the use of every pointer that the guard has protected so far.
     void refresh() noexcept;
 
    private:
     Epochs& epochs_;
-    Slot* slot_;
+    ThreadState* state_;
   };
 
   using Free = void (*)(void* owner, void* block, size_t bytes);
 
-  // After reserve(n), the next n calls of retire() cannot fail. Each is followed by one of these,
-  // or taken back.
+  // After reserve(n), the next `n` calls of retire() cannot fail. Each reservation is used by one
+  // retire(), or returned by unreserve().
   void reserve(size_t n);
   void unreserve(size_t n) noexcept;
-  // Frees the block by free(owner, block, bytes) once no guard is left that may hold it.
+  // Calls free(owner, block, bytes) once no Guard protects the block.
   void retire(Free free, void* owner, void* block, size_t bytes) noexcept;
-  // Frees what can be freed now.
+  // Frees every retired block that no Guard protects.
   void reclaim() noexcept;
 
  private:
-  static constexpr int kSlots = 8;
-  struct alignas(64) Slot {
+  static constexpr int kThreadStates = 8;
+  struct alignas(64) ThreadState {
     std::atomic<uint64_t> epoch{0};  // 0: free
   };
   struct Block {
-    Slot slots[kSlots];
+    ThreadState states[kThreadStates];
     std::atomic<Block*> next{nullptr};
   };
-  struct Retired {
+  struct RetiredBlock {
     Free free;
     void* owner;
     void* block;
@@ -65,7 +65,7 @@ class Epochs {
     uint64_t epoch;
   };
 
-  Slot* enter();
+  ThreadState* enter();
   uint64_t oldest() noexcept;
 
   Block first_;
@@ -73,7 +73,7 @@ class Epochs {
   std::atomic<size_t> num_retired_{0};
   std::mutex mutex_;
   size_t reserved_ = 0;
-  std::vector<Retired> retired_;
+  std::vector<RetiredBlock> retired_;
 };
 
 }  // namespace monolith

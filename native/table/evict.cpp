@@ -1,4 +1,4 @@
-// What makes rows go by itself: expiry and the budget. Also export and import of candidates.
+// Evicts rows by expiry and by budget. Also exports and imports candidates.
 #include <algorithm>
 
 #include "table/table.h"
@@ -7,30 +7,30 @@ namespace monolith {
 namespace {
 
 constexpr int kBinsPerSlice = 64;
-constexpr uint32_t kLinesHeld = 16;  // that a sweep looks at under one lock: a microsecond or two
+constexpr uint32_t kLinesHeld = 16;  // lines per lock of a sweep: one or two microseconds
 constexpr int64_t kSecondsPerDay = 86400;
 constexpr uint32_t kSampled = 16;
-constexpr uint64_t kAgeingPeriod = 8;  // samplings; every so many, use counts are halved
+constexpr uint64_t kAgeingPeriod = 8;  // samplings after which use counts are halved
 
 }  // namespace
 
 uint64_t Table::evict(uint32_t reference) {
-  const Gate::Shared gate(gate_);  // of the whole call: no cut sees a part of it
+  const Gate::Shared gate(gate_);  // held for the whole call, so that no cut sees a part of it
   uint64_t count = 0;
-  for (Evicted slice{0, 0};;) {
+  for (EvictResult slice{0, 0};;) {
     slice = evict_bins(slice.next, reference);
     count += slice.count;
     if (slice.next == 0) return count;
   }
 }
 
-Table::Evicted Table::evict_slice(uint64_t first, uint32_t reference) {
+Table::EvictResult Table::evict_slice(uint64_t first, uint32_t reference) {
   const Gate::Shared gate(gate_);
   return evict_bins(first, reference);
 }
 
-Table::Evicted Table::evict_bins(uint64_t first, uint32_t reference) {
-  Evicted result{0, first};
+Table::EvictResult Table::evict_bins(uint64_t first, uint32_t reference) {
+  EvictResult result{0, first};
   Epochs::Guard guard(epochs_);
   TouchedLog::Room room(log_, 0, 0);
   TouchedLog::Notes notes(room);
@@ -45,17 +45,17 @@ Table::Evicted Table::evict_bins(uint64_t first, uint32_t reference) {
   return result;
 }
 
-// Whether the row's time is so long ago that it may go.
+// Whether the row has expired.
 bool Table::is_expired(int64_t key, uint32_t number, uint32_t reference) const noexcept {
   uint32_t time;
   racy_load(&time, &arena_.meta(number)->time, sizeof(time));
   return int64_t{reference} - int64_t{time} >= int64_t{expiry_days_.of(key)} * kSecondsPerDay;
 }
 
-// Expired rows are looked for without the bin's lock, which is taken for a few lines at a time, and
-// only where there are some: a thread that loses its core in between holds up nobody. A row that
-// comes or goes meanwhile may be taken for one or the other, as if the sweep had been there earlier
-// or later.
+// Searches expired rows without the lock of the bin, and locks the bin for a few lines at a time,
+// only where there are expired rows: a thread that is preempted in between delays no other thread.
+// A row that is inserted or removed meanwhile may count as present or absent, as if the sweep had
+// been earlier or later.
 uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Notes& notes,
                           uint64_t& last) noexcept {
   uint32_t num_evicted = 0;
@@ -79,7 +79,7 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Notes& 
     }
     if (has_expired) {
       Bin* const now = index_.lock_bin(hash);
-      if (now != bin) {  // another call has replaced it: all over again
+      if (now != bin) {  // another call has replaced the bin: start again
         now->lock.unlock();
         bin = now;
         first = 0;
@@ -97,7 +97,7 @@ uint32_t Table::evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Notes& 
   return num_evicted;
 }
 
-// Of the locked bin, which it unlocks.
+// Evicts from some lines of the locked bin, and unlocks the bin.
 uint32_t Table::evict_lines(Bin& bin, uint32_t first, uint32_t end, uint32_t reference,
                             TouchedLog::Notes& notes) noexcept {
   uint32_t numbers[kLinesHeld * Line::kSlots];
@@ -111,13 +111,13 @@ uint32_t Table::evict_lines(Bin& bin, uint32_t first, uint32_t end, uint32_t ref
     });
   }
   bin.lock.unlock();
-  arena_.give(numbers, num_evicted);
+  arena_.free(numbers, num_evicted);
   raise_to(counters_.sweep_held_max, num_rows);
   return num_evicted;
 }
 
-// Under the lock of its bin, before the row goes: cuts and log get it. False: there is no memory
-// for that, and the row stays.
+// Copies a row into open cuts and notes its key in the log, under the lock of its bin and before
+// its removal. Returns false without memory; the row then stays.
 bool Table::keep_victim(int64_t key, uint32_t number, TouchedLog::Notes& notes) noexcept {
   try {
     if (notes.is_on()) notes.note_extra(key);
@@ -129,15 +129,15 @@ bool Table::keep_victim(int64_t key, uint32_t number, TouchedLog::Notes& notes) 
   return true;
 }
 
-// Removes one row of the locked bin: of the first 16 that may go, from a place drawn at random, the
-// oldest or the least used one. Neighbours in a bin have nothing in common but their hashes. False:
-// every row belongs to a running call, or the policy is to refuse.
+// Removes one row of the locked bin: the oldest or the least used of the first 16 evictable rows,
+// from a random place on. Neighbours in a bin share only a prefix of their hashes. Returns false if
+// a running call holds every row, or if the policy refuses.
 bool Table::evict_for_budget(Bin& bin, TouchedLog::Notes& notes, uint32_t& number) noexcept {
   if (!evicts_for_budget()) return false;
   struct Candidate {
     Bin::Place place;
     Meta* meta;
-    uint64_t rank;  // the smallest goes
+    uint64_t rank;  // the row with the smallest rank is removed
   };
   Candidate sampled[kSampled];
   uint32_t n = 0;

@@ -10,11 +10,11 @@ namespace {
 constexpr uint64_t kLeastCapacity = 300;
 constexpr uint32_t kLeastSplits = 5;
 constexpr uint64_t kProbes = 16;
-constexpr uint64_t kSlack = 64;  // cells behind the last start, so that probing does not wrap
+constexpr uint64_t kSlack = 64;  // cells after the last start, so that probing does not wrap
 constexpr uint32_t kCountBits = 20;
 constexpr uint32_t kMaxCount = (1u << kCountBits) - 1;
 
-// How a step names its partition.
+// Encodes the partition of a step.
 int64_t name(uint64_t hash) { return static_cast<int64_t>(hash); }
 
 uint32_t signature(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) & 0xFFF; }
@@ -33,7 +33,7 @@ void FilterRing::Split::set(uint64_t cell, uint32_t value) noexcept {
 
 bool FilterRing::make_ring(const Shape& shape, Account& memory) {
   if (splits_ != nullptr) return true;
-  splits_ = static_cast<Split*>(memory.take(shape.num_splits * sizeof(Split)));
+  splits_ = static_cast<Split*>(memory.allocate(shape.num_splits * sizeof(Split)));
   if (splits_ == nullptr) return false;
   for (uint32_t i = 0; i < shape.num_splits; ++i) new (splits_ + i) Split;
   return true;
@@ -42,12 +42,13 @@ bool FilterRing::make_ring(const Shape& shape, Account& memory) {
 bool FilterRing::make(Split& split, const Shape& shape, Account& memory) {
   if (split.cells != nullptr) return true;
   const size_t bytes = shape.num_cells * sizeof(uint32_t);
-  split.cells = static_cast<uint32_t*>(memory.take(bytes));
+  split.cells = static_cast<uint32_t*>(memory.allocate(bytes));
   if (split.cells != nullptr) std::memset(split.cells, 0, bytes);
   return split.cells != nullptr;
 }
 
-// The cell that is the key's or could be, or kFull. A filter without cells is empty.
+// Returns the cell of the key, or the free cell for the key, or kFull. A filter without cells is
+// empty.
 uint64_t FilterRing::probe(const Split& split, uint64_t hash, const Shape& shape) const noexcept {
   const uint64_t start = ((hash & UINT32_MAX) * (shape.num_cells - kSlack)) >> 32;
   if (split.cells == nullptr) return start;
@@ -103,7 +104,7 @@ uint32_t FilterRing::get(uint64_t hash, const Shape& shape) const noexcept {
   return kMaxCount;
 }
 
-// Count in the nearest earlier filter that knows the key.
+// Returns the count in the nearest earlier filter that contains the key.
 uint32_t FilterRing::count_before(uint64_t hash, const Shape& shape) const noexcept {
   const uint64_t most = std::min<uint64_t>(head_increment_, shape.num_splits - 2);
   for (uint32_t back = 1; back <= most; ++back) {
@@ -123,7 +124,7 @@ void FilterRing::move_head(uint64_t hash, uint32_t head, uint64_t increment,
   head_increment_ = increment;
 }
 
-// The log has room for what is forgotten, and for the head.
+// The log has room for the forgotten cells, and for the head.
 void FilterRing::advance(uint64_t hash, const Shape& shape, Candidates::Counters& counters,
                          AdmissionLog& log) noexcept {
   const uint32_t oldest = (head_ + 2) % shape.num_splits;
@@ -214,12 +215,12 @@ uint64_t FilterRing::size(const Shape& shape) const noexcept {
   return size;
 }
 
-void FilterRing::release(const Shape& shape, Account& memory) noexcept {
+void FilterRing::free(const Shape& shape, Account& memory) noexcept {
   if (splits_ == nullptr) return;
   for (uint32_t i = 0; i < shape.num_splits; ++i) {
-    memory.give(splits_[i].cells, shape.num_cells * sizeof(uint32_t));
+    memory.free(splits_[i].cells, shape.num_cells * sizeof(uint32_t));
   }
-  memory.give(splits_, shape.num_splits * sizeof(Split));
+  memory.free(splits_, shape.num_splits * sizeof(Split));
   splits_ = nullptr;
   head_ = 0;
   head_increment_ = 0;

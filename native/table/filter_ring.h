@@ -1,4 +1,5 @@
-// The approximate counts of one partition: a ring of counting filters that forgets the oldest.
+// Counts the keys of one partition approximately, in a ring of counting filters that forgets the
+// oldest filter.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,14 @@
 namespace monolith {
 
 struct FilterRow {
-  int64_t split;  // -1: the cell is the head, the value how often it moved
+  int64_t split;  // -1: `cell` is the head, `value` the number of its moves
   int64_t cell;
   int64_t value;
 };
 
-// The definition is src/monolith/embedding/reference_filter.py. A cell holds a 12-bit signature and
-// a 20-bit count, 0 is empty. Filters are allocated when they are first written. The caller locks
-// the partition; prefetch() needs that too.
+// src/monolith/table/reference/cuckoo_filter.py defines the counts. A cell holds a 12-bit signature
+// and a 20-bit count; 0 is empty. Not thread-safe: the caller locks the partition. Owns its
+// filters, which are allocated from the account at their first write, and freed by free().
 class FilterRing {
  public:
   struct Shape {
@@ -29,25 +30,26 @@ class FilterRing {
     uint64_t num_cells;
   };
 
-  // Counts the key; its count before, or nothing if there is no cell for it. is_over: the budget
-  // allows no filter, and nothing was counted. Throws OutOfMemory before any change.
+  // Counts the key. Returns its count before this call, or nullopt if there is no cell for the key.
+  // Sets `is_over`, and counts nothing, if the budget allows no filter. Throws OutOfMemory before
+  // any change.
   std::optional<uint32_t> add(uint64_t hash, uint32_t count, const Shape& shape, Account& memory,
                               Candidates::Counters& counters, AdmissionLog& log, bool& is_over);
-  // Count of the key, without counting it.
+  // Returns the count of the key.
   uint32_t get(uint64_t hash, const Shape& shape) const noexcept;
-  // Takes the step back; steps are taken back in reverse order. Exact, unless other calls came
-  // between: a head that they moved on stays, and what was forgotten by then stays forgotten.
+  // Undoes the step; steps are undone in reverse order. Exact, unless other calls came between: a
+  // head that they moved stays, and cells that were forgotten stay forgotten.
   void undo(const AdmissionStep& step, const Shape& shape, Candidates::Counters& counters) noexcept;
 
-  // Nothing, if nothing was counted. since: as it was before these steps, the first one first; of
-  // steps on one cell only the first one counts.
+  // Appends the cells as they were before the steps `since`, which are in order; only the first
+  // step on a cell matters. Appends nothing if nothing was counted.
   void append_to(std::vector<FilterRow>& rows, const Shape& shape,
                  std::span<const AdmissionStep> since = {}) const;
-  // Sets what append_to gave; any hash of the partition. False: the budget allows no filter for a
-  // cell. Throws OutOfMemory before any change.
+  // Sets a row of append_to(); `hash` is any hash of the partition. Returns false if the budget
+  // allows no filter for the cell. Throws OutOfMemory before any change.
   bool put(const FilterRow& row, uint64_t hash, const Shape& shape, Account& memory,
            AdmissionLog& log);
-  void release(const Shape& shape, Account& memory) noexcept;
+  void free(const Shape& shape, Account& memory) noexcept;
   uint64_t size(const Shape& shape) const noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// Lets many writing calls in at once, or one call that needs the table for itself.
+// Admits many writing calls concurrently, or one call that needs the table exclusively.
 #pragma once
 
 #include <condition_variable>
@@ -6,19 +6,20 @@
 
 namespace monolith {
 
-// Whoever asks for the table alone goes before later writers, so it cannot starve.
+// A readers-writer lock whose shared holders are the writing calls. A waiting Exclusive goes before
+// later Shared holders, so it cannot starve. Both are scoped locks, and borrow the gate.
 class Gate {
  public:
   class Shared {
    public:
     explicit Shared(Gate& gate) : gate_(gate) {
       std::unique_lock lock(gate.mutex_);
-      gate.changed_.wait(lock, [&] { return gate.num_alone_ == 0; });
+      gate.changed_.wait(lock, [&] { return gate.num_exclusive_ == 0; });
       ++gate.num_shared_;
     }
     ~Shared() {
       const std::lock_guard lock(gate_.mutex_);
-      if (--gate_.num_shared_ == 0 && gate_.num_alone_ > 0) gate_.changed_.notify_all();
+      if (--gate_.num_shared_ == 0 && gate_.num_exclusive_ > 0) gate_.changed_.notify_all();
     }
     Shared(const Shared&) = delete;
     Shared& operator=(const Shared&) = delete;
@@ -27,22 +28,22 @@ class Gate {
     Gate& gate_;
   };
 
-  class Alone {
+  class Exclusive {
    public:
-    explicit Alone(Gate& gate) : gate_(gate) {
+    explicit Exclusive(Gate& gate) : gate_(gate) {
       std::unique_lock lock(gate.mutex_);
-      ++gate.num_alone_;
-      gate.changed_.wait(lock, [&] { return gate.num_shared_ == 0 && !gate.is_taken_; });
-      gate.is_taken_ = true;
+      ++gate.num_exclusive_;
+      gate.changed_.wait(lock, [&] { return gate.num_shared_ == 0 && !gate.has_exclusive_; });
+      gate.has_exclusive_ = true;
     }
-    ~Alone() {
+    ~Exclusive() {
       const std::lock_guard lock(gate_.mutex_);
-      gate_.is_taken_ = false;
-      --gate_.num_alone_;
+      gate_.has_exclusive_ = false;
+      --gate_.num_exclusive_;
       gate_.changed_.notify_all();
     }
-    Alone(const Alone&) = delete;
-    Alone& operator=(const Alone&) = delete;
+    Exclusive(const Exclusive&) = delete;
+    Exclusive& operator=(const Exclusive&) = delete;
 
    private:
     Gate& gate_;
@@ -52,8 +53,8 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   int num_shared_ = 0;
-  int num_alone_ = 0;  // waiting or inside
-  bool is_taken_ = false;
+  int num_exclusive_ = 0;  // waiting or inside
+  bool has_exclusive_ = false;
 };
 
 }  // namespace monolith

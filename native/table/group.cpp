@@ -8,9 +8,27 @@
 #include "table/share.h"
 
 namespace monolith {
+namespace {
 
-// Tables without keys have no part.
-std::vector<TableGroup::Part> TableGroup::parts_of(const Keys& keys) const {
+// The counts of tables that are stepped concurrently.
+class CountSum {
+ public:
+  void add(const AppliedCounts& counts) noexcept {
+    applied_ += counts.applied;
+    inserted_ += counts.inserted;
+    refused_ += counts.refused;
+    skipped_ += counts.skipped;
+  }
+  AppliedCounts get() const noexcept { return {applied_, inserted_, refused_, skipped_}; }
+
+ private:
+  std::atomic<uint64_t> applied_{0}, inserted_{0}, refused_{0}, skipped_{0};
+};
+
+}  // namespace
+
+std::vector<TableGroup::Part> TableGroup::parts_of(const Keys& keys,
+                                                   const uint8_t* are_stepped) const {
   const int64_t* splits = keys.splits;
   const size_t num_tables = tables_.size();
   if (splits[0] != 0 || splits[num_tables] != static_cast<int64_t>(keys.num_keys) ||
@@ -23,7 +41,9 @@ std::vector<TableGroup::Part> TableGroup::parts_of(const Keys& keys) const {
   for (size_t t = 0; t < num_tables; ++t) {
     Table* table = tables_[t];
     const auto n = static_cast<size_t>(splits[t + 1] - splits[t]);
-    if (n > 0) parts.push_back({table, keys.keys + splits[t], n, first_float, first_segment});
+    if (n > 0 || (are_stepped != nullptr && are_stepped[t] != 0)) {
+      parts.push_back({table, keys.keys + splits[t], n, first_float, first_segment, t});
+    }
     first_float += n * table->layout().dim();
     first_segment += table->layout().segments().size();
   }
@@ -50,25 +70,41 @@ void TableGroup::assign_add(const Keys& keys, const float* values, uint32_t now,
   });
 }
 
+void TableGroup::check_finite(const std::vector<Part>& parts, const float* grads,
+                              unsigned threads) {
+  share(parts, threads, [&](const Part& part, unsigned members) {
+    part.table->check_finite(grads + part.first_float, part.n, members);
+  });
+}
+
 AppliedCounts TableGroup::apply_gradients(const Keys& keys, const float* grads,
                                           const Table::StepOptions& options, uint32_t now,
                                           unsigned threads) {
   const std::vector<Part> parts = parts_of(keys);
-  share(parts, threads, [&](const Part& part, unsigned members) {
-    part.table->check_finite(grads + part.first_float, part.n, members);
-  });
-  std::atomic<uint64_t> applied{0}, inserted{0}, refused{0}, skipped{0};
+  check_finite(parts, grads, threads);
+  CountSum sum;
   share(parts, threads, [&](const Part& part, unsigned members) {
     const Table::StepOptions own{options.rates + part.first_segment,
                                  options.scales + part.first_segment, options.step};
-    const AppliedCounts counts =
-        part.table->apply_gradients(part.keys, part.n, grads + part.first_float, own, now, members);
-    applied += counts.applied;
-    inserted += counts.inserted;
-    refused += counts.refused;
-    skipped += counts.skipped;
+    sum.add(part.table->apply_gradients(part.keys, part.n, grads + part.first_float, own, now,
+                                        members));
   });
-  return {applied, inserted, refused, skipped};
+  return sum.get();
+}
+
+AppliedCounts TableGroup::push(const Push& push, unsigned threads) {
+  const std::vector<Part> parts = parts_of(push.keys, push.are_stepped);
+  check_finite(parts, push.grads, threads);
+  CountSum sum;
+  share(parts, threads, [&](const Part& part, unsigned members) {
+    const Table::StepOptions own{push.rates + part.first_segment, push.scales + part.first_segment,
+                                 static_cast<int64_t>(part.table->num_update_calls())};
+    const size_t first_key = part.keys - push.keys.keys;
+    sum.add(part.table->apply_gradients(part.keys, part.n, push.grads + part.first_float, own,
+                                        static_cast<uint32_t>(push.times[part.number]), members,
+                                        push.counts + first_key));
+  });
+  return sum.get();
 }
 
 void step_tables(const std::vector<TableStep>& steps, unsigned threads) {

@@ -33,6 +33,20 @@ class TableGroup {
   AppliedCounts apply_gradients(const Keys& keys, const float* grads,
                                 const Table::StepOptions& options, uint32_t now, unsigned threads);
 
+  // Gradients that come once for each key, as the sum of those of its occurrences.
+  struct Push {
+    Keys keys;
+    const float* grads;
+    const int32_t* counts;       // (num_keys,), occurrences
+    const uint8_t* are_stepped;  // (tables,), not zero for all tables with keys: a table that is
+                                 // stepped without a key counts an update
+    const int64_t* times;        // (tables,)
+    const float* rates;          // of all segments
+    const float* scales;         // likewise
+  };
+  // apply_gradients of the tables that are stepped, each at the number of its updates so far.
+  AppliedCounts push(const Push& push, unsigned threads);
+
  private:
   // What a call is about in one table.
   struct Part {
@@ -41,12 +55,15 @@ class TableGroup {
     size_t n;
     size_t first_float;    // of its rows
     size_t first_segment;  // of its table
+    size_t number;         // of its table
     Part piece(size_t first, size_t count) const {
-      return {table, keys + first, count, first_float + first * table->layout().dim(),
-              first_segment};
+      return {table,         keys + first, count, first_float + first * table->layout().dim(),
+              first_segment, number};
     }
   };
-  std::vector<Part> parts_of(const Keys& keys) const;
+  // Of the tables with keys, and of those that are stepped; null: of none.
+  std::vector<Part> parts_of(const Keys& keys, const uint8_t* are_stepped = nullptr) const;
+  static void check_finite(const std::vector<Part>& parts, const float* grads, unsigned threads);
 
   const std::vector<Table*> tables_;
 };

@@ -1,4 +1,4 @@
-// Hash of a key and what follows from it. Same numbers as src/monolith/embedding/counter_random.py.
+// Hashes keys, and derives places from hashes. Same numbers as src/monolith/table/initializers.py.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ inline uint64_t key_hash(int64_t key) noexcept {
 }
 
 // Chooses the line of a key within its bin, and its slot while a batch is grouped. The salt is
-// random for each table: nobody can make keys that all meet in one place, because the hash is no
-// secret.
+// random for each table, because the hash is public: without the salt, an attacker could choose
+// keys that all collide in one place.
 inline uint32_t place_of(uint64_t hash, uint64_t salt) noexcept {
   return static_cast<uint32_t>((hash * salt) >> 32);
 }

@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kMaxLoad = 0.875;
 
-// A number in [0, 1) that depends on the bin alone. Bins of equal slack would all be full at the
-// same moment, and the batch that meets it would pay for rebuilding the whole table.
+// Returns a number in [0, 1) that depends only on the bin. Bins of equal slack would all be full at
+// the same moment, and one batch would pay for rebuilding the whole table.
 double draw(uint64_t prefix, uint32_t depth, uint32_t salt) {
   const uint64_t mixed = key_hash(static_cast<int64_t>(prefix ^ (uint64_t{depth} << 8) ^ salt));
   return static_cast<double>(mixed >> 11) * 0x1p-53;
@@ -23,7 +23,7 @@ uint32_t split_from(const Bin& bin) {
 
 Path path_of(Bin& bin, uint64_t hash) { return {BinRef(&bin), place_of(hash, bin.salt)}; }
 
-// While the array is private: no versions to keep.
+// Inserts while the array is private, without changing versions.
 void insert_private(Bin& bin, int64_t key, uint32_t row) {
   Path path = path_of(bin, key_hash(key));
   uint32_t slot;
@@ -107,7 +107,7 @@ Index::~Index() {
     if (bin != last) free_bin(bin);
     last = bin;
   }
-  memory_.release(directory, directory->bytes());
+  memory_.free(directory, directory->bytes());
 }
 
 // Each bin and rebuild draws its own slack.
@@ -135,14 +135,14 @@ Bin* Index::allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uin
   return bin;
 }
 
-// What is replaced no longer counts: in use is what readers can reach.
+// Replaced arrays no longer count: memory is in use while new readers can reach it.
 void Index::count_bytes(size_t added, size_t removed) {
   if (added > removed && !memory_.try_use(added - removed)) throw OverBudget();
   if (added < removed) memory_.unuse(removed - added);
   bytes_.fetch_add(added - removed, std::memory_order_relaxed);
 }
 
-// All that can fail before new bins or a directory take the place of old ones.
+// Does all that can fail before new bins or a new directory replace old ones.
 void Index::reserve(size_t num_retired, size_t new_bytes, size_t old_bytes) {
   epochs_.reserve(num_retired);
   try {
@@ -162,10 +162,10 @@ Index::Directory* Index::allocate_directory(uint32_t depth) {
 }
 
 void Index::free_retired(void* owner, void* block, size_t bytes) {
-  static_cast<Index*>(owner)->memory_.release(block, bytes);
+  static_cast<Index*>(owner)->memory_.free(block, bytes);
 }
 
-Index::Found Index::find(int64_t key, uint64_t hash) const noexcept {
+Index::Location Index::find(int64_t key, uint64_t hash) const noexcept {
   for (uint32_t tries = 0;; ++tries) {
     Path path(bin_of(hash), place_of(hash, salt_));
     Line* const home = path.line();
@@ -202,7 +202,7 @@ Bin* Index::make_room(Bin* bin, uint64_t hash) {
   }
   const bool is_full = bin->num_lines == limits_.max_lines;
   if (bin->num_keys >= split_from(*bin) || is_full) {
-    // Uneven children may be full at once: their arrays are made for the keys they have.
+    // Uneven children could be full at once, so their arrays are sized for their keys.
     if (Bin* child = try_split(bin, hash)) return make_room(child, hash);
   }
   if (is_full) throw OutOfMemory(bin->bytes(), bytes());
@@ -220,8 +220,8 @@ void Index::renew(uint64_t hash) {
   bin->lock.unlock();
 }
 
-// A bin from which many keys went holds more memory than it needs, or more overflow flags, each of
-// which sends a search for a missing key on to the next line.
+// After many removals a bin holds more memory than needed, or more overflow flags, each of which
+// sends a search for a missing key on to the next line.
 Bin* Index::tidy(Bin* bin) noexcept {
   const bool is_sparse = bin->num_lines > 8 && bin->num_keys < bin->max_keys / 3;
   const bool is_stale = bin->num_removed > 16 + bin->max_keys / 4;
@@ -273,7 +273,7 @@ Bin* Index::try_split(Bin* bin, uint64_t hash) {
   bin->for_each([&](int64_t key, uint32_t row) {
     insert_private(key_hash(key) >= middle ? *upper : *lower, key, row);
   });
-  lower->lock.lock();  // no row may change through new lines before the old ones are retired
+  lower->lock.lock();  // no row may change through new lines before the old lines are retired
   upper->lock.lock();
   {
     const std::lock_guard lock(directory_mutex_);
@@ -288,8 +288,8 @@ Bin* Index::try_split(Bin* bin, uint64_t hash) {
   return hash >= middle ? upper : lower;
 }
 
-// Keys whose hashes share a long prefix are rare unless somebody made them so. For them a larger
-// array is cheaper than a directory that doubles for one bin.
+// Keys whose hashes share a long prefix are rare unless an attacker chose them. For such keys a
+// larger array is cheaper than doubling the directory for one bin.
 bool Index::reserve_depth(uint8_t depth, bool is_forced) {
   if (depth > limits_.max_depth) return false;
   const std::lock_guard lock(directory_mutex_);
@@ -311,7 +311,7 @@ bool Index::reserve_depth(uint8_t depth, bool is_forced) {
   return true;
 }
 
-// Under directory_mutex_, so that a doubling does not copy an old entry.
+// Locked, so that a doubling does not copy an old entry.
 void Index::publish(Bin* bin) noexcept {
   Directory* directory = directory_.load(std::memory_order_relaxed);
   const size_t first = bin->prefix >> 1 >> directory->shift;

@@ -1,4 +1,5 @@
-// key -> row number: an extendible directory of bins. Readers take no lock; writers lock one bin.
+// Maps keys to row numbers by an extendible directory of bins. Readers take no lock; writers lock
+// one bin.
 #pragma once
 
 #include <atomic>
@@ -18,18 +19,19 @@ namespace monolith {
 struct IndexCounters {
   std::atomic<uint64_t> rebuilds{0};
   std::atomic<uint64_t> splits{0};
-  std::atomic<uint64_t> lock_waits{0};  // a writer met a bin that another one held
+  std::atomic<uint64_t> lock_waits{0};  // a writer found its bin locked by another thread
   std::atomic<uint64_t> lock_wait_max_ns{0};
 };
 
-// How far an index grows; tests pass smaller ones.
+// Upper bounds of the size of an index; tests pass smaller bounds.
 struct IndexLimits {
   uint32_t max_depth = 28;  // of the directory: 2 GiB
   uint32_t max_lines = BinRef::kMaxLines;
 };
 
-// Grows bin by bin: an insert pays at most for one bin of a few thousand keys, or for doubling the
-// directory (8 bytes per bin). Every method that takes or returns bins needs an Epochs::Guard.
+// Grows bin by bin: an insert costs at most the rebuild of one bin of a few thousand keys, or the
+// doubling of the directory (8 bytes per bin). Thread-safe, except where a method says otherwise;
+// every method that takes or returns bins needs an Epochs::Guard. Borrows memory and epochs.
 class Index {
   struct Directory {
     uint32_t depth;
@@ -42,15 +44,16 @@ class Index {
   };
 
  public:
-  // first_version: version of fresh lines; tests start near the end of the sequence.
-  // salt: odd and unpredictable, see place_of.
+  // `first_version` is the version of fresh lines; tests start near the end of the sequence. `salt`
+  // is odd and unpredictable (place_of).
   Index(Memory& memory, Epochs& epochs, uint64_t salt, uint32_t first_version = 0,
         IndexLimits limits = {});
   ~Index();
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
 
-  // Where keys belong at the moment. Later, some of it may point to lines that are retired.
+  // A snapshot of the directory that gives the home lines of keys. Lines may be retired after the
+  // snapshot.
   class Homes {
    public:
     Homes(const Directory& directory, uint64_t salt) noexcept
@@ -73,43 +76,45 @@ class Index {
   uint64_t salt() const noexcept { return salt_; }
   uint32_t depth() const noexcept { return directory_.load(std::memory_order_acquire)->depth; }
 
-  // Lock-free. Row number of the key at some moment of the call, or kNoRow; it may be reserved.
-  struct Found {
+  // Row number of a key at some moment of the call, or kNoRow; the row may be reserved. find() is
+  // lock-free.
+  struct Location {
     uint32_t row;
-    bool is_worn;   // its line wants renew() before it is changed
-    Line* line;     // that holds the key, or would
-    uint32_t slot;  // that holds it, or any
+    bool is_worn;   // the line needs renew() before a change
+    Line* line;     // the line that holds the key, or would hold it
+    uint32_t slot;  // the slot that holds the key, or any slot
   };
-  Found find(int64_t key, uint64_t hash) const noexcept;
-  // The same in one line. False: the search goes on, or a writer was there.
-  static bool find_in(Line* line, int64_t key, Found& found) noexcept {
+  Location find(int64_t key, uint64_t hash) const noexcept;
+  // Searches one line. Returns false if the search must go on in the next line, or if a writer
+  // changed the line meanwhile.
+  static bool find_in(Line* line, int64_t key, Location& location) noexcept {
     const uint32_t version = line->version.load(std::memory_order_acquire);
     const uint32_t slot = line->find(key);
     const bool is_here = slot != Line::kSlots;
-    found = {is_here ? line->rows[slot].load(std::memory_order_relaxed) : kNoRow,
-             version >= Line::kWorn, line, is_here ? slot : 0};
+    location = {is_here ? line->rows[slot].load(std::memory_order_relaxed) : kNoRow,
+                version >= Line::kWorn, line, is_here ? slot : 0};
     fence_acquire();
     return !(version & (Line::kWriting | Line::kRetired)) &&
            line->version.load(std::memory_order_relaxed) == version &&
            (is_here || !(version & Line::kOverflowed));
   }
 
-  // The line where the search goes on; home: a recent home() of the hash, which is given back if it
-  // is none any more.
+  // Returns the line where the search continues. `home` is a recent home() of the hash; it is
+  // returned if it is outdated.
   const Line* second(uint64_t hash, const Line* home) const noexcept {
     const BinRef bin = bin_of(hash);
     const uint32_t place = place_of(hash, salt_);
     return bin.home(place) == home ? bin.second(place, bin.home(place)) : home;
   }
 
-  // Fetches the lines where the search goes on.
+  // Prefetches the lines where the search continues.
   void prefetch_after(uint64_t hash, const Line* home) const noexcept {
     const Line* line = second(hash, home);
     fetch_line(line);
     fetch_line(line + 1);
   }
 
-  // The locked bin that covers the hash. The caller unlocks it.
+  // Locks and returns the bin that covers the hash. The caller unlocks the bin.
   Bin* lock_bin(uint64_t hash) noexcept {
     for (;;) {
       Bin* bin = bin_of(hash).bin();
@@ -120,18 +125,18 @@ class Index {
   }
 
   // Makes room for one more key in the locked bin. Returns the locked bin that now covers the hash.
-  // Throws OutOfMemory or OverBudget and leaves the bin as it was, locked.
+  // Throws OutOfMemory or OverBudget; the bin is then unchanged and still locked.
   Bin* make_room(Bin* bin, uint64_t hash);
   // Gives the bin of the hash fresh versions. Throws OutOfMemory.
   void renew(uint64_t hash);
-  // After removals from the locked bin: rebuilds it where that pays. Returns the locked bin.
+  // Rebuilds the locked bin after removals, if that pays. Returns the locked bin that replaces it.
   Bin* tidy(Bin* bin) noexcept;
 
-  // Makes bins for so many keys of any hash, unless there are keys or bins. The caller keeps
-  // writers out. Throws OutOfMemory and changes nothing.
+  // Allocates bins for `num_keys` keys of any hash, if the index is empty. The caller excludes
+  // writers. Throws OutOfMemory and changes nothing.
   void expect(size_t num_keys);
-  // Removes every key. The caller keeps writers out, and may retire num_more blocks afterwards.
-  // Throws OutOfMemory and changes nothing.
+  // Removes every key, and reserves `num_more` retirements for the caller. The caller excludes
+  // writers. Throws OutOfMemory and changes nothing.
   void clear(size_t num_more);
 
   size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
@@ -141,12 +146,12 @@ class Index {
   uint32_t lines_for(uint32_t num_keys, uint64_t prefix, uint32_t depth,
                      uint32_t generation) const noexcept;
   Bin* allocate_bin(uint32_t num_lines, uint64_t prefix, uint8_t depth, uint32_t generation);
-  void free_bin(Bin* bin) noexcept { memory_.release(bin, bin->bytes()); }
+  void free_bin(Bin* bin) noexcept { memory_.free(bin, bin->bytes()); }
   void count_bytes(size_t added, size_t removed);
   void reserve(size_t num_retired, size_t new_bytes, size_t old_bytes);
   Directory* allocate_directory(uint32_t depth);
   void free_directory(Directory* directory) noexcept {
-    memory_.release(directory, directory->bytes());
+    memory_.free(directory, directory->bytes());
   }
   static void free_retired(void* owner, void* block, size_t bytes);
 
@@ -163,15 +168,16 @@ class Index {
   const uint32_t first_version_;
   const IndexLimits limits_;
   std::atomic<Directory*> directory_{nullptr};
-  std::mutex directory_mutex_;  // taken after a bin's lock
+  std::mutex directory_mutex_;  // locked after the lock of a bin
   size_t num_bins_ = 0;         // under directory_mutex_
   std::atomic<size_t> bytes_{0};
   IndexCounters counters_;
 };
 
-// The bin's lock of one thread that walks over keys in about the order of their hashes. It is kept
-// from key to key while they belong to one bin: taking a lock costs as much as changing a row, and
-// keeps the processor from starting on the next key early. Needs an Epochs::Guard.
+// Holds the bin lock of one thread that walks over keys in about the order of their hashes. The
+// lock is kept while consecutive keys belong to one bin: locking costs as much as changing a row,
+// and keeps the processor from starting early on the next key. Needs an Epochs::Guard. For one
+// thread.
 class HeldBin {
  public:
   explicit HeldBin(Index& index) noexcept : index_(index) {}
@@ -179,7 +185,7 @@ class HeldBin {
   HeldBin(const HeldBin&) = delete;
   HeldBin& operator=(const HeldBin&) = delete;
 
-  // The locked bin that covers the hash; other locks are let go.
+  // Locks and returns the bin that covers the hash; releases another bin.
   [[gnu::always_inline]] Bin* lock(uint64_t hash) noexcept {
     if (hash - first_ <= width_ && left_ > 0) [[likely]] {
       --left_;
@@ -187,7 +193,7 @@ class HeldBin {
     }
     return lock_other(hash);
   }
-  // Lets go at the end of a block, also of one that throws.
+  // Releases the bin at the end of a scope, also after an exception.
   struct Scope {
     explicit Scope(HeldBin& held) noexcept : held(held) {}
     ~Scope() { held.release(); }
@@ -195,7 +201,7 @@ class HeldBin {
     Scope& operator=(const Scope&) = delete;
     HeldBin& held;
   };
-  // The locked bin has taken the place of the held one.
+  // Replaces the held bin by `bin`, which is locked.
   void replace(Bin* bin) noexcept {
     bin_ = bin;
     note();
@@ -213,7 +219,7 @@ class HeldBin {
     note();
     return bin_;
   }
-  static constexpr uint32_t kKeys = 64;  // then another writer gets its turn: some microseconds
+  static constexpr uint32_t kKeys = 64;  // keys per lock; other writers wait a few microseconds
   void note() noexcept {
     first_ = bin_->prefix;
     width_ = bin_->last_hash() - first_;
@@ -222,8 +228,8 @@ class HeldBin {
 
   Index& index_;
   Bin* bin_ = nullptr;
-  uint64_t first_ = 0, width_ = 0;  // hashes of the bin
-  uint32_t left_ = 0;               // keys, before it is let go
+  uint64_t first_ = 0, width_ = 0;  // range of hashes of the bin
+  uint32_t left_ = 0;               // keys before the bin is released
 };
 
 }  // namespace monolith

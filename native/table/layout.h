@@ -1,7 +1,7 @@
-// What a row looks like: weights of all segments, then their optimizer state.
+// Describes the bytes of a row: the weights of all segments, then their optimizer state.
 //
-// The weights of a segment are codes of its codec, padded to 4 bytes. A row is plain where all of
-// them are floats; verbs then work on it in place. Otherwise they work on decoded weights.
+// The weights of a segment are codes of its codec, padded to 4 bytes. A row is plain if all weights
+// are floats; verbs then work on the row in place. Otherwise verbs work on decoded weights.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct SegmentSpec {
   uint32_t dim;
   std::string optimizer;
   std::vector<std::pair<std::string, float>> options;
-  float minval;  // initial values are uniform in [minval, maxval); equal: constant
+  float minval;  // initial values are uniform in [minval, maxval), or constant if both are equal
   float maxval;
   bool is_normal = false;  // initial values are normal instead: minval is the mean, maxval stddev
   std::string codec = "fp32";
@@ -42,11 +42,12 @@ struct Segment {
   float view_parameter;
 };
 
-// Immutable. Shared by everything that touches rows. `scales` has one number per segment.
+// Immutable, hence thread-safe. `scales` has one number per segment.
 class Layout {
  public:
-  // rounds: weights are rounded stochastically where the codec can, as in training; otherwise they
-  // are encoded. Throws std::invalid_argument for an unknown optimizer, option, codec or view.
+  // If `rounds`, weights are rounded stochastically where the codec supports it, as in training;
+  // otherwise they are encoded. Throws std::invalid_argument for an unknown optimizer, option,
+  // codec or view.
   Layout(const std::vector<SegmentSpec>& specs, uint64_t seed, bool rounds);
 
   uint32_t dim() const noexcept { return dim_; }
@@ -60,20 +61,20 @@ class Layout {
   bool has_views() const noexcept { return has_views_; }
   bool changes_gradients() const noexcept { return changes_gradients_; }
 
-  // Weights (dim) between floats and a row's codes.
+  // Convert weights, (dim,), between floats and the codes of a row.
   void decode(float* weights, const char* row) const noexcept;
   void encode(char* row, const float* weights, int64_t key, uint64_t call) const noexcept;
-  // Stored weights to what a lookup returns.
+  // Turns stored weights into the weights that a lookup returns.
   void see(float* weights, const float* scales) const noexcept;
-  // Gradients of what was read to gradients of the stored weights.
+  // Turns gradients of the looked-up weights into gradients of the stored weights.
   void see_gradients(float* grads, const float* weights, const float* scales) const noexcept;
 
-  // What a new row's weights decode to.
+  // Writes the decoded weights of a new row, (dim,).
   void initial_weights(float* weights, int64_t key) const noexcept;
-  // scratch: (dim), used where the row is not plain.
+  // Writes a new row. `scratch`, (dim,), is used where the row is not plain.
   void initial_row(char* row, float* scratch, int64_t key) const noexcept;
-  // One optimizer step with one rate per segment; a rate of 0 leaves its segment alone. weights:
-  // the decoded ones, or the row itself.
+  // Makes one optimizer step with one rate per segment; a rate of 0 leaves its segment unchanged.
+  // `weights` are the decoded weights, or the row itself where it is plain.
   void step(float* weights, char* row, const float* grads, const float* rates,
             int64_t step) const noexcept {
     for (const Segment& s : segments_) {

@@ -25,13 +25,13 @@ void* Memory::allocate(size_t bytes) {
   return block;
 }
 
-void Memory::release(void* block, size_t bytes) noexcept {
+void Memory::free(void* block, size_t bytes) noexcept {
   if (block == nullptr) return;
   held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   if (bytes >= kHugeBytes) {
     PageHeap::unmap(block, bytes);
   } else if (PageHeap::has(bytes)) {
-    PageHeap::shared().release(block, bytes);
+    PageHeap::shared().free(block, bytes);
   } else {
     std::free(block);
   }

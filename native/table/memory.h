@@ -1,4 +1,4 @@
-// Memory of one table: counted, limited, on huge pages where that pays.
+// Allocates the memory of one table: counted, limited, and on huge pages where that pays.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace monolith {
 
-// Says how much was asked for and held; reaches Python as MemoryError.
+// Names the bytes that were requested and held; reaches Python as MemoryError.
 class OutOfMemory : public std::bad_alloc {
  public:
   OutOfMemory(size_t asked_bytes, size_t held_bytes);
@@ -21,11 +21,11 @@ class OutOfMemory : public std::bad_alloc {
   std::string text_;
 };
 
-// The table's budget allows no more, though the machine has memory.
+// Means that the budget of the table allows no more, although the machine has memory.
 class OverBudget : public std::bad_alloc {};
 
-// Thread-safe. Blocks are aligned to 64 bytes. Those of whole pages come from the PageHeap; from
-// 2 MiB on they are mapped on their own, aligned to 2 MiB and asked to be huge pages.
+// Thread-safe. Blocks are aligned to 64 bytes. Blocks of whole pages come from the PageHeap. Blocks
+// of at least 2 MiB are mapped separately, aligned to 2 MiB, and request huge pages.
 class Memory {
  public:
   explicit Memory(size_t budget_bytes = SIZE_MAX, size_t used_bytes = 0)
@@ -33,16 +33,16 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Contents are undefined below 2 MiB. Throws OutOfMemory.
+  // Returns a block whose contents are undefined below 2 MiB. Throws OutOfMemory.
   void* allocate(size_t bytes);
-  void release(void* block, size_t bytes) noexcept;
+  void free(void* block, size_t bytes) noexcept;
 
   size_t held_bytes() const noexcept { return held_bytes_.load(std::memory_order_relaxed); }
-  // Allocations that would pass the limit fail. Held memory stays.
+  // Makes allocations beyond the limit fail. Memory that is held stays.
   void set_limit(size_t bytes) noexcept { limit_bytes_.store(bytes, std::memory_order_relaxed); }
 
-  // What the table uses of it, as its memory report says; bounded by the table's budget. False: it
-  // would pass the budget, and nothing changed.
+  // Adds to the bytes that the table reports as used. Returns false, and changes nothing, if they
+  // would exceed the budget of the table.
   bool try_use(size_t bytes) noexcept;
   bool has_budget() const noexcept { return budget_bytes_ != SIZE_MAX; }
   void unuse(size_t bytes) noexcept { used_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }

@@ -13,7 +13,7 @@ size_t PageHeap::Slab::find_run(size_t pages) noexcept {
   if (pages > most_run) return kPages;
   size_t run = 0;
   for (size_t page = 0; page < kPages; ++page) {
-    if (used[page / 64] == UINT64_MAX) {  // whole word taken
+    if (used[page / 64] == UINT64_MAX) {  // all pages of the word are in use
       run = 0;
       page |= 63;
       continue;
@@ -34,13 +34,14 @@ void PageHeap::Slab::mark(size_t first, size_t pages, bool is_used) noexcept {
   if (!is_used) most_run = kPages;
 }
 
-// Never destroyed: tables may outlive it. A child of fork gets it unlocked.
+// Never destroyed, because tables may outlive static objects. A child of fork gets the heap
+// unlocked.
 PageHeap& PageHeap::shared() noexcept {
   static PageHeap* const heap = [] {
-    auto* made = new PageHeap;
+    auto* heap = new PageHeap;
     pthread_atfork([] { shared().mutex_.lock(); }, [] { shared().mutex_.unlock(); },
                    [] { shared().mutex_.unlock(); });
-    return made;
+    return heap;
   }();
   return *heap;
 }
@@ -63,7 +64,7 @@ void* PageHeap::map(size_t bytes) noexcept {
   if (address + mapped > end) munmap(reinterpret_cast<void*>(end), address + mapped - end);
   void* block = reinterpret_cast<void*>(start);
 #ifdef MADV_HUGEPAGE
-  madvise(block, wanted, MADV_HUGEPAGE);  // a wish: small pages work too
+  madvise(block, wanted, MADV_HUGEPAGE);  // a hint; small pages work too
 #endif
   return block;
 }
@@ -104,7 +105,7 @@ void* PageHeap::allocate_in_slab(size_t pages) {
   return slab.base;
 }
 
-void PageHeap::release(void* block, size_t bytes) noexcept {
+void PageHeap::free(void* block, size_t bytes) noexcept {
   auto* address = static_cast<char*>(block);
   const std::lock_guard lock(mutex_);
   auto after = std::upper_bound(slabs_.begin(), slabs_.end(), address,

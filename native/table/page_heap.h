@@ -1,4 +1,4 @@
-// Blocks of whole pages, shared by all tables of the process: compact, and on huge pages.
+// Allocates blocks of whole pages for all tables of the process, compactly and on huge pages.
 #pragma once
 
 #include <cstddef>
@@ -11,39 +11,41 @@ namespace monolith {
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kHugeBytes = size_t{2} << 20;
 
-// Index arrays and chunks of rows of many sizes come and go while tables grow. They are cut out of
-// slabs of 2 MiB by a bitmap of pages, so freed neighbours merge by themselves, and small tables
-// share huge pages with each other. Until there is 1 MiB of blocks, they come from the ordinary
-// heap. Thread-safe, also beside a fork.
+// Tables allocate and free index arrays and chunks of rows of many sizes while they grow. Blocks
+// are cut out of slabs of 2 MiB by a bitmap of pages, so freed neighbours merge without further
+// work, and small tables share huge pages. The first 1 MiB of blocks comes from the ordinary heap.
+// Thread-safe, also during a fork.
 class PageHeap {
  public:
   static PageHeap& shared() noexcept;
 
-  // Whether blocks of this size come from here.
+  // Whether this heap allocates blocks of this size.
   static bool has(size_t bytes) noexcept {
     return bytes % kPageBytes == 0 && bytes > 0 && bytes < kHugeBytes;
   }
-  // Contents are undefined. Null: the system has no more memory.
+  // Returns a block with undefined contents, or null if the system has no more memory.
   void* allocate(size_t bytes) noexcept;
-  void release(void* block, size_t bytes) noexcept;
+  void free(void* block, size_t bytes) noexcept;
 
-  // Bytes of all slabs.
+  // Total size of all slabs.
   size_t held_bytes() noexcept;
 
-  // Memory of its own, aligned to 2 MiB and asked to be huge pages; null as above.
+  // Maps memory outside the slabs, aligned to 2 MiB, and asks for huge pages. Returns null if the
+  // system has no more memory.
   static void* map(size_t bytes) noexcept;
   static void unmap(void* block, size_t bytes) noexcept;
 
  private:
   static constexpr size_t kPages = kHugeBytes / kPageBytes;
-  static constexpr size_t kSlabFrom = size_t{1} << 20;  // bytes of blocks before slabs are used
+  static constexpr size_t kSlabFrom = size_t{1} << 20;  // bytes of ordinary blocks before slabs
 
   struct Slab {
     char* base;
     size_t num_free = kPages;
-    size_t most_run = kPages;  // no free run is longer
+    size_t most_run = kPages;  // upper bound of the length of a free run
     uint64_t used[kPages / 64] = {};
-    // First page of a free run, or kPages: then the next search for as many is short.
+    // Returns the first page of a free run, or kPages. After a failure `most_run` ends equal
+    // searches at once.
     size_t find_run(size_t pages) noexcept;
     void mark(size_t first, size_t pages, bool is_used) noexcept;
   };

@@ -1,4 +1,5 @@
-// Reading verbs by bag: rows are combined as they are read, straight into the output.
+// Implements the reading verbs by bag: rows are pooled directly into the output while they are
+// read.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -28,9 +29,9 @@ struct BagCursor {
 };
 
 using Four = float __attribute__((vector_size(16)));
-constexpr size_t kShort = 64;  // a call of a kernel costs more than it saves up to here
+constexpr size_t kShort = 64;  // up to this dim, calling a kernel costs more than it saves
 
-// sum + weight * values, each rounded.
+// sum += weight * values; each operation rounds.
 inline void add_row(const Kernels& kernels, float* out, const float* sum, const float* values,
                     float weight, size_t dim) {
   if (dim > kShort) return kernels.add_scaled(out, sum, values, weight, dim);
@@ -45,7 +46,7 @@ inline void add_row(const Kernels& kernels, float* out, const float* sum, const 
   for (; c < dim; ++c) out[c] = sum[c] + weight * values[c];
 }
 
-// Takes the row of key i into its bag, which begins with the first row.
+// Adds the row of key i to its bag, which starts with its first row.
 void take_row(const Kernels& kernels, const BagCursor& at, size_t i, const float* row, size_t dim,
               float* pooled, int32_t* winners) {
   const Bags& bags = at.bags;
@@ -73,9 +74,9 @@ void clear_empty_bags(const Bags& bags, size_t first, size_t last, size_t dim,
   }
 }
 
-// member(each) on several threads, where each(piece) calls piece(first, last) until all bags are
-// done. A range is made of the bags that begin within `piece_keys` keys; a long bag is one
-// thread's, so that its sum has one order.
+// Calls member(for_each_piece) on several threads; for_each_piece(piece) calls piece(first, last)
+// until all bags are done. A piece has the bags that begin within `piece_keys` keys; one thread
+// sums a long bag, so that the sum has one order.
 template <typename Member>
 void share_bags(const Bags& bags, size_t piece_keys, unsigned threads, const Member& member) {
   const size_t num_pieces = std::max<size_t>(1, (bags.num_keys + piece_keys - 1) / piece_keys);
@@ -100,8 +101,8 @@ void pool_rows(const Bags& bags, const float* rows, size_t dim, float* out, int3
                unsigned threads) {
   constexpr size_t kPieceKeys = 4096;
   const Kernels& used = kernels();
-  share_bags(bags, kPieceKeys, threads, [&](const auto& each) {
-    each([&](size_t first, size_t last) {
+  share_bags(bags, kPieceKeys, threads, [&](const auto& for_each_piece) {
+    for_each_piece([&](size_t first, size_t last) {
       clear_empty_bags(bags, first, last, dim, {out, dim}, winners);
       BagCursor at(bags, first);
       for (size_t i = bags.begin(first); i < bags.begin(last); ++i) {
@@ -122,16 +123,16 @@ void Table::check_bags(const char* verb, const Bags& bags) const {
                               ", ascending, got others than Bags checked (table '" + name_ + "')");
 }
 
-// piece(range) of bags on several threads.
+// Calls piece(range of bags) on several threads.
 template <typename Piece>
 void Table::in_bags(const Bags& bags, unsigned threads, const Piece& piece) const {
-  share_bags(bags, kPiece, threads, [&](const auto& each) {
+  share_bags(bags, kPiece, threads, [&](const auto& for_each_piece) {
     Epochs::Guard guard(epochs_);
-    each([&](size_t first, size_t last) { piece(BagRange{first, last, guard}); });
+    for_each_piece([&](size_t first, size_t last) { piece(BagRange{first, last, guard}); });
   });
 }
 
-// read(first, last) for the keys of a range, at once unless it has a very long bag.
+// Calls read(first, last) for the keys of a range: once, unless the range has a very long bag.
 template <typename Read>
 void Table::read_range(const Bags& bags, const BagRange& range, const Read& read) const {
   const size_t end = bags.begin(range.last);
@@ -141,9 +142,10 @@ void Table::read_range(const Bags& bags, const BagRange& range, const Read& read
   }
 }
 
-// target(cursor, i) -> where to put the row of key i, at which the cursor is; then use(cursor, i).
+// target(cursor, i) returns the destination of the row of key i, at which the cursor is; then calls
+// use(cursor, i).
 template <typename Target, typename Use>
-void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& how,
+void Table::read_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
                       const Target& target, const Use& use) const {
   BagCursor cursor(bags, range.first);
   const auto find = [&](size_t i) {
@@ -151,16 +153,16 @@ void Table::read_bags(const Bags& bags, const BagRange& range, const Reading& ho
     return target(cursor, i);
   };
   read_range(bags, range, [&](size_t first, size_t last) {
-    read_weights(bags.keys, first, last, how, find,
-                 [&](size_t i, const Pending&) { use(cursor, i); });
+    read_weights(bags.keys, first, last, options, find,
+                 [&](size_t i, const PendingKey&) { use(cursor, i); });
   });
 }
 
-// Sums of rows that are floats, added where they lie: a sum goes to the other one of two rows, and
-// counts if the row did not change meanwhile.
-void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
+// Sums rows of floats in place: each new sum is written to the other of two buffers, and is
+// accepted if the row did not change meanwhile.
+void Table::sum_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
                      const BagRows<float>& out) const {
-  constexpr size_t kAhead = 16;  // bags between fetching their output and writing it
+  constexpr size_t kAhead = 16;  // bags between the prefetch of their output and its write
   const size_t dim = layout_.dim();
   const Kernels& kernels = layout_.kernels();
   std::vector<float> rows(3 * dim);
@@ -176,7 +178,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     bags.weights == nullptr ? racy_load(first, row, dim * 4)
                             : kernels.scale(first, values, weight, dim);
   };
-  const auto done = [&](size_t i, const Pending&) __attribute__((always_inline)) {
+  const auto done = [&](size_t i, const PendingKey&) __attribute__((always_inline)) {
     if (at.end - at.begin == 1) return;
     std::swap(sum, next);
     if (i + 1 < at.end) return;
@@ -184,7 +186,7 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
     kernels.scale(out.of(at.bag, dim), sum, factor, dim);
   };
   const auto miss = [&](size_t i) {
-    initial_or_zeros(missing, bags.keys[i], how);
+    initial_or_zeros(missing, bags.keys[i], options);
     hit(i, reinterpret_cast<const char*>(missing), 0);
     done(i, {});
   };
@@ -192,12 +194,12 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const Reading& how
              [&](size_t first, size_t last) { read(bags.keys, first, last, hit, done, miss); });
 }
 
-void Table::pool_range(const Bags& bags, const BagRange& range, const Reading& how,
+void Table::pool_range(const Bags& bags, const BagRange& range, const ReadOptions& options,
                        const BagRows<float>& out, int32_t* winners) const {
   const size_t dim = layout_.dim();
   const Kernels& kernels = layout_.kernels();
   clear_empty_bags(bags, range.first, range.last, dim, out, winners);
-  if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, how, out);
+  if (winners == nullptr && is_read_in_place()) return sum_bags(bags, range, options, out);
   std::vector<float> scratch(dim);
   const auto target = [&](const BagCursor& at, size_t i) {
     return i == at.begin ? out.of(at.bag, dim) : scratch.data();
@@ -206,24 +208,24 @@ void Table::pool_range(const Bags& bags, const BagRange& range, const Reading& h
     take_row(kernels, at, i, scratch.data(), dim, out.of(at.bag, dim),
              winners == nullptr ? nullptr : winners + at.bag * dim);
   };
-  read_bags(bags, range, how, target, use);
+  read_bags(bags, range, options, target, use);
 }
 
-void Table::lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
+void Table::lookup_bags(const Bags& bags, const ReadOptions& options, float* out, int32_t* winners,
                         unsigned threads) const {
   check_bags("lookup_bags", bags);
   in_bags(bags, threads, [&](const BagRange& range) {
-    pool_range(bags, range, how, {out, layout_.dim()}, winners);
+    pool_range(bags, range, options, {out, layout_.dim()}, winners);
   });
 }
 
-void Table::lookup_some_bags(const Bags& bags, size_t first, size_t last, const Reading& how,
-                             const BagRows<float>& out) const {
+void Table::lookup_some_bags(const Bags& bags, size_t first, size_t last,
+                             const ReadOptions& options, const BagRows<float>& out) const {
   Epochs::Guard guard(epochs_);
-  pool_range(bags, {first, last, guard}, how, out, nullptr);
+  pool_range(bags, {first, last, guard}, options, out, nullptr);
 }
 
-void Table::bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads,
+void Table::bag_weight_gradients(const Bags& bags, const ReadOptions& options, const float* grads,
                                  float* out, unsigned threads) const {
   check_bags("bag_weight_gradients", bags);
   const size_t dim = layout_.dim();
@@ -234,7 +236,7 @@ void Table::bag_weight_gradients(const Bags& bags, const Reading& how, const flo
     const auto use = [&](const BagCursor& at, size_t i) {
       out[i] = kernels.dot(scratch.data(), grads + at.bag * dim, static_cast<uint32_t>(dim));
     };
-    read_bags(bags, range, how, target, use);
+    read_bags(bags, range, options, target, use);
   });
 }
 

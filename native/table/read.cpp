@@ -1,4 +1,4 @@
-// Reading verbs by key.
+// Implements the reading verbs by key.
 #include "table/read.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace monolith {
 
 void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
-  if (!(version & Line::kWriting)) {  // retired, or changed while we looked: the next try will do
+  if (!(version & Line::kWriting)) {  // retired, or changed meanwhile: try again
     counters_.reader_retries.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -27,36 +27,29 @@ void Table::wait_for_writer(const Line& line, uint32_t version) const noexcept {
 }
 
 void Table::lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
-                   unsigned threads, const uint32_t* places) const {
+                   unsigned threads) const {
   const size_t dim = layout_.dim();
-  if (places != nullptr) {
-    const auto target = [=](size_t i) { return out + size_t{places[i]} * dim; };
-    return in_pieces(n, threads, [&](size_t first, size_t last) {
-      constexpr size_t kAhead = 26;  // rows of the output
-      const auto fetch_target = [&](size_t i, const Pending&) __attribute__((always_inline)) {
-        if (i + kAhead < last) fetch_bytes(target(i + kAhead), dim * 4);
-      };
-      read_weights(keys, first, last, {initial, scales}, target, fetch_target);
-    });
-  }
-  // A large output leaves the caches before it is used, and would be fetched before it is written.
-  constexpr size_t kLarge = 1 << 20;  // bytes; with a use of it, smaller ones gain little or lose
+  // A large output is evicted from the caches before its use, and would be fetched before it is
+  // written.
+  constexpr size_t kLarge = 1 << 20;  // bytes; smaller outputs gain little or lose
   const auto is_whole_lines = [](uintptr_t bytes) { return bytes % sizeof(Line) == 0; };
   const bool streams = n * dim * 4 >= kLarge && is_whole_lines(dim * 4) &&
                        is_whole_lines(reinterpret_cast<uintptr_t>(out));
   const auto target = [=](size_t i) { return out + i * dim; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
     read_weights(keys, first, last, {initial, scales, streams}, target,
-                 [](size_t, const Pending&) {});
+                 [](size_t, const PendingKey&) {});
     if (streams) fence_streamed();
   });
 }
 
-void Table::lookup_seen(std::span<const int64_t> keys, float* out, bool initial, Seen* seen) const {
+void Table::lookup_seen(std::span<const int64_t> keys, float* out, bool initial,
+                        KeyLocation* seen) const {
   Epochs::Guard guard(epochs_);
   const size_t dim = layout_.dim();
-  // A line whose versions near their end is looked for again, by a call that can renew it.
-  const auto note = [=](size_t i, const Pending& p) {
+  // A key in a line whose versions are near their end is searched again, by a call that can renew
+  // the line.
+  const auto note = [=](size_t i, const PendingKey& p) {
     const bool is_good = p.number < kReserved && p.version < Line::kWorn;
     seen[i] = {is_good ? const_cast<Line*>(p.line) : nullptr, p.number, p.slot};
   };
@@ -69,7 +62,7 @@ void Table::contains(const int64_t* keys, size_t n, bool* out, unsigned threads)
   const auto hit = [=](size_t i, const char*, uint32_t) { out[i] = true; };
   const auto miss = [=](size_t i) { out[i] = false; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
-    read<false>(keys, first, last, hit, [](size_t, const Pending&) {}, miss);
+    read<false>(keys, first, last, hit, [](size_t, const PendingKey&) {}, miss);
   });
 }
 
@@ -101,13 +94,13 @@ void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns&
       present[i] = true;
       read_entry(number, i, columns, scratch.data());
     };
-    read(keys, first, last, hit, [](size_t, const Pending&) {}, miss);
+    read(keys, first, last, hit, [](size_t, const PendingKey&) {}, miss);
   });
 }
 
-// Rows of one export, bin by bin. Within a bin the keys are collected under its lock, with the
-// versions of their lines, and then read like any others, so a writer waits for a few thousand keys
-// at most; a key erased in between is left out. For a cut, rows that changed since come from its
+// Exports rows, bin by bin. The keys of a bin are collected under its lock, with the versions of
+// their lines, and then read like other rows, so a writer waits for at most a few thousand keys; a
+// key that is erased in between is skipped. For a cut, rows that changed since are read from its
 // copies.
 class Table::Exporter {
  public:
@@ -120,7 +113,7 @@ class Table::Exporter {
 
   size_t size() const noexcept { return size_; }
 
-  // Collects the keys of the bin at `first`, up to `last`. Returns the bin's last hash.
+  // Collects the keys of the bin at `first`, up to `last`. Returns the last hash of the bin.
   uint64_t collect(uint64_t first, uint64_t last) {
     live_.clear();
     Bin* bin = table_.index_.lock_bin(first);
@@ -148,7 +141,7 @@ class Table::Exporter {
     return bin_last;
   }
 
-  // Writes out what was collected, until there are `limit` rows.
+  // Writes the collected rows to the output, up to `limit` rows.
   void emit(size_t limit) {
     size_t k = 0, fetched = 0;
     for (size_t i = 0; (i < live_.size() || k < kept_.size()) && size_ < limit;) {
@@ -171,12 +164,12 @@ class Table::Exporter {
   struct Live {
     uint64_t hash;
     int64_t key;
-    Pending at;     // when it was collected
-    uint32_t time;  // of the row, where the version is still the one of `at`
+    PendingKey at;  // place of the row when it was collected
+    uint32_t time;  // time of the row, if the version of `at` is current
   };
 
-  // Ascending by hash. Behind the bin's prefix of `depth` bits hashes are spread evenly: the next
-  // bits tell about where each belongs.
+  // Sorts by hash. After the prefix of `depth` bits of the bin, hashes are uniform: the next bits
+  // give the approximate place of each row.
   void sort_live(uint32_t depth) {
     const auto bits = static_cast<uint32_t>(std::bit_width(live_.size()));
     const auto part_of = [&](const Live& live) { return live.hash << depth >> 1 >> (63 - bits); };
@@ -196,19 +189,19 @@ class Table::Exporter {
     live_.swap(sorted_);
   }
 
-  // Fetches rows and lines, in loops of their own (see RowSearch).
+  // Prefetches rows and lines, in separate loops (see RowSearch).
   void fetch_rows(size_t first, size_t last) noexcept {
     const std::span live(live_.begin() + std::min(first, live_.size()),
                          live_.begin() + std::min(last, live_.size()));
-    for (Live& each : live) each.at.row = table_.arena_.row(each.at.number);
-    for (const Live& each : live) fetch_bytes(each.at.row, scratch_.size());
-    for (const Live& each : live) fetch_line(each.at.line);
+    for (Live& row : live) row.at.row = table_.arena_.row(row.at.number);
+    for (const Live& row : live) fetch_bytes(row.at.row, scratch_.size());
+    for (const Live& row : live) fetch_line(row.at.line);
   }
 
-  // Reads the times, and drops rows that changed since the cut: they were given to it before, so
-  // collect() will find them there.
+  // Reads the times, and drops rows that changed since the cut: the cut has copies of them, which
+  // collect() finds.
   void read_meta() {
-    fence_acquire();  // behind the versions
+    fence_acquire();  // after the versions
     for (size_t i = 0; i < std::min(kAheadRows, live_.size()); ++i) fetch_meta(live_[i]);
     size_t n = 0;
     for (size_t i = 0; i < live_.size(); ++i) {
@@ -244,16 +237,16 @@ class Table::Exporter {
       racy_load(&time, &meta->time, sizeof(time));
       racy_load(&marks, &meta->marks, sizeof(marks));
     };
-    Pending found{};
-    if (table_.read_one(live.key, found, copy) && is_of_cut(marks)) {
+    PendingKey place{};
+    if (table_.read_one(live.key, place, copy) && is_of_cut(marks)) {
       return put(live.key, time, scratch_.data());
     }
     if (cut_ == nullptr) return;
-    cut_->collect(live.hash, live.hash, late_, late_rows_);  // changed while we were here
+    cut_->collect(live.hash, live.hash, late_, late_rows_);  // the row changed meanwhile
     if (!late_.empty()) put_kept(late_.front(), late_rows_);
   }
 
-  void put_kept(const Cut::Kept& kept, const std::vector<char>& rows) {
+  void put_kept(const Cut::KeptRow& kept, const std::vector<char>& rows) {
     put(kept.key, kept.time, rows.data() + kept.row);
   }
   void put(int64_t key, uint32_t time, const char* row) {
@@ -274,7 +267,7 @@ class Table::Exporter {
   std::vector<char> scratch_, kept_rows_, late_rows_;
   std::vector<Live> live_, sorted_;
   std::vector<uint32_t> ends_;  // of the parts of sorted_
-  std::vector<Cut::Kept> kept_, late_;
+  std::vector<Cut::KeptRow> kept_, late_;
 };
 
 size_t Table::export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,

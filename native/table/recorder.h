@@ -1,4 +1,4 @@
-// The order in which rows changed, for replay proofs.
+// Records the order in which rows changed, for the comparison of a replay.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace monolith {
 
-// Thread-safe. An event is noted under the lock of its row's bin, so the events of a key are in the
-// order of its changes.
+// Thread-safe. An event is noted under the lock of the bin of its row, so the events of a key are
+// in the order of its changes.
 class Recorder {
  public:
   enum Kind : int64_t { kEdited, kRemoved };
   struct Event {
-    int64_t call;  // as set_call() said on the calling thread
+    int64_t call;  // the argument of set_call() on the calling thread
     int64_t key;
     int64_t kind;
-    int64_t number;  // of the updating call, which seeds its rounding; 0 of other calls
+    int64_t number;  // number of the updating call, which seeds its rounding; 0 for other calls
   };
 
   static void set_call(int64_t call) noexcept { current_call() = call; }
@@ -35,7 +35,7 @@ class Recorder {
     const std::lock_guard lock(mutex_);
     return events_.size();
   }
-  // Throws std::bad_alloc if an event was lost for want of memory.
+  // Throws std::bad_alloc if memory was missing for an earlier event.
   std::vector<Event> events() {
     const std::lock_guard lock(mutex_);
     if (!is_complete_) throw std::bad_alloc();

@@ -1,4 +1,4 @@
-// How threads share the parts of a call that is about several tables.
+// Divides the parts of a call over several tables among threads.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,11 @@
 
 namespace monolith {
 
-constexpr size_t kPartKeys = 8;  // a table costs a call about as much as so many keys
+constexpr size_t kPartKeys = 8;  // overhead of a table in a call, in keys
 
-// Calls work(part, threads) for each part, which has n keys: concurrently, the largest first. All
-// threads together do a large part where one thread alone would finish it last.
+// Calls work(part, threads) concurrently for each part, the largest part first; a part has `n`
+// keys. All threads work on one large part together if it would otherwise keep one thread busy
+// after the others.
 template <typename Part, typename Work>
 void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   constexpr size_t kLarge = 8192;  // keys that feed several threads
@@ -41,7 +42,7 @@ void share(std::vector<Part> parts, unsigned threads, const Work& work) {
   });
 }
 
-// The parts in pieces that threads take one by one, where keys do not depend on each other.
+// Splits the parts into pieces that threads claim one by one, for calls whose keys are independent.
 template <typename Part>
 std::vector<Part> in_pieces(const std::vector<Part>& parts) {
   constexpr size_t kMost = 4096;

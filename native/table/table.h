@@ -1,8 +1,8 @@
-// The table: any int64 key -> a row of weights and optimizer state.
+// Table maps any int64 key to a row of weights and optimizer state.
 //
-// The verbs and their meaning: src/monolith/embedding/verbs.py. Any two methods may run at once
-// from any two threads. Readers take no lock. Arguments are borrowed for the call; outputs are
-// written in full. A method that throws has changed nothing.
+// src/monolith/table/base.py defines the verbs. Thread-safe: any two methods may run concurrently.
+// Readers take no lock. Arguments are borrowed for the call; outputs are written in full. A method
+// that throws has changed nothing, except fill_rows().
 #pragma once
 
 #include <atomic>
@@ -26,16 +26,16 @@
 
 namespace monolith {
 
-struct Pending;
+struct PendingKey;
 
 enum class NonFinite { kRefuse, kSkip, kClip };
 enum class BudgetPolicy { kRefuse, kEvictOldest, kEvictLeastFrequent };
 
 struct TableSpec {
-  std::string name;  // for messages
+  std::string name;  // for error messages
   std::vector<SegmentSpec> segments;
   uint64_t seed = 0;
-  bool is_serving = false;  // weights are encoded, not rounded; a new row starts from zeros
+  bool is_serving = false;  // weights are encoded without rounding; a new row starts from zeros
   NonFinite non_finite = NonFinite::kRefuse;
   float clip_value = 0;
   AdmissionSpec admission;
@@ -44,8 +44,8 @@ struct TableSpec {
   size_t budget_bytes = SIZE_MAX;  // above the size of an empty table
   BudgetPolicy budget_policy = BudgetPolicy::kRefuse;
   size_t log_bytes = size_t{64} << 20;  // bound of the touched log
-  bool records = false;                 // keeps the order of changes
-  uint32_t first_version = 0;           // of index lines; tests force the wrap-around with it
+  bool records = false;                 // records the order of changes
+  uint32_t first_version = 0;           // version of index lines; tests force the wrap-around
   uint32_t first_generation = 1;        // likewise
 };
 
@@ -57,7 +57,7 @@ struct AppliedCounts {
 struct TableCounters {
   std::atomic<uint64_t> inserted{0}, erased{0}, skipped{0}, refused{0};
   std::atomic<uint64_t> evicted{0}, evicted_for_budget{0};
-  std::atomic<uint64_t> sweep_held_max{0};  // most rows that a sweep looked at under one lock
+  std::atomic<uint64_t> sweep_held_max{0};          // most rows that a sweep visited under one lock
   mutable std::atomic<uint64_t> reader_retries{0};  // a writer changed the row while it was copied
   mutable std::atomic<uint64_t> reader_waits{0};    // a reader met a row being written
   mutable std::atomic<uint64_t> reader_wait_max_ns{0};
@@ -68,7 +68,7 @@ class Table {
   explicit Table(const TableSpec& spec);
 
   const Layout& layout() const noexcept { return layout_; }
-  // While calls run, the count may lag behind them: by no more than their keys.
+  // Number of rows. While calls run, the count may differ by at most their keys.
   uint64_t num_rows() const noexcept {
     for (uint64_t removed = num_removed();;) {
       const uint64_t inserted = counters_.inserted;
@@ -77,125 +77,134 @@ class Table {
       removed = again;
     }
   }
-  // Rows that were there and are not any more, since construction; a call that removes some has
-  // counted them when it ends.
+  // Number of rows removed since construction. A call that removes rows has counted them when it
+  // returns.
   uint64_t num_removed() const noexcept {
     return counters_.erased + counters_.evicted + counters_.evicted_for_budget;
   }
   size_t row_bytes() const noexcept { return arena_.bytes(); }
   size_t index_bytes() const noexcept { return index_.bytes(); }
-  uint64_t salt() const noexcept { return index_.salt(); }  // see place_of
-  // Bits of a hash that tell most bins apart.
+  uint64_t salt() const noexcept { return index_.salt(); }  // of place_of()
+  // Number of leading bits of a hash that distinguish most bins.
   uint32_t index_depth() const {
-    Epochs::Guard guard(epochs_);  // the directory that tells it may be outgrown meanwhile
+    Epochs::Guard guard(epochs_);  // another thread may replace the directory meanwhile
     return index_.depth();
   }
   size_t candidate_bytes() const noexcept { return admission_ ? admission_->bytes() : 0; }
   size_t held_bytes() const noexcept { return memory_.held_bytes(); }
-  // Calls of assign, assign_add and apply_gradients: each seeds its rounding with its number.
+  // Number of calls of assign, assign_add and apply_gradients; each call seeds its rounding with
+  // its number.
   uint64_t num_update_calls() const noexcept { return num_update_calls_.load(); }
   void set_num_update_calls(uint64_t number) noexcept { num_update_calls_.store(number); }
-  // Largest update time of a call that succeeded, or of an imported row; 0 after clear().
+  // Largest update time of a successful call or of an imported row; 0 after clear().
   uint32_t latest_time() const noexcept { return latest_time_.load(); }
   void set_latest_time(uint32_t time) noexcept { latest_time_.store(time); }
   const TableCounters& counters() const noexcept { return counters_; }
   const IndexCounters& index_counters() const noexcept { return index_.counters(); }
-  // Allocations beyond the limit fail as if the machine had no more memory.
+  // Makes allocations beyond the limit fail as if the machine had no more memory.
   void set_memory_limit(size_t bytes) noexcept { memory_.set_limit(bytes); }
 
-  // out: (n, dim). A missing key reads as its initial values, or as zeros. scales: of the views,
-  // one per segment.
-  // places: of each key, the number of its row in out; null: in order.
+  // Reads the weights of the keys into `out`, (n, dim). A missing key reads as its initial values
+  // if `initial`, else as zeros. `scales` has the scale of the view of each segment.
   void lookup(const int64_t* keys, size_t n, float* out, bool initial, const float* scales,
-              unsigned threads, const uint32_t* places = nullptr) const;
-  // The same on the calling thread; seen: where each key is, for a step that comes later.
-  void lookup_seen(std::span<const int64_t> keys, float* out, bool initial, Seen* seen) const;
-  // How weights are read: missing keys as initial values or zeros, views with these scales.
-  // streams: rows that are plain floats go past the caches; they are whole lines, targets are
-  // aligned to lines, and the caller ends with fence_streamed().
-  struct Reading {
+              unsigned threads) const;
+  // The same on the calling thread. Writes the location of each key to `seen`, for a later step.
+  void lookup_seen(std::span<const int64_t> keys, float* out, bool initial,
+                   KeyLocation* seen) const;
+  // Options of reading weights: whether missing keys read as initial values or as zeros, and the
+  // scales of views. With `streams`, rows of plain floats are copied past the caches; the rows must
+  // be whole cache lines and the targets aligned to cache lines, and the caller ends with
+  // fence_streamed().
+  struct ReadOptions {
     bool initial;
     const float* scales;
     bool streams = false;
   };
-  // out: (num_bags, dim). winners: (num_bags, dim), of kMax only. Throws std::invalid_argument if
-  // the splits are not valid, here and below.
-  void lookup_bags(const Bags& bags, const Reading& how, float* out, int32_t* winners,
+  // Pools the rows of each bag into `out`, (num_bags, dim). `winners`, (num_bags, dim), is written
+  // for kMax only. This verb and the following bag verbs throw std::invalid_argument if the splits
+  // are not valid.
+  void lookup_bags(const Bags& bags, const ReadOptions& options, float* out, int32_t* winners,
                    unsigned threads) const;
-  // Of the bags [first, last) of valid splits, on the calling thread; not of kMax.
-  void lookup_some_bags(const Bags& bags, size_t first, size_t last, const Reading& how,
+  // Pools the bags [first, last) on the calling thread. The splits must be valid, and the mode not
+  // kMax.
+  void lookup_some_bags(const Bags& bags, size_t first, size_t last, const ReadOptions& options,
                         const BagRows<float>& out) const;
-  // grads: (num_bags, dim), of the pooled rows; out: (num_keys,).
-  void bag_weight_gradients(const Bags& bags, const Reading& how, const float* grads, float* out,
-                            unsigned threads) const;
+  // Turns `grads` of the pooled rows, (num_bags, dim), into gradients of the bag weights, `out`,
+  // (num_keys,).
+  void bag_weight_gradients(const Bags& bags, const ReadOptions& options, const float* grads,
+                            float* out, unsigned threads) const;
   void contains(const int64_t* keys, size_t n, bool* out, unsigned threads) const;
-  // Whole rows. columns: one buffer per column of an export, in the order of the row.
+  // Buffers of whole rows: one buffer per column of an export, in the order of the row.
   struct Columns {
     int64_t* times;               // (n,)
     std::vector<char*> data;      // (n, sizes[i]) each
-    std::vector<uint32_t> sizes;  // bytes of a row
+    std::vector<uint32_t> sizes;  // bytes of one row in each column
   };
   void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
                unsigned threads) const;
-  // Up to limit rows with first <= hash <= last, ascending by hash. Returns how many. cut: rows as
-  // of an open cut; null: as they are.
+  // Writes up to `limit` rows with first <= hash <= last, ascending by hash, and returns their
+  // count: as of an open `cut`, or the current rows if `cut` is null.
   size_t export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
                      const Columns& columns, Cut* cut = nullptr);
 
   void lookup_or_insert(const int64_t* keys, size_t n, float* out, const float* scales,
                         uint32_t now, unsigned threads);
-  // absent: per occurrence, not zero where the key is to be removed instead; may be null. Of equal
-  // keys the last counts, as for their values.
+  // Sets the weights of the keys; of equal keys the last occurrence counts. `absent`, (n,) or null,
+  // is not zero for a key that is removed instead.
   void assign(const int64_t* keys, size_t n, const float* values, uint32_t now, unsigned threads,
               const uint8_t* absent = nullptr);
   void assign_add(const int64_t* keys, size_t n, const float* values, uint32_t now,
                   unsigned threads);
-  // What apply_gradients is told beside keys and gradients; rates and scales: one per segment.
+  // Further arguments of apply_gradients(). `rates` and `scales` have one number per segment.
   struct StepOptions {
     const float* rates;
     const float* scales;
     int64_t step;
   };
-  // Throws std::invalid_argument if apply_gradients would, under NonFinite::kRefuse.
+  // Throws std::invalid_argument if apply_gradients() would refuse the gradients under
+  // NonFinite::kRefuse.
   void check_finite(const float* grads, size_t n, unsigned threads) const;
+  // counts: of each gradient, how many occurrences of its key it is the sum of; null: one each.
   AppliedCounts apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                const StepOptions& options, uint32_t now, unsigned threads);
-  // distinct: which keys of a single piece with one key a bag are equal; may be null.
+                                const StepOptions& options, uint32_t now, unsigned threads,
+                                const int32_t* counts = nullptr);
+  // Adds the gradients of equal keys. `distinct` has the distinct keys of a single piece with one
+  // key per bag; may be null.
   GradientSum sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
                                 std::pmr::monotonic_buffer_resource* memory = nullptr,
                                 const DistinctKeys* distinct = nullptr) const;
-  // apply_gradients with rows of grads that are finite, at these places.
-  AppliedCounts apply_finite(const int64_t* keys, size_t n, const float* grads,
-                             const uint32_t* places, const StepOptions& options, uint32_t now,
-                             unsigned threads);
-  // The same, bit for bit, as apply_gradients with the gradients of all keys in the bags.
+  // Makes the same step, bit for bit, as apply_gradients() with the gradients of all keys in the
+  // bags.
   AppliedCounts apply_bag_gradients(GradientSum& sum, const StepOptions& options, uint32_t now,
                                     unsigned threads);
   void reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32_t now,
                     unsigned threads);
   void erase(const int64_t* keys, size_t n, bool* existed, unsigned threads);
-  // absent: as of assign.
+  // Adds whole rows. `absent` is as for assign().
   void import_rows(const int64_t* keys, size_t n, const Columns& columns, unsigned threads,
                    const uint8_t* absent = nullptr);
-  // import_rows for a table that is being loaded, on the calling thread: quick for keys in the
-  // order of an export. If it throws, some of the rows are there.
+  // Does import_rows() on the calling thread, for a table that is being loaded: fast for keys in
+  // the order of an export. If fill_rows() throws, some rows are already in the table.
   void fill_rows(const int64_t* keys, size_t n, const Columns& columns);
-  // So many rows will be filled in, of keys all over: an empty table makes its index for them.
-  // Throws OutOfMemory and changes nothing.
+  // Prepares the index of an empty table for `n` rows with keys of any hash. Throws OutOfMemory and
+  // changes nothing.
   void expect_rows(size_t n);
-  // Removes every row, candidate and filter count. False: a cut is open, and nothing changed.
+  // Removes every row, candidate and filter count. Returns false, and changes nothing, if a cut is
+  // open.
   bool clear();
 
-  // Removes expired rows; how many.
+  // Removes expired rows and returns their count.
   uint64_t evict(uint32_t reference);
-  // The same in calls of some milliseconds: some bins each, from the one that covers `first` on.
-  struct Evicted {
+  // Does the same in calls of a few milliseconds: each call visits some bins, starting with the bin
+  // that covers `first`.
+  struct EvictResult {
     uint64_t count;
-    uint64_t next;  // where to go on; 0: done
+    uint64_t next;  // `first` of the next call; 0 after the last bin
   };
-  Evicted evict_slice(uint64_t first, uint32_t reference);
+  EvictResult evict_slice(uint64_t first, uint32_t reference);
 
-  // What admission remembers, row by row: num_candidate_columns() numbers each.
+  // Exports and imports the candidates and filters of admission: rows of num_candidate_columns()
+  // numbers.
   uint32_t num_candidate_columns() const noexcept {
     return admission_ ? admission_->num_columns() : 0;
   }
@@ -203,27 +212,28 @@ class Table {
   void import_candidates(const int64_t* values, size_t n);
   Admission::Facts admission_facts();
 
-  // Waits for running writers; later ones keep what they change. Null: too many cuts are open.
-  // Throws std::overflow_error if no generation is left while cuts are open.
+  // Opens a cut: waits for running writers; later writers store in the cut the rows that they
+  // change. Returns null if too many cuts are open. Throws std::overflow_error if no generation is
+  // left while cuts are open.
   std::shared_ptr<Cut> open_cut();
   void close_cut(Cut& cut);
   size_t num_cuts();
   size_t cut_bytes();
 
-  // Keys changed or removed since the cursor's last read, each once, ascending by hash. A new
-  // cursor, and one that the log or clear() left behind, is full; so is every one while an open cut
-  // has outlived all generations.
-  struct Touched {
+  // Keys that changed or were removed since the last read of the cursor, each once, ascending by
+  // hash. `is_full` means that the cursor must re-read the whole table: the cursor is new, the log
+  // or clear() dropped keys that it had not read, or an open cut has outlived all generations.
+  struct Changes {
     bool is_full;
     std::vector<int64_t> present, gone;
   };
-  Touched changes(const std::string& cursor, unsigned threads);
+  Changes changes(const std::string& cursor, unsigned threads);
   bool drop_cursor(const std::string& cursor);
   std::vector<std::string> cursors() { return log_.cursors(); }
   size_t log_bytes() noexcept { return log_.bytes(); }
   size_t spare_log_bytes() noexcept { return log_.spare_bytes(); }
 
-  // Null unless the table records.
+  // Returns null unless the table records changes.
   Recorder* recorder() noexcept { return recorder_.get(); }
 
  private:
@@ -234,7 +244,7 @@ class Table {
   void read(const int64_t* keys, size_t first, size_t last, const Hit& hit, const Done& done,
             const Miss& miss) const;
   template <typename Target, typename Use>
-  void read_weights(const int64_t* keys, size_t first, size_t last, const Reading& how,
+  void read_weights(const int64_t* keys, size_t first, size_t last, const ReadOptions& options,
                     const Target& target, const Use& use) const;
   void check_bags(const char* verb, const Bags& bags) const;
   template <typename Piece>
@@ -245,15 +255,15 @@ class Table {
   };
   template <typename Read>
   void read_range(const Bags& bags, const BagRange& range, const Read& read) const;
-  void sum_bags(const Bags& bags, const BagRange& range, const Reading& how,
+  void sum_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
                 const BagRows<float>& out) const;
-  void pool_range(const Bags& bags, const BagRange& range, const Reading& how,
+  void pool_range(const Bags& bags, const BagRange& range, const ReadOptions& options,
                   const BagRows<float>& out, int32_t* winners) const;
   template <typename Target, typename Use>
-  void read_bags(const Bags& bags, const BagRange& range, const Reading& how, const Target& target,
-                 const Use& use) const;
+  void read_bags(const Bags& bags, const BagRange& range, const ReadOptions& options,
+                 const Target& target, const Use& use) const;
   template <typename Hit>
-  bool read_one(int64_t key, Pending& p, const Hit& hit) const;
+  bool read_one(int64_t key, PendingKey& p, const Hit& hit) const;
   template <typename Piece>
   void in_pieces(size_t n, unsigned threads, const Piece& piece) const;
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
@@ -268,7 +278,7 @@ class Table {
   bool insert_again(const Batch::Entry& entry, RowCache& rows) noexcept;
   bool evicts_for_budget() const noexcept { return budget_policy_ != BudgetPolicy::kRefuse; }
   bool evict_for_budget(Bin& bin, TouchedLog::Notes& notes, uint32_t& number) noexcept;
-  Evicted evict_bins(uint64_t first, uint32_t reference);
+  EvictResult evict_bins(uint64_t first, uint32_t reference);
   bool is_expired(int64_t key, uint32_t number, uint32_t reference) const noexcept;
   uint32_t evict_bin(uint64_t hash, uint32_t reference, TouchedLog::Notes& notes,
                      uint64_t& last) noexcept;
@@ -277,14 +287,14 @@ class Table {
   bool begin_generation() noexcept;
   void keep_row(int64_t key, uint32_t number, TouchedLog::Notes* notes);
   bool keep_victim(int64_t key, uint32_t number, TouchedLog::Notes& notes) noexcept;
-  void initial_or_zeros(float* weights, int64_t key, const Reading& how) const noexcept {
-    if (!how.initial || reads_zeros(key)) {
+  void initial_or_zeros(float* weights, int64_t key, const ReadOptions& options) const noexcept {
+    if (!options.initial || reads_zeros(key)) {
       return static_cast<void>(std::fill_n(weights, layout_.dim(), 0.0f));
     }
     layout_.initial_weights(weights, key);
-    if (layout_.has_views()) layout_.see(weights, how.scales);
+    if (layout_.has_views()) layout_.see(weights, options.scales);
   }
-  // Whether a reader may use a row's weights where they lie, and check afterwards.
+  // Whether a reader may use the weights of a row in place, and check the version afterwards.
   bool is_read_in_place() const noexcept {
     return !MONOLITH_TSAN && layout_.is_plain() && !layout_.has_views();
   }
@@ -312,13 +322,13 @@ class Table {
   const SlotRule expiry_days_;
   const BudgetPolicy budget_policy_;
   Memory memory_;
-  mutable Epochs epochs_;  // outlives arena_ and index_
+  mutable Epochs epochs_;  // destroyed after arena_ and index_
   Arena arena_;
   Index index_;
   Cuts cuts_;
   TouchedLog log_;
   std::unique_ptr<Recorder> recorder_;
-  std::unique_ptr<Admission> admission_;  // null: every key gets a row
+  std::unique_ptr<Admission> admission_;  // null if every key gets a row
   Gate gate_;
   std::atomic<uint64_t> num_samplings_{0};
   std::atomic<uint64_t> num_update_calls_{0};

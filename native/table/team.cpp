@@ -9,8 +9,9 @@
 namespace monolith {
 namespace {
 
-// The functions of the OpenMP library that torch uses. There may be several libraries in a process,
-// each with threads of its own, so they are looked up as torch's calls are: from its library on.
+// The functions of the OpenMP library that torch uses. A process may contain several OpenMP
+// libraries, each with its own threads, so the functions are resolved like the calls of torch:
+// starting from the torch library.
 struct OpenMp {
   void (*parallel)(void (*work)(void*), void* data, unsigned num_threads, unsigned flags);
   int (*max_threads)();
@@ -23,24 +24,24 @@ struct OpenMp {
     return function != nullptr;
   }
   static OpenMp of_torch() noexcept {
-    OpenMp found{};
+    OpenMp openmp{};
     void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (torch == nullptr) return found;
-    const bool is_whole = find(torch, "omp_get_max_threads", found.max_threads) &&
-                          find(torch, "omp_get_num_threads", found.num_threads) &&
-                          find(torch, "omp_get_thread_num", found.thread_num) &&
-                          find(torch, "GOMP_parallel", found.parallel);
-    dlclose(torch);  // torch itself keeps it
-    return is_whole ? found : OpenMp{};
+    if (torch == nullptr) return openmp;
+    const bool is_complete = find(torch, "omp_get_max_threads", openmp.max_threads) &&
+                             find(torch, "omp_get_num_threads", openmp.num_threads) &&
+                             find(torch, "omp_get_thread_num", openmp.thread_num) &&
+                             find(torch, "GOMP_parallel", openmp.parallel);
+    dlclose(torch);  // torch keeps the library loaded
+    return is_complete ? openmp : OpenMp{};
   }
 };
 
-// Whether the pool's threads, torch's or ours, may be those of a parent process.
+// Whether the threads of the OpenMP pool may belong to a parent process.
 std::atomic<bool> is_unwatched{true};
 
 const OpenMp& pool() noexcept {
-  static const OpenMp found = OpenMp::of_torch();
-  return found;
+  static const OpenMp openmp = OpenMp::of_torch();
+  return openmp;
 }
 
 }  // namespace
@@ -62,7 +63,8 @@ void Team::start(unsigned num_threads, void* body, Call call) {
   if (openmp.parallel == nullptr || is_unwatched.load(std::memory_order_relaxed)) {
     return start_threads(num_threads);
   }
-  // A pool that is asked for fewer threads than the last time ends the others: all are asked for.
+  // Requests all threads, because a pool ends threads when a call requests fewer than the call
+  // before.
   const auto all = static_cast<unsigned>(std::max(1, openmp.max_threads()));
   openmp.parallel([](void* team) { static_cast<Team*>(team)->member_of_pool(); }, this,
                   std::max(all, num_threads), 0);
@@ -71,7 +73,7 @@ void Team::start(unsigned num_threads, void* body, Call call) {
 void Team::member_of_pool() noexcept {
   const OpenMp& openmp = pool();
   const auto member = static_cast<unsigned>(openmp.thread_num());
-  // Each member says the same.
+  // Each member stores the same value.
   size_.store(std::min(most_, static_cast<unsigned>(openmp.num_threads())),
               std::memory_order_relaxed);
   if (member < size()) call_(*this, member);
@@ -88,7 +90,7 @@ void Team::start_threads(unsigned num_threads) {
       });
     }
   } catch (const std::exception&) {
-    // The system gives no more threads, or no memory for them: go on with those that run.
+    // The system has no more threads, or no memory for them: continue with the threads that run.
   }
   size_.store(static_cast<unsigned>(helpers.size()) + 1);
   size_.notify_all();

@@ -1,8 +1,9 @@
-// A few threads that work on one call together.
+// Runs one call on several threads.
 //
-// They are torch's own where torch has loaded OpenMP: its threads wait for work on their cores for
-// milliseconds, and others would have to fight them for the processor. Elsewhere, and in a process
-// made by fork, whose parent keeps those threads, they are started per call.
+// The threads are those of torch's OpenMP pool where torch has loaded OpenMP: pool threads spin on
+// their cores for milliseconds after their work, and other threads would compete with them for the
+// processor. Without OpenMP, and in a child of fork, which does not inherit the pool threads, the
+// team starts threads for each call.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +20,12 @@ class Team {
  public:
   static constexpr unsigned kMaxThreads = 256;
 
-  // To be called once, before threads are used: a fork is noticed from then on.
+  // Registers the fork handler. Call it once, before the first run().
   static void watch_forks() noexcept;
 
-  // Runs body(team, member) on at most num_threads threads, the calling one among them. The body
-  // must not throw (attempt() is for work that may); the first failure is thrown here, after all
-  // have ended.
+  // Runs body(team, member) on at most `num_threads` threads, including the calling thread. The
+  // body must not throw; work that may throw goes through attempt(). After all members have ended,
+  // run() rethrows the first exception.
   template <typename Body>
   static void run(unsigned num_threads, Body body) {
     Team team;
@@ -37,7 +38,7 @@ class Team {
   unsigned size() const noexcept { return size_.load(std::memory_order_relaxed); }
 
   // Returns when every member has called it.
-  void meet() noexcept {
+  void barrier() noexcept {
     const unsigned turn = turn_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
       arrived_.store(0, std::memory_order_relaxed);
@@ -52,7 +53,8 @@ class Team {
     turn_.wait(turn);
   }
 
-  // Runs work() and keeps what it throws. has_failed() is for everyone after the next meet().
+  // Runs work() and stores an exception of it. After the next barrier(), has_failed() is the same
+  // for every member.
   template <typename Work>
   void attempt(Work work) noexcept {
     try {

@@ -7,7 +7,7 @@
 namespace monolith {
 namespace {
 
-// So large that taking one is rare; so small that a bound of few bytes has some.
+// Large enough that allocations are rare; small enough that a low bound allows some blocks.
 size_t block_bytes_for(size_t max_bytes) noexcept {
   constexpr size_t kLeast = 64, kMost = 8 * kPageBytes;
   return std::clamp(max_bytes / 16 / kLeast * kLeast, kLeast, kMost);
@@ -37,7 +37,7 @@ TouchedLog::Block* TouchedLog::Chain::pop() noexcept {
   return block;
 }
 
-// Each thread fills its blocks but the last.
+// Each thread fills all of its blocks except the last one.
 TouchedLog::Room::Room(TouchedLog& log, size_t num_keys, unsigned threads)
     : log_(log), is_on_(log.is_on()) {
   if (!is_on_) return;
@@ -53,7 +53,7 @@ TouchedLog::Room::~Room() {
   if (is_on_) log_.keep(free_);
 }
 
-TouchedLog::Block* TouchedLog::Room::take() noexcept {
+TouchedLog::Block* TouchedLog::Room::allocate() noexcept {
   const std::lock_guard lock(mutex_);
   return free_.pop();
 }
@@ -66,7 +66,7 @@ void TouchedLog::Room::add_block() {
 
 void TouchedLog::Notes::begin_block() noexcept {
   end_block();
-  Block* block = room_.take();
+  Block* block = room_.allocate();
   assert(block != nullptr);
   blocks_.push(block);
   next_ = block->keys();
@@ -104,15 +104,15 @@ TouchedLog::Block* TouchedLog::make_block() {
   return new (memory_.allocate(block_bytes_)) Block{nullptr, 0};
 }
 
-// For later calls; what would pass the bound is freed.
+// Keeps blocks for later calls, and frees blocks beyond the bound.
 void TouchedLog::keep(Chain& blocks) noexcept {
   const std::lock_guard lock(mutex_);
-  while (Block* block = blocks.pop()) spare_.push_front(block);  // the last used one is the warmest
+  while (Block* block = blocks.pop()) spare_.push_front(block);  // the last used block is cached
   free_spare((max_bytes_ - blocks_.size * block_bytes_) / block_bytes_);
 }
 
 void TouchedLog::free_spare(size_t num_left) noexcept {
-  while (spare_.size > num_left) memory_.release(spare_.pop(), block_bytes_);
+  while (spare_.size > num_left) memory_.free(spare_.pop(), block_bytes_);
   least_spare_ = std::min(least_spare_, spare_.size);
 }
 
@@ -150,7 +150,7 @@ void TouchedLog::pop() noexcept {
   spare_.push_front(block);
 }
 
-// Drops what nobody will read.
+// Drops blocks that every cursor has read.
 void TouchedLog::trim() noexcept {
   uint64_t least = next_;
   for (const auto& [name, at] : cursors_) least = std::min(least, at);
@@ -161,14 +161,14 @@ TouchedLog::Range TouchedLog::begin_read(const std::string& cursor) {
   const std::lock_guard lock(mutex_);
   const auto [found, is_new] = cursors_.try_emplace(cursor, kBehind);
   const bool is_full = found->second == kBehind;
-  if (is_full) found->second = next_;  // what comes now is for the next read
+  if (is_full) found->second = next_;  // later notes are for the next read
   return {is_full, found->second, next_};
 }
 
 bool TouchedLog::copy(const Range& range, std::vector<int64_t>& keys) {
   const std::lock_guard lock(mutex_);
   if (range.first < first_ && range.first < range.last) return false;
-  uint64_t at = first_;  // of the block's first note
+  uint64_t at = first_;  // number of the first note of the block
   for (Block* block = blocks_.first; block != nullptr && at < range.last; block = block->next) {
     const uint64_t begin = std::clamp(range.first, at, at + block->size) - at;
     const uint64_t end = std::min(range.last - at, block->size);
@@ -181,9 +181,9 @@ bool TouchedLog::copy(const Range& range, std::vector<int64_t>& keys) {
 void TouchedLog::end_read(const std::string& cursor, const Range& range) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = cursors_.find(cursor);
-  // What came since begin_read() may be gone already, by the bound or by forget().
+  // Notes since begin_read() may have been dropped, by the bound or by forget().
   if (found != cursors_.end()) found->second = first_ > range.last ? kBehind : range.last;
-  free_spare(spare_.size - least_spare_);  // no call has needed them since the last read
+  free_spare(spare_.size - least_spare_);  // not used since the last read
   trim();
   least_spare_ = spare_.size;
 }
@@ -213,7 +213,7 @@ void TouchedLog::forget() noexcept {
   const std::lock_guard lock(mutex_);
   for (auto& [name, at] : cursors_) at = kBehind;
   while (blocks_.first != nullptr) pop();
-  first_ = ++next_;  // as if something had gone, for a cursor that is being read
+  first_ = ++next_;  // as if a note was dropped, for a read in progress
 }
 
 size_t TouchedLog::bytes() noexcept {

@@ -1,4 +1,4 @@
-// The touched log: which keys changed since a reader last asked.
+// Records which keys changed since each cursor last read the log.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@
 
 namespace monolith {
 
-// Thread-safe. Each writing thread notes the keys that it changed in blocks of its own, which are
-// appended at the end of the call; a key may be there more than once. Blocks go when every cursor
-// has read them, or when the log is full: the cursors that had not read them must start anew. What
-// goes is used again, since fresh memory costs more than all else here; within the same bound.
+// Thread-safe. Each writing thread notes the keys that it changed in private blocks, which are
+// appended to the log at the end of the call; a key may occur more than once. Blocks are dropped
+// when every cursor has read them, or when the log is full; a cursor that misses dropped blocks
+// must re-read the whole table. Dropped blocks are reused, within the same bound, because fresh
+// memory costs more than all other work of the log. Borrows the memory.
 class TouchedLog {
   struct Block {
     Block* next;
-    uint64_t size;  // keys, which follow
+    uint64_t size;  // number of keys, which follow the header
     int64_t* keys() noexcept { return reinterpret_cast<int64_t*>(this + 1); }
   };
   struct Chain {
@@ -32,11 +33,11 @@ class TouchedLog {
   };
 
  public:
-  // Blocks for the notes of one call, made before anything changes, so that noting and appending
-  // cannot fail. Its threads take them one by one.
+  // Preallocated blocks for the notes of one call, so that noting and appending cannot fail. The
+  // threads of the call allocate the blocks one by one.
   class Room {
    public:
-    // Room for so many notes, of all threads together; none while the log is off. Throws
+    // Allocates blocks for `num_keys` notes over all threads; none while the log is off. Throws
     // OutOfMemory.
     Room(TouchedLog& log, size_t num_keys, unsigned threads);
     ~Room();
@@ -45,7 +46,7 @@ class TouchedLog {
 
    private:
     friend class TouchedLog;
-    Block* take() noexcept;
+    Block* allocate() noexcept;
     void add_block();
 
     TouchedLog& log_;
@@ -54,7 +55,7 @@ class TouchedLog {
     Chain free_;
   };
 
-  // What one thread of the call notes.
+  // The notes of one thread of the call. For one thread.
   class Notes {
    public:
     explicit Notes(Room& room) noexcept : room_(room), is_on_(room.is_on_) {}
@@ -62,17 +63,19 @@ class TouchedLog {
     Notes(const Notes&) = delete;
     Notes& operator=(const Notes&) = delete;
 
-    // False: nobody reads the log, and nothing may be noted.
+    // Whether the log has cursors. If not, note() must not be called.
     bool is_on() const noexcept { return is_on_; }
-    // The room was made for it. Without a branch on is_touched, which nobody could foretell.
+    // Notes the key if `is_touched`. The room has a place for the note. There is no branch on
+    // `is_touched`, because the processor could not predict it.
     void note(int64_t key, bool is_touched = true) noexcept {
       if (next_ == end_) begin_block();
-      // Rows are written between two notes: the processor does not see that notes are in sequence.
+      // Rows are written between two notes, so the processor does not detect that notes are
+      // sequential.
       if (reinterpret_cast<uintptr_t>(next_) % 64 == 0) fetch_line(next_ + kAhead);
       *next_ = key;
       next_ += is_touched;
     }
-    // Beyond the room: rows that go to make room. Throws OutOfMemory.
+    // Notes a key beyond the room: a row that is evicted for the budget. Throws OutOfMemory.
     void note_extra(int64_t key);
 
    private:
@@ -84,7 +87,7 @@ class TouchedLog {
     Room& room_;
     const bool is_on_;
     Chain blocks_;
-    int64_t* next_ = nullptr;  // in the last block
+    int64_t* next_ = nullptr;  // next place in the last block
     int64_t* end_ = nullptr;
     uint64_t num_extra_ = 0;
   };
@@ -92,31 +95,32 @@ class TouchedLog {
   TouchedLog(Memory& memory, size_t max_bytes) noexcept;
   ~TouchedLog();
 
-  // Without cursors nothing is noted. Changes only while no writer runs.
+  // Whether there are cursors; without cursors nothing is noted. Changes only while no writer runs.
   bool is_on() const noexcept { return !cursors_.empty(); }
-  // Takes the notes over.
+  // Moves the blocks of the notes to the end of the log.
   void append(Notes& notes) noexcept;
 
-  // The notes that the cursor has not read, at a moment without writers; an unknown cursor is made.
+  // The notes that a cursor has not read. Call begin_read() while no writer runs; it creates an
+  // unknown cursor.
   struct Range {
-    bool is_full;  // the cursor is new or fell behind: everything may have changed
+    bool is_full;  // the cursor is new or missed dropped blocks: every key may have changed
     uint64_t first, last;
   };
   Range begin_read(const std::string& cursor);
-  // Keys of the range; false: the log went over its bound meanwhile.
+  // Copies the keys of the range. Returns false if the log has dropped some of them meanwhile.
   bool copy(const Range& range, std::vector<int64_t>& keys);
   void end_read(const std::string& cursor, const Range& range) noexcept;
-  // The cursor must start anew, at its next read too; an unknown one is made.
+  // Makes the next read of the cursor full; creates an unknown cursor.
   void leave_behind(const std::string& cursor);
-  // One reader at a time.
+  // The mutex that admits one reader at a time.
   std::mutex& reading() noexcept { return reading_; }
 
-  // While no writer runs.
+  // Removes the cursor; returns whether it existed. Call drop() while no writer runs.
   bool drop(const std::string& cursor) noexcept;
   std::vector<std::string> cursors();
-  // Every cursor must start anew.
+  // Drops all notes, so that the next read of every cursor is full.
   void forget() noexcept;
-  // Of blocks with notes, and of those that wait for some.
+  // Bytes of blocks with notes, and of blocks that wait for reuse.
   size_t bytes() noexcept;
   size_t spare_bytes() noexcept;
 
@@ -135,9 +139,9 @@ class TouchedLog {
   std::mutex reading_;
   std::mutex mutex_;
   Chain blocks_, spare_;
-  size_t least_spare_ = 0;                   // since the last read
+  size_t least_spare_ = 0;                   // minimum since the last read
   uint64_t first_ = 0;                       // number of the first note in blocks_
-  uint64_t next_ = 0;                        // of the next one
+  uint64_t next_ = 0;                        // number of the next note
   std::map<std::string, uint64_t> cursors_;  // next note to read, or kBehind
 };
 

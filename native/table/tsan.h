@@ -1,9 +1,10 @@
-// Fences and row copies of the optimistic reader, in a form that the thread sanitizer understands.
+// Defines fences and row copies of the optimistic reader in a form that the thread sanitizer
+// supports.
 //
-// A reader copies a row that a writer may be changing and throws the copy away if the line's
-// version moved. The language calls that a race unless every access is atomic, and the sanitizer
-// does not know fences; so its build copies word by word with relaxed atomics and writes rows
-// through a scratch copy.
+// A reader copies a row that a writer may be changing, and discards the copy if the version of the
+// line changed. In C++ that is a data race unless every access is atomic, and the sanitizer does
+// not support fences. So the sanitizer build copies word by word with relaxed atomics, and writes
+// rows through a scratch copy.
 #pragma once
 
 #include <atomic>
@@ -40,7 +41,7 @@ inline void fence_release() noexcept {
 #endif
 }
 
-// 64 bytes, in four vectors: the compiler would take eight words.
+// Copies 64 bytes as four vectors; the compiler would use eight words.
 inline void copy_line(char* to, const char* from) noexcept {
   using Words = uint32_t __attribute__((vector_size(16)));
   Words a, b, c, d;
@@ -54,7 +55,8 @@ inline void copy_line(char* to, const char* from) noexcept {
   std::memcpy(to + 48, &d, 16);
 }
 
-// Copies bytes (a multiple of 4) that a writer may be changing. Both pointers are 4-byte aligned.
+// Copies `bytes` bytes, a multiple of 4, that a writer may be changing. Both pointers are 4-byte
+// aligned.
 inline void racy_load(void* to, const void* from, size_t bytes) noexcept {
 #if MONOLITH_TSAN
   auto* out = static_cast<uint32_t*>(to);
@@ -69,8 +71,9 @@ inline void racy_load(void* to, const void* from, size_t bytes) noexcept {
 #endif
 }
 
-// The same for a multiple of 64 bytes, past the caches where the processor can: it fetches no line
-// that is written whole. `to` is aligned to a line; fence_streamed() before other threads read it.
+// Copies a multiple of 64 bytes past the caches where the processor can, so that lines that are
+// fully overwritten are not fetched. `to` is aligned to a line. Call fence_streamed() before other
+// threads read the copy.
 inline void racy_stream(void* to, const void* from, size_t bytes) noexcept {
 #if defined(__SSE2__) && !MONOLITH_TSAN
   auto* out = static_cast<__m128i*>(to);
@@ -94,7 +97,7 @@ inline void fence_streamed() noexcept {
 #endif
 }
 
-// Writes bytes (a multiple of 4) that readers may be copying.
+// Writes `bytes` bytes, a multiple of 4, that readers may be copying.
 inline void racy_store(void* to, const void* from, size_t bytes) noexcept {
 #if MONOLITH_TSAN
   auto* out = static_cast<uint32_t*>(to);

@@ -1,4 +1,4 @@
-// Writing verbs.
+// Implements the writing verbs.
 #include "table/write.h"
 
 #include <cmath>
@@ -12,21 +12,22 @@
 namespace monolith {
 namespace {
 
-// Index of the first NaN or infinity of the gradients, or n.
+// Returns the index of the first NaN or infinity of the gradients, or n.
 size_t find_non_finite(const Kernels& kernels, const float* values, size_t n, unsigned threads) {
   constexpr size_t kPiece = size_t{1} << 16;
-  std::atomic<size_t> next{0}, found{n};
+  std::atomic<size_t> next{0}, first_bad{n};
   const auto scan = [&] {
-    for (size_t at; (at = next.fetch_add(kPiece)) < found.load(std::memory_order_relaxed);) {
+    for (size_t at; (at = next.fetch_add(kPiece)) < first_bad.load(std::memory_order_relaxed);) {
       const size_t length = std::min(kPiece, n - at);
       const size_t bad = kernels.find_non_finite(values + at, length);
-      size_t least = found.load();
-      while (bad < length && at + bad < least && !found.compare_exchange_weak(least, at + bad)) {
+      size_t least = first_bad.load();
+      while (bad < length && at + bad < least &&
+             !first_bad.compare_exchange_weak(least, at + bad)) {
       }
     }
   };
   Team::run(n < 4 * kPiece ? 1 : std::max(1u, threads), [&](Team&, unsigned) { scan(); });
-  return found.load();
+  return first_bad.load();
 }
 
 void clip(float* values, size_t n, float limit) {
@@ -38,11 +39,12 @@ void clip(float* values, size_t n, float limit) {
 
 }  // namespace
 
-// A row for the missing key; write(number of the row) -> kReserved, or 0 if it may be seen at once.
+// Inserts a row for the missing key. write(number of the row) returns kReserved, or 0 if readers
+// may see the row at once.
 template <typename Write>
 Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Write& write) {
   const uint64_t hash = entry.hash;
-  Bin* bin = rows.held.lock(hash);
+  Bin* bin = rows.held_bin.lock(hash);
   if (rows.peek() == kNoRow) {
     uint32_t victim;
     if (!evict_for_budget(*bin, rows.notes, victim)) return Insertion::kRefused;
@@ -59,13 +61,13 @@ Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Wr
     if (bin->has_room()) place = bin->find_free(hash);
     if (place.line == nullptr || place.line->is_worn()) {
       bin = index_.make_room(bin, hash);
-      rows.held.replace(bin);
+      rows.held_bin.replace(bin);
       place = bin->find_free(hash);
     }
-  } catch (const OverBudget&) {  // then a key of the same bin makes room there
+  } catch (const OverBudget&) {  // then a row of the same bin is evicted instead
     uint32_t victim;
     if (!evict_for_budget(*bin, rows.notes, victim)) return Insertion::kRefused;
-    arena_.give(&victim, 1);
+    arena_.free(&victim, 1);
     place = bin->find_free(hash);
   }
   entry.line = place.line;
@@ -76,13 +78,14 @@ Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows, const Wr
   return Insertion::kInserted;
 }
 
-// Reserves a row for the key. It gets its values when it becomes visible, in update_row.
+// Reserves a row for the key. The row gets its values when it becomes visible, in update_row().
 Table::Insertion Table::insert_row(Batch::Entry& entry, RowCache& rows) {
   return insert_row(entry, rows, [](uint32_t) { return kReserved; });
 }
 
-// For a row that another call removed since this one saw or made it: the key is missing like any
-// other, and asks again. False: it stays missing, by admission, budget or lack of memory.
+// Inserts a key again whose row another call removed since this call found or reserved it: the key
+// is missing, and asks admission again. Returns false if the key stays missing, because of
+// admission, budget or memory.
 bool Table::insert_again(const Batch::Entry& entry, RowCache& rows) noexcept {
   const auto [key, hash] = std::pair(entry.key, entry.hash);
   Batch::Entry again = entry;
@@ -107,10 +110,10 @@ bool Table::insert_again(const Batch::Entry& entry, RowCache& rows) noexcept {
   }
 }
 
-// Removes the key if its row is reserved, or if it is not, as asked. A row that another call has
+// Removes the key if `is_reserved` matches the state of its row. A row that another call has
 // reserved counts as missing, also here.
 bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& rows) noexcept {
-  Bin* bin = rows.held.lock(entry.hash);
+  Bin* bin = rows.held_bin.lock(entry.hash);
   const Bin::Place place = bin->find(entry.key, entry.hash, {entry.line, entry.slot});
   if (place.line == nullptr) return false;
   const uint32_t row = place.line->rows[place.slot].load(std::memory_order_relaxed);
@@ -120,52 +123,52 @@ bool Table::remove_row(const Batch::Entry& entry, bool is_reserved, RowCache& ro
   racy_load(&marks, &arena_.meta(number)->marks, sizeof(marks));
   const bool is_noted = Meta::generation(marks) == cuts_.generation();
   bin->remove(place);
-  arena_.give(&number, 1);
+  arena_.free(&number, 1);
   Bin* tidied = index_.tidy(bin);
-  if (tidied != bin) rows.held.replace(tidied);
-  if (is_reserved) return true;  // nobody saw it
+  if (tidied != bin) rows.held_bin.replace(tidied);
+  if (is_reserved) return true;  // no reader saw the row
   if (rows.notes.is_on()) rows.notes.note(entry.key, !is_noted);
   rows.note_change(entry.key, Recorder::kRemoved);
   return true;
 }
 
-// Changes the key's row by edit(row, what it was) -> new time; a reserved row has time 0 and
-// becomes visible, with initial values unless the call writes all of it. A key that another call
-// erased since this one saw it is inserted again, as if the erasure had come first;
-// where that is not possible, the erasure comes last.
+// Changes the row of the key by edit(row, OldRow), which returns the new time. A reserved row has
+// time 0 and becomes visible, with initial values unless the call overwrites the whole row. If
+// another call has erased the key since this call found it, the key is inserted again, as if the
+// erasure had come first; if that is not possible, the erasure comes last.
 template <typename Edit>
 void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& edit) noexcept {
   const auto [key, hash] = std::pair(entry.key, entry.hash);
-  Bin::Place place = rows.held.lock(hash)->find(key, hash, {entry.line, entry.slot});
+  Bin::Place place = rows.held_bin.lock(hash)->find(key, hash, {entry.line, entry.slot});
   while (place.line == nullptr) {
-    rows.held.release();
+    rows.held_bin.release();
     if (!insert_again(entry, rows)) return;
-    place = rows.held.lock(hash)->find(key, hash);
+    place = rows.held_bin.lock(hash)->find(key, hash);
   }
   std::atomic<uint32_t>& slot = place.line->rows[place.slot];
   const uint32_t seen = slot.load(std::memory_order_relaxed);
   const uint32_t number = seen & ~kReserved;
   const auto [row, meta] = arena_.place(number);
-  const Before before{meta->time, seen != number};
-  const bool draws = before.is_new && rows.draws;
-  rows.num_published += before.is_new;
+  const OldRow old{meta->time, seen != number};
+  const bool draws = old.is_new && rows.draws;
+  rows.num_published += old.is_new;
   uint32_t marks;
-  racy_load(&marks, &meta->marks, sizeof(marks));  // a call may be taking hold of the row
+  racy_load(&marks, &meta->marks, sizeof(marks));  // another call may set kHeld concurrently
   uint32_t next_marks = Meta::used(marks);
   if (rows.notes.is_on()) {
-    rows.notes.note(key, before.is_new | (Meta::generation(marks) != cuts_.generation()));
+    rows.notes.note(key, old.is_new | (Meta::generation(marks) != cuts_.generation()));
     next_marks = Meta::noted(next_marks, cuts_.generation());
   }
 #if MONOLITH_TSAN
   racy_load(rows.scratch, row, layout_.num_words() * 4);
   if (draws) layout_.initial_row(rows.scratch, rows.weights, key);
-  const Meta changed{edit(rows.scratch, before), next_marks};
+  const Meta changed{edit(rows.scratch, old), next_marks};
   place.line->begin_write();
   racy_store(row, rows.scratch, layout_.num_words() * 4);
 #else
   place.line->begin_write();
   if (draws) layout_.initial_row(row, rows.weights, key);
-  const Meta changed{edit(row, before), next_marks};
+  const Meta changed{edit(row, old), next_marks};
 #endif
   racy_store(meta, &changed, sizeof(Meta));
   slot.store(number, std::memory_order_relaxed);
@@ -173,8 +176,8 @@ void Table::update_row(const Batch::Entry& entry, RowCache& rows, const Edit& ed
   rows.note_change(key, Recorder::kEdited);
 }
 
-// edit(weights) changes the weights of a row: in place where they are floats, else decoded and then
-// encoded for the call. A serving row starts from zeros, whatever its code of zeros reads as.
+// Calls edit(weights) on the weights of a row: in place if they are floats, otherwise decoded
+// before and encoded after. A serving row starts from zeros, whatever its code of zeros decodes to.
 template <typename Edit>
 void Table::edit_weights(char* row, bool is_new, int64_t key, uint64_t call, RowCache& rows,
                          const Edit& edit) const noexcept {
@@ -189,7 +192,8 @@ void Table::edit_weights(char* row, bool is_new, int64_t key, uint64_t call, Row
   layout_.encode(row, weights, key, call);
 }
 
-// update(number of the call). A call that throws gives its number back, unless a later one runs.
+// Calls update(number of the call). A call that throws returns its number, unless a later call has
+// started.
 template <typename Update>
 void Table::numbered(const Update& update) {
   uint64_t number = ++num_update_calls_;
@@ -201,7 +205,7 @@ void Table::numbered(const Update& update) {
   }
 }
 
-// At the end of a call that succeeded, while the gate keeps cuts out.
+// Raises latest_time at the end of a successful call, while the gate excludes cuts.
 void Table::saw(uint32_t time) noexcept {
   uint32_t latest = latest_time_.load();
   while (latest < time && !latest_time_.compare_exchange_weak(latest, time)) {
@@ -239,13 +243,13 @@ void Table::assign(const int64_t* keys, size_t n, const float* values, uint32_t 
       }
       const float* last = source.of(writer.batch(), entry);
       const int64_t key = entry.key;
-      update_row(entry, rows, [&](char* row, const Before& before) {
+      update_row(entry, rows, [&](char* row, const OldRow& old) {
         if (layout_.is_plain()) {
           std::memcpy(row, last, dim * 4);
         } else {
           layout_.encode(row, last, key, call);
         }
-        return std::max(before.time, now);
+        return std::max(old.time, now);
       });
     });
   });
@@ -263,10 +267,10 @@ void Table::assign_add(const int64_t* keys, size_t n, const float* values, uint3
     writer.run(true, source, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum = source.sum(writer.batch(), entry, layout_.kernels(), rows.sum);
       const int64_t key = entry.key;
-      update_row(entry, rows, [&](char* row, const Before& before) {
-        edit_weights(row, before.is_new, key, call, rows,
+      update_row(entry, rows, [&](char* row, const OldRow& old) {
+        edit_weights(row, old.is_new, key, call, rows,
                      [&](float* weights) { layout_.kernels().add(weights, sum, dim); });
-        return std::max(before.time, now);
+        return std::max(old.time, now);
       });
     });
   });
@@ -288,7 +292,8 @@ void Table::check_finite(const float* grads, size_t n, unsigned threads) const {
 }
 
 AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float* grads,
-                                     const StepOptions& options, uint32_t now, unsigned threads) {
+                                     const StepOptions& options, uint32_t now, unsigned threads,
+                                     const int32_t* num_occurs) {
   const size_t dim = layout_.dim();
   std::unique_ptr<uint8_t[]> skipped;
   std::unique_ptr<float[]> clipped;
@@ -300,7 +305,7 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     skipped = std::make_unique<uint8_t[]>(n);
     for (size_t i = 0; i < n; ++i) {
       skipped[i] = layout_.kernels().find_non_finite(grads + i * dim, dim) < dim;
-      num_skipped += skipped[i];
+      if (skipped[i] != 0) num_skipped += num_occurs == nullptr ? 1 : num_occurs[i];
     }
   }
   if (has_bad && non_finite_ == NonFinite::kClip) {
@@ -310,21 +315,12 @@ AppliedCounts Table::apply_gradients(const int64_t* keys, size_t n, const float*
     grads = clipped.get();
   }
   const auto writer = [&](uint64_t call) {
-    return Writer(*this, keys, n, skipped.get(), now, threads, {true, call});
+    return Writer(*this, keys, n, skipped.get(), now, threads, {true, call}, num_occurs);
   };
   AppliedCounts counts = step_rows(writer, Values{grads, dim}, options, now);
   counts.skipped = num_skipped;
   counters_.skipped += num_skipped;
   return counts;
-}
-
-AppliedCounts Table::apply_finite(const int64_t* keys, size_t n, const float* grads,
-                                  const uint32_t* places, const StepOptions& options, uint32_t now,
-                                  unsigned threads) {
-  const auto writer = [&](uint64_t call) {
-    return Writer(*this, keys, n, nullptr, now, threads, {true, call});
-  };
-  return step_rows(writer, Values{grads, layout_.dim(), places}, options, now);
 }
 
 GradientSum Table::sum_bag_gradients(std::span<const BagPiece> pieces, unsigned threads,
@@ -335,16 +331,16 @@ GradientSum Table::sum_bag_gradients(std::span<const BagPiece> pieces, unsigned 
     check_bags("sum_bag_gradients", piece.bags);
     num_keys += piece.bags.num_keys;
   }
-  if (distinct != nullptr && !admission_) {  // which asks how often a key occurs
+  if (distinct != nullptr && !admission_) {  // admission needs the number of occurrences
     return GradientSum(pieces.front(), layout_.dim(), layout_.kernels(), *distinct, memory);
   }
-  const uint32_t depth = num_keys < 4 ? 0 : index_depth();  // so few need no buckets
+  const uint32_t depth = num_keys < 4 ? 0 : index_depth();  // few keys need no buckets
   return GradientSum(pieces, layout_.dim(), layout_.kernels(), index_.salt(), depth,
                      std::max(1u, threads), memory);
 }
 
-// Where a gradient or a sum is not finite, the keys' gradients are written out, so that the policy
-// sees each of them.
+// If a gradient or a sum is not finite, the gradients of the keys are written out, so that the
+// policy applies to each of them.
 AppliedCounts Table::apply_bag_gradients(GradientSum& sum, const StepOptions& options, uint32_t now,
                                          unsigned threads) {
   if (std::isfinite(sum.norm())) {
@@ -360,7 +356,8 @@ AppliedCounts Table::apply_bag_gradients(GradientSum& sum, const StepOptions& op
   return apply_gradients(source.keys(), source.size(), grads.get(), options, now, threads);
 }
 
-// One optimizer step for each distinct key of writer(number of the call), on its gradients' sum.
+// Makes one optimizer step for each distinct key of make_writer(number of the call), with the sum
+// of its gradients.
 template <typename MakeWriter, typename Source>
 AppliedCounts Table::step_rows(const MakeWriter& make_writer, const Source& grads,
                                const StepOptions& options, uint32_t now) {
@@ -372,17 +369,17 @@ AppliedCounts Table::step_rows(const MakeWriter& make_writer, const Source& grad
     writer.run(true, grads, [&](const Batch::Entry& entry, RowCache& rows) {
       const float* sum = grads.sum(writer.batch(), entry, layout_.kernels(), rows.sum);
       if (layout_.changes_gradients() && sum != rows.sum) {
-        sum = std::copy_n(sum, dim, rows.sum) - dim;  // the caller's stay as they are
+        sum = std::copy_n(sum, dim, rows.sum) - dim;  // the gradients of the caller stay unchanged
       }
       const int64_t key = entry.key;
-      update_row(entry, rows, [&](char* row, const Before& before) {
-        edit_weights(row, before.is_new, key, call, rows, [&](float* weights) {
+      update_row(entry, rows, [&](char* row, const OldRow& old) {
+        edit_weights(row, old.is_new, key, call, rows, [&](float* weights) {
           if (layout_.changes_gradients()) {
             layout_.see_gradients(rows.sum, weights, options.scales);
           }
           layout_.step(weights, row, sum, options.rates, options.step);
         });
-        return std::max(before.time, now);
+        return std::max(old.time, now);
       });
     });
     counts.applied = writer.num_edited();
@@ -401,7 +398,7 @@ void Table::reinitialize(const int64_t* keys, size_t n, int32_t* existed, uint32
   writer.set_draws(false);
   writer.run(true, {}, [&](const Batch::Entry& entry, RowCache& rows) {
     const int64_t key = entry.key;
-    update_row(entry, rows, [&](char* row, const Before&) {
+    update_row(entry, rows, [&](char* row, const OldRow&) {
       layout_.initial_row(row, rows.weights, key);
       return now;
     });
@@ -437,7 +434,7 @@ void Table::import_rows(const int64_t* keys, size_t n, const Columns& columns, u
       return;
     }
     const size_t last = writer.batch().occurrences(entry).back();
-    update_row(entry, rows, [&](char* row, const Before&) {
+    update_row(entry, rows, [&](char* row, const OldRow&) {
       for_each_column(layout_, columns, last, [&](size_t offset, const char* column, size_t bytes) {
         std::memcpy(row + offset, column, bytes);
       });
@@ -454,7 +451,7 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
     gate.reset();
     return import_rows(keys, n, columns, 1);
   }
-  constexpr size_t kAhead = 16, kBlock = 512;  // keys; between blocks other calls get their turn
+  constexpr size_t kAhead = 16, kBlock = 512;  // in keys; other calls may lock between blocks
   Epochs::Guard guard(epochs_);
   TouchedLog::Room room(log_, n, 1);
   RowCache rows(*this, room);
@@ -476,7 +473,7 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
       return 0u;
     });
     if (done == Insertion::kFound) {
-      return update_row(entry, rows, [&](char* row, const Before&) { return copy(row, i); });
+      return update_row(entry, rows, [&](char* row, const OldRow&) { return copy(row, i); });
     }
     if (rows.notes.is_on()) rows.notes.note(keys[i]);
     ++num_new;
@@ -485,14 +482,14 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
   try {
     for (size_t first = 0; first < n; first += kBlock) {
       const size_t last = std::min(n, first + kBlock);
-      const HeldBin::Scope scope(rows.held);
+      const HeldBin::Scope scope(rows.held_bin);
       for (size_t i = first; i < std::min(last, first + kAhead); ++i) prefetch_home(keys[i]);
       for (size_t i = first; i < last; ++i) {
         if (i + kAhead < last) prefetch_home(keys[i + kAhead]);
         rows.wanted = n - i;
         put(i);
       }
-      rows.held.release();
+      rows.held_bin.release();
       guard.refresh();
       epochs_.reclaim();
     }
@@ -505,13 +502,13 @@ void Table::fill_rows(const int64_t* keys, size_t n, const Columns& columns) {
 }
 
 void Table::expect_rows(size_t n) {
-  const Gate::Alone gate(gate_);
+  const Gate::Exclusive gate(gate_);
   if (!memory_.has_budget()) index_.expect(n);
   epochs_.reclaim();
 }
 
 bool Table::clear() {
-  const Gate::Alone gate(gate_);
+  const Gate::Exclusive gate(gate_);
   if (!cuts_.open().empty()) return false;
   index_.clear(arena_.num_retired_by_clear());
   arena_.clear();

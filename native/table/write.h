@@ -1,12 +1,12 @@
-// The course of a writing call, shared by every verb that writes.
+// Implements the passes of a writing call, shared by every verb that writes.
 //
 //   group    equal keys are brought together, by partitions of the hash
-//   reserve  missing keys ask admission and get rows that nobody can see yet: all that can fail
+//   reserve  missing keys ask admission and get rows that readers cannot see yet: all that can fail
 //   edit     each distinct key's row is changed once, under its bin's lock, and becomes visible
 //
-// If the second pass fails, the rows it reserved are removed again, its questions are taken back
-// and the call throws. A call that meets a row reserved by another one edits it like any other, and
-// so makes it its own.
+// If the second pass fails, the rows that the call reserved are removed again, its admission
+// questions are undone and the call throws. A call that finds a row reserved by another call edits
+// the row like any other row, and so takes it over.
 #pragma once
 
 #include <algorithm>
@@ -21,29 +21,30 @@
 
 namespace monolith {
 
-// Rows taken from the arena in small runs, so that threads seldom meet there.
+// Allocates rows from the arena in small runs, so that threads rarely contend for it. For one
+// thread.
 struct Table::RowCache {
   RowCache(Table& table, TouchedLog::Room& room)
       : table(table),
-        held(table.index_),
+        held_bin(table.index_),
         notes(room),
         sum(buffer(table.layout_)),
         weights(sum + table.layout_.dim()),
         scratch(reinterpret_cast<char*>(weights + table.layout_.dim())) {}
-  ~RowCache() { table.arena_.give(numbers + next, end - next); }
+  ~RowCache() { table.arena_.free(numbers + next, end - next); }
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
 
-  // kNoRow: the budget allows none.
+  // Returns the next row, or kNoRow if the budget allows none.
   uint32_t peek() {
     if (next == end) {
-      end = table.arena_.take(numbers, std::min(wanted, kRun));
+      end = table.arena_.allocate(numbers, std::min(wanted, kRun));
       next = 0;
     }
     return next == end ? kNoRow : numbers[next];
   }
   void pop() noexcept { ++next; }
-  // A row that became free, where peek() gave none.
+  // Adds a row that became free, after peek() returned kNoRow.
   void put(uint32_t number) noexcept {
     numbers[0] = number;
     next = 0;
@@ -58,47 +59,44 @@ struct Table::RowCache {
   }
 
   static constexpr size_t kRun = 64;
-  // Under the lock of the key's bin: the row was changed, or removed.
+  // Notes that the row was changed or removed. Under the lock of the bin of the key.
   void note_change(int64_t key, Recorder::Kind kind) noexcept {
     if (table.recorder_) table.recorder_->note(recorded_call, key, kind, call);
   }
 
   Table& table;
-  HeldBin held;
+  HeldBin held_bin;
   TouchedLog::Notes notes;
   int64_t recorded_call = -1;
-  uint64_t call = 0;  // number of an updating call
-  bool draws = true;  // initial values of new rows
+  uint64_t call = 0;  // number of the updating call
+  bool draws = true;  // whether new rows get initial values
   std::unique_ptr<float[]> large;
   float small[32];
-  float* const sum;      // values of one key
-  float* const weights;  // of one row, decoded
+  float* const sum;      // summed values of one key
+  float* const weights;  // decoded weights of one row
   char* const scratch;   // one row
   size_t wanted = 1;     // rows that may still be needed
   size_t next = 0, end = 0;
   uint32_t numbers[kRun];
   uint64_t num_published = 0;  // reserved rows that became visible
-  uint64_t num_dropped = 0;    // keys that another call erased in between, without memory for a row
+  uint64_t num_dropped = 0;    // keys erased by another call meanwhile, without memory for a row
   uint64_t num_refused = 0;    // keys that admission or the budget refused, not counted yet
-  AdmissionLog asked;          // what the call's questions changed
-  Admission::Question question{};  // about the key that is visited; count 0: the verb does not ask
+  AdmissionLog asked;          // admission steps of the call
+  Admission::Question question{};  // about the visited key; count 0 if the verb does not ask
 };
 
-// Whether missing keys ask admission, with the number of the call.
-struct Asking {
+// Whether missing keys ask admission, and the number of the call.
+struct AdmissionMode {
   bool asks = false;
   uint64_t call = 0;
 };
 
-// Where the call's values are or go, a row of dim for each occurrence.
+// The values of a call: one row of `dim` for each occurrence. Borrowed.
 struct Values {
   const float* data = nullptr;
   size_t dim = 0;
-  const uint32_t* places = nullptr;  // of each occurrence, the number of its row; null: in order
 
-  const float* row(uint32_t i) const noexcept {
-    return data + size_t{places == nullptr ? i : places[i]} * dim;
-  }
+  const float* row(uint32_t i) const noexcept { return data + size_t{i} * dim; }
   [[gnu::always_inline]] void prefetch(const Batch& batch,
                                        const Batch::Entry& entry) const noexcept {
     const std::span<const uint32_t> occurrences = batch.occurrences(entry);
@@ -109,8 +107,8 @@ struct Values {
       fetch_bytes(row(occurrences[i]), dim * 4);
     }
   }
-  // Sum of the key's rows in order, starting from the first (contract 1): in scratch, (dim), or
-  // where it is.
+  // Returns the sum of the rows of the key, in order from the first row (contract 1): in `scratch`,
+  // (dim,), or in place for a single occurrence.
   const float* sum(const Batch& batch, const Batch::Entry& entry, const Kernels& kernels,
                    float* scratch) const noexcept {
     const std::span<const uint32_t> occurrences = batch.occurrences(entry);
@@ -126,10 +124,10 @@ struct Values {
   }
 
  private:
-  static constexpr size_t kAhead = 8;  // occurrences of a frequent key whose rows are on their way
+  static constexpr size_t kAhead = 8;  // prefetch distance within the occurrences of a frequent key
 };
 
-// Of each key, the value of its last occurrence.
+// Selects the value of the last occurrence of each key.
 struct LastValues {
   Values all;
   const float* of(const Batch& batch, const Batch::Entry& entry) const noexcept {
@@ -141,35 +139,37 @@ struct LastValues {
   }
 };
 
-// What an edited row was.
-struct Before {
+// State of a row before its edit.
+struct OldRow {
   uint32_t time;
-  bool is_new;  // made by this call, or reserved by another one
+  bool is_new;  // created by this call, or reserved by another call
 };
 
 class Table::Writer {
   using Entry = Batch::Entry;
 
  public:
+  // counts: of each value, how many occurrences of its key it is the sum of; null: one each.
   Writer(Table& table, const int64_t* keys, size_t n, const uint8_t* skipped, uint32_t now,
-         unsigned threads, Asking asking = {})
+         unsigned threads, AdmissionMode admission_mode = {}, const int32_t* counts = nullptr)
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
-        own_(std::in_place, keys, static_cast<uint32_t>(n), skipped, table.index_.salt(),
-             table.index_depth(), threads_, memory_),
-        batch_(*own_),
-        admission_(asking.asks ? table.admission_.get() : nullptr),
-        call_(asking.call),
-        recorded_call_(Recorder::call()) {}
-  // Keys that are grouped already.
-  Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, Asking asking)
+        batch_storage_(std::in_place, keys, static_cast<uint32_t>(n), skipped, table.index_.salt(),
+                       table.index_depth(), threads_, memory_),
+        batch_(*batch_storage_),
+        admission_(admission_mode.asks ? table.admission_.get() : nullptr),
+        call_(admission_mode.call),
+        recorded_call_(Recorder::call()),
+        counts_(counts) {}
+  // Writes keys that are already grouped in a batch, which is borrowed.
+  Writer(Table& table, Batch& grouped, uint32_t now, unsigned threads, AdmissionMode admission_mode)
       : table_(table),
         now_(now),
         threads_(std::max(1u, threads)),
         batch_(grouped),
-        admission_(asking.asks ? table.admission_.get() : nullptr),
-        call_(asking.call),
+        admission_(admission_mode.asks ? table.admission_.get() : nullptr),
+        call_(admission_mode.call),
         recorded_call_(Recorder::call()) {}
 
   Batch& batch() noexcept { return batch_; }
@@ -177,42 +177,44 @@ class Table::Writer {
   uint64_t num_edited() const noexcept { return num_edited_.load(); }
   uint64_t num_refused() const noexcept { return num_refused_.load(); }
 
-  // Whether rows that the call makes get initial values; not where it writes all of them anyway.
+  // Whether rows that the call creates get initial values; unnecessary if the call overwrites the
+  // whole row.
   void set_draws(bool draws) noexcept { draws_ = draws; }
 
-  // absent: per occurrence; a key whose last one is not zero gets no row. May be null.
+  // `absent` has a flag per occurrence, or is null; a key whose last flag is not zero gets no row.
   void set_absent(const uint8_t* absent) noexcept { absent_ = absent; }
   bool is_absent(const Entry& entry) const noexcept {
     return absent_ != nullptr && absent_[batch_.occurrences(entry).back()] != 0;
   }
 
-  // Inserts the missing keys; see(entry, row) for each new row. Returns whether all keys were new.
-  // shown: what see will write of each occurrence.
+  // Inserts the missing keys and calls see(entry, row) for each new row. Returns whether all keys
+  // were new. `shown` are the values that see() writes.
   template <typename See>
   bool insert(Values shown, const See& see) {
     std::atomic<bool> are_new{true};
-    pass({true, false, false}, [&](Hands& hands) {
-      if (!publish_all(hands, shown, see)) are_new = false;
+    pass({true, false, false}, [&](ThreadContext& context) {
+      if (!publish_all(context, shown, see)) are_new = false;
     });
     return are_new;
   }
 
-  // Reserves rows for the missing keys, which are new or refused in the batch then; then
-  // visit(entry, rows), which must not throw, for each distinct key that is not refused. values:
-  // what visit will read of each occurrence.
+  // Reserves rows for the missing keys, which are then new or refused in the batch; then calls
+  // visit(entry, rows), which must not throw, for each distinct key that is not refused. `values`
+  // are the values that visit() reads.
   template <typename Visit, typename Source = Values>
   void run(bool inserts, const Source& values, const Visit& visit) {
     const bool holds = inserts && table_.evicts_for_budget();
-    pass({inserts, holds, true}, [&](Hands& hands) { visit_all(hands, values, visit); });
+    pass({inserts, holds, true},
+         [&](ThreadContext& context) { visit_all(context, values, visit); });
   }
 
  private:
-  static constexpr size_t kBlock = 12;  // keys that go through the stages of the search together
-  static constexpr size_t kBurst = 12;  // keys for whose visits memory is fetched at a time
+  static constexpr size_t kBlock = 12;  // keys in one block of the search
+  static constexpr size_t kBurst = 12;  // keys whose memory is prefetched together
 
-  // What one thread works with.
-  struct Hands {
-    Hands(Writer& writer, TouchedLog::Room& room)
+  // State of one thread of the call.
+  struct ThreadContext {
+    ThreadContext(Writer& writer, TouchedLog::Room& room)
         : guard(writer.table_.epochs_), rows(writer.table_, room) {
       rows.recorded_call = writer.recorded_call_;
       rows.call = writer.call_;
@@ -222,93 +224,93 @@ class Table::Writer {
     RowCache rows;
     Batch::Scratch scratch;
   };
-  // What the reserving pass does: inserts missing keys, keeps found rows from becoming victims, and
-  // gives them to open cuts because they will be edited.
+  // Options of the reserving pass: whether to insert missing keys, to protect existing rows from
+  // eviction, and to copy existing rows into open cuts because they will be edited.
   struct Plan {
     bool inserts, holds, edits;
   };
 
-  // All that can fail; then finish(hands) on each thread.
+  // Runs the pass that can fail, then finish(context) on each thread.
   template <typename Finish>
   void pass(Plan plan, const Finish& finish) {
-    // A key may be noted for cuts, and again if its row was erased before it could change.
+    // A key may be noted for cuts, and again if its row was erased before the change.
     const size_t most_notes = (table_.cuts_.newest() == 0 ? 1 : 2) * size_t{batch_.size()};
     TouchedLog::Room room(table_.log_, most_notes, threads_);
     Team::run(threads_, [&](Team& team, unsigned member) {
-      if (own_) own_->arrange(team, member);
-      std::optional<Hands> hands;  // what finishing needs is allocated before anything changes
+      if (batch_storage_) batch_storage_->arrange(team, member);
+      std::optional<ThreadContext> context;  // allocated before anything changes
       team.attempt([&] {
-        hands.emplace(*this, room);
-        prepare(team, *hands, plan);
+        context.emplace(*this, room);
+        prepare(team, *context, plan);
       });
-      team.meet();
+      team.barrier();
       if (!team.has_failed()) {
-        finish(*hands);
-      } else if (hands) {
-        roll_back(hands->rows);
-        if (admission_ != nullptr) admission_->undo(hands->rows.asked);
+        finish(*context);
+      } else if (context) {
+        roll_back(context->rows);
+        if (admission_ != nullptr) admission_->undo(context->rows.asked);
       }
     });
     table_.counters_.refused += num_refused_;
   }
 
-  // The lowest `bits` bits, the first one last: numbers that follow each other come far apart.
+  // Reverses the low `bits` bits, so that consecutive numbers land far apart.
   static uint32_t reversed(uint32_t number, uint32_t bits) noexcept {
-    uint32_t made = 0;
-    for (; bits > 0; --bits, number >>= 1) made = made << 1 | (number & 1);
-    return made;
+    uint32_t result = 0;
+    for (; bits > 0; --bits, number >>= 1) result = result << 1 | (number & 1);
+    return result;
   }
 
-  // The next partition for a thread. False: there is none. Where neighbours share a bin, as in a
-  // young table, those that threads have at the same time are far apart.
+  // Claims the next partition for a thread. Returns false if none is left. Where neighbouring
+  // partitions share a bin, as in a young table, threads work on distant partitions.
   bool claim(std::atomic<uint32_t>& next, uint32_t& partition) const noexcept {
     const uint32_t number = next++;
     partition = are_apart_ ? reversed(number, batch_.bits()) : number;
     return number < batch_.num_partitions();
   }
 
-  void prepare(Team& team, Hands& hands, Plan plan) {
+  void prepare(Team& team, ThreadContext& context, Plan plan) {
     for (uint32_t p; claim(next_prepared_, p) && !team.has_failed();) {
-      if (own_) {
-        own_->group(p, hands.scratch);
+      if (batch_storage_) {
+        batch_storage_->group(p, context.scratch);
       } else {
         for (Entry& entry : batch_.distinct(p)) entry.state = Batch::kOld;
       }
-      find_rows(knows_seen(plan) ? batch_.unseen(p) : batch_.distinct(p), plan, hands.rows);
-      const uint64_t num_refused = std::exchange(hands.rows.num_refused, 0);
+      find_rows(knows_seen(plan) ? batch_.unseen(p) : batch_.distinct(p), plan, context.rows);
+      const uint64_t num_refused = std::exchange(context.rows.num_refused, 0);
       batch_.sort_out_refused(p, num_refused > 0);
       num_refused_ += num_refused;
-      hands.guard.refresh();
-      table_.epochs_.reclaim();  // so that a large batch does not hold all bins that it outgrew
+      context.guard.refresh();
+      table_.epochs_.reclaim();  // so that a large batch does not keep all bins that it replaced
     }
   }
 
-  // Whether keys that the batch has seen are still there: none was removed since, by a call that
-  // has ended. One that has not is met as any that runs beside this one (Table::update_row). Where
-  // found rows are held or kept for cuts, all keys are looked for.
+  // Whether the locations of seen keys are still valid: no finished call has removed a row since. A
+  // removal by a running call is handled like that of any concurrent call (Table::update_row). If
+  // rows are held, or copied for cuts, all keys are searched again.
   bool knows_seen(Plan plan) const noexcept {
     return batch_.num_removed() == table_.num_removed() && !plan.holds &&
            table_.cuts_.newest() == 0;
   }
 
-  // Notes the row of each key, in stages on blocks of keys, as RowSearch does; each stage comes two
-  // blocks after what it needs was fetched. A key that must ask does so after it was found missing:
-  // what admission remembers of it is fetched meanwhile, in two steps. Likewise a row that cuts
-  // need, once its metadata has told so.
+  // Notes the row of each key, in stages on blocks of keys, like RowSearch; each stage runs two
+  // blocks after its memory was prefetched. A missing key that must ask admission does so two
+  // blocks later, while its candidate is prefetched in two steps. A row that open cuts need, as its
+  // metadata shows, is prefetched likewise.
   void find_rows(std::span<Entry> entries, Plan plan, RowCache& rows) {
     const bool keeps = plan.edits && table_.cuts_.newest() != 0;
-    const HeldBin::Scope scope(rows.held);
+    const HeldBin::Scope scope(rows.held_bin);
     std::optional<Admission::Turn> turn;
     if (admission_ != nullptr) turn.emplace(*admission_);
     const size_t num_blocks = (entries.size() + kBlock - 1) / kBlock;
     const auto block_of = [&](size_t b) {
       return entries.subspan(b * kBlock, std::min(kBlock, entries.size() - b * kBlock));
     };
-    constexpr size_t kFound = 4;  // blocks until all keys of one are looked for
+    constexpr size_t kFound = 4;  // blocks until all keys of a block are searched
     const size_t delay = kFound + (keeps || admission_ != nullptr ? 2 : 0);
-    Needed needed;
-    Late late[2];
-    for (size_t b = 0; b < num_blocks + delay; ++b) {  // b - 2 of the first is no block
+    CutRows cut_rows;
+    LateKeys late[2];
+    for (size_t b = 0; b < num_blocks + delay; ++b) {  // b - 2 wraps for the first blocks
       if (b < num_blocks) {
         const Index::Homes homes = table_.index_.homes();
         for (Entry& entry : block_of(b)) entry.line = homes.of(entry.hash);
@@ -325,9 +327,9 @@ class Table::Writer {
         if (keeps) fetch_marks(block_of(b - kFound));
       }
       if (keeps) {
-        for (const Entry* entry : needed.all()) keep_for_cuts(*entry, rows);
-        needed.size = 0;
-        if (b - kFound - 1 < num_blocks) fetch_for_cuts(block_of(b - kFound - 1), needed);
+        for (const Entry* entry : cut_rows.all()) keep_for_cuts(*entry, rows);
+        cut_rows.size = 0;
+        if (b - kFound - 1 < num_blocks) fetch_for_cuts(block_of(b - kFound - 1), cut_rows);
       }
       if (admission_ != nullptr && b - kFound - 1 < num_blocks) {
         for (const Entry& entry : block_of(b - kFound - 1)) {
@@ -344,29 +346,29 @@ class Table::Writer {
     }
   }
 
-  // Whether a row has to be made for the key.
+  // Whether the call must create a row for the key.
   bool is_wanted(const Entry& entry, Plan plan) const noexcept {
     return plan.inserts && entry.row == kNoRow && !is_absent(entry);
   }
 
-  // Whether admission decides about it.
+  // Whether admission decides about the key.
   bool asks(const Entry& entry, Plan plan,
             const std::optional<Admission::Turn>& turn) const noexcept {
     return turn && is_wanted(entry, plan) && admission_->has_rule(entry.key);
   }
 
-  // Keys of a block that their home lines did not settle.
-  struct Late {
+  // Keys of a block that were not decided by their home lines.
+  struct LateKeys {
     Entry* entries[kBlock];
     size_t size = 0;
   };
 
-  void find_at_home(std::span<Entry> entries, Late& late, Plan plan,
+  void find_at_home(std::span<Entry> entries, LateKeys& late, Plan plan,
                     std::optional<Admission::Turn>& turn, RowCache& rows) {
     for (Entry& entry : entries) {
-      Index::Found found;
-      if (Index::find_in(entry.line, entry.key, found)) [[likely]] {
-        note(entry, found, plan, turn, rows);
+      Index::Location location;
+      if (Index::find_in(entry.line, entry.key, location)) [[likely]] {
+        note(entry, location, plan, turn, rows);
       } else {
         table_.index_.prefetch_after(entry.hash, entry.line);
         late.entries[late.size++] = &entry;
@@ -374,7 +376,7 @@ class Table::Writer {
     }
   }
 
-  void find_late(Late& late, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
+  void find_late(LateKeys& late, Plan plan, std::optional<Admission::Turn>& turn, RowCache& rows) {
     for (size_t i = 0; i < late.size; ++i) {
       Entry& entry = *late.entries[i];
       note(entry, table_.index_.find(entry.key, entry.hash), plan, turn, rows);
@@ -382,18 +384,18 @@ class Table::Writer {
     late.size = 0;
   }
 
-  // Before another key is found: no key of this call makes room for it by taking the row, and keys
-  // behind it are found under the turn.
-  void note(Entry& entry, const Index::Found& found, Plan plan,
+  // Stores the location of a key before the next key is searched: so no other key of this call
+  // evicts the row, and later keys are searched under the turn.
+  void note(Entry& entry, const Index::Location& location, Plan plan,
             std::optional<Admission::Turn>& turn, RowCache& rows) {
-    if (found.is_worn) [[unlikely]] {
-      rows.held.release();
+    if (location.is_worn) [[unlikely]] {
+      rows.held_bin.release();
       table_.index_.renew(entry.hash);
     }
-    entry.line = found.line;
-    entry.slot = static_cast<uint16_t>(found.slot);
-    entry.row = found.row;
-    if (found.row != kNoRow) {
+    entry.line = location.line;
+    entry.slot = static_cast<uint16_t>(location.slot);
+    entry.row = location.row;
+    if (location.row != kNoRow) {
       if (plan.holds) hold(entry);
     } else if (asks(entry, plan, turn) && Admission::Turn::covers_all(batch_.bits()) &&
                !turn->covers(entry.hash)) {
@@ -401,19 +403,20 @@ class Table::Writer {
     }
   }
 
-  // From now on no other call that asks inserts the key, nor others that the turn covers.
+  // Covers the key by the turn: from now on no other call that asks admission inserts a key that
+  // the turn covers.
   void cover(Entry& entry, Admission::Turn& turn, RowCache& rows) {
-    constexpr size_t kMost = 1 << 17;  // at the cap a key takes two; of many keys, few may ask
+    constexpr size_t kMost = 1 << 17;  // at the cap a key needs two steps; few of many keys may ask
     if (rows.asked.capacity() == 0) {
       rows.asked.reserve(std::min(kMost, 2 * size_t{batch_.size()} / threads_));
     }
-    rows.held.release();  // turns are taken before bins
+    rows.held_bin.release();  // turns are locked before bins
     turn.cover(entry.hash, batch_.bits());
     entry.row = table_.index_.find(entry.key, entry.hash).row;  // another call may have been first
   }
 
-  // Keys of a block whose rows an open cut may need as they are.
-  struct Needed {
+  // Keys of a block whose unchanged rows an open cut may need.
+  struct CutRows {
     const Entry* entries[kBlock];
     size_t size = 0;
     std::span<const Entry* const> all() const noexcept { return {entries, size}; }
@@ -425,26 +428,26 @@ class Table::Writer {
     }
   }
 
-  void fetch_for_cuts(std::span<const Entry> entries, Needed& needed) const noexcept {
+  void fetch_for_cuts(std::span<const Entry> entries, CutRows& cut_rows) const noexcept {
     for (const Entry& entry : entries) {
       if (entry.row == kNoRow) continue;
       uint32_t marks;
       racy_load(&marks, &table_.arena_.meta(entry.row & ~kReserved)->marks, sizeof(marks));
-      needed.entries[needed.size] = &entry;
-      needed.size += Meta::generation(marks) != table_.cuts_.generation();
+      cut_rows.entries[cut_rows.size] = &entry;
+      cut_rows.size += Meta::generation(marks) != table_.cuts_.generation();
     }
-    for (const Entry* entry : needed.all()) {
+    for (const Entry* entry : cut_rows.all()) {
       fetch_bytes(table_.arena_.row(entry->row & ~kReserved), table_.arena_.row_bytes());
     }
-    for (const Entry* entry : needed.all()) {
+    for (const Entry* entry : cut_rows.all()) {
       for (const auto& cut : table_.cuts_.open()) cut->prefetch(Cut::partition_of(entry->hash));
     }
   }
 
-  // A cut is open: it gets the row as it is before the call changes it.
+  // Copies the row into the open cuts before the call changes the row.
   void keep_for_cuts(const Entry& entry, RowCache& rows) {
     const Bin::Place place =
-        rows.held.lock(entry.hash)->find(entry.key, entry.hash, {entry.line, entry.slot});
+        rows.held_bin.lock(entry.hash)->find(entry.key, entry.hash, {entry.line, entry.slot});
     if (place.line == nullptr) return;
     const uint32_t number = place.line->rows[place.slot].load(std::memory_order_relaxed);
     if (!(number & kReserved)) table_.keep_row(entry.key, number, &rows.notes);
@@ -459,14 +462,21 @@ class Table::Writer {
   }
 
   Admission::Question question(const Entry& entry) const noexcept {
-    return {entry.key, entry.hash, entry.num_occurs, now_, call_};
+    return {entry.key, entry.hash, occurrences_of(entry), now_, call_};
+  }
+
+  uint32_t occurrences_of(const Entry& entry) const noexcept {
+    if (counts_ == nullptr) return entry.num_occurs;
+    uint64_t total = 0;
+    for (const uint32_t i : batch_.occurrences(entry)) total += static_cast<uint32_t>(counts_[i]);
+    return static_cast<uint32_t>(std::min<uint64_t>(total, UINT32_MAX));
   }
 
   void insert(Entry& entry, RowCache& rows) {
     switch (table_.insert_row(entry, rows)) {
       case Insertion::kRefused:
         return refuse(entry, rows);
-      case Insertion::kFound:  // another call was first, and may not have published it
+      case Insertion::kFound:  // another call inserted the key first, and may not have published it
         entry.row = kReserved;
         return;
       case Insertion::kInserted:
@@ -475,12 +485,12 @@ class Table::Writer {
   }
 
   void refuse(Entry& entry, RowCache& rows) noexcept {
-    rows.held.release();  // keys that are refused count for nobody's turn
+    rows.held_bin.release();  // the bin is not held over refused keys
     entry.state = Batch::kRefused;
     ++rows.num_refused;
   }
 
-  // A row of this call is no victim until the call has written it.
+  // Protects a row of this call from eviction until the call has written it.
   void hold(Entry& entry) noexcept {
     Meta* meta = table_.arena_.meta(entry.row & ~kReserved);
     if (meta == nullptr) return;
@@ -492,16 +502,17 @@ class Table::Writer {
     if (meta != nullptr) __atomic_fetch_and(&meta->marks, ~Meta::kHeld, __ATOMIC_RELAXED);
   }
 
-  // Fetches what visits of a burst of keys need, kind by kind, between the visits of the burst
-  // before. A processor finishes nothing behind a fetch until its address is translated; where page
-  // tables are not in its caches, that takes as long as the fetch, but some six go side by side.
+  // Prefetches the memory for the visits of a burst of keys, kind by kind, between the visits of
+  // the previous burst. A processor retires no instruction after a prefetch until its address is
+  // translated; if page tables are not cached, a translation takes as long as the fetch, but about
+  // six translations run concurrently. Borrows writer and values.
   template <typename Source>
-  class Ahead {
+  class Prefetcher {
    public:
-    Ahead(const Writer& writer, const Source& values) noexcept
+    Prefetcher(const Writer& writer, const Source& values) noexcept
         : writer_(writer), arena_(writer.table_.arena_), values_(values) {}
 
-    // step: 0 to kBurst - 1, one after the other for each burst.
+    // `step` runs from 0 to kBurst - 1 for each burst.
     [[gnu::always_inline]] void fetch(size_t step, std::span<const Entry> burst) noexcept {
       if (step == 0) fetch_rows(burst);
       if (step == kBurst / 3) fetch_marks(burst);
@@ -514,7 +525,7 @@ class Table::Writer {
     }
 
    private:
-    // For a key without a row, something is fetched that is there.
+    // For a key without a row, a valid dummy address is prefetched.
     [[gnu::always_inline]] void fetch_rows(std::span<const Entry> burst) noexcept {
       for (size_t i = 0; i < burst.size(); ++i) {
         const bool has_row = burst[i].row != kNoRow;
@@ -528,8 +539,8 @@ class Table::Writer {
       for (size_t i = 0; i < burst.size(); ++i) fetch_line(places_[i].meta);
       for (const Entry& entry : burst) fetch_line(entry.line);
       for (const Entry& entry : burst) {
-        if (const uint64_t own = entry.hash >> 1 >> (63 - writer_.depth_); own != bin_) {
-          bin_ = own;
+        if (const uint64_t prefix = entry.hash >> 1 >> (63 - writer_.depth_); prefix != bin_) {
+          bin_ = prefix;
           fetch_line(writer_.table_.index_.bin_of(entry.hash).bin());
         }
       }
@@ -544,69 +555,70 @@ class Table::Writer {
     Meta none_{};
     const Arena::Place nowhere_{reinterpret_cast<char*>(&none_), &none_};
     Arena::Place places_[kBurst];
-    uint64_t bin_ = UINT64_MAX;  // of the last key, as the first bits of its hash
+    uint64_t bin_ = UINT64_MAX;  // bin of the last key, as the first bits of its hash
   };
 
   template <typename Visit, typename Source>
-  void visit_all(Hands& hands, const Source& values, const Visit& visit) {
+  void visit_all(ThreadContext& context, const Source& values, const Visit& visit) {
     for (uint32_t p; claim(next_visited_, p);) {
       const std::span<Entry> entries = batch_.kept(p);
       for_each(entries, values, [&](const Entry& entry) {
-        if (admission_ != nullptr) hands.rows.question = question(entry);
-        visit(entry, hands.rows);
+        if (admission_ != nullptr) context.rows.question = question(entry);
+        visit(entry, context.rows);
       });
-      hands.rows.held.release();
-      count(entries.size(), hands);
+      context.rows.held_bin.release();
+      count(entries.size(), context);
     }
   }
 
-  // use(entry) for each, after what it needs was fetched.
+  // Calls use(entry) for each entry after its memory was prefetched.
   template <typename Source, typename Use>
   void for_each(std::span<const Entry> entries, const Source& values, const Use& use) {
     const auto burst_at = [&](size_t first) {
       first = std::min(first, entries.size());
       return entries.subspan(first, std::min(kBurst, entries.size() - first));
     };
-    Ahead<Source> ahead(*this, values);
-    ahead.fetch(burst_at(0));
+    Prefetcher<Source> prefetcher(*this, values);
+    prefetcher.fetch(burst_at(0));
     for (size_t first = 0; first < entries.size(); first += kBurst) {
       const std::span<const Entry> burst = burst_at(first), next = burst_at(first + kBurst);
       for (size_t step = 0; step < kBurst; ++step) {
-        ahead.fetch(step, next);
+        prefetcher.fetch(step, next);
         if (step < burst.size()) use(burst[step]);
       }
     }
   }
 
-  // Edits nothing: makes reserved rows visible, and shows those that are new. False: some were not.
+  // Makes reserved rows visible without an edit, and calls see() for them. Returns whether all keys
+  // were new.
   template <typename See>
-  bool publish_all(Hands& hands, Values shown, const See& see) {
+  bool publish_all(ThreadContext& context, Values shown, const See& see) {
     uint64_t num_keys = 0, num_seen = 0;
     for (uint32_t p; claim(next_visited_, p);) {
       const std::span<Entry> entries = batch_.kept(p);
       num_keys += batch_.distinct(p).size();
       for_each(entries, shown, [&](const Entry& entry) {
         if (!(entry.row & kReserved)) return;
-        table_.update_row(entry, hands.rows, [&](char* row, const Before& before) {
+        table_.update_row(entry, context.rows, [&](char* row, const OldRow& old) {
           see(entry, row);
-          num_seen += before.is_new;
-          return before.is_new ? now_ : before.time;  // another call may have been first
+          num_seen += old.is_new;
+          return old.is_new ? now_ : old.time;  // another call may have been first
         });
       });
-      hands.rows.held.release();
-      count(entries.size(), hands);
+      context.rows.held_bin.release();
+      count(entries.size(), context);
     }
     return num_seen == num_keys;
   }
 
-  void count(uint64_t distinct, Hands& hands) noexcept {
-    const uint64_t inserted = std::exchange(hands.rows.num_published, 0);
-    const uint64_t refused = std::exchange(hands.rows.num_refused, 0);
-    num_edited_ += distinct - refused - std::exchange(hands.rows.num_dropped, 0);
+  void count(uint64_t distinct, ThreadContext& context) noexcept {
+    const uint64_t inserted = std::exchange(context.rows.num_published, 0);
+    const uint64_t refused = std::exchange(context.rows.num_refused, 0);
+    num_edited_ += distinct - refused - std::exchange(context.rows.num_dropped, 0);
     num_inserted_ += inserted;
     num_refused_ += refused;
     table_.counters_.inserted += inserted;
-    hands.guard.refresh();
+    context.guard.refresh();
   }
 
   void roll_back(RowCache& rows) noexcept {
@@ -615,7 +627,7 @@ class Table::Writer {
         if (entry.state == Batch::kHeld) release(entry);
         if (entry.state == Batch::kNew) table_.remove_row(entry, true, rows);
       }
-      rows.held.release();
+      rows.held_bin.release();
     }
   }
 
@@ -623,12 +635,13 @@ class Table::Writer {
   const uint32_t now_;
   const unsigned threads_;
   std::pmr::monotonic_buffer_resource memory_;
-  std::optional<Batch> own_;  // none: batch_ is the caller's, and grouped
+  std::optional<Batch> batch_storage_;  // empty if batch_ is the caller's grouped batch
   Batch& batch_;
-  Admission* const admission_;  // null: nobody asks
+  Admission* const admission_;  // null if no key asks
   const uint64_t call_;
   const int64_t recorded_call_;
-  const uint32_t depth_ = table_.index_depth();  // bits of a hash that tell most bins apart
+  const int32_t* const counts_ = nullptr;
+  const uint32_t depth_ = table_.index_depth();  // bits of a hash that distinguish most bins
   const bool are_apart_ = threads_ > 1 && depth_ < batch_.bits() + 2;
   bool draws_ = true;
   const uint8_t* absent_ = nullptr;

@@ -1,4 +1,5 @@
-// What admission remembers: against plain maps, with steps taken back, and its error rates.
+// Compares the candidates and filters of admission with plain maps, with undone steps; and measures
+// error rates.
 #include "table/admission.h"
 
 #include <algorithm>
@@ -56,7 +57,7 @@ void check_same_set(const std::vector<CandidateRow>& a, const std::list<Candidat
   }
 }
 
-// Every third call fails and is taken back.
+// Every third call fails and is undone.
 void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>& keys) {
   Memory memory;
   Account account(memory);
@@ -68,7 +69,7 @@ void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>&
   int num_reordered = 0;
   for (int call = 0; call < 3000; ++call) {
     AdmissionLog log;
-    const PlainMap before = plain;
+    const PlainMap old = plain;
     for (uint64_t i = 0; i < random() % 5; ++i) {
       const int64_t key = keys[random() % keys.size()];
       const auto count = static_cast<uint32_t>(1 + random() % 3);
@@ -81,7 +82,7 @@ void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>&
       for (auto step = log.rbegin(); step != log.rend(); ++step) {
         candidates.undo(*step, key_hash(step->key), limits, counters);
       }
-      plain = before;
+      plain = old;
       const auto rows = rows_of(candidates);
       if (!same(rows, plain.order)) {  // the log was squeezed: the rows stay, the order may not
         ++num_reordered;
@@ -93,7 +94,7 @@ void test_candidates_equal_a_plain_map(uint32_t cap, const std::vector<int64_t>&
     CHECK(candidates.size() == plain.order.size());
   }
   CHECK(cap < 100 || num_reordered < 20);
-  candidates.release(account);
+  candidates.free(account);
   CHECK(candidates.size() == 0 && account.bytes() == 0 && memory.held_bytes() == 0);
 }
 
@@ -111,10 +112,10 @@ void test_new_keys_for_ever_find_room() {
   const auto rows = rows_of(candidates);
   CHECK(rows.size() == 64 && counters.dropped == keys.size() - 64);
   for (size_t i = 0; i < 64; ++i) CHECK(rows[i].key == keys[keys.size() - 64 + i]);
-  candidates.release(account);
+  candidates.free(account);
 }
 
-// A call fails after others made every candidate go that it knew.
+// A call fails after other calls dropped every candidate that it counted.
 void test_late_undo_keeps_the_order_sound() {
   Memory memory;
   Account account(memory);
@@ -136,10 +137,10 @@ void test_late_undo_keeps_the_order_sound() {
     }
     CHECK(candidates.size() <= 3 && rows_of(candidates).size() == candidates.size());
   }
-  candidates.release(account);
+  candidates.free(account);
 }
 
-// Every third call fails and is taken back. Half of the keys begin at the same cell: filters slide,
+// Every third call fails and is undone. Half of the keys start at the same cell: filters slide,
 // forget, and have no cell for some keys.
 void test_failed_calls_leave_a_filter_as_it_was() {
   Memory memory;
@@ -159,7 +160,7 @@ void test_failed_calls_leave_a_filter_as_it_was() {
   };
   for (int call = 0; call < 600; ++call) {
     AdmissionLog log;
-    const auto before = state();
+    const auto old = state();
     const uint64_t num_keys = random() % 200;
     for (uint64_t i = 0; i < num_keys; ++i) {
       const uint64_t start = random() % 2 * (random() % 8);
@@ -169,12 +170,12 @@ void test_failed_calls_leave_a_filter_as_it_was() {
                is_over);
     }
     if (call % 3 != 0) continue;
-    CHECK(num_keys == 0 || state() != before);
+    CHECK(num_keys == 0 || state() != old);
     for (auto step = log.rbegin(); step != log.rend(); ++step) ring.undo(*step, shape, counters);
-    CHECK(state() == before);
+    CHECK(state() == old);
   }
   CHECK(counters.dropped > 0 && counters.overflows > 0);
-  ring.release(shape, account);
+  ring.free(shape, account);
 }
 
 // Share of keys whose count is wrong after each occurred twice (native-core 4.2).
@@ -195,7 +196,7 @@ double error_rate(uint64_t capacity) {
     errors += ring.get(key_hash(key), shape) != 2;
   }
   CHECK(counters.overflows < kKeys / 10000);
-  ring.release(shape, account);
+  ring.free(shape, account);
   CHECK(memory.held_bytes() == 0 && ring.size(shape) == 0);
   return static_cast<double>(errors) / kKeys;
 }
@@ -224,7 +225,7 @@ void test_partitions_grow_one_after_the_other() {
       if (i >= 128 && bytes != 0 && account.bytes() > bytes) sizes.insert(i);
       bytes = account.bytes();
     }
-    candidates.release(account);
+    candidates.free(account);
   }
   CHECK(sizes.size() > 40);
 }

@@ -14,13 +14,13 @@ using namespace monolith;
 namespace {
 
 // A call without a team: every step is done by its only member.
-struct Alone {
+struct SingleThread {
   unsigned size() const { return 1; }
-  void meet() const {}
+  void barrier() const {}
 };
 
 void group_all(Batch& batch) {
-  Alone team;
+  SingleThread team;
   batch.arrange(team, 0);
   Batch::Scratch scratch;
   for (uint32_t p = 0; p < batch.num_partitions(); ++p) batch.group(p, scratch);
@@ -37,7 +37,7 @@ std::vector<int64_t> repeated(size_t n, size_t distinct) {
 void test_keys_that_were_seen_come_first() {
   const std::vector<int64_t> keys = repeated(10, 10);
   Line line;
-  std::vector<Seen> seen;
+  std::vector<KeyLocation> seen;
   for (uint32_t i = 0; i < 10; ++i) seen.push_back({i % 3 == 1 ? nullptr : &line, i, i % 5});
   std::pmr::monotonic_buffer_resource memory;
   const Batch batch(keys, seen.data(), 7, memory);
@@ -58,25 +58,25 @@ void test_refused_keys_come_last() {
   std::pmr::monotonic_buffer_resource memory;
   Batch batch(keys.data(), 900, nullptr, 1, 0, 1, memory);
   group_all(batch);
-  std::vector<int64_t> kept;
+  std::vector<int64_t> kept_keys;
   std::set<uint32_t> firsts;
   for (Batch::Entry& entry : batch.distinct(0)) {
     CHECK(entry.first < 900 && firsts.insert(entry.first).second);
     if (entry.key % 3 == 0) {
       entry.state = Batch::kRefused;
     } else {
-      kept.push_back(entry.key);
+      kept_keys.push_back(entry.key);
     }
   }
   batch.sort_out_refused(0, true);
-  CHECK(batch.distinct(0).size() == 300 && batch.kept(0).size() == kept.size());
-  for (size_t i = 0; i < kept.size(); ++i) {
+  CHECK(batch.distinct(0).size() == 300 && batch.kept(0).size() == kept_keys.size());
+  for (size_t i = 0; i < kept_keys.size(); ++i) {
     const Batch::Entry& entry = batch.kept(0)[i];
-    CHECK(entry.key == kept[i] && entry.state == Batch::kOld);  // in their order
+    CHECK(entry.key == kept_keys[i] && entry.state == Batch::kOld);  // in their order
     for (const uint32_t at : batch.occurrences(entry)) CHECK(keys[at] == entry.key);
   }
   const auto all = batch.distinct(0);
-  CHECK(std::all_of(all.begin() + static_cast<ptrdiff_t>(kept.size()), all.end(),
+  CHECK(std::all_of(all.begin() + static_cast<ptrdiff_t>(kept_keys.size()), all.end(),
                     [](const Batch::Entry& entry) { return entry.state == Batch::kRefused; }));
   batch.sort_out_refused(0, false);  // of a call that refuses none
   CHECK(batch.kept(0).size() == 300);
@@ -89,7 +89,7 @@ void test_refused_keys_come_last() {
 void test_every_key_is_stepped_once(uint32_t dim, size_t num_rows, size_t num_keys) {
   Table table(adagrad_table(dim)), one_by_one(adagrad_table(dim));
   const std::vector<int64_t> rows = keys_from(0, num_rows), keys = keys_from(0, num_keys);
-  std::vector<float> out(num_rows * dim), found(num_keys * dim), wanted(num_keys * dim);
+  std::vector<float> out(num_rows * dim), actual(num_keys * dim), wanted(num_keys * dim);
   std::vector<float> grads(num_keys * dim);
   for (size_t i = 0; i < grads.size(); ++i) grads[i] = static_cast<float>(i % 37) - 18.0f;
   const float rate = 0.1f;
@@ -98,9 +98,9 @@ void test_every_key_is_stepped_once(uint32_t dim, size_t num_rows, size_t num_ke
   for (size_t i = 0; i < num_keys; ++i) {
     one_by_one.apply_gradients(&keys[i], 1, &grads[i * dim], {&rate, nullptr, 0}, 2, 1);
   }
-  table.lookup(keys.data(), num_keys, found.data(), true, nullptr, 1);
+  table.lookup(keys.data(), num_keys, actual.data(), true, nullptr, 1);
   one_by_one.lookup(keys.data(), num_keys, wanted.data(), true, nullptr, 1);
-  CHECK(found == wanted);
+  CHECK(actual == wanted);
 }
 
 constexpr uint32_t kDim = 4;
@@ -121,8 +121,8 @@ void test_steps_among_refused_keys(bool is_sum, unsigned threads) {
   for (int64_t key = 0; key < kKeys; key += 3) old.push_back(key);
   std::vector<float> out(kKeys * kDim), wanted(kKeys * kDim), grads(kOccurs * kDim);
   for (size_t i = 0; i < grads.size(); ++i) grads[i] = static_cast<float>(i % 37) - 18.0f;
-  for (Table* each : {&table, &plain}) {
-    each->lookup_or_insert(old.data(), old.size(), out.data(), nullptr, 1, 1);
+  for (Table* tested : {&table, &plain}) {
+    tested->lookup_or_insert(old.data(), old.size(), out.data(), nullptr, 1, 1);
   }
   const std::vector<int64_t> keys = keys_from(0, kKeys);
   std::vector<int64_t> twice = keys;
@@ -144,10 +144,10 @@ void test_steps_among_refused_keys(bool is_sum, unsigned threads) {
   CHECK(second.inserted == kKeys - old.size());
   for (const int64_t key : old) {  // two steps for these, one for the others
     const int64_t both[] = {key, key};
-    std::vector<float> own(grads.begin() + key * kDim, grads.begin() + (key + 1) * kDim);
+    std::vector<float> pair_grads(grads.begin() + key * kDim, grads.begin() + (key + 1) * kDim);
     const auto last = grads.end() - key * kDim;
-    own.insert(own.end(), last - kDim, last);
-    plain.apply_gradients(both, 2, own.data(), options, 2, 1);
+    pair_grads.insert(pair_grads.end(), last - kDim, last);
+    plain.apply_gradients(both, 2, pair_grads.data(), options, 2, 1);
   }
   step(plain, false);
   table.lookup(keys.data(), kKeys, out.data(), true, nullptr, 1);
@@ -155,7 +155,7 @@ void test_steps_among_refused_keys(bool is_sum, unsigned threads) {
   CHECK(out == wanted);
 }
 
-// A call asks once about a key, also where it is the only one that is refused.
+// A call asks once about a key, also if it is the only refused key.
 void test_a_single_refused_key_is_asked_once() {
   TableSpec spec = ruled();
   spec.admission.threshold = 2;
@@ -168,7 +168,7 @@ void test_a_single_refused_key_is_asked_once() {
   }
 }
 
-// New keys are shown as they are made; those for which the budget has no room are shown too.
+// New keys are shown as they are made; keys without room in the budget are shown too.
 void test_refused_keys_are_looked_up() {
   TableSpec spec = adagrad_table(kDim);
   spec.budget_bytes = 20'000;

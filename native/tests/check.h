@@ -1,4 +1,4 @@
-// A check that names its line and ends the test.
+// Defines a check that prints its line and ends the test.
 #pragma once
 
 #include <cstdio>

@@ -52,7 +52,8 @@ void test_misses_stay_short_while_keys_turn_over() {
   CHECK(overflowed_share(index) < at_first + 0.2);
 }
 
-// The hash is no secret, so anybody can make keys with equal low bits; the salt keeps them apart.
+// The hash is public, so an attacker can choose keys with equal low bits; the salt keeps them
+// apart.
 void test_chosen_keys_do_not_meet_in_one_line() {
   Memory memory;
   Epochs epochs;

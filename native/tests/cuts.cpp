@@ -1,4 +1,5 @@
-// Cuts and the touched log beside writers, at the end of their generations, and without memory.
+// Tests cuts and the touched log with concurrent writers, at the end of the generations, and
+// without memory.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -15,13 +16,13 @@ namespace {
 constexpr uint32_t kDim = 2;
 constexpr size_t kKeys = 3000;
 
-struct Exported {
+struct TableRows {
   std::vector<int64_t> keys, times;
   std::vector<float> weights, norms;
 };
 
-Exported export_all(Table& table, Cut* cut) {
-  Exported all;
+TableRows export_all(Table& table, Cut* cut) {
+  TableRows all;
   constexpr size_t kLimit = 700;
   for (uint64_t first = 0;;) {
     std::vector<int64_t> keys(kLimit), times(kLimit);
@@ -40,7 +41,7 @@ Exported export_all(Table& table, Cut* cut) {
   }
 }
 
-bool same(const Exported& a, const Exported& b) {
+bool same(const TableRows& a, const TableRows& b) {
   return a.keys == b.keys && a.times == b.times && a.weights == b.weights && a.norms == b.norms;
 }
 
@@ -62,11 +63,11 @@ void test_beside_writers() {
     for (int i = 2; !stop; ++i) assign_all(table, fixed, static_cast<float>(i), 1 + i % 2);
   });
   std::thread mover([&] {
-    const auto gone = std::make_unique<bool[]>(kKeys);
+    const auto existed = std::make_unique<bool[]>(kKeys);
     for (int i = 0; !stop; ++i) {
       assign_all(table, moving, 7.0f, 1);
       if (i % 2 == 0) {
-        table.erase(moving.data(), kKeys, gone.get(), 2);
+        table.erase(moving.data(), kKeys, existed.get(), 2);
       } else {  // expires the moving rows and the fixed ones; the assigner puts those back
         table.evict(86402);
       }
@@ -78,8 +79,8 @@ void test_beside_writers() {
   for (int round = 0; round < 40; ++round) {
     const auto first = table.open_cut();
     const auto second = table.open_cut();
-    const Exported once = export_all(table, first.get());
-    const Exported again = export_all(table, second.get());
+    const TableRows once = export_all(table, first.get());
+    const TableRows again = export_all(table, second.get());
     CHECK(once.keys.size() == first->facts().num_rows);
     CHECK(again.keys.size() == second->facts().num_rows);
     CHECK(same(once, export_all(table, first.get())));
@@ -112,18 +113,18 @@ void test_wrap() {
   for (int i = 0; i < 3; ++i) assign_all(table, keys, 0.0f, 1);
   table.changes("reader", 1);
   for (int i = 1; i < 20; ++i) {
-    const Exported before = export_all(table, nullptr);
+    const TableRows old_rows = export_all(table, nullptr);
     const auto cut = table.open_cut();
     assign_all(table, keys, static_cast<float>(i), 1);
-    CHECK(same(before, export_all(table, cut.get())));
+    CHECK(same(old_rows, export_all(table, cut.get())));
     table.close_cut(*cut);
-    const auto touched = table.changes("reader", 1);
-    CHECK(!touched.is_full && touched.present.size() == keys.size() && touched.gone.empty());
+    const auto changes = table.changes("reader", 1);
+    CHECK(!changes.is_full && changes.present.size() == keys.size() && changes.gone.empty());
     CHECK(table.changes("reader", 1).present.empty());
   }
 }
 
-// With a cut open the numbers cannot start again: no other cut, and cursors stay behind.
+// With a cut open the numbers cannot start again: no further cut opens, and cursors stay full.
 void test_last_generation() {
   TableSpec spec = adagrad_table(kDim);
   spec.first_generation = Meta::kLastGeneration - 1;
@@ -144,8 +145,8 @@ void test_last_generation() {
   table.close_cut(*cut);
   CHECK(table.changes("reader", 1).is_full);
   assign_all(table, keys, 2.0f, 1);
-  const auto touched = table.changes("reader", 1);
-  CHECK(!touched.is_full && touched.present.size() == keys.size());
+  const auto changes = table.changes("reader", 1);
+  CHECK(!changes.is_full && changes.present.size() == keys.size());
   CHECK(table.open_cut() != nullptr);
 }
 
@@ -157,7 +158,7 @@ void test_out_of_memory() {
   const auto keys = keys_from(0, kKeys);
   assign_all(table, keys, 1.0f, 1);
   table.changes("reader", 1);
-  const Exported before = export_all(table, nullptr);
+  const TableRows old_rows = export_all(table, nullptr);
   const auto cut = table.open_cut();
   table.set_memory_limit(table.held_bytes() + 50000);
   bool is_refused = false;
@@ -167,17 +168,17 @@ void test_out_of_memory() {
     is_refused = true;
   }
   CHECK(is_refused);
-  CHECK(same(before, export_all(table, nullptr)));
-  CHECK(same(before, export_all(table, cut.get())));
+  CHECK(same(old_rows, export_all(table, nullptr)));
+  CHECK(same(old_rows, export_all(table, cut.get())));
   const uint64_t num_evicted = table.evict(86402);
   CHECK(num_evicted > 0 && num_evicted < kKeys);  // those that the failed call had kept
-  CHECK(same(before, export_all(table, cut.get())));
+  CHECK(same(old_rows, export_all(table, cut.get())));
   table.set_memory_limit(SIZE_MAX);
   CHECK(table.evict(86402) == kKeys - num_evicted);
-  CHECK(same(before, export_all(table, cut.get())));
+  CHECK(same(old_rows, export_all(table, cut.get())));
   table.close_cut(*cut);
-  const auto touched = table.changes("reader", 1);
-  CHECK(touched.gone.size() == kKeys && touched.present.empty());
+  const auto changes = table.changes("reader", 1);
+  CHECK(changes.gone.size() == kKeys && changes.present.empty());
 }
 
 TableSpec asking_table(const AdmissionSpec& admission) {
@@ -190,18 +191,18 @@ const AdmissionSpec kMinCountSpec{AdmissionKind::kMinCount, 3, {}, 4096 * 16 * 4
 const AdmissionSpec kFilterSpec{AdmissionKind::kSlidingFilter, 3, {}, 0, 0, 1, 7, false};
 
 // A cut has the candidates of its moment, in their order, whatever is counted, admitted, dropped,
-// imported and taken back since.
+// imported and undone since.
 void test_candidates_of_cuts(const AdmissionSpec& admission) {
   Table table(asking_table(admission));
   const auto keys = crowded_keys(12000);
-  auto some = all_partitions();
-  some.resize(64);  // where these keys are
+  auto partitions = all_partitions();
+  partitions.resize(64);  // where these keys are
   std::mt19937_64 random(7);
   std::vector<std::pair<std::shared_ptr<Cut>, std::vector<int64_t>>> open;
   int num_failed = 0, num_changed = 0;
   for (uint32_t round = 0; round < 250; ++round) {
     if (round % 7 == 0 && open.size() < Cuts::kMost) {
-      open.emplace_back(table.open_cut(), table.export_candidates(some));
+      open.emplace_back(table.open_cut(), table.export_candidates(partitions));
     }
     std::vector<int64_t> batch(1 + random() % 900);
     for (int64_t& key : batch) key = keys[random() % (random() % 2 ? keys.size() : 3000)];
@@ -209,7 +210,7 @@ void test_candidates_of_cuts(const AdmissionSpec& admission) {
     if (round % 5 == 0) table.set_memory_limit(table.held_bytes() + random() % 40000);
     try {
       if (round % 11 == 0) {
-        const auto rows = table.export_candidates({some.data() + random() % 32, 32});
+        const auto rows = table.export_candidates({partitions.data() + random() % 32, 32});
         table.import_candidates(rows.data(), rows.size() / table.num_candidate_columns());
       }
       table.assign(batch.data(), batch.size(), values.data(), round / 40, 1 + round % 2);
@@ -220,8 +221,9 @@ void test_candidates_of_cuts(const AdmissionSpec& admission) {
     const auto existed = std::make_unique<bool[]>(batch.size());
     table.erase(batch.data(), batch.size(), existed.get(), 1);  // so that they ask again
     if (round % 3 == 0) continue;
-    for (const auto& [cut, then] : open) CHECK(table.export_candidates(some, cut.get()) == then);
-    if (!open.empty()) num_changed += table.export_candidates(some) != open.back().second;
+    for (const auto& [cut, then] : open)
+      CHECK(table.export_candidates(partitions, cut.get()) == then);
+    if (!open.empty()) num_changed += table.export_candidates(partitions) != open.back().second;
     if (round % 13 == 0 && !open.empty()) {
       const auto closed = open.begin() + static_cast<int64_t>(random() % open.size());
       table.close_cut(*closed->first);
@@ -233,7 +235,7 @@ void test_candidates_of_cuts(const AdmissionSpec& admission) {
   CHECK(table.cut_bytes() == 0);
 }
 
-// The first call after a cut does not copy what it leaves alone.
+// The first call after a cut copies only rows that it changes.
 void test_few_candidates_are_kept() {
   TableSpec spec = asking_table(kMinCountSpec);
   spec.admission.max_bytes = size_t{1} << 28;
@@ -249,7 +251,7 @@ void test_few_candidates_are_kept() {
   table.close_cut(*cut);
 }
 
-// What nobody will read is neither kept nor copied.
+// Released partitions are neither kept nor copied.
 void test_release() {
   Table table(adagrad_table(kDim));
   const auto keys = keys_from(0, kKeys);
@@ -263,24 +265,24 @@ void test_release() {
   table.close_cut(*cut);
 }
 
-// Rows are kept block of keys by block, and every one of them before it changes.
+// Rows are kept in blocks of keys, each row before its change.
 void test_calls_of_every_size() {
   constexpr size_t kMost = 61;
   for (size_t n = 0; n <= kMost; ++n) {
     Table table(adagrad_table(kDim));
     assign_all(table, keys_from(0, kMost), 1.0f, 1);
-    const Exported before = export_all(table, nullptr);
+    const TableRows old_rows = export_all(table, nullptr);
     const auto cut = table.open_cut();
     assign_all(table, keys_from(0, n), 2.0f, 1);
-    CHECK(same(before, export_all(table, cut.get())));
-    const Exported after = export_all(table, nullptr);
+    CHECK(same(old_rows, export_all(table, cut.get())));
+    const TableRows after = export_all(table, nullptr);
     CHECK(static_cast<size_t>(std::count(after.weights.begin(), after.weights.end(), 2.0f)) ==
           n * kDim);
     table.close_cut(*cut);
   }
 }
 
-// Neighbours share memory: it stays until the last of them goes.
+// Neighbouring partitions share memory, which stays until the last one is released.
 void test_release_of_some_neighbours() {
   Table table(adagrad_table(kDim));
   assign_all(table, keys_from(0, kKeys), 1.0f, 1);
@@ -290,7 +292,7 @@ void test_release_of_some_neighbours() {
   for (uint32_t p = 0; p < Cut::kPartitions; ++p) {
     if (!is_last(p)) cut->release(p);
   }
-  const Exported rest = export_all(table, cut.get());
+  const TableRows rest = export_all(table, cut.get());
   size_t num_checked = 0;
   for (size_t i = 0; i < rest.keys.size(); ++i) {
     if (!is_last(Cut::partition_of(key_hash(rest.keys[i])))) continue;
@@ -303,7 +305,7 @@ void test_release_of_some_neighbours() {
   table.close_cut(*cut);
 }
 
-// Of rows that are longer than the memory that is taken for many short ones.
+// Keeps rows that are longer than a block of many short rows.
 void test_long_rows(uint32_t dim) {
   Table table(adagrad_table(dim));
   const auto keys = keys_from(0, 30);
@@ -311,13 +313,13 @@ void test_long_rows(uint32_t dim) {
   table.assign(keys.data(), keys.size(), ones.data(), 1, 1);
   const auto cut = table.open_cut();
   table.assign(keys.data(), keys.size(), twos.data(), 1, 1);
-  std::vector<int64_t> found(keys.size()), times(keys.size());
+  std::vector<int64_t> exported_keys(keys.size()), times(keys.size());
   std::vector<float> weights(ones.size()), norms(ones.size());
   const Table::Columns columns{
       times.data(),
       {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(norms.data())},
       {4 * dim, 4 * dim}};
-  CHECK(table.export_rows(0, UINT64_MAX, keys.size(), found.data(), columns, cut.get()) ==
+  CHECK(table.export_rows(0, UINT64_MAX, keys.size(), exported_keys.data(), columns, cut.get()) ==
         keys.size());
   CHECK(weights == ones);
   table.close_cut(*cut);
@@ -339,14 +341,14 @@ void test_exported_rows_are_whole() {
   std::thread writer([&] {
     for (float value = 1.0f; !stop; value += 1.0f) assign(value);
   });
-  std::vector<int64_t> found(kRows), times(kRows);
+  std::vector<int64_t> exported_keys(kRows), times(kRows);
   std::vector<float> weights(kRows * kLongDim), norms(weights.size());
   const Table::Columns columns{
       times.data(),
       {reinterpret_cast<char*>(weights.data()), reinterpret_cast<char*>(norms.data())},
       {4 * kLongDim, 4 * kLongDim}};
   for (int round = 0; round < 2000; ++round) {
-    CHECK(table.export_rows(0, UINT64_MAX, kRows, found.data(), columns) == kRows);
+    CHECK(table.export_rows(0, UINT64_MAX, kRows, exported_keys.data(), columns) == kRows);
     for (size_t i = 0; i < weights.size(); ++i) {
       CHECK(weights[i] == weights[i / kLongDim * kLongDim]);
     }
@@ -371,10 +373,10 @@ void test_at_most_four_are_open() {
 void test_no_clear_while_one_is_open() {
   Table table(adagrad_table(kDim));
   assign_all(table, keys_from(0, kKeys), 1.0f, 1);
-  const Exported before = export_all(table, nullptr);
+  const TableRows old_rows = export_all(table, nullptr);
   const auto cut = table.open_cut();
   CHECK(!table.clear());
-  CHECK(same(before, export_all(table, nullptr)) && same(before, export_all(table, cut.get())));
+  CHECK(same(old_rows, export_all(table, nullptr)) && same(old_rows, export_all(table, cut.get())));
   table.close_cut(*cut);
   CHECK(table.clear() && table.num_rows() == 0);
 }

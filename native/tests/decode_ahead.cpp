@@ -1,5 +1,5 @@
-// Blocks decoded on another thread are those of the calling one; it ends with its owner, also in
-// the middle of a block. Run under the thread sanitizer.
+// Blocks decoded on another thread equal those of the calling thread; the thread ends with its
+// owner, also in the middle of a block. Run under the thread sanitizer.
 #include "io/decode_ahead.h"
 
 #include <stdexcept>

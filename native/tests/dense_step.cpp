@@ -46,9 +46,9 @@ struct Run {
   }
 
   static std::vector<float*> pointers(std::vector<Tensor>& tensors) {
-    std::vector<float*> found;
-    for (Tensor& tensor : tensors) found.push_back(tensor.data());
-    return found;
+    std::vector<float*> pointers;
+    for (Tensor& tensor : tensors) pointers.push_back(tensor.data());
+    return pointers;
   }
 
   bool operator==(const Run& other) const {

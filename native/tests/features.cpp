@@ -1,4 +1,4 @@
-// Features of several tables: equal to bags of single tables, and safe beside them.
+// Features of several tables: equal to bags of single tables, and safe concurrently with them.
 #include "table/features.h"
 
 #include <algorithm>
@@ -65,10 +65,10 @@ void test_a_step_of_features_is_that_of_its_keys(unsigned threads) {
   const BagPiece block{keys.bags(2), {grads.data() + kDim, kWidth, 2}, nullptr};
   GradientSum expected = alone.sum_bag_gradients({&block, 1}, 1);
   alone.apply_bag_gradients(expected, {rates.data(), nullptr, 0}, 9, 1);
-  std::vector<float> found(500 * kDim), wanted(500 * kDim);
-  second.lookup(keys_from(0, 500).data(), 500, found.data(), true, nullptr, 1);
+  std::vector<float> actual(500 * kDim), wanted(500 * kDim);
+  second.lookup(keys_from(0, 500).data(), 500, actual.data(), true, nullptr, 1);
   alone.lookup(keys_from(0, 500).data(), 500, wanted.data(), true, nullptr, 1);
-  CHECK(found == wanted);
+  CHECK(actual == wanted);
 }
 
 void test_lookups_run_beside_steps() {
@@ -80,9 +80,9 @@ void test_lookups_run_beside_steps() {
   const std::vector<uint32_t> times(2, 9);
   std::atomic<bool> is_done{false};
   std::thread reader([&] {
-    FeatureKeys own(tables.features(), ids.get(), 1);
+    FeatureKeys feature_keys(tables.features(), ids.get(), 1);
     std::vector<float> out(kBatch * kWidth);
-    while (!is_done) tables.lookup(own, {{out.data(), kWidth}}, {}, true, 2);
+    while (!is_done) tables.lookup(feature_keys, {{out.data(), kWidth}}, {}, true, 2);
   });
   for (int step = 0; step < 20; ++step) {
     const FeatureTables::Piece pieces[] = {{&keys, {{grads.data(), kWidth}}},
@@ -120,7 +120,7 @@ void test_rows_apart_are_trained_with_pooled_rows() {
   }
 }
 
-// Each feature in memory of its own, some as int32, and all of it gone before the lookup.
+// Each feature has separate memory, some as int32, which is freed before the lookup.
 void test_ids_are_copied_from_where_they_are(unsigned threads) {
   Table first(adagrad_table(kDim)), second(adagrad_table(kDim));
   const FeatureTables tables({&first, &second}, some_features());
@@ -132,23 +132,23 @@ void test_ids_are_copied_from_where_they_are(unsigned threads) {
   std::vector<IdColumn> columns;
   const int64_t* next = ids.keys.data();
   for (size_t f = 0; f < 3; ++f) {
-    const int64_t* own = ids.splits.data() + f * (kBatch + 1);
-    splits.emplace_back(own, own + kBatch + 1);
-    wide.emplace_back(next, next + own[kBatch]);
-    narrow.emplace_back(next, next + own[kBatch]);
-    next += own[kBatch];
+    const int64_t* row_splits = ids.splits.data() + f * (kBatch + 1);
+    splits.emplace_back(row_splits, row_splits + kBatch + 1);
+    wide.emplace_back(next, next + row_splits[kBatch]);
+    narrow.emplace_back(next, next + row_splits[kBatch]);
+    next += row_splits[kBatch];
     const void* at = f == 1 ? static_cast<const void*>(wide[f].data()) : narrow[f].data();
     columns.push_back({at, wide[f].size(), splits[f].data(), f != 1});
   }
-  const FeatureKeys found(tables.features(), columns, kBatch, threads);
+  const FeatureKeys actual(tables.features(), columns, kBatch, threads);
   for (size_t f = 0; f < 3; ++f) {
     std::fill(wide[f].begin(), wide[f].end(), -1);
     std::fill(narrow[f].begin(), narrow[f].end(), -1);
     std::fill(splits[f].begin(), splits[f].end(), -1);
   }
-  CHECK(found.num_keys() == expected.num_keys());
+  CHECK(actual.num_keys() == expected.num_keys());
   for (size_t f = 0; f < 3; ++f) {
-    const Bags &bags = found.bags(f), &wanted = expected.bags(f);
+    const Bags &bags = actual.bags(f), &wanted = expected.bags(f);
     CHECK(bags.num_keys == wanted.num_keys && bags.num_bags == wanted.num_bags);
     CHECK(std::equal(bags.keys, bags.keys + bags.num_keys, wanted.keys));
     CHECK(std::equal(bags.row_splits, bags.row_splits + bags.num_bags + 1, wanted.row_splits));
@@ -348,11 +348,11 @@ void test_rows_that_a_step_has_seen_are_no_victims() {
     const FeatureKeys* two[] = {mixed.get()};
     all->step(two);
   }
-  const std::vector<float> found = tight.rows(), wanted = roomy.rows();
+  const std::vector<float> actual = tight.rows(), wanted = roomy.rows();
   for (size_t i = 1; i < Singles::kSamples; i += 2) {  // keys that were seen
     const auto at = static_cast<ptrdiff_t>(i * Singles::kRowWidth);
     CHECK(std::equal(wanted.begin() + at, wanted.begin() + at + Singles::kRowWidth,
-                     found.begin() + at));
+                     actual.begin() + at));
   }
   CHECK(tight.pointers[0]->counters().evicted_for_budget > 0);
 }
@@ -363,13 +363,13 @@ void test_a_cut_between_lookup_and_step() {
   const auto first = all.make_keys(), second = all.make_keys();
   const FeatureKeys* one[] = {first.get()};
   all.step(one);
-  const std::vector<float> before = all.rows();
+  const std::vector<float> old = all.rows();
   all.lookup(*second);
   Table& table = *all.pointers[0];
   const std::shared_ptr<Cut> cut = table.open_cut();
   const FeatureKeys* next[] = {second.get()};
   all.step(next);
-  CHECK(all.rows() != before);
+  CHECK(all.rows() != old);
   const size_t n = table.num_rows();
   std::vector<int64_t> keys(n), times(n);
   std::vector<float> weights(n * kDim), state(n * kDim);
@@ -381,19 +381,19 @@ void test_a_cut_between_lookup_and_step() {
   for (size_t i = 0; i < Singles::kSamples; ++i) {
     const auto at = std::find(keys.begin(), keys.end(), all.keys[i]) - keys.begin();
     for (size_t c = 0; c < kDim; ++c) {
-      CHECK(weights[at * kDim + c] == before[i * Singles::kRowWidth + c]);
+      CHECK(weights[at * kDim + c] == old[i * Singles::kRowWidth + c]);
     }
   }
   table.close_cut(*cut);
 }
 
-// A step that has no memory for its new keys changes none of those that it has seen.
+// A step without memory for its new keys changes none of its existing keys.
 void test_a_step_without_memory_changes_nothing() {
   Singles all;
   const auto first = all.make_keys();
   const FeatureKeys* one[] = {first.get()};
   all.step(one);
-  const std::vector<float> before = all.rows();
+  const std::vector<float> old = all.rows();
   Singles more;
   std::swap(all.keys, more.keys);
   for (size_t i = 0; i < more.keys.size(); ++i) {
@@ -419,7 +419,7 @@ void test_a_step_without_memory_changes_nothing() {
   const std::vector<float> after = all.rows();
   for (size_t i = 0; i < Singles::kSamples; ++i) {
     for (size_t c = 0; c < kDim; ++c) {
-      CHECK(after[i * Singles::kRowWidth + c] == before[i * Singles::kRowWidth + c]);
+      CHECK(after[i * Singles::kRowWidth + c] == old[i * Singles::kRowWidth + c]);
     }
   }
 }

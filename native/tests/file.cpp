@@ -42,7 +42,7 @@ ssize_t oddly(long number, int file, void* memory, size_t n, off_t offset) {
 
 }  // namespace
 
-// In place of those of the C library.
+// Replace the functions of the C library.
 extern "C" ssize_t pwrite(int file, const void* memory, size_t n, off_t offset) {
   return oddly(SYS_pwrite64, file, const_cast<void*>(memory), n, offset);
 }
@@ -55,7 +55,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kBlock = Blocks::kBytes;
 
-// A new, empty file beside the test, gone when it is closed.
+// A new, empty file in the working directory of the test, removed when closed.
 class NewFile {
  public:
   NewFile() {
@@ -65,11 +65,11 @@ class NewFile {
   ~NewFile() { close(number_); }
   int number() const { return number_; }
   size_t size() const {
-    struct stat found;
-    CHECK(fstat(number_, &found) == 0);
-    return static_cast<size_t>(found.st_size);
+    struct stat info;
+    CHECK(fstat(number_, &info) == 0);
+    return static_cast<size_t>(info.st_size);
   }
-  // Whether reads and writes of it may go past the cache.
+  // Whether reads and writes of the file may bypass the cache.
   bool can_be_direct() const {
     const int flags = fcntl(number_, F_GETFL);
     return fcntl(number_, F_SETFL, flags | O_DIRECT) == 0 && fcntl(number_, F_SETFL, flags) == 0;
@@ -102,7 +102,7 @@ std::vector<char> random_bytes(size_t n) {
   return bytes;
 }
 
-// Memory whose start is `shift` bytes behind a page.
+// Memory whose start is `shift` bytes after the start of a page.
 class Pages {
  public:
   Pages(size_t n, size_t shift)
@@ -200,15 +200,15 @@ std::optional<int> error_of(const auto& call) {
 void check_a_full_disk() {
   const std::vector<char> bytes = random_bytes(20 * kBlock);
   std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before;
-  CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  rlimit old_limit;
+  CHECK(getrlimit(RLIMIT_FSIZE, &old_limit) == 0);
   for (const size_t limit : {size_t{0}, size_t{100}, kBlock, 2 * kBlock + 100}) {
     for (const size_t n : {size_t{200}, 3 * kBlock, bytes.size()}) {
       if (n <= limit) continue;
       NewFile file;
       Blocks blocks;
       FileWriter writer(file.number(), blocks);
-      const rlimit low{limit, before.rlim_max};
+      const rlimit low{limit, old_limit.rlim_max};
       CHECK(setrlimit(RLIMIT_FSIZE, &low) == 0);
       const auto told = error_of([&] {
         writer.write(bytes.data(), n);
@@ -216,7 +216,7 @@ void check_a_full_disk() {
       });
       CHECK(told == EFBIG);
       CHECK(error_of([&] { writer.finish(); }) == EFBIG);  // it stays a file that failed
-      CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+      CHECK(setrlimit(RLIMIT_FSIZE, &old_limit) == 0);
       CHECK(file.size() == limit);
     }
   }
@@ -301,9 +301,9 @@ void check_the_caller_may_close_the_file_first() {
     const int other = memfd_create("other", 0);
     CHECK(other == number);
     writer.finish();
-    struct stat found;
-    CHECK(fstat(other, &found) == 0);
-    CHECK(found.st_size == 0);
+    struct stat info;
+    CHECK(fstat(other, &info) == 0);
+    CHECK(info.st_size == 0);
     close(other);
   }
   check_read(file, bytes, 0);
@@ -322,7 +322,7 @@ void check_a_writer_may_end_before_its_file() {
     CHECK(size % kBlock == 0);
     CHECK(size <= bytes.size());
     usleep(100);
-    CHECK(file.size() == size);  // nobody writes any more
+    CHECK(file.size() == size);  // no thread writes any more
   }
 }
 

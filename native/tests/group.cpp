@@ -1,11 +1,10 @@
-// Groups and shards of tables: equal to single tables, and safe beside them.
+// Groups of tables: equal to single tables, and safe concurrently with them.
 #include "table/group.h"
 
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "table/shards.h"
 #include "table/share.h"
 #include "tests/check.h"
 #include "tests/tables.h"
@@ -47,12 +46,12 @@ void test_a_group_equals_its_tables() {
   for (size_t i = 0; i < kKeys; ++i) keys[i] %= 3000;
   const auto grads = some_gradients(kKeys);
   const std::vector<float> rates(4, kRate), scales(4, 1.0f);
-  std::vector<float> found(kKeys * kDim), expected(kKeys * kDim);
+  std::vector<float> actual(kKeys * kDim), expected(kKeys * kDim);
   for (const unsigned threads : {1u, 3u}) {
     const AppliedCounts counts =
         group.apply_gradients({keys.data(), kKeys, splits.data()}, grads.data(),
                               {rates.data(), scales.data(), 0}, 9, threads);
-    group.lookup({keys.data(), kKeys, splits.data()}, found.data(), true, scales.data(), threads);
+    group.lookup({keys.data(), kKeys, splits.data()}, actual.data(), true, scales.data(), threads);
     uint64_t applied = 0;
     for (size_t t = 0; t < 4; ++t) {
       const auto first = static_cast<size_t>(splits[t]);
@@ -65,7 +64,7 @@ void test_a_group_equals_its_tables() {
       alone[t]->lookup(keys.data() + first, n, expected.data() + first * kDim, true, nullptr, 1);
     }
     CHECK(counts.applied == applied);
-    CHECK(found == expected);
+    CHECK(actual == expected);
   }
 }
 
@@ -92,45 +91,24 @@ void test_steps_together_equal_single_steps() {
       sums.emplace_back(new GradientSum(sum_of(*tables[t], t)));
       steps.push_back({tables[t].get(), sums[t].get(), &kRate, 9, &are_done[t],
                        splits[t + 1] - splits[t], &counts[t]});
-      GradientSum own = sum_of(*alone[t], t);
-      applied += alone[t]->apply_bag_gradients(own, kOptions, 9, 1).applied;
+      GradientSum gradient_sum = sum_of(*alone[t], t);
+      applied += alone[t]->apply_bag_gradients(gradient_sum, kOptions, 9, 1).applied;
     }
     step_tables(steps, threads);
     CHECK(counts[0].applied + counts[1].applied + counts[2].applied == applied);
     CHECK(are_done == std::vector<uint8_t>(3, 1));
     for (size_t t = 0; t < 3; ++t) {
-      std::vector<float> found(3000 * kDim), expected(3000 * kDim);
-      tables[t]->lookup(keys.data(), 3000, found.data(), true, nullptr, 1);
+      std::vector<float> actual(3000 * kDim), expected(3000 * kDim);
+      tables[t]->lookup(keys.data(), 3000, actual.data(), true, nullptr, 1);
       alone[t]->lookup(keys.data(), 3000, expected.data(), true, nullptr, 1);
-      CHECK(found == expected);
+      CHECK(actual == expected);
     }
   }
 }
 
-void test_shards_equal_one_table(const std::vector<uint16_t>& owners, size_t num_shards) {
-  const auto tables = make_tables(num_shards), alone = make_tables(1);
-  Shards shards(borrowed(tables), owners);
-  auto keys = keys_from(-5000, kKeys);
-  for (size_t i = 0; i < kKeys; i += 3) keys[i] = keys[i / 2];
-  const auto grads = some_gradients(kKeys);
-  std::vector<float> found(kKeys * kDim), expected(kKeys * kDim);
-  for (const unsigned threads : {1u, 3u}) {
-    const AppliedCounts counts =
-        shards.apply_gradients(keys.data(), kKeys, grads.data(), kOptions, 9, threads);
-    const AppliedCounts of_one =
-        alone[0]->apply_gradients(keys.data(), kKeys, grads.data(), kOptions, 9, 1);
-    CHECK(counts.applied == of_one.applied && counts.inserted == of_one.inserted);
-    shards.lookup(keys.data(), kKeys, found.data(), true, nullptr, threads);
-    alone[0]->lookup(keys.data(), kKeys, expected.data(), true, nullptr, 1);
-    CHECK(found == expected);
-  }
-  for (const auto& table : tables) CHECK(table->num_update_calls() == 2);
-}
-
-void test_groups_and_shards_beside_their_tables() {
+void test_groups_beside_their_tables() {
   const auto tables = make_tables(3);
   TableGroup group(borrowed(tables));
-  Shards shards(borrowed(tables), {});
   const auto keys = keys_from(0, 9000);
   const std::vector<int64_t> splits = {0, 3000, 6000, 9000};
   const auto grads = some_gradients(keys.size());
@@ -145,11 +123,21 @@ void test_groups_and_shards_beside_their_tables() {
     group.apply_gradients({keys.data(), keys.size(), splits.data()}, grads.data(),
                           {rates.data(), scales.data(), 0}, 9, 2);
   }));
-  threads.push_back(repeat(
-      [&] { shards.apply_gradients(keys.data(), keys.size(), grads.data(), kOptions, 9, 2); }));
+  const std::vector<int32_t> counts(keys.size(), 1);
+  const std::vector<uint8_t> are_stepped(3, 1);
+  const std::vector<int64_t> times(3, 9);
+  threads.push_back(repeat([&] {
+    group.push({{keys.data(), keys.size(), splits.data()},
+                grads.data(),
+                counts.data(),
+                are_stepped.data(),
+                times.data(),
+                rates.data(),
+                scales.data()},
+               2);
+  }));
   threads.push_back(repeat([&] {
     std::vector<float> rows(keys.size() * kDim);
-    shards.lookup(keys.data(), keys.size(), rows.data(), true, nullptr, 2);
     group.lookup({keys.data(), keys.size(), splits.data()}, rows.data(), true, scales.data(), 2);
   }));
   threads.push_back(repeat([&] {
@@ -164,9 +152,5 @@ void test_groups_and_shards_beside_their_tables() {
 int main() {
   test_a_group_equals_its_tables();
   test_steps_together_equal_single_steps();
-  std::vector<uint16_t> owners(4096);
-  for (size_t p = 0; p < owners.size(); ++p) owners[p] = static_cast<uint16_t>(p * 3 / 4096);
-  test_shards_equal_one_table(owners, 3);
-  test_shards_equal_one_table({}, 4);
-  test_groups_and_shards_beside_their_tables();
+  test_groups_beside_their_tables();
 }

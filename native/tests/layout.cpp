@@ -1,13 +1,13 @@
 // Layouts and shards by several threads: the same bits as by one, and nothing outside of the
 // arrays.
-#include "ops/layout.h"
+#include "compat/layout.h"
 
 #include <cstdio>
 #include <stdexcept>
 #include <vector>
 
 #include "check.h"
-#include "ops/fid_shards.h"
+#include "compat/fid_shards.h"
 
 using namespace monolith;
 
@@ -85,9 +85,9 @@ void threads_do_not_change_a_bit() {
   const Example one(1), four(4);
   CHECK(one.fids == four.fids);
   CHECK(one.codes == four.codes);
-  const Result expected = run(one, 1), found = run(four, 4);
-  CHECK(expected.outputs == found.outputs);
-  CHECK(expected.gradients == found.gradients);
+  const Result expected = run(one, 1), actual = run(four, 4);
+  CHECK(expected.outputs == actual.outputs);
+  CHECK(expected.gradients == actual.gradients);
 }
 
 void a_row_outside_of_its_list_is_refused() {

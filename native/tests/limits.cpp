@@ -48,39 +48,39 @@ void test_arena_ends_with_its_last_chunk() {
   Epochs epochs;
   Arena arena(memory, epochs, 48, 2);
   std::vector<uint32_t> numbers(1000);
-  size_t taken = 0;
+  size_t count = 0;
   const auto take_all = [&] {
-    while (taken < numbers.size()) taken += arena.take(numbers.data() + taken, 100);
+    while (count < numbers.size()) count += arena.allocate(numbers.data() + count, 100);
   };
   CHECK(runs_out(take_all));
-  CHECK(taken == 64 + 128 && arena.bytes() == taken * 56);
-  arena.give(numbers.data(), 1);
+  CHECK(count == 64 + 128 && arena.bytes() == count * 56);
+  arena.free(numbers.data(), 1);
   uint32_t again;
-  CHECK(arena.take(&again, 1) == 1 && again == numbers[0]);
-  CHECK(runs_out([&] { arena.take(&again, 1); }));
+  CHECK(arena.allocate(&again, 1) == 1 && again == numbers[0]);
+  CHECK(runs_out([&] { arena.allocate(&again, 1); }));
 }
 
-// After 8 chunks the directory is replaced; what was allocated for that goes if the rest fails.
+// After 8 chunks the directory is replaced; the new directory is freed if the rest fails.
 void test_arena_gives_back_a_directory_that_it_cannot_use() {
   Memory memory;
   Epochs epochs;
   Arena arena(memory, epochs, 48, 16);
   std::vector<uint32_t> numbers(64 * 255);
-  for (size_t taken = 0; taken < numbers.size();) {
-    taken += arena.take(numbers.data() + taken, numbers.size() - taken);
+  for (size_t count = 0; count < numbers.size();) {
+    count += arena.allocate(numbers.data() + count, numbers.size() - count);
   }
   const size_t held = memory.held_bytes();
   bool has_failed = false;
   uint32_t next = 0;
   is_new_failing = true;
   try {
-    arena.take(&next, 1);
+    arena.allocate(&next, 1);
   } catch (const std::bad_alloc&) {
     has_failed = true;
   }
   is_new_failing = false;
   CHECK(has_failed && memory.held_bytes() == held);
-  CHECK(arena.take(&next, 1) == 1 && arena.bytes() == (numbers.size() + 1) * 56);
+  CHECK(arena.allocate(&next, 1) == 1 && arena.bytes() == (numbers.size() + 1) * 56);
 }
 
 // Rows of chunks from 2 MiB on begin at an odd line if they are of an even number of lines. None
@@ -91,8 +91,8 @@ void test_rows_of_large_chunks_begin_at(size_t row_bytes, uintptr_t line_of_larg
   {
     Arena arena(memory, epochs, row_bytes);
     std::vector<uint32_t> numbers(100'000);
-    for (size_t taken = 0; taken < numbers.size();) {
-      taken += arena.take(numbers.data() + taken, numbers.size() - taken);
+    for (size_t count = 0; count < numbers.size();) {
+      count += arena.allocate(numbers.data() + count, numbers.size() - count);
     }
     for (const uint32_t number : numbers) std::memset(arena.row(number), 0, row_bytes);
     for (const uint32_t number : numbers) {
@@ -108,7 +108,7 @@ void test_rows_of_large_chunks_begin_at(size_t row_bytes, uintptr_t line_of_larg
     epochs.reclaim();
     CHECK(memory.held_bytes() < 4096);  // the directory of chunks
     uint32_t number;
-    CHECK(arena.take(&number, 1) == 1 && arena.row(number) != nullptr);
+    CHECK(arena.allocate(&number, 1) == 1 && arena.row(number) != nullptr);
   }
   CHECK(memory.held_bytes() == 0);
 }
@@ -119,7 +119,7 @@ void test_a_chunk_of_few_rows_has_all_of_its_places() {
   Epochs epochs;
   Arena arena(memory, epochs, kRowBytes);
   uint32_t numbers[3];
-  for (uint32_t& number : numbers) CHECK(arena.take(&number, 1) == 1);
+  for (uint32_t& number : numbers) CHECK(arena.allocate(&number, 1) == 1);
   CHECK(numbers[0] != numbers[1] && numbers[1] != numbers[2]);
   for (const uint32_t number : numbers) std::memset(arena.row(number), 1, kRowBytes);
   CHECK(arena.bytes() == 3 * (kRowBytes + sizeof(Meta)));
@@ -182,10 +182,10 @@ void test_reference_to_the_largest_bin() {
   const BinRef ref(bin);
   CHECK(ref.bin() == bin && ref.num_lines() == BinRef::kMaxLines && bin->bytes() == bytes);
   CHECK(BinRef(ref.bits()).home(UINT32_MAX) == bin->lines() + BinRef::kMaxLines - 1);
-  memory.release(bin, bytes);
+  memory.free(bin, bytes);
 }
 
-// A table needs its index and what admission is, before the first row.
+// A table needs memory for its index and its admission before the first row.
 void test_budget_that_is_too_small_for_an_empty_table() {
   TableSpec spec = adagrad_table(4);
   spec.admission.kind = AdmissionKind::kMinCount;

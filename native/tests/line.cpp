@@ -46,21 +46,21 @@ void check_a_search_in_one_line_says_when_it_goes_on() {
   Line line;
   line.reset(0);
   put(line, 2, 5, 9);
-  Index::Found found;
-  CHECK(Index::find_in(&line, 5, found));
-  CHECK(found.row == 9 && found.slot == 2 && found.line == &line && !found.is_worn);
-  CHECK(Index::find_in(&line, 6, found));
-  CHECK(found.row == kNoRow && found.slot < Line::kSlots);
+  Index::Location location;
+  CHECK(Index::find_in(&line, 5, location));
+  CHECK(location.row == 9 && location.slot == 2 && location.line == &line && !location.is_worn);
+  CHECK(Index::find_in(&line, 6, location));
+  CHECK(location.row == kNoRow && location.slot < Line::kSlots);
   line.version.store(Line::kOverflowed);
-  CHECK(Index::find_in(&line, 5, found));
-  CHECK(!Index::find_in(&line, 6, found));
+  CHECK(Index::find_in(&line, 5, location));
+  CHECK(!Index::find_in(&line, 6, location));
   for (const uint32_t flag : {Line::kWriting, Line::kRetired}) {
     line.version.store(flag);
-    CHECK(!Index::find_in(&line, 5, found));
+    CHECK(!Index::find_in(&line, 5, location));
   }
   line.version.store((Line::kWorn | 7) + 1);  // without flags
-  CHECK(Index::find_in(&line, 5, found));
-  CHECK(found.is_worn);
+  CHECK(Index::find_in(&line, 5, location));
+  CHECK(location.is_worn);
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ constexpr size_t kKeys = 200'000;  // some of them overflowed two lines
 constexpr float kUntouched = -7.0f;
 
 // A table with a value for each key but every 97th, which a lookup reads as zeros.
-struct Filled {
-  explicit Filled(uint32_t dim)
+struct FilledTable {
+  explicit FilledTable(uint32_t dim)
       : table(adagrad_table(dim)), keys(keys_from(1, kKeys)), values(kKeys * dim) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1'000'003);
     table.assign(keys.data(), kKeys, values.data(), 1, 2);
@@ -34,7 +34,7 @@ struct Filled {
 };
 
 // shift: values between the start of a cache line and the output.
-void test_a_large_lookup(const Filled& filled, unsigned threads, size_t shift) {
+void test_a_large_lookup(const FilledTable& filled, unsigned threads, size_t shift) {
   constexpr size_t kLine = 16;  // values
   const size_t size = filled.values.size();
   std::vector<float> memory(size + 2 * kLine, kUntouched);
@@ -78,7 +78,7 @@ void test_rows_are_whole_beside_a_writer(uint32_t dim) {
 
 int main() {
   for (const uint32_t dim : {16u, 48u, 10u}) {  // one line, several, and no whole ones
-    const Filled filled(dim);
+    const FilledTable filled(dim);
     for (const unsigned threads : {1u, 2u}) {
       test_a_large_lookup(filled, threads, 0);
       test_a_large_lookup(filled, threads, 1);

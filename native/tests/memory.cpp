@@ -1,4 +1,4 @@
-// A call that runs out of memory changes nothing, wherever that happens; and memory is given back.
+// A call that runs out of memory changes nothing, at any allocation; and memory is freed.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -20,7 +20,7 @@ std::atomic<size_t> asked_bytes{0}, most_asked_bytes{0};
 
 }  // namespace
 
-// The core asks for small things by it; rows and index come from Memory.
+// The core allocates small objects with it; rows and index come from Memory.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   asked_bytes += bytes;
   if (bytes > most_asked_bytes) most_asked_bytes = bytes;
@@ -54,7 +54,7 @@ void test_no_memory_for_the_log_changes_nothing() {
   const float rate = 0.1f;
   table.assign(keys.data(), keys.size(), grads.data(), 1, 1);
   table.changes("reader", 1);
-  const auto before = read_all(table, keys);
+  const auto old_rows = read_all(table, keys);
   table.set_memory_limit(table.held_bytes() + 100000);
   bool has_failed = false;
   try {
@@ -62,7 +62,7 @@ void test_no_memory_for_the_log_changes_nothing() {
   } catch (const OutOfMemory&) {
     has_failed = true;
   }
-  CHECK(has_failed && read_all(table, keys) == before);
+  CHECK(has_failed && read_all(table, keys) == old_rows);
   table.set_memory_limit(SIZE_MAX);
   CHECK(table.changes("reader", 1).present.empty());
 }
@@ -77,7 +77,7 @@ void test_failed_apply_changes_nothing() {
   for (size_t extra = 0;; extra += 100000) {
     Table table(adagrad_table(4));
     table.assign(old_keys.data(), old_keys.size(), grads.data(), 1, 1);
-    const auto before = read_all(table, new_keys);
+    const auto old_rows = read_all(table, new_keys);
     table.set_memory_limit(table.held_bytes() + extra);
     try {
       table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), {&rate, nullptr, 0}, 2,
@@ -90,7 +90,7 @@ void test_failed_apply_changes_nothing() {
     }
     CHECK(table.num_rows() == old_keys.size());
     CHECK(table.counters().inserted.load() == old_keys.size());
-    CHECK(read_all(table, new_keys) == before);
+    CHECK(read_all(table, new_keys) == old_rows);
     table.set_memory_limit(SIZE_MAX);
     table.apply_gradients(new_keys.data(), new_keys.size(), grads.data(), {&rate, nullptr, 0}, 2,
                           2);
@@ -134,8 +134,8 @@ void test_failed_apply_takes_its_questions_back(const AdmissionSpec& admission) 
     for (const uint32_t n : {9000u, 6000u}) {
       table.apply_gradients(keys.data(), n, grads.data(), {&rate, nullptr, 0}, 1, 1);
     }
-    const auto before = remembered(table);
-    CHECK(before.size() > 8000);
+    const auto old_rows = remembered(table);
+    CHECK(old_rows.size() > 8000);
     const auto facts = table.admission_facts();
     const uint64_t num_rows = table.num_rows(), num_refused = table.counters().refused;
     table.set_memory_limit(table.held_bytes() + extra);
@@ -151,7 +151,7 @@ void test_failed_apply_takes_its_questions_back(const AdmissionSpec& admission) 
     }
     ++failures;
     CHECK(table.num_rows() == num_rows && table.counters().refused == num_refused);
-    CHECK(remembered(table) == before);
+    CHECK(remembered(table) == old_rows);
     check_same(table.admission_facts(), facts);
     table.set_memory_limit(SIZE_MAX);
     const auto counts =
@@ -174,25 +174,25 @@ void test_failed_import_of_candidates_changes_nothing(const AdmissionSpec& admis
     Table table(asking_table(admission));
     table.assign(keys.data(), 2000, values.data(), 5, 1);
     table.assign(keys.data() + 19000, 2000, values.data(), 5, 1);
-    const auto before = remembered(table);
+    const auto old_rows = remembered(table);
     const auto facts = table.admission_facts();
     table.set_memory_limit(table.held_bytes() + extra);
     try {
       table.import_candidates(rows.data(), n);
-      CHECK(remembered(table) != before);
+      CHECK(remembered(table) != old_rows);
       break;
     } catch (const std::bad_alloc& error) {
       CHECK(std::strstr(error.what(), "out of memory") != nullptr);
       ++failures;
     }
-    CHECK(remembered(table) == before);
+    CHECK(remembered(table) == old_rows);
     check_same(table.admission_facts(), facts);
   }
   CHECK(failures >= 3);
 }
 
-// What is remembered stays sound: as many counts as it says, in partitions that still work.
-// batch: keys of a call; a large one takes its turn for whole groups of partitions.
+// Admission stays consistent: its number of counts is right, and its partitions still work. batch:
+// keys of a call; a large one takes its turn for whole groups of partitions.
 void test_failing_calls_beside_others(const AdmissionSpec& admission, size_t batch) {
   Table table(asking_table(admission));
   const auto keys = crowded_keys(2 * batch);
@@ -222,7 +222,7 @@ void test_failing_calls_beside_others(const AdmissionSpec& admission, size_t bat
   CHECK(num_failed > 0);
 }
 
-// What others see of a table, but for the bytes it holds.
+// The visible state of a table, except for its bytes.
 std::vector<int64_t> seen(Table& table) {
   constexpr size_t kMost = 2000;
   std::vector<int64_t> numbers(2 * kMost);
@@ -243,10 +243,11 @@ std::vector<int64_t> seen(Table& table) {
   return numbers;
 }
 
-// Fails the first allocation of the call, then the second, until it passes. Returns how many.
+// Fails the first allocation of the call, then the second, until it passes. Returns the number of
+// failures.
 template <typename Call>
 int fail_each_allocation(Table& table, const Call& call) {
-  const auto before = seen(table);
+  const auto old_rows = seen(table);
   for (int n = 1;; ++n) {
     try {
       failing_allocation = n;
@@ -256,7 +257,7 @@ int fail_each_allocation(Table& table, const Call& call) {
     } catch (const std::bad_alloc&) {
       failing_allocation = 0;
     }
-    CHECK(seen(table) == before);
+    CHECK(seen(table) == old_rows);
   }
 }
 
@@ -272,9 +273,9 @@ void test_each_failing_allocation_changes_nothing(const AdmissionSpec& admission
   const auto assign = [&] { table.assign(keys.data(), keys.size(), values.data(), 9, 1); };
   CHECK(fail_each_allocation(table, assign) > 5);
   CHECK(table.export_candidates(all_partitions(), cut.get()) == then);
-  Table::Touched touched;
-  CHECK(fail_each_allocation(table, [&] { touched = table.changes("reader", 1); }) > 5);
-  CHECK(!touched.is_full && touched.present.size() == 700 && touched.gone.empty());
+  Table::Changes changes;
+  CHECK(fail_each_allocation(table, [&] { changes = table.changes("reader", 1); }) > 5);
+  CHECK(!changes.is_full && changes.present.size() == 700 && changes.gone.empty());
   table.close_cut(*cut);
   CHECK(fail_each_allocation(table, [&] { table.clear(); }) > 0);
   CHECK(table.num_rows() == 0);
@@ -378,11 +379,11 @@ void test_page_heap_merges_neighbours() {
   std::vector<void*> blocks;
   for (int i = 0; i < 1024; ++i) blocks.push_back(heap.allocate(kPageBytes));
   const size_t held = heap.held_bytes();
-  for (void* block : blocks) heap.release(block, kPageBytes);
+  for (void* block : blocks) heap.free(block, kPageBytes);
   CHECK(heap.held_bytes() == 0);
   for (int i = 0; i < 4; ++i) blocks[i] = heap.allocate(256 * kPageBytes);
   CHECK(heap.held_bytes() <= held);
-  for (int i = 0; i < 4; ++i) heap.release(blocks[i], 256 * kPageBytes);
+  for (int i = 0; i < 4; ++i) heap.free(blocks[i], 256 * kPageBytes);
   CHECK(heap.held_bytes() == 0);
 }
 

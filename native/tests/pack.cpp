@@ -1,5 +1,5 @@
 // Buffers in one, and rows of ragged values; wrong splits are refused within the output.
-#include "ops/pack.h"
+#include "compat/pack.h"
 
 #include <stdexcept>
 #include <string>

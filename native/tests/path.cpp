@@ -12,7 +12,7 @@ using namespace monolith;
 
 namespace {
 
-// A bin of so many lines, of which only the addresses count.
+// A bin of `num_lines` lines, of which only the addresses matter.
 class Lines {
  public:
   explicit Lines(uint32_t num_lines)
@@ -46,7 +46,7 @@ void check_a_path_comes_to_every_line(uint32_t num_lines) {
   }
 }
 
-// Or keys of one home would meet again in the lines after it.
+// Otherwise keys of one home would collide again in the lines after it.
 void check_keys_of_one_home_part() {
   const Lines lines(100);
   const BinRef bin = lines.ref();

@@ -142,7 +142,7 @@ void check_tail(const RecordBlock& block, const RecordBlock& tail) {
   }
 }
 
-// Memory of exactly this size, so that a read beyond it is seen.
+// Memory of exactly this size, so that the sanitizer detects a read beyond it.
 struct Exact {
   explicit Exact(const Bytes& bytes) : data(new uint8_t[bytes.size()]), size(bytes.size()) {
     std::copy(bytes.begin(), bytes.end(), data.get());

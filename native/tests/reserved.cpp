@@ -66,8 +66,8 @@ int main() {
       CHECK(is_imported || seen[i] == initial[i]);
       ++(is_imported ? num_imported : num_initial);
     }
-    const auto gone = std::make_unique<bool[]>(kKeys);
-    table.erase(keys.data(), kKeys, gone.get(), 1);  // the next round gets rows that held others
+    const auto existed = std::make_unique<bool[]>(kKeys);
+    table.erase(keys.data(), kKeys, existed.get(), 1);  // the next round gets rows that held others
   }
   CHECK(num_initial > 0);
   std::printf("reserved: %zu initial, %zu imported\n", num_initial, num_imported);

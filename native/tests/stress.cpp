@@ -1,4 +1,5 @@
-// Every verb beside every other, from many threads. Run under the thread and address sanitizers.
+// Runs every verb concurrently with every other verb, from many threads. Run under the thread and
+// address sanitizers.
 //
 // Each key's row holds `dim` equal weights at all times, because every write is uniform over the
 // row: a torn read shows as a row of unequal weights. The weights of the bf16 table are small
@@ -74,18 +75,18 @@ struct SomeBags {
 };
 
 void read_bags(Table& table, std::mt19937_64& random) {
-  const SomeBags some(random);
+  const SomeBags random_bags(random);
   const auto threads = static_cast<unsigned>(1 + random() % 2);
   std::vector<char> out(SomeBags::kBags * kDim * 4);
   std::vector<int32_t> places(SomeBags::kBags * kDim);
-  int32_t* winners = some.bags.mode == PoolMode::kMax ? places.data() : nullptr;
-  table.lookup_bags(some.bags, {random() % 2 == 0, nullptr}, reinterpret_cast<float*>(out.data()),
-                    winners, threads);
+  int32_t* winners = random_bags.bags.mode == PoolMode::kMax ? places.data() : nullptr;
+  table.lookup_bags(random_bags.bags, {random() % 2 == 0, nullptr},
+                    reinterpret_cast<float*>(out.data()), winners, threads);
   check_whole(out, SomeBags::kBags, 4);
   const std::vector<float> ones(SomeBags::kBags * kDim, 1.0f);
   std::vector<float> dots(kBatch);
-  table.bag_weight_gradients(some.bags, {true, nullptr}, ones.data(), dots.data(), threads);
-  const BagPiece piece{some.bags, {ones.data(), kDim}, winners};
+  table.bag_weight_gradients(random_bags.bags, {true, nullptr}, ones.data(), dots.data(), threads);
+  const BagPiece piece{random_bags.bags, {ones.data(), kDim}, winners};
   CHECK(table.sum_bag_gradients({&piece, 1}, threads).norm() > 0.0);
 }
 
@@ -147,9 +148,9 @@ void write(Table& table, std::mt19937_64& random) {
       if (random() % 8 == 0) return static_cast<void>(table.clear());
       [[fallthrough]];
     case 6: {
-      SomeBags some(random);
-      some.bags.mode = PoolMode::kSum;  // so that the weights stay multiples of 1/4
-      const BagPiece piece{some.bags, {values.data(), kDim}, nullptr};
+      SomeBags random_bags(random);
+      random_bags.bags.mode = PoolMode::kSum;  // so that the weights stay multiples of 1/4
+      const BagPiece piece{random_bags.bags, {values.data(), kDim}, nullptr};
       const BagPiece both[] = {piece, piece};
       GradientSum sum = table.sum_bag_gradients(both, threads);
       table.apply_bag_gradients(sum, {&rate, nullptr, 0}, 9, threads);
@@ -160,7 +161,7 @@ void write(Table& table, std::mt19937_64& random) {
   }
 }
 
-// A cut stays what it was while others write; and somebody reads the log.
+// A cut stays unchanged while other threads write and a reader reads the log.
 void follow(Table& table, std::mt19937_64& random) {
   const std::shared_ptr<Cut> cut = table.open_cut();
   const bool is_plain = table.layout().is_plain();

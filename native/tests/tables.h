@@ -1,4 +1,4 @@
-// Tables and keys that the tests share.
+// Creates tables and keys for the tests.
 #pragma once
 
 #include <vector>
@@ -31,7 +31,7 @@ inline std::vector<uint32_t> all_partitions() {
   return partitions;
 }
 
-// Of 64 partitions, so that candidates are dropped and filters slide in mid-call.
+// Keys of 64 partitions, so that candidates are dropped and filters slide within a call.
 inline std::vector<int64_t> crowded_keys(size_t n) {
   std::vector<int64_t> keys;
   for (int64_t key = 0; keys.size() < n; ++key) {

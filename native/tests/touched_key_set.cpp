@@ -1,5 +1,5 @@
 // TouchedKeySet from many threads; run under the thread and address sanitizers.
-#include "table/touched_key_set.h"
+#include "compat/touched_key_set.h"
 
 #include <algorithm>
 #include <atomic>
@@ -50,7 +50,7 @@ void check_nothing_is_lost_or_doubled() {
   CHECK(stolen == range(-7, kThreads * kPerThread));
 }
 
-// What was dropped and what is left add up, and a set never holds more than capacity + 1.
+// Dropped and remaining keys add up, and a set never holds more than capacity + 1.
 void check_drops_add_up() {
   constexpr int64_t kCapacity = 500, kPerThread = 20 * kCapacity;
   TouchedKeySet set(kCapacity, 16);

@@ -1,4 +1,4 @@
-// The touched log on its own: what a cursor gets when the log goes on while it reads.
+// Tests the touched log alone: what a cursor reads while the log grows.
 #include "table/touched_log.h"
 
 #include "check.h"
@@ -96,7 +96,7 @@ void test_drop() {
   CHECK(!log.is_on() && log.bytes() == 0 && log.cursors().empty());
 }
 
-// Blocks that were read are used again; those that nobody needs between two reads go.
+// Blocks that were read are reused; blocks unused between two reads are freed.
 void test_reuse() {
   Memory memory;
   TouchedLog log(memory, size_t{1} << 20);
@@ -117,7 +117,7 @@ void test_reuse() {
   CHECK(log.drop("a") && memory.held_bytes() == 0);
 }
 
-// A call without memory for its notes fails before it has begun, and keeps nothing.
+// A call without memory for its notes fails before its start, and notes nothing.
 void test_no_memory() {
   Memory memory;
   TouchedLog log(memory, size_t{1} << 20);

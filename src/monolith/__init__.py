@@ -13,55 +13,85 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith import cluster, data, errors, nn, ops, optim, table, train, util
-    from monolith.nn import EmbeddingBag, Feature, Features
-    from monolith.table import MinCount, Segment
+    from monolith import checkpoint, cluster, data, errors, nn, ops, optim, table, train
+    from monolith.cluster import ShardedTable
+    from monolith.data import Batch
+    from monolith.nn import Embedding, EmbeddingBag, Feature, Features
+    from monolith.ops import Ragged
+    from monolith.table import Budget, Expiry, MinCount, Segment, Table, TableConfig
     from monolith.table.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
-    from monolith.train import Inputs, Mode, Task, TaskSettings, Trainer, TrainSettings
+    from monolith.train import (
+        EarlyStop,
+        Inputs,
+        Mode,
+        Task,
+        TaskSettings,
+        Trainer,
+        TrainSettings,
+    )
 
 __version__ = "0.1.0"
 
-# What a task file needs, by the module that it comes from.
+# What most programs need, by the package that it comes from.
 _NAMES = MappingProxyType(
     {
         "Adagrad": "table",
         "Adam": "table",
+        "Batch": "data",
+        "Budget": "table",
+        "EarlyStop": "train",
+        "Embedding": "nn",
         "EmbeddingBag": "nn",
+        "Expiry": "table",
         "FTRL": "table",
         "Feature": "nn",
         "Features": "nn",
         "Inputs": "train",
         "MinCount": "table",
         "Mode": "train",
+        "Ragged": "ops",
         "RowWiseAdagrad": "table",
         "SGD": "table",
         "Segment": "table",
+        "ShardedTable": "cluster",
+        "Table": "table",
+        "TableConfig": "table",
         "Task": "train",
         "TaskSettings": "train",
         "TrainSettings": "train",
         "Trainer": "train",
     }
 )
-_MODULES = ("cluster", "data", "errors", "nn", "ops", "optim", "table", "train", "util")
+_MODULES = ("checkpoint", "cluster", "data", "errors", "nn", "ops", "optim", "table", "train")
 
 __all__ = [
     "Adagrad",
     "Adam",
+    "Batch",
+    "Budget",
+    "EarlyStop",
+    "Embedding",
     "EmbeddingBag",
+    "Expiry",
     "FTRL",
     "Feature",
     "Features",
     "Inputs",
     "MinCount",
     "Mode",
+    "Ragged",
     "RowWiseAdagrad",
     "SGD",
     "Segment",
+    "ShardedTable",
+    "Table",
+    "TableConfig",
     "Task",
     "TaskSettings",
     "TrainSettings",
     "Trainer",
     "__version__",
+    "checkpoint",
     "cluster",
     "data",
     "errors",
@@ -70,7 +100,6 @@ __all__ = [
     "optim",
     "table",
     "train",
-    "util",
 ]
 
 

@@ -281,6 +281,7 @@ class Table:
         step: int,
         now: int,
         threads: int,
+        occurrences: int = 0,
     ) -> tuple[int, int, int, int]: ...
     def reinitialize(self, keys: int, n: int, existed: int, now: int, threads: int) -> None: ...
     def erase(self, keys: int, n: int, existed: int, threads: int) -> None: ...
@@ -343,24 +344,6 @@ class GradientSum:
 
 def set_recorded_call(call: int) -> None: ...
 def kernels_name() -> str: ...
-
-class Shards:
-    def __init__(self, tables: list[Table], owners: Sequence[int]) -> None: ...
-    def lookup(
-        self, keys: int, n: int, out: int, initial: bool, scales: Sequence[float], threads: int
-    ) -> None: ...
-    def apply_gradients(
-        self,
-        keys: int,
-        n: int,
-        grads: int,
-        rates: Sequence[float],
-        scales: Sequence[float],
-        step: int,
-        now: int,
-        threads: int,
-    ) -> tuple[int, int, int, int]: ...
-
 def step_tables(
     tables: Sequence[Table],
     sums: Sequence[GradientSum],
@@ -398,6 +381,19 @@ class TableGroup:
         scales: Sequence[float],
         step: int,
         now: int,
+        threads: int,
+    ) -> tuple[int, int, int, int]: ...
+    def push(
+        self,
+        keys: int,
+        num_keys: int,
+        splits: int,
+        grads: int,
+        counts: int,
+        are_stepped: int,
+        times: int,
+        rates: Sequence[float],
+        scales: Sequence[float],
         threads: int,
     ) -> tuple[int, int, int, int]: ...
 
@@ -438,6 +434,66 @@ class FeatureTables:
     def step(
         self, summed: FeatureSum, rates: int, times: Sequence[int], threads: int
     ) -> tuple[int, int, int, int]: ...
+
+class ExchangeKeys:
+    @property
+    def num_ids(self) -> int: ...
+    @property
+    def key_starts(self) -> list[int]: ...
+    @property
+    def float_starts(self) -> list[int]: ...
+    def write(self, keys: int, splits: int, threads: int) -> None: ...
+
+def find_foreign(keys: int, n: int, by_partition: bool, num_shards: int, shard: int) -> int: ...
+
+class Exchange:
+    def __init__(
+        self,
+        dims: Sequence[int],
+        features: Sequence[tuple[str, int, str, int, int]],
+        owners: Sequence[int],
+        num_servers: int,
+    ) -> None: ...
+    @overload
+    def group(
+        self,
+        ids: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[bool], int],
+        threads: int,
+    ) -> ExchangeKeys: ...
+    @overload
+    def group(
+        self, ids: tuple[int, int, int, int, int, int, int], threads: int
+    ) -> ExchangeKeys: ...
+    def group_trained(
+        self, pieces: Sequence[tuple[ExchangeKeys, int, int, Sequence[int]]], threads: int
+    ) -> ExchangeKeys: ...
+    def pool(
+        self,
+        keys: ExchangeKeys,
+        answers: Sequence[int],
+        out: int,
+        stride: int,
+        apart: Sequence[int],
+        threads: int,
+    ) -> None: ...
+    def sum(
+        self,
+        keys: ExchangeKeys,
+        pieces: Sequence[tuple[ExchangeKeys, int, int, Sequence[int]]],
+        out: int,
+        counts: int,
+        threads: int,
+    ) -> list[float]: ...
+    def num_ids(
+        self, pieces: Sequence[tuple[ExchangeKeys, int, int, Sequence[int]]], table: int
+    ) -> int: ...
+    def write_out(
+        self,
+        pieces: Sequence[tuple[ExchangeKeys, int, int, Sequence[int]]],
+        table: int,
+        keys: int,
+        grads: int,
+    ) -> None: ...
 
 class TouchedKeySet:
     def __init__(self, capacity: int, concurrency_level: int) -> None: ...

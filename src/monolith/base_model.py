@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.tasks.monolith_model`."""
+"""Give `MonolithModel`, a task whose model function names features."""
 
 from monolith.native_training.tasks.monolith_model import EstimatorSpec, MonolithModel
 

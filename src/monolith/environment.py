@@ -1,4 +1,4 @@
-"""Settings that come from the environment; no other module reads it."""
+"""Settings from environment variables; no other module reads the environment."""
 
 import os
 
@@ -6,20 +6,20 @@ _METRIC_PREFIX = "MONOLITH_METRIC_PREFIX"
 
 
 def metric_prefix() -> str:
-    """What the names of all metrics begin with: `MONOLITH_METRIC_PREFIX`."""
+    """Return the prefix of all metric names: `MONOLITH_METRIC_PREFIX`, or its default."""
     return os.environ.get(_METRIC_PREFIX, "monolith.training")
 
 
 def set_metric_prefix(prefix: str) -> None:
-    """Set `metric_prefix`, of this process and of those that it starts from now on."""
+    """Set `metric_prefix` for this process and for processes that it starts from now on."""
     os.environ[_METRIC_PREFIX] = prefix
 
 
 def tests_directory() -> str:
-    """Where tests may write: `TEST_TMPDIR`."""
+    """Return the directory where tests may write: `TEST_TMPDIR`, or /tmp."""
     return os.environ.get("TEST_TMPDIR", "/tmp")
 
 
 def variables(*prefixes: str) -> dict[str, str]:
-    """Variables whose names begin with one of the prefixes, by name."""
+    """Return the variables whose names begin with one of the prefixes, sorted by name."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}

@@ -14,7 +14,7 @@
         ├── OutOfRangeError
         │   └── EndOfQueueError      also CancelledError
         └── UnavailableError
-
+Errors of a caller raise `ValueError` or `TypeError`; failures of RPC stay `grpc.RpcError`.
 Mistakes of a caller raise `ValueError` or `TypeError`; failures of RPC stay `grpc.RpcError`.
 """
 
@@ -45,7 +45,7 @@ class OpError(MonolithError, RuntimeError):
 
 
 class AbortedError(OpError):
-    """The operation was given up, typically because of a conflict or a restarted peer."""
+    """The operation was aborted, typically because of a conflict or a restarted peer."""
 
 
 class CancelledError(OpError):
@@ -69,12 +69,12 @@ class InvalidArgumentError(OpError, ValueError):
 
 
 class NonFiniteLossError(OpError):
-    """The loss of a batch is NaN or infinite; nothing was stepped with it.
+    """The loss of a batch is NaN or infinite; the batch changed no parameter.
 
     Attributes:
-        step: number of the step that was not made, from 0.
-        batch: the samples, a `monolith.data.Batch`.
-        path: of the file with the samples, if one was written.
+        step: number of the failed step, counted from 0.
+        batch: samples of the failed step, a `monolith.data.Batch`.
+        path: path of the file with the samples, if one was written.
     """
 
     step: int | None = None
@@ -87,16 +87,16 @@ class NotFoundError(OpError, FileNotFoundError):
 
 
 class OutOfRangeError(OpError):
-    """The input ended: a normal end of a training run."""
+    """The input ended: the normal end of a training run."""
 
 
 class EndOfQueueError(OutOfRangeError, CancelledError):
-    """A queue is closed and has handed out all that it had: the end of an input."""
+    """A queue is closed and empty: the end of an input."""
 
 
 class QueueFullError(DeadlineExceededError):
-    """A queue had no room before the time limit passed; what was to be put is not in it."""
+    """A queue had no room before the time limit passed; the item was not added."""
 
 
 class UnavailableError(OpError):
-    """A peer cannot be reached at the moment; trying again may help."""
+    """A peer cannot be reached at the moment; another attempt may succeed."""

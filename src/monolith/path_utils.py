@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.util.paths`."""
+"""Give the paths of the installation."""
 
 from monolith.native_training.util.paths import find_main, get_libops_path
 

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.util`: `files`, `paths` and `recovery`."""
+"""Give copies of files and the paths of the installation."""
 
 from monolith.native_training.util.files import copy_file, copy_tree
 from monolith.native_training.util.paths import find_main, get_libops_path
@@ -10,7 +10,7 @@ _PREEMPTION_ERRORS = PREEMPTION_ERRORS
 
 
 def enable_monkey_patch() -> None:
-    """Nothing is left to do: `_PREEMPTION_ERRORS` are what every run starts with."""
+    """Change nothing: no run needs a patch."""
 
 
 def CopyFile(  # noqa: N802

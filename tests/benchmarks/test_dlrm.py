@@ -13,6 +13,8 @@ from benchmarks.dlrm_ours import DlrmWorker, OurDlrm, parquet
 from benchmarks.harness import Rules
 from examples.dlrm import Dlrm
 
+pytestmark = pytest.mark.thorough
+
 SMALL = Sizes(rows=50, batch=16, threads=1, model="dlrm")
 
 

@@ -2,6 +2,8 @@ import pytest
 
 from benchmarks.trainer import ByHand, ByTrainer, Small, losses, pipeline_batches, with_dicts
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("given", [list, with_dicts])
 def test_both_loops_train_the_same_model(given):

@@ -8,6 +8,8 @@ from benchmarks.harness import BenchmarkError
 from benchmarks.worker import System, Worker
 from benchmarks.workload import Floats, Int64s, Workload
 
+pytestmark = pytest.mark.thorough
+
 
 class DictTable(System):
     """A table of plain Python, right or (by `error`) wrong."""

@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from monolith.checkpoint import save_checkpoint, take_cut
+from monolith.checkpoint import Contents, WriteOptions, write
 from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
 from monolith.table.disk.buffers import crc32c
 from monolith.table.disk.table_manifest import checksum
@@ -38,14 +38,14 @@ def dense_tensors():
 
 def saved(prefix, *, tables=None, dense=None, step=7, **options):
     """Save a checkpoint; its prefix as a str."""
-    with take_cut(
+    contents = Contents(
         tables=[filled(), filled(ITEM)] if tables is None else tables,
         dense=dense_tensors() if dense is None else dense,
         trainer={"epoch": 1, "position": [3, 4]},
         meta={"model": "Linear"},
         step=step,
-    ) as cut:
-        save_checkpoint(prefix, cut, clock=lambda: 1.5, **options)
+    )
+    write(contents, prefix, WriteOptions(clock=lambda: 1.5, **options))
     return str(prefix)
 
 

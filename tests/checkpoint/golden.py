@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from monolith.checkpoint import CheckpointState, write_checkpoint_state
+from monolith.checkpoint.state import CheckpointState, write_checkpoint_state
 from tests.checkpoint.cases import ITEM, USER, filled, saved
 
 DTYPES = (

@@ -5,12 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from monolith.checkpoint import (
-    CheckpointState,
-    find_checkpoint,
-    open_checkpoint,
-    write_checkpoint_state,
-)
+from monolith.checkpoint import find, load, open_checkpoint
+from monolith.checkpoint.state import CheckpointState, write_checkpoint_state
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from tests.checkpoint.cases import (
     dense_tensors,
@@ -24,6 +20,8 @@ from tests.checkpoint.cases import (
     write_manifest,
 )
 from tests.table.disk.cases import assert_same_table
+
+pytestmark = pytest.mark.thorough
 
 FILES = (
     ".assets/user-00000-of-00001.arrow",
@@ -150,14 +148,16 @@ def three(path):
 
 
 def test_without_a_checkpoint_there_is_nothing_to_find(tmp_path):
-    assert find_checkpoint(tmp_path) is None
-    assert find_checkpoint(tmp_path, fallback=True) is None
+    assert find(tmp_path) is None
+    assert find(tmp_path, fallback=True) is None
+    with pytest.raises(NotFoundError, match=r"\[checkpoint.load\] expected a checkpoint, got none"):
+        load(tmp_path)
 
 
 def test_the_current_checkpoint_is_found(tmp_path):
     three(tmp_path)
-    assert find_checkpoint(tmp_path).step == 3
-    assert find_checkpoint(tmp_path, fallback=True).step == 3
+    assert find(tmp_path).step == 3
+    assert find(tmp_path, fallback=True).step == 3
 
 
 def test_a_fallback_takes_the_newest_that_is_whole(tmp_path, caplog):
@@ -165,10 +165,10 @@ def test_a_fallback_takes_the_newest_that_is_whole(tmp_path, caplog):
     with open(prefixes[2] + FILES[0], "ab") as file:
         file.write(b"x")
     os.unlink(manifest_path(prefixes[1]))
-    assert find_checkpoint(tmp_path, fallback=True).step == 1
+    assert find(tmp_path, fallback=True).step == 1
     assert f"the checkpoint {prefixes[2]} is left out: [Checkpoint.verify]" in caplog.text
     with pytest.raises(DataLossError, match="it is damaged or foreign"):
-        make_restore(find_checkpoint(tmp_path))
+        make_restore(find(tmp_path))
 
 
 def make_restore(checkpoint):
@@ -178,7 +178,13 @@ def make_restore(checkpoint):
 def test_a_fallback_needs_no_state_file(tmp_path):
     three(tmp_path)
     os.unlink(tmp_path / "checkpoint")
-    assert find_checkpoint(tmp_path, fallback=True).step == 3
+    assert find(tmp_path, fallback=True).step == 3
+
+
+def test_the_newest_checkpoint_is_current_without_a_state_file(tmp_path):
+    prefixes = three(tmp_path)
+    os.unlink(tmp_path / "checkpoint")
+    assert load(tmp_path).prefix == prefixes[2]
 
 
 def test_where_nothing_is_whole_the_first_error_is_raised(tmp_path):
@@ -188,7 +194,7 @@ def test_where_nothing_is_whole_the_first_error_is_raised(tmp_path):
         if name.startswith("c-1."):
             (tmp_path / name).write_bytes(b"")
     with pytest.raises(DataLossError, match=r"c-1\.manifest\.json"):
-        find_checkpoint(tmp_path, fallback=True)
+        find(tmp_path, fallback=True)
 
 
 def test_no_memory_is_taken_for_rows_that_the_files_cannot_hold(prefix):

@@ -2,8 +2,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from monolith.checkpoint.dense_tensors import facts_of, from_memory, parts_of_file
 from monolith.checkpoint.manifest import TensorFact
-from monolith.checkpoint.tensors import facts_of, from_memory, parts_of_file
 from monolith.errors import DataLossError
 from tests.checkpoint.cases import assert_same_tensors
 from tests.checkpoint.golden import golden_tensors

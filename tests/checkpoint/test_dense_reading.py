@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from monolith.checkpoint import open_checkpoint, save_checkpoint, take_cut
+from monolith.checkpoint import Contents, open_checkpoint, write
 from monolith.errors import DataLossError, OpError
 from monolith.table.disk import folder
 from monolith.table.disk.buffers import crc32c
@@ -17,8 +17,7 @@ DENSE = ".dense-00000-of-00002.safetensors"
 
 @pytest.fixture
 def prefix(tmp_path):
-    with take_cut(dense=[{"a": TENSORS["a"]}, {"b": TENSORS["b"]}]) as cut:
-        save_checkpoint(tmp_path / "ckpt-1", cut)
+    write(Contents(dense=[{"a": TENSORS["a"]}, {"b": TENSORS["b"]}]), tmp_path / "ckpt-1")
     return str(tmp_path / "ckpt-1")
 
 
@@ -74,7 +73,6 @@ def test_no_tensor_changes_where_another_file_is_damaged(prefix):
 
 
 def test_tensors_of_one_file_have_storages_of_their_own(tmp_path):
-    with take_cut(dense=TENSORS) as cut:
-        save_checkpoint(tmp_path / "ckpt-1", cut)
+    write(Contents(dense=TENSORS), tmp_path / "ckpt-1")
     found = open_checkpoint(tmp_path / "ckpt-1").read_dense()
     assert found["b"].untyped_storage().nbytes() == 28

@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 
-from monolith.checkpoint import files as files_module
-from monolith.checkpoint import open_checkpoint, remove_checkpoint, save_checkpoint, take_cut
+from monolith.checkpoint import Contents, commit, open_checkpoint, remove, write
 from monolith.checkpoint.storage import write_file
 from monolith.errors import OpError
 from monolith.table.disk import folder as folder_module
@@ -15,6 +14,8 @@ from monolith.table.disk.new_file import LocalFile
 from tests.checkpoint.cases import filled, listing, saved
 from tests.table.disk.cases import assert_same_table
 from tests.table.disk.test_faults import FullDisk, file_size_limit
+
+pytestmark = pytest.mark.thorough
 
 
 def is_complete(prefix):
@@ -43,7 +44,7 @@ def calls(monkeypatch):
 def test_files_that_cannot_grow(tmp_path, limit):
     prefix = saved(tmp_path / "c-1")
     before = listing(tmp_path)
-    with file_size_limit(limit), pytest.raises(OpError, match=r"^\[save_checkpoint\] expected to"):
+    with file_size_limit(limit), pytest.raises(OpError, match=r"^\[checkpoint.write\] expected to"):
         saved(tmp_path / "c-2")
     left = {name for name in listing(tmp_path) if not name.endswith(".saving")}
     assert left == set(before)
@@ -57,10 +58,10 @@ def test_full_disk_at_any_write_and_any_sync(tmp_path):
         saved(tmp_path / "c-2")
     assert disk.num_calls > 20
     for failing in range(1, disk.num_calls + 1):
-        remove_checkpoint(f"{tmp_path}/c-2")
+        remove(f"{tmp_path}/c-2")
         with pytest.MonkeyPatch.context() as monkeypatch:
             FullDisk(monkeypatch, failing)
-            with pytest.raises(OpError, match=r"\[save_checkpoint\] expected .* got No space left"):
+            with pytest.raises(OpError, match=r"\[checkpoint.write\] .* got No space left"):
                 saved(tmp_path / "c-2")
         assert is_complete(old)
         # It is visible if only the last sync failed, of the directory after the step.
@@ -103,8 +104,7 @@ def test_files_are_synced_before_they_get_their_names_and_folders_before_the_man
 
 
 def test_the_name_of_the_folder_of_tables_is_synced_before_the_manifest(tmp_path, calls):
-    with take_cut(tables=filled()) as cut:
-        save_checkpoint(tmp_path / "c-1", cut)
+    write(Contents(tables=filled()), tmp_path / "c-1")
     steps = [i for i, call in enumerate(calls) if isinstance(call, tuple)]
     assert str(tmp_path) in calls[steps[-2] : steps[-1]]
 
@@ -137,7 +137,7 @@ def test_an_older_manifest_is_gone_before_a_file_takes_the_place_of_another(tmp_
 
 
 def test_a_directory_that_nobody_can_write():
-    with pytest.raises(OpError, match=r"\[save_checkpoint\] expected to write /proc/self/x/c, got"):
+    with pytest.raises(OpError, match=r"\[checkpoint.write\] expected to write /proc/self/x/c"):
         saved("/proc/self/x/c")
 
 
@@ -147,7 +147,7 @@ def test_a_directory_that_vanishes_during_a_save(tmp_path):
     def vanish(_):
         shutil.rmtree(path, ignore_errors=True)
 
-    with pytest.raises(OpError, match=r"\[save_checkpoint\] expected to write .*/gone/c, got"):
+    with pytest.raises(OpError, match=r"\[checkpoint.write\] expected to write .*/gone/c, got"):
         saved(path / "c", progress=vanish)
 
 
@@ -165,18 +165,18 @@ def test_a_read_that_fails_is_an_op_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize("num_done", range(6))
 def test_a_removal_that_was_killed_is_finished_by_the_next_save(tmp_path, monkeypatch, num_done):
     prefix = saved(tmp_path / "c-1")
-    remove, calls = files_module.remove, []
+    delete, calls = commit.delete, []
 
     def killed(path):
         calls.append(path)
         if len(calls) > num_done:
             raise KeyboardInterrupt
-        remove(path)
+        delete(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files_module, "remove", killed)
+        patch.setattr(commit, "delete", killed)
         with pytest.raises(KeyboardInterrupt):
-            remove_checkpoint(prefix)
+            remove(prefix)
     saved(tmp_path / "c-2")
     left = {name for name in listing(tmp_path) if name.startswith("c-1.")}
     assert (left == set()) == (num_done > 0)

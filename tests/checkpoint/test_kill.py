@@ -6,11 +6,10 @@ import random
 import pytest
 import torch
 
-from monolith.checkpoint import find_checkpoint
-from monolith.checkpoint.find import existing_checkpoints
+from monolith.checkpoint import existing_checkpoints, find
 from tests.checkpoint.cases import saved
+from tests.checkpoint.killed_saver import NUM_KEYS
 from tests.forker import started
-from tests.native_training.saver.saver import NUM_KEYS
 from tests.table.disk.test_kill import killed_after
 
 pytestmark = pytest.mark.dist
@@ -18,13 +17,13 @@ pytestmark = pytest.mark.dist
 
 @pytest.fixture
 def saver():
-    with started("tests.checkpoint.saver") as process:
+    with started("tests.checkpoint.killed_saver") as process:
         yield process
 
 
 def check(path, last):
     """The newest checkpoint is one of the last two that were told of, or the next, and whole."""
-    checkpoint = find_checkpoint(path, fallback=True)
+    checkpoint = find(path, fallback=True)
     version = checkpoint.step
     # The prefix of two versions ago is written anew; for a moment it has no checkpoint at all.
     assert version in (last, last + 1)

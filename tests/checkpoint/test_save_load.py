@@ -4,8 +4,17 @@ import threading
 import pytest
 import torch
 
-from monolith.checkpoint import open_checkpoint, remove_checkpoint, save_checkpoint, take_cut
-from monolith.checkpoint import tensors as dense_module
+from monolith.checkpoint import (
+    Contents,
+    WriteOptions,
+    load,
+    open_checkpoint,
+    read_checkpoint_state,
+    remove,
+    save,
+    write,
+)
+from monolith.checkpoint import dense_tensors as dense_module
 from monolith.cluster import ShardedTable
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.table import Expiry, Segment, TableConfig
@@ -85,8 +94,7 @@ def test_tensors_that_share_memory_or_are_no_block_of_it(tmp_path):
 
 
 def test_a_checkpoint_of_nothing(tmp_path):
-    with take_cut() as cut:
-        save_checkpoint(tmp_path / "c", cut)
+    write(Contents(), tmp_path / "c")
     checkpoint = open_checkpoint(tmp_path / "c")
     assert (checkpoint.step, checkpoint.tensors, checkpoint.table_names) == (None, {}, [])
     assert checkpoint.read_trainer() is checkpoint.read_meta() is None
@@ -95,10 +103,10 @@ def test_a_checkpoint_of_nothing(tmp_path):
 
 def test_a_cut_holds_what_was_there_while_steps_go_on(tmp_path):
     table, weight = filled(), torch.ones(2)
-    with take_cut(tables=table, dense={"w": weight}, with_copies=True) as cut:
+    with Contents(tables=table, dense={"w": weight}).cut(with_copies=True) as cut:
         table.apply_gradients(torch.arange(60), torch.ones(60, 3))
         weight += 1
-        save_checkpoint(tmp_path / "c", cut)
+        write(cut, tmp_path / "c")
     checkpoint = open_checkpoint(tmp_path / "c")
     assert_same_table(checkpoint.load_tables()["user"], filled())
     assert checkpoint.read_dense()["w"].tolist() == [1.0, 1.0]
@@ -106,18 +114,18 @@ def test_a_cut_holds_what_was_there_while_steps_go_on(tmp_path):
 
 def test_cuts_of_the_caller_stay_open(tmp_path):
     table = filled()
-    with table.cut() as snapshot, take_cut(tables=[snapshot]) as cut:
-        save_checkpoint(tmp_path / "a", cut)
+    with table.cut() as snapshot, Contents(tables=[snapshot]).cut() as cut:
+        write(cut, tmp_path / "a")
         cut.close()
         assert sum(map(len, snapshot.export())) == len(table)
 
 
 def test_own_cuts_end_with_the_save_or_the_block(tmp_path):
     table = filled()
-    with take_cut(tables=table) as cut:
-        save_checkpoint(tmp_path / "c", cut)
+    with Contents(tables=table).cut() as cut:
+        write(cut, tmp_path / "c")
         with pytest.raises(FailedPreconditionError, match="expected an open cut, got a closed one"):
-            save_checkpoint(tmp_path / "d", cut)
+            write(cut, tmp_path / "d")
     open_checkpoint(tmp_path / "c").restore_tables(table)  # refused beside an open cut
 
 
@@ -155,7 +163,7 @@ def test_removing_takes_all_files_of_the_prefix_and_no_others(tmp_path):
     for name in ("c-1", "c-10", "c-1.b"):
         saved(tmp_path / name)
     (tmp_path / "c-1.notes").write_text("")
-    remove_checkpoint(f"{tmp_path}/c-1")
+    remove(f"{tmp_path}/c-1")
     assert {name.split("-")[1].split(".")[0] for name in listing(tmp_path)} == {"10", "1"}
     assert all(name.startswith(("c-10.", "c-1.b.")) for name in listing(tmp_path))
     open_checkpoint(tmp_path / "c-1.b").verify()
@@ -166,7 +174,7 @@ def test_what_a_load_reads_is_removed_by_a_later_save(tmp_path, scheme):
     prefix = saved(f"{scheme}{tmp_path}/c-1")
     checkpoint = open_checkpoint(prefix)
     with checkpoint.folder.holding(["c-1.assets"]):
-        remove_checkpoint(prefix)
+        remove(prefix)
         assert (tmp_path / "c-1.assets").is_dir()
         with pytest.raises(NotFoundError, match=r"c-1\.manifest\.json"):
             open_checkpoint(prefix)
@@ -181,7 +189,7 @@ def test_a_checkpoint_in_a_store():
     assert checkpoint.verify() > 0
     assert checkpoint.table_names == ["item"]
     assert_same_tensors(checkpoint.read_dense(), dense_tensors())
-    remove_checkpoint(prefix)
+    remove(prefix)
     with pytest.raises(NotFoundError, match=r"got none at memory://checkpoints/model.ckpt-7.mani"):
         open_checkpoint(prefix)
 
@@ -192,7 +200,7 @@ def test_a_second_writer_on_a_directory_is_refused(tmp_path):
     def second(_):
         if not seen:
             seen.append(None)
-            text = rf"\[save_checkpoint\] expected one save at a time, got a second at {tmp_path}"
+            text = rf"\[checkpoint.write\] expected one save at a time, got a second at {tmp_path}"
             with pytest.raises(FailedPreconditionError, match=text):
                 saved(tmp_path / "other")
 
@@ -234,7 +242,7 @@ def test_progress_counts_rows_and_bytes_and_may_stop(tmp_path):
     ("options", "error", "text"),
     [
         ({"tables": 3}, TypeError, "'int' object is not iterable"),
-        ({"tables": ["x"]}, TypeError, r"\[take_cut\] expected tables, got str"),
+        ({"tables": ["x"]}, TypeError, r"\[Contents.cut\] expected tables, got str"),
         ({"dense": {"a": 3}}, TypeError, "expected dense tensors by name, got int as 'a'"),
         (
             {"dense": {"a": torch.ones(1, dtype=torch.complex64)}},
@@ -248,31 +256,35 @@ def test_progress_counts_rows_and_bytes_and_may_stop(tmp_path):
             ValueError,
             "a tensor once, got 'a' twice",
         ),
-        ({"trainer": {"a": object()}}, TypeError, r"\[take_cut\] expected trainer as JSON, got"),
-        ({"meta": {"a": float("nan")}}, TypeError, r"\[take_cut\] expected meta as JSON, got"),
+        (
+            {"trainer": {"a": object()}},
+            TypeError,
+            r"\[Contents.cut\] expected trainer as JSON",
+        ),
+        ({"meta": {"a": float("nan")}}, TypeError, r"\[Contents.cut\] expected meta as JSON, got"),
     ],
 )
 def test_what_is_no_content_is_refused(options, error, text):
     with pytest.raises(error, match=text):
-        take_cut(**options)
+        Contents(**options).cut()
 
 
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"num_threads": 0}, ValueError, r"\[save_checkpoint\] expected num_threads >= 1, got 0"),
+        ({"num_threads": 0}, ValueError, r"\[checkpoint.write\] expected num_threads >= 1, got 0"),
         ({"max_bytes_per_second": 0}, ValueError, "expected max_bytes_per_second > 0, got 0"),
         ({"progress": 3}, TypeError, "expected progress as a function, got 3"),
     ],
 )
 def test_what_are_no_options_is_refused(tmp_path, options, error, text):
-    with take_cut() as cut, pytest.raises(error, match=text):
-        save_checkpoint(tmp_path / "c", cut, **options)
+    with pytest.raises(error, match=text):
+        write(Contents(), tmp_path / "c", WriteOptions(**options))
 
 
 def test_a_prefix_needs_a_name(tmp_path):
-    with take_cut() as cut, pytest.raises(ValueError, match=r"expected a prefix such as dir/model"):
-        save_checkpoint(f"{tmp_path}/", cut)
+    with pytest.raises(ValueError, match=r"expected a prefix such as dir/model"):
+        write(Contents(), f"{tmp_path}/")
 
 
 def test_a_tensor_of_another_shape_or_dtype_is_refused_and_nothing_changes(prefix):
@@ -300,8 +312,11 @@ def test_names_that_a_checkpoint_does_not_have(prefix):
 def test_the_times_of_equal_checkpoints_are_all_that_differs(tmp_path):
     manifests = []
     for name, now in (("a", 1.0), ("b", 2.0)):
-        with take_cut(tables=filled(), dense=dense_tensors(), step=3) as cut:
-            save_checkpoint(tmp_path / name, cut, clock=lambda now=now: now)
+        write(
+            Contents(tables=filled(), dense=dense_tensors(), step=3),
+            tmp_path / name,
+            WriteOptions(clock=lambda now=now: now),
+        )
         manifests.append(manifest_of(tmp_path / name))
     assert [manifest.pop("times")["saved"] for manifest in manifests] == [1.0, 2.0]
     assert manifests[0] == manifests[1]
@@ -312,6 +327,62 @@ def test_rows_that_have_expired_are_saved_if_asked(tmp_path, with_expired, num_r
     table = make(TableConfig("user", Segment(1), expiry=Expiry(1)))
     table.assign(torch.tensor([1, 2]), torch.ones(2, 1), now=NOW - 86_400)
     table.assign(torch.tensor([3]), torch.ones(1, 1), now=NOW)
-    with take_cut(tables=table, with_expired=with_expired) as cut:
-        save_checkpoint(tmp_path / "c", cut)
+    write(Contents(tables=table, with_expired=with_expired), tmp_path / "c")
     assert len(open_checkpoint(tmp_path / "c").load_tables()["user"]) == num_rows
+
+
+class Counter:
+    """An object with a state: a tensor and a number."""
+
+    def __init__(self, value):
+        self.value, self.rows = value, torch.full((2,), float(value))
+
+    def state_dict(self):
+        return {"value": self.value, "rows": self.rows}
+
+    def load_state_dict(self, state):
+        self.value, self.rows = state["value"], state["rows"]
+
+
+def test_objects_come_back_with_their_tensors(tmp_path):
+    prefix = save(Contents(states={"counter": Counter(3)}, trainer={"epoch": 1}, step=7), tmp_path)
+    checkpoint, counter = load(tmp_path), Counter(0)
+    checkpoint.restore(states={"counter": counter})
+    assert (checkpoint.prefix, counter.value, counter.rows.tolist()) == (prefix, 3, [3.0, 3.0])
+    assert list(checkpoint.tensors) == ["counter/rows"]
+    assert checkpoint.read_trainer()["epoch"] == 1
+
+
+@pytest.mark.parametrize("option", ["dense", "states"])
+def test_nothing_changes_where_a_part_is_missing(tmp_path, option):
+    prefix = saved(tmp_path / "c")
+    targets = {"dense": {"other": torch.ones(1)}, "states": {"other": Counter(0)}}
+    table = make()
+    with pytest.raises(NotFoundError, match=rf"expected 'other' of the model in {prefix}, got a"):
+        open_checkpoint(prefix).restore(tables=table, **{option: targets[option]})
+    assert len(table) == 0
+
+
+def test_two_objects_with_tensors_of_one_name_are_refused():
+    first, second = Counter(1), Counter(2)
+    first.state_dict = lambda: {"b/rows": first.rows}
+    with pytest.raises(ValueError, match=r"\[flatten_states\] .* got 'a/b/rows' twice"):
+        Contents(states={"a": first, "a/b": second}).cut()
+
+
+def test_a_save_names_the_checkpoint_by_its_step_and_makes_it_current(tmp_path):
+    prefix = save(Contents(dense=dense_tensors(), step=7), tmp_path / "new")
+    assert prefix == f"{tmp_path}/new/model.ckpt-7"
+    assert read_checkpoint_state(tmp_path / "new").model_checkpoint_path == prefix
+    assert (
+        (tmp_path / "new" / "checkpoint")
+        .read_text()
+        .startswith(
+            'model_checkpoint_path: "model.ckpt-7"\n'  # so the directory can be moved
+        )
+    )
+
+
+def test_a_save_without_a_step_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"\[checkpoint.save\] expected contents with a step, got"):
+        save(Contents(), tmp_path)

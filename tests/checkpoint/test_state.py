@@ -1,19 +1,16 @@
 import errno
-import logging
 import os
 
 import pytest
 
-from monolith.checkpoint import (
+from monolith.checkpoint import checkpoint_exists, read_checkpoint_state
+from monolith.checkpoint.state import (
     CheckpointState,
     HashTableType,
     MonolithCheckpointState,
-    SaveHelper,
-    checkpoint_exists,
-    get_latest_checkpoint_state,
-    get_monolith_checkpoint_state,
-    read_checkpoint_state,
-    state,
+    exempt_names,
+    read_monolith_checkpoint_state,
+    record_save_time,
     write_checkpoint_state,
     write_monolith_checkpoint_state,
 )
@@ -22,19 +19,6 @@ from monolith.errors import OpError
 
 def put(directory, current="ckpt-1", *others):
     write_checkpoint_state(directory, CheckpointState(current, [*others, current]))
-
-
-@pytest.fixture
-def num_reads(monkeypatch):
-    """Counts how often a state is read."""
-    reads, read = [], read_checkpoint_state
-
-    def counted(path):
-        reads.append(path)
-        return read(path)
-
-    monkeypatch.setattr(state, "read_checkpoint_state", counted)
-    return lambda: len(reads)
 
 
 def test_a_state_comes_back(tmp_path):
@@ -99,52 +83,11 @@ def test_a_state_that_cannot_be_written_is_an_op_error_and_the_old_one_stays(tmp
     assert read_checkpoint_state(tmp_path).model_checkpoint_path == f"{tmp_path}/ckpt-1"
 
 
-@pytest.mark.req("NT-SAVE-T1")
-def test_the_cache_is_read_again_for_a_larger_step_only(tmp_path, num_reads):
-    put(tmp_path)
-    first = get_latest_checkpoint_state(tmp_path, 5)
-    put(tmp_path, "ckpt-2")
-    assert get_latest_checkpoint_state(tmp_path, 5) is first
-    assert get_latest_checkpoint_state(tmp_path, 4) is first
-    assert num_reads() == 1
-    assert get_latest_checkpoint_state(tmp_path, 6).model_checkpoint_path == f"{tmp_path}/ckpt-2"
-    assert num_reads() == 2
-
-
-@pytest.mark.req("NT-SAVE-T1")
-def test_a_cached_none_is_read_again(tmp_path, num_reads):
-    assert get_latest_checkpoint_state(tmp_path, 5) is None
-    put(tmp_path)
-    assert get_latest_checkpoint_state(tmp_path, 5).model_checkpoint_path == f"{tmp_path}/ckpt-1"
-    assert num_reads() == 2
-
-
-@pytest.mark.req("NT-SAVE-T2")
-@pytest.mark.parametrize("case", ["missing", "unreadable", "garbage", "no text"])
-def test_no_monolith_state_is_none_with_a_warning(tmp_path, caplog, case):
-    path = tmp_path / "monolith_checkpoint"
-    if case == "unreadable":
-        path.mkdir()
-    elif case != "missing":
-        path.write_bytes(b"}garbage{" if case == "garbage" else b"\xff\xfe")
-    assert get_monolith_checkpoint_state(tmp_path) is None
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-
-
 def exempt_state(tmp_path, *paths):
     written = MonolithCheckpointState(list(paths), 17, HashTableType.MULTI_CUCKOO_HASH_MAP)
     write_monolith_checkpoint_state(tmp_path, written)
     (tmp_path / "kept.manifest.json").write_text("{}")
     return written
-
-
-@pytest.mark.req("NT-SAVE-T2")
-def test_invalid_exempt_paths_are_removed_when_asked(tmp_path, caplog):
-    written = exempt_state(tmp_path, "kept", "gone", "/nowhere/x")
-    assert get_monolith_checkpoint_state(tmp_path) == written
-    found = get_monolith_checkpoint_state(tmp_path, remove_invalid_path=True)
-    assert found.exempt_model_checkpoint_paths == [f"{tmp_path}/kept"]
-    assert f"the exempt checkpoint {tmp_path}/gone is not there" in caplog.text
 
 
 def test_the_monolith_state_as_text(tmp_path):
@@ -162,24 +105,28 @@ def test_a_checkpoint_exists_with_its_manifest(tmp_path):
     assert not checkpoint_exists(f"{tmp_path}/other")
 
 
-@pytest.mark.req("NT-SAVE-T3")
-def test_names_of_checkpoints():
-    helper = SaveHelper("m/ckpt")
-    assert helper.get_ckpt_prefix(7) == "m/ckpt-7"
-    assert helper.get_ckpt_asset_dir("m/ckpt-7") == "m/ckpt-7.assets/"
-    assert helper.get_global_step_value("m/ckpt-300") == 300
-    assert helper.get_global_step_value("ckpt") == 0
+def test_the_time_of_a_save_is_recorded_and_exempt_paths_stay(tmp_path):
+    write_monolith_checkpoint_state(tmp_path, MonolithCheckpointState(["a"], 17))
+    record_save_time(tmp_path, 20.5)
+    expected = MonolithCheckpointState(["a"], 20, HashTableType.CUCKOO_HASH_MAP)
+    assert read_monolith_checkpoint_state(tmp_path) == expected
+    record_save_time(tmp_path, 30, is_new_only=True)
+    assert read_monolith_checkpoint_state(tmp_path) == expected
 
 
-def test_a_name_without_a_step_is_refused():
-    with pytest.raises(ValueError, match=r"expected a step after the last '-', got 'my-model'"):
-        SaveHelper("m/ckpt").get_global_step_value("my-model")
+def test_a_monolith_state_that_cannot_be_read_stays_as_it_is(tmp_path):
+    (tmp_path / "monolith_checkpoint").write_text("}")
+    record_save_time(tmp_path, 20)
+    assert (tmp_path / "monolith_checkpoint").read_text() == "}"
+    assert exempt_names(tmp_path) is None
 
 
-def test_there_are_no_steps_without_a_state(tmp_path):
-    assert SaveHelper(tmp_path / "ckpt").get_existing_checkpoint_steps() == set()
+def test_exempt_names_are_base_names(tmp_path):
+    assert exempt_names(tmp_path) == set()
+    write_monolith_checkpoint_state(tmp_path, MonolithCheckpointState(["a", "/other/b"]))
+    assert exempt_names(tmp_path) == {"a", "b"}
 
 
-def test_steps_of_the_state(tmp_path):
-    put(tmp_path, "ckpt-20", "ckpt-10")
-    assert SaveHelper(tmp_path / "ckpt").get_existing_checkpoint_steps() == {10, 20}
+def test_checkpoints_elsewhere_are_not_those_of_a_directory():
+    state = CheckpointState("m/c", ["m/a", "/other/b", "m/c"])
+    assert state.paths_in("m/") == ["m/a", "m/c"]

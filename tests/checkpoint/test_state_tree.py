@@ -4,7 +4,8 @@ import math
 import pytest
 import torch
 
-from monolith.checkpoint import flatten_state, open_checkpoint, unflatten_state
+from monolith.checkpoint import open_checkpoint
+from monolith.checkpoint.state_tree import flatten_state, unflatten_state
 from monolith.errors import DataLossError
 from monolith.native_training.saver import NamedTensor, PartialRecoverySaver
 from monolith.train.driver import Run
@@ -56,7 +57,7 @@ def test_a_state_with_the_name_of_a_tensor_is_refused(tmp_path, sharded, device)
     tensor = NamedTensor("sgd/param_groups/0/lr", torch.zeros(1), device)
     var_list = {"sgd": sgd, tensor.name: tensor}
     saver = PartialRecoverySaver(var_list, sharded=sharded)
-    with pytest.raises(ValueError, match=r"got 'sgd/param_groups/0/lr' twice; one of them is in"):
+    with pytest.raises(ValueError, match=r"got 'sgd/param_groups/0/lr' twice; one of them"):
         saver.save(Run(), tmp_path / "c")
 
 

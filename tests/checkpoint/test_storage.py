@@ -4,13 +4,13 @@ import sys
 import pytest
 
 from monolith.checkpoint.storage import (
+    delete,
     exists,
     isabs,
     list_names,
     modified_time,
     path_of,
     read_file,
-    remove,
     storage_errors,
     write_file,
 )
@@ -34,8 +34,8 @@ def test_files_are_written_listed_and_removed(root):
     assert list_names(root) == ["a", "b"]
     assert exists(f"{root}/b")
     assert modified_time(f"{root}/a") > 0
-    remove(f"{root}/b")
-    remove(f"{root}/b")
+    delete(f"{root}/b")
+    delete(f"{root}/b")
     assert list_names(root) == ["a"]
 
 
@@ -64,7 +64,7 @@ def test_an_absolute_path_without_a_host_is_no_local_folder():
 
 def test_a_folder_is_removed_with_what_is_in_it(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
-    remove(str(tmp_path / "a"))
+    delete(str(tmp_path / "a"))
     assert os.listdir(tmp_path) == []
 
 

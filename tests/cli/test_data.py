@@ -37,7 +37,7 @@ def test_head_prints_a_table_and_says_what_it_read(monolith, tmp_path):
     write_parquet(tmp_path)
     ran = monolith("data", "head", tmp_path)
     assert all(word in ran.out for word in ("user", "items", "price", "label", "[2, 3]"))
-    assert "5 of the samples of 4 parquet files" in ran.err
+    assert "first 5 samples of 4 parquet files" in ran.err
 
 
 def test_long_cells_are_cut(monolith, tmp_path):
@@ -283,6 +283,7 @@ def test_cells_are_printed_as_they_are(monolith, tmp_path):
     assert all(text in out for text in ("[b]", "[/x] :smile:"))
 
 
+@pytest.mark.dist
 @pytest.mark.parametrize("option", [(), ("--json",)])
 def test_a_reader_that_leaves_is_no_error_to_print(tmp_path, option):
     write_parquet(tmp_path, num_files=1, num_samples=3_000)
@@ -310,6 +311,7 @@ def test_bytes_in_json_are_text(monolith, tmp_path):
     assert (tmp_path / "b.jsonl").read_text() == '{"x": "abc"}\n'
 
 
+@pytest.mark.dist
 def test_the_installed_command_runs(tmp_path):
     write_parquet(tmp_path, num_files=1)
     command = [sys.executable, "-m", "monolith.cli.main", "data", "head", str(tmp_path), "--json"]

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from monolith.checkpoint import save_checkpoint, take_cut
+from monolith.checkpoint import Contents, WriteOptions, write
 from monolith.table import MinCount, Segment, SlidingFilter, Table, TableConfig, Zeros
 from monolith.table.optimizers import SGD
 from tests.cli.run import run
@@ -20,8 +20,11 @@ def inspect(capsys, monkeypatch):
 
 
 def save(prefix, table, step, **dense):
-    with take_cut(tables=table, dense=dense, trainer={}, step=step) as cut:
-        save_checkpoint(prefix, cut, clock=lambda: float(NOON))
+    write(
+        Contents(tables=table, dense=dense, trainer={}, step=step),
+        prefix,
+        WriteOptions(clock=lambda: float(NOON)),
+    )
 
 
 @pytest.fixture
@@ -56,8 +59,7 @@ def test_of_a_folder_the_newest_checkpoint_is_shown(inspect, prefixes, tmp_path)
 
 def test_many_dense_tensors_are_cut_in_a_table(inspect, tmp_path):
     dense = {f"w{i:02}": torch.ones(1) for i in range(25)}
-    with take_cut(dense=dense) as cut:
-        save_checkpoint(tmp_path / "c", cut)
+    write(Contents(dense=dense), tmp_path / "c")
     ran = inspect(tmp_path / "c")
     assert "w19" in ran.out
     assert "w20" not in ran.out
@@ -84,8 +86,7 @@ def test_every_byte_is_checked(inspect, prefixes, tmp_path):
 
 
 def test_a_checkpoint_in_memory_is_shown(inspect):
-    with take_cut(dense={"w": torch.ones(1)}, step=3) as cut:
-        save_checkpoint("memory://inspected/c-3", cut)
+    write(Contents(dense={"w": torch.ones(1)}, step=3), "memory://inspected/c-3")
     assert json.loads(inspect("memory://inspected", "--json").out.splitlines()[0])["step"] == 3
 
 
@@ -168,8 +169,7 @@ def test_another_shape_and_other_columns_differ(inspect, prefixes, tmp_path):
 
 
 def test_a_table_that_one_has_not_is_all_new(inspect, prefixes, tmp_path):
-    with take_cut(dense={"w": torch.ones(1)}) as cut:
-        save_checkpoint(tmp_path / "empty", cut)
+    write(Contents(dense={"w": torch.ones(1)}), tmp_path / "empty")
     out = inspect(tmp_path / "empty", "--diff", prefixes[0], "--json").out
     assert json.loads(out.splitlines()[0])["num_added"] == 4
 

@@ -72,7 +72,7 @@ def test_a_line_has_every_figure():
         shown.update(100, ALL)
     assert shown.text == (
         "step 50/100 (50 %), 12,346 samples/s, loss 0.4322, AUC 0.7123, 1,234,567 rows, "
-        "12 refused, 3 evicted, 1.50 GiB, at most 2 steps stale, 0:01:40 left\n"
+        "12 keys refused, 3 rows evicted, 1.50 GiB, at most 2 steps stale, 0:01:40 left\n"
     )
 
 

@@ -193,6 +193,7 @@ def test_evaluations_during_the_run_are_told(monolith, task):
     assert list(json.loads(ran.out.splitlines()[-1])["evaluations"]) == ["2", "4"]
 
 
+@pytest.mark.dist
 def test_a_reader_of_stdout_that_has_enough_ends_the_run_without_a_word(task):
     path, data = task
     command = [sys.executable, "-m", "monolith.cli.main", "train", str(path), "--data", str(data)]
@@ -204,6 +205,7 @@ def test_a_reader_of_stdout_that_has_enough_ends_the_run_without_a_word(task):
     assert "Broken pipe" not in err
 
 
+@pytest.mark.dist
 def test_ctrl_c_finishes_the_step(task):
     path, data = task
     told = TASK.replace("logit = model", 'print("in a step", flush=True)\n        logit = model')

@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
-from monolith.checkpoint import existing_checkpoints, find_checkpoint
-from monolith.checkpoint.files import only_run
+from monolith.checkpoint import existing_checkpoints, load
+from monolith.checkpoint.run_lock import only_run
 from tests.cli.run import run
 from tests.cli.test_train import TASK, task
+
+pytestmark = pytest.mark.thorough
 
 __all__ = ["task"]
 
@@ -67,7 +69,7 @@ def assert_same_as_whole(monolith, task, tmp_path, steps):
     path, data = task
     flags = ("--data", data, "--set", f"train.steps={steps}", "--checkpoints", tmp_path / "whole")
     monolith("train", path, *flags)
-    ours, theirs = (find_checkpoint(tmp_path / name) for name in ("run", "whole"))
+    ours, theirs = (load(tmp_path / name) for name in ("run", "whole"))
     assert {n: v.tolist() for n, v in ours.read_dense().items()} == {
         n: v.tolist() for n, v in theirs.read_dense().items()
     }

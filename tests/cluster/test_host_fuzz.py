@@ -18,6 +18,8 @@ from monolith.table.reference import ReferenceTable
 from monolith.table.rows import Rows
 from tests.suites.table_base import NOW
 
+pytestmark = pytest.mark.thorough
+
 SEGMENTS = [Segment(3, Adagrad(0.1), precision="fp16"), Segment(2, SGD(0.1), precision="bf16")]
 SERVING = [Segment(3, view=OneBit()), Segment(2, precision="fp16")]
 CONFIGS = {
@@ -47,6 +49,7 @@ def shard_calls(table):
         "export_candidates": ([0, 5, 4095],),
         "export_chunk": (0, LAST_HASH, 10),
         "apply_gradients": (KEYS, values, rates, 3, NOW, 2),
+        "apply_sums": (KEYS, values, torch.ones(N, dtype=torch.int32), rates, 3, NOW, 2),
         "assign": (KEYS, values, absent, NOW, 2),
         "assign_add": (KEYS, values, NOW, 2),
         "close_cut": (0,),
@@ -67,12 +70,16 @@ def shard_calls(table):
 
 def group_calls():
     splits, flat = torch.tensor([0, 3, 3, 4]), torch.ones(3 * 2 + 1)
+    counts, stepped = torch.ones(N, dtype=torch.int32), torch.ones(3, dtype=torch.bool)
+    times = torch.full((3,), NOW)
     return {
         "lookup": (KEYS, splits, 3, False),
         "apply_gradients": (KEYS, splits, flat, ["b"], [0.1] * 3, 3, NOW),
         "assign": (KEYS, splits, flat, ["b"], NOW),
         "assign_add": (KEYS, splits, flat, [], NOW),
         "count_clamped": (["a", "c"],),
+        "pull": (KEYS, splits, True),
+        "push": (KEYS, splits, flat, counts, stepped, times, [0.1] * 3),
         "reinitialize": ("a", KEYS, NOW),
     }
 

@@ -8,6 +8,7 @@ from monolith.cluster.table_group import TableGroup
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
 from monolith.table.optimizers import SGD
+from monolith.table.routing import FloorModRouting, PartitionRouting
 from tests.suites.table_base import NOW, floats, keys
 
 K, V = keys(7, 8), floats([1, 2], [3, 4])
@@ -15,6 +16,18 @@ CONFIG = TableConfig("user", Segment(2, SGD(1.0), Zeros()))
 SERVING = TableConfig("user", Segment(2), kind="serving")
 SKIPPING = TableConfig("user", Segment(2), kind="serving", skip_zero=True)
 CANDIDATES = TableConfig("user", Segment(2), admission=MinCount(3))
+
+
+SPLITS, STEPPED = keys(0, 1, 2), torch.tensor([True, True])
+COUNTS, TIMES = torch.tensor([3, 2], dtype=torch.int32), keys(NOW, NOW)
+MOST = (1 << 29) - 1
+
+
+def pushed(**others):
+    """Good arguments of a push to `group()`, but for some."""
+    good = {"keys": K, "splits": SPLITS, "grads": torch.ones(3), "counts": COUNTS}
+    good |= {"is_stepped": STEPPED, "times": TIMES, "rates": [1.0, 1.0]}
+    return tuple((good | others).values())
 
 
 def do(host, verb, *arguments):
@@ -140,6 +153,30 @@ def test_a_shard_refuses(verb, arguments, text):
             "expected idle with different names, got a list of 2",
         ),
         ("count_clamped", ("a",), "expected names as a list of names, got 'a'"),
+        ("pull", (K, SPLITS, 0), "expected initial as a bool, got 0"),
+        ("push", pushed(grads=torch.ones(3).half()), "expected grads of dtype float32, got float1"),
+        ("push", pushed(counts=COUNTS.long()), "expected counts of dtype int32, got int64"),
+        ("push", pushed(counts=COUNTS[:1]), r"expected counts of shape \(n\) = \(2,\), got \(1,\)"),
+        ("push", pushed(counts=COUNTS - 3), r"expected counts from 1 on, .*, got -1"),
+        (
+            "push",
+            pushed(counts=COUNTS * MOST),
+            r"expected counts .* at most 2147483647 in all, got 2684354555",
+        ),
+        (
+            "push",
+            pushed(times=TIMES[:1]),
+            r"expected times of shape \(tables\) = \(2,\), got \(1,\)",
+        ),
+        ("push", pushed(times=TIMES - NOW - 1), r"expected times in \[0, 4294967295\], got -1"),
+        ("push", pushed(times=TIMES << 32), r"expected times in .*, got 4294967296000000"),
+        ("push", pushed(is_stepped=STEPPED.int()), "expected is_stepped of dtype bool, got int32"),
+        (
+            "push",
+            pushed(is_stepped=torch.tensor([True, False])),
+            r"expected is_stepped for every table with keys, got a list of 2",
+        ),
+        ("push", pushed(rates=[0.1]), "expected 2 learning rates, one per segment"),
         (
             "reinitialize",
             (b"a", K, NOW),
@@ -149,6 +186,28 @@ def test_a_shard_refuses(verb, arguments, text):
 )
 def test_a_group_refuses(verb, arguments, text):
     refused(group(), verb, arguments, text)
+
+
+def test_a_push_counts_an_update_of_every_stepped_table():
+    host = group()
+    first = K[:1], keys(0, 1, 1), torch.ones(2), COUNTS[:1], STEPPED, TIMES, [1.0, 1.0]
+    assert do(host, "push", *first) == (1, 1, 0, 0)
+    assert [table.num_update_calls for table in host.group.tables.values()] == [1, 1]
+    assert do(host, "pull", K[:1], keys(0, 1, 1), False).shape == (2,)
+
+
+def test_a_push_is_refused_before_a_table_changes():
+    host, grads = group(), torch.tensor([1.0, 1.0, float("nan")])
+    with pytest.raises(ValueError, match="expected finite gradients, got nan at row 0, column 0"):
+        do(host, "push", *pushed(grads=grads))
+    assert [len(table) for table in host.group.tables.values()] == [0, 0]
+
+
+def test_serving_tables_are_pushed_nothing():
+    host = GroupHost(TableGroup([Table(SERVING)]))
+    arguments = K, keys(0, 2), torch.ones(4), COUNTS, STEPPED[:1], TIMES[:1], [1.0]
+    with pytest.raises(FailedPreconditionError, match="expected a training table, got a serving"):
+        do(host, "push", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -252,3 +311,39 @@ def test_partitions_of_a_cut_that_were_released_are_refused():
     text = "expected partitions that were not released, got 0"
     with pytest.raises(FailedPreconditionError, match=text):
         do(host, "cut_chunk", number, 0, 5, 1)
+
+
+@pytest.mark.parametrize("routing", [PartitionRouting(3), FloorModRouting(3)])
+def test_writes_of_keys_that_another_shard_holds_are_refused(routing):
+    numbers = torch.arange(-20, 20)
+    owners = routing.shard_of(numbers)
+    host = shard(placement=routing.placement_of(1))
+    at = int((owners != 1).nonzero()[0])
+    text = (
+        rf"\[ShardHost.assign\] expected keys of shard 1 of {type(routing).__name__}\(3\), got key "
+        rf"{int(numbers[at])} at place {at} \(table 'user'\)"
+    )
+    refused(host, "assign", (numbers, torch.ones(40, 2), None, NOW, 1), text)
+    own = numbers[owners == 1].contiguous()
+    do(host, "assign", own, torch.ones(len(own), 2), None, NOW, 1)
+    assert do(host, "lookup", numbers, False, 0, 1).sum() == 2 * len(own)
+
+
+def test_whole_rows_and_pushes_of_another_shard_are_refused():
+    place, text = (
+        PartitionRouting(2).placement_of(0),
+        "expected keys of shard 0 of PartitionRouting",
+    )
+    foreign = torch.arange(50)[PartitionRouting(2).shard_of(torch.arange(50)) == 1][:2].contiguous()
+    rows = (foreign, keys(NOW, NOW), {"weight/0": V})
+    refused(shard(placement=place), "import_rows", (rows, None, 1), text)
+    refused(group(placement=place), "push", pushed(keys=foreign), text)
+
+
+class OtherRouting(FloorModRouting):
+    """A routing that a caller wrote."""
+
+
+def test_keys_of_a_routing_of_the_caller_are_not_checked():
+    host = shard(placement=OtherRouting(2).placement_of(0))
+    assert do(host, "assign", K, V, None, NOW, 1) is None

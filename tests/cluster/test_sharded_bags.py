@@ -19,7 +19,7 @@ MODES = pytest.mark.parametrize("mode", ["sum", "weighted", "mean", "sqrtn", "ma
 
 
 def behind_transports(num_shards=2):
-    """Shards that only their transports know: no fused call reaches them."""
+    """A table in shards that are written in Python."""
     hosts = [ShardHost(ReferenceTable(CONFIG)) for _ in range(num_shards)]
     return ShardedTable(CONFIG, [LocalTransport(host) for host in hosts], clock=lambda: NOW)
 

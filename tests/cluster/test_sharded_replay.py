@@ -17,6 +17,8 @@ from tests.suites.table_base import NOW, assert_equal_rows, exported
 from tests.suites.table_concurrency import run_together, times_of, until
 from tests.table.test_replay import write
 
+pytestmark = pytest.mark.thorough
+
 SEGMENTS = [Segment(3, Adagrad(0.5), precision="fp16"), Segment(2, SGD(0.1))]
 CONFIG = TableConfig("user", SEGMENTS)
 

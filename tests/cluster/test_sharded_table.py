@@ -3,16 +3,26 @@
 import pytest
 import torch
 
-from monolith.cluster import ShardedTable
+from monolith.cluster import LocalServers, ShardedTable
 from monolith.cluster.sharded_table import make_shard, shard_config
 from monolith.cluster.transport import LocalTransport
-from monolith.errors import FailedPreconditionError
-from monolith.table import Budget, Expiry, MinCount, Segment, SlidingFilter, Table, TableConfig
+from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.table import (
+    Budget,
+    Expiry,
+    MinCount,
+    Segment,
+    SlidingFilter,
+    Table,
+    TableConfig,
+    Zeros,
+)
 from monolith.table.disk import restore_tables, save_tables
 from monolith.table.optimizers import SGD, Adagrad
 from monolith.table.reference import ReferenceTable
+from monolith.table.replay import Record
 from monolith.table.routing import FloorModRouting, PartitionRouting
-from tests.suites.table import TableSuite
+from tests.suites.table import RefusalSuite, TableSuite
 from tests.suites.table_base import (
     NOW,
     assert_equal_rows,
@@ -27,6 +37,8 @@ from tests.suites.table_base import (
 )
 from tests.suites.table_concurrency import run_together
 from tests.suites.table_machine import CONFIGS, check_random_verbs
+
+pytestmark = pytest.mark.thorough
 
 COUNTS = (1, 2, 3, 7)
 
@@ -52,13 +64,6 @@ def sharded(num_shards, routing=None):
     return staticmethod(make)
 
 
-def through_transports(config, **options):
-    """A table in two shards without the fused calls of shards in one process."""
-    table = ShardedTable.local(config, 2, **options)
-    table._fused = None
-    return table
-
-
 class ShardedSuite(TableSuite):
     @pytest.fixture(autouse=True)
     def _leave_out_exact_budgets(self, request):
@@ -70,8 +75,8 @@ class TestOneShard(TableSuite):
     make = sharded(1)
 
 
-class TestTwoShards(ShardedSuite):
-    make = staticmethod(through_transports)
+class TestTwoShards(ShardedSuite, RefusalSuite):
+    make = sharded(2)
 
 
 @pytest.mark.slow
@@ -238,6 +243,57 @@ def test_a_filter_needs_shards_of_partitions():
     )
     with pytest.raises(ValueError, match=text):
         ShardedTable.local(config, 2, routing=FloorModRouting(2))
+    with LocalServers(2) as servers:
+        with pytest.raises(ValueError, match=text):
+            servers.shards(config, FloorModRouting(2))
+        assert servers[0].table_names == []
+
+
+class Kept(LocalTransport):
+    """The way to a shard that keeps the calls; it may lie about the answers."""
+
+    answer = None
+
+    def __init__(self, host):
+        super().__init__(host)
+        self.calls = []
+
+    def send(self, call):
+        self.calls.append(call)
+        pending = super().send(call)
+        return pending if self.answer is None else pending._replace(value=self.answer)
+
+
+@pytest.mark.parametrize("routing", [PartitionRouting(2), FloorModRouting(2)])
+def test_equal_keys_are_sent_once(routing):
+    config = TableConfig("user", Segment(1, SGD(1.0), Zeros()))
+    hosts = [make_shard(config, routing.placement_of(i)) for i in range(2)]
+    ways = [Kept(host) for host in hosts]
+    table, numbers = ShardedTable(config, ways, routing=routing), keys(7, 8).repeat(1000)
+    table.apply_gradients(numbers, torch.ones(2000, 1))
+    assert torch.equal(table.lookup(numbers), torch.full((2000, 1), -1000.0))
+    sent = [len(call.arguments[0]) for way in ways for call in way.calls]
+    assert sum(sent) == 2 + 2
+
+
+def test_rows_of_another_shape_are_refused():
+    config = TableConfig("user", Segment(2))
+    way = Kept(make_shard(config, PartitionRouting(1).placement_of(0)))
+    way.answer = torch.zeros(2, 1)
+    text = r"\[ShardedTable.lookup\] shard 0: expected an answer of float32 of shape \(2, 2\), got"
+    with pytest.raises(DataLossError, match=text):
+        ShardedTable(config, [way]).lookup(keys(7, 8, 7))
+
+
+def test_sums_count_as_many_occurrences():
+    config = TableConfig("user", Segment(2, Adagrad(0.3)), admission=MinCount(4))
+    counts, now = torch.tensor([3, 5], dtype=torch.int32), NOW
+    for make in (Table, ReferenceTable, lambda c: Table(c, record=Record())):
+        table, seen = make(config), []
+        for _ in range(3):
+            applied = table._apply_sums(keys(7, 8), random_floats(2, 2), counts, [0.3], 0, now, 1)
+            seen.append(tuple(applied))
+        assert seen == [(0, 0, 2, 0), (1, 1, 1, 0), (2, 1, 0, 0)]
 
 
 def test_routing_of_another_number_of_shards_is_refused():

@@ -29,6 +29,8 @@ from tests.suites.table_base import (
 from tests.suites.table_concurrency import run_together
 from tests.table.test_replay import write
 
+pytestmark = pytest.mark.thorough
+
 SEGMENTS = [Segment(3, Adagrad(0.5), precision="fp16"), Segment(2, SGD(0.1), precision="bf16")]
 CONFIG = TableConfig("user", SEGMENTS)
 

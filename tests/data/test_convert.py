@@ -212,7 +212,7 @@ BAD = [
 def test_a_bad_sample_is_an_error_that_names_it(columns, arrays, text):
     with pytest.raises(DataLossError) as caught:
         block_of(columns, **arrays)
-    assert str(caught.value).startswith(f"[data] 'file', sample 11: {text}; mend the data")
+    assert str(caught.value).startswith(f"[data] 'file', sample 11: {text}; fix the data")
 
 
 @pytest.mark.parametrize(("columns", "arrays", "text"), BAD)

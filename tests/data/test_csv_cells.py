@@ -102,7 +102,7 @@ def test_a_bad_list_is_named_with_its_place(tmp_path, cell, kind, expected, dept
         list(source.prefetch(depth) if depth else source)
     assert str(caught.value) == (
         f"[data] '{tmp_path}/f.csv', sample 1 of the block at byte 9: expected {expected} as JSON, "
-        f"such as [] or [1,2], in column 'ids', got {shown!r}; mend the data"
+        f"such as [] or [1,2], in column 'ids', got {shown!r}; fix the data"
     )
 
 

@@ -277,3 +277,14 @@ def test_samples_left_out_are_reported_once_at_the_end(caplog):
     assert [len(list(batches)), len(list(batches))] == [1, 0]
     (record,) = caplog.records
     assert "by reason: {\"expected a number in column 'price'\": 1}" in record.message
+
+
+@pytest.mark.parametrize("rows", [[[1], [2, None]], [[None, 1], [2]], [[1], [2], [None]]])
+def test_blocks_with_and_without_missing_ids_are_shuffled_together(tmp_path, rows):
+    for number, column in enumerate(rows):
+        samples = pa.table({"user": pa.array(column, pa.int64()), "label": [1.0] * len(column)})
+        pq.write_table(samples, tmp_path / f"{number}.parquet")
+    columns = Columns(["user"], [], ["label"])
+    (batch,) = data.parquet(f"{tmp_path}/*.parquet", columns=columns).shuffle(8).batch(8)
+    expected = [[] if user is None else [user] for column in rows for user in column]
+    assert sorted(batch.features["user"].to_lists()) == sorted(expected)

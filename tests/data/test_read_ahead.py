@@ -242,6 +242,7 @@ next(batches)
 """
 
 
+@pytest.mark.dist
 @pytest.mark.parametrize("name", ["parquet", "csv", "example_batch"])
 def test_a_program_may_end_without_closing(tmp_path, name):
     rows = table(20_000)

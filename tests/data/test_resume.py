@@ -103,6 +103,7 @@ def file_sources(folder, monkeypatch):
     return sources
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["parquet", "arrow", "csv", "jsonl", "example", "example_batch", "tf_example"]
 )
@@ -118,6 +119,7 @@ def test_files_read_ahead_go_on_at_a_hundred_positions(tmp_path, monkeypatch, na
             assert contents(itertools.islice(rest, 12)) == whole[position : position + 12]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [0, 2])
 def test_resume_at_a_hundred_positions(tmp_path, depth):
     source = prepared(tmp_path)["shuffled"]

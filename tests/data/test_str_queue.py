@@ -6,7 +6,7 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 
-from monolith.data import StrQueue
+from monolith.data.str_queue import StrQueue
 from monolith.errors import DeadlineExceededError, InvalidArgumentError
 
 END = ("", True)

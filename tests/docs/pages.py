@@ -44,3 +44,8 @@ def first_rows(text, header):
 def first_cells(text, header):
     """First cell of every row of the table whose header line starts with `header`."""
     return [cells[0].strip("`") for cells in first_rows(text, header)]
+
+
+def column_cells(text, header, column):
+    """A column of the table whose header line starts with `header`."""
+    return [cells[column] for cells in first_rows(text, header)]

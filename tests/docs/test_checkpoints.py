@@ -1,8 +1,6 @@
-import inspect
 import json
 
 from monolith.checkpoint.state import _MONOLITH_SCHEMA, _SCHEMA
-from monolith.native_training.saver import PartialRecoverySaver
 from tests.docs.pages import first_cells, page, run_snippets
 from tests.meta.tree import ROOT
 
@@ -25,9 +23,3 @@ def test_the_page_of_formats_names_every_field_of_the_state_files():
     rows = [line.split("|")[2].strip().strip("`") for line in text.splitlines() if "|" in line]
     for schema in (_SCHEMA, _MONOLITH_SCHEMA):
         assert [name for name in rows if name in schema] == list(schema)
-
-
-def test_the_page_names_every_option_of_the_saver():
-    cells = first_cells(page("docs/checkpoints.md"), "| option |")
-    named = {name for cell in cells for name in cell.replace("`", "").split(", ")}
-    assert named == set(inspect.signature(PartialRecoverySaver).parameters)

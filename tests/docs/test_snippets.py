@@ -2,8 +2,10 @@ import pytest
 
 from tests.docs.pages import run_snippets
 
-NAMES = ["features", "groups", "optim", "partitioned", "ragged", "str_queue", "train"]
-NAMES += ["native_task", "trainer"]
+NAMES = ["features", "optim", "ragged", "train", "trainer"]
+NAMES += [
+    f"reference/{name}" for name in ("groups", "native_task", "partitioned", "queues", "str_queue")
+]
 
 
 @pytest.mark.parametrize("name", [f"docs/{name}.md" for name in NAMES])

@@ -1,8 +1,5 @@
 import ast
 
-import fsspec
-import pytest
-
 from monolith.util.layered_settings import SETTING_PREFIX
 from tests.docs.pages import first_cells, page, run_snippets
 from tests.meta.tree import SRC
@@ -10,16 +7,9 @@ from tests.meta.tree import SRC
 PAGE = "docs/util.md"
 
 
-@pytest.fixture(autouse=True)
-def memory():
-    """Leaves no files in `memory://`."""
-    yield
-    fsspec.filesystem("memory").store.clear()
-
-
 def test_snippets_do_what_they_show():
     attempted, problems = run_snippets(PAGE)
-    assert attempted > 20
+    assert attempted > 10
     assert problems == ""
 
 

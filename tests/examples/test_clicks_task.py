@@ -6,6 +6,8 @@ import pytest
 
 from tests.meta.tree import ROOT
 
+pytestmark = pytest.mark.thorough
+
 TASK = "examples/clicks_task.py"
 
 

@@ -10,6 +10,8 @@ import torch
 from examples import demo
 from tests.meta.tree import ROOT
 
+pytestmark = pytest.mark.thorough
+
 DEMO = str(ROOT / "examples" / "demo.py")
 
 

@@ -34,6 +34,7 @@ def run_both(backend, options, **model_options):
     return eager, compiled, found, train(compiled, run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", CASES)
 def test_ten_compiled_steps_leave_the_bits_of_eager_ones(options):
     eager, compiled, expected, found = run_both("aot_eager", options)

@@ -33,9 +33,15 @@ def test_one_failed_test_fails_the_id(outcomes_of):
     assert outcomes_of(source) == {"A": "failed"}
 
 
-def test_a_passed_test_outweighs_a_skipped_one(outcomes_of):
+def test_an_id_with_a_passed_and_a_skipped_test_is_passed_in_part(outcomes_of):
     source = "@req('A')\ndef test_a(): pass\n@req('A')\ndef test_b(): pytest.skip('x')"
-    assert outcomes_of(source) == {"A": "passed"}
+    assert outcomes_of(source) == {"A": "passed in part"}
+
+
+def test_a_failed_test_outweighs_passed_and_skipped_ones(outcomes_of):
+    source = "@req('A')\n@pytest.mark.parametrize('n', 'abc')\ndef test_a(n):\n"
+    source += "    if n == 'b': pytest.skip('x')\n    assert n != 'c'"
+    assert outcomes_of(source) == {"A": "failed"}
 
 
 def test_an_id_of_skipped_tests_only_is_skipped(outcomes_of):

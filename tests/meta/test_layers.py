@@ -1,9 +1,10 @@
+import re
 from collections import Counter
 
 import pytest
 
 from tests.meta.layers import LEAVES, RANK, WING, layer_of, wrong_imports
-from tests.meta.tree import SRC, WING_DOORS, modules
+from tests.meta.tree import ROOT, SRC, WING_DOORS, modules
 
 MAX_FILES = 20  # of a folder
 
@@ -79,6 +80,22 @@ def test_a_wrong_import_is_found(tmp_path, layer, source, target):
 )
 def test_a_downward_import_is_allowed(tmp_path, layer, source):
     assert wrong_imports(fake_tree(tmp_path, **{layer: source})) == []
+
+
+def test_the_core_includes_nothing_that_only_the_wing_uses():
+    paths = [path for path in (ROOT / "native").rglob("*") if path.suffix in (".cpp", ".h")]
+    users = {path for path in paths if '#include "compat/' in path.read_text()}
+    rooms = {path.relative_to(ROOT / "native").parts[0] for path in users}
+    assert rooms == {"compat", "tests"}
+
+
+def test_only_the_wing_calls_its_part_of_the_core():
+    bindings = (ROOT / "native" / "compat" / "bindings").glob("*.cpp")
+    calls = set().union(*(re.findall(r'^ +"(\w+)",$', path.read_text(), re.M) for path in bindings))
+    call = re.compile(rf"native(?:\(\))?\.(?:{'|'.join(calls)})\(")
+    callers = {layer_of(name) for name, path, _ in modules() if call.search(path.read_text())}
+    assert len(calls) > 10
+    assert callers == {WING}
 
 
 def test_the_package_is_where_the_tests_look():

@@ -9,6 +9,7 @@ def write(root, name, text):
     path.write_text(text)
 
 
+@pytest.mark.thorough
 def test_files_and_functions_are_within_their_limits():
     assert too_large() == []
 

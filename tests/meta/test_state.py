@@ -11,8 +11,14 @@ ALLOWED: dict[tuple[str, str], str] = {
         "monolith.native_training.saver.restore_override",
         "_lock",
     ): "one read of a state file at a time",
-    ("monolith.checkpoint.state", "_ckpt_state_cache_lock"): "guards that cache",
-    ("monolith.checkpoint.state", "_ckpt_state_cache_map"): "states of directories, by step",
+    (
+        "monolith.native_training.saver.state_files",
+        "_ckpt_state_cache_lock",
+    ): "guards that cache",
+    (
+        "monolith.native_training.saver.state_files",
+        "_ckpt_state_cache_map",
+    ): "states of directories, by step",
     ("monolith.features.gradients", "_HANDLES"): "a handle is never used again",
     ("monolith.features.gradients", "_QUEUES"): "compiled graphs name tables by a number",
     ("monolith.optim.graph_step", "_HANDLES"): "a handle is never used again",

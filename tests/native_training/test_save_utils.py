@@ -3,16 +3,13 @@ import torch
 
 from monolith import checkpoint
 from monolith.native_training import runner_utils, save_utils, saver
-from monolith.train import drive
-from monolith.train.driver import Run
+from monolith.train.driver import Run, drive
 
 
 def test_names_of_the_reference_are_those_of_the_package():
-    for name in ("PartialRecoverySaver", "PsMonitor", "SaveHelper", "SaverBuilder"):
-        assert getattr(save_utils, name) is getattr(
-            saver if hasattr(saver, name) else checkpoint, name
-        )
-    assert save_utils.get_latest_checkpoint_state is checkpoint.get_latest_checkpoint_state
+    names = ("PartialRecoverySaver", "PsMonitor", "SaveHelper", "SaverBuilder")
+    for name in (*names, "get_latest_checkpoint_state", "get_monolith_checkpoint_state"):
+        assert getattr(save_utils, name) is getattr(saver, name)
     assert runner_utils.get_checkpoint_state is saver.get_checkpoint_state
     assert runner_utils.isabs("hdfs:/a")
 

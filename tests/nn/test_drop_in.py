@@ -295,6 +295,7 @@ def test_trace():
         torch.jit.trace(pair()[1], (IDS, OFFSETS))
 
 
+@pytest.mark.thorough
 @fact("`torch.compile(fullgraph=True)`", "works")
 def test_compile():
     torch._dynamo.reset()

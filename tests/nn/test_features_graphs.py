@@ -15,6 +15,8 @@ from monolith.table.optimizers import SGD, Adagrad
 from tests.features.feature_cases import FeatureBags
 from tests.suites.table_base import NOW, assert_same_rows
 
+pytestmark = pytest.mark.thorough
+
 IDS = {"user": Ragged.from_lists([[7], [8, 7]])}
 
 

@@ -13,8 +13,11 @@ from monolith.optim.dense_step import DenseStep
 from monolith.optim.update_rules import NUM_STATES, RULES
 from tests.optim.dense_cases import MAKERS, everything, give_gradients, parameters, run, same_bits
 
-# torch's own use, when it compiles
-pytestmark = pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.thorough,
+    # torch's own use, when it compiles
+    pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),
+]
 
 OPTIONS = [0.9, 0.8, 0.01, 0.1]
 SHAPES = ((3, 5), (1,), (0,), (), (200, 300))

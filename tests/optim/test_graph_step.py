@@ -10,8 +10,11 @@ from monolith.errors import FailedPreconditionError
 from monolith.optim import AdamomOptimizer, RmspropOptimizer, ShampooOptimizer
 from tests.optim.dense_cases import MAKERS, everything, give_gradients, parameters, run, same_bits
 
-# torch's own use, when it compiles
-pytestmark = pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.thorough,
+    # torch's own use, when it compiles
+    pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),
+]
 
 SHAPES = ((3, 2), (4,), (), (2, 3, 2), (0, 3), (7, 5))
 SHAMPOOS = {name: make for name, make in MAKERS.items() if "shampoo" in name}

@@ -1,9 +1,12 @@
-"""The table contract as tests. An implementation joins in three lines:
+"""Test the table contract. An implementation joins in three lines:
 
 ```
 class TestReference(TableSuite):
     make = staticmethod(ReferenceTable)
 ```
+
+`BaseTable` refuses wrong arguments for all implementations, so that `RefusalSuite` runs on one
+table and on one table in shards.
 """
 
 from tests.suites.table_admission import AdmissionByCount
@@ -34,8 +37,6 @@ from tests.suites.table_vectors import Vectors
 from tests.suites.table_views import Views
 from tests.suites.table_writes import Assigns, Inserts, Removals
 
-__all__ = ["TableSuite"]
-
 
 class TableSuite(
     Reads,
@@ -51,16 +52,11 @@ class TableSuite(
     BagWeightGradients,
     AppliedSums,
     BagNorms,
-    BadBags,
     Exports,
     Imports,
     Times,
     Facts,
     Life,
-    BadInput,
-    BadExport,
-    BadImport,
-    BadArguments,
     Numbers,
     Vectors,
     AdmissionByCount,
@@ -89,4 +85,8 @@ class TableSuite(
     Races,
     Scale,
 ):
-    """Every section."""
+    """Runs every section of the contract."""
+
+
+class RefusalSuite(BadBags, BadInput, BadExport, BadImport, BadArguments):
+    """Runs every section that tests only which arguments are refused."""

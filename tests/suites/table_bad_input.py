@@ -194,6 +194,13 @@ class BadExport(TableCase):
         with refuses(table, ValueError, text):
             table.export(after=after)
 
+    @pytest.mark.parametrize("verb", ["export", "export_candidates", "release"])
+    def test_partitions_of_a_cut_are_checked(self, verb):
+        with self.table().cut() as snapshot, pytest.raises(ValueError, match="got 4096") as caught:
+            getattr(snapshot, verb)([0, 4096])
+        text = f"[Table.{verb}] expected partitions in [0, 4096), got 4096 (table 'user')"
+        assert str(caught.value) == text
+
 
 class BadImport(TableCase):
     def refuse(self, error, text, rows):

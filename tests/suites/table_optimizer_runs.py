@@ -122,6 +122,7 @@ EXTREMES = {
 class OptimizersEqualReference(TableCase):
     """For every implementation but the reference itself."""
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("optimizer", CASES.values(), ids=CASES)
     def test_a_hundred_steps_equal_the_reference_bit_for_bit(self, optimizer):
         segments = [Segment(dim, optimizer, Uniform(-1, 1)) for dim in dims_of(optimizer)]

@@ -173,6 +173,7 @@ def raise_interrupt(*arguments):
     raise KeyboardInterrupt
 
 
+@pytest.mark.thorough
 def test_a_bound_that_is_passed_beside_a_read_is_not_missed():
     table = Table(TableConfig("user", Segment(1)), changes_bytes=1 << 20)
     numbers, others = torch.arange(50_000), torch.arange(140_000) + 50_000

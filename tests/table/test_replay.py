@@ -17,6 +17,8 @@ from monolith.table.replay import Record
 from tests.suites.table_base import NOW, assert_equal_rows, exported, random_keys
 from tests.suites.table_concurrency import run_together
 
+pytestmark = pytest.mark.thorough
+
 SEGMENTS = {
     "fp32": [Segment(3, SGD(0.5)), Segment(2, Adagrad(0.5))],
     "fp16": [Segment(3, Adagrad(0.5), precision="fp16"), Segment(2, SGD(0.1), precision="bf16")],

@@ -3,14 +3,14 @@ import torch
 
 from monolith.table import BagGradients, Bags, FixedR8, Segment, TableConfig
 from monolith.table.native import Table
-from tests.suites.table import TableSuite
+from tests.suites.table import RefusalSuite, TableSuite
 from tests.suites.table_bad_bags import VERBS
 from tests.suites.table_base import refuses
 from tests.suites.table_machine import CONFIGS, check_random_verbs
 from tests.suites.table_optimizer_runs import OptimizersEqualReference
 
 
-class TestTable(TableSuite, OptimizersEqualReference):
+class TestTable(TableSuite, RefusalSuite, OptimizersEqualReference):
     make = staticmethod(Table)
 
 

@@ -6,13 +6,14 @@ import time
 
 import torch
 
-from monolith.data import StrQueue
+from monolith.data.str_queue import StrQueue
 from monolith.native_training.queues import EnqueueHook, PrefetchQueue, TensorQueue
-from monolith.train import Coordinator, Hook, drive
+from monolith.train import Coordinator, Hook
+from monolith.train.driver import drive
 
 
 def tell_when_blocked(function_name):
-    """Prints a line once the main thread is inside a function."""
+    """Print a line once the main thread is inside a function."""
 
     def look():
         main = threading.main_thread().ident
@@ -30,7 +31,7 @@ def tell_when_blocked(function_name):
 
 
 class Report(Hook):
-    """Prints what the driver calls when the run ends."""
+    """Prints the calls of the driver at the end of the run."""
 
     def after_create_session(self, run, coordinator):
         coordinator.add_cleanup(lambda: print("clean-up", flush=True))
@@ -45,7 +46,7 @@ def never():
 
 
 def block_in_run():
-    """The step waits for a producer that waits for the run to end."""
+    """Let the step wait for a producer that waits for the end of the run."""
     empty = TensorQueue(1)
     queue = PrefetchQueue([lambda: empty.dequeue()])
 

@@ -1,9 +1,9 @@
 """Trains in a child until it is done or killed; started by test_exact_resume.py.
 
-Reads lines from stdin: a directory and a case. For each it forks a child that goes on with the
-checkpoints of the directory. It says the process id of the child, each step that the child has
-made, and when the child has ended. The child writes the samples of each step into `order.txt`, and
-the figures of each report into `figures.txt`.
+Reads lines from stdin: a directory and a case. For each line, the program forks a child that goes
+on with the checkpoints of the directory, and prints the process id of the child, each step of the
+child and its end. The child writes the samples of each step into `order.txt` and the figures of
+each report into `figures.txt`.
 """
 
 import os
@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from monolith import data
-from monolith.checkpoint import locate_checkpoint
+from monolith.checkpoint import find
 from monolith.nn import Feature
 from monolith.table import MinCount
 from monolith.table.optimizers import Adagrad, Adam
@@ -28,7 +28,7 @@ SETTINGS = TrainSettings(threads=1, save_every=5, keep=2, evict_every=4, log_eve
 
 
 def samples():
-    """Samples whose users come back and whose items expire; a day goes by every 8 samples."""
+    """Return samples whose users recur and whose items expire; 8 samples are a day."""
     random = torch.Generator().manual_seed(3)
     number = range(NUM_SAMPLES)
     users = torch.randint(0, 40, (NUM_SAMPLES,), generator=random).tolist()
@@ -42,7 +42,7 @@ def samples():
 
 
 class Clicks(Task):
-    """Everything that has a state: admission, expiry, momentum, a schedule, dropout, a buffer."""
+    """A task with every kind of state: admission, expiry, momentum, schedule, dropout, buffer."""
 
     features = (
         Feature("user", dim=4, optimizer=Adagrad(0.1), admission=MinCount(2)),
@@ -55,9 +55,9 @@ class Clicks(Task):
         self._case = case
 
     def source(self, mode):
-        """Two epochs or more; in another order each where the case is mixed."""
-        found = samples().shuffle(50, seed=1) if self._case != "plain" else samples()
-        return found.repeat(56 if self._case == LONG else 2).batch(BATCH_SIZE)
+        """Return two epochs or more, each in another order unless the case is plain."""
+        pipeline = samples().shuffle(50, seed=1) if self._case != "plain" else samples()
+        return pipeline.repeat(56 if self._case == LONG else 2).batch(BATCH_SIZE)
 
     def build(self):
         parts = (torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
@@ -72,7 +72,7 @@ class Clicks(Task):
 
 
 class Order(ReportHook):
-    """Writes the samples of each step and the figures of each report, and tells of the step."""
+    """Writes the samples of each step and the figures of each report, and prints the step."""
 
     def __init__(self, directory):
         self._path, self._figures = f"{directory}/order.txt", f"{directory}/figures.txt"
@@ -99,7 +99,7 @@ def train(directory, case):
     with Trainer(
         Clicks(case), settings_of(directory, case), clock=lambda: 2_000_000_000
     ) as trainer:
-        if locate_checkpoint(f"{directory}/saved") is not None:
+        if find(f"{directory}/saved") is not None:
             trainer.restore(f"{directory}/saved")
         return trainer.fit(hooks=[Order(directory)])
 

@@ -12,7 +12,7 @@ from monolith.train import Hook, Task
 
 
 def clicks(number, size=8, seed=0, **columns):
-    """Batches of users, items, an hour and a click."""
+    """Return batches of users, items, an hour and a click."""
     random = torch.Generator().manual_seed(seed)
 
     def draw(high):
@@ -60,10 +60,10 @@ class Clicks(Task):
 
 
 class Counting(Task):
-    """A row that each update makes smaller by 1: a lookup reads how many updates it has seen.
+    """A task with one row, which each update makes smaller by 1, so that a lookup counts updates.
 
     Attributes:
-        seen: of each step.
+        seen: Number of updates that the lookup of each step has seen.
     """
 
     features = (Feature("id", dim=1, optimizer=SGD(1.0), initializer=Zeros()),)
@@ -89,13 +89,13 @@ class Counting(Task):
 
 
 def counted(number):
-    """Batches of one sample with id 7, labelled by their numbers."""
+    """Return batches of one sample with id 7, whose labels are their numbers."""
     ids = {"id": Ragged.from_lists([[7]])}
     return [Batch(ids, labels={"label": torch.tensor([float(i)])}) for i in range(number)]
 
 
 class Losses(Hook):
-    """Keeps the loss of each step."""
+    """Records the loss of each step."""
 
     def __init__(self):
         self.losses = []
@@ -105,7 +105,7 @@ class Losses(Hook):
 
 
 class StopAfter(Hook):
-    """Requests a stop after so many steps of a run."""
+    """Requests a stop after `number` steps of a run."""
 
     def __init__(self, number):
         self._left = number
@@ -117,7 +117,7 @@ class StopAfter(Hook):
 
 
 class Raise(Hook):
-    """Raises an error after so many steps."""
+    """Raises an error after `number` steps."""
 
     def __init__(self, number, error):
         self._left, self._error = number, error
@@ -129,7 +129,7 @@ class Raise(Hook):
 
 
 def state_of(trainer):
-    """Rows of all tables and dense parameters, as plain values."""
+    """Return the rows of all tables and the dense parameters as plain values."""
     tables = {name: table.export() for name, table in trainer.features.tables.items()}
     rows = {
         name: sorted(

@@ -1,4 +1,4 @@
-"""Disks that are full, gone or somebody else's while a trainer saves."""
+"""Saves of a trainer to disks that are full, gone or in use by another run."""
 
 import errno
 import fcntl
@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from monolith.checkpoint import open_checkpoint
-from monolith.checkpoint.files import only_run
+from monolith.checkpoint.run_lock import only_run
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.table.disk.new_file import LocalFile
 from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings
@@ -18,7 +18,7 @@ from tests.train.test_checkpoints import names
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Call it: from then on nothing can be written."""
+    """Return a function that lets every later write fail."""
 
     def fail(*arguments):
         raise OSError(28, "No space left on device")
@@ -51,6 +51,22 @@ def test_a_run_goes_on_after_a_save_that_failed_if_asked(tmp_path, full_disk, ca
     assert names(tmp_path) == ["2"]
     assert open_checkpoint(f"{tmp_path}/model.ckpt-2").verify() > 0
     assert "the checkpoint of step 6 is not saved; the run goes on" in caplog.text
+
+
+def test_a_save_that_fails_once_is_tried_again(tmp_path, monkeypatch, caplog):
+    write, calls = LocalFile.write, []
+
+    def fail_once(file, data):
+        calls.append(file)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    fill = Fill(lambda: monkeypatch.setattr(LocalFile, "write", fail_once), 2)
+    with Trainer(Counting(2), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        trainer.fit(hooks=[fill])
+    assert names(tmp_path) == ["2"]
+    assert "saving step 2 failed, it is tried again" in caplog.text
 
 
 @pytest.mark.parametrize("is_file", [False, True])
@@ -124,7 +140,7 @@ def test_a_run_that_failed_lets_others_save(tmp_path):
     assert names(tmp_path) == ["2"]
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_run():
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run():
     with Trainer(Counting(), TrainSettings(checkpoint_dir="/proc/self/x")) as trainer:
         with pytest.raises(OpError, match=r"expected to make /proc/self/x, got"):
             trainer.fit()

@@ -3,7 +3,12 @@ import pytest
 import torch
 
 from monolith import data
-from monolith.checkpoint import existing_checkpoints, find_checkpoint, open_checkpoint
+from monolith.checkpoint import existing_checkpoints, find, open_checkpoint
+from monolith.checkpoint.state import (
+    MonolithCheckpointState,
+    read_monolith_checkpoint_state,
+    write_monolith_checkpoint_state,
+)
 from monolith.cluster import LocalServers
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Feature
@@ -16,10 +21,10 @@ def names(path):
 
 
 class Numbers(Counting):
-    """Labels are the numbers of samples; a pipeline gives one in a batch.
+    """A task whose labels are the numbers of its samples, one in a batch.
 
     Attributes:
-        labels: that were trained.
+        labels: Labels of the trained batches.
     """
 
     def __init__(self, number=10):
@@ -35,15 +40,15 @@ class Numbers(Counting):
         return super().loss(model, inputs, batch)
 
 
-def test_checkpoints_are_saved_every_so_many_steps_and_at_the_end(tmp_path):
+def test_checkpoints_are_saved_every_n_steps_and_at_the_end(tmp_path):
     settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=4, keep=0)
     with Trainer(Counting(10), settings) as trainer:
         trainer.fit()
     assert names(tmp_path) == ["10", "4", "8"]
-    assert find_checkpoint(tmp_path).step == 10
+    assert find(tmp_path).step == 10
 
 
-def test_only_so_many_are_kept_also_over_runs(tmp_path):
+def test_the_newest_checkpoints_are_kept_also_over_runs(tmp_path):
     settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=1, keep=2)
     for number in (3, 2):
         with Trainer(Counting(number), settings) as trainer:
@@ -51,6 +56,15 @@ def test_only_so_many_are_kept_also_over_runs(tmp_path):
                 trainer.restore(tmp_path)
             trainer.fit(counted(number))
     assert names(tmp_path) == ["4", "5"]
+
+
+def test_exempt_checkpoints_of_a_run_stay_and_the_time_of_its_last_save_is_written(tmp_path):
+    write_monolith_checkpoint_state(tmp_path, MonolithCheckpointState(["model.ckpt-1"]))
+    hook = CheckpointHook(tmp_path, every_steps=1, keep=1, clock=lambda: 77.0)
+    with Trainer(Counting(3)) as trainer:
+        trainer.fit(hooks=[hook])
+    assert names(tmp_path) == ["1", "3"]
+    assert read_monolith_checkpoint_state(tmp_path).last_checkpoint_save_timestamp == 77
 
 
 def test_a_restored_run_reads_an_iterator_from_its_beginning(tmp_path):
@@ -82,7 +96,7 @@ def test_a_hook_saves_at_a_pace_in_seconds(tmp_path):
 
 
 def test_a_hook_with_two_paces_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected one of every_secs and every_steps"):
+    with pytest.raises(ValueError, match="one of every_steps and every_seconds, got 1 and 1"):
         CheckpointHook(tmp_path, every_steps=1, every_seconds=1)
 
 
@@ -134,7 +148,7 @@ def test_a_run_without_a_step_has_nothing_to_report(tmp_path):
     assert (figures.step, figures.num_samples) == (10, 0)
 
 
-def test_batches_that_were_read_ahead_of_a_stop_are_behind_the_position(tmp_path):
+def test_batches_that_were_read_ahead_of_a_stop_come_after_the_position(tmp_path):
     with Trainer(Numbers(), TrainSettings(prefetch=3)) as trainer:
         batches = iter(trainer.task.source("train"))
         trainer.fit(batches, hooks=[StopAfter(2)])
@@ -149,20 +163,20 @@ def test_batches_that_were_read_ahead_of_a_stop_are_behind_the_position(tmp_path
 def test_figures_go_on_where_they_were(tmp_path):
     class Reports(ReportHook):
         def report(self, figures):
-            found.append((figures.step, figures.num_samples, figures.loss))
+            lines.append((figures.step, figures.num_samples, figures.loss))
 
-    settings, found = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2, log_every=3), []
+    settings, lines = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2, log_every=3), []
     with Trainer(Numbers(), settings) as trainer:
         trainer.fit(hooks=[Reports()])
-    whole = found.copy()
-    found.clear()
+    whole = lines.copy()
+    lines.clear()
     with Trainer(Numbers(), TrainSettings(log_every=3)) as trainer:
         trainer.restore(f"{tmp_path}/model.ckpt-2")
         trainer.save(tmp_path / "again")
         trainer.restore(tmp_path / "again")
         assert trainer.fit(hooks=[Reports()]).num_samples == 8  # of this run
-    assert found == whole
-    assert found[0][:2] == (3, 3)
+    assert lines == whole
+    assert lines[0][:2] == (3, 3)
 
 
 def test_a_run_in_a_store_goes_on():
@@ -177,7 +191,7 @@ def test_a_run_in_a_store_goes_on():
     assert names(folder) == ["10", "9"]
 
 
-def test_a_source_without_a_position_is_told(tmp_path, caplog):
+def test_a_source_without_a_position_is_logged(tmp_path, caplog):
     with Trainer(Counting()) as trainer:
         trainer.fit()
         trainer.save(tmp_path)
@@ -215,7 +229,7 @@ def test_servers_keep_the_restored_state_of_the_optimizer(tmp_path):
 
 
 class Moving(Clicks):
-    """Its model puts a new tensor in the place of a buffer in each step."""
+    """A task whose model replaces a buffer by a new tensor in each step."""
 
     def build(self):
         model = super().build()
@@ -231,8 +245,8 @@ def test_a_buffer_that_was_replaced_is_saved_as_it_is(tmp_path):
     settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=4)
     with Trainer(Moving(), settings) as trainer:
         trainer.fit()
-    found = open_checkpoint(f"{tmp_path}/model.ckpt-4").read_dense(["model.count"])
-    assert found["model.count"].item() == 4
+    dense = open_checkpoint(f"{tmp_path}/model.ckpt-4").read_dense(["model.count"])
+    assert dense["model.count"].item() == 4
 
 
 def test_random_numbers_and_the_clock_go_on(tmp_path):
@@ -253,17 +267,17 @@ def test_numbers_that_a_source_draws_when_it_begins_change_nothing(tmp_path):
             return super().source(mode)
 
         def loss(self, model, inputs, batch):
-            found.append(torch.rand(1).item())
+            numbers.append(torch.rand(1).item())
             return super().loss(model, inputs, batch)
 
-    found = []
+    numbers = []
     settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=4)
     with Trainer(Draws(), settings) as trainer:
         trainer.fit()
     with Trainer(Draws()) as trainer:
         trainer.restore(f"{tmp_path}/model.ckpt-4")
         trainer.fit()
-    assert found[10:] == found[4:10]
+    assert numbers[10:] == numbers[4:10]
 
 
 @pytest.mark.parametrize("value", [float("nan"), 0.1])
@@ -285,7 +299,7 @@ def assert_refused_before_the_run(task, directory, text):
         assert trainer.run.global_step == 0
 
 
-def test_a_state_that_cannot_be_saved_is_told_before_the_run(tmp_path):
+def test_a_state_that_cannot_be_saved_is_refused_before_the_run(tmp_path):
     class Odd(Clicks):
         def schedule(self, optimizer):
             schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
@@ -295,7 +309,7 @@ def test_a_state_that_cannot_be_saved_is_told_before_the_run(tmp_path):
     assert_refused_before_the_run(Odd(), tmp_path, r"got object \(scheduler/odd\)")
 
 
-def test_a_tensor_that_cannot_be_saved_is_told_before_the_run(tmp_path):
+def test_a_tensor_that_cannot_be_saved_is_refused_before_the_run(tmp_path):
     class Complex(Clicks):
         def build(self):
             model = super().build()

@@ -31,14 +31,14 @@ def test_ids_in_one_memory_stay_there():
 
 
 def test_numbers_are_moved_to_the_part_that_the_task_names():
-    given = Batch({"user": ONE_EACH}, {"click": torch.ones(2)}, {"hour": torch.zeros(2)})
-    bound = COLUMNS.bind(given)
+    samples = Batch({"user": ONE_EACH}, {"click": torch.ones(2)}, {"hour": torch.zeros(2)})
+    bound = COLUMNS.bind(samples)
     assert (list(bound.dense), list(bound.labels)) == (["hour"], ["click"])
 
 
 def test_a_batch_that_fits_is_left_as_it_is():
-    given = Batch({"user": ONE_EACH}, {"hour": torch.ones(2)}, {"click": torch.ones(2)})
-    assert COLUMNS.bind(given) is given
+    samples = Batch({"user": ONE_EACH}, {"hour": torch.ones(2)}, {"click": torch.ones(2)})
+    assert COLUMNS.bind(samples) is samples
 
 
 def test_a_prediction_needs_no_label():
@@ -52,7 +52,7 @@ def test_a_prediction_has_the_labels_that_are_there():
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("samples", "text"),
     [
         (
             batch(click=Ragged.from_lists([[1], [-(1 << 60)]])),
@@ -72,16 +72,16 @@ def test_a_prediction_has_the_labels_that_are_there():
         ),
     ],
 )
-def test_columns_that_are_missing_or_ragged_are_refused(given, text):
+def test_columns_that_are_missing_or_ragged_are_refused(samples, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
-        COLUMNS.bind(given)
+        COLUMNS.bind(samples)
 
 
 def test_dense_columns_stand_side_by_side():
-    given = Batch({}, {"a": torch.ones(2), "b": torch.zeros(2, 3)})
-    assert dense_matrix(given, ["a", "b"]).tolist() == [[1.0, 0.0, 0.0, 0.0]] * 2
-    assert dense_matrix(given, ["b"]).shape == (2, 3)
-    assert dense_matrix(given, []).shape == (2, 0)
+    batch_of_two = Batch({}, {"a": torch.ones(2), "b": torch.zeros(2, 3)})
+    assert dense_matrix(batch_of_two, ["a", "b"]).tolist() == [[1.0, 0.0, 0.0, 0.0]] * 2
+    assert dense_matrix(batch_of_two, ["b"]).shape == (2, 3)
+    assert dense_matrix(batch_of_two, []).shape == (2, 0)
 
 
 def test_a_dense_column_must_be_there():

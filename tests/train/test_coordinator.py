@@ -16,7 +16,7 @@ def raising(error):
 
 
 def failing(error, prepare):
-    """Runs a block that prepares a coordinator and then raises."""
+    """Run a block that prepares a coordinator and then raises."""
     with Coordinator() as coordinator:
         prepare(coordinator)
         raise error

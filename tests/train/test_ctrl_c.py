@@ -11,7 +11,7 @@ from tests.train.tasks import Counting, counted
 
 
 class Press(Hook):
-    """Ctrl-C during a step."""
+    """Sends Ctrl-C to the process during a step."""
 
     def __init__(self, at, times=1):
         self._at, self._times = at, times
@@ -34,7 +34,7 @@ def test_ctrl_c_ends_a_run_cleanly_and_nothing_is_lost_or_doubled(prefetch, push
         result = trainer.fit(batches, hooks=[Press(3), End()])
         assert result.ended == "interrupted"
         assert result.num_steps == len(task.seen) == ended[0]
-        assert result.num_steps in (3, 4)  # a step that had not begun is not begun
+        assert result.num_steps in (3, 4)  # no further step begins
         assert trainer.features.tables["id"].lookup(torch.tensor([7])).item() == -ended[0]
         assert trainer.fit(batches).num_steps == 10 - ended[0]
 
@@ -76,9 +76,9 @@ def test_ctrl_c_wakes_a_run_that_waits_for_its_data():
 
         def stuck():
             yield from counted(2)
-            until_waiting(trainer._running.reader)  # the run waits for the third batch
+            until_waiting(trainer._loop.reader)  # the run waits for the third batch
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            until_stopped(trainer._running.reader)
+            until_stopped(trainer._loop.reader)
 
         result = trainer.fit(stuck())
     assert (result.ended, result.num_steps) == ("interrupted", 2)

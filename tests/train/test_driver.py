@@ -4,11 +4,12 @@ from dataclasses import dataclass
 import pytest
 
 from monolith.errors import AbortedError, OutOfRangeError
-from monolith.train import Hook, Run, current_run, drive
+from monolith.train import Hook, Run
+from monolith.train.driver import current_run, drive
 
 
 class Recorder(Hook):
-    """Writes down what is called."""
+    """Records the calls of its methods."""
 
     def __init__(self, seen, name="h"):
         self.seen, self.name = seen, name
@@ -31,7 +32,7 @@ class Recorder(Hook):
 
 
 def step_of(seen, values):
-    """A step that takes one value; the input ends with the last."""
+    """Return a step that takes one value; the input ends after the last value."""
     left = iter(values)
 
     def step():
@@ -42,7 +43,7 @@ def step_of(seen, values):
 
 
 def stopping(at, method="after_run"):
-    """A hook that requests a stop in its call number `at`."""
+    """Return a hook that requests a stop in its call number `at`."""
     calls = []
 
     def look(self, ctx, *_):
@@ -182,7 +183,7 @@ def test_the_run_is_current_from_before_begin_until_after_end():
     assert current_run() is None
 
 
-def test_a_run_that_is_not_given_is_made():
+def test_without_a_run_drive_makes_a_new_one():
     runs = []
     drive(lambda: runs.append(current_run()), [stopping(2)])
     drive(lambda: runs.append(current_run()), [stopping(1)])
@@ -249,16 +250,16 @@ def test_the_callback_after_a_recovery_may_be_called_again():
     assert seen == ["h begin", "h create", "h create", "h end"]
 
 
-def test_calls_of_hooks_that_are_equal_are_all_made():
-    made, numbers = [], iter(range(1))
+def test_every_one_of_equal_hooks_is_called():
+    calls, numbers = [], iter(range(1))
 
     @dataclass(frozen=True)
     class Count(Hook):
         def before_run(self, ctx):
-            return lambda: made.append(self)
+            return lambda: calls.append(self)
 
         def after_run(self, ctx, results):
             ctx.request_stop()
 
     drive(lambda: next(numbers), [Count(), Count()])
-    assert len(made) == 2
+    assert len(calls) == 2

@@ -1,4 +1,4 @@
-"""SIGKILL at random instants of a run: what it comes to is the same, bit for bit."""
+"""A run killed at random instants ends with the same bits as an undisturbed run."""
 
 import os
 import random
@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from monolith.checkpoint import find_checkpoint
+from monolith.checkpoint import load
 from tests.forker import started
 from tests.table.disk.cases import assert_same_table
 from tests.train.resumable import CASES, LONG
@@ -23,7 +23,7 @@ def runner():
 
 
 def run(runner, directory, case, kill_after=None, seconds=0.0):
-    """Train; kill the child when it has made so many steps and some time has passed."""
+    """Train; kill the child some seconds after step number `kill_after`."""
     runner.stdin.write(f"{directory} {case}\n")
     child, num_steps = None, 0
     while (line := runner.stdout.readline().strip()) != "ended":
@@ -36,18 +36,18 @@ def run(runner, directory, case, kill_after=None, seconds=0.0):
             kill_after = None
 
 
-def told_of(directory, name):
-    """What a file tells of each step; of a step that was made again it told the same."""
-    found = {}
+def lines_of(directory, name):
+    """Return the line of each step in a file; lines of a repeated step must be equal."""
+    lines = {}
     for line in (directory / name).read_text().splitlines():
         step, text = line.split(" ", 1)
-        assert found.setdefault(int(step), text) == text
-    return found
+        assert lines.setdefault(int(step), text) == text
+    return lines
 
 
 def assert_same_end(one, other):
-    """The last checkpoints hold the same; the runs had the same samples and the same figures."""
-    ours, theirs = (find_checkpoint(directory / "saved") for directory in (one, other))
+    """Check that two runs have equal last checkpoints, samples and figures."""
+    ours, theirs = (load(directory / "saved") for directory in (one, other))
     assert ours.step == theirs.step
     tables, expected = ours.load_tables(), theirs.load_tables()
     for name in ("user", "item"):
@@ -57,12 +57,12 @@ def assert_same_end(one, other):
     assert [name for name in dense if not torch.equal(dense[name], wanted[name])] == []
     assert ours.read_trainer() == theirs.read_trainer()
     for name in ("order.txt", "figures.txt"):
-        assert told_of(one, name) == told_of(other, name)
+        assert lines_of(one, name) == lines_of(other, name)
 
 
 @pytest.fixture(scope="module")
 def whole(runner, tmp_path_factory):
-    """Folders of runs that nobody killed, by case."""
+    """Return the folders of undisturbed runs by case."""
     folders = {case: tmp_path_factory.mktemp(case) for case in CASES}
     for case, folder in folders.items():
         run(runner, folder, case)
@@ -101,11 +101,11 @@ def test_a_thousand_steps_that_were_killed_come_to_the_same(runner, tmp_path):
     for _ in range(3):
         run(runner, killed, LONG, numbers.randint(0, 400), numbers.uniform(0, 0.03))
     run(runner, killed, LONG)
-    assert len(told_of(whole, "order.txt")) == 1008
+    assert len(lines_of(whole, "order.txt")) == 1008
     assert_same_end(killed, whole)
 
 
 def test_the_runs_have_expired_rows_and_candidates(whole):
-    tables = find_checkpoint(whole["mixed"] / "saved").load_tables()
+    tables = load(whole["mixed"] / "saved").load_tables()
     assert tables["user"].stats()["num_candidates"] > 0
     assert 0 < len(tables["item"]) < 36

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from monolith import data
-from monolith.checkpoint import flatten_state, unflatten_state
+from monolith.checkpoint.state_tree import flatten_state, unflatten_state
 from monolith.nn import Feature
 from monolith.observe.learning import Auc, LogLoss
 from monolith.table import MinCount
 from monolith.train import EarlyStop, Metric, ReportHook, Task, Trainer, TrainSettings, figures
 from monolith.train.figures import Meter, memory_bytes
+from monolith.train.inputs import Trainee
 from tests.train.tasks import Clicks, Counting, clicks
 
 
@@ -25,7 +26,7 @@ class Reports(ReportHook):
 
 
 class Mean(Metric):
-    """Mean of predictions and of labels."""
+    """A metric: mean prediction minus mean label."""
 
     def __init__(self):
         self.predictions, self.labels = [], []
@@ -45,24 +46,28 @@ def reports_of(task, **options):
     return reports.all, result
 
 
-def test_figures_are_reported_every_so_many_steps_and_at_the_end():
+def test_figures_are_reported_every_n_steps_and_at_the_end():
     reports, result = reports_of(Counting(7), log_every=3)
-    assert [(each.step, each.num_samples) for each in reports] == [(3, 3), (6, 3), (7, 1)]
+    assert [(report.step, report.num_samples) for report in reports] == [(3, 3), (6, 3), (7, 1)]
     assert result.figures == reports[-1]
-    assert [each.loss for each in reports] == [-1.0, -4.0, -6.0]  # means since the last report
+    assert [report.loss for report in reports] == [
+        -1.0,
+        -4.0,
+        -6.0,
+    ]  # means since the last report
 
 
-def test_a_source_that_knows_its_size_tells_how_much_of_it_is_read():
+def test_figures_have_the_share_of_a_source_of_known_size():
     samples = {"user": range(8), "item": range(8), "hour": [0.5] * 8, "click": [0.0, 1.0] * 4}
     source = data.arrow_table(pa.table(samples)).repeat(4).batch(8)
     reports, _ = reports_of(Clicks(source), log_every=1)
-    assert [each.share for each in reports] == [0.25, 0.5, 0.75, 1.0]
+    assert [report.share for report in reports] == [0.25, 0.5, 0.75, 1.0]
     assert reports_of(Clicks(clicks(2)))[0][-1].share is None
 
 
 def test_without_reports_there_are_figures_of_the_whole_run():
     reports, result = reports_of(Counting(7), log_every=0)
-    assert [each.num_samples for each in reports] == [7]
+    assert [report.num_samples for report in reports] == [7]
     assert result.num_samples == 7
 
 
@@ -75,10 +80,10 @@ def test_metrics_of_the_task_are_reported():
     (report,), _ = reports_of(task, log_every=0)
     assert -1 < report.metrics["bias"] < 1
     with Trainer(task) as trainer:
-        found = trainer.evaluate()
+        scores = trainer.evaluate()
         (output,) = trainer.predict()
         wanted = output.prediction.mean() - task.held_out[0].label.mean()
-    assert found["bias"] == pytest.approx(wanted.item(), abs=1e-6)
+    assert scores["bias"] == pytest.approx(wanted.item(), abs=1e-6)
 
 
 def test_auc_and_log_loss_are_those_of_the_samples_since_the_last_report():
@@ -104,14 +109,14 @@ def test_weights_of_samples_count_in_metrics():
     weight = torch.tensor([1.0, 0.0] * 4)
     (batch,) = clicks(1, weight=weight)
     with Trainer(Clicks()) as trainer:
-        found = trainer.evaluate([batch])
+        scores = trainer.evaluate([batch])
         (output,) = trainer.predict([batch])
     loss = LogLoss()
     loss.update(output.prediction[::2], batch.label[::2])
-    assert found["log_loss"] == pytest.approx(loss.value)
+    assert scores["log_loss"] == pytest.approx(loss.value)
 
 
-def test_metrics_that_nobody_chose_are_left_out_where_they_do_not_fit(caplog):
+def test_default_metrics_that_do_not_fit_are_left_out(caplog):
     class Plain(Counting):
         metrics = Task.metrics
 
@@ -255,7 +260,7 @@ def test_evaluations_do_not_lower_the_rate_of_training(monkeypatch):
         return {}
 
     clock = Clock()
-    monkeypatch.setattr(Trainer, "meter", lambda self: Meter(dict, seconds=lambda: clock.now))
+    monkeypatch.setattr(Trainee, "new_meter", lambda self: Meter(dict, seconds=lambda: clock.now))
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     settings = TrainSettings(eval_every=2, log_every=3)
     with Trainer(Counting(6), settings, hooks=[clock]) as trainer:
@@ -264,7 +269,7 @@ def test_evaluations_do_not_lower_the_rate_of_training(monkeypatch):
 
 
 @pytest.mark.parametrize(("platform", "unit"), [("linux", 1024), ("darwin", 1)])
-def test_memory_is_the_peak_where_the_system_does_not_tell_it(monkeypatch, platform, unit):
+def test_memory_is_the_peak_without_proc(monkeypatch, platform, unit):
     monkeypatch.setattr(figures.Path, "exists", lambda path: False)
     monkeypatch.setattr(sys, "platform", platform)
     usage = SimpleNamespace(ru_maxrss=5)
@@ -272,7 +277,7 @@ def test_memory_is_the_peak_where_the_system_does_not_tell_it(monkeypatch, platf
     assert memory_bytes() == 5 * unit
 
 
-def test_a_meter_goes_on_where_another_was_but_for_metrics_without_a_state():
+def test_a_restored_meter_has_all_sums_but_metrics_without_a_state():
     def make():
         return Meter(lambda: {"auc": Auc(), "loss": LogLoss(), "mean": Mean()}, seconds=lambda: 0.0)
 
@@ -290,7 +295,7 @@ def test_a_meter_goes_on_where_another_was_but_for_metrics_without_a_state():
     assert len(second._metrics["mean"].labels) == 3
 
 
-def test_a_metric_gets_the_state_that_it_gave():
+def test_a_metric_is_restored_with_its_saved_state():
     class Kept(Mean):
         def state_dict(self):
             return {"a": [1, 2], "b": [0.5], "c": torch.ones(2), "d": [1, 0.5], "e": [], "f": "x"}
@@ -304,6 +309,6 @@ def test_a_metric_gets_the_state_that_it_gave():
         f"s/metrics/kept/{name}" for name in ("lists/a", "lists/b", "rest/c")
     ]
     second.load_state_dict(unflatten_state(flat, tensors))
-    found = second._metrics["kept"].state
-    assert found.pop("c").tolist() == [1.0, 1.0]
-    assert found == {"a": [1, 2], "b": [0.5], "d": [1, 0.5], "e": [], "f": "x"}
+    state = second._metrics["kept"].state
+    assert state.pop("c").tolist() == [1.0, 1.0]
+    assert state == {"a": [1, 2], "b": [0.5], "d": [1, 0.5], "e": [], "f": "x"}

@@ -11,7 +11,7 @@ from tests.train.tasks import Clicks, Counting, clicks, state_of
 
 
 def with_bad(number=3, **columns):
-    """Batches of which the last has a price that is not a number."""
+    """Return batches, the last of which has an hour that is not a number."""
     *good, last = clicks(number, **columns)
     dense = {"hour": torch.tensor([math.nan] + [0.5] * 7), "size": torch.ones(8, 2)}
     return [*good, Batch(last.features, dense, last.labels, last.weight, last.time)]

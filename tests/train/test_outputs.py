@@ -12,16 +12,16 @@ LOSS, ROWS = torch.ones((), requires_grad=True), torch.ones(8)
 
 
 class Giving(Clicks):
-    def __init__(self, given):
+    def __init__(self, outputs):
         super().__init__(held_out=clicks(1))
-        self.given = given
+        self.outputs = outputs
 
     def loss(self, model, inputs, batch):
-        return self.given
+        return self.outputs
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "text"),
+    ("kind", "outputs", "text"),
     [
         (TypeError, LOSS, "loss and prediction, two tensors, got Tensor"),
         (TypeError, (LOSS, ROWS, ROWS), "loss and prediction, two tensors, got tuple of 3"),
@@ -31,9 +31,9 @@ class Giving(Clicks):
     ],
 )
 @pytest.mark.parametrize("verb", ["fit", "evaluate"])
-def test_what_is_no_loss_and_prediction_is_refused(verb, kind, given, text):
+def test_outputs_other_than_loss_and_prediction_are_refused(verb, kind, outputs, text):
     expected = f"^{re.escape(f'[Task.loss] expected {text}')}$"
-    with Trainer(Giving(given)) as trainer, pytest.raises(kind, match=expected):
+    with Trainer(Giving(outputs)) as trainer, pytest.raises(kind, match=expected):
         getattr(trainer, verb)()
 
 
@@ -54,10 +54,10 @@ def test_a_stop_iteration_of_a_loss_does_not_pass_for_the_end_of_the_data():
 
 
 def test_a_prediction_that_needs_a_label_says_how_to_do_without():
-    without = [Batch(each.features, each.dense) for each in clicks(1)]
+    unlabelled = [Batch(batch.features, batch.dense) for batch in clicks(1)]
     text = r"^\[Task.predict\] expected label click in the batch, .* override predict\(model"
     with Trainer(Clicks()) as trainer, pytest.raises(InvalidArgumentError, match=text):
-        next(trainer.predict(without))
+        next(trainer.predict(unlabelled))
 
 
 def test_another_error_of_a_prediction_stays_as_it_is():

@@ -24,7 +24,7 @@ from tests.train.tasks import Clicks, clicks, state_of
 
 
 def task(dense=0.01, user=0.1, schedule=None, of_user=None):
-    """A task with these learning rates: numbers, or anything that an optimizer takes."""
+    """Return a task with these learning rates: numbers, tensors or functions."""
     begin = schedule
 
     class Rated(Clicks):
@@ -46,18 +46,18 @@ def rates_of(trainer):
     return [group["lr"] for group in trainer.optimizer.param_groups]
 
 
-def fitted(given, steps, path=None, hooks=(), source=None):
-    """Rates and state after some steps; saved if there is a path."""
-    with Trainer(given, TrainSettings(steps=steps)) as trainer:
+def fitted(rated, steps, path=None, hooks=(), source=None):
+    """Return rates and state after some steps; save a checkpoint if there is a path."""
+    with Trainer(rated, TrainSettings(steps=steps)) as trainer:
         trainer.fit(source or clicks(6), hooks=hooks)
         if path is not None:
             trainer.save(path)
         return rates_of(trainer), state_of(trainer)
 
 
-def resumed(given, path):
-    """Rates after a restore, without a step."""
-    with Trainer(given) as trainer:
+def resumed(rated, path):
+    """Return the rates after a restore, without a step."""
+    with Trainer(rated) as trainer:
         trainer.restore(path)
         return rates_of(trainer)
 
@@ -180,7 +180,7 @@ def test_a_changed_schedule_is_that_of_the_task(before, after, line, tmp_path, c
     assert line in caplog.text
 
 
-def test_a_schedule_of_a_table_is_told_when_it_changes(tmp_path, caplog):
+def test_a_changed_schedule_of_a_table_is_logged(tmp_path, caplog):
     fitted(task(of_user=SGD(0.1, warmup_steps=10)), 3, tmp_path)
     resumed(task(of_user=SGD(0.2, warmup_steps=10)), tmp_path)
     assert "table 'user': LearningRateFunction(" in caplog.text
@@ -188,7 +188,7 @@ def test_a_schedule_of_a_table_is_told_when_it_changes(tmp_path, caplog):
     assert "end_learning_rate=0.2" in caplog.text
 
 
-def test_a_function_in_place_of_a_number_is_told_by_its_name(tmp_path, caplog):
+def test_a_function_in_place_of_a_number_is_logged_by_its_name(tmp_path, caplog):
     fitted(task(user=0.1), 3, tmp_path)
     resumed(task(user=lambda step: 0.1), tmp_path)
     assert "table 'user': 0.1 -> " in caplog.text
@@ -211,7 +211,7 @@ def test_a_rate_that_is_a_tensor_stays_one(tmp_path):
     assert torch.equal(rate, torch.tensor(0.25))
 
 
-def test_segments_are_told_by_their_names(tmp_path, caplog):
+def test_segments_are_logged_by_their_names(tmp_path, caplog):
     class Sliced(Clicks):
         features = (
             Feature("user", slices=[Segment(2, SGD(0.1)), Segment(2, SGD(0.2))]),

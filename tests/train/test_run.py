@@ -39,7 +39,7 @@ def test_adding_from_many_threads_loses_nothing():
     assert sorted(run.collection("numbers")) == list(range(8000))
 
 
-def test_unique_names_count_up_and_skip_what_is_taken():
+def test_unique_names_count_up_and_skip_names_in_use():
     run = Run()
     names = [run.unique_name(name) for name in ("queue", "queue_1", "queue", "queue", "queue_1")]
     assert names == ["queue", "queue_1", "queue_2", "queue_3", "queue_1_1"]
@@ -51,14 +51,14 @@ def test_an_action_is_called_like_its_function():
     assert (action.name, action.needs) == ("add", ())
 
 
-def test_needed_actions_are_found_through_others():
+def test_needed_by_follows_the_needs_of_needed_actions():
     run = Run()
     first = run.action("first", print)
     run.action("second", print, needs=[first])
     run.action("third", print, needs=["second"])
-    run.action("beside", print)
+    run.action("other", print)
     assert run.needed_by(["third"]) == {"first", "second", "third"}
-    assert run.needed_by(["first", "beside"]) == {"first", "beside"}
+    assert run.needed_by(["first", "other"]) == {"first", "other"}
 
 
 def test_an_action_of_a_taken_name_is_refused():
@@ -139,5 +139,5 @@ def test_the_current_run_comes_before_the_default_one():
         with Run().as_current() as run:
             return run, current_or_default_run()
 
-    run, found = in_new_context(both)
-    assert run is found
+    run, current = in_new_context(both)
+    assert run is current

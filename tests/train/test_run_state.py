@@ -17,7 +17,7 @@ def run_state():
 
 
 class OneMoreDevice(RunState):
-    """A run on a machine with one device more than this one."""
+    """The state of a run on a machine with one more CUDA device."""
 
     def state_dict(self):
         state = super().state_dict()
@@ -25,7 +25,7 @@ class OneMoreDevice(RunState):
 
 
 def draw_everywhere():
-    gauss = random.gauss(0, 1), float(np.random.standard_normal())  # leave half a pair behind
+    gauss = random.gauss(0, 1), float(np.random.standard_normal())  # leaves half a pair
     return torch.rand(3).tolist(), random.random(), np.random.random(3).tolist(), gauss
 
 
@@ -47,7 +47,7 @@ def test_all_generators_go_on_after_a_restore(tmp_path):
         assert draw_everywhere() == expected
 
 
-def test_an_older_checkpoint_leaves_generators_alone_that_it_has_not():
+def test_an_older_checkpoint_leaves_other_generators_alone():
     older = run_state().state_dict()
     del older["python_random"], older["numpy_random"]
     before = random.getstate(), np.random.get_state()[2]

@@ -1,4 +1,4 @@
-"""How many updates a lookup may not have seen: with prefetch, with push, with both."""
+"""Staleness of lookups, in updates: with prefetch, with push, with both."""
 
 import functools
 import threading
@@ -26,7 +26,7 @@ def test_a_lookup_misses_at_most_the_bound(prefetch, push):
 
 
 class Late(Counting):
-    """Its model lets an update run only when the reader is as far ahead as it may be."""
+    """A task whose model lets an update run only when the reader is as far ahead as allowed."""
 
     def attach(self, trainer):
         self._trainer, self._updates = trainer, threading.Semaphore(0)
@@ -39,11 +39,11 @@ class Late(Counting):
         trainer.optimizer.begin_step = begin_step
 
     def loss(self, model, inputs, batch):
-        reader, step = self._trainer._running.reader, len(self.seen)
+        reader, step = self._trainer._loop.reader, len(self.seen)
         left = len(self.batches) - 1 - step
         until(lambda: reader.num_ready == min(reader.capacity, left))
         is_pushed = self._trainer.settings.push
-        # That of this step; with push that of the step before, and the last one.
+        # Without push, the update of this step; with push, of the step before, and the last.
         for _ in range((step > 0) + (left == 0) if is_pushed else 1):
             self._updates.release()
         return super().loss(model, inputs, batch)
@@ -77,14 +77,14 @@ def test_recorded_updates_replayed_into_the_reference_give_the_same_bits(
             reference = ReferenceTable(table.config)
             records[name].replay(reference)
             keys = torch.arange(20)
-            found, wanted = table.lookup_entry(keys), reference.lookup_entry(keys)
-            assert found.present.any()
-            for column, values in found.rows.columns.items():
+            entry, wanted = table.lookup_entry(keys), reference.lookup_entry(keys)
+            assert entry.present.any()
+            for column, values in entry.rows.columns.items():
                 assert torch.equal(values, wanted.rows.columns[column])
 
 
 @pytest.mark.parametrize("push", [0, 1])
-def test_one_by_one_and_with_push_the_same_updates_are_made(push):
+def test_push_applies_the_same_updates(push):
     with Trainer(task := Counting(5), TrainSettings(push=push)) as trainer:
         trainer.fit()
         assert trainer.features.tables["id"].lookup(torch.tensor([7])).item() == -5
@@ -92,7 +92,7 @@ def test_one_by_one_and_with_push_the_same_updates_are_made(push):
 
 
 class Labels(Counting):
-    """Notes the labels, which number the batches."""
+    """A task that records the labels, which are the numbers of the batches."""
 
     def __init__(self, number=10):
         super().__init__(number)
@@ -141,7 +141,7 @@ def test_data_that_the_trainer_has_opened_are_closed_by_it(prefetch):
 
 
 def failing(number):
-    """Batches, and then an error."""
+    """Yield batches, then raise an error."""
     yield from counted(number)
     raise OSError("the disk is gone")
 
@@ -198,7 +198,7 @@ def test_an_evaluation_sees_all_updates():
     settings = TrainSettings(prefetch=2, push=1, eval_every=2)
     with Trainer(Evaluated(6), settings) as trainer:
         result = trainer.fit()
-    assert {step: found["loss"] for step, found in result.evaluations.items()} == {
+    assert {step: figures["loss"] for step, figures in result.evaluations.items()} == {
         2: -2.0, 4: -4.0, 6: -6.0
     }  # fmt: skip
 

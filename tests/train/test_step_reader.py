@@ -10,7 +10,7 @@ from tests.native_training.queues.threads import Call, until, until_waiting
 
 def test_without_capacity_the_taker_makes_each_item():
     numbers = iter(range(2))
-    reader = StepReader(lambda: next(numbers), 0, timeout_seconds=0)  # it waits for nobody
+    reader = StepReader(lambda: next(numbers), 0, timeout_seconds=0)  # no wait
     assert [reader.take(), reader.take()] == [0, 1]
     with pytest.raises(StopIteration):
         reader.take()
@@ -30,19 +30,19 @@ def test_the_thread_is_as_far_ahead_as_it_may_be():
 
 def test_capacity_may_change_while_items_are_taken():
     numbers = iter(range(6))
-    taken = []
+    items = []
     with Coordinator() as coordinator:
         reader = StepReader(lambda: next(numbers), 0)
         reader.start(coordinator)
         for capacity in (0, 1, 2, 0, 1, 0):
             reader.set_capacity(capacity)
-            taken.append(reader.take())
+            items.append(reader.take())
             reader.finish()
         assert reader.capacity == 0
-    assert taken == list(range(6))
+    assert items == list(range(6))
 
 
-def test_a_stop_wakes_who_waits():
+def test_a_stop_wakes_a_waiting_take():
     with Coordinator() as coordinator:
         reader = StepReader(lambda: coordinator.wait_for_stop(math.inf), 1)
         reader.start(coordinator)

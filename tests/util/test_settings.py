@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from monolith.util import layered_settings as settings
-from monolith.util.layered_settings import Setting, converted, resolve
+from monolith.util.layered_settings import Setting, convert_value, resolve
 
 
 class Mode(enum.Enum):
@@ -267,6 +267,6 @@ def test_toml_on_an_old_python_is_refused(monkeypatch):
     ("text", "expected"), [("2", 2), ("auto", "auto"), ("none", None), ("2.5", "2.5")]
 )
 def test_a_value_is_of_the_first_of_several_types_that_takes_it(text, expected):
-    found = converted(int | str | None, text, is_text=True)
+    found = convert_value(int | str | None, text, is_text=True)
     assert found == expected
     assert type(found) is type(expected)

@@ -1,14 +1,15 @@
-"""What a checkpoint holds, all of one moment between two steps."""
+"""Name what a checkpoint holds, and cut all of it at one moment between two steps."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint.tensors import check_tensors
+from monolith.checkpoint.dense_tensors import check_tensors, join_tensors
+from monolith.checkpoint.state_tree import STATES, Stateful, flatten_states
 from monolith.table.base import BaseTable
 from monolith.table.disk.call_arguments import checked_tables
 from monolith.table.snapshot import Snapshot
@@ -19,22 +20,24 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, torch.Tensor]
 
+_WHERE = "[Contents.cut]"
+
 
 @dataclass(frozen=True)
-class CheckpointCut:
-    """Tables, tensors and documents as they were when `take_cut` was called. Close it.
+class CheckpointSnapshot:
+    """Holds tables, tensors and documents as they were at `Contents.cut`. Close it.
 
     Args:
-        snapshots: open cuts of the tables.
-        given: those of them that the caller made, and closes.
+        tables: open snapshots of the tables.
+        foreign: those of `tables` that the caller opened, and closes.
         dense: tensors by name, one mapping for each file or group of files.
-        documents: JSON by what it holds: "meta", "trainer".
+        documents: JSON by its kind: "meta", "trainer".
         step: the global step.
         with_expired: whether rows that have expired are saved too.
     """
 
-    snapshots: Sequence[Snapshot]
-    given: Sequence[Snapshot]
+    tables: Sequence[Snapshot]
+    foreign: Sequence[Snapshot]
     dense: Sequence[Tensors]
     documents: Mapping[str, bytes]
     step: int | None
@@ -42,7 +45,7 @@ class CheckpointCut:
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def close(self) -> None:
-        """End the cuts of tables that `take_cut` made. Closing twice is fine."""
+        """Close the snapshots of tables that `Contents.cut` opened. Closing twice is fine."""
         self._stack.close()
 
     def __enter__(self) -> "Self":
@@ -52,71 +55,84 @@ class CheckpointCut:
         self.close()
 
 
-def take_cut(
-    *,
-    tables: "BaseTable | Snapshot | Iterable[BaseTable | Snapshot]" = (),
-    dense: "Tensors | Sequence[Tensors]" = (),
-    trainer: Mapping[str, Any] | None = None,
-    meta: Mapping[str, Any] | None = None,
-    step: int | None = None,
-    with_copies: bool = False,
-    with_expired: bool = False,
-) -> CheckpointCut:
-    """Take everything that a checkpoint is to hold. Call it between two steps.
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """Names what a checkpoint holds; `cut` reads all of it at one moment.
 
     Args:
-        tables: tables of different names, or open cuts of them, which stay open and whole.
-        dense: tensors by name (parameters, buffers, optimizer state); several mappings, of
-            different names, go to separate files.
-        trainer: state of the trainer, data position and random state; what `json.dumps` takes.
+        tables: tables of different names, or open snapshots of tables, which stay open and whole.
+        dense: tensors by name (parameters and buffers); several mappings, of different names, go to
+            separate files.
+        states: objects with `state_dict` by name, such as an optimizer of torch; see
+            `flatten_state`.
+        trainer: more of the trainer, for example the position in the data; what `json.dumps` takes.
         meta: description of the model; what `json.dumps` takes.
         step: the global step.
-        with_copies: copy the dense tensors, so that steps may go on before the save is done.
         with_expired: save rows that have expired and are not evicted, so that training goes on with
-            them as it would have.
-
-    Raises:
-        TypeError: something is no table, tensor or JSON.
-        ValueError: two tables or two tensors have one name.
+            these rows as it would have.
 
     Example:
-        >>> with take_cut(dense={"weight": torch.ones(2)}, step=7) as cut:
-        ...     print(cut.step, sorted(cut.dense[0]))
+        >>> with Contents(dense={"weight": torch.ones(2)}, step=7).cut() as snapshot:
+        ...     print(snapshot.step, sorted(snapshot.dense[0]))
         7 ['weight']
     """
-    where = "[take_cut]"
-    some = [tables] if isinstance(tables, BaseTable | Snapshot) else list(tables)
-    chosen = checked_tables(where, some, Snapshot) if some else []
-    groups = _groups(where, dense)
-    documents = {
-        name: _json(where, name, value)
-        for name, value in (("meta", meta), ("trainer", trainer))
-        if value is not None
-    }
-    if with_copies:
-        groups = [{name: tensor.detach().clone() for name, tensor in g.items()} for g in groups]
-    given = [each for each in chosen if isinstance(each, Snapshot)]
-    with ExitStack() as stack:
-        cuts = [each if each in given else stack.enter_context(each.cut()) for each in chosen]
-        return CheckpointCut(cuts, given, groups, documents, step, with_expired, stack.pop_all())
+
+    tables: "BaseTable | Snapshot | Sequence[BaseTable | Snapshot]" = ()
+    dense: "Tensors | Sequence[Tensors]" = ()
+    states: Mapping[str, Stateful] = field(default_factory=dict)
+    trainer: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] | None = None
+    step: int | None = None
+    with_expired: bool = False
+
+    def cut(self, *, with_copies: bool = False) -> CheckpointSnapshot:
+        """Take everything as it is. Call it between two steps.
+
+        Args:
+            with_copies: copy the dense tensors, so that steps may go on before the save is done;
+                tables need no copy.
+
+        Raises:
+            TypeError: something is no table, tensor, state or JSON.
+            ValueError: two tables or two tensors have one name.
+        """
+        one = self.tables
+        tables = [one] if isinstance(one, BaseTable | Snapshot) else list(one)
+        tables = checked_tables(_WHERE, tables, Snapshot) if tables else []
+        trees, state_tensors = flatten_states(self.states)
+        groups = self._groups(state_tensors)
+        trainer = {**({STATES: trees} if trees else {}), **(self.trainer or {})}
+        documents: dict[str, bytes] = {}
+        if self.meta is not None:
+            documents["meta"] = _json("meta", self.meta)
+        if trainer or self.trainer is not None:
+            documents["trainer"] = _json("trainer", trainer)
+        if with_copies:
+            groups = [{name: tensor.detach().clone() for name, tensor in g.items()} for g in groups]
+        foreign = [table for table in tables if isinstance(table, Snapshot)]
+        with ExitStack() as stack:
+            snapshots = [
+                table if isinstance(table, Snapshot) else stack.enter_context(table.cut())
+                for table in tables
+            ]
+            cuts = stack.pop_all()
+        return CheckpointSnapshot(
+            snapshots, foreign, groups, documents, self.step, self.with_expired, cuts
+        )
+
+    def _groups(self, state_tensors: Tensors) -> list[dict[str, torch.Tensor]]:
+        """Tensors by file; those of states go to the last group."""
+        groups = [self.dense] if isinstance(self.dense, Mapping) else list(self.dense)
+        for group in (*groups, state_tensors):
+            check_tensors(_WHERE, group)
+        join_tensors(_WHERE, *groups, state_tensors)
+        last = groups.pop() if groups else {}
+        return [*map(dict, groups), {**last, **state_tensors}]
 
 
-def _groups(where: str, dense: Any) -> list[dict[str, torch.Tensor]]:
-    groups = [dense] if isinstance(dense, Mapping) else list(dense)
-    names: set[str] = set()
-    for group in groups:
-        check_tensors(where, group)
-        if twice := names & set(group):
-            raise ValueError(
-                f"{where} expected each name of a tensor once, got {min(twice)!r} twice"
-            )
-        names |= set(group)
-    return [dict(group) for group in groups]
-
-
-def _json(where: str, name: str, value: Any) -> bytes:
+def _json(name: str, value: Any) -> bytes:
     try:
         text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{where} expected {name} as JSON, got {error}") from error
+        raise TypeError(f"{_WHERE} expected {name} as JSON, got {error}") from error
     return text.encode() + b"\n"

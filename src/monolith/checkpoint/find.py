@@ -1,38 +1,77 @@
-"""Which checkpoint of a directory to restore."""
+"""Find the checkpoint of a path, and open it."""
 
 import logging
 import os
 import posixpath
 
 from monolith.checkpoint.load import Checkpoint, open_checkpoint
-from monolith.checkpoint.state import MANIFEST_SUFFIX, checkpoint_exists, read_checkpoint_state
-from monolith.checkpoint.storage import list_names, modified_time
+from monolith.checkpoint.manifest import MANIFEST_SUFFIX
+from monolith.checkpoint.state import read_checkpoint_state
+from monolith.checkpoint.storage import exists, list_names, modified_time
 from monolith.errors import NotFoundError, OpError
 
 _log = logging.getLogger(__name__)
 
 
-def find_checkpoint(
-    checkpoint_dir: "str | os.PathLike[str]", *, fallback: bool = False
-) -> Checkpoint | None:
-    """The current checkpoint of a directory; None where there is none.
+def load(path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint:
+    """Open the checkpoint of a prefix, or the current one of a directory.
 
     Args:
-        checkpoint_dir: the directory.
-        fallback: read every byte, and where something is wrong take the newest one before it that
-            is whole, with a warning; also without a state file.
+        path: a prefix or a directory.
+        fallback: see `find`.
 
     Raises:
-        OpError: the current one cannot be opened; with `fallback`, none can.
+        NotFoundError: there is no checkpoint.
+        OpError: the checkpoint cannot be opened; with `fallback`, none can.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from monolith.checkpoint import Contents, load, save
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     _ = save(Contents(dense={"weight": torch.ones(2)}, step=7), path)
+        ...     load(path).read_dense()
+        {'weight': tensor([1., 1.])}
     """
-    directory = os.fspath(checkpoint_dir)
-    state = read_checkpoint_state(directory)
+    checkpoint = find(path, fallback=fallback)
+    if checkpoint is None:
+        raise NotFoundError(
+            f"[checkpoint.load] expected a checkpoint, got none at {os.fspath(path)!r}"
+        )
+    return checkpoint
+
+
+def find(path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint | None:
+    """Open the checkpoint of a prefix, or the current one of a directory; None without any.
+
+    The newest checkpoint of a directory is current where there is no state file, for example of a
+    run that was killed before its first one.
+
+    Args:
+        path: a prefix or a directory.
+        fallback: read every byte of a directory's current checkpoint, and where something is wrong
+            take the newest one before it that is whole, with a warning.
+
+    Raises:
+        OpError: the checkpoint cannot be opened; with `fallback`, none can.
+    """
+    place = os.fspath(path)
+    if checkpoint_exists(place):
+        return open_checkpoint(place)
+    state = read_checkpoint_state(place)
+    if state is not None and not fallback:
+        return open_checkpoint(state.model_checkpoint_path)
+    prefixes = list(reversed(existing_checkpoints(place)))
     if not fallback:
-        return None if state is None else open_checkpoint(state.model_checkpoint_path)
-    wanted = [] if state is None else [state.model_checkpoint_path]
-    listed = [] if state is None else list(reversed(state.all_model_checkpoint_paths))
+        return open_checkpoint(prefixes[0]) if prefixes else None
+    if state is not None:
+        listed = reversed(state.all_model_checkpoint_paths)
+        prefixes = [state.model_checkpoint_path, *listed, *prefixes]
+    return _newest_whole(list(dict.fromkeys(prefixes)))
+
+
+def _newest_whole(prefixes: list[str]) -> Checkpoint | None:
     first: OpError | None = None
-    for prefix in dict.fromkeys([*wanted, *listed, *reversed(existing_checkpoints(directory))]):
+    for prefix in prefixes:
         try:
             checkpoint = open_checkpoint(prefix)
             checkpoint.verify()
@@ -46,38 +85,20 @@ def find_checkpoint(
     return None
 
 
-def locate_checkpoint(
-    path: "str | os.PathLike[str]", *, fallback: bool = False
-) -> Checkpoint | None:
-    """The checkpoint of a prefix, or the current one of a directory; None if there is none.
-
-    Where a run was killed before it wrote its first state file, the newest one is current.
-
-    Args:
-        path: a prefix, or a directory.
-        fallback: of a directory; see `find_checkpoint`.
-
-    Raises:
-        OpError: the checkpoint cannot be opened; with `fallback`, none can.
-    """
-    place = os.fspath(path)
-    if checkpoint_exists(place):
-        return open_checkpoint(place)
-    found = find_checkpoint(place, fallback=fallback)
-    if found is None and (prefixes := existing_checkpoints(place)):
-        return open_checkpoint(prefixes[-1])
-    return found
+def checkpoint_exists(prefix: "str | os.PathLike[str]") -> bool:
+    """Whether there is a complete checkpoint of a prefix: its manifest exists."""
+    return exists(os.fspath(prefix) + MANIFEST_SUFFIX)
 
 
-def existing_checkpoints(checkpoint_dir: "str | os.PathLike[str]") -> list[str]:
-    """Prefixes of all complete checkpoints of a directory, oldest first."""
-    directory = os.fspath(checkpoint_dir)
-    found = []
-    for name in list_names(directory):
+def existing_checkpoints(directory: "str | os.PathLike[str]") -> list[str]:
+    """Return the prefixes of all complete checkpoints of a directory, oldest first."""
+    folder = os.fspath(directory)
+    prefixes = []
+    for name in list_names(folder):
         if name.endswith(MANIFEST_SUFFIX):
-            path = posixpath.join(directory, name)
+            path = posixpath.join(folder, name)
             try:
-                found.append((modified_time(path), path.removesuffix(MANIFEST_SUFFIX)))
+                prefixes.append((modified_time(path), path.removesuffix(MANIFEST_SUFFIX)))
             except NotFoundError:
                 continue  # removed meanwhile
-    return [prefix for _, prefix in sorted(found)]
+    return [prefix for _, prefix in sorted(prefixes)]

@@ -1,4 +1,4 @@
-"""Reading checkpoints: what one holds, into new tables and tensors or into those that exist."""
+"""Read a checkpoint: into new tables and tensors, or into those that exist."""
 
 import dataclasses
 import functools
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint.files import split_prefix
+from monolith.checkpoint.commit import split_prefix
+from monolith.checkpoint.dense_tensors import check_tensors, from_memory
 from monolith.checkpoint.manifest import (
+    MANIFEST_SUFFIX,
     CheckpointManifest,
     FileFact,
     TensorFact,
     parse_checkpoint_manifest,
 )
-from monolith.checkpoint.state import MANIFEST_SUFFIX
+from monolith.checkpoint.state_tree import STATES, Stateful, unflatten_state
 from monolith.checkpoint.storage import storage_errors
-from monolith.checkpoint.tensors import check_tensors, from_memory
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.table.base import BaseTable
 from monolith.table.disk import load_tables, restore_tables
@@ -38,25 +39,25 @@ _CHUNK_BYTES = 1 << 22
 
 
 def open_checkpoint(prefix: "str | os.PathLike[str]") -> "Checkpoint":
-    """The checkpoint of a prefix: reads its manifest.
+    """Open the checkpoint of a prefix: read its manifest.
 
     Raises:
-        NotFoundError: there is none.
-        InvalidArgumentError: it is of another format or a newer version.
-        DataLossError: its manifest is damaged.
+        NotFoundError: there is no such checkpoint.
+        InvalidArgumentError: the checkpoint has another format or a newer version.
+        DataLossError: the manifest is damaged.
     """
     return Checkpoint(checked_path("[open_checkpoint]", prefix))
 
 
 class Checkpoint(Save):
-    """A checkpoint on disk. Safe from any thread; the files are read when they are asked for.
+    """Reads a checkpoint on disk, each file when a method needs its content. Thread-safe.
 
     Args:
         prefix: `<directory>/<name>`.
 
     Attributes:
         prefix: the same.
-        manifest: what it holds.
+        manifest: the step, files, tables and tensors.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -85,11 +86,11 @@ class Checkpoint(Save):
         return [table.name for table in self.manifest.tables]
 
     def read(self) -> bytes:
-        """The bytes of the manifest."""
+        """Return the bytes of the manifest."""
         return self.folder.read(self._name + MANIFEST_SUFFIX)
 
     def tables(self, data: bytes) -> Sequence[TableEntry]:
-        """The tables of a manifest, with paths relative to the directory."""
+        """Return the tables of a manifest, with paths relative to the directory."""
         return [
             dataclasses.replace(
                 table,
@@ -104,11 +105,11 @@ class Checkpoint(Save):
         return parse_checkpoint_manifest(data, self.folder.where(self._name + MANIFEST_SUFFIX))
 
     def read_trainer(self) -> Any:
-        """State of the trainer; None if there is none."""
+        """Return the state of the trainer as JSON, or None without one."""
         return self._read_json("trainer")
 
     def read_meta(self) -> Any:
-        """Description of the model; None if there is none."""
+        """Return the description of the model, or None without one."""
         return self._read_json("meta")
 
     def _read_json(self, name: str) -> Any:
@@ -150,14 +151,14 @@ class Checkpoint(Save):
     def read_dense(
         self, names: Iterable[str] | None = None, *, num_threads: int | None = None
     ) -> dict[str, torch.Tensor]:
-        """Dense tensors by name, in new memory.
+        """Return dense tensors by name, in new memory.
 
         Args:
-            names: only these; only files that hold one of them are read.
+            names: names of tensors; None reads all. Files without one of these are not read.
             num_threads: threads to read with, torch.get_num_threads() if None.
 
         Raises:
-            NotFoundError: a name, or a file, is not there.
+            NotFoundError: the checkpoint has no tensor of a name, or a file is missing.
             DataLossError: a file is damaged, truncated or not of this checkpoint.
         """
         where = "[Checkpoint.read_dense]"
@@ -168,21 +169,53 @@ class Checkpoint(Save):
                 f"{where} expected tensor {min(missing)!r} in {self.prefix}, got none of that name"
             )
         files = [file for file in self.manifest.dense if wanted & set(file.tensors)]
-        found: dict[str, torch.Tensor] = {}
+        values: dict[str, torch.Tensor] = {}
 
         def take(index: int) -> None:
             file = files[index]
             path = self.folder.where(self._name + file.path)
             tensors = from_memory(self._read_memory(file), file.tensors, path)
-            found.update({name: tensors[name] for name in wanted & set(tensors)})
+            values.update({name: tensors[name] for name in wanted & set(tensors)})
 
         with told_as(where), storage_errors("Checkpoint.read_dense", f"read {self.prefix}"):
             tasks = [functools.partial(take, i) for i in range(len(files))]
             run_all(Work(0, None), tasks, threads)
-        return {name: found[name] for name in sorted(found)}
+        return {name: values[name] for name in sorted(values)}
+
+    def read_parts(
+        self,
+        where: str,
+        dense: Iterable[str],
+        states: Iterable[str],
+        num_threads: int | None = None,
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return dense tensors and states of objects by name; each file is read once.
+
+        Args:
+            where: begins the messages.
+            dense: names of tensors; the first result may have more.
+            states: names of objects.
+            num_threads: threads to read with, torch.get_num_threads() if None.
+
+        Raises:
+            NotFoundError: a name is not in the checkpoint, or a file is missing.
+            DataLossError: a file is damaged, truncated or not of this checkpoint.
+        """
+        dense, states = set(dense), set(states)
+        trees = (self.read_trainer() or {}).get(STATES, {}) if states else {}
+        if missing := (dense - set(self.tensors)) | (states - set(trees)):
+            raise NotFoundError(
+                f"{where} expected {min(missing)!r} of the model in {self.prefix}, got a "
+                "checkpoint without it; the model has changed since it was saved, or it is of "
+                "another model"
+            )
+        starts = tuple(f"{name}/" for name in states)
+        names = dense | {name for name in self.tensors if name.startswith(starts)}
+        values = self.read_dense(names, num_threads=num_threads)
+        return values, {name: unflatten_state(trees[name], values) for name in states}
 
     def load_tables(self, names: Iterable[str] | None = None, **options: Any) -> "dict[str, Table]":
-        """New tables; options are those of `monolith.table.disk.load_tables`."""
+        """Make new tables; options are those of `monolith.table.disk.load_tables`."""
         with told_as("[Checkpoint.load_tables]"), storage_errors("Checkpoint", "load tables"):
             return load_tables(self, names=names, **options)
 
@@ -202,36 +235,41 @@ class Checkpoint(Save):
         *,
         tables: "BaseTable | Sequence[BaseTable]" = (),
         dense: Mapping[str, torch.Tensor] | None = None,
+        states: Mapping[str, Stateful] | None = None,
         num_threads: int | None = None,
     ) -> None:
-        """Give tables and tensors that exist the content of the checkpoint. Not beside steps.
+        """Give tables, tensors and objects the content of the checkpoint; no step runs meanwhile.
 
-        Everything is read and checked before a tensor changes, and each file of tables before a
-        table does.
+        Every value is read and checked before a table changes, each file of a table before the
+        table does, and tensors and objects change last.
 
         Args:
             tables: one table or several; any number of shards.
             dense: tensors by name; they are written in place.
+            states: objects by name, as `Contents` has them.
             num_threads: threads to read with, torch.get_num_threads() if None.
 
         Raises:
-            NotFoundError: a table or a tensor is not in the checkpoint.
+            NotFoundError: a table, a tensor or an object is not in the checkpoint.
             InvalidArgumentError: a config, shape or dtype differs.
             DataLossError: a file is damaged.
         """
-        check_tensors("[Checkpoint.restore]", dense or {})
-        values = self.read_dense(dense or {}, num_threads=num_threads)
-        pairs = matched("[Checkpoint.restore]", self.prefix, dense or {}, values)
+        where, dense, states = "[Checkpoint.restore]", dense or {}, states or {}
+        check_tensors(where, dense)
+        values, trees = self.read_parts(where, dense, states, num_threads)
+        pairs = matched(where, self.prefix, dense, values)
         if isinstance(tables, BaseTable) or tables:
             self.restore_tables(tables, num_threads=num_threads)
         copy_tensors(pairs)
+        for name, target in states.items():
+            target.load_state_dict(trees[name])
 
     def verify(self, *, num_threads: int | None = None) -> int:
-        """Read every byte and compare checksums: the number of bytes.
+        """Read every byte and compare checksums. Return the number of bytes.
 
         Raises:
             NotFoundError: a file is missing.
-            DataLossError: one is damaged, truncated or foreign.
+            DataLossError: a file is damaged, truncated or foreign.
         """
         threads = checked_threads("[Checkpoint.verify]", num_threads)
         with told_as("[Checkpoint.verify]"), storage_errors("Checkpoint.verify", "read"):
@@ -255,20 +293,20 @@ def matched(
     *,
     reshape: bool = False,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Pairs of a tensor and its new value; nothing is changed yet.
+    """Return pairs of a tensor and its new value; nothing changes yet.
 
     Args:
         where: begins the messages.
-        prefix: of the checkpoint, for messages.
+        prefix: prefix of the checkpoint, for messages.
         targets: tensors by name.
-        values: of these names and perhaps of others.
-        reshape: whether another shape of the same size will do.
+        values: new values by name; other names are left out.
+        reshape: whether a value may have another shape of the same size.
 
     Raises:
         InvalidArgumentError: a shape or dtype differs; the message names the tensor.
     """
     pairs = []
-    for name, target in targets.items():
+    for name, target in sorted(targets.items()):
         value = values[name]
         if reshape and value.numel() == target.numel():
             value = value.reshape(target.shape)

@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: `<prefix>.manifest.json`, the last file to be written.
+"""Write and parse the manifest of a checkpoint: `<prefix>.manifest.json`, the last file of a save.
 
-Paths in it are what follows the prefix, so that a checkpoint may be moved or renamed.
+Its paths are the parts after the prefix, so that a checkpoint may be moved or renamed.
 """
 
 import dataclasses
@@ -20,9 +20,11 @@ from monolith.table.disk.table_manifest import (
     parse_tables,
 )
 
+MANIFEST_SUFFIX = ".manifest.json"
+"""A checkpoint exists if the file `<prefix>.manifest.json` does."""
 FORMAT = "monolith-checkpoint"
 VERSION = 1
-"""Of the checkpoints that are written."""
+"""Version of the checkpoints that are written."""
 
 _DENSE_PATH = re.compile(r"\.dense-[0-9]{5}-of-[0-9]{5}\.safetensors")
 _TABLE_PATH = re.compile(r"\.assets/[A-Za-z0-9%_~.-]+-[0-9]{5}-of-[0-9]{5}(\.candidates)?\.arrow")
@@ -30,7 +32,7 @@ _TABLE_PATH = re.compile(r"\.assets/[A-Za-z0-9%_~.-]+-[0-9]{5}-of-[0-9]{5}(\.can
 
 @dataclass(frozen=True)
 class FileFact:
-    """A file.
+    """A file of a checkpoint.
 
     Args:
         path: what follows the prefix.
@@ -53,7 +55,7 @@ class TensorFact:
 
 @dataclass(frozen=True)
 class DenseFile(FileFact):
-    """A file of dense tensors, with what it says of them."""
+    """A file of dense tensors, with dtype and shape of each tensor by name."""
 
     tensors: Mapping[str, TensorFact]
 
@@ -63,7 +65,7 @@ class CheckpointManifest:
     """A checkpoint.
 
     Args:
-        step: the global step; None if nobody counts.
+        step: the global step; None if steps are not counted.
         dense: files of dense tensors.
         tables: with their files.
         documents: the JSON files, by what they hold: "meta", "trainer".
@@ -78,7 +80,7 @@ class CheckpointManifest:
 
     @property
     def files(self) -> list[FileFact]:
-        """Every file but the manifest."""
+        """Every file except the manifest."""
         of_tables = [
             FileFact(file.path, file.num_bytes, file.crc32c)
             for table in self.tables
@@ -87,7 +89,7 @@ class CheckpointManifest:
         return [*self.dense, *of_tables, *self.documents.values()]
 
     def to_json(self) -> bytes:
-        """The bytes of the file; two equal checkpoints differ in "times" only."""
+        """Return the bytes of the file; those of equal checkpoints differ in "times" only."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         times = content.pop("times")
         content["crc32c"] = checksum(content)
@@ -96,15 +98,15 @@ class CheckpointManifest:
 
 
 def parse_checkpoint_manifest(data: bytes, where: str) -> CheckpointManifest:
-    """The manifest in a file's bytes.
+    """Read the manifest in the bytes of a file.
 
     Args:
-        data: of the file.
+        data: bytes of the file.
         where: its path, for messages.
 
     Raises:
-        InvalidArgumentError: it is of another format or a newer version.
-        DataLossError: it is damaged.
+        InvalidArgumentError: the file has another format or a newer version.
+        DataLossError: the file is damaged.
     """
     content = parse_document(data, where, FORMAT, VERSION)
     times = dict(get_field(content, "times", dict, where))

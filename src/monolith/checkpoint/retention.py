@@ -1,29 +1,70 @@
-"""Which checkpoints are kept."""
+"""Keep the newest checkpoints of a directory: the state file lists them, older ones are removed."""
 
+import logging
+import math
+import os
+import time
 from collections.abc import Callable, Iterable
 
-from monolith.checkpoint.files import split_prefix
-from monolith.checkpoint.state import MANIFEST_SUFFIX
+from monolith.checkpoint.commit import remove, split_prefix
+from monolith.checkpoint.manifest import MANIFEST_SUFFIX
+from monolith.checkpoint.state import (
+    STATE_FILE,
+    CheckpointState,
+    exempt_names,
+    read_checkpoint_state,
+    write_checkpoint_state,
+)
 from monolith.checkpoint.storage import modified_time
-from monolith.errors import NotFoundError
+from monolith.errors import NotFoundError, OpError
+
+_log = logging.getLogger(__name__)
 
 
 class Retention:
     """Keeps the newest checkpoints, some for their age, and exempt ones always.
 
     Args:
-        max_to_keep: number of checkpoints that are kept; None or 0 keeps all, and lists none.
-        every_n_hours: one that would go is kept if it was saved after the next such time.
+        keep: number of checkpoints that stay; None or 0 keeps all, and adds none to the
+            list of `recover` but the current one.
+        exempt: returns base names of checkpoints that never go and do not count; None: the names
+            cannot be read now, so nothing goes.
+        every_n_hours: one checkpoint more stays for each such time.
         clock: seconds since 1970.
     """
 
     def __init__(
-        self, max_to_keep: int | None, every_n_hours: float, clock: Callable[[], float]
+        self,
+        keep: int | None,
+        exempt: Callable[[], set[str] | None] = set,
+        *,
+        every_n_hours: float = math.inf,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._max_to_keep, self._clock = max_to_keep, clock
+        self._keep, self._exempt, self._clock = keep, exempt, clock
         self._every_seconds = every_n_hours * 3600
         self._next_keep = clock() + self._every_seconds
         self._kept: list[tuple[str, float]] = []
+
+    @classmethod
+    def of_directory(
+        cls,
+        directory: "str | os.PathLike[str]",
+        keep: int | None,
+        clock: Callable[[], float] = time.time,
+    ) -> "Retention":
+        """Go on with the checkpoints of a directory, and exempt those of `monolith_checkpoint`.
+
+        Raises:
+            ValueError: `keep` is negative.
+        """
+        if keep is not None and keep < 0:
+            raise ValueError(f"[Retention] expected keep >= 0, got {keep}; 0 keeps all checkpoints")
+        retention = cls(keep, lambda: exempt_names(directory), clock=clock)
+        state = read_checkpoint_state(directory)
+        if state is not None:
+            retention.recover(state.paths_in(directory))
+        return retention
 
     @property
     def kept(self) -> list[tuple[str, float]]:
@@ -31,37 +72,56 @@ class Retention:
         return list(self._kept)
 
     def set_kept(self, kept: Iterable[tuple[str, float]]) -> None:
-        """Go on with these."""
+        """Go on with these prefixes and times."""
         self._kept = list(kept)
 
     def recover(self, prefixes: Iterable[str]) -> None:
-        """Go on with those of these that exist; the times of their manifests count."""
-        found = []
+        """Go on with the checkpoints of these prefixes that exist, as old as their manifests."""
+        self._kept = []
         for prefix in prefixes:
             try:
-                found.append((prefix, modified_time(prefix + MANIFEST_SUFFIX)))
+                self._kept.append((prefix, modified_time(prefix + MANIFEST_SUFFIX)))
             except NotFoundError:
                 continue
-        self._kept = found
 
-    def record(self, prefix: str) -> None:
-        """A checkpoint was saved; one of the same prefix is the newest now."""
-        if self._max_to_keep:
-            self._kept = [each for each in self._kept if each[0] != prefix]
-            self._kept.append((prefix, self._clock()))
-
-    def next_to_go(self, exempt: set[str]) -> str | None:
-        """Take the oldest one beyond the number off the list; None if it is kept on disk.
+    def add(self, prefix: str, filename: str = STATE_FILE, *, relative: bool = True) -> None:
+        """Make a checkpoint the current one of its directory, and remove the oldest beyond `keep`.
 
         Args:
-            exempt: names of checkpoints that do not count and never go.
+            prefix: of a checkpoint that is complete; one of the same prefix goes off the list.
+            filename: the state file.
+            relative: see `write_checkpoint_state`.
+
+        Raises:
+            OpError: the state file cannot be written; nothing is removed then.
         """
-        counted = [each for each in self._kept if split_prefix(each[0])[1] not in exempt]
-        if not self._max_to_keep or len(counted) <= self._max_to_keep:
-            return None
+        if self._keep:
+            self._kept = [item for item in self._kept if item[0] != prefix]
+            self._kept.append((prefix, self._clock()))
+        kept, next_keep, last = self._next()
+        listed = kept or [(prefix, self._clock())]
+        state = CheckpointState(prefix, [path for path, _ in listed], [at for _, at in listed])
+        write_checkpoint_state(split_prefix(prefix)[0], state, filename, relative=relative)
+        # Not before: a checkpoint that is off the list is never removed.
+        self._kept, self._next_keep = kept, next_keep
+        if last is None:
+            return
+        try:
+            remove(last)
+        except OpError as error:  # the new checkpoint is complete all the same
+            _log.warning("the old checkpoint %s is not removed: %s", last, error)
+
+    def _next(self) -> tuple[list[tuple[str, float]], float, str | None]:
+        """The next `_kept` and `_next_keep`, and the checkpoint to remove."""
+        exempt = self._exempt()
+        if exempt is None:
+            _log.warning("no checkpoint is deleted: nobody knows which ones are exempt")
+            return self._kept, self._next_keep, None
+        counted = [item for item in self._kept if split_prefix(item[0])[1] not in exempt]
+        if not self._keep or len(counted) <= self._keep:
+            return self._kept, self._next_keep, None
         oldest = counted[0]
-        self._kept = [each for each in self._kept if each is not oldest]
+        kept = [item for item in self._kept if item is not oldest]
         if oldest[1] > self._next_keep:
-            self._next_keep += self._every_seconds
-            return None
-        return oldest[0]
+            return kept, self._next_keep + self._every_seconds, None
+        return kept, self._next_keep, oldest[0]

@@ -1,17 +1,21 @@
-"""Saving a checkpoint: tables and dense tensors in parallel, the manifest last."""
+"""Save a checkpoint: tables and dense tensors in parallel, the manifest last."""
 
 import functools
 import os
+import posixpath
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from monolith.checkpoint.cut import CheckpointCut, Tensors
-from monolith.checkpoint.files import CheckpointFiles
+from monolith.checkpoint.commit import CheckpointFiles
+from monolith.checkpoint.cut import CheckpointSnapshot, Contents, Tensors
+from monolith.checkpoint.dense_tensors import facts_of, parts_of_file, pieces_of
 from monolith.checkpoint.manifest import CheckpointManifest, DenseFile, FileFact
-from monolith.checkpoint.storage import storage_errors
-from monolith.checkpoint.tensors import facts_of, parts_of_file, pieces_of
+from monolith.checkpoint.retention import Retention
+from monolith.checkpoint.storage import make_folder, storage_errors
 from monolith.table.config import NUM_PARTITIONS
 from monolith.table.disk.buffers import crc32c
 from monolith.table.disk.call_arguments import checked_path, checked_progress, checked_threads
@@ -25,90 +29,168 @@ if TYPE_CHECKING:
     from monolith.table.disk.table_manifest import TableEntry
 
 
+BASE_NAME = "model.ckpt"
+"""`save` names checkpoints `<directory>/model.ckpt-<step>`."""
+
 _MAX_STEM = 100
 
 
-def save_checkpoint(
-    prefix: "str | os.PathLike[str]",
-    cut: CheckpointCut,
-    *,
-    num_threads: int | None = None,
-    max_bytes_per_second: float | None = None,
-    progress: ProgressCallback | None = None,
-    clock: Callable[[], float] = time.time,
-) -> None:
-    """Write a checkpoint: complete or invisible. Safe with every verb of its tables but `clear`.
-
-    An older checkpoint of the same prefix stays until all new files are written. State files are
-    not changed: see `PartialRecoverySaver`.
+@dataclass(frozen=True)
+class WriteOptions:
+    """How to write a checkpoint.
 
     Args:
-        prefix: `<directory>/<name>`, usually with the step at the end; with a scheme such as s3://
-            through fsspec.
-        cut: what is written; it stays open, but its own cuts of tables are used up.
         num_threads: threads to write with, torch.get_num_threads() if None.
         max_bytes_per_second: bound on the rate of writing.
         progress: called with a `Progress` after each batch of rows and each dense file, from the
             writing threads; may raise to stop.
-        clock: seconds since 1970, for the manifest.
+        clock: seconds since 1970, for the manifest and the state file.
+    """
+
+    num_threads: int | None = None
+    max_bytes_per_second: float | None = None
+    progress: ProgressCallback | None = None
+    clock: Callable[[], float] = time.time
+
+
+_DEFAULTS = WriteOptions()
+
+
+def save(
+    contents: Contents | CheckpointSnapshot,
+    directory: "str | os.PathLike[str]",
+    *,
+    keep: "int | Retention | None" = 5,
+    options: WriteOptions = _DEFAULTS,
+) -> str:
+    """Write `<directory>/model.ckpt-<step>`, name it in the state file, and remove older ones.
+
+    Complete or invisible: see `write`. Without a snapshot, call it between two steps.
+
+    Args:
+        contents: what the checkpoint holds, or a snapshot of it; see `write`.
+        directory: made if missing; with a scheme such as s3:// through fsspec.
+        keep: number of checkpoints that stay, besides those that `monolith_checkpoint` exempts; 0
+            keeps all. A caller that saves often passes the `Retention` of the directory.
+        options: threads, rate, progress and clock.
+
+    Returns:
+        The prefix of the checkpoint.
 
     Raises:
-        OpError: the directory cannot be written; a full disk for example.
-        FailedPreconditionError: another save writes into the directory, or a cut is closed.
+        ValueError: `contents` has no step, or `keep` is negative.
+        OpError: the directory cannot be written; older checkpoints are as they were.
+        FailedPreconditionError: another save writes into the directory, or a snapshot is closed.
 
     Example:
         >>> import tempfile, torch
-        >>> from monolith.checkpoint import open_checkpoint, save_checkpoint, take_cut
+        >>> from monolith.checkpoint import Contents, save
         >>> with tempfile.TemporaryDirectory() as path:
-        ...     with take_cut(dense={"weight": torch.ones(2)}, step=7) as cut:
-        ...         save_checkpoint(f"{path}/model.ckpt-7", cut)
-        ...     open_checkpoint(f"{path}/model.ckpt-7").read_dense()
-        {'weight': tensor([1., 1.])}
+        ...     prefix = save(Contents(dense={"weight": torch.ones(2)}, step=7), path)
+        ...     prefix.removeprefix(path)
+        '/model.ckpt-7'
     """
-    where = "[save_checkpoint]"
+    folder = checked_path("[checkpoint.save]", directory)
+    if contents.step is None:
+        raise ValueError(
+            "[checkpoint.save] expected contents with a step, got None; a step names the "
+            "checkpoint, or choose a name and call checkpoint.write"
+        )
+    prefix = posixpath.join(folder, f"{BASE_NAME}-{contents.step}")
+    make_folder(folder)
+    if not isinstance(keep, Retention):
+        keep = Retention.of_directory(folder, keep, options.clock)
+    write(contents, prefix, options)
+    keep.add(prefix)
+    return prefix
+
+
+def write(
+    contents: Contents | CheckpointSnapshot,
+    prefix: "str | os.PathLike[str]",
+    options: WriteOptions = _DEFAULTS,
+) -> None:
+    """Write a checkpoint: complete or invisible. State files stay as they are.
+
+    An older checkpoint of the same prefix stays until all new files are written. Safe with every
+    verb of its tables but `clear`.
+
+    Args:
+        contents: what the checkpoint holds; or a snapshot of it, which stays open, but whose tables
+            are used up.
+        prefix: `<directory>/<name>`, usually with the step at the end; with a scheme such as s3://
+            through fsspec.
+        options: threads, rate, progress and clock.
+
+    Raises:
+        TypeError: `contents` has something that is no table, tensor, state or JSON.
+        OpError: the directory cannot be written; a full disk for example.
+        FailedPreconditionError: another save writes into the directory, or a snapshot is closed.
+    """
+    where = "[checkpoint.write]"
     path = checked_path(where, prefix)
-    threads = checked_threads(where, num_threads)
-    rate = checked_rate(where, max_bytes_per_second)
-    checked_progress(where, progress)
+    threads = checked_threads(where, options.num_threads)
+    rate = checked_rate(where, options.max_bytes_per_second)
+    checked_progress(where, options.progress)
     files = CheckpointFiles(path)
-    with storage_errors("save_checkpoint", f"write {path}"), files.writing():
-        work = Work(sum(map(len, cut.snapshots)), progress)
+    with (
+        (
+            nullcontext(contents) if isinstance(contents, CheckpointSnapshot) else contents.cut()
+        ) as snapshot,
+        storage_errors("checkpoint.write", f"write {path}"),
+        files.writing(),
+    ):
+        work = Work(sum(map(len, snapshot.tables)), options.progress)
         try:
-            job = _Save(files, cut, Throttle(rate, wait=work.wait), work)
+            job = _Save(files, snapshot, Throttle(rate, wait=work.wait), work)
             run_all(work, job.tasks(), threads)
             work.finish()
         finally:
             work.close()
-        files.commit(job.manifest(clock()).to_json())
+        files.commit(job.manifest(options.clock()).to_json())
 
 
 class _Save:
-    """One save: a task per file, and what the manifest says of them."""
+    """Has a task per file, and makes the manifest when the tasks are done."""
 
     def __init__(
-        self, files: CheckpointFiles, cut: CheckpointCut, throttle: Throttle, work: Work
+        self,
+        files: CheckpointFiles,
+        snapshot: CheckpointSnapshot,
+        throttle: Throttle,
+        work: Work,
     ) -> None:
-        self._files, self._cut, self._throttle, self._work = files, cut, throttle, work
-        self._dense = [piece for group in cut.dense for piece in pieces_of(group)]
+        self._files, self._throttle, self._work = files, throttle, work
+        self._snapshot = snapshot
+        self._dense = [piece for group in snapshot.dense for piece in pieces_of(group)]
         self._dense_files: dict[int, DenseFile] = {}
         self._documents: dict[str, FileFact] = {}
         runs: list[Run] = [(0, NUM_PARTITIONS - 1)]
         job = SaveJob(
-            files.create, runs, throttle, work, list(cut.given), with_expired=cut.with_expired
+            files.create,
+            runs,
+            throttle,
+            work,
+            list(snapshot.foreign),
+            with_expired=snapshot.with_expired,
         )
-        self._tables = [TableFiles(job, each, _names(each.config.name)) for each in cut.snapshots]
+        self._tables = [
+            TableFiles(job, table, _names(table.config.name)) for table in snapshot.tables
+        ]
 
     def tasks(self) -> list["functools.partial[None]"]:
-        """A call for each file."""
+        """Return a call for each file."""
         tasks = [functools.partial(self._write_dense, i) for i in range(len(self._dense))]
         tasks += [task for table in self._tables for task in table.tasks()]
-        return tasks + [functools.partial(self._write_json, name) for name in self._cut.documents]
+        return tasks + [
+            functools.partial(self._write_json, name) for name in self._snapshot.documents
+        ]
 
     def manifest(self, now: float) -> CheckpointManifest:
-        """What all files are, when all tasks are done."""
+        """Return the manifest; all tasks are done."""
         tables: list[TableEntry] = [table.entry() for table in self._tables]
         return CheckpointManifest(
-            self._cut.step,
+            self._snapshot.step,
             [self._dense_files[i] for i in range(len(self._dense))],
             sorted(tables, key=lambda table: table.name),
             self._documents,
@@ -124,7 +206,7 @@ class _Save:
         )
 
     def _write_json(self, name: str) -> None:
-        self._documents[name] = self._write(f".{name}.json", [self._cut.documents[name]])
+        self._documents[name] = self._write(f".{name}.json", [self._snapshot.documents[name]])
 
     def _write(self, suffix: str, parts: Iterable[Any]) -> FileFact:
         file = self._files.create(suffix)

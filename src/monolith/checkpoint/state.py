@@ -1,19 +1,17 @@
-"""The state files `checkpoint` and `monolith_checkpoint`, and the names of checkpoints.
+"""Read and write the state files `checkpoint` and `monolith_checkpoint` of a directory.
 
-`checkpoint` says which checkpoints a directory has and which one is current; `monolith_checkpoint`
-which ones are never deleted, when the last one was saved, and what kind of tables it holds.
+`checkpoint` lists the checkpoints of the directory and names the current one; `monolith_checkpoint`
+lists those that are never removed, and has time and type of the last save.
 """
 
 import enum
 import logging
 import os
 import posixpath
-import re
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from monolith.checkpoint.storage import exists, isabs, path_of, read_file, write_file
 from monolith.checkpoint.text_format import Field, format_message, parse_message
@@ -23,14 +21,10 @@ _log = logging.getLogger(__name__)
 
 STATE_FILE = "checkpoint"
 MONOLITH_STATE_FILE = "monolith_checkpoint"
-MANIFEST_SUFFIX = ".manifest.json"
-"""`<prefix>.manifest.json` is there: so is the checkpoint."""
-
-_STEP = re.compile(r"[0-9]+")
 
 
 class HashTableType(enum.IntEnum):
-    """What kind of tables a checkpoint holds."""
+    """Type of the tables of a checkpoint, as `monolith_checkpoint` names it."""
 
     UNKNOWN = 0
     CUCKOO_HASH_MAP = 1
@@ -61,8 +55,8 @@ class CheckpointState:
 
     Args:
         model_checkpoint_path: prefix of the current checkpoint.
-        all_model_checkpoint_paths: prefixes of all that are kept, oldest first.
-        all_model_checkpoint_timestamps: when each of them was saved, seconds since 1970.
+        all_model_checkpoint_paths: prefixes of the checkpoints that are kept, oldest first.
+        all_model_checkpoint_timestamps: times of their saves, seconds since 1970.
         last_preserved_timestamp: until when checkpoints are kept because of their age.
     """
 
@@ -71,15 +65,20 @@ class CheckpointState:
     all_model_checkpoint_timestamps: Sequence[float] = ()
     last_preserved_timestamp: float | None = None
 
+    def paths_in(self, directory: "str | os.PathLike[str]") -> list[str]:
+        """Return the checkpoints in a directory; those elsewhere are another run's to remove."""
+        folder = os.fspath(directory).rstrip("/")
+        return [p for p in self.all_model_checkpoint_paths if posixpath.dirname(p) == folder]
+
 
 @dataclass(frozen=True)
 class MonolithCheckpointState:
     """Content of the file `monolith_checkpoint`.
 
     Args:
-        exempt_model_checkpoint_paths: checkpoints that are never deleted.
-        last_checkpoint_save_timestamp: seconds since 1970.
-        builtin_hash_table_type: of the tables.
+        exempt_model_checkpoint_paths: checkpoints that are never removed.
+        last_checkpoint_save_timestamp: time of the last save, seconds since 1970.
+        builtin_hash_table_type: a `HashTableType`.
     """
 
     exempt_model_checkpoint_paths: Sequence[str] = ()
@@ -90,10 +89,11 @@ class MonolithCheckpointState:
 def read_checkpoint_state(
     checkpoint_dir: "str | os.PathLike[str]", filename: str | None = None
 ) -> CheckpointState | None:
-    """The state of a directory, its paths absolute or below the directory.
+    """Read the state of a directory, with paths that are absolute or below the directory.
 
     Returns:
-        None where there is no file, and with a warning where it cannot be read or says nothing.
+        None where there is no file, and with a warning where the file cannot be read or names no
+        checkpoint.
     """
     directory = os.fspath(checkpoint_dir)
     values = _read(posixpath.join(directory, filename or STATE_FILE), _SCHEMA)
@@ -103,10 +103,10 @@ def read_checkpoint_state(
         _log.warning("%s/%s names no checkpoint", directory, filename or STATE_FILE)
         return None
     current = path_of(directory, values["model_checkpoint_path"])
-    every = [path_of(directory, path) for path in values.get("all_model_checkpoint_paths", ())]
+    paths = [path_of(directory, path) for path in values.get("all_model_checkpoint_paths", ())]
     return CheckpointState(
         current,
-        every if current in every else [*every, current],
+        paths if current in paths else [*paths, current],
         values.get("all_model_checkpoint_timestamps", ()),
         values.get("last_preserved_timestamp"),
     )
@@ -123,13 +123,14 @@ def write_checkpoint_state(
 
     Args:
         checkpoint_dir: the directory.
-        state: what is written.
-        filename: other than `checkpoint`.
-        relative: paths below the directory are written relative to it, so that it can be moved;
-            always where the directory itself is relative, for a reader joins the two.
+        state: the new state.
+        filename: another file than `checkpoint`.
+        relative: whether paths below the directory are written relative to the directory, so that
+            the directory can be moved; always where the directory itself is relative, because a
+            reader joins the two.
 
     Raises:
-        OpError: it cannot be written.
+        OpError: the file cannot be written.
     """
     directory = os.fspath(checkpoint_dir)
     values = asdict(state)
@@ -147,38 +148,17 @@ def _relative(directory: str, path: str) -> str:
     return path.removeprefix(start) if directory else path
 
 
-def get_monolith_checkpoint_state(
-    checkpoint_dir: "str | os.PathLike[str]",
-    filename: str | None = None,
-    remove_invalid_path: bool = False,
+def read_monolith_checkpoint_state(
+    checkpoint_dir: "str | os.PathLike[str]", filename: str | None = None
 ) -> MonolithCheckpointState | None:
-    """The state in `monolith_checkpoint`.
-
-    Args:
-        checkpoint_dir: the directory.
-        filename: another file of it.
-        remove_invalid_path: exempt paths become those below the directory if they are relative,
-            and go, with a warning, where there is no checkpoint.
+    """Read the state in `monolith_checkpoint`, or in another file of the directory.
 
     Returns:
-        None, with a warning, where there is no file or it cannot be read.
+        None, with a warning, where there is no file or the file cannot be read.
     """
-    directory = os.fspath(checkpoint_dir)
-    path = posixpath.join(directory, filename or MONOLITH_STATE_FILE)
+    path = posixpath.join(os.fspath(checkpoint_dir), filename or MONOLITH_STATE_FILE)
     values = _read(path, _MONOLITH_SCHEMA, missing=logging.WARNING)
-    if values is None:
-        return None
-    if remove_invalid_path:
-        paths = [path_of(directory, p) for p in values.get("exempt_model_checkpoint_paths", ())]
-        values["exempt_model_checkpoint_paths"] = [path for path in paths if _is_there(path)]
-    return MonolithCheckpointState(**values)
-
-
-def _is_there(path: str) -> bool:
-    is_there = checkpoint_exists(path)
-    if not is_there:
-        _log.warning("the exempt checkpoint %s is not there", path)
-    return is_there
+    return None if values is None else MonolithCheckpointState(**values)
 
 
 def write_monolith_checkpoint_state(
@@ -186,9 +166,59 @@ def write_monolith_checkpoint_state(
     state: MonolithCheckpointState,
     filename: str | None = None,
 ) -> None:
-    """Replace the state in `monolith_checkpoint` in one step; `OpError` if that fails."""
+    """Replace the state in `monolith_checkpoint` in one step.
+
+    Raises:
+        OpError: the file cannot be written.
+    """
     path = posixpath.join(os.fspath(checkpoint_dir), filename or MONOLITH_STATE_FILE)
     write_file(path, format_message(_MONOLITH_SCHEMA, asdict(state)).encode())
+
+
+def record_save_time(
+    checkpoint_dir: "str | os.PathLike[str]",
+    seconds: float,
+    table_type: HashTableType = HashTableType.CUCKOO_HASH_MAP,
+    *,
+    is_new_only: bool = False,
+) -> None:
+    """Write time and type of the last save into `monolith_checkpoint`; exempt paths stay.
+
+    A file that cannot be read stays as it is, because it may list exempt paths.
+
+    Args:
+        checkpoint_dir: the directory.
+        seconds: time of the save, since 1970.
+        table_type: type of the tables.
+        is_new_only: whether a file that exists stays as it is.
+    """
+    directory = os.fspath(checkpoint_dir)
+    is_there = exists(posixpath.join(directory, MONOLITH_STATE_FILE))
+    if is_there and is_new_only:
+        return
+    state = read_monolith_checkpoint_state(directory) if is_there else MonolithCheckpointState()
+    if state is not None:
+        state = replace(
+            state,
+            builtin_hash_table_type=int(table_type),
+            last_checkpoint_save_timestamp=int(seconds),
+        )
+        write_monolith_checkpoint_state(directory, state)
+
+
+def exempt_names(checkpoint_dir: "str | os.PathLike[str]") -> set[str] | None:
+    """Return the base names of the checkpoints that `monolith_checkpoint` exempts from removal.
+
+    Returns:
+        None where the file exists and cannot be read.
+    """
+    directory = os.fspath(checkpoint_dir)
+    if not exists(posixpath.join(directory, MONOLITH_STATE_FILE)):
+        return set()
+    state = read_monolith_checkpoint_state(directory)
+    if state is None:
+        return None
+    return {posixpath.basename(path) for path in state.exempt_model_checkpoint_paths}
 
 
 def _read(
@@ -203,83 +233,3 @@ def _read(
     except OpError as error:
         _log.warning("%s cannot be read: %s", path, error)
     return None
-
-
-def checkpoint_exists(prefix: str) -> bool:
-    """Whether there is a complete checkpoint: its manifest is there."""
-    return exists(prefix + MANIFEST_SUFFIX)
-
-
-class _Cached(NamedTuple):
-    step: int
-    state: CheckpointState | None
-
-
-_ckpt_state_cache_map: dict[str, _Cached] = {}
-_ckpt_state_cache_lock = threading.Lock()
-
-
-def get_latest_checkpoint_state(
-    checkpoint_dir: "str | os.PathLike[str]", global_step_value: int
-) -> CheckpointState | None:
-    """The state of a directory, read again only for a larger step, or where there was none.
-
-    Safe from any thread.
-    """
-    directory = os.fspath(checkpoint_dir)
-    with _ckpt_state_cache_lock:
-        cached = _ckpt_state_cache_map.get(directory)
-        if cached is None or cached.state is None or global_step_value > cached.step:
-            cached = _Cached(global_step_value, read_checkpoint_state(directory))
-            _ckpt_state_cache_map[directory] = cached
-        return cached.state
-
-
-class SaveHelper:
-    """Names of the checkpoints `<basename>-<step>`.
-
-    Args:
-        basename: path of the checkpoints without their step.
-
-    Example:
-        >>> helper = SaveHelper("m/ckpt")
-        >>> helper.get_ckpt_prefix(7), helper.get_ckpt_asset_dir("m/ckpt-7")
-        ('m/ckpt-7', 'm/ckpt-7.assets/')
-        >>> helper.get_global_step_value("m/ckpt-300")
-        300
-    """
-
-    def __init__(self, basename: "str | os.PathLike[str]") -> None:
-        self._basename = os.fspath(basename)
-
-    def get_ckpt_prefix(self, step: int) -> str:
-        """The prefix of the checkpoint of a step."""
-        return f"{self._basename}-{step}"
-
-    @staticmethod
-    def get_ckpt_asset_dir(prefix: str) -> str:
-        """The folder of the tables of a checkpoint."""
-        return f"{prefix}.assets/"
-
-    @staticmethod
-    def get_global_step_value(prefix: str) -> int:
-        """The number after the last `-`; 0 without one.
-
-        Raises:
-            ValueError: there is no number.
-        """
-        name, mark, step = prefix.rpartition("-")
-        if not mark:
-            return 0
-        if not _STEP.fullmatch(step):
-            raise ValueError(
-                f"[SaveHelper] expected a step after the last '-', got {prefix!r}; "
-                f"{name!r} may not be a base name"
-            )
-        return int(step)
-
-    def get_existing_checkpoint_steps(self) -> set[int]:
-        """The steps of all checkpoints in the state file of the directory."""
-        state = read_checkpoint_state(posixpath.dirname(self._basename) or ".")
-        paths = state.all_model_checkpoint_paths if state else ()
-        return {self.get_global_step_value(path) for path in paths}

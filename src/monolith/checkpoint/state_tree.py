@@ -1,19 +1,51 @@
-"""States of objects as JSON and tensors: nested dictionaries, lists and tuples, and back."""
+"""Turn states of objects into JSON and tensors, and back: nested dictionaries, lists, tuples."""
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from monolith.checkpoint.dense_tensors import join_tensors
 from monolith.errors import DataLossError
+
+STATES = "saveables"
+"""Key of the trainer's document: states of objects, by name."""
 
 _TENSOR, _TUPLE, _ITEMS, _FLOAT = "$tensor", "$tuple", "$items", "$float"
 _MARKS = (_TENSOR, _TUPLE, _ITEMS, _FLOAT)
 
 
+@runtime_checkable
+class Stateful(Protocol):
+    """An object that returns and takes its state, such as an optimizer of torch.
+
+    `flatten_state` says what a state may hold.
+    """
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: Any, /) -> object:
+        """Go on from a state."""
+
+
+def flatten_states(
+    objects: Mapping[str, Stateful],
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the states of objects as JSON, by name, and the tensors of all of them.
+
+    Raises:
+        TypeError: a state holds something that `flatten_state` does not take.
+        ValueError: tensors of two states have one name.
+    """
+    flat = {name: flatten_state(value.state_dict(), name) for name, value in objects.items()}
+    tensors = join_tensors("[flatten_states]", *(tensors for _, tensors in flat.values()))
+    return {name: tree for name, (tree, _) in flat.items()}, tensors
+
+
 def flatten_state(state: Any, name: str) -> tuple[Any, dict[str, torch.Tensor]]:
-    """A state as JSON, and its tensors by name.
+    """Return a state as JSON, and its tensors by name.
 
     Args:
         state: dictionaries with keys of str, int, float or bool, lists, tuples, tensors, and what
@@ -37,7 +69,7 @@ def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, torch.Tensor):
-        while path in tensors:  # of keys such as "a/b", or 0 beside "0"
+        while path in tensors:  # keys such as "a/b", or both 0 and "0"
             path += "~"
         tensors[path] = value.detach()
         return {_TENSOR: path}
@@ -61,7 +93,7 @@ def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def unflatten_state(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The state that `flatten_state` took apart.
+    """Return the state that `flatten_state` took apart.
 
     Raises:
         DataLossError: a tensor is missing.

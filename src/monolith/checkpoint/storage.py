@@ -1,4 +1,4 @@
-"""Small files of a checkpoint directory, on this machine or wherever fsspec reaches."""
+"""Read, replace, list and delete small files, on this machine or wherever fsspec reaches."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def isabs(path: str) -> bool:
 
 
 def path_of(directory: str, path: str) -> str:
-    """The path, below the directory if it is relative.
+    """Return the path, below the directory if it is relative.
 
     Example:
         >>> path_of("m", "ckpt-1"), path_of("m", "/n/ckpt-1")
@@ -35,7 +35,7 @@ def path_of(directory: str, path: str) -> str:
 
 
 def local_path(path: str) -> str | None:
-    """The path on this machine; None of a store.
+    """Return the path on this machine, or None for a path in a store.
 
     Example:
         >>> local_path("file:///a"), local_path("a"), local_path("s3://a")
@@ -49,7 +49,7 @@ def local_path(path: str) -> str | None:
 
 @contextlib.contextmanager
 def storage_errors(where: str, what: str) -> Iterator[None]:
-    """What the file system says, as an `OpError` that names what was tried."""
+    """Raise errors of the file system as an `OpError` that names what was tried."""
     try:
         yield
     except OSError as error:
@@ -75,11 +75,11 @@ def _place(path: str) -> tuple[Any, str]:
 
 
 def read_file(path: str) -> bytes:
-    """The bytes of a file.
+    """Return the bytes of a file.
 
     Raises:
-        NotFoundError: there is none.
-        OpError: it cannot be read.
+        NotFoundError: there is no such file.
+        OpError: the file cannot be read.
     """
     with storage_errors("read_file", f"read {path}"):
         system, inner = _place(path)
@@ -91,7 +91,7 @@ def write_file(path: str, data: bytes) -> None:
     """Replace a file in one step; on a local disk also if the machine stops meanwhile.
 
     Raises:
-        OpError: it cannot be written; what was there stays.
+        OpError: the file cannot be written; an older one stays.
     """
     directory, name = posixpath.split(path)
     with storage_errors("write_file", f"write {path}"):
@@ -99,7 +99,7 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def touch(path: str) -> None:
-    """Make an empty file; it may be gone if the machine stops."""
+    """Make an empty file, without a sync: it may be gone if the machine stops."""
     with storage_errors("touch", f"write {path}"):
         system, inner = _place(path)
         system.pipe_file(inner, b"")
@@ -113,10 +113,10 @@ def exists(path: str) -> bool:
 
 
 def modified_time(path: str) -> float:
-    """When a file was written, in seconds since 1970.
+    """Return when a file was written, in seconds since 1970.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no such file.
     """
     with storage_errors("modified_time", f"look at {path}"):
         system, inner = _place(path)
@@ -133,27 +133,27 @@ def has_folder(path: str) -> bool:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder and those above it, where there is none."""
+    """Make a folder and its parents, where there is none."""
     with storage_errors("make_folder", f"make {path}"):
         system, inner = _place(path)
         system.makedirs(inner, exist_ok=True)
 
 
 def list_names(directory: str) -> list[str]:
-    """Names of the files and folders in a folder, sorted; none where there is no folder."""
+    """Return the names of files and folders in a folder, sorted; none where there is no folder."""
     with storage_errors("list_names", f"list {directory}"):
         system, inner = _place(directory)
         system.invalidate_cache(inner)
         try:
-            found = system.ls(inner, detail=False)
+            paths = system.ls(inner, detail=False)
         except FileNotFoundError:
             return []
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
 
-def remove(path: str) -> None:
-    """Remove a file, or a folder with what is in it; what is gone already is fine."""
-    with storage_errors("remove", f"remove {path}"):
+def delete(path: str) -> None:
+    """Delete a file, or a folder with its content; a path that is gone already is fine."""
+    with storage_errors("delete", f"delete {path}"):
         system, inner = _place(path)
         with contextlib.suppress(FileNotFoundError):
             system.rm(inner, recursive=True)

@@ -1,4 +1,4 @@
-"""Text form of flat protobuf messages: `name: value` lines, without a dependency on protobuf."""
+"""Write and parse flat protobuf messages as text, `name: value` lines, without protobuf."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ _BAD = (ValueError, KeyError, IndexError, OverflowError, RecursionError)
 
 
 def format_message(schema: Mapping[str, Field], values: Mapping[str, Any]) -> str:
-    r"""A line per value, in the order of the schema; None and empty lists have none.
+    r"""Write a line per value, in the order of the schema; None and empty lists have no line.
 
     Example:
         >>> format_message({"path": Field(str, True), "at": Field(float)}, {"path": ["a"], "at": 2})
@@ -69,10 +69,10 @@ def _escaped(byte: int) -> str:
 
 
 def parse_message(schema: Mapping[str, Field], text: str) -> dict[str, Any]:
-    """The values of a message; unknown fields are skipped, of a single one the last counts.
+    """Return the values of a message. Unknown fields are skipped; the last value of a field counts.
 
     Raises:
-        DataLossError: the text is no message.
+        DataLossError: the text is not such a message.
 
     Example:
         >>> parse_message({"step": Field(int)}, "step: 7 other { a: 1 } more: 'x'")
@@ -87,12 +87,12 @@ def parse_message(schema: Mapping[str, Field], text: str) -> dict[str, Any]:
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        token = _TOKEN.match(text, at)
+        if token is None:
             raise ValueError(f"{text[at : at + 20]!r} at character {at}")
-        at = found.end()
-        if found.lastgroup != "space":
-            yield str(found.lastgroup), found.group()
+        at = token.end()
+        if token.lastgroup != "space":
+            yield str(token.lastgroup), token.group()
     yield "end", "the end"
 
 
@@ -118,7 +118,7 @@ class _Parser:
         return is_found
 
     def _field(self, values: dict[str, Any] | None) -> None:
-        """One field into the values; None drops it."""
+        """Parse one field into the values, or drop the field if `values` is None."""
         kind, name = self._take()
         if kind != "word":
             raise ValueError(f"{name!r} in place of a field's name")
@@ -172,8 +172,8 @@ def _value_of(field: Field, parts: list[str]) -> Any:
 
 
 def _unescaped(data: bytes) -> bytes:
-    def one(found: "re.Match[bytes]") -> bytes:
-        hexadecimal, octal, other = found.groups()
+    def one(match: "re.Match[bytes]") -> bytes:
+        hexadecimal, octal, other = match.groups()
         if other is not None:
             return _NAMED.get(other, other)
         return bytes([int(hexadecimal, 16) if hexadecimal else int(octal, 8)])

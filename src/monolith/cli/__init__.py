@@ -1,1 +1,1 @@
-"""The command line: one file per command; nothing imports it."""
+"""The command line, with one module per command. No other package imports it."""

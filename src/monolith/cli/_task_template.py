@@ -14,20 +14,20 @@ from torch import nn
 import monolith as ml
 
 DIM = 16
-# The loss is a mean over a batch, so the gradient of one row is small: so is the start value.
+# A mean loss gives one row a small gradient, so the accumulator starts with a small value too.
 ADAGRAD = ml.Adagrad(0.05, initial_accumulator_value=1e-6)
 
 
 @dataclass
 class RankerSettings(ml.TaskSettings):
-    """What `--set` can change, beside the trainer's own settings."""
+    """Settings of the task, in addition to those of `ml.TaskSettings`; `--set` changes them."""
 
     batch_size: int = 1024
     hidden: int = 64
 
 
 class Ranker(ml.Task):
-    """Click prediction from user, item and history."""
+    """Predicts clicks from user, item and history."""
 
     Settings = RankerSettings
 
@@ -40,7 +40,7 @@ class Ranker(ml.Task):
     label = "click"
 
     def source(self, mode: ml.Mode) -> ml.data.Pipeline:
-        """Batches: of your Parquet files, else of made-up clicks."""
+        """Read the Parquet files of `--data`, or made-up clicks without `--data`."""
         path = self.settings.data.get(mode)
         if path is None:
             samples = ml.data.arrow_table(made_up_clicks(seed=0 if mode == "train" else 1))
@@ -51,7 +51,7 @@ class Ranker(ml.Task):
         return samples.batch(self.settings.batch_size)
 
     def build(self) -> nn.Module:
-        """The dense model."""
+        """Build the dense model."""
         hidden = self.settings.hidden
         width = len(self.features) * DIM + len(self.dense)
         return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
@@ -59,13 +59,16 @@ class Ranker(ml.Task):
     def loss(
         self, model: nn.Module, inputs: ml.Inputs, batch: ml.data.Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss and prediction; `inputs.pooled["user_id"]` is one feature, (batch, DIM)."""
-        logit = model(torch.cat([*inputs.pooled.values(), inputs.dense], 1)).squeeze(1)
+        """Return loss and prediction.
+
+        `inputs.matrix` has all features and dense columns, `inputs.pooled["user_id"]` one feature.
+        """
+        logit = model(inputs.matrix).squeeze(1)
         return nn.functional.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
 
 
 def made_up_clicks(seed: int, num: int = 400_000) -> pa.Table:
-    """Some users click more, some items are clicked more, and more is clicked in the evening."""
+    """Generate clicks: some users click more, some items get more clicks, evenings have more."""
     random = np.random.default_rng(seed)
     user, item = random.integers(0, 5_000, num), random.integers(0, 1_000, num)
     hour = random.integers(0, 24, num)

@@ -1,4 +1,4 @@
-"""How commands talk: data on stdout, everything else on stderr; colour only on a terminal."""
+"""Output of the commands: data on stdout, everything else on stderr, colour only on a terminal."""
 
 import json
 import sys
@@ -21,25 +21,25 @@ from rich.text import Text
 
 
 def say(text: str) -> None:
-    """A line for the reader."""
+    """Print a line for the reader on stderr."""
     Console(stderr=True).print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def fail(text: str, status: int = 1) -> NoReturn:
-    """A line that says why, and the end."""
+    """Print the reason of a failure and exit with a status."""
     say(f"error: {text}")
     sys.exit(status)
 
 
 def emit_json(value: Any) -> None:
-    """One line of JSON on stdout."""
-    from monolith.data.files.tabular import finite  # late: talk does not wait for torch
+    """Write a value as one line of JSON to stdout."""
+    from monolith.data.files.tabular import finite  # late: other output does not wait for torch
 
     sys.stdout.write(json.dumps(finite(value), default=str, allow_nan=False) + "\n")
 
 
 def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on stdout; as wide as it is where stdout is no terminal."""
+    """Print a table on stdout, at its full width if stdout is no terminal."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=10_000)
@@ -47,17 +47,20 @@ def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     for column in columns:
         table.add_column(Text(column), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))  # without markup: cells are data
+        table.add_row(*(Text(str(cell)) for cell in row))  # cells are data, not markup
     console.print(table)
 
 
 class _Advance(Protocol):
-    def __call__(self, done: int) -> None: ...
+    def __call__(self, num_bytes: int) -> None: ...
 
 
 @contextmanager
-def byte_progress(what: str, total: int) -> Iterator[_Advance]:
-    """A bar of bytes on stderr, if that is a terminal: call what it gives with the bytes done."""
+def byte_progress(title: str, total: int) -> Iterator[_Advance]:
+    """Show a progress bar of bytes on stderr, if stderr is a terminal.
+
+    The block receives a function, to be called with the number of bytes that are done.
+    """
     console = Console(stderr=True)
     bars = (
         TextColumn("{task.description}"),
@@ -67,5 +70,5 @@ def byte_progress(what: str, total: int) -> Iterator[_Advance]:
         TimeRemainingColumn(),
     )
     with Progress(*bars, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        task = bar.add_task(title, total=total)
+        yield lambda num_bytes: bar.update(task, completed=num_bytes)

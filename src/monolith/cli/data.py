@@ -1,4 +1,4 @@
-"""`monolith data`: look at samples, count their ids, convert files."""
+"""`monolith data`: print samples, count ids, convert files."""
 
 import time
 from collections.abc import Iterator
@@ -13,18 +13,21 @@ from monolith.data.files.tabular import FORMAT_NAMES, RawFiles, format_name_of, 
 from monolith.data.summary import ColumnSummary, summarize
 
 app = typer.Typer(
-    help="Example: monolith data stats logs/\n\nLook at samples, count their ids, convert files.",
-    short_help="Look at samples, count their ids, convert files.",
+    help="Example: monolith data stats logs/\n\nPrint samples, count ids, convert files.",
+    short_help="Print samples, count ids, convert files.",
     no_args_is_help=True,
     add_completion=False,
 )
 
-_Paths = Annotated[list[str], typer.Argument(help="Files, globs or directories; any fsspec path.")]
+_Paths = Annotated[list[str], typer.Argument(help="Files, globs or folders; any path of fsspec.")]
 _Format = Annotated[
     str | None,
-    typer.Option("--format", help=f"One of {', '.join(FORMAT_NAMES)}; else the name tells."),
+    typer.Option(
+        "--format",
+        help=f"Format of the files: {', '.join(FORMAT_NAMES)}. Default: by the names of the files.",
+    ),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")]
 
 
 @app.command(
@@ -33,7 +36,7 @@ _Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 )
 def head(
     paths: _Paths,
-    num: Annotated[int, typer.Option("--num", "-n", min=1, help="How many samples.")] = 5,
+    num: Annotated[int, typer.Option("--num", "-n", min=1, help="Number of samples to print.")] = 5,
     file_format: _Format = None,
     as_json: _Json = False,
 ) -> None:
@@ -45,7 +48,7 @@ def head(
             emit_json(row)
         return
     emit_table(files.schema.names, [[_short(cell) for cell in row.values()] for row in rows])
-    say(f"{len(rows)} of the samples of {_described(files)}; next: monolith data stats ...")
+    say(f"first {len(rows)} samples of {_summary(files)}; next: monolith data stats ...")
 
 
 def _first(files: RawFiles, num: int) -> Iterator[pa.RecordBatch]:
@@ -61,7 +64,7 @@ def _short(cell: object, width: int = 40) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _described(files: RawFiles) -> str:
+def _summary(files: RawFiles) -> str:
     count = len(files.files)
     return f"{count} {files.format_name} file{'s' if count > 1 else ''} ({files.total_bytes:,} B)"
 
@@ -72,7 +75,7 @@ def _described(files: RawFiles) -> str:
 )
 def stats(
     paths: _Paths,
-    top: Annotated[int, typer.Option(min=0, help="How many frequent values to name.")] = 3,
+    top: Annotated[int, typer.Option(min=0, help="Number of frequent values per column.")] = 3,
     file_format: _Format = None,
     as_json: _Json = False,
 ) -> None:
@@ -91,7 +94,7 @@ def stats(
     names = ("column", "type", "missing", "values", "max length", "distinct", "range or top")
     emit_table(names, [_row(column, top) for column in columns.values()])
     num_samples = next((column.num_samples for column in columns.values()), 0)
-    say(f"{num_samples:,} samples in {_described(files)}")
+    say(f"{num_samples:,} samples in {_summary(files)}")
 
 
 def _row(column: ColumnSummary, top: int) -> list[object]:
@@ -110,10 +113,12 @@ def _row(column: ColumnSummary, top: int) -> list[object]:
     short_help="Write samples in another format.",
 )
 def convert(
-    paths: Annotated[list[str], typer.Argument(help="What to read, and last the file to write.")],
+    paths: Annotated[list[str], typer.Argument(help="Paths to read, then the file to write.")],
     file_format: _Format = None,
-    to: Annotated[str | None, typer.Option(help="Format to write; else the name tells.")] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace a file that exists.")] = False,
+    to: Annotated[
+        str | None, typer.Option(help="Format to write. Default: by the name of the file.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
 ) -> None:
     """Write samples in another format."""
     *sources, last = paths

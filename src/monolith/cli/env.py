@@ -1,4 +1,4 @@
-"""`monolith env`: what a bug report needs."""
+"""`monolith env`: print the facts that a bug report needs."""
 
 import os
 import platform
@@ -18,10 +18,12 @@ _VARIABLES = ("MONOLITH_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "CUDA_VISIBLE_DE
 
 
 @app.command(
-    help="Example: monolith env\n\nPrint what a bug report needs.",
-    short_help="Print what a bug report needs.",
+    help="Example: monolith env\n\nPrint the facts that a bug report needs.",
+    short_help="Print the facts that a bug report needs.",
 )
-def env(as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False) -> None:
+def env(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
     """Print versions, machine, compiler and environment."""
     facts = {
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -49,7 +51,7 @@ def _version(name: str) -> str | None:
 
 
 def _core() -> dict[str, Any]:
-    """What the compiled core says of itself, or why it cannot be loaded."""
+    """Return facts about the compiled core, or the reason why it cannot be loaded."""
     from monolith.ops.compiled import load_native
 
     try:

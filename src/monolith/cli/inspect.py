@@ -1,4 +1,4 @@
-"""`monolith inspect`: what is at a path. One module per kind of path."""
+"""`monolith inspect`: print the contents of a path, with one module per kind of path."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,34 +14,35 @@ _MANIFEST = "manifest.json"
 
 
 @app.command(
-    help="Example: monolith inspect runs/ads --verify\n\nPrint rows, sizes and ages of tables on "
-    "disk, or the features of a task file.",
-    short_help="Print what a checkpoint, tables on disk, or a task file hold.",
+    help="Example: monolith inspect runs/ads --verify\n\nPrint the rows, sizes and ages of saved "
+    "tables, or the features of a task file.",
+    short_help="Print the contents of a checkpoint, saved tables or a task file.",
 )
 def inspect(
     path: Annotated[
-        str, typer.Argument(help="Checkpoint or its folder; save_tables' folder; task file.")
+        str, typer.Argument(help="Checkpoint, folder with checkpoints or tables, or task file.")
     ],
-    key: Annotated[int | None, typer.Option(help="Show the row of this key.")] = None,
-    table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
+    key: Annotated[int | None, typer.Option(help="Show the row of one key.")] = None,
+    table: Annotated[str | None, typer.Option(help="Show one table only.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every byte.")] = False,
     diff: Annotated[
-        str | None, typer.Option(metavar="PATH", help="What another checkpoint has changed.")
+        str | None,
+        typer.Option(metavar="PATH", help="Show the changes up to the checkpoint at PATH."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
-    """Print what is at a path."""
-    chosen = [
+    """Print the contents of a path."""
+    options = [
         f"--{n}"
         for n, v in (("key", key), ("diff", diff), ("verify", verify or None))
         if v is not None
     ]
-    if len(chosen) > 1:
-        fail(f"expected one of --key, --diff and --verify, got {' and '.join(chosen)}", status=2)
+    if len(options) > 1:
+        fail(f"expected one of --key, --diff and --verify, got {' and '.join(options)}", status=2)
     if key is not None and not -(1 << 63) <= key < 1 << 64:
         fail(f"expected --key of 64 bits, got {key}", status=2)
     if path.endswith(".py") or ".py:" in path:
-        _inspect_task_file(path, bool(chosen) or table is not None, as_json)
+        _inspect_task_file(path, bool(options) or table is not None, as_json)
         return
     if diff is not None or _is_checkpoint(path):
         from monolith.cli.inspect_checkpoint import diff_checkpoints, inspect_checkpoint
@@ -80,10 +81,10 @@ def _is_checkpoint(path: str) -> bool:
 
 
 def _check_save(path: str) -> None:
-    """Refuse what is no save, with what was found instead."""
+    """Raise an error that names the contents of a path, unless the path holds a save of tables."""
     scheme, mark, rest = path.partition("://")
     if mark and scheme != "file":
-        return  # of other file systems a missing manifest is told when it is read
+        return  # on other file systems, the read of a missing manifest fails later
     folder = Path(rest or path)
     if (folder / _MANIFEST).is_file():
         return
@@ -92,7 +93,7 @@ def _check_save(path: str) -> None:
     elif not folder.is_dir():
         got = "a file"
     else:
-        names = sorted(each.name for each in folder.iterdir())
+        names = sorted(entry.name for entry in folder.iterdir())
         saves = [name for name in names if (folder / name / _MANIFEST).is_file()]
         listed = ", ".join([*(saves or names)[:5], *["..."] * (len(saves or names) > 5)])
         got = f"the saves {listed} below it" if saves else f"a folder with {listed or 'nothing'}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from monolith.checkpoint import Checkpoint, locate_checkpoint
+from monolith.checkpoint import Checkpoint, find
 from monolith.cli.console import emit_json, emit_table, say
 from monolith.cli.inspect_save import SaveOptions, inspect_tables
 from monolith.errors import NotFoundError
@@ -45,8 +45,8 @@ def diff_checkpoints(path: str, other: str, table: str | None, as_json: bool) ->
     tables = diff_saves(one, two, names=None if table is None else [table])
     dense = _dense_difference(one, two) if table is None else {}
     if as_json:
-        for each in tables:
-            emit_json(asdict(each))
+        for table_difference in tables:
+            emit_json(asdict(table_difference))
         for name, value in dense.items():
             emit_json({"tensor": name, "difference": value})
     else:
@@ -78,7 +78,7 @@ def _emit_counts(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
 
 
 def _candidates(table: TableDifference) -> tuple[int, ...]:
-    """How many there are before and after; added, removed, changed."""
+    """Return the numbers before and after, and those added, removed and changed."""
     return (
         table.num_candidates,
         table.num_other_candidates,
@@ -89,10 +89,10 @@ def _candidates(table: TableDifference) -> tuple[int, ...]:
 
 
 def _open(path: str) -> Checkpoint:
-    found = locate_checkpoint(path)
-    if found is None:
+    checkpoint = find(path)
+    if checkpoint is None:
         raise NotFoundError(f"[inspect] expected a checkpoint, got none at {path!r}")
-    return found
+    return checkpoint
 
 
 def _show_head(checkpoint: Checkpoint, as_json: bool) -> None:
@@ -127,17 +127,17 @@ def _show_head(checkpoint: Checkpoint, as_json: bool) -> None:
 
 
 def _dense_difference(one: Checkpoint, other: Checkpoint) -> dict[str, object]:
-    """Of each tensor that differs: the largest difference of a number, or in words."""
+    """Return the largest difference of a number, or words, for each tensor that differs."""
     before, after = one.read_dense(), other.read_dense()
-    found: dict[str, object] = {}
+    differences: dict[str, object] = {}
     for name in sorted({*before, *after}):
         if name not in after or name not in before:
-            found[name] = f"only in {one.prefix if name in before else other.prefix}"
+            differences[name] = f"only in {one.prefix if name in before else other.prefix}"
         elif (before[name].dtype, before[name].shape) != (after[name].dtype, after[name].shape):
-            found[name] = "another dtype or shape"
+            differences[name] = "another dtype or shape"
         elif not _is_same(before[name], after[name]):
-            found[name] = (before[name].double() - after[name].double()).abs().max().item()
-    return found
+            differences[name] = (before[name].double() - after[name].double()).abs().max().item()
+    return differences
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What a task file declares: features and their tables, columns, settings, the dense model."""
+"""`monolith inspect` of a task file: features, tables, columns, settings and the dense model."""
 
 import dataclasses
 from typing import Any
@@ -12,15 +12,15 @@ from monolith.train import Task
 
 
 def inspect_task(place: str, as_json: bool) -> None:
-    """Print the task of a file; nothing is read or trained, but the dense model is built.
+    """Print the task of a file. Nothing is read or trained, but the dense model is built.
 
     Args:
-        place: as `load_task_class` takes it.
-        as_json: one line of JSON instead of tables.
+        place: path of the task file, in the form that `load_task_class` accepts.
+        as_json: whether to print one line of JSON instead of tables.
     """
     task = load_task_class(place)()
     features = [_feature_row(task, feature) for feature in task.features]
-    settings = {each.name: getattr(task.settings, each.name) for each in _settings(task)}
+    settings = {field.name: getattr(task.settings, field.name) for field in _settings(task)}
     num_parameters = sum(parameter.numel() for parameter in task.build().parameters())
     labels = [task.label] if isinstance(task.label, str) else list(task.label)
     if as_json:
@@ -66,7 +66,7 @@ def _feature_row(task: Task, feature: Feature) -> dict[str, object]:
 
 
 def _short(value: Any) -> str:
-    """A dataclass with the fields that are not as they are by default.
+    """Return the name of a dataclass with the fields that differ from their defaults.
 
     Example:
         >>> from monolith.table.optimizers import Adagrad
@@ -75,8 +75,8 @@ def _short(value: Any) -> str:
     """
     plain = type(value)()
     changed = [
-        f"{each.name}={getattr(value, each.name)!r}"
-        for each in dataclasses.fields(value)
-        if getattr(value, each.name) != getattr(plain, each.name)
+        f"{field.name}={getattr(value, field.name)!r}"
+        for field in dataclasses.fields(value)
+        if getattr(value, field.name) != getattr(plain, field.name)
     ]
     return f"{type(value).__name__}({', '.join(changed)})"

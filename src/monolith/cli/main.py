@@ -1,4 +1,4 @@
-"""The command `monolith`."""
+"""The command `monolith`: its subcommands and its exit status."""
 
 import os
 import sys
@@ -13,11 +13,11 @@ from monolith.cli.console import fail
 from monolith.cli.user_errors import text_of_exit, text_of_mistake
 
 COMMANDS = ("new", "train", "inspect", "data", "env")
-"""Each is a module of this package, with its command as `app`."""
+"""Names of the subcommands; each is a module of this package with a Typer object `app`."""
 
 
 class _Commands(TyperGroup):
-    """Imports a command when it is asked for: the completion of a name does not wait for torch."""
+    """Imports a command on its first use, so that the completion of a name needs no torch."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -33,7 +33,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     help="Example: monolith new ranker.py && monolith train ranker.py\n\n"
-    "Train recommendation models on ids that never end.",
+    "Train recommendation models whose embedding tables grow with the data.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,20 +47,21 @@ def _options(
         bool, typer.Option("--traceback", help="Print the whole traceback of an error.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Store the options that stand before the subcommand."""
     ctx.obj["with_traceback"] = with_traceback
 
 
 def main() -> None:
-    """Run the command line: 0, 1 on failure, 2 on wrong usage, 130 on Ctrl-C, 143 on SIGTERM.
+    """Run the command line and exit: 0, 1 on failure, 2 on wrong usage, 130 or 143 after a signal.
 
-    A traceback comes of our own mistakes alone, or where it is asked for.
+    A traceback is printed for a bug of this package, or with `--traceback`.
     """
     options = {"with_traceback": False}
     try:
         app(prog_name="monolith", obj=options)
-    except BrokenPipeError:  # whoever read stdout has enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+    except BrokenPipeError:  # the reader of stdout closed the pipe, as `head` does
+        # For output that is still buffered.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except SystemExit as end:
         text = text_of_exit(end)

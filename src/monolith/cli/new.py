@@ -1,4 +1,4 @@
-"""`monolith new`: write a task file to begin with."""
+"""`monolith new`: write a first task file."""
 
 import re
 from pathlib import Path
@@ -12,14 +12,14 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    help="Example: monolith new ranker.py\n\nWrite a task file that trains as it is.",
-    short_help="Write a task file that trains as it is.",
+    help="Example: monolith new ranker.py\n\nWrite a task file that trains without changes.",
+    short_help="Write a task file that trains without changes.",
 )
 def new(
-    path: Annotated[Path, typer.Argument(help="The file to write, such as ranker.py.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    path: Annotated[Path, typer.Argument(help="Task file to write, such as ranker.py.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a task file that trains as it is."""
+    """Write a task file that trains without changes."""
     if path.suffix != ".py":
         fail(f"expected a file that ends in .py, got {str(path)!r}", status=2)
     if path.exists() and not force:
@@ -31,7 +31,7 @@ def new(
 
 
 def task_text(path: Path) -> str:
-    """The template with the names of a file: `my_ads.py` has the class `MyAds`."""
+    """Return the template with the names of a file: `my_ads.py` has the class `MyAds`."""
     words = [word for word in re.split(r"[^0-9a-zA-Z]+", path.stem) if word]
     name = "".join(word[:1].upper() + word[1:] for word in words)
     text = Path(__file__).with_name("_task_template.py").read_text(encoding="utf-8")

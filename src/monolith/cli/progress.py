@@ -1,4 +1,4 @@
-"""How a training run shows its progress: a bar on a terminal, else lines, else JSON lines."""
+"""Progress of a training run: a bar on a terminal, lines elsewhere, or JSON lines."""
 
 import sys
 import time
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 _TITLES = MappingProxyType({"auc": "AUC", "log_loss": "log loss"})
-_REFRESH_SECONDS = 0.1  # of the bar, at most so often
+_REFRESH_SECONDS = 0.1  # least time between two updates of the bar
 
 
 def words_of(figures: Figures) -> list[str]:
-    """The figures in words, without steps.
+    """Return the figures in words, without the step.
 
     Example:
         >>> words_of(Figures(3, 3072, 0.5, samples_per_second=51234.5, num_rows=7))
         ['51,234 samples/s', 'loss 0.5000', '7 rows']
     """
-    counts = {"refused": figures.num_refused, "evicted": figures.num_evicted}
+    counts = {"keys refused": figures.num_refused, "rows evicted": figures.num_evicted}
     words = [f"{figures.samples_per_second:,.0f} samples/s", f"loss {figures.loss:.4f}"]
     words += [f"{_TITLES.get(name, name)} {value:.4f}" for name, value in figures.metrics.items()]
     words += [f"{figures.num_rows:,} rows"]
-    words += [f"{count:,} {what}" for what, count in counts.items() if count]
+    words += [f"{count:,} {noun}" for noun, count in counts.items() if count]
     if figures.memory_bytes:
         words += [f"{figures.memory_bytes / 2**30:.2f} GiB"]
     if figures.staleness_bound:
@@ -44,17 +44,17 @@ def words_of(figures: Figures) -> list[str]:
 
 
 class TrainProgress:
-    """Shows figures while a block runs; no threads, no waits.
+    """Shows the figures of a run while the block runs; starts no thread and never waits.
 
     On a terminal: a bar with steps, time left and figures. Elsewhere: a line every
-    `interval_seconds` and one at the end. With `is_json`: the same as JSON lines on stdout.
+    `interval_seconds` and one at the end. With `is_json`: the same figures as JSON lines on stdout.
 
     Args:
-        console: where the bar or the lines go, stderr as a rule; it knows `NO_COLOR`.
-        total_steps: the last step; None where there is none: then the share of the source counts.
-        is_json: JSON lines instead.
-        interval_seconds: between two lines.
-        clock: gives seconds; only differences count.
+        console: console of the bar or the lines, usually on stderr; it handles `NO_COLOR`.
+        total_steps: number of the last step. None shows the share of the source that was read.
+        is_json: whether to print JSON lines on stdout instead.
+        interval_seconds: least time between two lines.
+        clock: function that returns seconds; only differences count.
 
     Example:
         >>> import sys
@@ -99,7 +99,7 @@ class TrainProgress:
             self._live.stop()
 
     def update(self, figures: Figures) -> None:
-        """Take new figures; cheap unless it is time to show them."""
+        """Take new figures. Cheap unless it is time to show them."""
         now, share = self._clock(), self._share(figures)
         if self._first is None and share is not None:
             self._first = (now, share)
@@ -114,23 +114,23 @@ class TrainProgress:
         seconds = self._seconds_left(share)
         if self._is_json:
             emit_json({**asdict(figures), "total_steps": self._total, "seconds_left": seconds})
-            sys.stdout.flush()  # whoever reads them wants to see the run
+            sys.stdout.flush()  # a reader of the pipe follows the run
         elif self._live is not None:
             self._live.update(self._screen(figures, share, seconds), refresh=True)
         else:
-            done = "" if share is None else f" ({share:.0%})".replace("%", " %")
-            parts = [f"step {self._steps(figures)}{done}", *words_of(figures), *_left(seconds)]
+            finished = "" if share is None else f" ({share:.0%})".replace("%", " %")
+            parts = [f"step {self._steps(figures)}{finished}", *words_of(figures), *_left(seconds)]
             text = ", ".join(parts)
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def _share(self, figures: Figures) -> float | None:
-        """Of the steps, or else of the source, that is done."""
+        """Return the finished share of the steps or, without a number of steps, of the source."""
         return figures.share if self._total is None else figures.step / self._total
 
     def _seconds_left(self, share: float | None) -> float | None:
-        """At the rate of this run so far; None without an end or a rate.
+        """Estimate the remaining seconds from the rate of this run; None without an end or a rate.
 
-        A source that is read to its end may have samples left, in a shuffle for example.
+        A source at its end may still have samples to deliver, for example those of a shuffle.
         """
         if share is None or share >= 1 or self._first is None or share <= self._first[1]:
             return None
@@ -152,7 +152,7 @@ class TrainProgress:
 
 
 def _left(seconds: float | None) -> list[str]:
-    """`0:01:40 left`, or nothing."""
+    """Return `0:01:40 left`, or nothing."""
     if seconds is None:
         return []
     minutes, rest = divmod(round(seconds), 60)

@@ -1,12 +1,12 @@
-"""How a run of `monolith train` begins: anew, or with a checkpoint; and what it says of them."""
+"""Check `--checkpoints` and `--resume` of `monolith train`, and say what a run has saved."""
 
 import posixpath
 import shlex
 import sys
 from dataclasses import dataclass
 
-from monolith.checkpoint import Checkpoint, checkpoint_exists, locate_checkpoint
-from monolith.checkpoint.files import only_run
+from monolith.checkpoint import Checkpoint, checkpoint_exists, find
+from monolith.checkpoint.run_lock import only_run
 from monolith.cli.console import fail
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from monolith.train import FitResult
@@ -16,12 +16,12 @@ _RESUME = "--resume"
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """The options of checkpoints.
+    """Options of `monolith train` for checkpoints.
 
     Args:
-        directory: of checkpoints; None: there are none.
-        is_resumed: whether the run goes on with one of them.
-        with_fallback: whether damaged ones are left out.
+        directory: folder of checkpoints; None saves none.
+        is_resumed: whether the run goes on with the current checkpoint.
+        with_fallback: whether damaged checkpoints are left out.
     """
 
     directory: str | None
@@ -32,7 +32,7 @@ class ResumeOptions:
         """Refuse options that do not fit each other or the directory, before a model is built.
 
         Returns:
-            The checkpoint to go on with, if the run is resumed.
+            The checkpoint of the folder, if there is one.
         """
         if (self.is_resumed or self.with_fallback) and self.directory is None:
             option = _RESUME if self.is_resumed else "--fallback"
@@ -43,23 +43,24 @@ class ResumeOptions:
             folder = posixpath.dirname(self.directory) or "."
             fail(f"expected a folder, got the checkpoint {self.directory}; it is in {folder}", 2)
         try:
-            found = self._newest(fallback=self.with_fallback)
+            checkpoint = self._newest(fallback=self.with_fallback)
         except (DataLossError, InvalidArgumentError, NotFoundError) as error:
             fail(self.words_of_damage(error))
-        if self.is_resumed and found is None:
+        if self.is_resumed and checkpoint is None:
             fail(f"expected a checkpoint in {self.directory}, got none; leave {_RESUME} out")
-        if not self.is_resumed and found is not None:
+        if not self.is_resumed and checkpoint is not None:
             fail(
-                f"expected a folder without checkpoints, got {found.prefix} (step {found.step}); "
-                f"go on with it: {_RESUME}, or begin anew in another folder: --checkpoints DIR"
+                f"expected a folder without checkpoints, got {checkpoint.prefix} "
+                f"(step {checkpoint.step}); go on with it: {_RESUME}, "
+                "or begin anew in another folder: --checkpoints DIR"
             )
-        if found is not None and self.directory is not None:
+        if checkpoint is not None and self.directory is not None:
             with only_run(self.directory):
                 pass  # a run that saves here would delete what this one is about to read
-        return found
+        return checkpoint
 
     def words_of_damage(self, error: OpError) -> str:
-        """What is wrong with the checkpoint to go on with, and what may help."""
+        """Say what is wrong with the checkpoint to go on with, and what may help."""
         if self.with_fallback:
             return str(error)
         return f"{error}\nto take the newest checkpoint that is whole: {_RESUME} --fallback"
@@ -67,19 +68,19 @@ class ResumeOptions:
     def _newest(self, *, fallback: bool = False) -> Checkpoint | None:
         if self.directory is None:
             return None
-        return locate_checkpoint(self.directory, fallback=fallback)
+        return find(self.directory, fallback=fallback)
 
     def words_of_end(self) -> str:
-        """Where the newest checkpoint is."""
-        found = self._newest()
-        if found is None:
+        """Say where the newest checkpoint is."""
+        checkpoint = self._newest()
+        if checkpoint is None:
             return "nothing was saved"
-        return f"step {found.step or 0:,} is saved at {found.prefix}"
+        return f"step {checkpoint.step or 0:,} is saved at {checkpoint.prefix}"
 
     def words_of_stop(self, result: FitResult) -> str:
-        """What happened at Ctrl-C or SIGTERM, and the command that goes on."""
+        """Say what happened at Ctrl-C or SIGTERM, and which command goes on."""
         end = self.words_of_end()
         if self._newest() is not None:
-            given = [word for word in sys.argv[1:] if word != _RESUME]
-            end += f"\nto go on: {shlex.join(['monolith', *given, _RESUME])}"
+            words = [word for word in sys.argv[1:] if word != _RESUME]
+            end += f"\nto go on: {shlex.join(['monolith', *words, _RESUME])}"
         return f"{result.ended} after step {result.figures.step:,}, which was finished; {end}"

@@ -1,4 +1,4 @@
-"""Task files: `ranker.py`, or `ranker.py:Ranker` where a file has several tasks."""
+"""Loading of task files: `ranker.py`, or `ranker.py:Ranker` if a file has several tasks."""
 
 import importlib.util
 import inspect
@@ -15,14 +15,14 @@ from monolith.train import Task
 
 
 def load_task_class(place: str) -> type[Task]:
-    """The task class in a file.
+    """Return the task class of a file.
 
     Args:
-        place: path of a Python file, with `:Class` behind it where the file has several tasks.
+        place: path of a Python file, followed by `:Class` if the file has several tasks.
 
     Raises:
-        NotFoundError: no such file, or no such class in it.
-        InvalidArgumentError: the file cannot be run, or has no task, or several.
+        NotFoundError: no such file, or no such class in the file.
+        InvalidArgumentError: the file fails to run, or has no task, or several tasks.
     """
     path, _, name = place.partition(".py:")
     file = Path(f"{path}.py" if name else path)
@@ -33,32 +33,32 @@ def load_task_class(place: str) -> type[Task]:
         )
     if file.suffix != ".py":
         raise InvalidArgumentError(f"[task file] expected a file that ends in .py, got {file}")
-    own = _tasks_of(_run(file))
-    found = {key: made for key, made in own.items() if not inspect.isabstract(made)}
-    names = ", ".join(found)
-    if name in found:
-        return found[name]
-    unfinished = own if not name else {key: made for key, made in own.items() if key == name}
-    if unfinished and (name or not found):
+    classes = _tasks_of(_run(file))
+    tasks = {key: task for key, task in classes.items() if not inspect.isabstract(task)}
+    names = ", ".join(tasks)
+    if name in tasks:
+        return tasks[name]
+    unfinished = {key: task for key, task in classes.items() if name in ("", key)}
+    if unfinished and (name or not tasks):
         raise InvalidArgumentError(_words_of_unfinished(unfinished, file))
     if name:
         raise NotFoundError(
             f"[task file] expected one of the tasks {names or 'of the file'}, got {name!r} ({file})"
         )
-    if not found:
+    if not tasks:
         raise InvalidArgumentError(
             f"[task file] expected a class that derives from monolith.Task, got none in {file}"
         )
-    if len(found) > 1:
+    if len(tasks) > 1:
         raise InvalidArgumentError(
             f"[task file] expected one task, got {names} in {file}; choose one: "
-            f"{file}:{next(iter(found))}"
+            f"{file}:{next(iter(tasks))}"
         )
-    return next(iter(found.values()))
+    return next(iter(tasks.values()))
 
 
 def _run(file: Path) -> ModuleType:
-    """The file as a module; what lies beside it can be imported there, as with `python file`."""
+    """Run the file as a module; files in its folder can be imported, as with `python file`."""
     name = f"{TASK_MODULE}{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
@@ -73,13 +73,13 @@ def _run(file: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InvalidArgumentError(
-            f"[task file] expected {file} to run, got {_described(error, file)}"
+            f"[task file] expected {file} to run, got {_error_text(error, file)}"
         ) from error
     return module
 
 
-def _described(error: Exception | SystemExit, file: Path) -> str:
-    """An error with the line of the file that it comes from."""
+def _error_text(error: Exception | SystemExit, file: Path) -> str:
+    """Return the text of an error with the line of the file that raised the error."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -94,7 +94,7 @@ def _described(error: Exception | SystemExit, file: Path) -> str:
 
 
 def _tasks_of(module: ModuleType) -> dict[str, type[Task]]:
-    """Classes of the file itself, also those that lack a method; others were imported."""
+    """Return the task classes that the file itself defines; some may lack a method."""
     return {
         name: value
         for name, value in vars(module).items()

@@ -1,4 +1,4 @@
-"""`monolith train`: train the task of a file."""
+"""`monolith train`: train the task of a task file."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -28,65 +28,77 @@ from monolith.util.layered_settings import SETTING_PREFIX, resolve
 
 app = typer.Typer(add_completion=False)
 
-# Somebody watches; and a batch whose loss is not finite is kept, for the process ends.
+# A user watches the run; and the process ends after a non-finite loss, so its batch is kept.
 _DEFAULTS = MappingProxyType({"log_every": 20, "keep_dir": "kept"})
 _LINE_SECONDS = 2.0
-# 128 and the number of the signal, as shells have it.
+# 128 plus the number of the signal, as in shells.
 _STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
 
 
 @app.command(
     help="Example: monolith train ranker.py --data clicks/ --set train.steps=1000\n\n"
-    "Train until the data ends, the steps are done, or Ctrl-C or SIGTERM comes.",
-    short_help="Train the task of a file.",
+    "Train the task until its data or its steps end, or until Ctrl-C or SIGTERM.",
+    short_help="Train the task of a task file.",
 )
 def train(
-    task: Annotated[str, typer.Argument(help="ranker.py, or ranker.py:Ranker.")],
+    task: Annotated[str, typer.Argument(help="Task file; FILE.py:CLASS names one task.")],
     data: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="Of samples; eval=PATH: held out.")
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Parquet file, folder or glob to train on. `eval=PATH` adds held-out data.",
+        ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Such as batch_size=512.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: batch_size=512."),
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option("--settings", metavar="FILE", help="A .toml or .json file of settings."),
+        typer.Option(
+            "--settings", metavar="FILE", help="Read settings from a .toml or .json file."
+        ),
     ] = None,
     servers: Annotated[
         int,
-        typer.Option(min=0, metavar="N", show_default=False, help="Servers that hold the rows."),
+        typer.Option(
+            min=0, metavar="N", show_default=False, help="Spread the tables over N servers."
+        ),
     ] = 0,
     checkpoints: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where checkpoints go.")
+        str | None, typer.Option(metavar="DIR", help="Save checkpoints in this folder.")
     ] = None,
     save_every: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Steps between two of them.")
+        int | None, typer.Option(min=0, metavar="N", help="Save a checkpoint every N steps.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the checkpoints.")] = False,
-    fallback: Annotated[
-        bool, typer.Option("--fallback", help="With --resume: leave damaged ones out.")
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
-    """Train until the data ends, the steps are done, or Ctrl-C or SIGTERM comes."""
-    made = load_task_class(task)
-    flags = [*(f"data.{each if '=' in each else 'train=' + each}" for each in data or ())]
+    """Train the task until its data or its steps end, or until Ctrl-C or SIGTERM."""
+    task_class = load_task_class(task)
+    flags = [f"data.{path if '=' in path else 'train=' + path}" for path in data or ()]
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
     flags += [] if save_every is None else [f"train.save_every={save_every}"]
     resolved = resolve(
-        _schema(made),
+        _schema(task_class),
         file=file,
         environment=variables(SETTING_PREFIX),
         flags=[*flags, *(settings or ())],
     )
-    say("\n".join([f"task {made.__name__} of {task}", *(f"  {line}" for line in resolved.lines())]))
+    title = f"task {task_class.__name__} of {task}"
+    say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
     how = _train_settings(resolved.value.train)
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
-    with Trainer(made(resolved.value), how, servers or None) as trainer:
-        # Before the run: what is wrong with it is better known now.
+    with Trainer(task_class(resolved.value), how, servers or None) as trainer:
+        # Open the held-out data before the run, so that an error in it is raised now.
         is_evaluated = Mode.EVAL.value in resolved.value.data
         held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None
         if checkpoint is not None:
@@ -103,31 +115,34 @@ def train(
         if result.ended in _STATUS_OF_SIGNAL:
             fail(begin.words_of_stop(result), status=_STATUS_OF_SIGNAL[result.ended])
         if not result.num_steps and checkpoint is None:
-            fail(f"expected samples to train with, got none (task {made.__name__}, {task})")
+            fail(f"expected samples to train with, got none (task {task_class.__name__}, {task})")
         _end(task, result, None if held_out is None else trainer.evaluate(held_out), as_json)
         if how.checkpoint_dir is not None:
             say(f"{begin.words_of_end()}; next: monolith inspect {how.checkpoint_dir}")
 
 
 def _schema(task: type[Task]) -> type[Any]:
-    """The task's own settings, and those of the trainer below `train`; an early stop is text."""
+    """Return the settings class of a task with those of the trainer as its field `train`.
+
+    `train.early_stop` is text.
+    """
     fields = [
-        (each.name, each.type, _DEFAULTS.get(each.name, each.default))
-        for each in dataclasses.fields(TrainSettings)
-        if each.name != "early_stop"
+        (field.name, field.type, _DEFAULTS.get(field.name, field.default))
+        for field in dataclasses.fields(TrainSettings)
+        if field.name != "early_stop"
     ]
     how = dataclasses.make_dataclass("Train", [*fields, ("early_stop", str | None, None)])
     train = ("train", how, dataclasses.field(default_factory=how))
     return dataclasses.make_dataclass("Settings", [train], bases=(task.Settings,))
 
 
-def _train_settings(given: Any) -> TrainSettings:
-    values = vars(given)
+def _train_settings(section: Any) -> TrainSettings:
+    values = vars(section)
     return TrainSettings(**{**values, "early_stop": _early_stop(values["early_stop"])})
 
 
 def _early_stop(text: str | None) -> EarlyStop | None:
-    """Of `auc`, or `auc:3` with a patience."""
+    """Parse `auc`, or `auc:3` with a patience of 3 evaluations."""
     if text is None:
         return None
     metric, _, patience = text.partition(":")
@@ -148,12 +163,12 @@ class _ProgressHook(ReportHook):
         self._progress.update(figures)
 
 
-def _scores(found: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+def _scores(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
 def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool) -> None:
-    """Say what happened, and what to do next."""
+    """Print the result of the run and the next command."""
     rate = result.num_samples / result.seconds if result.seconds else 0.0
     if as_json:
         emit_json(
@@ -172,11 +187,11 @@ def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_jso
         f"({rate:,.0f} samples/s); ended: {result.ended}",
         f"last: {', '.join(words_of(result.figures)[1:])}",
     ]
-    for step, found in result.evaluations.items():
-        lines.append(f"eval at step {step:,}: {_scores(found)}")
+    for step, metrics in result.evaluations.items():
+        lines.append(f"eval at step {step:,}: {_scores(metrics)}")
     if held_out is not None:
         lines.append(f"eval: {_scores(held_out)}")
         lines.append(f"next: monolith train {task} --help")
     else:
-        lines.append(f"next: monolith train {task} --data eval=PATH, to score samples held out")
+        lines.append(f"next: monolith train {task} --data eval=PATH, to score held-out samples")
     say("\n".join(lines))

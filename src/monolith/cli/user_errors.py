@@ -1,4 +1,4 @@
-"""What the command line says of a user's mistake."""
+"""Texts of the command line for errors of a user."""
 
 import linecache
 import traceback
@@ -6,15 +6,15 @@ import traceback
 from monolith.errors import MonolithError
 
 TASK_MODULE = "monolith_task_"
-"""What the name of the module of a task file begins with."""
+"""Prefix of the module name of a task file."""
 
 
 def text_of_mistake(error: Exception) -> str | None:
-    """The error in one line, and the line of a task file that it came through; None of ours."""
+    """Return the text of an error, with its line of the task file; None for our own bugs."""
     place = _place(error)
-    told = MonolithError | OSError | ValueError | TypeError | NotImplementedError
+    user_error = MonolithError | OSError | ValueError | TypeError | NotImplementedError
     if not place:
-        return str(error) if isinstance(error, told) else None
+        return str(error) if isinstance(error, user_error) else None
     # A KeyError shows its text in quotes.
     text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
     if not isinstance(error, MonolithError | OSError) and not text.startswith("["):
@@ -23,7 +23,7 @@ def text_of_mistake(error: Exception) -> str | None:
 
 
 def text_of_exit(end: SystemExit) -> str | None:
-    """What a task file did that ended the program; None where another file did that."""
+    """Return the text for a task file that exits the program; None if other code did."""
     place = _place(end)
     if not place:
         return None
@@ -35,7 +35,7 @@ def text_of_exit(end: SystemExit) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of a task file that an error came through; empty without one."""
+    """Return the innermost line of a task file in the traceback of an error, else an empty text."""
     place = ""
     for frame, number in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").startswith(TASK_MODULE):

@@ -43,7 +43,11 @@ class HostFacts:
         self.names = {config.name for config in configs}
         self.widths = np.array([config.dim for config in configs], dtype=np.int64)
         self.num_rates = sum(len(segments_of(config)) for config in configs)
-        self.sizes = {"dim": self.config.dim, "splits": len(configs) + 1}
+        self.sizes = {
+            "dim": self.config.dim,
+            "tables": len(configs),
+            "splits": len(configs) + 1,
+        }
         self.max_floats = max_message_bytes // 4
         row_bytes = min(16 + 8 * sum(column_sizes(config).values()) for config in configs)
         self.max_keys = max(1, min(checks.MAX_BATCH, max_message_bytes // row_bytes))
@@ -57,11 +61,12 @@ class Checked:
         start: beginning of the messages, as in "[ShardHost.lookup]".
     """
 
-    __slots__ = ("facts", "sizes", "where")
+    __slots__ = ("facts", "lengths", "sizes", "where")
 
     def __init__(self, facts: HostFacts, start: str) -> None:
         self.facts, self.where = facts, (start, facts.end)
         self.sizes = dict(facts.sizes)
+        self.lengths = np.zeros(0, dtype=np.int64)  # number of keys of each table
 
     def error(self, expected: str, got: object) -> ValueError:
         """The error of an argument, with its values."""
@@ -133,7 +138,7 @@ class Splits(Tensor):
         begins, ends = splits[:-1], splits[1:]
         if splits[0] != 0 or splits[-1] != num_keys or (ends < begins).any():
             check_splits(call.where[0], self.name, value, num_keys)  # says which
-        lengths = ends - begins
+        call.lengths = lengths = ends - begins
         call.sizes["floats"] = num_floats = int(lengths @ call.facts.widths)
         if num_floats > call.facts.max_floats:
             raise call.error(f"at most {call.facts.max_floats} floats in a message", num_floats)
@@ -151,6 +156,36 @@ class Flags(Tensor):
         if not call.facts.config.skip_zero:
             raise call.error(f"{self.name} as None, as the table keeps rows of zeros", value)
         super()._check(call, value)
+
+
+class Counts(Tensor):
+    """The number of occurrences of each key, int32 (n,): at least 1, of a call in all."""
+
+    def _check(self, call: Checked, value: Any) -> None:
+        super()._check(call, value)
+        least, total = int(value.min()) if value.numel() else 1, int(value.sum())
+        if least < 1 or total > checks.MAX_BATCH:
+            expected = f"{self.name} from 1 on, and at most {checks.MAX_BATCH} in all"
+            raise call.error(expected, least if least < 1 else total)
+
+
+class Times(Tensor):
+    """The time of each table in seconds, int64 (tables,)."""
+
+    def _check(self, call: Checked, value: Any) -> None:
+        super()._check(call, value)
+        least, most = (int(bound) for bound in torch.aminmax(value))
+        if not 0 <= least <= most <= MAX_TIME:
+            raise call.error(f"{self.name} in [0, {MAX_TIME}]", least if least < 0 else most)
+
+
+class Stepped(Tensor):
+    """Which tables make a step, bool (tables,): every table with keys, and more."""
+
+    def _check(self, call: Checked, value: Any) -> None:
+        super()._check(call, value)
+        if (call.lengths[~value.numpy()] > 0).any():
+            raise call.error(f"{self.name} for every table with keys", value.tolist())
 
 
 class Integer(Argument):
@@ -293,6 +328,7 @@ class Verb:
 
     Attributes:
         is_write: done once however often the call comes.
+        keys_at: number of the argument with the keys of rows; None without such.
     """
 
     is_write = False
@@ -301,6 +337,8 @@ class Verb:
         self, *arguments: Argument, needs: Callable[[TableConfig, str], None] | None = None
     ) -> None:
         self.arguments, self.needs = arguments, needs
+        numbers = [i for i, argument in enumerate(arguments) if isinstance(argument, Keys)]
+        self.keys_at = numbers[0] if numbers else None
 
 
 class Read(Verb):
@@ -330,6 +368,7 @@ _F32 = (torch.float32,)
 _KEYS = Keys("keys")  # int64 (n,)
 _VALUES = Tensor("values", _F32, ("n", "dim"))
 _GRADS = Tensor("grads", _F32, ("n", "dim"))
+_COUNTS = Counts("counts", (torch.int32,), ("n",))
 _ROWS = RowChunk("rows")  # (keys, times, columns), all with n rows
 _ABSENT = Flags("absent")  # bool (n,) or None
 _INITIAL = Flag("initial", in_training=True)
@@ -339,6 +378,9 @@ _SPLITS = Splits("row_splits")  # int64 (splits,)
 _FLAT_VALUES = Tensor("values", _F32, ("floats",))
 _FLAT_GRADS = Tensor("grads", (torch.float32, torch.float16), ("floats",))
 _IDLE = TableNames("idle")
+_SUMS = Tensor("grads", _F32, ("floats",))
+_TIMES = Times("times", (torch.int64,), ("tables",))
+_STEPPED = Stepped("is_stepped", (torch.bool,), ("tables",))
 
 # Plain values
 _RATES = Rates("learning_rates")  # one per segment
@@ -370,6 +412,7 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "update_calls": Read(),
         #
         "apply_gradients": Write(_KEYS, _GRADS, _RATES, _STEP, _NOW, _THREADS, needs=_training),
+        "apply_sums": Write(_KEYS, _GRADS, _COUNTS, _RATES, _STEP, _NOW, _THREADS, needs=_training),
         "assign": Write(_KEYS, _VALUES, _ABSENT, _NOW, _THREADS),
         "assign_add": Write(_KEYS, _VALUES, _NOW, _THREADS),
         "changes": Write(_CURSOR),
@@ -396,6 +439,7 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
 GROUP_VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "lookup": Read(_KEYS, _SPLITS, _STEP, Flag("as_float16")),
+        "pull": Read(_KEYS, _SPLITS, _INITIAL),
         #
         "apply_gradients": Write(
             _KEYS, _SPLITS, _FLAT_GRADS, _IDLE, _RATES, _STEP, _NOW, needs=_training
@@ -403,6 +447,7 @@ GROUP_VERBS: Mapping[str, Verb] = MappingProxyType(
         "assign": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
         "assign_add": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
         "count_clamped": Write(TableNames("names")),
+        "push": Write(_KEYS, _SPLITS, _SUMS, _COUNTS, _STEPPED, _TIMES, _RATES, needs=_training),
         "reinitialize": Write(Name("name"), _KEYS, _NOW, needs=_training),
     }
 )

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+import monolith._native as _native
+from monolith.cluster.group_storage import Push
 from monolith.cluster.host_verbs import (
     GROUP_VERBS,
     MAX_MESSAGE_BYTES,
@@ -32,7 +34,7 @@ from monolith.errors import (
 from monolith.ops import Ragged
 from monolith.table.arguments import WAIT_SECONDS, check_wait, time_text
 from monolith.table.calls import TableCalls
-from monolith.table.routing import Placement
+from monolith.table.routing import FloorModRouting, PartitionRouting, Placement
 from monolith.table.rows import Rows
 from monolith.table.snapshot import Snapshot
 
@@ -90,6 +92,7 @@ class CallHost(ABC):
         facts: of what is behind the host.
         verbs: by name.
         timeout_seconds: how long a write that comes again waits for the first one at most.
+        placement: which keys the host holds; None: not known yet.
 
     Attributes:
         device: label of the server that this is on; empty: none.
@@ -102,8 +105,9 @@ class CallHost(ABC):
         facts: HostFacts,
         verbs: Mapping[str, Verb],
         timeout_seconds: float = WAIT_SECONDS,
+        placement: Placement | None = None,
     ) -> None:
-        self.name = facts.name
+        self.name, self._placement = facts.name, placement
         self._timeout_seconds = check_wait(type(self).__name__, timeout_seconds, facts.name)
         self._facts, self._verbs = facts, verbs
         self._clients: dict[int, _Client] = {}
@@ -161,10 +165,30 @@ class CallHost(ABC):
         verb = self._verbs.get(name) if type(name) is str else None
         if verb is not None:
             check_arguments(self._facts, type(self).__name__, name, verb, arguments)
+            if verb.is_write and verb.keys_at is not None:
+                keys = arguments[verb.keys_at]
+                self._check_placement(name, keys[0] if isinstance(keys, tuple) else keys)
             return verb.is_write
         if name != BYE or arguments != ():
             raise self._error("a verb of a shard", short(name))
         return False
+
+    def _check_placement(self, verb: str, keys: torch.Tensor) -> None:
+        """Refuse to write keys that another shard holds: no lookup would find their rows here."""
+        place = self._placement
+        if place is None or place.num_shards == 1:
+            return
+        by_partition = place.kind == PartitionRouting.__name__
+        if not by_partition and place.kind != FloorModRouting.__name__:
+            return  # a routing of the caller's own
+        number = _native.find_foreign(
+            keys.data_ptr(), keys.numel(), by_partition, place.num_shards, place.shard
+        )
+        if number < keys.numel():
+            raise InvalidArgumentError(
+                f"[{type(self).__name__}.{verb}] expected keys of {place}, got key "
+                f"{int(keys[number])} at place {number} {self._facts.end}"
+            )
 
     def _error(self, expected: str, got: str) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -221,8 +245,8 @@ class ShardHost(CallHost):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         facts = HostFacts(table.name, [table.config], max_message_bytes)
-        super().__init__(facts, SHARD_VERBS, timeout_seconds)
-        self.table, self.device, self._placement = table, device, placement
+        super().__init__(facts, SHARD_VERBS, timeout_seconds, placement)
+        self.table, self.device = table, device
         self._cuts: dict[int, Snapshot] = {}
         self._cut_numbers = itertools.count()
 
@@ -321,6 +345,8 @@ class GroupHost(CallHost):
     Args:
         group: the tables; whoever made them closes them.
         timeout_seconds: how long a write that comes again waits for the first one at most.
+        device: label of the server that has the tables.
+        placement: which keys of each table the shards hold; of any keys if None.
         max_message_bytes: most bytes of the keys and rows of one call.
     """
 
@@ -329,12 +355,14 @@ class GroupHost(CallHost):
         group: TableGroup,
         *,
         timeout_seconds: float = WAIT_SECONDS,
+        device: str = "",
+        placement: Placement | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         configs = [table.config for table in group.tables.values()]
         facts = HostFacts(short_name(list(group.tables)), configs, max_message_bytes)
-        super().__init__(facts, GROUP_VERBS, timeout_seconds)
-        self.group = group
+        super().__init__(facts, GROUP_VERBS, timeout_seconds, placement)
+        self.group, self.device = group, device
 
     def _run(self, call: Call) -> Any:
         return getattr(self, f"_do_{call.verb}")(*call.arguments)
@@ -375,6 +403,22 @@ class GroupHost(CallHost):
         )
         self._count_call(idle, now)
         return tuple(applied)
+
+    def _do_pull(self, keys: torch.Tensor, splits: torch.Tensor, initial: bool) -> torch.Tensor:
+        return self.group._pull(Ragged._unchecked(keys, splits), initial)
+
+    def _do_push(
+        self,
+        keys: torch.Tensor,
+        splits: torch.Tensor,
+        grads: torch.Tensor,
+        counts: torch.Tensor,
+        is_stepped: torch.Tensor,
+        times: torch.Tensor,
+        rates: list[float],
+    ) -> tuple[int, ...]:
+        push = Push(Ragged._unchecked(keys, splits), grads, counts, is_stepped, times, rates)
+        return tuple(self.group._push(push))
 
     def _do_reinitialize(self, name: str, keys: torch.Tensor, now: int) -> torch.Tensor:
         return self.group._reinitialize_at(name, keys, now)

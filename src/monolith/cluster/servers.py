@@ -2,16 +2,17 @@
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.cluster.hosts import ShardHost
-from monolith.cluster.sharded_table import make_shard, shard_config
-from monolith.errors import FailedPreconditionError
+from monolith.cluster.hosts import GroupHost, ShardHost
+from monolith.cluster.sharded_table import check_admission, make_shard, shard_config
+from monolith.cluster.table_group import TableGroup
+from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.table.arguments import as_integer, check_kind
 from monolith.table.base import BaseTable
 from monolith.table.config import TableConfig, segments_of
@@ -114,6 +115,22 @@ class LocalServer:
         found = self.shard(config).table
         assert isinstance(found, BaseTable)
         return found
+
+    def group(self, names: Sequence[str]) -> GroupHost:
+        """Return a host of this server's shards of some tables, which are there."""
+        with self._lock:
+            self._check_open("group")
+            missing = [name for name in names if name not in self._shards]
+            if missing:
+                raise NotFoundError(
+                    f"[LocalServer.group] expected shards of the tables, got none of "
+                    f"{', '.join(missing)} ({self.label})"
+                )
+            shards = [self._shards[name] for name in names]
+        placements = {shard.placement for shard in shards}
+        placement = placements.pop() if len(placements) == 1 else None
+        tables = [shard.table for shard in shards if isinstance(shard.table, BaseTable)]
+        return GroupHost(TableGroup(tables), device=self.label, placement=placement)
 
     def parameter(self, name: str, initial: torch.Tensor) -> torch.nn.Parameter:
         """The dense parameter of that name; made with a copy of `initial` if there is none."""
@@ -231,10 +248,15 @@ class LocalServers:
                 f"[LocalServers.shards] expected a routing over {len(self)} shards, one per "
                 f"server, got {routing.num_shards} (table {config.name!r})"
             )
+        check_admission(config, routing)
         with self._lock:
             for server in self._servers:
                 server.check_shard(config, routing)
             return [server.shard(config, routing) for server in self._servers]
+
+    def groups(self, names: Sequence[str]) -> list[GroupHost]:
+        """Return a host on each server, of its shards of some tables."""
+        return [server.group(names) for server in self._servers]
 
     def cluster(self) -> dict[str, list[str]]:
         """The description of the cluster: one job, with an address per server."""

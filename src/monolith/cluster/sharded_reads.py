@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from monolith.cluster.local_shards import LocalShards
+from monolith.cluster.key_folds import KeyFolds
 from monolith.cluster.shard_split import Split, by_hash, concatenated
 from monolith.cluster.transport import ShardClient
 from monolith.table.calls import TableCalls
@@ -20,7 +20,7 @@ class ShardedReads(TableCalls, ABC):
 
     routing: Routing
     _client: ShardClient
-    _fused: LocalShards | None
+    _folds: KeyFolds | None
 
     def _ask_all(self, verb: str, *arguments: Any) -> list[Any]:
         """The same call on every shard."""
@@ -33,9 +33,10 @@ class ShardedReads(TableCalls, ABC):
     # Rows by key
 
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
-        fused = self._fused
-        if fused is not None:
-            return fused.lookup(keys, initial, step, threads)
+        if self._folds is not None and keys.numel():
+            folded = self._folds.fold(keys, threads)
+            calls = [(part, initial, step, threads) for part in folded.parts()]
+            return folded.spread(self._client.call("lookup", calls))
         split = Split(self.routing, keys)
         calls = [(part, initial, step, threads) for part in split.parts(keys)]
         return split.merged(self._client.call("lookup", calls))

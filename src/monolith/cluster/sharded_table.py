@@ -1,6 +1,7 @@
 """`ShardedTable`: one table whose rows are spread over shards."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import torch
 
 from monolith.cluster.gate import Gate
 from monolith.cluster.hosts import ShardHost, plain_rows
-from monolith.cluster.local_shards import LocalShards, local_shards
+from monolith.cluster.key_folds import key_folds
 from monolith.cluster.shard_split import Split, by_hash, is_finite
 from monolith.cluster.sharded_reads import ShardedReads
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
@@ -144,6 +145,16 @@ def shard_config(config: TableConfig, num_shards: int) -> TableConfig:
         ) from error
 
 
+def check_admission(config: TableConfig, routing: Routing) -> None:
+    """Refuse a filter, which belongs to a partition, where every shard has keys of each one."""
+    is_filter = isinstance(config.admission, SlidingFilter) and config.kind != "serving"
+    if is_filter and not isinstance(routing, PartitionRouting):
+        raise ValueError(
+            f"[ShardedTable] expected PartitionRouting with a SlidingFilter, got "
+            f"{type(routing).__name__} (table {config.name!r}); use MinCount"
+        )
+
+
 def make_shard(
     config: TableConfig,
     placement: Placement,
@@ -209,9 +220,9 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
                 f"[ShardedTable] expected a transport for each of the {self.routing.num_shards} "
                 f"shards, got {len(transports)} (table {self.name!r})"
             )
-        self._check_admission()
+        check_admission(config, self.routing)
         self._client = ShardClient(self.name, transports)
-        self._fused: LocalShards | None = None
+        self._folds = key_folds(self.dim, self.routing)
         self._gate = Gate("ShardedTable", self.name, timeout_seconds)
 
     @classmethod
@@ -237,6 +248,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         """
         changes_bytes = check_options(config, clock, changes_bytes)
         routing = PartitionRouting(num_shards) if routing is None else routing
+        check_admission(config, routing)
         places = [routing.placement_of(shard) for shard in range(num_shards)]
         hosts = [make_shard(config, place, changes_bytes) for place in places]
         return cls.over(
@@ -267,7 +279,6 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         table = cls(config, ways, routing=routing, clock=clock, timeout_seconds=timeout_seconds)
         for shard, host in enumerate(hosts):
             host.open_as(routing.placement_of(shard))
-        table._fused = local_shards([host.table for host in hosts], routing)
         return table
 
     @property
@@ -282,14 +293,6 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
 
     def shards(self) -> "Sequence[ShardedTable]":
         return [self._shard(number) for number in range(self.routing.num_shards)]
-
-    def _check_admission(self) -> None:
-        is_filter = isinstance(self.config.admission, SlidingFilter) and not self._is_serving
-        if is_filter and not isinstance(self.routing, PartitionRouting):
-            raise ValueError(
-                f"[ShardedTable] expected PartitionRouting with a SlidingFilter, got "
-                f"{type(self.routing).__name__} (table {self.name!r}); use MinCount"
-            )
 
     def _write(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """A writing call on every shard: an empty part counts as a call, and has a time, too."""
@@ -336,19 +339,21 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         now: int,
         threads: int,
     ) -> Applied:
-        """The shards sum equal keys: all occurrences of a key are in one part, in their order."""
-        fused = self._fused
-        if fused is not None:
-            with self._gate.shared():
-                return fused.apply_gradients(keys, grads, rates, step, now, threads)
+        """Send each key once; its shard counts the occurrences for admission."""
+        if self._folds is not None and keys.numel():
+            folded = self._folds.fold(keys, threads)
+            sums, numbers, norm = folded.sums(grads.detach())
+            if math.isfinite(norm):  # else the policy sees each occurrence
+                shares = zip(folded.parts(), sums, numbers, strict=True)
+                options = rates, step, now, threads
+                return _total(self._write("apply_sums", [(*share, *options) for share in shares]))
         is_checked = self.config.non_finite != "refuse" or self.routing.num_shards == 1
         if not is_checked and not is_finite(grads):
             finite_gradients(self.config, keys.tolist(), grads.detach().numpy())  # raises
         split = Split(self.routing, keys)
         parts = zip(split.parts(keys), split.parts(grads), strict=True)
         calls = [(*part, rates, step, now, threads) for part in parts]
-        counts = self._write("apply_gradients", calls)
-        return Applied(*map(sum, zip(*counts, strict=True)))
+        return _total(self._write("apply_gradients", calls))
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         split = Split(self.routing, keys)
@@ -388,7 +393,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         if "key" in columns:
             split = Split(self.routing, columns["key"])
         else:  # of filters
-            assert isinstance(self.routing, PartitionRouting)  # see `_check_admission`
+            assert isinstance(self.routing, PartitionRouting)  # see `check_admission`
             split = Split.of_partitions(self.routing, columns["partition"])
         parts = {name: split.parts(column) for name, column in columns.items()}
         calls = [
@@ -407,7 +412,6 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         self._ask_one(0, "count_clamped")
 
     def _close(self) -> None:
-        self._fused = None
         self._ask_all("close")
 
     # Cuts and the touched log
@@ -432,6 +436,10 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
 
     def _drop_cursor(self, cursor: str) -> bool:
         return any(self._alone("drop_cursor", cursor))
+
+
+def _total(counts: Sequence[tuple[int, int, int, int]]) -> Applied:
+    return Applied(*map(sum, zip(*counts, strict=True)))
 
 
 def _flags(split: Split, absent: torch.Tensor | None) -> Sequence[torch.Tensor | None]:

@@ -1,82 +1,20 @@
 """`TableGroup`: several tables read and written in one call, packed side by side."""
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
 import torch
 
+from monolith.cluster.group_storage import GroupStorage, PerSegment, Push, group_storage
 from monolith.cluster.slot_packing import SlotPacking
 from monolith.errors import FailedPreconditionError
 from monolith.ops import Ragged
 from monolith.table import _checks as checks
 from monolith.table.base import BaseTable
 from monolith.table.config import TableConfig, segments_of
-from monolith.table.key_sums import finite_gradients
-from monolith.table.native import OpenCore, empty
-from monolith.table.precision import OneBit
 from monolith.table.rows import Applied
-
-
-class PerSegment:
-    """A number for each segment of some tables: most are fixed, some follow the step.
-
-    A schedule that several segments have is asked once; equal ones are one (`schedules.py`).
-
-    Attributes:
-        users: of each different schedule, the segments that have it.
-
-    Example:
-        >>> double = lambda step: 2.0 * step
-        >>> numbers = PerSegment([0.5, double, double])
-        >>> numbers.at(3), numbers.users
-        ([0.5, 6.0, 6.0], [[1, 2]])
-    """
-
-    def __init__(self, numbers: Sequence[float | Callable[[int], float]]) -> None:
-        self._schedules: list[Callable[[int], float]] = []
-        self.users: list[list[int]] = []
-        fixed: list[float] = []
-        known: dict[Hashable, int] = {}
-        places = []
-        for i, number in enumerate(numbers):
-            if callable(number):
-                place = known.setdefault(_identity(number), len(self._schedules))
-                if place == len(self._schedules):
-                    self._schedules.append(number)
-                    self.users.append([])
-                self.users[place].append(i)
-                places.append(place)
-            else:
-                fixed.append(float(number))
-                places.append(-len(fixed))
-        self._fixed = fixed[::-1]
-        self._places = places  # of each segment: a schedule, or a fixed number from the end
-
-    def at(self, step: int) -> list[float]:
-        """The numbers at a step."""
-        return self.placed(self.scheduled(step))
-
-    def scheduled(self, step: int) -> list[float]:
-        """What each different schedule says."""
-        return [schedule(step) for schedule in self._schedules]
-
-    def placed(self, scheduled: list[float]) -> list[float]:
-        """The numbers of all segments, where the schedules say this; a new list."""
-        if not scheduled:
-            return self._fixed[::-1]
-        return list(map((scheduled + self._fixed).__getitem__, self._places))
-
-
-def _identity(schedule: Callable[[int], float]) -> Hashable:
-    """Equal ones are one schedule; one without a hash is itself alone."""
-    try:
-        hash(schedule)
-    except TypeError:
-        return id(schedule)
-    return schedule
 
 
 class GroupRates:
@@ -135,134 +73,6 @@ class GroupRates:
                 f"{', '.join(unknown)}; the tables are {', '.join(self._places)}"
             )
         return learning_rates
-
-
-class GroupStorage(ABC):
-    """The calls of a `TableGroup`. Rows are flat; rates are those of all segments in order."""
-
-    @abstractmethod
-    def lookup(self, keys: Ragged, initial: bool, step: int, threads: int) -> torch.Tensor:
-        """`TableGroup.lookup`."""
-
-    @abstractmethod
-    def write(self, verb: str, keys: Ragged, values: torch.Tensor, now: int, threads: int) -> None:
-        """`TableGroup.assign` or `assign_add`, as the verb says."""
-
-    @abstractmethod
-    def apply_gradients(
-        self,
-        keys: Ragged,
-        grads: torch.Tensor,
-        rates: list[float],
-        step: int,
-        now: int,
-        threads: int,
-    ) -> Applied:
-        """`TableGroup.apply_gradients`."""
-
-
-def group_storage(tables: list[BaseTable], dims: torch.Tensor) -> GroupStorage:
-    """Fused if all tables are native and none records its calls."""
-    cores = [getattr(table, "_core", None) for table in tables]
-    if all(core is not None for core in cores) and not any(
-        getattr(t, "_is_recorded", False) for t in tables
-    ):
-        return _Fused(tables, dims)
-    return _Loop(tables, dims)
-
-
-class _Loop(GroupStorage):
-    """One table after another: the meaning."""
-
-    def __init__(self, tables: list[BaseTable], dims: torch.Tensor) -> None:
-        self._tables, self._dims = tables, dims
-
-    def lookup(self, keys: Ragged, initial: bool, step: int, threads: int) -> torch.Tensor:
-        parts = zip(
-            self._tables, torch.split_with_sizes(keys.values, keys.lengths.tolist()), strict=True
-        )
-        return torch.cat([t._lookup(part, initial, step, threads).flatten() for t, part in parts])
-
-    def _parts(
-        self, keys: Ragged, flat: torch.Tensor
-    ) -> Iterator[tuple[BaseTable, torch.Tensor, torch.Tensor]]:
-        lengths = keys.lengths
-        parts = torch.split_with_sizes(keys.values, lengths.tolist())
-        rows = torch.split_with_sizes(flat, (lengths * self._dims).tolist())
-        for table, part, row in zip(self._tables, parts, rows, strict=True):
-            yield table, part, row.view(-1, table.dim)
-
-    def write(self, verb: str, keys: Ragged, values: torch.Tensor, now: int, threads: int) -> None:
-        for table, part, rows in self._parts(keys, values):
-            if len(part) and verb == "assign":
-                table._assign(part, rows, None, now, threads)
-            elif len(part):
-                table._assign_add(part, rows, now, threads)
-
-    def apply_gradients(
-        self,
-        keys: Ragged,
-        grads: torch.Tensor,
-        rates: list[float],
-        step: int,
-        now: int,
-        threads: int,
-    ) -> Applied:
-        for table, part, rows in self._parts(keys, grads):
-            if table.config.non_finite == "refuse":
-                finite_gradients(table.config, part.tolist(), rows.detach().numpy())
-        counts, at = torch.zeros(4, dtype=torch.int64, device="cpu"), 0
-        for table, part, rows in self._parts(keys, grads):
-            own_rates = rates[at : at + len(segments_of(table.config))]
-            at += len(own_rates)
-            if len(part):
-                own = table._apply_gradients(part, rows, own_rates, step, now, threads)
-                counts += torch.tensor(own, device="cpu")
-        return Applied(*counts.tolist())
-
-
-class _Fused(GroupStorage):
-    """One call of the core, whose threads share the work of all tables."""
-
-    def __init__(self, tables: list[BaseTable], dims: torch.Tensor) -> None:
-        import monolith._native as native
-
-        self._dims = dims
-        self._core = native.TableGroup([table._core for table in tables])  # type: ignore[attr-defined]
-        views = [s.view for table in tables for s in segments_of(table.config)]
-        scales = {view: view.scale for view in views if isinstance(view, OneBit)}
-        self._scales = PerSegment([scales[v] if isinstance(v, OneBit) else 1.0 for v in views])
-
-    def lookup(self, keys: Ragged, initial: bool, step: int, threads: int) -> torch.Tensor:
-        with OpenCore(self._core, "lookup", owner="TableGroup") as core:
-            out = empty(int((keys.lengths * self._dims).sum()))
-            scales = self._scales.at(step)
-            core.lookup(*_buffers(keys), out.data_ptr(), initial, scales, threads)
-        return out
-
-    def write(self, verb: str, keys: Ragged, values: torch.Tensor, now: int, threads: int) -> None:
-        with OpenCore(self._core, verb, owner="TableGroup") as core:
-            write = core.assign if verb == "assign" else core.assign_add
-            write(*_buffers(keys), values.data_ptr(), now, threads)
-
-    def apply_gradients(
-        self,
-        keys: Ragged,
-        grads: torch.Tensor,
-        rates: list[float],
-        step: int,
-        now: int,
-        threads: int,
-    ) -> Applied:
-        with OpenCore(self._core, "apply_gradients", owner="TableGroup") as core:
-            buffers = (*_buffers(keys), grads.data_ptr())
-            scales = self._scales.at(step)
-            counts = core.apply_gradients(*buffers, rates, scales, step, now, threads)
-        return Applied(*counts)
-
-
-def _buffers(keys: Ragged) -> tuple[int, int, int]:
-    return keys.values.data_ptr(), keys.values.numel(), keys.row_splits.data_ptr()
 
 
 class TableGroup:
@@ -462,6 +272,14 @@ class TableGroup:
                 f"segment of all tables, got {len(rates)}"
             )
         return self._open(verb).apply_gradients(keys, grads, rates, step, time_now, threads)
+
+    def _pull(self, keys: Ragged, initial: bool) -> torch.Tensor:
+        """The rows of keys that a host has checked."""
+        return self._open("pull").pull(keys, initial, checks.default_threads(keys.values.numel()))
+
+    def _push(self, push: Push) -> Applied:
+        """A step with arguments that a host has checked. If memory runs out, others have theirs."""
+        return self._open("push").push(push, checks.default_threads(push.keys.values.numel()))
 
     def reinitialize(
         self, name: str, keys: torch.Tensor, *, now: int | None = None

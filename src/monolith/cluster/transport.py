@@ -148,10 +148,22 @@ class ShardClient:
             try:
                 answers.append(self._answer(shard, call, pending[shard]))
             except Exception as error:
-                errors.append(error)
+                errors.append(self._with_server(shard, error))
         if errors:
             raise errors[0]
         return answers
+
+    def label_of(self, shard: int) -> str:
+        """Name a shard for messages, with the server that has it."""
+        device = self.transports[shard].device
+        return f"shard {shard} on {device}" if device else f"shard {shard}"
+
+    def _with_server(self, shard: int, error: Exception) -> Exception:
+        """Add the server to the message of an error that it raised."""
+        device, text = self.transports[shard].device, str(error)
+        if device and device not in text and error.args == (text,):
+            error.args = (f"{text} ({self.label_of(shard)})",)
+        return error
 
     def _send(self, shard: int, call: Call) -> Pending:
         try:
@@ -166,9 +178,10 @@ class ShardClient:
             except _LOST as error:
                 if num_tries == self._num_tries:
                     raise UnavailableError(
-                        f"[{self._owner}.{call.verb}] expected an answer of shard {shard} within "
-                        f"{self._num_tries} tries of {self._timeout_seconds} seconds, got none: "
-                        f"{error!r} (table {self._name!r}); the call may be done in part"
+                        f"[{self._owner}.{call.verb}] expected an answer of "
+                        f"{self.label_of(shard)} within {self._num_tries} tries of "
+                        f"{self._timeout_seconds} seconds, got none: {error!r} "
+                        f"(table {self._name!r}); the call may be done in part"
                     ) from error
             pending = self._send(shard, call)
         raise AssertionError("num_tries is at least 1")

@@ -1,15 +1,15 @@
-"""Samples in: sources, parsing, batching."""
+"""Sources of samples, and the pipelines that turn samples into batches."""
 
 from monolith.data import operations
 from monolith.data.batch import Batch
 from monolith.data.columns import INVALID_LABEL, Columns, DenseColumn, IdColumn, Label
 from monolith.data.files.file_queue import FileQueue
-from monolith.data.files.patterns import expand_template, gen_patterns, matching_patterns
+from monolith.data.files.patterns import expand_template
 from monolith.data.hashing import cross_ids, hash_strings
 from monolith.data.memory import as_table
 from monolith.data.pipeline import Batches, Pipeline
 from monolith.data.records.decoder import RecordFormat
-from monolith.data.records.framing import Framing, data_source_key, java_hash_code
+from monolith.data.records.framing import Framing
 from monolith.data.records.readers import (
     RecordParser,
     example_batches,
@@ -20,13 +20,11 @@ from monolith.data.records.readers import (
 )
 from monolith.data.records.record_writer import RecordWriter
 from monolith.data.sources import arrow, arrow_table, csv, from_files, jsonl, parquet, synthetic
-from monolith.data.str_queue import CriticalSection, StrQueue
 
 __all__ = [
     "Batch",
     "Batches",
     "Columns",
-    "CriticalSection",
     "DenseColumn",
     "FileQueue",
     "Framing",
@@ -37,24 +35,19 @@ __all__ = [
     "RecordFormat",
     "RecordParser",
     "RecordWriter",
-    "StrQueue",
     "arrow",
     "arrow_table",
     "as_table",
     "cross_ids",
     "csv",
-    "data_source_key",
     "example_batches",
     "examples",
     "expand_template",
     "from_files",
     "from_records",
-    "gen_patterns",
     "hash_strings",
     "instances",
-    "java_hash_code",
     "jsonl",
-    "matching_patterns",
     "operations",
     "parquet",
     "synthetic",

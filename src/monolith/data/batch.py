@@ -1,4 +1,4 @@
-"""A batch of samples, as the model takes it."""
+"""`Batch`: the samples of one step as tensors."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _Move = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Samples side by side: ids, dense columns, labels, weights and times.
+    """Samples of one step, column by column: ids, dense columns, labels, weights and times.
 
         features   {"user": [[7], [9]], "history": [[3, 1], []]}    # Ragged, int64; a pipeline
                                                                     # gives RaggedColumns
@@ -23,8 +23,8 @@ class Batch:
         weight     [1., 1.]                                         # float32 (n,), or None
         time       [1700000000, 1700000003]                         # int64 (n,), or None
 
-    Every column has a row for each of the n samples; that is checked here. It is a pytree, so
-    `torch.utils._pytree.tree_map` and pinning of a `DataLoader` reach its tensors.
+    Every column has a row for each of the n samples; the constructor checks this. A batch is a
+    pytree, so `torch.utils._pytree.tree_map` and the pinning of a `DataLoader` reach its tensors.
 
     Raises:
         ValueError: two columns have different numbers of samples, or there is no column.
@@ -58,10 +58,14 @@ class Batch:
         if isinstance(self.features, RaggedColumns):
             sizes = dict.fromkeys(list(self.features)[:1], self.features.num_rows)  # all have it
         else:
-            sizes = {name: each.num_rows for name, each in self.features.items()}
-        sizes |= {name: each.shape[0] for name, each in (*self.dense.items(), *self.labels.items())}
+            sizes = {name: column.num_rows for name, column in self.features.items()}
+        sizes |= {
+            name: column.shape[0] for name, column in (*self.dense.items(), *self.labels.items())
+        }
         extra = {"weight": self.weight, "time": self.time}
-        return sizes | {name: each.shape[0] for name, each in extra.items() if each is not None}
+        return sizes | {
+            name: column.shape[0] for name, column in extra.items() if column is not None
+        }
 
     def __len__(self) -> int:
         if isinstance(self.features, RaggedColumns):
@@ -72,10 +76,10 @@ class Batch:
 
     @property
     def label(self) -> torch.Tensor:
-        """The only label.
+        """Label column of a batch with a single label.
 
         Raises:
-            ValueError: there is none, or there are several; take one of `labels` by its name.
+            ValueError: the batch has no label, or several; take one of `labels` by name.
         """
         if len(self.labels) != 1:
             raise ValueError(
@@ -85,24 +89,24 @@ class Batch:
         return next(iter(self.labels.values()))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """The same samples on another device."""
-        return self._moved(
-            lambda each: each.to(device, non_blocking=non_blocking),
+        """Return the samples on another device."""
+        return self._map(
+            lambda tensor: tensor.to(device, non_blocking=non_blocking),
             lambda ids: ids.to(device, non_blocking=non_blocking),
         )
 
     def pin_memory(self) -> "Batch":
-        """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
-        return self._moved(torch.Tensor.pin_memory, lambda ids: ids.pin_memory())
+        """Return a copy in page-locked memory; `DataLoader(pin_memory=True)` calls this method."""
+        return self._map(torch.Tensor.pin_memory, lambda ids: ids.pin_memory())
 
-    def _moved(self, move: _Move, move_ids: Callable[[Any], Any]) -> "Batch":
+    def _map(self, move: _Move, move_ids: Callable[[Any], Any]) -> "Batch":
         features = self.features
         return Batch(
             move_ids(features)
             if isinstance(features, RaggedColumns)
-            else {name: move_ids(each) for name, each in features.items()},
-            {name: move(each) for name, each in self.dense.items()},
-            {name: move(each) for name, each in self.labels.items()},
+            else {name: move_ids(column) for name, column in features.items()},
+            {name: move(column) for name, column in self.dense.items()},
+            {name: move(column) for name, column in self.labels.items()},
             None if self.weight is None else move(self.weight),
             None if self.time is None else move(self.time),
         )
@@ -113,7 +117,7 @@ def _flatten(batch: Batch) -> tuple[list[object], None]:
 
 
 def _unflatten(leaves: Iterable[Any], _: None) -> Batch:
-    batch = object.__new__(Batch)  # leaves may be anything a tree is mapped to
+    batch = object.__new__(Batch)  # `tree_map` may return leaves of any type
     names = ("features", "dense", "labels", "weight", "time")
     for name, leaf in zip(names, leaves, strict=True):
         object.__setattr__(batch, name, leaf)

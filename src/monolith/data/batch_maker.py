@@ -1,4 +1,4 @@
-"""Blocks to batches: the core copies all columns at once, without the GIL."""
+"""Conversion of blocks to batches: the core copies all columns in one call, without the GIL."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 
 class BatchMaker:
-    """Makes batches of blocks with these columns, in two steps.
+    """Converts blocks with the given columns to batches, in two steps.
 
-        step       on a thread that reads ahead           gives
-        copy       asks the core, which copies on a       ids, row splits, floats and times,
-                   thread of its own; no tensors          each in one memory
-        batch      waits for that, on the thread          tensors on them: `RaggedColumns`,
-                   that takes the batch                   one for each other column
+        step       thread                            result
+        copy       reads ahead; asks the core,       ids, row splits, floats and times,
+                   whose own thread copies           each in one memory, no tensors
+        batch      takes the batch; waits for        tensors on this memory: a `RaggedColumns`,
+                   the core                          and one tensor for each other column
 
-    Calls of torch give the GIL away and wait for it, up to 5 ms each where another thread is busy
-    in Python: so they are left to the thread that takes the batch.
+    Calls of torch release the GIL and wait for it again, up to 5 ms each while another thread runs
+    Python code. So the thread that takes the batch creates the tensors.
 
-    A batch has memory of its own, but features of one id each share row splits with other batches.
-    Used by one thread, or by one for each step.
+    A batch has memory of its own, but features with one id per sample share row splits with other
+    batches. Used by one thread, or by one thread for each step.
 
     Args:
-        columns: of the batch; a block may have more.
-        is_ahead: whether the core copies on its own thread; else `copy` does it.
+        columns: columns of the batch; a block may have more.
+        is_ahead: whether the core copies on its own thread; if not, `copy` copies.
     """
 
     def __init__(self, columns: Columns, *, is_ahead: bool = False) -> None:
-        ids = [each.name for each in columns.id_columns]
-        self._dense = [each.name for each in columns.dense_columns]
-        self._labels = [each.name for each in columns.label_columns]
+        ids = [column.name for column in columns.id_columns]
+        self._dense = [column.name for column in columns.dense_columns]
+        self._labels = [column.name for column in columns.label_columns]
         self._weight, self._time = columns.weight, columns.time
         weights = [] if columns.weight is None else [columns.weight]
         self._floats = list(dict.fromkeys([*self._dense, *self._labels, *weights]))
@@ -56,30 +56,30 @@ class BatchMaker:
         """Begin to copy the samples of a batch.
 
         Raises:
-            ValueError: a function given to `map` has lost a column, or made no numbers of it.
+            ValueError: a function of `map` removed a column, or changed the type of its numbers.
         """
-        # Those of the last batch are kept: many batches are made of one block.
+        # Keep the opened blocks of the last batch, because one block usually gives many batches.
         self._opened = {
             id(block): self._opened.get(id(block)) or (block, self._open(block))
             for block, _, _ in parts
         }
         rows = [(self._opened[id(block)][1], first, count) for block, first, count in parts]
-        copied: _native.BlockCopy = self._native.BlockCopy(rows, self._ahead)
-        return copied
+        copy: _native.BlockCopy = self._native.BlockCopy(rows, self._ahead)
+        return copy
 
     def _open(self, block: pa.RecordBatch) -> "_native.ArrowBlock":
-        opened: _native.ArrowBlock
+        arrow_block: _native.ArrowBlock
         try:
-            opened = self._native.ArrowBlock(self._names, *block.__arrow_c_array__())
-        except ValueError:  # of a function that has made numbers of another type, perhaps
+            arrow_block = self._native.ArrowBlock(self._names, *block.__arrow_c_array__())
+        except ValueError:  # a function of `map` may have changed the type of numbers
             cast = self._cast(block)
             if cast.schema == block.schema:
                 raise
-            opened = self._native.ArrowBlock(self._names, *cast.__arrow_c_array__())
-        return opened
+            arrow_block = self._native.ArrowBlock(self._names, *cast.__arrow_c_array__())
+        return arrow_block
 
     def _cast(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The block with ids as int64 and other numbers as float32."""
+        """Return the block with ids as int64 and other numbers as float32."""
         kinds = dict.fromkeys(self._floats, pa.float32()) | dict.fromkeys(
             self._ids.places, pa.int64()
         )
@@ -91,10 +91,10 @@ class BatchMaker:
         ]
         return block.cast(pa.schema(fields), safe=False)
 
-    def batch(self, copied: "_native.BlockCopy") -> Batch:
-        """The batch on the memory of a copy; waits for it."""
-        num_rows, widths = copied.num_rows, copied.widths
-        tensors: Any = copied.tensors()
+    def batch(self, copy: "_native.BlockCopy") -> Batch:
+        """Return the batch on the memory of a copy; waits for the copy."""
+        num_rows, widths = copy.num_rows, copy.widths
+        tensors: Any = copy.tensors()
         ids, splits, floats, times = tensors
         sizes = [num_rows * (width or 1) for width in widths]
         parts = {
@@ -103,9 +103,9 @@ class BatchMaker:
                 self._floats, widths, floats.split_with_sizes(sizes), strict=True
             )
         }
-        splits = self._splits(num_rows) if copied.is_one_each else splits.view(-1, num_rows + 1)
+        splits = self._splits(num_rows) if copy.is_one_each else splits.view(-1, num_rows + 1)
         return Batch(
-            RaggedColumns._unchecked(self._ids, ids, splits),  # right by construction
+            RaggedColumns._unchecked(self._ids, ids, splits),  # valid by construction
             {name: parts[name] for name in self._dense},
             {name: parts[name] for name in self._labels},
             None if self._weight is None else parts[self._weight],
@@ -113,24 +113,24 @@ class BatchMaker:
         )
 
     def _splits(self, num_rows: int) -> torch.Tensor:
-        """Of one id in each row, (features, num_rows + 1)."""
+        """Return the row splits of features with one id per sample, (features, num_rows + 1)."""
         if len(self._one_each) != num_rows + 1:
             self._one_each = torch.arange(num_rows + 1, device="cpu")
         return self._one_each.expand(len(self._ids.places), -1)
 
     def make(self, block: pa.RecordBatch) -> Batch:
-        """The batch of a block."""
+        """Return the batch of a block."""
         return self.batch(self.copy([(block, 0, block.num_rows)]))
 
 
-def _cast_type(given: pa.DataType, kind: pa.DataType) -> pa.DataType:
-    """The type with this kind of numbers; the same if it has others than numbers."""
-    if pa.types.is_fixed_size_list(given) and kind == pa.float32():
-        return pa.list_(_cast_type(given.value_type, kind), given.list_size)
-    if (pa.types.is_list(given) or pa.types.is_large_list(given)) and kind == pa.int64():
-        return pa.list_(_cast_type(given.value_type, kind))
-    is_whole = pa.types.is_integer(given)
+def _cast_type(source: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    """Return the type with the given kind of numbers; a type without numbers stays as it is."""
+    if pa.types.is_fixed_size_list(source) and kind == pa.float32():
+        return pa.list_(_cast_type(source.value_type, kind), source.list_size)
+    if (pa.types.is_list(source) or pa.types.is_large_list(source)) and kind == pa.int64():
+        return pa.list_(_cast_type(source.value_type, kind))
+    is_whole = pa.types.is_integer(source)
     if kind == pa.float32():
-        is_number = is_whole or pa.types.is_floating(given) or pa.types.is_boolean(given)
-        return kind if is_number else given
-    return kind if is_whole else given
+        is_number = is_whole or pa.types.is_floating(source) or pa.types.is_boolean(source)
+        return kind if is_number else source
+    return kind if is_whole else source

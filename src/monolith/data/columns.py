@@ -1,4 +1,4 @@
-"""Which columns of a source are ids, dense values, labels, weights and times."""
+"""Columns of a source that hold ids, dense values, labels, weights and times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from difflib import get_close_matches
 import numpy as np
 import pyarrow as pa
 
-INVALID_LABEL = float(np.finfo(np.float32).min)  # no label; -3.4028235e+38
+INVALID_LABEL = float(np.finfo(np.float32).min)  # label of a sample without a label; -3.4028235e+38
 
 _SLOTS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class IdColumn:
-    """A feature: numbers, strings, or lists of either; a missing value is an empty list.
+    """Names a feature of numbers, strings, or lists of either; a missing value is an empty list.
 
-    Integers are keys as they are, negative ones too. Strings become keys by XXH64 of their UTF-8
-    bytes (`hash_strings`).
+    Integers are used as keys without a change, negative integers too. The key of a string is the
+    XXH64 of its UTF-8 bytes (`hash_strings`).
 
     Args:
-        name: of the feature.
-        column: of the source; the name unless given.
-        max_length: only so many ids of a sample are kept, the first ones.
-        slot: the keys become fids v2 of this slot, with the low 48 bits of the id; 0 to 32767.
+        name: name of the feature.
+        column: column of the source; None means the column named `name`.
+        max_length: number of ids of a sample that are kept, the first ones.
+        slot: if set, keys become fids v2 of this slot (0 to 32767) with the low 48 bits of the id.
     """
 
     name: str
@@ -46,13 +46,13 @@ class IdColumn:
 
 @dataclass(frozen=True, slots=True)
 class DenseColumn:
-    """Numbers, one or `width` of them for each sample.
+    """Names a column with one number, or `width` numbers, for each sample.
 
     Args:
-        name: in the batch.
-        column: of the source; the name unless given.
-        width: of a column of lists; each has exactly so many.
-        fill: what a missing number reads as; unless given, a missing number is an error.
+        name: name in the batch.
+        column: column of the source; None means the column named `name`.
+        width: length of each list of a column of lists.
+        fill: number that replaces a missing number; None makes a missing number an error.
     """
 
     name: str
@@ -70,15 +70,15 @@ class DenseColumn:
 
 @dataclass(frozen=True, slots=True)
 class Label(DenseColumn):
-    """A dense column that is a label.
+    """Names a dense column that is a label.
 
     Args:
-        name: as in `DenseColumn`, like column, width and fill.
-        column: of the source.
-        width: of a column of lists.
-        fill: what a missing label reads as.
-        low: labels below it are an error.
-        high: labels above it are an error.
+        name: name in the batch.
+        column: column of the source, as in `DenseColumn`.
+        width: length of each list of a column of lists.
+        fill: label that replaces a missing label, as in `DenseColumn`.
+        low: least valid label; a smaller label is an error.
+        high: greatest valid label; a larger label is an error.
     """
 
     low: float | None = None
@@ -87,20 +87,19 @@ class Label(DenseColumn):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a source gives to a batch.
+    """Lists the columns that a source delivers to a batch.
 
-    A column given by its name alone stands for `IdColumn(name)`, `DenseColumn(name)` and
-    `Label(name)`.
+    A name instead of a column means `IdColumn(name)`, `DenseColumn(name)` or `Label(name)`.
 
     Args:
-        ids: features.
-        dense: dense columns.
-        labels: labels.
-        weight: column of sample weights.
-        time: column of request times, seconds since 1970.
+        ids: columns of features.
+        dense: columns of dense values.
+        labels: columns of labels.
+        weight: name of the column of sample weights.
+        time: name of the column of request times, in seconds since 1970.
 
     Raises:
-        ValueError: two of them have one name.
+        ValueError: two columns have the same name.
 
     Example:
         >>> Columns(["user", "item"], ["price"], ["click"]).names()
@@ -125,35 +124,35 @@ class Columns:
 
     @property
     def id_columns(self) -> tuple[IdColumn, ...]:
-        """`ids`, without short forms."""
-        return tuple(each for each in self.ids if isinstance(each, IdColumn))
+        """Columns of `ids`, with every name replaced by its `IdColumn`."""
+        return tuple(column for column in self.ids if isinstance(column, IdColumn))
 
     @property
     def dense_columns(self) -> tuple[DenseColumn, ...]:
-        """`dense`, without short forms."""
-        return tuple(each for each in self.dense if isinstance(each, DenseColumn))
+        """Columns of `dense`, with every name replaced by its `DenseColumn`."""
+        return tuple(column for column in self.dense if isinstance(column, DenseColumn))
 
     @property
     def label_columns(self) -> tuple[Label, ...]:
-        """`labels`, without short forms."""
-        return tuple(each for each in self.labels if isinstance(each, Label))
+        """Columns of `labels`, with every name replaced by its `Label`."""
+        return tuple(column for column in self.labels if isinstance(column, Label))
 
     def names(self) -> list[str]:
-        """Names in the batch: ids, dense columns, labels, weight, time."""
+        """Return the names in the batch: ids, dense columns, labels, weight, time."""
         return [name for name, _ in self.sources()]
 
     def sources(self) -> list[tuple[str, str]]:
-        """Pairs of the name in the batch and the column of the source."""
+        """Return pairs of the name in the batch and the column of the source."""
         floats = (*self.dense_columns, *self.label_columns)
-        pairs = [(each.name, each.column or each.name) for each in self.id_columns]
-        pairs += [(each.name, each.column or each.name) for each in floats]
+        pairs = [(column.name, column.column or column.name) for column in self.id_columns]
+        pairs += [(column.name, column.column or column.name) for column in floats]
         return pairs + [(name, name) for name in (self.weight, self.time) if name is not None]
 
     def check(self, where: str, schema: pa.Schema) -> None:
         """Refuse a source that lacks a column.
 
         Raises:
-            ValueError: a column is missing; names the nearest one.
+            ValueError: a column is missing; the message names the nearest column.
         """
         for _, column in self.sources():
             if schema.get_field_index(column) >= 0:
@@ -163,7 +162,7 @@ class Columns:
             raise ValueError(f"{where} expected a column {column!r}, got {schema.names}{hint}")
 
     def plus(self, adds: "Columns | None") -> "Columns":
-        """These columns, and others that are not yet among them.
+        """Return these columns and those columns of `adds` whose names are new.
 
         Raises:
             ValueError: both have a weight, or a time, and they are different columns.
@@ -178,18 +177,18 @@ class Columns:
                 )
         known = self.names()
         return Columns(
-            [*self.ids, *(each for each in adds.id_columns if each.name not in known)],
-            [*self.dense, *(each for each in adds.dense_columns if each.name not in known)],
-            [*self.labels, *(each for each in adds.label_columns if each.name not in known)],
+            [*self.ids, *(column for column in adds.id_columns if column.name not in known)],
+            [*self.dense, *(column for column in adds.dense_columns if column.name not in known)],
+            [*self.labels, *(column for column in adds.label_columns if column.name not in known)],
             self.weight or adds.weight,
             self.time or adds.time,
         )
 
     def without(self, names: Sequence[str]) -> "Columns":
-        """These columns but some.
+        """Return these columns except for the named ones.
 
         Raises:
-            ValueError: one of them is not there.
+            ValueError: a name is not among the columns.
         """
         for name in names:
             if name not in self.names():
@@ -197,9 +196,9 @@ class Columns:
                     f"[Columns.without] expected columns of {self.names()}, got {name!r}"
                 )
         return Columns(
-            [each for each in self.id_columns if each.name not in names],
-            [each for each in self.dense_columns if each.name not in names],
-            [each for each in self.label_columns if each.name not in names],
+            [column for column in self.id_columns if column.name not in names],
+            [column for column in self.dense_columns if column.name not in names],
+            [column for column in self.label_columns if column.name not in names],
             None if self.weight in names else self.weight,
             None if self.time in names else self.time,
         )
@@ -213,14 +212,14 @@ class Columns:
         weight: str | None = None,
         time: str | None = None,
     ) -> "Columns":
-        """Take columns by their Arrow types: integers and strings are ids, floats are dense.
+        """Choose columns by their Arrow types: integers and strings are ids, floats are dense.
 
-        Lists likewise; booleans are dense. Without `label` a column `label` is one if there is
-        one, and a column `instance_weight` is the weight.
+        Lists are treated as their values; booleans are dense. Without the argument `label`, a
+        column named `label` is the label; a column named `instance_weight` is the weight.
 
         Raises:
             ValueError: a named column is missing.
-            TypeError: a column is of another type, or has no value that tells its type.
+            TypeError: a column has an unsupported type, or no value that shows its type.
 
         Example:
             >>> import pyarrow as pa
@@ -289,12 +288,12 @@ def _label(schema: pa.Schema, name: str) -> Label:
 
 
 def is_untyped(kind: pa.DataType) -> bool:
-    """Whether nothing is known of the values: all are missing, or all lists are empty."""
+    """Whether the type of the values is unknown: all are missing, or all lists are empty."""
     return bool(pa.types.is_null(kind.value_type if is_list(kind) else kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is one of lists, of any size or of a fixed one."""
+    """Whether a type is a list type, of variable or fixed length."""
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )

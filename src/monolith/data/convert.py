@@ -1,4 +1,4 @@
-"""Blocks of a source in the one form that the stages of a pipeline know.
+"""Conversion of blocks of a source to the form that the stages of a pipeline use.
 
     column    of the source                                          of a block
     ids       integers, strings, lists of them, dictionaries         int64, or list<int64>
@@ -7,7 +7,7 @@
     weight    numbers                                                float32
     time      integers, or timestamps                                int64, seconds
 
-A block has no missing values: everything is checked here, where file and place are known.
+A block has no missing values: all checks are here, where file and position are known.
 """
 
 import math
@@ -30,40 +30,40 @@ _ListArray = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the first sample of some columns stands."""
+    """Position of the first sample of some columns."""
 
     source: str
-    sample: int  # of the source; 0 where the block is found by its byte
-    byte: int | None = None  # where the block begins in the file
+    sample: int  # number in the source; 0 if `byte` is given
+    byte: int | None = None  # position of the block in the file
 
     def __str__(self) -> str:
         return f"[data] {self.source!r}"
 
     def at(self, row: int) -> str:
-        """Names a sample."""
+        """Return the description of a sample."""
         block = "" if self.byte is None else f" of the block at byte {self.byte}"
         return f"[data] {self.source!r}, sample {self.sample + row}{block}:"
 
 
 @dataclass(slots=True)
 class BadSamples:
-    """What to do with a sample that breaks a rule, and how many were left out."""
+    """Whether samples that break a rule are skipped, and the number of skipped samples."""
 
     skips: bool = False
-    counts: dict[str, int] = field(default_factory=dict)  # by the rule they broke
+    counts: dict[str, int] = field(default_factory=dict)  # by rule
 
     def note(self, origin: Origin, reason: str, bad: _Mask) -> None:
-        """Count bad samples.
+        """Count the samples of a mask.
 
         Raises:
-            DataLossError: they are not to be skipped.
+            DataLossError: bad samples are not skipped.
         """
         num_bad = int(bad.sum())
         if num_bad == 0:
             return
         if not self.skips:
             raise DataLossError(
-                f"{origin.at(int(bad.argmax()))} {reason}; mend the data, or skip such samples "
+                f"{origin.at(int(bad.argmax()))} {reason}; fix the data, or skip such samples "
                 'with on_error="skip"'
             )
         rule = reason.split(", got ")[0]
@@ -77,14 +77,14 @@ def to_block(
 
     Raises:
         ValueError: a column is missing.
-        TypeError: a column is of a type that cannot be converted.
-        DataLossError: a value breaks a rule, and bad samples are not to be skipped.
+        TypeError: a column has a type that cannot be converted.
+        DataLossError: a value breaks a rule, and bad samples are not skipped.
     """
     columns.check(str(origin), raw.schema)
-    work = _Work(raw, origin, bad, np.zeros(raw.num_rows, np.bool_))
+    work = _Conversion(raw, origin, bad, np.zeros(raw.num_rows, np.bool_))
     arrays: dict[str, pa.Array] = {}
-    for each in columns.id_columns:
-        arrays[each.name] = work.ids(each)
+    for ids in columns.id_columns:
+        arrays[ids.name] = work.ids(ids)
     for column in (*columns.dense_columns, *columns.label_columns):
         arrays[column.name] = work.floats(column)
     if columns.weight is not None:
@@ -96,11 +96,11 @@ def to_block(
 
 
 @dataclass(slots=True)
-class _Work:
-    """The conversion of one block.
+class _Conversion:
+    """Conversion of one block.
 
-    On many samples most calls of numpy give the GIL away, and wait for it where another thread is
-    busy in Python: whole columns that break no rule are found by few of them.
+    On large blocks most calls of numpy release the GIL, and wait for it again while another thread
+    runs Python code. So a valid column is recognized by few calls of numpy.
     """
 
     raw: pa.RecordBatch
@@ -115,7 +115,7 @@ class _Work:
             array = array.dictionary_decode()
         return array
 
-    def _drop(self, reason: str, bad: _Mask) -> None:
+    def _skip(self, reason: str, bad: _Mask) -> None:
         self.bad.note(self.origin, reason, bad & ~self.dropped)
         self.dropped |= bad
         self.has_dropped = self.has_dropped or bool(bad.any())
@@ -124,13 +124,13 @@ class _Work:
         return TypeError(f"{self.origin} expected column {name!r} of {expected}, got type {kind}")
 
     def ids(self, column: IdColumn) -> pa.Array:
-        """One id for each sample, or lists of them; what is missing is an empty list."""
+        """Return one id for each sample, or lists of ids; a missing value is an empty list."""
         name = column.column or column.name
         array = self._column(name)
         if isinstance(array, _ListArray):
             return self._id_lists(column, array)
         keys = self._keys(name, array, array.type)
-        keys = _slotted(keys, column.slot)
+        keys = _set_slot(keys, column.slot)
         if array.null_count == 0:
             return pa.array(keys)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
@@ -142,10 +142,10 @@ class _Work:
         if column.slot is None and column.max_length is None and _has_whole_int64(array):
             return array if array.type == _INT64_LISTS else array.cast(_INT64_LISTS)
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-        items = array.flatten()  # without the lists that are missing
+        items = array.flatten()  # without missing lists
         if pa.types.is_dictionary(items.type):
             items = items.dictionary_decode()
-        keys = _slotted(self._keys(name, items, array.type), column.slot)
+        keys = _set_slot(self._keys(name, items, array.type), column.slot)
         keep: _Mask | None = None
         if items.null_count:
             keep = items.is_valid().to_numpy(zero_copy_only=False)
@@ -160,12 +160,12 @@ class _Work:
         return pa.ListArray.from_arrays(pa.array(splits), pa.array(keys))
 
     def _keys(self, name: str, items: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]:
-        """Keys of all items; a missing one is any key."""
+        """Return the keys of all items; the key of a missing item is undefined."""
         if pa.types.is_integer(items.type):
             if items.null_count:
                 items = items.fill_null(0)
             keys: npt.NDArray[np.int64] = items.to_numpy(zero_copy_only=False)
-            is_unsigned = pa.types.is_uint64(items.type)  # the same bits, as of a fid
+            is_unsigned = pa.types.is_uint64(items.type)  # keeps the bits of a fid
             return keys.view(np.int64) if is_unsigned else keys.astype(np.int64, copy=False)
         if pa.types.is_null(items.type):
             return np.zeros(len(items), np.int64)
@@ -175,7 +175,7 @@ class _Work:
             raise self._type_error(name, "integers or strings, or lists of them", kind) from None
 
     def floats(self, column: DenseColumn) -> pa.Array:
-        """Numbers of one width."""
+        """Return numbers of one width."""
         name = column.column or column.name
         array = self._column(name)
         if column.width is None:
@@ -193,25 +193,25 @@ class _Work:
             wrong &= lengths >= 0
         got = int(lengths[wrong.argmax()]) if wrong.any() else 0
         expected = f"expected {width} numbers in column {name!r}"
-        self._drop(f"{expected}, got {got if got >= 0 else 'none'}", wrong)
+        self._skip(f"{expected}, got {got if got >= 0 else 'none'}", wrong)
         whole = lengths == width
-        kept = array.filter(pa.array(whole)) if not whole.all() else array
+        present = array.filter(pa.array(whole)) if not whole.all() else array
         rows = np.full((len(array), width), 0.0 if fill is None else fill, np.float32)
-        items = kept.flatten()
+        items = present.flatten()
         numbers = self._plain_numbers(name, items, array.type, fill)
         rows[whole] = numbers.reshape(-1, width)
         if _has_odd(numbers):
             is_odd, text = _odd_numbers(name, items, numbers)
             odd_rows = np.zeros(len(array), np.bool_)
             odd_rows[whole] = is_odd.reshape(-1, width).any(axis=1)
-            self._drop(text, odd_rows)
+            self._skip(text, odd_rows)
         flat = rows.reshape(-1)
         if fill is None and items.null_count:
             missing = np.asarray(np.isnan(rows).any(axis=1))
-            self._drop(f"{expected}, got missing ones", missing)
+            self._skip(f"{expected}, got missing ones", missing)
         if not _is_inside(column, flat):
             out = np.asarray(_is_out(column, flat).reshape(-1, width).any(axis=1))
-            self._drop(_range_text(name, column, rows[out][0]), out)
+            self._skip(_range_text(name, column, rows[out][0]), out)
         return pa.FixedSizeListArray.from_arrays(pa.array(flat), width)
 
     def _numbers(
@@ -220,14 +220,14 @@ class _Work:
         name = column.column or column.name
         if array.null_count and column.fill is None:
             missing = array.is_null().to_numpy(zero_copy_only=False)
-            self._drop(f"expected a number in column {name!r}, got none", missing)
+            self._skip(f"expected a number in column {name!r}, got none", missing)
         numbers = self._plain_numbers(name, array, kind, column.fill)
         if _has_odd(numbers):
             is_odd, text = _odd_numbers(name, array, numbers)
-            self._drop(text, is_odd)
+            self._skip(text, is_odd)
         if not _is_inside(column, numbers):
             out = _is_out(column, numbers)
-            self._drop(_range_text(name, column, numbers[out][:1]), out)
+            self._skip(_range_text(name, column, numbers[out][:1]), out)
         return numbers
 
     def _plain_numbers(
@@ -243,11 +243,11 @@ class _Work:
                 float("nan") if fill is None else fill
             )
         numbers: npt.NDArray[np.float32] = items.to_numpy(zero_copy_only=False)
-        with np.errstate(over="ignore"):  # told by `_odd_numbers`
+        with np.errstate(over="ignore"):  # `_odd_numbers` reports it
             return numbers.astype(np.float32, copy=False)
 
     def times(self, name: str) -> pa.Array:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
         array = self._column(name)
         if pa.types.is_timestamp(array.type):
             array = array.cast(pa.timestamp("s", tz=array.type.tz), safe=False).cast(pa.int64())
@@ -255,7 +255,7 @@ class _Work:
             raise self._type_error(name, "integers or timestamps", array.type)
         if array.null_count:
             missing = array.is_null().to_numpy(zero_copy_only=False)
-            self._drop(f"expected a time in column {name!r}, got none", missing)
+            self._skip(f"expected a time in column {name!r}, got none", missing)
             array = array.fill_null(0)
         return array.cast(pa.int64())
 
@@ -266,19 +266,19 @@ def _has_whole_int64(array: pa.Array) -> bool:
 
 
 def _has_odd(numbers: npt.NDArray[np.float32]) -> bool:
-    """Whether a number is infinite or NaN, by one call of numpy."""
+    """Whether a number is infinite or NaN, with one call of numpy."""
     with np.errstate(invalid="ignore"):
         return not math.isfinite(numbers.sum(dtype=np.float64))
 
 
 def _odd_numbers(name: str, items: pa.Array, numbers: npt.NDArray[np.float32]) -> tuple[_Mask, str]:
-    """Which of the numbers that are not missing are no finite float32, and what is wrong."""
+    """Return the mask of present values that are no finite float32, and the reason."""
     is_odd: _Mask = ~np.isfinite(numbers) & items.is_valid().to_numpy(zero_copy_only=False)
     got = items[int(is_odd.argmax())].as_py() if is_odd.any() else None
     return is_odd, f"expected finite numbers of float32 in column {name!r}, got {got}"
 
 
-def _slotted(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
+def _set_slot(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
     return keys if slot is None else (slot << _FID_BITS) | (keys & ((1 << _FID_BITS) - 1))
 
 
@@ -288,7 +288,7 @@ def _bounds(column: DenseColumn) -> tuple[float, float]:
 
 
 def _is_inside(column: DenseColumn, numbers: npt.NDArray[np.float32]) -> bool:
-    """Whether all are in the range of a label; NaN is not. Other columns have no range."""
+    """Whether all labels are in their range; NaN is not. Other columns have no range."""
     if not isinstance(column, Label) or not len(numbers):
         return True
     low, high = _bounds(column)
@@ -296,7 +296,7 @@ def _is_inside(column: DenseColumn, numbers: npt.NDArray[np.float32]) -> bool:
 
 
 def _is_out(column: DenseColumn, numbers: npt.NDArray[np.float32]) -> _Mask:
-    """Which are outside the range of a label."""
+    """Return the mask of labels outside their range."""
     low, high = _bounds(column)
     inside: _Mask = (numbers >= low) & (numbers <= high)
     return ~inside

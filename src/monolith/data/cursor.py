@@ -1,9 +1,9 @@
-"""What the stages of a pipeline are to each other.
+"""`Stage` and `Cursor`: the interfaces of the stages of a pipeline.
 
-A stage describes work and never changes. Opening it gives a cursor: one pass over its blocks, with
-a state that says exactly where the next block begins. Opening the stage again at that state gives
-the same blocks as going on. So a state is small (numbers and names, JSON), and what a stage holds
-in memory, such as a window of a shuffle, is read again.
+A stage describes work and never changes. Opening a stage gives a cursor: one pass over its blocks,
+with a state that tells exactly where the next block begins. A stage that is opened at this state
+gives the same blocks as the first cursor would have given. So a state is small (numbers and names,
+as JSON), and data in memory, such as a window of a shuffle, is re-read.
 """
 
 from dataclasses import replace
@@ -15,38 +15,38 @@ State = dict[str, Any]
 
 
 class Cursor(Protocol):
-    """A pass over blocks. Used by one thread."""
+    """One pass over blocks. Not thread-safe."""
 
     def next(self) -> pa.RecordBatch | None:
-        """The next block, which is not empty; None at the end."""
+        """Return the next block, which is not empty; None at the end."""
 
     def state(self) -> State:
-        """Where the next block begins; JSON."""
+        """Return the position of the next block, as JSON."""
 
     def progress(self) -> tuple[int, int]:
-        """Bytes or samples read so far, and in all; 0 in all where nobody knows."""
+        """Return the bytes or samples read so far and in total; a total of 0 is unknown."""
 
     def close(self) -> None:
         """Close files and stop threads."""
 
 
 class Stage(Protocol):
-    """A description of work on blocks."""
+    """Describes work on blocks."""
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
-        """Begin a pass, from the start or at a state.
+        """Begin a pass at the start or at a state.
 
         Args:
-            epoch: number of the pass: shuffles differ.
-            state: of a cursor of this stage, in the same epoch.
+            epoch: number of the pass; shuffles depend on it.
+            state: state of a cursor of this stage in the same epoch.
         """
 
     def describe(self) -> list[str]:
-        """A line for each stage, the source first: a state fits only the pipeline it is of."""
+        """Return a line for each stage, source first; a state is valid for equal lines only."""
 
 
-class WrappingCursor:
-    """A cursor over another one."""
+class StageCursor:
+    """Cursor over another cursor; the default of each method calls the other cursor."""
 
     def __init__(self, source: Cursor) -> None:
         self._source = source
@@ -65,13 +65,13 @@ class WrappingCursor:
 
 
 def source_state(state: State | None) -> State | None:
-    """The state of the stage before."""
+    """Return the part of a state that belongs to the previous stage."""
     return None if state is None else state["source"]
 
 
-def reading_ahead(stage: Any) -> Any:
-    """The same stages, over a source of files that decodes blocks ahead; others stay."""
+def enable_read_ahead(stage: Any) -> Any:
+    """Return the stages with a source that decodes blocks ahead, if it is a source of files."""
     if hasattr(stage, "reads_ahead"):
         return replace(stage, reads_ahead=True)
     source = getattr(stage, "source", None)
-    return stage if source is None else replace(stage, source=reading_ahead(source))
+    return stage if source is None else replace(stage, source=enable_read_ahead(source))

@@ -1,16 +1,16 @@
-"""Stages of several passes: a cache, and repetition."""
+"""Stages over several passes: a cache, and repetition."""
 
 from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
+from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Keeps the blocks of the first whole pass in memory; later passes, in any order, read them."""
+    """Keeps the blocks of the first complete pass in memory; later passes read them."""
 
     source: Stage
     blocks: list[pa.RecordBatch] = field(default_factory=list)
@@ -26,15 +26,15 @@ class Cache:
         number = 0 if state is None else state["number"]
         if self.blocks:
             return _CacheCursor(self.blocks, number)
-        return _FillingCursor(self.source.open(0), self.blocks)
+        return _CacheFillCursor(self.source.open(0), self.blocks)
 
     def _fill(self) -> None:
-        with closing(_FillingCursor(self.source.open(0), self.blocks)) as cursor:
+        with closing(_CacheFillCursor(self.source.open(0), self.blocks)) as cursor:
             while cursor.next() is not None:
                 pass
 
 
-class _FillingCursor(WrappingCursor):
+class _CacheFillCursor(StageCursor):
     def __init__(self, source: Cursor, blocks: list[pa.RecordBatch]) -> None:
         super().__init__(source)
         self._blocks, self._seen = blocks, list[pa.RecordBatch]()
@@ -68,15 +68,15 @@ class _CacheCursor:
         return self._number, len(self._blocks)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Pass after pass; each is an epoch of its own."""
+    """Repeats the passes of its source; each pass is an epoch."""
 
     source: Stage
-    count: int | None  # None: without end
+    count: int | None  # None means without end
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -88,7 +88,7 @@ class Repeat:
         return _RepeatCursor(self, epoch, number, source_state(state))
 
 
-class _RepeatCursor(WrappingCursor):
+class _RepeatCursor(StageCursor):
     def __init__(self, stage: Repeat, epoch: int, number: int, state: State | None) -> None:
         self._stage, self._number = stage, number
         self._first = epoch * (stage.count or 0)
@@ -110,6 +110,6 @@ class _RepeatCursor(WrappingCursor):
         return {"source": self._source.state(), "number": self._number}
 
     def progress(self) -> tuple[int, int]:
-        """Of all passes; nobody knows how many there are without an end."""
-        done, total = self._source.progress()
-        return self._number * total + done, total * (self._stage.count or 0)
+        """Return the progress over all passes; the total is 0 if there is no last pass."""
+        position, total = self._source.progress()
+        return self._number * total + position, total * (self._stage.count or 0)

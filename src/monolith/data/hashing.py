@@ -1,4 +1,4 @@
-"""Keys made of strings, and of several ids: stable on every machine and in every version."""
+"""Keys of strings and of combined ids, stable on every machine and in every version."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ _Keys = npt.NDArray[np.int64]
 
 
 def hash_strings(strings: pa.Array, *, seed: int = 0) -> _Keys:
-    """XXH64 of the bytes of each string, as int64 with the same bits; of a missing one, 0 bytes.
+    """Return the XXH64 of each string as int64 with the same bits; a missing string is empty.
 
     Args:
-        strings: an Arrow array of strings or of bytes.
-        seed: of the hash, 0 to 2**64 - 1.
+        strings: Arrow array of strings or of bytes.
+        seed: seed of the hash, 0 to 2**64 - 1.
 
     Raises:
-        TypeError: an array of something else.
+        TypeError: the array has another type.
 
     Example:
         >>> hash_strings(pa.array(["abc", ""]))
@@ -39,27 +39,27 @@ def hash_strings(strings: pa.Array, *, seed: int = 0) -> _Keys:
         strings = strings.fill_null("" if "string" in str(kind) else b"")
     _, offsets, data = strings.buffers()
     splits = np.frombuffer(offsets, offset_type)[strings.offset :][: len(strings) + 1]
-    splits = splits.astype(np.int64)  # a copy, aligned
+    splits = splits.astype(np.int64)  # an aligned copy
     address = 0 if data is None else data.address
     load_native().hash_strings(address, splits.ctypes.data, len(strings), seed, keys.ctypes.data)
     return keys
 
 
 def cross_ids(rows: Sequence[tuple[_Keys, _Keys]]) -> tuple[_Keys, _Keys]:
-    """Ids of all combinations of a sample's ids, one of each column.
+    """Return the ids of all combinations of a sample's ids, one id of each column.
 
         user   [7]     [8]          # values, and lengths 1, 1
         item   [1, 2]  []           # lengths 2, 0
         cross  [(7,1), (7,2)]  []
 
-    A combination of two is XXH64 of the 16 bytes of both ids; of three, that of the first two
-    together with the third, and so on. The first column varies slowest.
+    The id of two ids is the XXH64 of their 16 bytes; that of three ids combines the id of the first
+    two with the third, and so on. The first column varies slowest.
 
     Args:
-        rows: of each column, its values and the lengths of its rows.
+        rows: for each column, its values and the lengths of its rows.
 
     Returns:
-        Values and lengths.
+        The values and the lengths of the rows.
 
     Example:
         >>> one = np.array([7, 8]), np.array([1, 1])
@@ -77,10 +77,10 @@ def cross_ids(rows: Sequence[tuple[_Keys, _Keys]]) -> tuple[_Keys, _Keys]:
 
 
 def pairs(left: _Keys, right: _Keys) -> tuple[_Keys, _Keys]:
-    """Which values of both sides make each combination."""
-    per_left = np.repeat(right, left)  # combinations of each value of the left side
+    """Return the positions of the left and the right value of each combination."""
+    per_left = np.repeat(right, left)  # number of combinations of each left value
     left_at = np.repeat(np.arange(left.sum()), per_left)
-    first = np.repeat(np.cumsum(right) - right, left)  # where its partners begin
+    first = np.repeat(np.cumsum(right) - right, left)  # position of the first partner
     begin = np.cumsum(per_left) - per_left
     return left_at, np.arange(len(left_at)) - np.repeat(begin - first, per_left)
 

@@ -1,4 +1,4 @@
-"""Refuses integers beyond 64 bits in columns whose type is guessed: Arrow would round them."""
+"""Refusal of integers beyond 64 bits in columns of guessed type, because Arrow would round them."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from monolith.data.columns import is_list
 from monolith.errors import DataLossError
 
 _LIMIT = 1 << 63
-_MOST_DIGITS = 25  # int() refuses thousands
+_MOST_DIGITS = 25  # int() refuses texts of thousands of digits
 
 
 class _Integer(str):
@@ -24,13 +24,14 @@ class _Integer(str):
 def refuse_rounded(
     path: str, name: str, values: pa.ChunkedArray, cells: Callable[[], Iterable[Any]]
 ) -> None:
-    """Refuse a column that is one of floats only because an integer is too large for int64.
+    """Refuse a column of floats whose numbers are integers, one of them too large for int64.
 
     Args:
-        path: names the file.
-        name: names the column.
-        values: what Arrow has made of the column.
-        cells: give the numbers of the column as `integers_of_cells` does; read if one is large.
+        path: path of the file, for messages.
+        name: name of the column, for messages.
+        values: the column as Arrow converted it.
+        cells: function that returns the numbers as `integers_of_cells` does; called if a number is
+            large.
 
     Raises:
         DataLossError: all numbers are integers, and one is below -2^63 or above 2^63 - 1.
@@ -40,11 +41,11 @@ def refuse_rounded(
         return
     try:
         numbers = list(cells())
-    except json.JSONDecodeError:  # of an object over several lines, which Arrow reads
+    except json.JSONDecodeError:  # an object over several lines, which Arrow accepts
         return
-    if not all(isinstance(each, _Integer) for each in numbers):
+    if not all(isinstance(number, _Integer) for number in numbers):
         return
-    large = next((each for each in numbers if _is_large(each)), None)
+    large = next((number for number in numbers if _is_large(number)), None)
     if large is not None:
         raise DataLossError(
             f"[data] {path!r}: expected integers of int64 in column {name!r}, got {large:.40}; "
@@ -57,13 +58,13 @@ def _is_large(digits: _Integer) -> bool:
 
 
 def _numbers(value: Any) -> Iterator[Any]:
-    for each in value if isinstance(value, list) else [value]:
-        if each is not None:
-            yield each
+    for number in value if isinstance(value, list) else [value]:
+        if number is not None:
+            yield number
 
 
 def integers_of_cells(cells: pa.ChunkedArray) -> Iterator[Any]:
-    """The numbers in cells of CSV, or in lists in them; integers as their digits."""
+    """Yield the numbers in cells of CSV, or in lists in these cells; integers as `_Integer`."""
     for cell in cells.to_pylist():
         if cell is not None and cell.startswith("["):
             yield from _numbers(json.loads(cell, parse_int=_Integer))
@@ -72,7 +73,7 @@ def integers_of_cells(cells: pa.ChunkedArray) -> Iterator[Any]:
 
 
 def integers_of_lines(lines: bytes, name: str) -> Iterator[Any]:
-    """The numbers of a column of JSON lines, or in lists of it; integers as their digits."""
+    """Yield the numbers of a column of JSON lines, or of lists in it; integers as `_Integer`."""
     for line in lines.splitlines():
         if line.strip():
             yield from _numbers(json.loads(line, parse_int=_Integer).get(name))

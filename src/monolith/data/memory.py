@@ -1,4 +1,4 @@
-"""Sources without files: tables in memory, and made-up samples."""
+"""Sources without files: tables in memory, and synthetic samples."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +15,17 @@ _BLOCK = 65_536  # samples
 
 
 def as_table(frame: Any) -> pa.Table:
-    """An Arrow table of a frame of pandas, polars or whoever gives Arrow streams, or of a dict.
+    """Return an Arrow table of a dict, or of a frame of pandas, polars or another Arrow producer.
 
     Raises:
-        TypeError: of something else.
+        TypeError: the frame has another type.
     """
     if isinstance(frame, pa.Table):
-        return _without_views(frame)
+        return _drop_views(frame)
     if type(frame).__module__.split(".")[0] == "pandas":
         return pa.Table.from_pandas(frame, preserve_index=False)
     if isinstance(frame, dict) or hasattr(frame, "__arrow_c_stream__"):  # polars, duckdb, Arrow
-        return _without_views(pa.table(frame))
+        return _drop_views(pa.table(frame))
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame])
     raise TypeError(
@@ -34,16 +34,16 @@ def as_table(frame: Any) -> pa.Table:
     )
 
 
-def _without_views(table: pa.Table) -> pa.Table:
-    """Strings as offsets and bytes: polars gives views, which few functions of Arrow take."""
-    fields = [each.with_type(_without_view(each.type)) for each in table.schema]
+def _drop_views(table: pa.Table) -> pa.Table:
+    """Return a table with offsets instead of string views, which few functions of Arrow accept."""
+    fields = [field.with_type(_drop_view(field.type)) for field in table.schema]
     schema = pa.schema(fields, table.schema.metadata)
     return table if schema == table.schema else table.cast(schema)
 
 
-def _without_view(kind: pa.DataType) -> pa.DataType:
+def _drop_view(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = kind.value_field.with_type(_without_view(kind.value_type))
+        inner = kind.value_field.with_type(_drop_view(kind.value_type))
         return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
     views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     return views.get(kind, kind)
@@ -51,7 +51,7 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True)
 class TableSource:
-    """The rows of a table."""
+    """Source of the rows of a table."""
 
     table: pa.Table
     columns: Columns
@@ -66,14 +66,14 @@ class TableSource:
         return _RowCursor(self, self.table.num_rows, 0 if state is None else state["row"])
 
     def read(self, first: int, count: int) -> pa.RecordBatch:
-        """Some rows, as a block."""
+        """Return `count` rows from row `first` on, as a block."""
         rows = self.table.slice(first, count).combine_chunks().to_batches()[0]
         return to_block(rows, self.columns, Origin("table", first), self.bad)
 
 
 @dataclass(frozen=True)
 class SyntheticSource:
-    """Made-up samples: sample i is the same in every pass and on every machine.
+    """Source of synthetic samples: sample i is the same in every pass and on every machine.
 
     Ids have a Zipf-like frequency, and the label follows a hidden weight of each id.
     """
@@ -94,7 +94,7 @@ class SyntheticSource:
         return _RowCursor(self, self.num_samples, 0 if state is None else state["row"])
 
     def columns(self) -> Columns:
-        """What it gives: `feature_0` ..., `dense_0` ..., `label`."""
+        """Return the columns `feature_0` ..., `dense_0` ... and `label`."""
         return Columns(
             [f"feature_{i}" for i in range(self.num_features)],
             [f"dense_{i}" for i in range(self.num_dense)],
@@ -102,14 +102,14 @@ class SyntheticSource:
         )
 
     def read(self, first: int, count: int) -> pa.RecordBatch:
-        """Some samples."""
+        """Return `count` samples from sample `first` on."""
         arrays: dict[str, pa.Array] = {}
         score = np.zeros(count)
         for i in range(self.num_features):
             drawn = uniform(
                 count * self.ids_per_feature, self.seed, i, first=first * self.ids_per_feature
             )
-            # Inverse of the distribution of x with density 1/x on [1, vocabulary + 1).
+            # Invert the distribution of x with density 1/x on [1, vocabulary + 1).
             ids = np.power(self.vocabulary + 1.0, drawn).astype(np.int64) - 1
             hidden = mix(ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(i))
             score += (hidden >> np.uint64(11)).reshape(count, -1).mean(axis=1) * 2.0**-52 - 1.0
@@ -127,7 +127,7 @@ class SyntheticSource:
 
 
 class _RowCursor:
-    """A pass over rows that are numbered."""
+    """Cursor over numbered rows."""
 
     def __init__(self, source: TableSource | SyntheticSource, num_rows: int, row: int) -> None:
         self._source, self._num_rows, self._row = source, num_rows, row
@@ -151,4 +151,4 @@ class _RowCursor:
         return self._row, self._num_rows
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

@@ -1,4 +1,4 @@
-"""Random orders that depend on their numbers alone: the same in every process and version."""
+"""Random orders that depend on their arguments only: the same in every process and version."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +7,7 @@ _Words = npt.NDArray[np.uint64]
 
 
 def mix(words: _Words) -> _Words:
-    """The finalizer of SplitMix64 (Steele et al., 2014) on each word."""
+    """Return the finalizer of SplitMix64 (Steele et al., 2014) of each word."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: _Words = words ^ (words >> np.uint64(31))
@@ -15,7 +15,7 @@ def mix(words: _Words) -> _Words:
 
 
 def _words(count: int, numbers: tuple[int, ...], first: int = 0) -> _Words:
-    """A random word for each of first, first + 1, ..."""
+    """Return a random word for each of first, first + 1, ..."""
     key = np.zeros(1, np.uint64)
     for number in numbers:
         key = mix(key + np.uint64(number & (2**64 - 1)) + np.uint64(0x9E3779B97F4A7C15))
@@ -24,7 +24,7 @@ def _words(count: int, numbers: tuple[int, ...], first: int = 0) -> _Words:
 
 
 def permutation(count: int, *numbers: int) -> npt.NDArray[np.int64]:
-    """A random order of 0 to count - 1.
+    """Return a random order of 0 to count - 1.
 
     Example:
         >>> sorted(permutation(4, 7).tolist())
@@ -34,7 +34,7 @@ def permutation(count: int, *numbers: int) -> npt.NDArray[np.int64]:
 
 
 def uniform(count: int, *numbers: int, first: int = 0) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1) for first, first + 1, ...: the same whatever blocks they are drawn in.
+    """Return numbers in [0, 1) for first, first + 1, ..., however they are divided into calls.
 
     Example:
         >>> bool((uniform(3, 7)[1:] == uniform(2, 7, first=1)).all())

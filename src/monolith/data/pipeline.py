@@ -1,4 +1,4 @@
-"""From samples to batches: shuffle, shard, map, filter, batch, prefetch; with an exact state."""
+"""`Pipeline`: shuffle, shard, map, filter, batch and prefetch samples, with an exact state."""
 
 import hashlib
 import logging
@@ -18,12 +18,12 @@ from monolith.data.batch import Batch
 from monolith.data.batch_maker import BatchMaker
 from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples
-from monolith.data.cursor import Stage, State, reading_ahead
+from monolith.data.cursor import Stage, State, enable_read_ahead
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.files.file_source import FileSource
 from monolith.data.hashing import cross_ids
-from monolith.data.operations.draws import Draws, Sampled
-from monolith.data.operations.negatives import Generated, NegativeGen
+from monolith.data.operations.draws import Draws, Sampling
+from monolith.data.operations.negatives import NegativeGen, NegativeStage
 from monolith.data.prefetch import BatchCopier, Prefetch, PrefetchedBatch
 from monolith.errors import FailedPreconditionError
 
@@ -34,20 +34,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _VERSION = 1
-_FILES = re.compile(r"\d+ files [0-9a-f]{16}")  # as the stage of a source describes them
+_FILES = re.compile(r"\d+ files [0-9a-f]{16}")  # as the stage of a source describes its files
 _Keep = Callable[[pa.RecordBatch], Any]
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Describes where samples come from and what happens to them; iterate it for batches.
+    """Describes a source of samples and the stages after it; iterate over it for batches.
 
-    Made by `monolith.data.parquet` and its like. A method returns a new pipeline with one more
-    stage; nothing is read before iteration. Iterating it twice gives the same batches. Safe with
-    everything: each iteration has its own state.
+    Functions such as `monolith.data.parquet` create a pipeline. A method returns a new pipeline
+    with one more stage; nothing is read before iteration. Two iterations give the same batches.
+    Thread-safe: each iteration has its own state.
 
-    Between source and batch samples travel in blocks, Arrow record batches: ids are int64 or lists
-    of it, everything else float32 (time: int64). `map` and `filter` see these.
+    Between source and batch, samples travel in blocks, which are Arrow record batches: ids are
+    int64 or lists of int64, everything else is float32 (time: int64). `map` and `filter` see these
+    blocks.
 
     Example:
         >>> from monolith import data
@@ -59,7 +60,7 @@ class Pipeline:
     stage: Stage
     columns: Columns
     bad: BadSamples
-    depth: int = 0  # batches made ahead
+    depth: int = 0  # number of batches that are prepared ahead
 
     def _then(self, stage: Stage) -> "Pipeline":
         return replace(self, stage=stage)
@@ -73,19 +74,19 @@ class Pipeline:
         return self.stage
 
     def shuffle_files(self, seed: int = 0) -> "Pipeline":
-        """Read files in a random order, another one in each epoch. Right after the source."""
+        """Read files in a random order that differs by epoch. Allowed directly after the source."""
         return self._then(replace(self._files("shuffle_files"), shuffle_seed=seed))
 
     def interleave(self, num_files: int) -> "Pipeline":
-        """Read so many files in turns, a block of each. Right after the source."""
+        """Read `num_files` files in turns, block by block. Allowed directly after the source."""
         _check_positive("interleave", "files", num_files)
         return self._then(replace(self._files("interleave"), interleave=num_files))
 
     def shard(self, index: int, count: int) -> "Pipeline":
-        """Only the part of one of `count` workers: every count-th file.
+        """Keep the part of one of `count` workers: every count-th file.
 
-        Every count-th sample where the source has no files, or fewer than there are workers, or
-        where other stages came before.
+        Keeps every count-th sample instead if the source has no files, or fewer files than workers,
+        or if other stages come first.
         """
         if not 0 <= index < count:
             raise ValueError(
@@ -96,10 +97,11 @@ class Pipeline:
         return self._then(stages.ShardSamples(self.stage, index, count))
 
     def shuffle(self, num_samples: int, seed: int = 0) -> "Pipeline":
-        """Shuffle windows of so many samples; each is held in memory.
+        """Shuffle windows of `num_samples` samples; each window is held in memory.
 
-        A window is filled, put in an order that depends on seed, epoch and the window's number, and
-        emptied. Together with `shuffle_files` and `interleave` samples mix over the whole data.
+        A window is filled, put in an order that depends on seed, epoch and number of the window,
+        and emptied. Together with `shuffle_files` and `interleave`, samples are mixed over all the
+        data.
         """
         _check_positive("shuffle", "samples", num_samples)
         return self._then(stages.Shuffle(stages.Blocks(self.stage, num_samples), seed))
@@ -110,25 +112,26 @@ class Pipeline:
         *,
         adds: Columns | None = None,
     ) -> "Pipeline":
-        """Change blocks by a function of a block, such as those of `monolith.data.operations`.
+        """Change blocks by a function, such as those of `monolith.data.operations`.
 
         Args:
-            function: it keeps the columns that it does not change.
-            adds: new columns that it gives; the function's own `adds` unless given.
+            function: function of a block that returns a block; it keeps the columns that it does
+                not change.
+            adds: new columns of the result; None takes the attribute `adds` of the function.
         """
         columns = self.columns.plus(adds or getattr(function, "adds", None))
         stage = stages.Map(self.stage, function, _name_of(function))
         return replace(self, stage=stage, columns=columns)
 
     def sample(self, function: Callable[[pa.RecordBatch, Draws], pa.RecordBatch]) -> "Pipeline":
-        """Keep, drop or change samples by chance, as `operations.NegativeSample` does.
+        """Keep, drop or change samples by random numbers, as `operations.NegativeSample` does.
 
         Args:
-            function: of a block and of its random numbers, which depend on seed, epoch and number
-                of the sample; new columns as its `adds`.
+            function: function of a block and its random numbers, which depend on seed, epoch and
+                number of the sample; its attribute `adds` names new columns.
         """
         columns = self.columns.plus(getattr(function, "adds", None))
-        stage = Sampled(self.stage, function, _name_of(function))
+        stage = Sampling(self.stage, function, _name_of(function))
         return replace(self, stage=stage, columns=columns)
 
     def generate_negatives(
@@ -140,33 +143,34 @@ class Pipeline:
         num_kept: int = 4,
         initial_pool: str | os.PathLike[str] | None = None,
     ) -> "Pipeline":
-        """Add negatives with items of a pool to each positive.
+        """Add negatives to each positive, with items of a pool.
 
-        The pool is a part of the state that is too large for it. To go on at a state, what came
-        after the last save of the pool is read again; without a folder, the epoch from its begin.
+        The pool is part of the state but too large to be stored in it. A resumed pipeline re-reads
+        the samples after the last save of the pool, or the whole epoch if there is no folder.
 
         Args:
-            generation: what to generate.
-            pool_folder: of this pipeline alone, for files of the pool.
-            save_every: samples between two saves.
-            num_kept: files that stay; a state that names an older one cannot be resumed.
-            initial_pool: a file to begin every epoch with.
+            generation: settings of the generation.
+            pool_folder: folder for the files of the pool, used by this pipeline only.
+            save_every: number of samples between two saves.
+            num_kept: number of files that are kept; a state that names an older file cannot be
+                resumed.
+            initial_pool: file of the pool at the begin of every epoch.
         """
         _check_positive("generate_negatives", "save_every", save_every)
         _check_positive("generate_negatives", "num_kept", num_kept)
         folder = None if pool_folder is None else Path(pool_folder)
         initial = None if initial_pool is None else Path(initial_pool)
-        stage = Generated(self.stage, generation, folder, save_every, num_kept, initial)
+        stage = NegativeStage(self.stage, generation, folder, save_every, num_kept, initial)
         return replace(self, stage=stage, columns=self.columns.plus(generation.adds))
 
     def drop(self, *names: str) -> "Pipeline":
-        """Leave out columns that operations needed and the model does not."""
+        """Remove columns that operations need and the model does not."""
         columns, dropped = self.columns.without(names), list(names)
         stage = stages.Map(self.stage, lambda block: block.drop_columns(dropped), f"drop {dropped}")
         return replace(self, stage=stage, columns=columns)
 
     def filter(self, keeps: _Keep) -> "Pipeline":
-        """Keep the samples for which a function of a block is true: an array of booleans.
+        """Keep the samples for which a function of a block returns True in an array of booleans.
 
         Example:
             >>> from monolith import data
@@ -181,15 +185,15 @@ class Pipeline:
     def filter_numbered(
         self, keeps: Callable[[pa.RecordBatch, int], npt.NDArray[np.bool_]], name: str
     ) -> "Pipeline":
-        """As `filter`; the function is also given the number of the block's first sample."""
+        """Filter as `filter` does; the function also receives the block's first sample number."""
         return self._then(stages.Filter(self.stage, keeps, name))
 
     def cross(self, name: str, features: Sequence[str]) -> "Pipeline":
-        """Add a feature: the ids of all combinations of other features of a sample, hashed.
+        """Add a feature: the hashed combinations of the ids of other features of a sample.
 
         See `cross_ids` for the ids.
         """
-        known = [each.name for each in self.columns.id_columns]
+        known = [column.name for column in self.columns.id_columns]
         for feature in features:
             if feature not in known:
                 raise ValueError(
@@ -202,47 +206,47 @@ class Pipeline:
         return replace(self, stage=crossed, columns=columns)
 
     def take(self, num_samples: int) -> "Pipeline":
-        """Only the first samples of each epoch."""
+        """Keep the first `num_samples` samples of each epoch."""
         _check_positive("take", "samples", num_samples)
         return self._then(stages.Take(self.stage, num_samples))
 
     def cache(self) -> "Pipeline":
-        """Keep in memory what the stages before give in the first pass, for the later ones."""
+        """Keep the blocks of the first pass in memory, for the later passes."""
         return self._then(Cache(self.stage))
 
     def repeat(self, num_epochs: int | None = None) -> "Pipeline":
-        """Go on with another epoch at the end; without a number, for ever."""
+        """Continue with another epoch at the end, `num_epochs` times or without end."""
         if num_epochs is not None:
             _check_positive("repeat", "epochs", num_epochs)
         return self._then(Repeat(self.stage, num_epochs))
 
     def batch(self, num_samples: int, *, drop_remainder: bool = False) -> "Pipeline":
-        """Batches of so many samples; the last one has what is left, or is dropped."""
+        """Form batches of `num_samples` samples; the last batch has the rest, or is dropped."""
         _check_positive("batch", "samples", num_samples)
         return self._then(stages.Blocks(self.stage, num_samples, drop_remainder))
 
     def prefetch(self, num_batches: int = 2) -> "Pipeline":
-        """Make batches ahead on another thread, and let files be decoded ahead of it."""
+        """Prepare batches ahead on another thread, and decode files ahead of that thread."""
         _check_positive("prefetch", "batches", num_batches)
         return replace(self, depth=num_batches)
 
     def describe(self) -> list[str]:
-        """A line for each stage."""
+        """Return a line for each stage."""
         return self.stage.describe()
 
     def __iter__(self) -> "Batches":
         return Batches(self, None)
 
     def resume(self, state: State) -> "Batches":
-        """Go on after the batch at which `Batches.state_dict` was taken.
+        """Continue after the batch at which `Batches.state_dict` was called.
 
         Raises:
-            FailedPreconditionError: the state is of another pipeline, or of other files.
+            FailedPreconditionError: the state belongs to another pipeline, or to other files.
         """
-        given = state.get("version")
-        if given != _VERSION:
+        version = state.get("version")
+        if version != _VERSION:
             raise FailedPreconditionError(
-                f"[Pipeline.resume] expected a state of version {_VERSION}, got {given}"
+                f"[Pipeline.resume] expected a state of version {_VERSION}, got {version}"
             )
         ours, theirs = self.describe(), list(state["pipeline"])
         if ours != theirs:
@@ -256,10 +260,10 @@ class Pipeline:
 
 
 class Batches(Iterator[Batch]):
-    """A pass over a pipeline. Used by one thread.
+    """Iterator over the batches of one pass. Not thread-safe.
 
-    Closed by `close`, by `with`, and when nobody holds it any more: that frees its files and its
-    thread. A batch that could not be made is tried again by the next call; none is passed over.
+    `close`, `with` and the deletion of the last reference close its files and end its thread. If a
+    batch fails, the next call tries the same batch again; no batch is skipped.
 
     Example:
         >>> from monolith import data
@@ -272,7 +276,7 @@ class Batches(Iterator[Batch]):
 
     def __init__(self, pipeline: Pipeline, state: State | None) -> None:
         self._pipeline, self._stages = pipeline, pipeline.describe()
-        stage = reading_ahead(pipeline.stage) if pipeline.depth else pipeline.stage
+        stage = enable_read_ahead(pipeline.stage) if pipeline.depth else pipeline.stage
         self._batches = BatchMaker(pipeline.columns, is_ahead=pipeline.depth > 0)
         self._copier = BatchCopier(stage, self._batches, state and state["state"])
         self._last = self._copier.last
@@ -282,7 +286,7 @@ class Batches(Iterator[Batch]):
             self._ahead = Prefetch(
                 self._copier.copy, pipeline.depth, PrefetchedBatch.is_end, "monolith-prefetch"
             )
-            self._ahead.stop_with(self)  # of a loop that was left by `break`
+            self._ahead.stop_with(self)  # ends the thread of a loop that was left by `break`
 
     def __next__(self) -> Batch:
         if self._is_closed:
@@ -308,25 +312,25 @@ class Batches(Iterator[Batch]):
         self.close()
 
     def state_dict(self) -> State:
-        """Where the next batch begins: small, and JSON; see `Pipeline.resume`."""
+        """Return the position of the next batch as a small JSON object; see `Pipeline.resume`."""
         return {"version": _VERSION, "pipeline": self._stages[:], "state": self._last.state}
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes read so far and in all; samples where the source is in memory; 0: not known."""
+        """Bytes read and in total, or samples for a source in memory; a total of 0 is unknown."""
         return self._last.progress
 
     @property
     def num_skipped(self) -> dict[str, int]:
-        """Samples left out because they broke a rule, by reason; of all passes."""
+        """Number of skipped samples by broken rule, over all passes."""
         return dict(self._pipeline.bad.counts)
 
     def close(self) -> None:
-        """Stop the thread that makes batches ahead, and close files; the state stays."""
+        """Stop the thread that prepares batches and close files; the state stays."""
         self._is_closed = True
         if self._ahead is not None:
             self._ahead.close()
-            self._ahead = None  # with the batches that nobody took, or a failure
+            self._ahead = None  # drops the waiting batches, or a failure
         self._copier.close()
 
 
@@ -366,7 +370,7 @@ def _mask_of(keeps: _Keep) -> Callable[[pa.RecordBatch, int], npt.NDArray[np.boo
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    if is_dataclass(function):  # with what it was made of: a state fits only the same
+    if is_dataclass(function):  # with its fields, because a state fits equal fields only
         text = repr(function)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return text if len(text) < 200 else f"{type(function).__qualname__} {digest}"
@@ -374,7 +378,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _way_out(ours: str, theirs: str) -> str:
-    """What to do where a stage differs from that of a state."""
+    """Return the advice for a stage that differs from the stage of a state."""
     mine, other = _FILES.search(ours), _FILES.search(theirs)
     if mine is None or other is None or mine[0] == other[0]:
         return "make the stages as they were when the state was taken"

@@ -1,4 +1,4 @@
-"""Samples of batches copied ahead, and parts of files decoded ahead, on threads of their own."""
+"""Threads that copy the samples of batches ahead and decode parts of files ahead."""
 
 import atexit
 import threading
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
-_PATIENCE_SECONDS = 5.0  # for a thread at the end of the program
+_PATIENCE_SECONDS = 5.0  # wait for a thread at the end of the program
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedBatch:
-    """The copied samples of a batch, and what the pipeline was after it."""
+    """Copied samples of a batch, and the state of the pipeline after the batch."""
 
-    copied: "_native.BlockCopy | None"  # None: the end
+    copied: "_native.BlockCopy | None"  # None at the end
     state: State
     progress: tuple[int, int]
 
     def is_end(self) -> bool:
-        """Whether there is no batch, and none comes."""
+        """Whether the source has ended."""
         return self.copied is None
 
 
 class BatchCopier:
-    """Copies the samples of batches. Knows nothing of `Batches`, which may go while it copies.
+    """Copies the samples of batches; keeps no reference to `Batches`, so that it can be deleted.
 
     Args:
-        stage: gives the blocks.
-        batches: copies them.
-        state: of the stage; None: from the start.
+        stage: stage that delivers the blocks.
+        batches: converter that copies the blocks.
+        state: state of the stage; None begins at the start.
 
     Attributes:
-        last: what `copy` gave, without samples before the first call.
+        last: last result of `copy`, without samples before the first call.
     """
 
     def __init__(self, stage: Stage, batches: BatchMaker, state: State | None) -> None:
@@ -51,22 +51,22 @@ class BatchCopier:
         self.last = PrefetchedBatch(None, self._cursor.state(), self._cursor.progress())
 
     def copy(self) -> PrefetchedBatch:
-        """The next one; after an error the same again."""
-        if self._cursor is None:  # the last call failed, perhaps amid a batch
+        """Return the next copied batch; a call after an error tries the same batch again."""
+        if self._cursor is None:  # the last call failed, perhaps within a batch
             self._cursor = self._stage.open(0, self.last.state)
         cursor, self._cursor = self._cursor, None
         try:
             parts = next_parts(cursor)
-            copied = None if parts is None else self._batches.copy(parts)
-            self.last = PrefetchedBatch(copied, cursor.state(), cursor.progress())
+            copy = None if parts is None else self._batches.copy(parts)
+            self.last = PrefetchedBatch(copy, cursor.state(), cursor.progress())
         except BaseException:
-            cursor.close()  # the error may be kept, and the cursor with it
+            cursor.close()  # the traceback of a stored error may hold the cursor
             raise
         self._cursor = cursor
         return self.last
 
     def close(self) -> None:
-        """Close files."""
+        """Close the files."""
         if self._cursor is not None:
             self._cursor.close()
 
@@ -77,15 +77,15 @@ class _Failure:
 
 
 class Prefetch(Generic[_T]):
-    """Calls `make` ahead, at most `depth` times, and hands out what it gave, in order.
+    """Calls `make` ahead, at most `depth` times, and returns the results in order.
 
-    An error of `make` is raised by the call that would have got its result. Used by one thread.
+    An error of `make` is raised by the call of `next` that needs its result. Not thread-safe.
 
     Args:
-        make: what to call, until `is_last` of its result.
-        depth: results that wait at most.
-        is_last: whether nothing comes after a result.
-        name: of the thread.
+        make: function to call until `is_last` is true for its result.
+        depth: largest number of waiting results.
+        is_last: whether a result is the last one.
+        name: name of the thread.
     """
 
     def __init__(
@@ -95,10 +95,11 @@ class Prefetch(Generic[_T]):
         self._ready: deque[_T | _Failure] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        # A daemon: a program that ends without closing its pipeline ends all the same; but first
-        # the thread does, where it can: one in the middle of a native call would end the program.
+        # The thread is a daemon, so that a program can end without closing its pipeline. The
+        # finalizer first asks the thread to end, because a daemon inside a native call could crash
+        # the exit.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        with self._changed:  # so that the thread ends after this
+        with self._changed:  # held, so that the thread cannot end before this
             self._thread.start()
             atexit.register(self._leave)
 
@@ -109,75 +110,75 @@ class Prefetch(Generic[_T]):
     def _work(self) -> None:
         try:
             self._make_all()
-        finally:  # else the program would hold the results, or a failure with all its frames
+        finally:  # releases the results, or a failure with all its frames
             with self._changed:
                 atexit.unregister(self._leave)
 
     def _make_all(self) -> None:
-        made: _T | _Failure
+        result: _T | _Failure
         while True:
             try:
-                made = self._make()
+                result = self._make()
             except BaseException as error:
-                made = _Failure(error)
+                result = _Failure(error)
             with self._changed:
-                self._ready.append(made)
+                self._ready.append(result)
                 self._changed.notify_all()
-                if self._ends(made):
+                if self._ends(result):
                     return
                 self._changed.wait_for(self._has_room)
                 if self._is_closed:
                     return
 
-    def _ends(self, made: _T | _Failure) -> bool:
-        return isinstance(made, _Failure) or self._is_last(made)
+    def _ends(self, result: _T | _Failure) -> bool:
+        return isinstance(result, _Failure) or self._is_last(result)
 
     def _has_room(self) -> bool:
         return self._is_closed or len(self._ready) < self._depth
 
     def next(self) -> _T:
-        """The next result; after the last, or an error, the same again."""
+        """Return the next result; after the last result or an error, the same again."""
         with self._changed:
             while not self._ready:
                 if self._is_closed and not self._thread.is_alive():
                     raise RuntimeError(f"[{self._thread.name}] expected it open, got it closed")
-                self._changed.wait(1.0)  # so that Ctrl-C is seen
-            made = self._ready[0]
-            if not self._ends(made):
+                self._changed.wait(1.0)  # wakes up for Ctrl-C
+            result = self._ready[0]
+            if not self._ends(result):
                 self._ready.popleft()
                 self._changed.notify_all()
-        if isinstance(made, _Failure):
-            raise made.error
-        return made
+        if isinstance(result, _Failure):
+            raise result.error
+        return result
 
     def stop_with(self, owner: object) -> None:
-        """Call `stop` when the owner is gone; holds no failure, whose frames may hold the owner."""
+        """Call `stop` after the owner is deleted; keeps no frames, which may hold the owner."""
         weakref.finalize(owner, _stop, weakref.ref(self))
 
     def stop(self) -> None:
-        """Let the thread end after what it is at."""
+        """Let the thread end after its current call."""
         atexit.unregister(self._leave)
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop the thread; waits for what it is at."""
+        """Stop the thread; waits for its current call."""
         self.stop()
         self._thread.join()
 
 
 def _stop(ahead: "weakref.ref[Prefetch[Any]]") -> None:
-    found = ahead()  # a thread that runs holds it
-    if found is not None:
-        found.stop()
+    prefetch = ahead()  # a running thread holds a reference
+    if prefetch is not None:
+        prefetch.stop()
 
 
 class PartsAhead(Iterator[_T]):
-    """The parts of a file, the next one decoded while the last one is worked on.
+    """Iterator over the parts of a file; decodes the next part while the caller uses the last.
 
-    Arrow decodes on threads of its own, without the GIL; the thread of this class asks it to, and
-    waits. Used by one thread.
+    Arrow decodes on its own threads, without the GIL; the thread of this class starts a decode and
+    waits for it. Not thread-safe.
     """
 
     def __init__(self, parts: Iterator[_T]) -> None:
@@ -193,5 +194,5 @@ class PartsAhead(Iterator[_T]):
         return part
 
     def close(self) -> None:
-        """Stop the thread; waits for the part it is at."""
+        """Stop the thread; waits for the current part."""
         self._ahead.close()

@@ -1,4 +1,4 @@
-"""Where samples come from: each function makes a `Pipeline`."""
+"""Sources of samples: each function returns a `Pipeline`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -26,19 +26,19 @@ def from_files(
     label: str | Sequence[str] | None = None,
     on_error: OnError = "raise",
 ) -> Pipeline:
-    """Samples of files of one format.
+    """Read samples of files of one format.
 
     Args:
-        paths: files, globs or directories, on local disks or wherever fsspec reaches; or
-            `FileQueue.reader`, the files that a worker gets of a queue, which needs `columns`.
-        file_format: how they are read.
-        columns: what to take; unless given, everything, as `Columns.infer` says.
-        label: column of the label, or of several; only without `columns`.
-        on_error: whether a sample that breaks a rule is an error, or is left out and counted.
+        paths: files, globs or folders, on local disks or any file system of fsspec; or
+            `FileQueue.reader`, the files that a queue hands to a worker, which needs `columns`.
+        file_format: format of the files.
+        columns: columns to read; None chooses all columns by `Columns.infer`.
+        label: name of the label column, or several names; only without `columns`.
+        on_error: whether a sample that breaks a rule raises an error, or is skipped and counted.
 
     Raises:
         NotFoundError: a path matches no file.
-        ValueError: a column is missing, files have none, or the arguments exclude each other.
+        ValueError: a column is missing, files have no columns, or two arguments exclude each other.
     """
     bad = _bad(on_error)
     if isinstance(paths, QueueReader):
@@ -76,12 +76,12 @@ def _bad(on_error: str) -> BadSamples:
 
 
 def parquet(paths: Paths | QueueReader, **options: Any) -> Pipeline:
-    """Samples of Parquet files; options as in `from_files`."""
+    """Read samples of Parquet files; options as in `from_files`."""
     return from_files(paths, ParquetFormat(), **options)
 
 
 def arrow(paths: Paths | QueueReader, **options: Any) -> Pipeline:
-    """Samples of Arrow IPC files, also of streams; options as in `from_files`."""
+    """Read samples of Arrow IPC files and streams; options as in `from_files`."""
     return from_files(paths, ArrowFormat(), **options)
 
 
@@ -94,19 +94,19 @@ def csv(
     lists: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Pipeline:
-    """Samples of CSV files, also compressed ones (.gz, .bz2, .zst, .lz4, .br).
+    """Read samples of CSV files, also compressed ones (.gz, .bz2, .zst, .lz4, .br).
 
-    Values with separators, quotes or ends of lines stand in quotes; `""` is the empty string,
-    nothing a missing value. Lists are JSON arrays.
+    Values with separators, quotes or line ends stand in quotes; `""` is the empty string, and an
+    empty cell is a missing value. Lists are JSON arrays.
 
     Args:
-        paths: as in `from_files`, like the other options.
-        separator: between values; of one or several characters.
-        names: of all columns, where files have no line of names.
-        types: of columns, such as `{"price": "float32"}`; others are guessed from the begin of the
-            first file.
-        lists: separators of columns whose lists have another form, such as `{"genres": "|"}`.
-        options: of `from_files`.
+        paths: files, as in `from_files`.
+        separator: text between values, of one or several characters.
+        names: names of all columns, for files without a header line.
+        types: types of columns, such as `{"price": "float32"}`; other types are guessed from the
+            begin of the first file.
+        lists: separators of columns with lists in another form, such as `{"genres": "|"}`.
+        options: options of `from_files`.
     """
     return from_files(paths, CsvFormat(separator, names, types or {}, lists or {}), **options)
 
@@ -117,7 +117,7 @@ def jsonl(
     types: Mapping[str, pa.DataType | str] | None = None,
     **options: Any,
 ) -> Pipeline:
-    """Samples of files with a JSON object on each line, also compressed ones, as `csv`."""
+    """Read samples of files with a JSON object on each line, also compressed ones as in `csv`."""
     return from_files(paths, JsonLinesFormat(types or {}), **options)
 
 
@@ -128,7 +128,7 @@ def arrow_table(
     label: str | Sequence[str] | None = None,
     on_error: OnError = "raise",
 ) -> Pipeline:
-    """Samples of an Arrow table, a pandas or polars frame, or a dict of columns, in memory."""
+    """Read samples of an Arrow table, a pandas or polars frame, or a dict of columns, in memory."""
     table, bad = as_table(frame), _bad(on_error)
     columns = _columns(table.schema, columns, label)
     return Pipeline(TableSource(table, columns, bad), columns, bad)
@@ -143,7 +143,7 @@ def synthetic(
     ids_per_feature: int = 1,
     seed: int = 0,
 ) -> Pipeline:
-    """Made-up samples with a label that can be learned; the same for a seed on every machine.
+    """Generate synthetic samples with a learnable label, equal for equal seeds on every machine.
 
     Example:
         >>> batch = next(iter(synthetic(100, num_features=2, num_dense=1).batch(4)))

@@ -1,4 +1,4 @@
-"""Stages between a source and the batches; see `cursor.py` for what a stage is."""
+"""Stages between a source and the batches; `cursor.py` defines stages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,15 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
+from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
 from monolith.data.order import permutation
 
 Part = tuple[pa.RecordBatch, int, int]
-"""A block, the first of its samples that is meant, and how many."""
+"""A block, the position of the first sample to use, and the number of samples."""
 
 
 def next_parts(cursor: Cursor) -> list[Part] | None:
-    """The next block in parts, which nobody has put together if it can be had so."""
+    """Return the next block as parts, without joining them if the cursor can avoid this."""
     if isinstance(cursor, _BlocksCursor):
         return cursor.next_parts()
     block = cursor.next()
@@ -24,7 +24,7 @@ def next_parts(cursor: Cursor) -> list[Part] | None:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of exactly `size` samples; the last may be shorter, or is dropped."""
+    """Blocks of exactly `size` samples; the last block may be shorter, or is dropped."""
 
     source: Stage
     size: int
@@ -40,14 +40,15 @@ class Blocks:
         return _BlocksCursor(self, self.source.open(epoch, source_state(state)), state)
 
 
-class _BlocksCursor(WrappingCursor):
+class _BlocksCursor(StageCursor):
     def __init__(self, stage: Blocks, source: Cursor, state: State | None) -> None:
         super().__init__(source)
         self._stage = stage
-        self._skip = 0 if state is None else state["skip"]  # samples of the first waiting block
-        # And where each begins: the state, and what was read.
+        # Number of used samples of the first waiting block.
+        self._skip = 0 if state is None else state["skip"]
+        # Each waiting block has the state and the progress of the source before the block.
         self._waiting: list[tuple[pa.RecordBatch, State, int]] = []
-        self._count = -self._skip  # samples that wait
+        self._count = -self._skip  # number of waiting samples
         self._is_over = False
 
     def next(self) -> pa.RecordBatch | None:
@@ -56,12 +57,12 @@ class _BlocksCursor(WrappingCursor):
 
     def next_parts(self) -> list[Part] | None:
         while self._count < self._stage.size and not self._is_over:
-            before, done = self._source.state(), self._source.progress()[0]
+            before, position = self._source.state(), self._source.progress()[0]
             block = self._source.next()
             if block is None:
                 self._is_over = True
             else:
-                self._waiting.append((block, before, done))
+                self._waiting.append((block, before, position))
                 self._count += block.num_rows
         if self._count <= 0 or (self._count < self._stage.size and self._stage.drops_rest):
             return None
@@ -87,21 +88,21 @@ class _BlocksCursor(WrappingCursor):
         return {"source": before, "skip": self._skip}
 
     def progress(self) -> tuple[int, int]:
-        """What waits is not done."""
-        done, total = self._source.progress()
+        """Return the progress without the waiting blocks."""
+        position, total = self._source.progress()
         if not self._waiting:
-            return done, total
+            return position, total
         first = self._waiting[0][2]
-        return first + (done - first) * self._skip // (self._skip + self._count), total
+        return first + (position - first) * self._skip // (self._skip + self._count), total
 
 
 def concat(blocks: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One block of many; a column of single ids becomes lists where another block has lists."""
+    """Join blocks; a column of single ids becomes lists if another block has lists."""
     if len(blocks) == 1:
         return blocks[0]
     if any(block.schema != blocks[0].schema for block in blocks):
         lists = {name for block in blocks for name in block.schema.names if _has_lists(block, name)}
-        blocks = [_with_lists(block, lists) for block in blocks]
+        blocks = [_convert_to_lists(block, lists) for block in blocks]
     return pa.concat_batches(blocks)
 
 
@@ -109,7 +110,7 @@ def _has_lists(block: pa.RecordBatch, name: str) -> bool:
     return bool(pa.types.is_list(block.schema.field(name).type))
 
 
-def _with_lists(block: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
+def _convert_to_lists(block: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
     arrays = {name: block.column(name) for name in block.schema.names}
     for name in names:
         if not _has_lists(block, name):
@@ -120,7 +121,7 @@ def _with_lists(block: pa.RecordBatch, names: set[str]) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Every block in a random order."""
+    """Shuffles the samples of each block."""
 
     source: Blocks
     seed: int
@@ -137,7 +138,7 @@ class Shuffle:
         )
 
 
-class _ShuffleCursor(WrappingCursor):
+class _ShuffleCursor(StageCursor):
     def __init__(self, source: Cursor, seed: int, epoch: int, number: int) -> None:
         super().__init__(source)
         self._seed, self._epoch, self._number = seed, epoch, number
@@ -156,7 +157,7 @@ class _ShuffleCursor(WrappingCursor):
 
 @dataclass(frozen=True)
 class Map:
-    """A function of each block, which must depend on the block alone."""
+    """Applies a function to each block; the result must depend on the block alone."""
 
     source: Stage
     function: Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -171,7 +172,7 @@ class Map:
         return _MapCursor(self.source.open(epoch, source_state(state)), self.function)
 
 
-class _MapCursor(WrappingCursor):
+class _MapCursor(StageCursor):
     def __init__(
         self, source: Cursor, function: Callable[[pa.RecordBatch], pa.RecordBatch]
     ) -> None:
@@ -188,13 +189,13 @@ class _MapCursor(WrappingCursor):
 
 @dataclass(frozen=True)
 class Filter:
-    """Only the samples that a function keeps.
+    """Keeps the samples that a function selects.
 
     Args:
-        source: stage before it.
-        keeps: of a block and the number of its first sample in the epoch, whether each is kept.
-        name: for descriptions.
-        counts: samples kept and left out, of all passes in this process.
+        source: previous stage.
+        keeps: function of a block and the number of its first sample in the epoch; returns a mask.
+        name: name of the function, for descriptions.
+        counts: numbers of kept and dropped samples over all passes in this process.
     """
 
     source: Stage
@@ -212,7 +213,7 @@ class Filter:
         return _FilterCursor(self, self.source.open(epoch, source_state(state)), first)
 
 
-class _FilterCursor(WrappingCursor):
+class _FilterCursor(StageCursor):
     def __init__(self, stage: Filter, source: Cursor, first: int) -> None:
         super().__init__(source)
         self._stage, self._first = stage, first
@@ -221,11 +222,11 @@ class _FilterCursor(WrappingCursor):
         while (block := self._source.next()) is not None:
             keep = self._stage.keeps(block, self._first)
             self._first += block.num_rows
-            kept = block if keep.all() else block.filter(pa.array(keep))
-            self._stage.counts["kept"] += kept.num_rows
-            self._stage.counts["left_out"] += block.num_rows - kept.num_rows
-            if kept.num_rows:
-                return kept
+            rows = block if keep.all() else block.filter(pa.array(keep))
+            self._stage.counts["kept"] += rows.num_rows
+            self._stage.counts["left_out"] += block.num_rows - rows.num_rows
+            if rows.num_rows:
+                return rows
         return None
 
     def state(self) -> State:
@@ -234,7 +235,7 @@ class _FilterCursor(WrappingCursor):
 
 @dataclass(frozen=True)
 class ShardSamples:
-    """Every count-th sample."""
+    """Keeps every count-th sample."""
 
     source: Stage
     index: int
@@ -256,7 +257,7 @@ class ShardSamples:
 
 @dataclass(frozen=True)
 class Take:
-    """Only the first samples of an epoch."""
+    """Keeps the first samples of an epoch."""
 
     source: Stage
     count: int
@@ -271,7 +272,7 @@ class Take:
         return _TakeCursor(self.source.open(epoch, source_state(state)), left)
 
 
-class _TakeCursor(WrappingCursor):
+class _TakeCursor(StageCursor):
     def __init__(self, source: Cursor, left: int) -> None:
         super().__init__(source)
         self._left = left

@@ -1,4 +1,4 @@
-"""A queue of strings that can be saved, for example of the files that are still to be read."""
+"""Queue of strings with a state, for example of file names that are still to be read."""
 
 import math
 import threading
@@ -14,34 +14,34 @@ _MAX_PAUSE_SECONDS = 0.01
 
 
 class CriticalSection(Protocol):
-    """A lock that the thread which holds it may take again, such as `threading.RLock`."""
+    """Lock that its holder may acquire again, such as `threading.RLock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock; whether it was taken within the timeout."""
+        """Acquire the lock; return whether it was acquired within the timeout."""
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
 
 class StrQueue:
-    """Strings, first in, first out, with a function that brings more when it is empty.
+    """First-in-first-out queue of strings, with a function that refills the empty queue.
 
         elements  a b c d e      offset 2: a and b have been handed out
                       ^     ^    arr_size 5: c, d and e are left
 
-    Every public method runs inside `critical_section`. Queues that share one are serialised
-    against each other, and the function of one of them may use the others.
+    Every public method holds `critical_section`. Queues with a common section are serialized, and
+    the refill function of one queue may use the others.
 
     Args:
-        initial_elements: enqueued first; a state that is loaded later replaces them.
-        critical_section: the lock; None for one of its own.
-        auto_enqueue_fn: called by `dequeue` while the queue is empty; gives elements, which may be
-            none yet, and whether there will be no more.
-        capacity: greatest number of strings that wait.
-        name: for messages.
+        initial_elements: strings that are enqueued first; a loaded state replaces them.
+        critical_section: lock of the queue; None creates a lock.
+        auto_enqueue_fn: called by `dequeue` while the queue is empty; returns new strings, possibly
+            none yet, and whether these were the last.
+        capacity: greatest number of waiting strings.
+        name: name of the queue, for messages.
 
     Raises:
-        InvalidArgumentError: the initial elements do not fit.
+        InvalidArgumentError: the initial elements do not fit into the queue.
 
     Example:
         >>> queue = StrQueue(["a", "b"])
@@ -74,38 +74,38 @@ class StrQueue:
     def enqueue_many(
         self, elements: Sequence[str], timeout: float = DEFAULT_TIMEOUT_SECONDS
     ) -> None:
-        """Append strings in order: all of them, or none.
+        """Append strings in order: either all of them or none.
 
         Args:
-            elements: any sequence of strings.
+            elements: strings to append.
             timeout: limit in seconds on the wait for the critical section.
 
         Raises:
-            InvalidArgumentError: they do not fit.
-            TypeError: something is no string.
+            InvalidArgumentError: the strings do not fit into the queue.
+            TypeError: an element is no string.
             DeadlineExceededError: the section was not free in time.
         """
         with self._inside("enqueue_many", timeout):
             self._raw_enqueue_many(elements)
 
     def dequeue(self, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> tuple[str, bool]:
-        """Take the next string, and whether there is none: `("", True)`.
+        """Return the next string and False, or `("", True)` at the end.
 
         Args:
             timeout: limit in seconds on the wait for the critical section and for elements of
                 `auto_enqueue_fn`.
 
         Raises:
-            DeadlineExceededError: the section was not free in time, or the function had given
-                neither an element nor the end.
-            Exception: what the function raises.
+            DeadlineExceededError: the section was not free in time, or the function returned
+                neither a string nor the end in time.
+            Exception: error of the function.
         """
         deadline = time.monotonic() + timeout
         with self._inside("dequeue", timeout):
             return self._raw_dequeue(deadline)
 
     def state_dict(self, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> dict[str, Any]:
-        """All that a new queue needs to go on from here: `elements`, `offset`, `arr_size`.
+        """Return the state with which a new queue continues: `elements`, `offset`, `arr_size`.
 
         Raises:
             DeadlineExceededError: the section was not free in time.
@@ -117,11 +117,11 @@ class StrQueue:
     def load_state_dict(
         self, state: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT_SECONDS
     ) -> None:
-        """Go on with exactly the elements that were left when the state was taken.
+        """Replace the strings by those that were waiting when the state was taken.
 
         Raises:
             InvalidArgumentError: the state has other keys, does not fit, or is inconsistent.
-            TypeError: something is no string.
+            TypeError: an element is no string.
             DeadlineExceededError: the section was not free in time.
         """
         where = f"[StrQueue.load_state_dict] (queue {self.name!r})"
@@ -172,7 +172,7 @@ class StrQueue:
             if out_of_range:
                 return
             self._raw_enqueue_many(elements)
-            if len(elements) > 0:  # also of an array, which has no truth value
+            if len(elements) > 0:  # works for arrays, which have no truth value
                 return
             if time.monotonic() >= deadline:
                 raise DeadlineExceededError(
@@ -180,7 +180,7 @@ class StrQueue:
                     f"{max(0.0, deadline - start):.3g} s, got none (queue {self.name!r}); have it "
                     "report the end, or give a longer timeout"
                 )
-            time.sleep(pause)  # it gave nothing: ask less and less often
+            time.sleep(pause)  # the function returned nothing: call it less and less often
             pause = min(_MAX_PAUSE_SECONDS, 2 * pause + 0.0001)
 
     @contextmanager

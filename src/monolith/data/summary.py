@@ -1,4 +1,4 @@
-"""What files hold, column by column."""
+"""Summaries of the columns of files."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ _MAX_DISTINCT = 5_000_000
 
 @dataclass
 class ColumnSummary:
-    """One column.
+    """Summary of one column.
 
     Args:
-        name: of the column.
-        kind: its type in the file.
-        num_samples: seen.
-        num_missing: samples without a value.
-        num_values: values, of all lists.
-        max_length: of a list; 1 without lists.
+        name: name of the column.
+        kind: type of the column in the file.
+        num_samples: number of samples.
+        num_missing: number of samples without a value.
+        num_values: number of values in all lists.
+        max_length: length of the longest list; 1 without lists.
         low: least number.
         high: greatest number.
-        num_numbers: floating-point numbers that are not NaN.
-        total: their sum.
+        num_numbers: number of floating-point values that are not NaN.
+        total: sum of these values.
     """
 
     name: str
@@ -85,25 +85,25 @@ class ColumnSummary:
 
     @property
     def num_distinct(self) -> int | None:
-        """Different values; None for floating-point numbers. A lower bound if `is_cut`."""
+        """Number of different values; None for floats. A lower bound if `is_cut`."""
         return len(self._counts) if self._counts else None
 
     @property
     def mean(self) -> float | None:
-        """Of the numbers; None if there are none."""
+        """Mean of the numbers; None without numbers."""
         return self.total / self.num_numbers if self.num_numbers else None
 
     @property
     def is_cut(self) -> bool:
-        """Whether there were more different values than are counted."""
+        """Whether there were more different values than the summary counts."""
         return self._is_cut
 
     def top(self, count: int) -> list[tuple[Any, int]]:
-        """The most frequent values, with how often they occur."""
+        """Return the most frequent values with their frequencies."""
         return self._counts.most_common(count)
 
     def as_dict(self, num_top: int) -> dict[str, Any]:
-        """For JSON."""
+        """Return the summary as an object for JSON."""
         return {
             "name": self.name,
             "type": self.kind,
@@ -121,5 +121,5 @@ class ColumnSummary:
 
 
 def summarize(schema: pa.Schema) -> dict[str, ColumnSummary]:
-    """Empty summaries of the columns, to be filled by `ColumnSummary.add`."""
-    return {each.name: ColumnSummary(each.name, str(each.type)) for each in schema}
+    """Return empty summaries of the columns, to be filled by `ColumnSummary.add`."""
+    return {field.name: ColumnSummary(field.name, str(field.type)) for field in schema}

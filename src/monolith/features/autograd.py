@@ -16,7 +16,6 @@ from monolith.features.gradients import PendingGradients, pending_at
 from monolith.features.plain import TableEngine
 from monolith.ops import Ragged
 from monolith.table.bags import BagGradients, Bags
-from monolith.table.native import empty
 
 Outputs = list[torch.Tensor]
 """The matrix and the rows of each feature with "rows"; or the pooled rows of a bag."""
@@ -90,7 +89,7 @@ class FeatureLookup(NamedTuple):
 
     def saved(self) -> tuple[torch.Tensor | None, ...]:
         """Return a tensor, so that torch refuses a backward after the graph was freed."""
-        return (empty(0),)
+        return (torch.empty(0, device="cpu"),)
 
     def push(self, looked: Any, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """Queue the gradients of the outputs that have some."""

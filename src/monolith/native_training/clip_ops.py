@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.util.clipping`."""
+"""Give the clipping of gradients by their global norm."""
 
 from monolith.native_training.util.clipping import clip_by_global_norm, global_norm
 

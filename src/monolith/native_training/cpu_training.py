@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.tasks.local`."""
+"""Give `local_train`, which trains a task with servers in the process."""
 
 from monolith.native_training.tasks.local import local_train
 

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.table`."""
+"""Give the hash tables that are spread over servers."""
 
 from monolith.cluster.servers import ps_device as ps_device
 from monolith.native_training.tables.distributed_multi_type_table import (

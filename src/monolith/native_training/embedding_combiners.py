@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.slots.combiners`."""
+"""Give the combiners of the rows of one feature in one example."""
 
 from monolith.native_training.slots.combiners import Combiner, FirstN, ReduceMean, ReduceSum
 

@@ -1,4 +1,4 @@
-"""Import path of the reference system."""
+"""Give feature slots, slices and columns, and the factories of slots."""
 
 from monolith.native_training.slots.slot_factories import CollectingFactory as DummyFeatureFactory
 from monolith.native_training.slots.slot_factories import (

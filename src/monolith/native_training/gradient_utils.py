@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.util.clipping`."""
+"""Give `GradClipType`, the ways to clip gradients."""
 
 from monolith.native_training.util.clipping import GradClipType
 

@@ -1,4 +1,4 @@
-"""Import path of the reference system."""
+"""Give `HashTable` and the fused calls over several hash tables."""
 
 from monolith.native_training.tables.fused import fused_apply_gradients as _fused_apply_gradients
 from monolith.native_training.tables.fused import fused_lookup as fused_lookup

@@ -1,4 +1,4 @@
-"""Import path of the reference system."""
+"""Give `Params`: named values that configure a model, also nested."""
 
 from monolith.native_training.util.instantiable_params import ALLOWED_KWARGS, InstantiableParams
 from monolith.native_training.util.params import Params, copy_params_to, update_params

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.tasks.ffm_data`."""
+"""Give random samples for factorization machines."""
 
 from monolith.native_training.tasks.ffm_data import generate_ffm_example, slot_to_key
 

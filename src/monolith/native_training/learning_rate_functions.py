@@ -1,3 +1,8 @@
-"""Import path of the reference system; see `monolith.table.optimizers.schedules`."""
+"""Give the learning rates that are functions of the step."""
 
-from monolith.table.optimizers.schedules import *  # noqa: F403
+from monolith.table.optimizers.schedules import LearningRateFunction, PolynomialDecay
+
+__all__ = [
+    "LearningRateFunction",
+    "PolynomialDecay",
+]

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.tasks.ffm`."""
+"""Give the factorization machine that tests and examples train, and its samples."""
 
 from monolith.native_training.tasks import ffm
 from monolith.native_training.tasks.ffm import FFMParams as FFMParams

@@ -1,3 +1,3 @@
-"""Import path of the reference system; see `monolith.native_training.tables.multi_hash_table`."""
+"""Give `MultiHashTable`: several tables in one call."""
 
 from monolith.native_training.tables.multi_hash_table import MultiHashTable as MultiHashTable

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.tables.multi_hash_table`."""
+"""Give the tables of several slots with configs of their own, merged or not."""
 
 from monolith.native_training.tables.merged_table import (
     MergedMultiTypeHashTable as MergedMultiTypeHashTable,

@@ -1,4 +1,4 @@
-"""Import path of the reference system."""
+"""Give `NativeTask` and what its model function takes and returns."""
 
 from typing import Any
 

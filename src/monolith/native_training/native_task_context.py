@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.tasks.task_context`."""
+"""Give `NativeTaskContext`: which process of a job runs."""
 
 from monolith.native_training.tasks.task_context import NativeTaskContext, get, with_ctx
 

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.ops.nested_tensors`."""
+"""Give `NestedTensors`: nested tensors as a flat list, and back."""
 
 from monolith.native_training.ops.nested_tensors import (
     NestedTensors,

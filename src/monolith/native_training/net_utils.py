@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.util.net`."""
+"""Give addresses, and the check of who answers at them."""
 
 from monolith.native_training.util.net import (
     AddressFamily,

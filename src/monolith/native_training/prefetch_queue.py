@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.train`."""
+"""Give the queues between producers and the step, and the hooks that fill them."""
 
 from typing import Any
 

@@ -1,3 +1,3 @@
-"""Import path of the reference system; see `monolith.native_training.ops.segment`."""
+"""Give `fused_value_rowids`, the row of each value of a ragged tensor."""
 
-from monolith.native_training.ops.segment import *  # noqa: F403
+from monolith.native_training.ops.segment import fused_value_rowids as fused_value_rowids

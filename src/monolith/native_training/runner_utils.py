@@ -1,4 +1,4 @@
-"""Import path of the reference system: which checkpoint a job starts from."""
+"""Give the checkpoint that a job starts from."""
 
 from monolith.checkpoint.storage import isabs as isabs
 from monolith.native_training.saver.restore_override import (

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.saver.tide`."""
+"""Give the hooks that stop a run at hours of the day and hold workers back."""
 
 from monolith.native_training.saver.tide import (
     CustomGlobalStepWaiterHook as CustomGlobalStepWaiterHook,

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.observe.signals`. Installs the handler."""
+"""Give stacks on SIGUSR1; the import installs the handler."""
 
 from monolith.observe.signals import install_stack_trace_handler, print_stack_trace
 

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.native_training.ops.reshape`."""
+"""Give the reshape of many tensors in one call."""
 
 from collections.abc import Sequence
 
@@ -13,5 +13,5 @@ __all__ = ["StaticReshapeNBuilder", "static_reshape"]
 def static_reshape(
     inputs: Sequence[torch.Tensor], shapes: Sequence[Shape], enable_parallelism: bool = True
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """As in `monolith.ops`; views are made in no time, so `enable_parallelism` changes nothing."""
+    """Reshape tensors; views take no time, so `enable_parallelism` changes nothing."""
     return _reshape.static_reshape(inputs, shapes)

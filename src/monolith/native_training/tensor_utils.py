@@ -1,4 +1,4 @@
-"""Import path of the reference system."""
+"""Give the packing of dictionaries of tensors."""
 
 from monolith.native_training.ops.nested_ragged import maybe_squeeze_3d_tensor
 from monolith.native_training.ops.packing import pack_tensors, unpack_tensors

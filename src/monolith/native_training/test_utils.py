@@ -1,4 +1,4 @@
-"""Import path of the reference system: helpers for tests."""
+"""Give servers, configs and profiles for tests."""
 
 from monolith.cluster.servers import LocalServers
 from monolith.native_training.tables.entry_config import (
@@ -21,7 +21,7 @@ __all__ = ["create_test_ps_cluster", "generate_test_hash_table_config", "profile
 def generate_test_hash_table_config(
     dim: int = 2, use_float16: bool = False, learning_rate: float = 1.0
 ) -> HashTableConfigInstance:
-    """A table of one segment: zeros, SGD; with `use_float16`, rounded to half precision."""
+    """Return the config of a table of zeros with SGD; half precision if `use_float16`."""
     optimizer = StochasticRoundingFloat16OptimizerWrapper(SGD()) if use_float16 else SGD()
     segment = CombineAsSegment(dim, Zeros(), optimizer, Fp32Compressor())
     config = CuckooHashTableConfig().table_config(EntryConfig([segment]))
@@ -29,6 +29,6 @@ def generate_test_hash_table_config(
 
 
 def create_test_ps_cluster(num_ps: int) -> tuple[LocalServers, dict[str, list[str]]]:
-    """Servers, to be closed at the end of the test, and the description of their cluster."""
+    """Return servers, which the test closes, and the description of their cluster."""
     servers = LocalServers(num_ps)
     return servers, servers.cluster()

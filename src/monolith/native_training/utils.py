@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `config` and the modules of `util` below."""
+"""Give the small helpers: collections, gradients, lists, shapes, names, `params` of a class."""
 
 from monolith import environment as _config
 from monolith.cluster.servers import PS_JOB_NAME as PS_JOB_NAME

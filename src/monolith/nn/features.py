@@ -56,6 +56,13 @@ class Embedded(Mapping[str, torch.Tensor]):
             self._views = self._owner.views(self.joined[:, : self._owner.width])
         return self._views[name]
 
+    def without_dense(self) -> "Embedded":
+        """Return the same rows with `joined` cut to the features: a view, made without a copy."""
+        width = self._owner.width
+        if self.joined.shape[1] == width:
+            return self
+        return Embedded(self.joined[:, :width], self._rows, self._owner, self.ids)
+
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._owner.features:
             raise KeyError(

@@ -1,4 +1,4 @@
-"""What a run tells about itself: counters, timers and how well it learns."""
+"""Observation of a run: counters, timers and learning figures."""
 
 from monolith.observe.learning import Auc, LogLoss, Mean, Throughput
 from monolith.observe.metrics import MemorySink, MetricsSink, NullSink, TimeSummary

@@ -1,7 +1,7 @@
-"""How well a model learns and how fast: streams of batches in bounded memory.
+"""Learning figures of a model over streams of batches, in bounded memory.
 
-Values are arrays, CPU or GPU tensors, or lists. A metric of nothing is None, never NaN. Objects
-belong to one thread at a time; `merge` joins those of several threads or processes.
+Values are arrays, CPU or GPU tensors, or lists. A metric without samples is None, never NaN.
+Objects are not thread-safe; `merge` joins the objects of several threads or processes.
 """
 
 import math
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_Floats = NDArray[np.floating[Any]]  # float32 stays: its logarithms are several times as fast
+# Float32 stays float32, because its logarithms are several times as fast.
+_Floats = NDArray[np.floating[Any]]
 
-_LEAST = 1e-7  # predictions are kept in [_LEAST, 1 - _LEAST]
+_LEAST = 1e-7  # predictions are clipped to [_LEAST, 1 - _LEAST]
 _MAX_LOGIT = math.log((1 - _LEAST) / _LEAST)  # 16.1
-_NUM_MARKS = 64  # of a window of time
+_NUM_MARKS = 64  # number of marks in a window of time
 
 
 class Mean:
@@ -34,33 +35,33 @@ class Mean:
         self._total = self._weight = 0.0
 
     def update(self, values: ArrayLike, *, weights: ArrayLike | None = None) -> None:
-        """Add numbers; each counts 1 where there are no weights."""
-        numbers = _as_floats(values)
+        """Add numbers, with weight 1 unless `weights` is given."""
+        numbers = _float_array(values)
         counts = _weights(self, weights, numbers.size)
         self._total += _sum(numbers if counts is None else numbers * counts)
         self._weight += numbers.size if counts is None else _sum(counts)
 
     @property
     def value(self) -> float | None:
-        """The mean so far; None without weight."""
+        """Mean so far; None while the weight is 0."""
         return self._total / self._weight if self._weight else None
 
     def merge(self, other: "Mean") -> None:
-        """Add all that another one has seen."""
+        """Add all numbers of another mean."""
         self._total += other._total
         self._weight += other._weight
 
     def state_dict(self) -> dict[str, Any]:
-        """What was seen, as plain numbers."""
+        """Return the sums as plain numbers."""
         return {"total": self._total, "weight": self._weight}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one was; what this one had seen is gone."""
+        """Replace the sums by those of a saved state."""
         self._total, self._weight = float(state["total"]), float(state["weight"])
 
 
 class LogLoss:
-    """Weighted mean of -log p(label); predictions are kept 1e-7 away from 0 and 1.
+    """Weighted mean of -log p(label); predictions are clipped to at least 1e-7 from 0 and 1.
 
     Example:
         >>> loss = LogLoss()
@@ -78,12 +79,12 @@ class LogLoss:
         """Add samples.
 
         Args:
-            predictions: probabilities of label 1, (n,).
-            labels: 0 or 1, (n,).
-            weights: at least 0, (n,); 1 each if None.
+            predictions: probabilities of label 1; (n,).
+            labels: labels, 0 or 1; (n,).
+            weights: weights of the samples, at least 0, or None for 1; (n,).
 
         Raises:
-            ValueError: a value is outside its range, or there are not as many of each.
+            ValueError: a value is outside its range, or the lengths differ.
         """
         chances, is_positive = _samples(self, predictions, labels)
         counts = _weights(self, weights, len(chances))
@@ -91,32 +92,32 @@ class LogLoss:
 
     @property
     def value(self) -> float | None:
-        """The loss so far; None without samples."""
+        """Loss so far; None without samples."""
         return self._mean.value
 
     def merge(self, other: "LogLoss") -> None:
-        """Add all that another one has seen."""
+        """Add all samples of another loss."""
         self._mean.merge(other._mean)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was seen, as plain numbers."""
+        """Return the sums as plain numbers."""
         return self._mean.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one was; what this one had seen is gone."""
+        """Replace the sums by those of a saved state."""
         self._mean.load_state_dict(state)
 
 
 class Auc:
     """Area under the ROC curve, from counts of predictions by their log-odds.
 
-    Log-odds from -16.1 to 16.1 are cut into `num_bins` equal bins, of 0.0005 each by default. Two
-    predictions in one bin count as equal, half right; all other pairs are exact. So the exact AUC
-    is never further away than `max_error`, which is known at any time: half of the share of pairs
-    (one of each label) that lie in one bin.
+    Log-odds from -16.1 to 16.1 are divided into `num_bins` equal bins, of 0.0005 each by default.
+    Two predictions in one bin count as equal, half right; all other pairs are exact. So the exact
+    AUC differs from `value` by at most `max_error`: half of the share of pairs (one sample of each
+    label) that lie in one bin.
 
     Args:
-        num_bins: 16 bytes of memory each.
+        num_bins: number of bins, of 16 bytes each.
 
     Example:
         >>> auc = Auc()
@@ -134,7 +135,7 @@ class Auc:
     def update(
         self, predictions: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
     ) -> None:
-        """Add samples; arguments and errors as of `LogLoss.update`."""
+        """Add samples; arguments and errors are those of `LogLoss.update`."""
         chances, is_positive = _samples(self, predictions, labels)
         counts = _weights(self, weights, len(chances))
         logits = np.log(chances / (1 - chances))
@@ -145,14 +146,14 @@ class Auc:
 
     @property
     def value(self) -> float | None:
-        """The AUC so far; None while a label has no weight."""
+        """AUC so far; None while a label has no weight."""
         negatives, positives = self._counts
         below = np.cumsum(negatives) - negatives / 2
         return self._share_of_pairs(_sum(positives * below))
 
     @property
     def max_error(self) -> float | None:
-        """How far the exact AUC may be from `value`; None where that is."""
+        """Largest difference between `value` and the exact AUC; None while `value` is None."""
         negatives, positives = self._counts
         return self._share_of_pairs(_sum(positives * negatives) / 2)
 
@@ -161,13 +162,13 @@ class Auc:
         return pairs / (negatives * positives) if negatives and positives else None
 
     def merge(self, other: "Auc") -> None:
-        """Add all that another one has seen; raises ValueError if it has other bins."""
+        """Add all samples of another AUC; raises ValueError if the numbers of bins differ."""
         if other._num_bins != self._num_bins:
             raise ValueError(f"[Auc] expected {self._num_bins} bins, got {other._num_bins}")
         self._counts += other._counts
 
     def state_dict(self) -> dict[str, Any]:
-        """What was seen, as plain lists of the bins that hold something."""
+        """Return the bins that are not empty, as plain lists."""
         (bins,) = np.nonzero(self._counts.any(axis=0))
         negatives, positives = self._counts[:, bins].tolist()
         return {
@@ -178,7 +179,7 @@ class Auc:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one was; raises ValueError if it had other bins."""
+        """Replace the counts by those of a saved state; raises ValueError if the bins differ."""
         if state["num_bins"] != self._num_bins:
             raise ValueError(f"[Auc] expected {self._num_bins} bins, got {state['num_bins']}")
         self._counts[:] = 0
@@ -189,8 +190,8 @@ class Throughput:
     """Samples per second: of the last seconds, and since the start.
 
     Args:
-        window_seconds: what `recent` looks back, to 1/64 of it.
-        clock: gives seconds; only differences count.
+        window_seconds: length of the window of `recent`, kept to 1/64 of it.
+        clock: function that returns seconds; only differences count.
 
     Example:
         >>> seconds = iter([0.0, 1.0, 1.0, 1.0])
@@ -207,10 +208,10 @@ class Throughput:
             raise ValueError(f"[Throughput] expected window_seconds > 0, got {window_seconds}")
         self._window, self._clock = window_seconds, clock
         self._start, self.num_samples = clock(), 0
-        self._marks = deque([(self._start, 0)])  # (time, samples before it)
+        self._marks = deque([(self._start, 0)])  # time, and number of samples before that time
 
     def update(self, num_samples: int) -> None:
-        """Samples were done since the last call."""
+        """Count samples that were processed since the last call."""
         self.num_samples += num_samples
         now = self._clock()
         if now - self._marks[-1][0] >= self._window / _NUM_MARKS:
@@ -219,7 +220,7 @@ class Throughput:
 
     @property
     def recent(self) -> float | None:
-        """Samples per second of the last window; None before any time has passed."""
+        """Samples per second in the window; None before any time has passed."""
         now = self._clock()
         self._forget(now)
         start, before = self._marks[0]
@@ -232,12 +233,12 @@ class Throughput:
         return self.num_samples / seconds if seconds > 0 else None
 
     def _forget(self, now: float) -> None:
-        """The first mark is the last one that the window does not reach."""
+        """Drop marks until the first one is the last mark before the window."""
         while len(self._marks) > 1 and self._marks[1][0] <= now - self._window:
             self._marks.popleft()
 
 
-def _as_floats(values: Any) -> _Floats:
+def _float_array(values: Any) -> _Floats:
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.numpy() if values.itemsize > 2 else values.float().numpy()  # bfloat16
@@ -252,7 +253,7 @@ def _sum(values: _Floats) -> float:
 def _weights(metric: object, weights: Any, num_values: int) -> NDArray[np.float64] | None:
     if weights is None:
         return None
-    counts = _as_floats(weights).astype(np.float64, copy=False)
+    counts = _float_array(weights).astype(np.float64, copy=False)
     where = f"[{type(metric).__name__}]"
     if len(counts) != num_values:
         raise ValueError(f"{where} expected {num_values} weights, got {len(counts)}")
@@ -265,8 +266,8 @@ def _weights(metric: object, weights: Any, num_values: int) -> NDArray[np.float6
 
 
 def _samples(metric: object, predictions: Any, labels: Any) -> tuple[_Floats, NDArray[np.bool_]]:
-    """Predictions that have a logarithm, and whether each label is 1."""
-    chances, numbers = _as_floats(predictions), _as_floats(labels)
+    """Return the predictions clipped for the logarithm, and whether each label is 1."""
+    chances, numbers = _float_array(predictions), _float_array(labels)
     where = f"[{type(metric).__name__}]"
     if len(chances) != len(numbers):
         raise ValueError(f"{where} expected {len(chances)} labels, got {len(numbers)}")

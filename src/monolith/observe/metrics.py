@@ -1,4 +1,4 @@
-"""Counters and timers: who measures writes to a sink, and does not know who reads it."""
+"""Counters and timers: measured code writes to a sink and does not know its reader."""
 
 import math
 import threading
@@ -7,34 +7,34 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-_MAX_AGE_SECONDS = 900.0  # the longest interval that is asked for
-_MAX_TIMES = 100_000  # of each timer; the oldest go first
+_MAX_AGE_SECONDS = 900.0  # longest interval of a summary
+_MAX_TIMES = 100_000  # of each timer; the oldest are dropped first
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class MetricsSink(Protocol):
-    """Takes measurements. Any thread may call at any time; a call does not wait."""
+    """Receives measurements. Thread-safe; calls do not wait."""
 
     def count(self, name: str, number: float, tags: Mapping[str, str]) -> None:
         """Add to a counter."""
 
     def time(self, name: str, microseconds: float, tags: Mapping[str, str]) -> None:
-        """Record how long something took."""
+        """Record a time."""
 
 
 class NullSink:
-    """Drops everything."""
+    """Drops all measurements."""
 
     def count(self, name: str, number: float, tags: Mapping[str, str]) -> None:
-        """Nothing."""
+        """Drop the measurement."""
 
     def time(self, name: str, microseconds: float, tags: Mapping[str, str]) -> None:
-        """Nothing."""
+        """Drop the measurement."""
 
 
 class TimeSummary(NamedTuple):
-    """Times of an interval, in microseconds; NaN where there are none."""
+    """Summary of the times of an interval, in microseconds; NaN without times."""
 
     num_times: int
     minimum: float
@@ -47,7 +47,7 @@ class MemorySink:
     """Keeps measurements in memory: counters for ever, times for 15 minutes.
 
     Args:
-        clock: gives seconds; only differences count.
+        clock: function that returns seconds; only differences count.
 
     Example:
         >>> sink = MemorySink()
@@ -69,7 +69,7 @@ class MemorySink:
             self._counts[_series(name, tags)] += number
 
     def time(self, name: str, microseconds: float, tags: Mapping[str, str]) -> None:
-        """Record how long something took."""
+        """Record a time."""
         series, now = _series(name, tags), self._clock()
         with self._lock:
             times = self._times.setdefault(series, deque(maxlen=_MAX_TIMES))
@@ -78,18 +78,18 @@ class MemorySink:
                 times.popleft()
 
     def total(self, name: str, tags: Mapping[str, str]) -> float:
-        """What was counted under a name and tags so far."""
+        """Return the counter of a name and tags."""
         with self._lock:
             return self._counts.get(_series(name, tags), 0.0)
 
     def summary(
         self, name: str, tags: Mapping[str, str], interval_seconds: float = _MAX_AGE_SECONDS
     ) -> TimeSummary:
-        """The times of the last seconds, 900 at most, under a name and tags."""
+        """Summarize the times of a name and tags over the last seconds, at most 900."""
         since = self._clock() - interval_seconds
         with self._lock:
-            kept = self._times.get(_series(name, tags), ())
-            times = sorted(microseconds for at, microseconds in kept if at >= since)
+            series = self._times.get(_series(name, tags), ())
+            times = sorted(microseconds for at, microseconds in series if at >= since)
         if not times:
             return TimeSummary(0, math.nan, math.nan, math.nan, math.nan)
         p99 = times[math.ceil(0.99 * len(times)) - 1]

@@ -1,4 +1,4 @@
-"""Where the time of a function goes."""
+"""Profiles of the calls of a function."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ _Result = TypeVar("_Result")
 
 
 def profile_it(fn: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Write a trace of each call of a function, also of one that fails; a decorator.
+    """Decorate a function to write a trace of each call, also of a call that fails.
 
     Traces are files `*.pt.trace.json` for Perfetto and TensorBoard, each with the time in its
     name, in the folder `tests_profile` below the system's folder for temporary files. Only one

@@ -1,4 +1,4 @@
-"""What a process is doing: stack traces on a signal."""
+"""Stack traces of a process on a signal."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from types import FrameType
 
 
 def print_stack_trace(sig: int, frame: FrameType | None) -> None:
-    """Print the stack of `frame`, the interrupted one, then those of all other threads.
+    """Print the stack of `frame`, the interrupted frame, then those of all other threads.
 
     Args:
         sig: number of the signal.
-        frame: where the signal came in.
+        frame: interrupted frame.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines = [f"Signal {sig}, stack of the interrupted thread:\n"]
@@ -26,17 +26,17 @@ def print_stack_trace(sig: int, frame: FrameType | None) -> None:
             ]
     try:
         print("".join(lines), end="", flush=True)
-    except RuntimeError:  # the signal came while the same stream was being written
+    except RuntimeError:  # the signal interrupted a write to the same stream
         os.write(2, "".join(lines).encode())
 
 
 def install_stack_trace_handler() -> bool:
-    """Print stack traces on SIGUSR1, after what the handler before this one does.
+    """Print stack traces on SIGUSR1, after the previous handler has run.
 
-    Installed twice, it prints twice.
+    Two installed handlers print twice.
 
     Returns:
-        False where no handler can be installed: outside the main thread, and on systems without
+        Whether the handler was installed: False outside the main thread, and on systems without
         this signal.
     """
     number = getattr(signal, "SIGUSR1", None)

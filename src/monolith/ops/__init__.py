@@ -1,4 +1,4 @@
-"""Ragged data, feature ids, and the door to the compiled core."""
+"""Ragged tensors, feature ids, and access to the compiled core."""
 
 from monolith.ops import fids
 from monolith.ops.ragged import Ragged

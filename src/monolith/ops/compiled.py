@@ -1,4 +1,4 @@
-"""The door to the compiled core: every other module gets `monolith._native` from here."""
+"""Access to the compiled core: every other module loads `monolith._native` from here."""
 
 import os
 from importlib import import_module
@@ -31,7 +31,7 @@ def load_native() -> ModuleType:
 
 
 def _library_path() -> str:
-    """The library that is there, else the name that a build for this Python would give it."""
+    """Return the path of the library, or the path that a build for this Python would create."""
     stem = os.path.join(monolith.__path__[0], "_native")
     candidates = [stem + suffix for suffix in EXTENSION_SUFFIXES]
     return next(filter(os.path.exists, candidates), candidates[0])

@@ -19,143 +19,143 @@ _BITS_V1, _SLOTS_V1 = 54, 1 << 10
 _BITS_V2, _SLOTS_V2 = 48, 1 << 15
 _MASK_V1, _MASK_V2 = (1 << _BITS_V1) - 1, (1 << _BITS_V2) - 1
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# CityHash64 1.1 of 8 bytes: k2, and k2 + 2 * 8; as signed numbers.
+# Constants of CityHash64 1.1 for 8 bytes, as signed numbers: k2, and k2 + 2 * 8.
 _CITY_K2 = 0x9AE16A3B2F90404F - (1 << 64)
 _CITY_MUL = _CITY_K2 + 16
 
 
 def encode_fid_v1(slots: torch.Tensor | int, signatures: torch.Tensor) -> torch.Tensor:
-    """Fids of slots below 1024; signatures keep their low 54 bits.
+    """Return the fids of slots below 1024; signatures keep their low 54 bits.
 
     Example:
         >>> encode_fid_v1(1, torch.tensor([100]))
         tensor([18014398509482084])
     """
-    signatures = _as_int64("[encode_fid_v1]", "signatures", signatures)
+    signatures = _int64_tensor("[encode_fid_v1]", "signatures", signatures)
     return _slot_bits(slots, _SLOTS_V1, _BITS_V1) | (signatures & _MASK_V1)
 
 
 def encode_fid_v2(slots: torch.Tensor | int, signatures: torch.Tensor) -> torch.Tensor:
-    """Fids of slots below 32768; signatures keep their low 48 bits.
+    """Return the fids of slots below 32768; signatures keep their low 48 bits.
 
     Example:
         >>> encode_fid_v2(1, torch.tensor([100]))
         tensor([281474976710756])
     """
-    signatures = _as_int64("[encode_fid_v2]", "signatures", signatures)
+    signatures = _int64_tensor("[encode_fid_v2]", "signatures", signatures)
     return _slot_bits(slots, _SLOTS_V2, _BITS_V2) | (signatures & _MASK_V2)
 
 
 def decode_fid_v1(fids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slots and signatures.
+    """Return slots and signatures of fids v1.
 
     Example:
         >>> decode_fid_v1(torch.tensor([18014398509482084]))
         (tensor([1]), tensor([100]))
     """
-    fids = _as_int64("[decode_fid_v1]", "fids", fids)
+    fids = _int64_tensor("[decode_fid_v1]", "fids", fids)
     return (fids >> _BITS_V1) & (_SLOTS_V1 - 1), fids & _MASK_V1
 
 
 def decode_fid_v2(fids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slots and signatures; of any int64 key, as tables read them: -1 has slot 32767.
+    """Return slots and signatures of int64 keys, as tables read them: key -1 has slot 32767.
 
     Example:
         >>> decode_fid_v2(torch.tensor([281474976710756]))
         (tensor([1]), tensor([100]))
     """
-    fids = _as_int64("[decode_fid_v2]", "fids", fids)
+    fids = _int64_tensor("[decode_fid_v2]", "fids", fids)
     return (fids >> _BITS_V2) & (_SLOTS_V2 - 1), fids & _MASK_V2
 
 
 def check_fid_v2(fids: torch.Tensor) -> torch.Tensor:
-    """The same fids; refuses one with bit 63, the reserved one.
+    """Return the same fids; refuse a fid with bit 63, which is reserved.
 
     Example:
         >>> check_fid_v2(torch.tensor([281474976710756]))
         tensor([281474976710756])
     """
-    fids = _as_int64("[check_fid_v2]", "fids", fids)
+    fids = _int64_tensor("[check_fid_v2]", "fids", fids)
     _check_slots((fids >> _BITS_V2) & (2 * _SLOTS_V2 - 1), _SLOTS_V2)
     return fids
 
 
 def convert_fid_v1_to_v2(fids: torch.Tensor, slot: int | None = None) -> torch.Tensor:
-    """Fids v2 of fids v1, of the same slot or another; bits 48 to 53 of the signature are lost.
+    """Return fids v2 of fids v1, with the same or another slot; bits 48 to 53 are lost.
 
     Example:
         >>> convert_fid_v1_to_v2(torch.tensor([18014398509482084]))
         tensor([281474976710756])
     """
-    slots, signatures = decode_fid_v1(_as_int64("[convert_fid_v1_to_v2]", "fids", fids))
+    slots, signatures = decode_fid_v1(_int64_tensor("[convert_fid_v1_to_v2]", "fids", fids))
     return encode_fid_v2(slots if slot is None else slot, signatures)
 
 
 def switch_slot_v1(fids: torch.Tensor, slot: torch.Tensor | int) -> torch.Tensor:
-    """Fids v1 of another slot and the same signatures.
+    """Return the fids v1 with another slot and the same signatures.
 
     Example:
         >>> switch_slot_v1(encode_fid_v1(1, torch.tensor([100])), 2) >> 54
         tensor([2])
     """
-    return encode_fid_v1(slot, _as_int64("[switch_slot_v1]", "fids", fids))
+    return encode_fid_v1(slot, _int64_tensor("[switch_slot_v1]", "fids", fids))
 
 
 def switch_slot_v2(fids: torch.Tensor, slot: torch.Tensor | int) -> torch.Tensor:
-    """Fids v2 of another slot and the same signatures.
+    """Return the fids v2 with another slot and the same signatures.
 
     Example:
         >>> switch_slot_v2(encode_fid_v2(1, torch.tensor([100])), 2) >> 48
         tensor([2])
     """
-    return encode_fid_v2(slot, _as_int64("[switch_slot_v2]", "fids", fids))
+    return encode_fid_v2(slot, _int64_tensor("[switch_slot_v2]", "fids", fids))
 
 
 def extract_fid(values: torch.Tensor, slot: int) -> torch.Tensor:
-    """Fids v2 whose signature is the CityHash64 of the 8 bytes of each int64 value.
+    """Return fids v2 whose signature is the CityHash64 of the 8 bytes of each int64 value.
 
     Example:
         >>> extract_fid(torch.tensor([185]), 4)
         tensor([1153447759131936])
     """
-    b = _as_int64("[extract_fid]", "values", values)
+    b = _int64_tensor("[extract_fid]", "values", values)
     a = b + _CITY_K2
-    c = _rotated(b, 37) * _CITY_MUL + a
-    d = (_rotated(a, 25) + b) * _CITY_MUL
+    c = _rotate_right(b, 37) * _CITY_MUL + a
+    d = (_rotate_right(a, 25) + b) * _CITY_MUL
     e = (c ^ d) * _CITY_MUL
-    e = (d ^ e ^ _shifted(e, 47)) * _CITY_MUL
-    return encode_fid_v2(slot, (e ^ _shifted(e, 47)) * _CITY_MUL)
+    e = (d ^ e ^ _shift_right(e, 47)) * _CITY_MUL
+    return encode_fid_v2(slot, (e ^ _shift_right(e, 47)) * _CITY_MUL)
 
 
 def combine_fids_v2(left: torch.Tensor, right: torch.Tensor, slot: int) -> torch.Tensor:
-    """Fids v2 of pairs: the two halves of the signed 128-bit product, combined by XOR.
+    """Return fids v2 of pairs: the two halves of the signed 128-bit product, combined by XOR.
 
     Example:
         >>> left = encode_fid_v2(1, torch.tensor([100]))
         >>> combine_fids_v2(left, encode_fid_v2(2, torch.tensor([200])), 505)
         tensor([142144871828835872])
     """
-    left = _as_int64("[combine_fids_v2]", "left", left)
-    right = _as_int64("[combine_fids_v2]", "right", right)
-    # By halves of 32 bits: the low ones are unsigned, the high ones signed.
+    left = _int64_tensor("[combine_fids_v2]", "left", left)
+    right = _int64_tensor("[combine_fids_v2]", "right", right)
+    # Multiply halves of 32 bits: low halves are unsigned, high halves are signed.
     low = (1 << 32) - 1
     a, b = left & low, right & low
-    middle = (left >> 32) * b + _shifted(a * b, 32)
+    middle = (left >> 32) * b + _shift_right(a * b, 32)
     other = a * (right >> 32) + (middle & low)
     high = (left >> 32) * (right >> 32) + (middle >> 32) + (other >> 32)
     return encode_fid_v2(slot, high ^ (left * right))
 
 
-def _shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """To the right as an unsigned number."""
+def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shift right as an unsigned number."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _rotated(x: torch.Tensor, bits: int) -> torch.Tensor:
-    return _shifted(x, bits) | (x << (64 - bits))
+def _rotate_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+    return _shift_right(x, bits) | (x << (64 - bits))
 
 
-def _as_int64(where: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+def _int64_tensor(where: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{where} expected {name} as a torch.Tensor, got {type(tensor).__name__}")
     if tensor.dtype != torch.int64:
@@ -167,7 +167,7 @@ def _as_int64(where: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _slot_bits(slots: torch.Tensor | int, limit: int, bits: int) -> torch.Tensor | int:
-    """The slots in their place, as int64."""
+    """Return the slots shifted to their bits, as int64."""
     if isinstance(slots, torch.Tensor):
         if slots.dtype not in _INTEGERS:
             raise TypeError(

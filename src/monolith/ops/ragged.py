@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def as_index(where: str, name: str, values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """The index as contiguous int64; refuses what cannot divide values, as far as shapes tell."""
+    """Return the index as contiguous int64; refuse an index whose shape cannot divide `values`."""
     for argument, tensor in (("values", values), (name, index)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
@@ -44,7 +44,7 @@ def as_index(where: str, name: str, values: torch.Tensor, index: torch.Tensor) -
 
 
 def check_splits(where: str, name: str, splits: torch.Tensor, num_values: int) -> None:
-    """Refuse what does not run from 0 to the number of values without a step back."""
+    """Refuse splits that do not run from 0 to the number of values without a decrease."""
     if splits.shape[0] == 0:
         raise ValueError(f"{where} expected {name} with at least 1 entry, got 0; no rows are [0]")
     if torch.compiler.is_compiling() or splits.is_meta:
@@ -67,7 +67,7 @@ def check_splits(where: str, name: str, splits: torch.Tensor, num_values: int) -
 
 
 def name_of(kind: torch.dtype | torch.layout) -> str:
-    """`float32` for torch.float32.
+    """Return the short name of a dtype or layout: `float32` for torch.float32.
 
     Example:
         >>> name_of(torch.float32)
@@ -77,7 +77,7 @@ def name_of(kind: torch.dtype | torch.layout) -> str:
 
 
 def from_arrow(array: pa.Array | pa.ChunkedArray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and row splits of an array of lists, copied: Arrow's memory must not be written."""
+    """Copy an array of lists to values and row splits; the memory of Arrow must not be written."""
     where = "[Ragged.from_arrow]"
     if not isinstance(array, pa.Array | pa.ChunkedArray):
         raise TypeError(f"{where} expected a pyarrow array, got {type(array).__name__}")
@@ -106,7 +106,7 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> tuple[torch.Tensor, torch.T
 
 
 def to_arrow(values: torch.Tensor, row_splits: torch.Tensor) -> pa.LargeListArray:
-    """Lists on the memory of both tensors; bool values are copied, Arrow has them as bits."""
+    """Return lists on the memory of both tensors; bool values are copied as bits."""
     where = "[Ragged.to_arrow]"
     if values.dim() != 1:
         raise ValueError(
@@ -127,7 +127,7 @@ def to_arrow(values: torch.Tensor, row_splits: torch.Tensor) -> pa.LargeListArra
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """Rows of different lengths: all values one after another, and where each row begins and ends.
+    """Rows of different lengths: the values of all rows in order, and where each row begins.
 
         rows          [[7, 8], [], [9]]
 
@@ -137,16 +137,16 @@ class Ragged:
 
     Row i is `values[row_splits[i] : row_splits[i + 1]]`. Both tensors are checked here and shared,
     not copied: do not change `row_splits` in place. On an accelerator the check waits for the
-    device; under `torch.compile` only what needs no data is checked. Reads are safe from any
-    thread. It is a pytree of its two tensors.
+    device; under `torch.compile` only shapes and dtypes are checked. Reads are thread-safe. A
+    pytree of its two tensors.
 
     Args:
-        values: any dtype, at least one dimension; (num_values, ...).
-        row_splits: begins with 0, never decreases, ends with num_values; on the device of `values`;
-            int64, or int32, which is widened; (num_rows + 1,).
+        values: values of all rows, of any dtype, with at least one dimension; (num_values, ...).
+        row_splits: positions that begin with 0, never decrease and end with num_values; int64, or
+            int32, which is converted; on the device of `values`; (num_rows + 1,).
 
     Raises:
-        TypeError: an argument is no tensor, or `row_splits` is of another dtype.
+        TypeError: an argument is no tensor, or the dtype of `row_splits` is wrong.
         ValueError: a shape, a layout, a device or the contents of `row_splits` are wrong.
 
     Example:
@@ -159,7 +159,7 @@ class Ragged:
 
     values: torch.Tensor
     row_splits: torch.Tensor
-    # Kept by `fused_value_rowids`; no copy, move or tree of this object has it.
+    # Cache of `fused_value_rowids`; copies, moves and pytrees of this object start without it.
     monolith_fused_value_rowids: torch.Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -176,7 +176,7 @@ class Ragged:
         dtype: torch.dtype = torch.int64,
         device: torch.device | str = "cpu",
     ) -> "Ragged":
-        """Copy Python lists; a value is a number, or nested lists of one shape for all values.
+        """Copy Python lists; a value is a number, or nested lists with one shape for all values.
 
         Example:
             >>> Ragged.from_lists([[7, 8], [], [9]])
@@ -191,11 +191,11 @@ class Ragged:
                 )
             flat.extend(row)
             splits.append(len(flat))
-        given = torch.tensor(flat, device="cpu")
-        if given.numel() and not torch.can_cast(given.dtype, dtype):  # torch makes a 1 of 1.5
+        numbers = torch.tensor(flat, device="cpu")
+        if numbers.numel() and not torch.can_cast(numbers.dtype, dtype):  # torch makes a 1 of 1.5
             raise TypeError(
                 f"[Ragged.from_lists] expected values of dtype {name_of(dtype)}, got "
-                f"{name_of(given.dtype)}; pass dtype={given.dtype}"
+                f"{name_of(numbers.dtype)}; pass dtype={numbers.dtype}"
             )
         values = torch.tensor(flat, dtype=dtype, device=device)
         return cls._unchecked(values, torch.tensor(splits, device=device))
@@ -204,12 +204,12 @@ class Ragged:
     def from_offsets(
         cls, values: torch.Tensor, offsets: torch.Tensor, *, include_last: bool = False
     ) -> "Ragged":
-        """Take the input and offsets of `torch.nn.EmbeddingBag`.
+        """Return the rows of the input and offsets of `torch.nn.EmbeddingBag`.
 
         Args:
-            values: as in the constructor.
-            offsets: where each row begins; int64 or int32.
-            include_last: the number of values is the last entry of `offsets`, as with
+            values: values of all rows, as in the constructor.
+            offsets: position of the first value of each row; int64 or int32.
+            include_last: whether the last entry of `offsets` is the number of values, as with
                 `EmbeddingBag(include_last_offset=True)`.
 
         Example:
@@ -226,7 +226,7 @@ class Ragged:
 
     @classmethod
     def from_lengths(cls, values: torch.Tensor, lengths: torch.Tensor) -> "Ragged":
-        """Cut `values` into rows of these lengths; int64 or int32.
+        """Divide `values` into rows of these lengths; int64 or int32.
 
         Example:
             >>> Ragged.from_lengths(torch.tensor([7, 8, 9]), torch.tensor([2, 0, 1])).to_lists()
@@ -240,7 +240,7 @@ class Ragged:
 
     @classmethod
     def from_nested(cls, nested: torch.Tensor) -> "Ragged":
-        """Take a nested tensor of layout `torch.jagged`; differentiable, copies only to close gaps.
+        """Convert a nested tensor of layout `torch.jagged`; differentiable, copies to close gaps.
 
         Example:
             >>> jagged = Ragged.from_lists([[7, 8], [], [9]]).to_nested()
@@ -255,7 +255,7 @@ class Ragged:
                 f"{where} expected a nested tensor of layout jagged, got layout "
                 f"{name_of(nested.layout)}; make it with torch.nested and layout=torch.jagged"
             )
-        # Not from the shape: under torch.compile it does not tell which dimension differs.
+        # The shape is of no use: under torch.compile it does not tell which dimension differs.
         if nested._ragged_idx != 1:  # type: ignore[attr-defined]
             raise ValueError(
                 f"{where} expected rows that differ in dimension 1, got shape "
@@ -270,9 +270,9 @@ class Ragged:
 
     @classmethod
     def from_arrow(cls, array: "pyarrow.Array | pyarrow.ChunkedArray") -> "Ragged":
-        """Copy lists of numbers from Arrow: an array of lists, or such a column of a table.
+        """Copy lists of numbers from Arrow: an array of lists, or a column of lists of a table.
 
-        Lists, large lists and lists of a fixed size are taken, views of lists are not.
+        Accepts lists, large lists and lists of a fixed size, but no views of lists.
 
         Example:
             >>> import pyarrow
@@ -283,7 +283,7 @@ class Ragged:
 
     @classmethod
     def _unchecked(cls, values: Any, row_splits: Any) -> "Ragged":
-        """For tensors known to be right, and for whatever a pytree is mapped to."""
+        """Return an object without checks, for valid tensors and for leaves of a mapped pytree."""
         ragged = object.__new__(cls)
         object.__setattr__(ragged, "values", values)
         object.__setattr__(ragged, "row_splits", row_splits)
@@ -298,17 +298,17 @@ class Ragged:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, empty ones too."""
+        """Number of rows, with empty ones."""
         return self.row_splits.shape[0] - 1
 
     @property
     def lengths(self) -> torch.Tensor:
-        """Number of values of each row, computed anew; int64 (num_rows,)."""
+        """Number of values of each row, computed on each access; int64 (num_rows,)."""
         return self.row_splits.diff()
 
     @property
     def offsets(self) -> torch.Tensor:
-        """Where each row begins: the offsets of `torch.nn.EmbeddingBag`; a view, (num_rows,)."""
+        """Begin of each row, as `torch.nn.EmbeddingBag` takes it; a view, (num_rows,)."""
         return self.row_splits[:-1]
 
     def to_lists(self) -> list[list[Any]]:
@@ -317,11 +317,11 @@ class Ragged:
         return [values[begin:end] for begin, end in pairwise(splits)]
 
     def to_nested(self) -> torch.Tensor:
-        """A nested tensor of layout `torch.jagged` on the same memory; differentiable."""
+        """Return a nested tensor of layout `torch.jagged` on the same memory; differentiable."""
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 
     def to_arrow(self) -> "pyarrow.LargeListArray":
-        """Lists of 64-bit offsets on the same memory: do not change the values while it is used.
+        """Return Arrow lists on the same memory, with 64-bit offsets. Do not change it meanwhile.
 
         Example:
             >>> Ragged.from_lists([[7, 8], [], [9]]).to_arrow().to_pylist()
@@ -331,15 +331,15 @@ class Ragged:
 
     @property
     def device(self) -> torch.device:
-        """Where both tensors are."""
+        """Device of both tensors."""
         return self.values.device
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Ragged":
-        """The same rows on another device; differentiable; itself where it already is.
+        """Return the rows on another device, or this object if it is there; differentiable.
 
         Args:
-            device: where to.
-            non_blocking: from pinned memory, do not wait for the copy; as in `Tensor.to`.
+            device: target device.
+            non_blocking: whether a copy from pinned memory returns at once, as in `Tensor.to`.
         """
         values = self.values.to(device, non_blocking=non_blocking)
         row_splits = self.row_splits.to(device, non_blocking=non_blocking)
@@ -348,11 +348,11 @@ class Ragged:
         return self._unchecked(values, row_splits)
 
     def cpu(self) -> "Ragged":
-        """The same rows in the memory of the host."""
+        """Return the rows in the memory of the host."""
         return self.to("cpu")
 
     def pin_memory(self) -> "Ragged":
-        """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
+        """Return a copy in page-locked memory; `DataLoader(pin_memory=True)` calls this method."""
         return self._unchecked(self.values.pin_memory(), self.row_splits.pin_memory())
 
     def is_pinned(self) -> bool:

@@ -1,4 +1,4 @@
-"""The ids of many features in two tensors."""
+"""Ids of many features in two tensors."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -12,13 +12,13 @@ _WHERE = "[RaggedColumns]"
 
 
 class ColumnNames:
-    """The names of columns and their places. Batches of one source share it, as do plans over it.
+    """Names of columns and their numbers. All batches of a source, and plans over them, share it.
 
     Args:
-        places: name -> number of the column.
+        places: number of the column of each name.
 
     Attributes:
-        places: as given; do not change it.
+        places: the dictionary of the constructor; do not change it.
 
     Example:
         >>> names = ColumnNames({"user": 0, "item": 1})
@@ -33,7 +33,7 @@ class ColumnNames:
         self._without: tuple[Collection[str], ColumnNames] | None = None
 
     def without(self, names: Collection[str]) -> "ColumnNames":
-        """The others, at their places; the same object for the same names, call after call."""
+        """Return the remaining columns with their numbers; equal names return the same object."""
         remembered = self._without
         if remembered is None or remembered[0] != names:
             others = {name: at for name, at in self.places.items() if name not in names}
@@ -42,7 +42,7 @@ class ColumnNames:
 
 
 class RaggedColumns(Mapping[str, Ragged]):
-    """The ids of many features, all of them in two tensors: what a pipeline puts in a batch.
+    """Ids of many features in two tensors, as a pipeline delivers them in a batch.
 
         user          [[7], [9]]
         history       [[3, 1], []]
@@ -51,20 +51,21 @@ class RaggedColumns(Mapping[str, Ragged]):
         row_splits    0 1 2          # (num_features, num_rows + 1)
                       0 2 2
 
-    A `Ragged` of a feature lies on the same memory; it is made on use and remembered. Tables take
-    both tensors as they are, at a cost that does not grow with the number of features. Both are
-    shared, not copied: do not change `row_splits` in place. Reads are safe from any thread. It is a
-    pytree of its two tensors; two of them are equal if they are the same object.
+    The `Ragged` of a feature shares this memory; it is created on first use and cached. Tables take
+    both tensors directly, at a cost that does not grow with the number of features. Both tensors
+    are shared, not copied: do not change `row_splits` in place. Reads are thread-safe. A pytree of
+    its two tensors; two objects are equal only if they are the same object.
 
     Args:
-        names: of the features, in order.
-        ids: int64; (num_ids,).
-        row_splits: int64, on the device of `ids`. A row begins with 0, never decreases and ends
-            with the number of ids of its feature; (num_features, num_rows + 1).
+        names: names of the features, in order.
+        ids: ids of all features, int64; (num_ids,).
+        row_splits: row splits of each feature, int64, on the device of `ids`. The splits of a
+            feature begin with 0, never decrease and end with its number of ids; (num_features,
+            num_rows + 1).
 
     Raises:
-        TypeError: an argument is no tensor, or not of int64.
-        ValueError: a name is there twice, or shapes, devices or contents do not fit.
+        TypeError: an argument is no tensor, or its dtype is not int64.
+        ValueError: a name occurs twice, or shapes, devices or contents do not fit.
 
     Example:
         >>> splits = torch.tensor([[0, 1, 2], [0, 2, 2]])
@@ -81,16 +82,16 @@ class RaggedColumns(Mapping[str, Ragged]):
     row_splits: torch.Tensor
 
     def __init__(self, names: Iterable[str], ids: torch.Tensor, row_splits: torch.Tensor) -> None:
-        given = list(names)
-        places = {name: number for number, name in enumerate(given)}
-        if len(places) != len(given):
-            raise ValueError(f"{_WHERE} expected different names, got {', '.join(given)}")
-        _check(len(given), ids, row_splits)
+        features = list(names)
+        places = {name: number for number, name in enumerate(features)}
+        if len(places) != len(features):
+            raise ValueError(f"{_WHERE} expected different names, got {', '.join(features)}")
+        _check(len(features), ids, row_splits)
         self._set(ColumnNames(places), ids, row_splits)
 
     @classmethod
     def from_ragged(cls, ragged: Mapping[str, Ragged]) -> "RaggedColumns":
-        """Join the ids of features, int64 each; copies.
+        """Copy the int64 ids of features into one object.
 
         Example:
             >>> ids = {"user": Ragged.from_lists([[7]]), "seen": Ragged.from_lists([[3, 1]])}
@@ -99,15 +100,15 @@ class RaggedColumns(Mapping[str, Ragged]):
         """
         if not ragged:
             raise ValueError(f"{_WHERE} expected at least one feature, got none")
-        for name, each in ragged.items():
+        for name, rows in ragged.items():
             num_rows = next(iter(ragged.values())).num_rows
-            if each.num_rows != num_rows:
+            if rows.num_rows != num_rows:
                 raise ValueError(
-                    f"{_WHERE} expected {num_rows} rows of every feature, got {each.num_rows} "
+                    f"{_WHERE} expected {num_rows} rows of every feature, got {rows.num_rows} "
                     f"(feature {name!r})"
                 )
-        ids = torch.cat([each.values for each in ragged.values()])
-        return cls(ragged, ids, torch.stack([each.row_splits for each in ragged.values()]))
+        ids = torch.cat([rows.values for rows in ragged.values()])
+        return cls(ragged, ids, torch.stack([rows.row_splits for rows in ragged.values()]))
 
     def _set(self, names: ColumnNames, ids: Any, row_splits: Any) -> None:
         self.names, self.ids, self.row_splits = names, ids, row_splits
@@ -116,21 +117,21 @@ class RaggedColumns(Mapping[str, Ragged]):
 
     @classmethod
     def _unchecked(cls, names: ColumnNames, ids: Any, row_splits: Any) -> "RaggedColumns":
-        """For tensors known to be right, and for whatever a pytree is mapped to."""
+        """Return an object without checks, for valid tensors and for leaves of a mapped pytree."""
         columns = object.__new__(cls)
         columns._set(names, ids, row_splits)
         return columns
 
     def __getitem__(self, name: str) -> Ragged:
-        made = self._made.get(name)
-        if made is None:
+        ragged = self._made.get(name)
+        if ragged is None:
             column, starts = self.names.places[name], self._begins()
             ids = self.ids[starts[column] : starts[column + 1]]
-            made = self._made[name] = Ragged._unchecked(ids, self.row_splits[column])
-        return made
+            ragged = self._made[name] = Ragged._unchecked(ids, self.row_splits[column])
+        return ragged
 
     def _begins(self) -> list[int]:
-        """Where the ids of each column begin; with the end of all."""
+        """Return the position of the first id of each column, and the number of all ids."""
         if self._starts is None:
             self._starts = [0, *self.row_splits[:, -1].cumsum(0).tolist()]
         return self._starts
@@ -155,31 +156,31 @@ class RaggedColumns(Mapping[str, Ragged]):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of every feature."""
+        """Number of rows, equal for all features."""
         return self.row_splits.shape[1] - 1
 
     def without(self, names: Collection[str]) -> "RaggedColumns":
-        """The other features, on the same memory."""
+        """Return the remaining features, on the same memory."""
         columns = self._unchecked(self.names.without(names), self.ids, self.row_splits)
         columns._starts = self._starts
         return columns
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "RaggedColumns":
-        """The same rows on another device; itself where it already is."""
+        """Return the rows on another device, or this object if it is there."""
         ids = self.ids.to(device, non_blocking=non_blocking)
         row_splits = self.row_splits.to(device, non_blocking=non_blocking)
         if ids is self.ids and row_splits is self.row_splits:
             return self
-        return self._moved(ids, row_splits)
+        return self._copy_with(ids, row_splits)
 
     def pin_memory(self) -> "RaggedColumns":
-        """A copy in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
-        return self._moved(self.ids.pin_memory(), self.row_splits.pin_memory())
+        """Return a copy in page-locked memory; `DataLoader(pin_memory=True)` calls this method."""
+        return self._copy_with(self.ids.pin_memory(), self.row_splits.pin_memory())
 
-    def _moved(self, ids: torch.Tensor, row_splits: torch.Tensor) -> "RaggedColumns":
-        moved = self._unchecked(self.names, ids, row_splits)
-        moved._starts = self._begins()  # found here, for there it would wait for the device
-        return moved
+    def _copy_with(self, ids: torch.Tensor, row_splits: torch.Tensor) -> "RaggedColumns":
+        copy = self._unchecked(self.names, ids, row_splits)
+        copy._starts = self._begins()  # computed here, because on a device it would wait
+        return copy
 
 
 def _check(num_names: int, ids: torch.Tensor, row_splits: torch.Tensor) -> None:

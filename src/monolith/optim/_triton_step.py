@@ -1,4 +1,4 @@
-"""The update rules of `rules.py` as fused Triton kernels; imported on the first step on CUDA."""
+"""Fused Triton kernels of the rules in `update_rules.py`; imported on the first step on CUDA."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,7 +19,7 @@ _BLOCK = 1024
 
 @triton.jit
 def _divide(x, y):  # type: ignore[no-untyped-def]
-    """As IEEE rounds it; `/` of Triton is an approximation."""
+    """Divide with the rounding of IEEE 754; `/` of Triton is an approximation."""
     return tl.div_rn(x, y)
 
 
@@ -75,9 +75,12 @@ def triton_step(
     options: Sequence[float],
     rate: float | torch.Tensor,
 ) -> None:
-    """One launch per parameter; arguments as of `DenseStep`, float32 and contiguous, on CUDA."""
+    """Update parameters and states in place, with one launch per parameter.
+
+    The arguments are those of `DenseStep`, float32 and contiguous, on CUDA.
+    """
     is_tensor, count = isinstance(rate, torch.Tensor), len(parameters)
-    # Without fused multiply-add every operation rounds as on the CPU: the bits are the same.
+    # Without fused multiply-add, every operation rounds as on the CPU.
     named: dict[str, Any] = {"has_rate": is_tensor, "block": _BLOCK, "enable_fp_fusion": False}
     if rule != "adamom":
         named["is_v2"] = rule == "rmsprop_v2"
@@ -87,7 +90,7 @@ def triton_step(
         if size == 0:
             continue
         with torch.cuda.device(parameter.device):
-            # The kernel looks at the address or at the number.
+            # The kernel reads the rate at the address, or takes the number.
             address = torch.as_tensor(rate, device=parameter.device) if is_tensor else parameter
             kernel[(triton.cdiv(size, _BLOCK),)](
                 parameter,

@@ -1,4 +1,4 @@
-"""Adamom: momentum over a decayed sum of squares, divided by a count that decays alike."""
+"""Adamom: momentum divided by the root of a decayed sum of squares over a decayed count."""
 
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from monolith.optim.update_rules import Rate
 
 
 class AdamomOptimizer(DenseOptimizer):
-    """Adamom: momentum over a decayed sum of squares, divided by a count that decays alike.
+    """The Adamom optimizer: momentum divided by the root of a decayed mean of squares.
 
     ```
     h = g + weight_decay * w
@@ -21,14 +21,15 @@ class AdamomOptimizer(DenseOptimizer):
     ```
 
     Args:
-        params: parameters or groups of them.
-        learning_rate: see `DenseOptimizer`.
-        ada_decay: what is kept of the sum of squares and of the count.
-        mom_decay: what is kept of the momentum.
-        epsilon: added below the root.
-        weight_decay: share of the weight that is added to its gradient.
-        use_locking: whether several threads may call `step` at once.
-        name: part of the names of the state.
+        params: Parameters or parameter groups.
+        learning_rate: Learning rate: a number, a tensor of one element, or a function without
+            arguments; see `DenseOptimizer`.
+        ada_decay: Decay of the sum of squares and of the count.
+        mom_decay: Decay of the momentum.
+        epsilon: Number added below the root.
+        weight_decay: Share of the weight that is added to its gradient.
+        use_locking: Whether several threads may call `step` concurrently.
+        name: Middle part of the state's names, `<parameter>/<name>/<slot>`.
 
     Example:
         >>> w = torch.nn.Parameter(torch.tensor([0.1]))

@@ -1,4 +1,4 @@
-"""What the dense optimizers share: numbers per group, learning rates, locking, named state."""
+"""Base class of the dense optimizers: options per group, learning rates, locking, named state."""
 
 import itertools
 import math
@@ -19,28 +19,27 @@ LEAST_EPSILON = 2.0**-126  # the smallest normal float32: no rule divides by 0
 
 
 class DenseOptimizer(torch.optim.Optimizer):
-    """A `torch.optim.Optimizer` of dense parameters; base of Adamom, RMSprop and Shampoo.
+    """A `torch.optim.Optimizer` of dense parameters; base class of Adamom, RMSprop and Shampoo.
 
-    Every number may be given per parameter group, by the name of its argument. The learning rate is
-    called `lr` in the groups, as everywhere in torch; a group takes `learning_rate` too. It is a
-    number, a tensor of one element (a compiled step then need not be compiled again when it
-    changes), or a function without arguments, which is called once per step, also where several
-    groups share it; `lr` is then the value of the last step, NaN before the first.
+    A parameter group may set every option by the name of its argument. The learning rate is called
+    `lr` in a group, as in torch; `learning_rate` is accepted too. A learning rate is a number, a
+    tensor of one element, whose value may change without a new compilation of a compiled step, or a
+    function without arguments. A function is called once per step, also if several groups share it;
+    `lr` is then the rate of the last step, NaN before the first step.
 
-    One thread steps at a time, unless `use_locking` is set: then steps of several threads through
-    this optimizer follow one another, with their parameters and state; in a graph of torch.compile
-    the steps of each group do.
+    One thread may call `step` at a time. With `use_locking`, several threads may: steps of this
+    optimizer then run one after the other; in a graph of torch.compile, the steps of each group do.
 
     Args:
-        params: as of every torch optimizer; `model.named_parameters()` gives names to messages.
-        options: default of every number, and `lr`.
-        name: part of the names of the state, see `named_state`.
-        use_locking: whether several threads may call `step` at once.
+        params: Parameters or parameter groups; error messages name `model.named_parameters()`.
+        options: Default of every option, and `lr`.
+        name: Middle part of the state's names, see `named_state`.
+        use_locking: Whether several threads may call `step` concurrently.
     """
 
     slots: ClassVar[tuple[str, ...]] = ()  # names of state tensors with the parameter's shape
     is_traced: ClassVar[bool] = True  # whether torch.compile can follow `_update`
-    # Least and greatest value of each number.
+    # Smallest and largest value of each option.
     ranges: ClassVar[Mapping[str, tuple[float, float]]]
 
     def __init__(
@@ -50,18 +49,19 @@ class DenseOptimizer(torch.optim.Optimizer):
         check_kind(where, "name", name, str)
         check_kind(where, "use_locking", use_locking, bool)
         self.name, self.use_locking = name, use_locking
-        self._schedules: list[Callable[[], Rate] | None] = []  # of each group
+        self._schedules: list[Callable[[], Rate] | None] = []  # one per group
         self._lock, self._handle = threading.Lock(), handle_of(self)
         super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with numbers of their own.
+        """Add a group of parameters with its own options.
 
         Raises:
-            NotImplementedError: a parameter cannot be changed in place: it is the result of an
-                operation, or was made in inference mode.
-            TypeError: a number is none, a learning rate needs the step, or a parameter is complex.
-            ValueError: a number is out of its range.
+            NotImplementedError: A parameter cannot be updated in place, because it is the result of
+                an operation or was made in inference mode.
+            TypeError: An option is not a number, a learning rate requires the step as an argument,
+                or a parameter is complex.
+            ValueError: An option is out of its range.
         """
         where = f"[{type(self).__name__}]"
         check_kind(where, "a parameter group", param_group, dict)
@@ -80,9 +80,9 @@ class DenseOptimizer(torch.optim.Optimizer):
         if schedule is not None:
             group["lr"] = math.nan
         self._check_numbers(where, {**self.defaults, **group}, has_rate=schedule is None)
-        given = group["params"]
-        if not isinstance(given, set):  # which torch refuses
-            group["params"] = [given] if isinstance(given, torch.Tensor) else list(given)
+        params = group["params"]
+        if not isinstance(params, set):  # torch refuses a set
+            group["params"] = [params] if isinstance(params, torch.Tensor) else list(params)
             self._check_parameters(where, group["params"])
         super().add_param_group(group)
         self._schedules.append(schedule)
@@ -98,16 +98,16 @@ class DenseOptimizer(torch.optim.Optimizer):
                 )
 
     def _check_parameters(self, where: str, parameters: list[Any]) -> None:
-        """Refuse what cannot be updated in place; what is no parameter at all is torch's matter."""
-        for number, given in enumerate(parameters):
-            name, parameter = given if isinstance(given, tuple) else (f"number {number}", given)
+        """Refuse tensors that cannot be updated in place; torch refuses other types."""
+        for number, item in enumerate(parameters):
+            name, parameter = item if isinstance(item, tuple) else (f"number {number}", item)
             if not isinstance(parameter, torch.Tensor):
                 continue
             if not parameter.is_leaf or parameter.is_inference():
-                found = "an inference tensor" if parameter.is_inference() else "no leaf"
+                kind = "an inference tensor" if parameter.is_inference() else "no leaf"
                 raise NotImplementedError(
                     f"{where} expected parameters that can be updated in place, got parameter "
-                    f"{name}, which is {found}; pass the parameters of a module"
+                    f"{name}, which is {kind}; pass the parameters of a module"
                 )
             if parameter.is_complex():
                 raise TypeError(
@@ -119,19 +119,19 @@ class DenseOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update every parameter that has a gradient.
 
-        Nothing is changed if a gradient or a learning rate is refused.
+        An error leaves all parameters unchanged.
 
         Args:
-            closure: computes the loss and its gradients again, once, before the step.
+            closure: Function that computes the loss and the gradients, called once before the step.
 
         Returns:
-            What the closure returned.
+            The return value of the closure; None without a closure.
 
         Raises:
-            RuntimeError: a gradient is sparse.
-            TypeError: a function gave no number as learning rate.
-            ValueError: a learning rate is negative or not finite, or is a function beside a
-                scheduler.
+            RuntimeError: A gradient is sparse.
+            TypeError: A function did not return a number as learning rate.
+            ValueError: A learning rate is negative or not finite, or is a function although a
+                scheduler sets the rate.
         """
         loss = None
         if closure is not None:
@@ -164,48 +164,48 @@ class DenseOptimizer(torch.optim.Optimizer):
                 self._update(self.param_groups[number], rate, *lists)
 
     def step_group(self, number: int, rate: Rate, lists: list[list[torch.Tensor]]) -> None:
-        """Run the step of a group in a graph of torch.compile; see `graph_step`.
+        """Step a group for the op `monolith::step_group`; see `graph_step`.
 
         Raises:
-            FailedPreconditionError: with `use_locking`, for copies of the parameters or state.
+            FailedPreconditionError: With `use_locking`, a tensor is a copy of a parameter or state.
         """
         group = self.param_groups[number]
         if not self.use_locking:
             self._update(group, rate, *lists)
             return
         with self._lock:
-            self._check_own(group, [tensor for part in (lists[0], *lists[2:]) for tensor in part])
+            self._check_no_copies(group, [x for part in (lists[0], *lists[2:]) for x in part])
             self._update(group, rate, *lists)
 
-    def _check_own(self, group: dict[str, Any], changed: list[torch.Tensor]) -> None:
-        """Refuse copies: they are written back when the lock is no longer held."""
+    def _check_no_copies(self, group: dict[str, Any], outputs: list[torch.Tensor]) -> None:
+        """Refuse copies, which the graph writes back after the lock is released."""
         states = (self.state.get(parameter, {}).values() for parameter in group["params"])
-        own = (*group["params"], *itertools.chain(*states), *self._counters(group))
-        addresses = {tensor.data_ptr() for tensor in own}
-        num_copies = sum(tensor.data_ptr() not in addresses for tensor in changed)
+        tensors = (*group["params"], *itertools.chain(*states), *self._counters(group))
+        addresses = {tensor.data_ptr() for tensor in tensors}
+        num_copies = sum(tensor.data_ptr() not in addresses for tensor in outputs)
         if num_copies:
             raise FailedPreconditionError(
                 f"[{type(self).__name__}.step] expected a graph that updates in place, for "
-                f"use_locking, got copies of {num_copies} of {len(changed)} tensors; compile with "
+                f"use_locking, got copies of {num_copies} of {len(outputs)} tensors; compile with "
                 "the backend 'inductor' or 'eager', or step in one thread without use_locking"
             )
 
     def _num_kinds(self) -> int:
-        """Number of lists of state that `_init_group` fills."""
+        """Return the number of lists of state that `_init_group` fills."""
         return len(self.slots)
 
     def _clock(self) -> list[torch.Tensor]:
-        """What a step reads beside gradients."""
+        """Return the tensors that a step reads in addition to gradients."""
         return []
 
     def _counters(self, group: dict[str, Any]) -> list[torch.Tensor]:
-        """State of a group as a whole; `_update` takes it after that of the parameters."""
+        """Return the state of the whole group, which `_update` takes after that of parameters."""
         return []
 
     def _rates(self) -> list[Rate]:
-        """Of each group; every function is called once."""
+        """Return the learning rate of each group; every function is called once."""
         rates: list[Rate] = []
-        called: list[tuple[Callable[[], Rate], Rate]] = []
+        results: list[tuple[Callable[[], Rate], Rate]] = []
         for group, schedule in zip(self.param_groups, self._schedules, strict=True):
             if schedule is None:
                 rates.append(group["lr"])
@@ -215,23 +215,23 @@ class DenseOptimizer(torch.optim.Optimizer):
                     f"[{type(self).__name__}.step] expected one source of the learning rate, got a "
                     "scheduler beside a function; give the optimizer a number"
                 )
-            known = [value for function, value in called if function is schedule]
-            rate = known[0] if known else schedule()
+            earlier = [value for function, value in results if function is schedule]
+            rate = earlier[0] if earlier else schedule()
             if not isinstance(rate, torch.Tensor):
                 check_number(f"[{type(self).__name__}.step]", "the learning rate", rate)
-            called.append((schedule, rate))
+            results.append((schedule, rate))
             if not torch.compiler.is_compiling():
                 group["lr"] = rate
             rates.append(rate)
         for rate in rates:
-            # A tensor may be on a device, for which nobody waits here.
+            # A tensor is not checked, because reading one would wait for its device.
             if not isinstance(rate, torch.Tensor) and not 0.0 <= rate < math.inf:
                 raise ValueError(
                     f"[{type(self).__name__}.step] expected a finite learning rate >= 0, got {rate}"
                 )
         return [rate.reshape(()) if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
-    # torch.compile runs this method itself and follows the tensors that it puts into the lists.
+    # torch.compile calls this method by its name and traces the tensors in the lists.
     def _init_group(
         self,
         group: dict[str, Any],
@@ -239,7 +239,10 @@ class DenseOptimizer(torch.optim.Optimizer):
         gradients: list[torch.Tensor],
         *states: list[torch.Tensor],
     ) -> None:
-        """Collect what has a gradient, with its state, which is made on first use."""
+        """Append the parameters with a gradient, their gradients and states to the lists.
+
+        The state of a parameter is made on first use.
+        """
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is None:
@@ -273,11 +276,13 @@ class DenseOptimizer(torch.optim.Optimizer):
     def named_state(
         self, named_parameters: Iterable[tuple[str, torch.Tensor]]
     ) -> dict[str, torch.Tensor]:
-        """The state tensors themselves, by `<parameter>/<name>/<slot>`, as checkpoints call them.
+        """Return the state tensors, not copies, by their names in checkpoints.
 
         Args:
-            named_parameters: as of `torch.nn.Module.named_parameters`. One that has made no step
-                has no state.
+            named_parameters: Names and parameters, as `torch.nn.Module.named_parameters` returns.
+
+        Returns:
+            `<parameter>/<name>/<slot>` -> state tensor. A parameter without a step has no state.
         """
         return {
             f"{name}/{self.name}/{slot}": tensor
@@ -286,8 +291,8 @@ class DenseOptimizer(torch.optim.Optimizer):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: getattr(self, name) for name in ("name", "use_locking", "_schedules")}
-        return {**super().__getstate__(), **kept}
+        fields = {name: getattr(self, name) for name in ("name", "use_locking", "_schedules")}
+        return {**super().__getstate__(), **fields}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_handle" not in self.__dict__:  # a copy

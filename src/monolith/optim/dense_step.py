@@ -1,4 +1,4 @@
-"""One step over lists of dense parameters: by the compiled core, by a fused kernel, or by torch."""
+"""Step lists of dense parameters with the compiled core, a fused kernel, or torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import torch
 from monolith.ops.compiled import load_native
 from monolith.optim.update_rules import NUM_STATES, RULES, Rate
 
-_MIN_THREADED = 1 << 15  # elements; fewer are done before a second thread has started
-# On CUDA a tensor gets a launch of its own if it is large or if there are few.
+_MIN_THREADED = 1 << 15  # elements; for fewer, a second thread starts too late to help
+# On CUDA, a tensor gets its own launch if the tensor is large or the list is short.
 _LARGE = 1 << 16  # elements
 _FEW = 64
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -17,17 +17,17 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True)
 class DenseStep:
-    """A rule with its numbers, for one call.
+    """An update rule with its options and learning rate, for one call.
 
     float32 on the CPU goes to the compiled core, in one call for all tensors; float32 on CUDA to a
-    fused Triton kernel, with the same bits. Everything else, and many small tensors on CUDA, is
-    done by torch's operations on lists, with the same results within rounding. Nothing waits for
-    the device. Not safe beside another step of the same tensors.
+    fused Triton kernel, with the same bits. Other tensors, and many small tensors on CUDA, go to
+    torch's operations on lists, with the same results within rounding. No step waits for the
+    device. Not safe concurrently with another step of the same tensors.
 
     Args:
-        rule: one of `monolith.optim.update_rules.RULES`.
-        options: of the rule, in the order of `native/optimizer/dense_rules.h`.
-        rate: learning rate, or a tensor of one element that holds it.
+        rule: Name of the rule, a key of `monolith.optim.update_rules.RULES`.
+        options: Options of the rule, in the order of `native/optimizer/dense_rules.h`.
+        rate: Learning rate, or a tensor of one element that holds it.
     """
 
     rule: str
@@ -43,19 +43,19 @@ class DenseStep:
         """Update parameters and states in place.
 
         Args:
-            parameters: real floating-point tensors of any shapes and devices.
-            gradients: of each parameter.
-            states: for each kind of state, the tensor of each parameter.
+            parameters: Real floating-point tensors of any shapes and devices.
+            gradients: Gradient of each parameter.
+            states: One list for each kind of state, with the tensor of each parameter.
         """
         buckets: dict[tuple[str, torch.dtype, bool], list[int]] = {}
         for number, parameter in enumerate(parameters):
-            way = _way(parameter, len(parameters) <= _FEW)
-            buckets.setdefault(way, []).append(number)
+            bucket = _bucket_of(parameter, len(parameters) <= _FEW)
+            buckets.setdefault(bucket, []).append(number)
         for (device, _, is_fused), numbers in buckets.items():
-            chosen = [[tensors[i] for i in numbers] for tensors in (parameters, gradients, *states)]
-            weights, grads = chosen[0], _like(chosen[0], chosen[1])
-            flat = [tensor for tensors in chosen[2:] for tensor in tensors]
-            step = self._beside(weights[0])
+            lists = [[tensors[i] for i in numbers] for tensors in (parameters, gradients, *states)]
+            weights, grads = lists[0], _like(lists[0], lists[1])
+            flat = [tensor for tensors in lists[2:] for tensor in tensors]
+            step = self._on_device_of(weights[0])
             if not is_fused:
                 RULES[self.rule](weights, grads, flat, self.options, step.rate)
             elif torch.compiler.is_compiling():
@@ -63,8 +63,8 @@ class DenseStep:
             else:
                 step._run_fused(device, weights, grads, flat)
 
-    def _beside(self, parameter: torch.Tensor) -> "DenseStep":
-        """The step with its learning rate, if that is a tensor, on the device of a parameter."""
+    def _on_device_of(self, parameter: torch.Tensor) -> "DenseStep":
+        """Return the step with a learning rate on the device of a parameter, if it is a tensor."""
         rate = self.rate
         if not isinstance(rate, torch.Tensor) or rate.device == parameter.device:
             return self
@@ -92,7 +92,7 @@ class DenseStep:
         run = self._run_triton if device == "cuda" else self._run_native
         if run(parameters, gradients, states):
             torch.autograd.graph.increment_version(parameters)
-        else:  # states of other sizes are refused by torch
+        else:  # torch refuses states of other sizes
             RULES[self.rule](parameters, gradients, states, self.options, self.rate)
 
     def _run_triton(
@@ -101,7 +101,7 @@ class DenseStep:
         gradients: list[torch.Tensor],
         states: list[torch.Tensor],
     ) -> bool:
-        """Whether the kernel could do it: not with odd states."""
+        """Run the kernel; return False if a state has another dtype, device, shape or order."""
         for number, tensor in enumerate(states):
             parameter = parameters[number % len(parameters)]
             is_alike = (tensor.dtype, tensor.device) == (parameter.dtype, parameter.device)
@@ -118,7 +118,7 @@ class DenseStep:
         gradients: list[torch.Tensor],
         states: list[torch.Tensor],
     ) -> bool:
-        """Whether the core could do it: not with odd states."""
+        """Run the core; return False if a state has another dtype, device, size or order."""
         native, count = load_native(), len(parameters)
         tensors = [*parameters, *gradients, *states]
         addresses, num_bytes = native.plain_buffers(tensors, _PLAIN_TYPES, torch.strided, True)
@@ -138,8 +138,8 @@ class DenseStep:
         return True
 
 
-def _way(parameter: torch.Tensor, are_few: bool) -> tuple[str, torch.dtype, bool]:
-    """Device, dtype, and whether there is a fused kernel that pays."""
+def _bucket_of(parameter: torch.Tensor, are_few: bool) -> tuple[str, torch.dtype, bool]:
+    """Return device, dtype, and whether a fused kernel exists and is faster."""
     device, dtype = parameter.device.type, parameter.dtype
     is_plain = type(parameter) in _PLAIN_TYPES and parameter.is_contiguous()
     pays = device == "cpu" or (device == "cuda" and (are_few or parameter.numel() >= _LARGE))
@@ -147,7 +147,7 @@ def _way(parameter: torch.Tensor, are_few: bool) -> tuple[str, torch.dtype, bool
 
 
 def _like(parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradients in the dtype and order of memory of their parameters."""
+    """Return the gradients in the dtype and memory order of their parameters."""
     return [
         gradient
         if gradient.dtype == parameter.dtype and gradient.stride() == parameter.stride()
@@ -178,4 +178,4 @@ def _step_op(
 
 @_step_op.register_fake
 def _(*arguments: object) -> None:
-    """Changes its arguments and returns nothing."""
+    """Return nothing: the op only changes its arguments."""

@@ -1,6 +1,6 @@
-"""An op by which a graph of torch.compile has an optimizer step one of its groups.
+"""The op `monolith::step_group`: a graph of torch.compile calls an optimizer to step one group.
 
-It is for what a graph cannot hold: a lock, and eigenvectors that are computed by a schedule.
+A graph cannot hold a lock, or compute eigenvectors in some steps only.
 """
 
 import itertools
@@ -15,32 +15,38 @@ from monolith.optim.update_rules import Rate
 
 
 class GroupSteps(Protocol):
-    """An optimizer, as the op knows it."""
+    """The interface of an optimizer to the op."""
 
     def step_group(self, number: int, rate: Rate, lists: list[list[torch.Tensor]]) -> None:
-        """Update in place: parameters, what is only read, and lists of state."""
+        """Update a group in place.
+
+        Args:
+            number: Index of the group.
+            rate: Learning rate, or a tensor of one element that holds it.
+            lists: Parameters, tensors that are only read, then one list for each kind of state.
+        """
 
 
-# A graph holds numbers, not optimizers. A number is never used again.
+# A graph holds handles, not optimizers. A handle is never used again.
 _OPTIMIZERS: "weakref.WeakValueDictionary[int, GroupSteps]" = weakref.WeakValueDictionary()
 _HANDLES = itertools.count(1)
 
 
 def handle_of(optimizer: GroupSteps) -> int:
-    """A new number by which graphs know an optimizer, as long as it lives."""
+    """Return a new handle for an optimizer, valid in graphs while the optimizer is alive."""
     handle = next(_HANDLES)
     _OPTIMIZERS[handle] = optimizer
     return handle
 
 
 def step_in_graph(handle: int, number: int, rate: Rate, lists: list[list[torch.Tensor]]) -> None:
-    """Put `step_group` of an optimizer into the graph that is being traced.
+    """Add a call of an optimizer's `step_group` to the graph that torch.compile traces.
 
     Args:
-        handle: of the optimizer.
-        number: of the group.
-        rate: learning rate, or a tensor of one element that holds it.
-        lists: as `step_group` takes them.
+        handle: Handle of the optimizer.
+        number: Index of the group.
+        rate: Learning rate, or a tensor of one element that holds it.
+        lists: Argument `lists` of `step_group`.
     """
     states = [tensor for tensors in lists[2:] for tensor in tensors]
     sizes = [len(tensors) for tensors in lists[2:]]
@@ -82,4 +88,4 @@ def _step_op(
 
 @_step_op.register_fake
 def _(*arguments: Any) -> None:
-    """Changes its arguments and returns nothing."""
+    """Return nothing: the op only changes its arguments."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ScheduledRate:
-    """A schedule at the step that a counter gives: a learning rate without arguments.
+    """A learning rate without arguments: the rate of a schedule at the step of a counter.
 
     Args:
-        schedule: step -> rate.
-        global_step: gives the step; called once per call.
+        schedule: Function from step to learning rate.
+        global_step: Function that returns the step, called once per call of the rate.
 
     Example:
         >>> from monolith.optim import PolynomialDecay
@@ -23,5 +23,5 @@ class ScheduledRate:
     global_step: Callable[[], int]
 
     def __call__(self) -> float:
-        """The rate of the counter's step."""
+        """Return the learning rate at the counter's step."""
         return float(self.schedule(self.global_step()))

@@ -11,7 +11,7 @@ from monolith.table.arguments import check_kind
 
 
 class RmspropOptimizer(DenseOptimizer):
-    """RMSprop that adds up scaled gradients as momentum.
+    """The RMSprop optimizer with scaled gradients added up as momentum.
 
     ```
     h = g + weight_decay * w
@@ -21,15 +21,16 @@ class RmspropOptimizer(DenseOptimizer):
     ```
 
     Args:
-        params: parameters or groups of them.
-        learning_rate: see `DenseOptimizer`.
-        beta1: what is kept of the momentum.
-        beta2: what is kept of the mean, or with `use_v2` of the sum, of squares.
-        epsilon: keeps the divisor above 0.
-        weight_decay: share of the weight that is added to its gradient.
-        use_locking: whether several threads may call `step` at once.
-        use_v2: the second variant; groups may differ in it.
-        name: part of the names of the state.
+        params: Parameters or parameter groups.
+        learning_rate: Learning rate: a number, a tensor of one element, or a function without
+            arguments; see `DenseOptimizer`.
+        beta1: Decay of the momentum.
+        beta2: Decay of the mean of squares, or with `use_v2` of the sum of squares.
+        epsilon: Number that keeps the divisor above 0.
+        weight_decay: Share of the weight that is added to its gradient.
+        use_locking: Whether several threads may call `step` concurrently.
+        use_v2: Whether to use the second variant, for each group.
+        name: Middle part of the state's names, `<parameter>/<name>/<slot>`.
 
     Example:
         >>> w = torch.nn.Parameter(torch.tensor([0.1]))
@@ -72,7 +73,7 @@ class RmspropOptimizer(DenseOptimizer):
         super().__init__(params, options, name=name, use_locking=use_locking)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As of `DenseOptimizer`."""
+        """Add a group of parameters; see `DenseOptimizer.add_param_group`."""
         super().add_param_group(param_group)
         check_kind("[RmspropOptimizer]", "use_v2", self.param_groups[-1]["use_v2"], bool)
 

@@ -12,40 +12,40 @@ from monolith.table.arguments import as_integer
 
 _NORM_EPSILON = 1e-10
 _SQUARES_EPSILON = 1e-30
-_OF_AN_AXIS = ("s", "g", "pvec", "pval", "o")
+_AXIS_SLOTS = ("s", "g", "pvec", "pval", "o")
 _MOMENTA = ("d", "m", "pm")
 
 State = dict[str, torch.Tensor]
 
 
-class _Turn(NamedTuple):
-    """What the schedule of a group says of one step."""
+class _Phase(NamedTuple):
+    """The schedule of a group in one step."""
 
     is_warm: bool
-    with_statistics: bool  # they are refreshed
-    with_roots: bool  # preconditioners are computed
-    is_preconditioned: bool  # there are some
+    with_statistics: bool  # refresh the statistics
+    with_roots: bool  # compute the preconditioners
+    is_preconditioned: bool  # preconditioners exist
     share: float  # of the preconditioned momentum
 
 
 def eigen_inverse_root(
     mat: torch.Tensor, p: int, head: int, tail: int, damping: float = 1e-3
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The inverse p-th root of a symmetric matrix, of some of its eigenvalues.
+    """Return the inverse p-th root of a symmetric matrix, approximated by some eigenvalues.
 
-    Of the eigenvalues in ascending order, `head` of those above `damping` and the last `tail` are
-    kept; all of them if there are no more than `head + tail`.
+    The root keeps the `head` smallest eigenvalues above `damping` and the `tail` largest ones, or
+    all if there are at most `head + tail`.
 
     Args:
-        mat: symmetric, (dim, dim).
-        p: the root.
-        head: number of small eigenvalues.
-        tail: number of large ones.
-        damping: least value of an eigenvalue that is powered.
+        mat: Symmetric matrix, (dim, dim).
+        p: Degree of the root.
+        head: Number of small eigenvalues to keep.
+        tail: Number of large eigenvalues to keep.
+        damping: Lower bound on eigenvalues before the root.
 
     Returns:
         Eigenvectors (dim, k), powered eigenvalues minus the offset (k,), and the offset: the mean
-        of the eigenvalues in between, 0 where there are none.
+        of the eigenvalues in between, 0 if there are none.
 
     Example:
         >>> eigen_inverse_root(torch.diag(torch.tensor([4.0, 16.0])), p=2, head=1, tail=1)[1]
@@ -65,24 +65,24 @@ def eigen_inverse_root(
         zeros = dim - head - tail
     middle = slice(zeros + head, dim - tail)
     offset = values.new_zeros(()) if middle.start == middle.stop else values[middle].mean()
-    chosen = [slice(zeros, zeros + head), slice(dim - tail, dim)]
-    selected = torch.cat([powered[part] for part in chosen]) - offset
-    kept = torch.cat([vectors[:, part] for part in chosen], dim=1)
-    return kept.to(mat.dtype), selected.to(mat.dtype), offset.to(mat.dtype)
+    ends = [slice(zeros, zeros + head), slice(dim - tail, dim)]
+    pval = torch.cat([powered[part] for part in ends]) - offset
+    pvec = torch.cat([vectors[:, part] for part in ends], dim=1)
+    return pvec.to(mat.dtype), pval.to(mat.dtype), offset.to(mat.dtype)
 
 
 def apply_sparse_precond(
     tensor: torch.Tensor, pvec: torch.Tensor, pval: torch.Tensor, offset: torch.Tensor | float
 ) -> torch.Tensor:
-    """Multiply axis 0 by `pvec diag(pval) pvec^T + offset`, and move it to the end.
+    """Multiply axis 0 by `pvec diag(pval) pvec^T + offset`, and move this axis to the end.
 
-    After as many calls as the tensor has axes their order is the old one.
+    One call for each axis restores the order of the axes.
 
     Args:
-        tensor: any shape; its first axis has `dim` elements.
-        pvec: (dim, k).
-        pval: (k,).
-        offset: a number, or a tensor of one element.
+        tensor: Tensor of any shape whose first axis has `dim` elements.
+        pvec: Eigenvectors, (dim, k).
+        pval: Powered eigenvalues minus the offset, (k,).
+        offset: Number, or tensor of one element.
     """
     within = torch.tensordot(tensor, pvec, dims=([0], [0])) * pval
     back: torch.Tensor = torch.tensordot(within, pvec, dims=([-1], [-1]))
@@ -90,9 +90,9 @@ def apply_sparse_precond(
 
 
 class ShampooOptimizer(DenseOptimizer):
-    """Shampoo with a few eigenvectors per axis, and a diagonal step until it is warmed up.
+    """The Shampoo optimizer with a few eigenvectors per axis, and diagonal steps as a warm-up.
 
-    With t the number of earlier steps, of a parameter of rank r:
+    Step of a parameter of rank r after t earlier steps:
 
     ```
     for each axis i, from G = g on:
@@ -107,23 +107,25 @@ class ShampooOptimizer(DenseOptimizer):
     w <- w - lr * ((1 - x) * m + x * |m| / (|pm| + 1e-10) * pm)      x = min(t / warmup - 1, 1)
     ```
 
-    For dense parameters only: state takes two matrices of dim x dim for every axis. A compiled
-    graph has one op for each group; the schedule and the eigenvectors are decided on the host.
+    Shampoo is for dense parameters only: the state has two matrices of dim x dim for every axis. A
+    compiled graph has one op for each group; the host runs the schedule and the eigenvectors.
 
     Args:
-        params: parameters or groups of them.
-        learning_rate: see `DenseOptimizer`.
-        beta_1: what is kept of both momenta.
-        beta_2: what is kept of the statistics; 1 adds them up.
-        warmup: steps of diagonal updates; 0 or less is none.
-        tau_1: steps between two computations of the preconditioners.
-        tau_2: steps between two refreshes of the statistics.
-        eigen_head: number of small eigenvalues that are kept.
-        eigen_tail: number of large ones.
-        damping_epsilon: least eigenvalue.
-        use_locking: whether several threads may call `step` at once.
-        name: part of the names of the state.
-        global_step: gives t, an integer or a tensor, in place of the count in the parameter groups.
+        params: Parameters or parameter groups.
+        learning_rate: Learning rate: a number, a tensor of one element, or a function without
+            arguments; see `DenseOptimizer`.
+        beta_1: Decay of both momenta.
+        beta_2: Decay of the statistics; 1 adds them up.
+        warmup: Number of steps with diagonal updates; 0 or less means none.
+        tau_1: Number of steps between two computations of the preconditioners.
+        tau_2: Number of steps between two refreshes of the statistics.
+        eigen_head: Number of small eigenvalues to keep.
+        eigen_tail: Number of large eigenvalues to keep.
+        damping_epsilon: Lower bound on eigenvalues.
+        use_locking: Whether several threads may call `step` concurrently.
+        name: Middle part of the state's names, `<parameter>/<name>/<slot>`.
+        global_step: Function that returns t, an integer or a tensor; None counts t in the parameter
+            groups.
     """
 
     is_traced = False
@@ -169,7 +171,7 @@ class ShampooOptimizer(DenseOptimizer):
         super().__init__(params, options, name=name, use_locking=use_locking)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As of `DenseOptimizer`."""
+        """Add a group of parameters; see `DenseOptimizer.add_param_group`."""
         least = {"warmup": -math.inf, "tau_1": 1, "tau_2": 1, "eigen_head": 0, "eigen_tail": 0}
         options, where = {**self.defaults, **param_group}, "[ShampooOptimizer]"
         for name, bound in least.items():
@@ -177,21 +179,21 @@ class ShampooOptimizer(DenseOptimizer):
                 raise ValueError(f"{where} expected {name} >= {bound}, got {options[name]}")
         if options["eigen_head"] + options["eigen_tail"] < 1:
             raise ValueError(f"{where} expected eigen_head + eigen_tail >= 1, got 0")
-        # Until the first preconditioners all that belongs to them is 0, and is left alone.
+        # The state of preconditioners is 0 and unused until the first ones are computed.
         super().add_param_group({**param_group, "step": 0, "is_preconditioned": False})
         _hold_counters(self.param_groups[-1])
 
     def _num_kinds(self) -> int:
-        # A graph has to see the tensors: all the state of a parameter, then that of the next.
+        # A graph must see the tensors: one list with all states, parameter after parameter.
         return int(torch.compiler.is_compiling())
 
     def _clock(self) -> list[torch.Tensor]:
         if self._global_step is None:
             return []
-        given = self._global_step()
-        if isinstance(given, torch.Tensor):
-            return [given]
-        return [torch.full((), int(given), dtype=torch.int64, device="cpu")]
+        step = self._global_step()
+        if isinstance(step, torch.Tensor):
+            return [step]
+        return [torch.full((), int(step), dtype=torch.int64, device="cpu")]
 
     def _counters(self, group: dict[str, Any]) -> list[torch.Tensor]:
         return [group["step"], group["is_preconditioned"]]
@@ -202,7 +204,7 @@ class ShampooOptimizer(DenseOptimizer):
         for axis, dim in enumerate(parameter.shape):
             eigens = min(dim, group["eigen_head"] + group["eigen_tail"])
             shapes = ((dim, dim), (dim, dim), (dim, eigens), (eigens,), ())
-            for slot, shape in zip(_OF_AN_AXIS, shapes, strict=True):
+            for slot, shape in zip(_AXIS_SLOTS, shapes, strict=True):
                 state[f"{slot}{axis}"] = parameter.new_zeros(shape, requires_grad=False)
         for slot in _MOMENTA:
             state[slot] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
@@ -227,14 +229,14 @@ class ShampooOptimizer(DenseOptimizer):
         inputs: list[torch.Tensor],
         *states: list[torch.Tensor],
     ) -> None:
-        *of_parameters, (step, is_preconditioned) = states
-        gradients, given = inputs[: len(parameters)], inputs[len(parameters) :]
+        *lists, (step, is_preconditioned) = states
+        gradients, clock = inputs[: len(parameters)], inputs[len(parameters) :]
         if parameters:
-            turn = _turn(group, int(given[0] if given else step), is_preconditioned)
-            found = self._states(parameters, *of_parameters)
-            triples = zip(parameters, found, gradients, strict=True)
-            conditioned = [self._precondition(group, turn, *each) for each in triples]
-            changes = _changes(group["beta_1"], turn, found, gradients, conditioned)
+            phase = _phase_of(group, int(clock[0] if clock else step), is_preconditioned)
+            by_name = self._states(parameters, *lists)
+            triples = zip(parameters, by_name, gradients, strict=True)
+            conditioned = [self._precondition(group, phase, *triple) for triple in triples]
+            changes = _changes(group["beta_1"], phase, by_name, gradients, conditioned)
             if isinstance(rate, torch.Tensor):
                 rate = rate.to(parameters[0].device)
             torch._foreach_sub_(parameters, torch._foreach_mul(changes, rate))
@@ -243,26 +245,29 @@ class ShampooOptimizer(DenseOptimizer):
     def _states(
         self, parameters: list[torch.Tensor], tensors: list[torch.Tensor] | None = None
     ) -> list[State]:
-        """Of each parameter, by name; out of the list in a graph, which may hold copies."""
+        """Return the state of each parameter by name; in a graph, from `tensors`, maybe copies."""
         if tensors is None:
             return [self.state[p] for p in parameters]
-        rest = iter(tensors)  # `zip` asks for a name first: when they end, it has taken no tensor
+        rest = iter(tensors)  # `zip` takes a name first, so that no tensor is lost after the last
         return [dict(zip(_slots(p.dim()), rest, strict=False)) for p in parameters]
 
     def _precondition(
         self,
         group: dict[str, Any],
-        turn: _Turn,
+        phase: _Phase,
         parameter: torch.Tensor,
         state: State,
         gradient: torch.Tensor,
     ) -> torch.Tensor | None:
-        """Update the statistics of a parameter; its preconditioned gradient, None where it is 0."""
+        """Update the statistics of a parameter and return its preconditioned gradient.
+
+        None means a gradient of 0, before the first preconditioners.
+        """
         beta_2, rank = group["beta_2"], gradient.dim()
         conditioned: torch.Tensor | None = gradient
         for axis in range(rank):
             statistics, sums = state[f"g{axis}"], state[f"s{axis}"]
-            if turn.with_statistics:
+            if phase.with_statistics:
                 dim = gradient.shape[axis]
                 rows = gradient.movedim(axis, 0).reshape(dim, gradient.numel() // max(dim, 1))
                 torch.matmul(rows, rows.mT, out=statistics)
@@ -270,17 +275,17 @@ class ShampooOptimizer(DenseOptimizer):
                 sums.mul_(beta_2).add_(statistics, alpha=1.0 - beta_2)
             else:
                 sums.add_(statistics)
-            if not turn.is_preconditioned:
+            if not phase.is_preconditioned:
                 conditioned = None
                 continue
             assert conditioned is not None
-            own = [state[f"{slot}{axis}"] for slot in ("pvec", "pval", "o")]
-            if turn.with_roots:
+            root = [state[f"{slot}{axis}"] for slot in ("pvec", "pval", "o")]
+            if phase.with_roots:
                 self._check_finite(parameter, axis, sums)
                 ends = group["eigen_head"], group["eigen_tail"], group["damping_epsilon"]
-                for kept, new in zip(own, eigen_inverse_root(sums, 2 * rank, *ends), strict=True):
-                    kept.copy_(new)
-            conditioned = apply_sparse_precond(conditioned, *own)
+                for old, new in zip(root, eigen_inverse_root(sums, 2 * rank, *ends), strict=True):
+                    old.copy_(new)
+            conditioned = apply_sparse_precond(conditioned, *root)
         return conditioned
 
     def _check_finite(self, parameter: torch.Tensor, axis: int, sums: torch.Tensor) -> None:
@@ -294,11 +299,11 @@ class ShampooOptimizer(DenseOptimizer):
         )
 
     def _name_of(self, parameter: torch.Tensor) -> str:
-        """By name, or by number over all groups; neither is known of a copy."""
+        """Return the name of a parameter, or its number over all groups; a copy has neither."""
         number = 0
         for group in self.param_groups:
-            for i, own in enumerate(group["params"]):
-                if own.data_ptr() == parameter.data_ptr():
+            for i, candidate in enumerate(group["params"]):
+                if candidate.data_ptr() == parameter.data_ptr():
                     names = group.get("param_names")
                     return f"number {number}" if names is None else str(names[i])
                 number += 1
@@ -314,18 +319,18 @@ class ShampooOptimizer(DenseOptimizer):
 
 
 def _slots(rank: int) -> tuple[str, ...]:
-    """Names of the state of a parameter, in the order of the list."""
-    return (*(f"{slot}{axis}" for axis in range(rank) for slot in _OF_AN_AXIS), *_MOMENTA)
+    """Return the names of a parameter's state tensors, in the order of their list."""
+    return (*(f"{slot}{axis}" for axis in range(rank) for slot in _AXIS_SLOTS), *_MOMENTA)
 
 
 def _hold_counters(group: dict[str, Any]) -> None:
-    """Make tensors of the counters: a graph can change them. They are read on the host."""
+    """Replace the counters of a group by tensors on the host, which a graph can change."""
     for name, dtype in (("step", torch.int64), ("is_preconditioned", torch.bool)):
         group[name] = torch.as_tensor(group[name], dtype=dtype, device="cpu")
 
 
-def _turn(group: dict[str, Any], t: int, is_preconditioned: torch.Tensor) -> _Turn:
-    """Of step t; `is_preconditioned` is set with the first preconditioners."""
+def _phase_of(group: dict[str, Any], t: int, is_preconditioned: torch.Tensor) -> _Phase:
+    """Return the schedule of step t; set `is_preconditioned` with the first preconditioners."""
     warmup = group["warmup"]
     is_warm = t > warmup or warmup <= 0
     with_roots = is_warm and t % group["tau_1"] == 0
@@ -333,35 +338,35 @@ def _turn(group: dict[str, Any], t: int, is_preconditioned: torch.Tensor) -> _Tu
         is_preconditioned.fill_(True)
     share = 1.0 if warmup <= 0 else min(max(t / warmup - 1.0, 0.0), 1.0)
     with_statistics = t % group["tau_2"] == 0
-    return _Turn(is_warm, with_statistics, with_roots, bool(is_preconditioned), share)
+    return _Phase(is_warm, with_statistics, with_roots, bool(is_preconditioned), share)
 
 
 def _changes(
     beta_1: float,
-    turn: _Turn,
-    found: list[State],
+    phase: _Phase,
+    states: list[State],
     gradients: list[torch.Tensor],
     conditioned: list[torch.Tensor | None],
 ) -> list[torch.Tensor] | tuple[torch.Tensor, ...]:
-    """What the rate multiplies, after an update of the momenta."""
-    d, m, pm = ([state[slot] for state in found] for slot in _MOMENTA)
+    """Update the momenta and return the changes of the weights at a learning rate of 1."""
+    d, m, pm = ([state[slot] for state in states] for slot in _MOMENTA)
     torch._foreach_addcmul_(d, gradients, gradients)
     roots = torch._foreach_add(d, _SQUARES_EPSILON)
     torch._foreach_sqrt_(roots)
     torch._foreach_mul_(m, beta_1)
     torch._foreach_addcdiv_(m, gradients, roots, value=1.0 - beta_1)
-    moved = [(x, g) for x, g in zip(pm, conditioned, strict=True) if g is not None]
-    if moved:
-        momenta, taken = [x for x, _ in moved], [g for _, g in moved]
+    pairs = [(x, g) for x, g in zip(pm, conditioned, strict=True) if g is not None]
+    if pairs:
+        momenta, terms = [x for x, _ in pairs], [g for _, g in pairs]
         torch._foreach_mul_(momenta, beta_1)
-        torch._foreach_add_(momenta, taken, alpha=1.0 - beta_1)
-    if not turn.is_warm:
+        torch._foreach_add_(momenta, terms, alpha=1.0 - beta_1)
+    if not phase.is_warm:
         return m
     scales = torch._foreach_norm(m)
     norms = torch._foreach_norm(pm)
     torch._foreach_add_(norms, _NORM_EPSILON)
     torch._foreach_div_(scales, norms)
     second = [x * scale for x, scale in zip(pm, scales, strict=True)]
-    changes = torch._foreach_mul(m, 1.0 - turn.share)
-    torch._foreach_add_(changes, second, alpha=turn.share)
+    changes = torch._foreach_mul(m, 1.0 - phase.share)
+    torch._foreach_add_(changes, second, alpha=phase.share)
     return changes

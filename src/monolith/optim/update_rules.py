@@ -1,7 +1,7 @@
 """The update rules of dense parameters over lists of tensors of one dtype, in torch.
 
-The compiled core has the same rules for float32 on the CPU (`native/optimizer/dense_rules.h`), and
-a fused kernel for CUDA; all agree within rounding. `options` are those of the core, in its order.
+The same rules exist for float32 in the compiled core (`native/optimizer/dense_rules.h`) for the CPU
+and as Triton kernels for CUDA; all agree within rounding. `options` has the order of the core.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ Tensors = list[torch.Tensor]
 def adamom(
     weights: Tensors, grads: Tensors, states: Tensors, options: Sequence[float], rate: Rate
 ) -> None:
-    """The rule of `AdamomOptimizer`."""
+    """Update weights and states in place by the rule of `AdamomOptimizer`."""
     ada, mom, epsilon, decay = options
     m, v, c = _split(states, 3)
     h = torch._foreach_add(grads, weights, alpha=decay)
@@ -37,7 +37,7 @@ def adamom(
 def rmsprop(
     weights: Tensors, grads: Tensors, states: Tensors, options: Sequence[float], rate: Rate
 ) -> None:
-    """The rule of `RmspropOptimizer`."""
+    """Update weights and states in place by the rule of `RmspropOptimizer`."""
     beta1, beta2, epsilon, decay = options
     m, v = _split(states, 2)
     h = torch._foreach_add(grads, weights, alpha=decay)
@@ -45,13 +45,13 @@ def rmsprop(
     torch._foreach_addcmul_(v, h, h, value=_rest(beta2, weights))
     root = torch._foreach_add(v, epsilon)
     torch._foreach_sqrt_(root)
-    _take_momentum(weights, m, h, root, beta1, rate)
+    _apply_momentum(weights, m, h, root, beta1, rate)
 
 
 def rmsprop_v2(
     weights: Tensors, grads: Tensors, states: Tensors, options: Sequence[float], rate: Rate
 ) -> None:
-    """The rule of `RmspropOptimizer` with `use_v2`."""
+    """Update weights and states in place by the rule of `RmspropOptimizer` with `use_v2`."""
     beta1, beta2, epsilon, decay = options
     m, v = _split(states, 2)
     h = torch._foreach_add(grads, weights, alpha=decay)
@@ -59,7 +59,7 @@ def rmsprop_v2(
     torch._foreach_addcmul_(v, h, h)
     root = torch._foreach_sqrt(v)
     torch._foreach_add_(root, epsilon)
-    _take_momentum(weights, m, h, root, beta1, rate)
+    _apply_momentum(weights, m, h, root, beta1, rate)
 
 
 Rule = Callable[[Tensors, Tensors, Tensors, Sequence[float], Rate], None]
@@ -69,20 +69,20 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 NUM_STATES: Mapping[str, int] = MappingProxyType({"adamom": 3, "rmsprop": 2, "rmsprop_v2": 2})
 
 
-def _rest(kept: float, weights: Tensors) -> float:
-    """1 - kept; in float32 and below that of the rounded number, as in the core."""
+def _rest(decay: float, weights: Tensors) -> float:
+    """Return 1 - decay, with the decay rounded to float32 first unless weights are float64."""
     if weights[0].dtype == torch.float64:
-        return 1.0 - kept
-    return 1.0 - round(kept * 2**24) / 2**24
+        return 1.0 - decay
+    return 1.0 - round(decay * 2**24) / 2**24
 
 
 def _split(states: Tensors, number: int) -> list[Tensors]:
-    """The first state tensor of every parameter, the second ones, and so on."""
+    """Return the first state tensors of all parameters, the second state tensors, and so on."""
     size = len(states) // number
     return [states[i * size : (i + 1) * size] for i in range(number)]
 
 
-def _take_momentum(
+def _apply_momentum(
     weights: Tensors,
     m: Tensors,
     h: tuple[torch.Tensor, ...],

@@ -1,4 +1,4 @@
-"""Tables: any int64 key -> a trainable row."""
+"""Tables from int64 keys to trainable rows, and the settings of tables."""
 
 import warnings
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from monolith.table.native import Table
 else:
     try:
-        load_native()  # its error names the file, the loader's reason and what to do
+        load_native()  # the error names the file, the loader's reason and the remedy
     except ImportError as error:
         warnings.warn(
             "[monolith.table] Table is the slow ReferenceTable, without the compiled core: "

@@ -1,4 +1,4 @@
-"""Checks of the arguments of table verbs: one place, so every table refuses with the same text."""
+"""Checks of the arguments of table verbs, shared by all tables for equal error texts."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,29 +17,29 @@ from monolith.table.initializers import MAX_FLOAT32
 from monolith.table.rows import Rows
 
 MAX_BATCH = (1 << 31) - 1
-"""Most keys of one call."""
+"""Largest number of keys in one call."""
 
 MAX_TIME = (1 << 32) - 1
 """Largest update time in seconds that a row can hold."""
 
 MAX_THREADS = 256
-"""Most threads of one call."""
+"""Largest number of threads in one call."""
 
-_ONE_THREAD_BELOW = 4096  # keys; a smaller call is faster on the calling thread
-_KEYS_PER_THREAD = 512  # a thread for fewer costs more than it saves
+_ONE_THREAD_BELOW = 4096  # keys; a smaller call is faster on the caller's thread
+_KEYS_PER_THREAD = 512  # a thread with fewer keys costs more than it saves
 
 
 def check_tensor(
     where: tuple[str, str], name: str, value: object, dtype: torch.dtype, ndim: int
 ) -> None:
-    """Refuse what is no contiguous CPU tensor of `dtype` with `ndim` dimensions.
+    """Refuse a value that is no contiguous CPU tensor of `dtype` with `ndim` dimensions.
 
     Args:
         where: start and end of the message; the end may be empty.
-        name: what the value is called in the message.
-        value: what was given.
-        dtype: what it must be.
-        ndim: number of its dimensions.
+        name: name of the value in the message.
+        value: value to check.
+        dtype: dtype of a valid value.
+        ndim: number of dimensions of a valid value.
     """
     value = check_part(where, name, value, dtype, ndim)
     start, end = where[0], where[1] and f" {where[1]}"
@@ -58,7 +58,7 @@ def check_tensor(
 def check_part(
     where: tuple[str, str], name: str, value: object, dtype: torch.dtype, ndim: int
 ) -> torch.Tensor:
-    """`check_tensor` of a part that will be copied with others: it may have any strides."""
+    """Check a tensor as `check_tensor` does, but allow any strides: the tensor is copied."""
     start, end = where[0], where[1] and f" {where[1]}"
     if not isinstance(value, torch.Tensor):
         raise TypeError(
@@ -76,7 +76,7 @@ def check_part(
             f"{start} expected {name} of dtype {expected}, got {got}{end}; "
             f"cast with .to(torch.{expected})"
         )
-    if not value.is_cpu:  # much quicker than to ask for the device's type
+    if not value.is_cpu:  # much faster than a comparison of the device's type
         raise ValueError(
             f"{start} expected {name} on device cpu, got {value.device}{end}; move with .cpu()"
         )
@@ -110,7 +110,7 @@ def _where(config: TableConfig, verb: str) -> tuple[str, str]:
 
 
 def check_keys(config: TableConfig, verb: str, keys: torch.Tensor) -> None:
-    """Refuse keys that are not a contiguous 1-D int64 CPU tensor of at most `MAX_BATCH`."""
+    """Refuse keys that are not a contiguous 1-D int64 CPU tensor of at most `MAX_BATCH` keys."""
     check_tensor(_where(config, verb), "keys", keys, torch.int64, 1)
     check_num_keys(config, verb, keys.numel())
 
@@ -126,7 +126,7 @@ def check_num_keys(config: TableConfig, verb: str, num_keys: int) -> None:
 
 
 def check_integer(config: TableConfig, verb: str, name: str, value: int) -> int:
-    """The value as an int; refuses what is none."""
+    """Return the value as an int; refuse other values."""
     if type(value) is int:
         return value
     where = _where(config, verb)
@@ -134,7 +134,7 @@ def check_integer(config: TableConfig, verb: str, name: str, value: int) -> int:
 
 
 def check_key(config: TableConfig, verb: str, name: str, key: int) -> int:
-    """The key as an int; refuses what is no int64."""
+    """Return the key as an int; refuse a key that is no int64."""
     key = check_integer(config, verb, name, key)
     if not -(1 << 63) <= key < 1 << 63:
         where = _where(config, verb)
@@ -143,12 +143,12 @@ def check_key(config: TableConfig, verb: str, name: str, key: int) -> int:
 
 
 def default_threads(num_keys: int) -> int:
-    """Threads of a call that asks for no number."""
+    """Return the number of threads of a call without `num_threads`."""
     return 1 if num_keys < _ONE_THREAD_BELOW else _useful(torch.get_num_threads(), num_keys)
 
 
 def check_threads(config: TableConfig, verb: str, num_threads: int | None, num_keys: int) -> int:
-    """Threads of a call: as many as asked for, but no more than its keys can feed."""
+    """Return the number of threads of a call, at most as many as its keys can feed."""
     if num_threads is None:
         return default_threads(num_keys)
     most = check_integer(config, verb, "num_threads", num_threads)
@@ -182,7 +182,7 @@ def check_matrix_of(
 
 
 def check_training(config: TableConfig, verb: str) -> None:
-    """Refuse a verb that makes or trains rows on a serving table."""
+    """Refuse a verb that creates or trains rows if the table is a serving table."""
     if config.kind != "training":
         where = _where(config, verb)
         raise FailedPreconditionError(
@@ -191,12 +191,12 @@ def check_training(config: TableConfig, verb: str) -> None:
 
 
 def check_step(config: TableConfig, verb: str, step: int) -> int:
-    """The step as an int; refuses one that is negative or no int64."""
+    """Return the step as an int; refuse a negative step, or one that is no int64."""
     return check_step_of(_where(config, verb), step)
 
 
 def check_step_of(where: tuple[str, str], step: int) -> int:
-    """`check_step` with the start and end of the message."""
+    """Check a step as `check_step` does, with the start and end of the message."""
     step = as_integer(where[0], "step", step, f" {where[1]}")
     if not 0 <= step < 1 << 63:
         raise ValueError(f"{where[0]} expected step in [0, 2**63), got {step} {where[1]}")
@@ -206,12 +206,12 @@ def check_step_of(where: tuple[str, str], step: int) -> int:
 def check_rates(
     config: TableConfig, verb: str, step: int, rates: Sequence[float] | None
 ) -> list[float]:
-    """The rates of a call, or each segment's own at `step`; one finite number >= 0 per segment."""
+    """Return one finite rate >= 0 per segment: `rates`, or the rates of the segments at `step`."""
     expected = len(segments_of(config))
     if rates is None:
         rates = [segment.optimizer.rate(step) for segment in segments_of(config)]
     elif type(rates) is list and len(rates) == expected and all(map(_is_plain_rate, rates)):
-        return rates  # the quick way of a step
+        return rates  # fast path of a training step
     where = _where(config, verb)
     rates = as_list(where[0], "learning_rates", rates, f" {where[1]}")
     if len(rates) != expected:
@@ -223,7 +223,7 @@ def check_rates(
 
 
 def check_rate(config: TableConfig, segment: int, rate: float) -> float:
-    """A scheduled rate of one segment, for `apply_gradients`."""
+    """Return a scheduled rate of one segment, checked, for `apply_gradients`."""
     if _is_plain_rate(rate):
         return rate
     return _check_rate(_where(config, "apply_gradients"), segment, rate)
@@ -243,7 +243,7 @@ def _is_plain_rate(rate: object) -> bool:
 
 
 def check_rows(config: TableConfig, rows: Rows) -> None:
-    """Refuse a chunk whose columns are not exactly those of the table, or with bad times."""
+    """Refuse a chunk with invalid times, or with other columns than the table's."""
     where = _where(config, "import_rows")
     if not isinstance(rows, Rows):
         raise TypeError(f"{where[0]} expected Rows, got {type(rows).__name__} {where[1]}")
@@ -257,7 +257,7 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
     for name, dtype in column_dtypes(config).items():
         shape = (len(rows), sizes[name])
         check_matrix_of(where, name, rows.columns[name], getattr(torch, dtype), shape)
-    times = rows.times.numpy()  # torch would start a team of threads for a minimum
+    times = rows.times.numpy()  # torch would start several threads for a minimum
     if len(times) and not (times.min() >= 0 and times.max() <= MAX_TIME):
         raise ValueError(
             f"{where[0]} expected times in [0, {MAX_TIME}], got "
@@ -266,12 +266,12 @@ def check_rows(config: TableConfig, rows: Rows) -> None:
 
 
 def check_time(config: TableConfig, verb: str, now: int) -> None:
-    """Refuse a time that a row cannot have."""
+    """Refuse a time that a row cannot store."""
     check_time_of(_where(config, verb), now)
 
 
 def check_time_of(where: tuple[str, str], now: int) -> None:
-    """`check_time` with the start and end of the message."""
+    """Check a time as `check_time` does, with the start and end of the message."""
     if not 0 <= now <= MAX_TIME:
         raise ValueError(
             f"{where[0]} expected now in [0, {MAX_TIME}] seconds, got {now} {where[1]}"
@@ -279,16 +279,15 @@ def check_time_of(where: tuple[str, str], now: int) -> None:
 
 
 def check_partitions(config: TableConfig, verb: str, partitions: Iterable[int] | None) -> list[int]:
-    """The partitions in ascending order, all of them if None; refuses numbers that are none."""
+    """Return the partitions in ascending order, or all for None; refuse invalid numbers."""
     if partitions is None:
         return list(range(NUM_PARTITIONS))
     where = _where(config, verb)
-    given = as_list(where[0], "partitions", partitions, f" {where[1]}")
-    if not all(
-        type(number) is int for number in given
-    ):  # thousands of numbers: the quick way first
-        given = [check_integer(config, verb, "a partition", number) for number in given]
-    numbers = sorted(set(given))
+    values = as_list(where[0], "partitions", partitions, f" {where[1]}")
+    # Thousands of numbers: the quick way first.
+    if not all(type(number) is int for number in values):
+        values = [check_integer(config, verb, "a partition", number) for number in values]
+    numbers = sorted(set(values))
     for partition in numbers:
         if not 0 <= partition < NUM_PARTITIONS:
             raise ValueError(
@@ -299,7 +298,7 @@ def check_partitions(config: TableConfig, verb: str, partitions: Iterable[int] |
 
 
 def hash_ranges(config: TableConfig, partitions: Iterable[int] | None) -> list[tuple[int, int]]:
-    """Ascending (first hash, last hash) ranges that cover the partitions; all of them if None."""
+    """Return ascending (first hash, last hash) ranges of the partitions, or of all for None."""
     if partitions is None:
         return [(0, (1 << 64) - 1)]
     ranges: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Check the plain arguments of public calls: integers, lists, ids, and time limits of waits."""
+"""Checks of plain arguments of public calls: integers, lists, ids, and time limits of waits."""
 
 import math
 import operator
@@ -11,7 +11,7 @@ import torch
 
 
 def as_integer(where: str, name: str, value: Any, which: str = "") -> int:
-    """The value as an int; takes numpy's integers and tensors of one integer too."""
+    """Return the value as an int; accepts integers of numpy and tensors of one integer too."""
     try:
         return operator.index(value)
     except (TypeError, RuntimeError) as error:  # RuntimeError: a tensor without storage
@@ -19,17 +19,17 @@ def as_integer(where: str, name: str, value: Any, which: str = "") -> int:
 
 
 def check_number(where: str, name: str, value: Any, which: str = "") -> None:
-    """Refuse what is no real number; its range is the caller's matter."""
+    """Refuse a value that is no real number; the caller checks the range."""
     try:
-        math.isfinite(value)  # unlike float(), it takes no str
+        math.isfinite(value)  # unlike float(), refuses a str
     except OverflowError:
-        pass  # an int beyond every float: a number
+        pass  # an int beyond the largest float is a number too
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{where} expected {name} as a number, got {value!r}{which}") from error
 
 
 def as_list(where: str, name: str, values: Iterable[Any], which: str = "") -> list[Any]:
-    """The values of a sequence, a tensor or an iterator."""
+    """Return the values of a sequence, a tensor or an iterator as a list."""
     try:
         return list(values)
     except TypeError as error:
@@ -37,14 +37,14 @@ def as_list(where: str, name: str, values: Iterable[Any], which: str = "") -> li
 
 
 def check_kind(where: str, name: str, value: Any, *kinds: type, which: str = "") -> None:
-    """Refuse what is of none of the classes."""
+    """Refuse a value that is an instance of none of the classes."""
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"{where} expected {name} as {expected}, got {value!r}{which}")
 
 
 def as_keys(where: str, name: str, ids: torch.Tensor) -> torch.Tensor:
-    """Ids as an int64 tensor in main memory; int32 is widened, the rest refused."""
+    """Return ids as int64 in main memory; int32 is converted, other dtypes are refused."""
     if not isinstance(ids, torch.Tensor):
         raise TypeError(
             f"{where} expected {name} as a torch.Tensor, got {type(ids).__name__}; "
@@ -71,11 +71,11 @@ def as_keys(where: str, name: str, ids: torch.Tensor) -> torch.Tensor:
 
 
 WAIT_SECONDS = 600.0
-"""How long a call waits for others, unless told; longer than all tries of a call to a shard."""
+"""Default limit of a wait for other threads or processes; longer than all tries of a shard call."""
 
 
 def check_wait(owner: str, timeout_seconds: float, name: str) -> float:
-    """The limit of a wait in seconds, refused if it is none."""
+    """Return the limit of a wait in seconds; refuse an invalid limit."""
     if not 0 <= timeout_seconds <= threading.TIMEOUT_MAX:
         raise ValueError(
             f"[{owner}] expected timeout_seconds in [0, {threading.TIMEOUT_MAX:g}], got "
@@ -85,7 +85,7 @@ def check_wait(owner: str, timeout_seconds: float, name: str) -> float:
 
 
 def time_text(seconds: float) -> str:
-    """A moment since 1970, for messages.
+    """Return the date and time of seconds since 1970, for messages.
 
     Example:
         >>> time_text(0.0)

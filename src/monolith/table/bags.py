@@ -1,4 +1,4 @@
-"""Keys in bags: their types, the pooled verbs of a table, and what these mean."""
+"""Keys in bags: types, the pooled verbs of a table, and their meaning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 
 
 MODES = ("sum", "mean", "sqrtn", "max")
-"""How the rows of a bag are combined; sqrtn is the sum over the square root of the count."""
+"""Ways to combine the rows of a bag; sqrtn is the sum divided by the square root of the count."""
 
 
 @dataclass(frozen=True)
 class Bags:
-    """Keys in bags: which keys are combined, and how.
+    """Keys in bags, and the way to combine their rows.
 
     ```
     keys        [ 7  8 | | 7  7  9 ]     three bags, the second one empty
     row_splits  [ 0     2 2        5 ]
     ```
 
-    Numbers are float32. A sum starts from the first row, times its weight, and goes on in the order
-    of the keys, each product and each sum rounded; "mean" and "sqrtn" are that sum times 1 / count
-    and 1 / sqrt(count), each computed in double and rounded. "max" takes the first of equal values.
+    Numbers are float32. A sum starts with the first row, times its weight, and adds the rows in the
+    order of the keys; each product and each sum is rounded. "mean" and "sqrtn" are this sum times 1
+    / count and 1 / sqrt(count); both factors are computed in double and rounded. "max" takes the
+    first of equal values.
 
     Args:
-        keys: int64 (num_keys,).
-        row_splits: int64 (num_bags + 1,), ascending from 0 to num_keys; or the number of bags,
-            where all have equally many keys.
+        keys: keys of all bags, int64 (num_keys,).
+        row_splits: int64 (num_bags + 1,), ascending from 0 to num_keys; or the number of bags, if
+            all bags have equally many keys.
         mode: "sum", "mean", "sqrtn" or "max".
-        weights: float32 (num_keys,), of the rows in a sum; only with "sum".
+        weights: factors of the rows, float32 (num_keys,); only with "sum".
 
     Example:
         >>> keys = torch.tensor([7, 8, 7, 7, 9])
@@ -66,7 +67,7 @@ class Bags:
         mode: str,
         weights: torch.Tensor | None = None,
     ) -> "Bags":
-        """Bags whose splits the table checks when it reads them, for a check here is slow.
+        """Return bags whose splits the table checks while it reads, because a check here is slow.
 
         The keys are contiguous int64 in main memory, of any shape.
         """
@@ -75,7 +76,7 @@ class Bags:
         return bags
 
     def copy(self) -> "Bags":
-        """The same with memory of its own."""
+        """Return bags with memory of their own."""
         splits, weights = self.row_splits, self.weights
         return Bags.unchecked(
             self.keys.clone(),
@@ -85,7 +86,7 @@ class Bags:
         )
 
     def checked(self) -> "Bags":
-        """The same of keys with one dimension, and checked."""
+        """Return checked bags with keys of one dimension."""
         return Bags(self.keys.reshape(-1), self.row_splits, self.mode, self.weights)
 
     def check(self) -> None:
@@ -135,17 +136,17 @@ class Bags:
 
     @property
     def num_keys(self) -> int:
-        """Keys of all bags."""
+        """Number of keys of all bags."""
         return self.keys.numel()
 
     @property
     def num_bags(self) -> int:
-        """Bags, empty ones too."""
+        """Number of bags, with empty bags."""
         splits = self.row_splits
         return splits if isinstance(splits, int) else splits.numel() - 1
 
     def splits(self) -> torch.Tensor:
-        """The row splits as a tensor, (num_bags + 1,), also where they are a number."""
+        """Return the row splits as a tensor, (num_bags + 1,), even if they are a number."""
         if isinstance(self.row_splits, torch.Tensor):
             return self.row_splits
         width = self.num_keys // max(1, self.row_splits)
@@ -153,12 +154,12 @@ class Bags:
 
 
 class PooledRows(NamedTuple):
-    """What `lookup_bags` returns.
+    """Result of `lookup_bags`.
 
     Attributes:
         values: float32 (num_bags, dim); an empty bag is zeros.
-        winners: of mode "max", int32 (num_bags, dim): place in `keys` of the row whose value it
-            is, -1 in an empty bag.
+        winners: only for "max", int32 (num_bags, dim): place in `keys` of the row with the largest
+            value, or -1 for an empty bag.
     """
 
     values: torch.Tensor
@@ -169,14 +170,15 @@ class PooledRows(NamedTuple):
 class BagGradients:
     """Gradients of pooled rows.
 
-    A key in a bag gets the bag's gradient times its factor, rounded: 1 or its weight ("sum"),
-    1 / count ("mean") or 1 / sqrt(count) ("sqrtn"), these computed in double and rounded; of "max"
-    the gradient in the columns that it won, and 0 in the others.
+    A key in a bag gets the bag's gradient times its factor, rounded. The factor is 1 or the key's
+    weight ("sum"), 1 / count ("mean") or 1 / sqrt(count) ("sqrtn"); the last two are computed in
+    double and rounded. With "max", a key gets the gradient in the columns that it won, and 0
+    elsewhere.
 
     Args:
-        bags: what was looked up.
-        gradients: float32 (num_bags, dim).
-        winners: of mode "max", as `lookup_bags` returned them.
+        bags: bags of the lookup.
+        gradients: gradients of the pooled rows, float32 (num_bags, dim).
+        winners: winners of `lookup_bags`; only for "max".
 
     Example:
         >>> bags = Bags(torch.tensor([7, 8]), torch.tensor([0, 2]))
@@ -192,7 +194,7 @@ class BagGradients:
     def unchecked(
         cls, bags: Bags, gradients: torch.Tensor, winners: torch.Tensor | None
     ) -> "BagGradients":
-        """Gradients of an autograd engine, which has seen to it that they fit."""
+        """Return gradients of an autograd engine, which are known to fit."""
         piece = object.__new__(cls)
         vars(piece).update(bags=bags, gradients=gradients, winners=winners)
         return piece
@@ -229,7 +231,7 @@ class BagGradients:
 
 
 def _check_winners(bags: Bags, winners: torch.Tensor) -> None:
-    """Refuse a winner that is no place of its bag: its gradient would go to no key."""
+    """Refuse a winner outside of its bag, because no key would get its gradient."""
     splits = bags.splits().unsqueeze(1)  # (num_bags + 1, 1)
     is_wrong = ((winners < splits[:-1]) | (winners >= splits[1:])) & (winners != -1)
     if is_wrong.any():
@@ -243,12 +245,12 @@ def _check_winners(bags: Bags, winners: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class GradientSum:
-    """The gradient of the distinct keys in some bags, as `sum_bag_gradients` returns it.
+    """Gradient of the distinct keys in some bags, as returned by `sum_bag_gradients`.
 
     Attributes:
-        queue: what it is the sum of.
-        norm: its L2 norm; inf or nan if a gradient or a sum is not finite.
-        core: what the table keeps of it for `apply_bag_gradients`; None: nothing.
+        queue: gradients that were summed.
+        norm: L2 norm of the sum; inf or nan if a gradient or a sum is not finite.
+        core: object that the table reuses in `apply_bag_gradients`, or None.
     """
 
     queue: list[BagGradients]
@@ -257,9 +259,9 @@ class GradientSum:
 
 
 class BagVerbs(TableCalls):
-    """The part of a table that pools. Every table has the meaning from here, by rows of the keys.
+    """Pooled verbs of a table. The methods here define their meaning by the verbs for keys.
 
-    A table that can pool in one pass overrides the methods with an underscore, to the same bits.
+    A table that can pool in one pass overrides the methods with an underscore, with equal bits.
     """
 
     def lookup_bags(
@@ -270,18 +272,18 @@ class BagVerbs(TableCalls):
         step: int = 0,
         num_threads: int | None = None,
     ) -> PooledRows:
-        """Pooled weights of the keys of each bag. Stores nothing. Safe with every verb.
+        """Return the pooled weights of the keys of each bag. Stores nothing. Safe with every verb.
 
-        Each row is read as it was at one moment, as by `lookup`; a bag's rows may be of several.
+        Each row is read at one moment, as in `lookup`; the rows of a bag may be read at several.
 
         Args:
-            bags: keys, and how they are combined.
-            missing: what a missing key reads as, as in `lookup`.
+            bags: keys, and the way to combine their rows.
+            missing: value of a missing key, as in `lookup`.
             step: training step, for a `OneBit` view.
-            num_threads: most threads to use.
+            num_threads: largest number of threads.
 
         Returns:
-            float32 (num_bags, dim), and the winners of mode "max".
+            float32 (num_bags, dim), and the winners for "max".
         """
         self._check_bags("lookup_bags", bags)
         initial = self._check_missing("lookup_bags", missing)
@@ -298,25 +300,26 @@ class BagVerbs(TableCalls):
         now: int | None = None,
         num_threads: int | None = None,
     ) -> Applied:
-        """One optimizer step per distinct key of all the bags. Safe with every verb.
+        """Apply one optimizer step per distinct key of all the bags. Safe with every verb.
 
-        The same, bit for bit, as one `apply_gradients` of all keys with the gradient of each
-        (`BagGradients`); its rows are those that a refusal of non-finite gradients counts.
+        Equal, bit for bit, to one `apply_gradients` of all keys, each with its gradient
+        (`BagGradients`); a refusal of non-finite gradients counts the rows of that call.
 
         Args:
-            queue: gradients of pooled rows, in order; or their sum, in one call at a time.
+            queue: gradients of pooled rows, in order; or their sum, which only one call may use at
+                a time.
             step: training step.
-            learning_rates: one per segment, for this call; each segment's own if None.
+            learning_rates: one rate per segment for this call; None means the segments' own rates.
             now: time of the update in seconds.
-            num_threads: most threads to use.
+            num_threads: largest number of threads.
 
         Returns:
-            Counts of keys applied, inserted, refused and skipped.
+            Numbers of applied, inserted, refused and skipped keys.
         """
         verb = "apply_bag_gradients"
         summed = queue if isinstance(queue, GradientSum) else None
-        given = queue.queue if isinstance(queue, GradientSum) else queue
-        pieces, num_keys = self._check_queue(verb, given)
+        gradients = queue.queue if isinstance(queue, GradientSum) else queue
+        pieces, num_keys = self._check_queue(verb, gradients)
         checks.check_training(self.config, verb)
         threads = checks.check_threads(self.config, verb, num_threads, num_keys)
         step = checks.check_step(self.config, verb, step)
@@ -328,13 +331,13 @@ class BagVerbs(TableCalls):
     def sum_bag_gradients(
         self, queue: Sequence[BagGradients], *, num_threads: int | None = None
     ) -> GradientSum:
-        """The gradient that `apply_bag_gradients` would apply, and its norm. Safe with every verb.
+        """Return the gradient of `apply_bag_gradients`, and its norm. Safe with every verb.
 
-        Its work is not done again if `apply_bag_gradients` gets the sum in place of the queue.
+        `apply_bag_gradients` of the sum, instead of the queue, does not repeat the work.
 
         Args:
-            queue: gradients of pooled rows, in order; they stay as they are while the sum is used.
-            num_threads: most threads to use.
+            queue: gradients of pooled rows, in order; do not change them while the sum is in use.
+            num_threads: largest number of threads.
         """
         verb = "sum_bag_gradients"
         pieces, num_keys = self._check_queue(verb, queue)
@@ -350,20 +353,20 @@ class BagVerbs(TableCalls):
         step: int = 0,
         num_threads: int | None = None,
     ) -> torch.Tensor:
-        """Gradients of the weights in a sum: each key's row times the gradient of its bag.
+        """Return the gradient of each weight in a sum: the key's row times its bag's gradient.
 
         Safe with every verb. Reads rows as `lookup_bags` does.
 
         Args:
-            bags: of mode "sum".
-            gradients: float32 (num_bags, dim), of the pooled rows.
-            missing: what a missing key reads as, as in `lookup`.
+            bags: bags of mode "sum".
+            gradients: gradients of the pooled rows, float32 (num_bags, dim).
+            missing: value of a missing key, as in `lookup`.
             step: training step, for a `OneBit` view.
-            num_threads: most threads to use.
+            num_threads: largest number of threads.
 
         Returns:
-            float32 (num_keys,): dot products, as 8 partial sums with lane = column % 8, combined
-            as contract 3 says.
+            float32 (num_keys,): dot products, as 8 partial sums with lane = column % 8, combined as
+            in contract 3.
         """
         verb = "bag_weight_gradients"
         self._check_bags(verb, bags)
@@ -390,7 +393,7 @@ class BagVerbs(TableCalls):
     def _check_queue(
         self, verb: str, queue: Sequence[BagGradients]
     ) -> tuple[list[BagGradients], int]:
-        """The queue as a list, and the number of its keys."""
+        """Return the queue as a list, and the number of its keys."""
         self._check_open(verb)
         which = f"(table {self.name!r})"
         pieces = as_list(f"[Table.{verb}]", "queue", queue, f" {which}")
@@ -406,7 +409,7 @@ class BagVerbs(TableCalls):
         checks.check_num_keys(self.config, verb, num_keys)
         return pieces, num_keys
 
-    # The meaning, on top of the verbs by key.
+    # The methods below define the meaning of the pooled verbs by the verbs for keys.
 
     def _lookup_bags(self, bags: Bags, initial: bool, step: int, threads: int) -> PooledRows:
         bags = bags.checked()
@@ -422,7 +425,7 @@ class BagVerbs(TableCalls):
         return GradientSum(queue, gradient_norm(queue, self.dim))
 
     def _step_core(self) -> "_native.Table | None":
-        """What can make this table's step in one call with those of others; None: nothing."""
+        """Return the object that can step this table and others in one call, or None."""
         return None
 
     def _bag_weight_gradients(
@@ -433,7 +436,7 @@ class BagVerbs(TableCalls):
 
 
 def pool(bags: Bags, rows: torch.Tensor) -> PooledRows:
-    """Rows (num_keys, dim) to one per bag."""
+    """Combine rows (num_keys, dim) to one row per bag."""
     values = rows.numpy()
     if bags.mode == "max":
         return _pool_max(bags, values)
@@ -461,7 +464,7 @@ def _pool_max(bags: Bags, values: Matrix) -> PooledRows:
 
 
 def expand(queue: Sequence[BagGradients], dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys of all bags, and the gradient of each of them (num_keys, dim)."""
+    """Return the keys of all bags, and the gradient of each key (num_keys, dim)."""
     keys = [torch.empty(0, dtype=torch.int64, device="cpu")]
     grads = [np.empty((0, dim), np.float32)]
     for piece in queue:
@@ -486,21 +489,21 @@ def _expand_one(piece: BagGradients) -> Matrix:
 
 
 def gradient_norm(queue: Sequence[BagGradients], dim: int) -> float:
-    """L2 norm of the gradient of the distinct keys, its squares summed in double.
+    """Return the L2 norm of the gradient of the distinct keys, with squares summed in double.
 
-    In a row: 8 partial sums, lane = column % 8, as contract 3 combines them; then row by row in the
-    order of the keys' first occurrences.
+    Each row is summed as 8 partial sums, lane = column % 8, which are combined as in contract 3;
+    then the rows are added in the order of the keys' first occurrences.
     """
     keys, grads = expand(queue, dim)
     with np.errstate(all="ignore"):
         sums = occurrence_sums(distinct_keys(keys.tolist())[1], grads.numpy())
         squares = row_sum(np.square(sums.astype(np.float64)))
-        # cumsum adds one by one, unlike sum.
+        # cumsum adds one number after another, unlike sum.
         return float(np.sqrt(np.cumsum(squares)[-1])) if len(squares) else 0.0
 
 
 def weight_gradients(bags: Bags, rows: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-    """Dot product of each key's row with the gradient of its bag: 8 partial sums (contract 3)."""
+    """Return each key's row times the gradient of its bag, by 8 partial sums (contract 3)."""
     grads = gradients.detach().numpy()[_bag_of_key(bags)]
     with np.errstate(all="ignore"):
         return torch.from_numpy(row_sum(rows.numpy() * grads)[:, 0].copy())
@@ -515,7 +518,7 @@ def _bag_of_key(bags: Bags) -> NDArray[np.int64]:
 
 
 def _factors(bags: Bags, counts: NDArray[np.int64]) -> NDArray[np.float32] | None:
-    """What the mode multiplies with in bags of these counts; None: nothing."""
+    """Return the factors of the mode for bags of these counts, or None for no factors."""
     if bags.mode == "mean":
         return (1 / counts.astype(np.float64)).astype(np.float32)
     if bags.mode == "sqrtn":

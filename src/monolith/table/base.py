@@ -1,7 +1,7 @@
 """`BaseTable`: the verbs of a table, their meaning and their checks.
 
-A subclass stores rows: it implements `TableStorage` (`calls.py`) and may trust its arguments.
-`reference/table.py` is the shortest one and defines what each verb does.
+A subclass stores rows: it implements `TableStorage` (`calls.py`) and may rely on checked arguments.
+`reference/table.py` is the shortest subclass and defines the meaning of each verb.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from monolith.table.snapshot import MAX_CUTS, Snapshot, export_chunks
 
 
 class ReadVerbs(TableCalls):
-    """The part of a table that reads; see `BaseTable` for the rest."""
+    """Verbs that read rows; see `BaseTable` for all verbs."""
 
     def lookup(
         self,
@@ -29,15 +29,15 @@ class ReadVerbs(TableCalls):
         step: int = 0,
         num_threads: int | None = None,
     ) -> torch.Tensor:
-        """Weights of the keys. Stores nothing. Safe with every verb; readers take no lock.
+        """Return the weights of the keys. Stores nothing and takes no lock. Safe with every verb.
 
         Args:
-            keys: int64 (n,).
-            missing: what a missing key reads as: "initial", the row it would get, or "zeros". A
-                serving table reads zeros always, and so does a key that has to ask admission.
+            keys: keys, int64 (n,).
+            missing: value of a missing key: "initial", the row that the key would get, or "zeros".
+                A serving table always returns zeros, and so does a key that needs admission.
             step: training step, for a `OneBit` view.
-            num_threads: most threads to use, torch.get_num_threads() if None; a call of few keys
-                takes fewer.
+            num_threads: largest number of threads, torch.get_num_threads() if None; a call with few
+                keys uses fewer threads.
 
         Returns:
             float32 (n, dim).
@@ -49,7 +49,7 @@ class ReadVerbs(TableCalls):
         return self._lookup(keys, initial, step, threads)
 
     def contains(self, keys: torch.Tensor) -> torch.Tensor:
-        """Whether each key has a row. Safe with every verb.
+        """Return whether each key has a row. Safe with every verb.
 
         Returns:
             bool (n,).
@@ -58,10 +58,10 @@ class ReadVerbs(TableCalls):
         return self._contains(keys)
 
     def lookup_entry(self, keys: torch.Tensor) -> Entries:
-        """Whole rows of the keys: weights, optimizer state, time. Safe with every verb.
+        """Return whole rows of the keys: weights, optimizer state, time. Safe with every verb.
 
         Returns:
-            One entry per key; absent ones are marked absent.
+            One entry per key; missing keys are marked as absent.
         """
         self._check_keys("lookup_entry", keys)
         return self._lookup_entry(keys)
@@ -72,14 +72,14 @@ class ReadVerbs(TableCalls):
         chunk_rows: int = 65536,
         after: int | None = None,
     ) -> Iterator[Rows]:
-        """All rows in ascending order of their hash, in chunks. Safe with every verb.
+        """Yield all rows in ascending order of their hash, in chunks. Safe with every verb.
 
-        A row that is changed meanwhile is exported as it was at one moment.
+        A row that changes meanwhile is exported as it was at one moment.
 
         Args:
-            partitions: only these partitions.
-            chunk_rows: most rows of a chunk.
-            after: resume behind this key, the last one of an earlier chunk.
+            partitions: partitions to export; None means all.
+            chunk_rows: largest number of rows of a chunk.
+            after: key after which to continue, the last key of an earlier chunk.
         """
         self._check_open("export")
         return export_chunks(self.config, partitions, chunk_rows, after, self._open_chunk)
@@ -95,19 +95,19 @@ class ReadVerbs(TableCalls):
         return self._num_rows()
 
     def memory_report(self) -> dict[str, int]:
-        """Bytes held: of rows, index and candidates, and `total_bytes`. Safe with every verb.
+        """Return the bytes of rows, index and candidates, and `total_bytes`. Safe with every verb.
 
-        Beside the total: `cut_bytes`, what open cuts keep; `log_bytes`, of the touched log; and
-        `spare_log_bytes`, which the log keeps for its next notes.
+        Not in the total: `cut_bytes`, kept by open cuts; `log_bytes`, of the touched log; and
+        `spare_log_bytes`, reserved for the next entries of the log.
         """
         self._check_open("memory_report")
         return self._memory_report()
 
     @property
     def num_update_calls(self) -> int:
-        """Calls of assign, assign_add and apply_gradients so far: the seed of their rounding.
+        """Number of calls of assign, assign_add and apply_gradients so far: the seed of rounding.
 
-        The apply-call number of files and replay records; a restore sets it.
+        This is the apply-call number of files and replay records; a restore sets it.
         """
         self._check_open("num_update_calls")
         return self._update_calls()
@@ -123,19 +123,19 @@ class ReadVerbs(TableCalls):
         self._set_update_calls(number)
 
     def stats(self) -> dict[str, int]:
-        """Counters since construction (names: docs/tables.md). Safe with every verb."""
+        """Return counters since construction (names: docs/tables.md). Safe with every verb."""
         self._check_open("stats")
         return self._stats()
 
 
 class ChangeVerbs(TableCalls):
-    """The part of a table that others follow; see `BaseTable` for the rest."""
+    """Verbs that let readers follow the changes of a table; see `BaseTable` for all verbs."""
 
     def cut(self) -> Snapshot:
-        """All rows as they are now, to be read while writers go on. Safe with every verb.
+        """Return a snapshot of all rows, to be read while writers continue. Safe with every verb.
 
-        Every writing call is wholly before or wholly after the cut: it waits for those that run. A
-        later writer keeps a copy of each row that it changes first, until the cut is closed. At
+        Every writing call is wholly before or wholly after the cut: the cut waits for running
+        calls. A later writer copies each row that it changes first, until the cut is closed. At
         most four cuts are open at once; `clear` is refused meanwhile, and so is a cut while
         `restore_tables` fills the table.
 
@@ -151,7 +151,7 @@ class ChangeVerbs(TableCalls):
         """
         self._check_open("cut")
         with self._cut_lock:
-            self._check_not_loading("[Table.cut]")  # half of a table is no moment of it
+            self._check_not_loading("[Table.cut]")  # a partly filled table has no valid state
             storage = self._open_cut()
         if storage is None:
             raise FailedPreconditionError(
@@ -161,11 +161,11 @@ class ChangeVerbs(TableCalls):
         return Snapshot(self.config, storage)
 
     def changes(self, cursor: str) -> Touched:
-        """Keys that changed or went since the cursor's last read. Safe with every verb.
+        """Return the keys that changed since the cursor's last read. Safe with every verb.
 
-        The first read of a cursor is full, and so is one after `clear`, after a load, and where the
-        log grew over its bound (`changes_bytes`) meanwhile. A read that fails drops the cursor, so
-        that no key is lost. It waits for running writers.
+        The first read of a cursor is full. So is a read after `clear`, after a load, and after the
+        log grew beyond its bound (`changes_bytes`). A read that fails drops the cursor, so that no
+        key is lost. A read waits for running writers.
 
         Args:
             cursor: name of the reader; a new name starts a new cursor.
@@ -174,13 +174,13 @@ class ChangeVerbs(TableCalls):
         self._check_cursor("changes", cursor)
         try:
             return Touched(*self._changes(cursor))
-        except BaseException:  # Ctrl-C too
+        except BaseException:  # also on Ctrl-C
             if not self._is_closed:
                 self._drop_cursor(cursor)
             raise
 
     def drop_cursor(self, cursor: str) -> None:
-        """Forget a cursor; without cursors nothing is logged. Safe with every verb."""
+        """Remove a cursor; a table without cursors logs nothing. Safe with every verb."""
         self._check_open("drop_cursor")
         self._check_cursor("drop_cursor", cursor)
         if not self._drop_cursor(cursor):
@@ -190,7 +190,7 @@ class ChangeVerbs(TableCalls):
             )
 
     def cursors(self) -> list[str]:
-        """Names of the cursors, sorted."""
+        """Return the names of the cursors, sorted."""
         self._check_open("cursors")
         return self._cursors()
 
@@ -202,18 +202,18 @@ class ChangeVerbs(TableCalls):
 
 
 class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
-    """A table: any int64 key -> a trainable row. Duplicate keys are legal in every verb.
+    """A table from int64 keys to trainable rows. Duplicate keys are legal in every verb.
 
-    Any two verbs may run at once from any two threads. A call is all or nothing: it is checked
-    completely before the first change. A lookup is atomic per row, not per call.
+    Any two verbs may run at once on any two threads. A call is all or nothing: all arguments are
+    checked before the first change. A lookup is atomic per row, not per call.
 
     Args:
-        config: what the table is.
-        clock: gives the time of a call that has no `now`.
+        config: settings of the table.
+        clock: function that returns the time of a call without `now`.
     """
 
     def shards(self) -> "Sequence[BaseTable]":
-        """Return the parts of a table in shards, in the order of their numbers; none of a whole."""
+        """Return the shards of a sharded table, in the order of their numbers, or no shards."""
         return ()
 
     def lookup_or_insert(
@@ -224,13 +224,13 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
         now: int | None = None,
         num_threads: int | None = None,
     ) -> torch.Tensor:
-        """Weights of the keys; missing ones are inserted with initial values. Safe with every verb.
+        """Return weights of the keys; insert missing keys. Safe with every verb.
 
         Args:
-            keys: int64 (n,).
+            keys: keys, int64 (n,).
             step: training step, for a `OneBit` view.
-            now: time of the new rows in seconds; the table's clock if None.
-            num_threads: most threads to use.
+            now: time of the new rows in seconds; None means the table's clock.
+            num_threads: largest number of threads.
 
         Returns:
             float32 (n, dim).
@@ -252,13 +252,13 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
     ) -> None:
         """Set the weights of the keys; of equal keys the last wins. Safe with every verb.
 
-        A missing key is inserted with fresh optimizer state; an existing one keeps its state.
+        A missing key is inserted with new optimizer state; an existing key keeps its state.
 
         Args:
-            keys: int64 (n,).
-            values: float32 (n, dim).
+            keys: keys, int64 (n,).
+            values: weights, float32 (n, dim).
             now: time of the update in seconds.
-            num_threads: most threads to use.
+            num_threads: largest number of threads.
         """
         threads = self._check_values("assign", keys, "values", values, num_threads)
         with self._time("assign", now) as time_now:
@@ -273,15 +273,15 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
         now: int | None = None,
         num_threads: int | None = None,
     ) -> None:
-        """Add to the weights; values of equal keys are summed first. Safe with every verb.
+        """Add values to the weights; values of equal keys are summed first. Safe with every verb.
 
-        A missing key is inserted, starting from its initial value.
+        A missing key is inserted with its initial value before the addition.
 
         Args:
-            keys: int64 (n,).
-            values: float32 (n, dim).
+            keys: keys, int64 (n,).
+            values: values to add, float32 (n, dim).
             now: time of the update in seconds.
-            num_threads: most threads to use.
+            num_threads: largest number of threads.
         """
         threads = self._check_values("assign_add", keys, "values", values, num_threads)
         with self._time("assign_add", now) as time_now:
@@ -297,18 +297,18 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
         now: int | None = None,
         num_threads: int | None = None,
     ) -> Applied:
-        """One optimizer step per distinct key, on the sum of its gradients. Safe with every verb.
+        """Apply one optimizer step per distinct key, with summed gradients. Safe with every verb.
 
         Args:
-            keys: int64 (n,).
-            grads: float32 (n, dim).
+            keys: keys, int64 (n,).
+            grads: gradients, float32 (n, dim).
             step: training step, for schedules and for optimizers that count steps.
-            learning_rates: one per segment, for this call; each segment's own if None.
+            learning_rates: one rate per segment for this call; None means the segments' own rates.
             now: time of the update in seconds.
-            num_threads: most threads to use.
+            num_threads: largest number of threads.
 
         Returns:
-            Counts of keys applied, inserted, refused and skipped.
+            Numbers of applied, inserted, refused and skipped keys.
         """
         threads = self._check_values("apply_gradients", keys, "grads", grads, num_threads)
         checks.check_training(self.config, "apply_gradients")
@@ -318,10 +318,10 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
             return self._apply_gradients(keys, grads, rates, step, time_now, threads)
 
     def reinitialize(self, keys: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
-        """Give the keys fresh rows, creating missing ones. Safe with every verb.
+        """Replace the rows of the keys by new rows; insert missing keys. Safe with every verb.
 
         Returns:
-            int32 (n,): 1 where the key existed before the call, 0 where it was created.
+            int32 (n,): 1 for a key that existed before the call, 0 for a new key.
         """
         self._check_keys("reinitialize", keys)
         checks.check_training(self.config, "reinitialize")
@@ -329,7 +329,7 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
             return self._reinitialize(keys, time_now)
 
     def erase(self, keys: torch.Tensor) -> torch.Tensor:
-        """Remove the keys; a missing one is left alone. Safe with every verb.
+        """Remove the keys; missing keys are ignored. Safe with every verb.
 
         Returns:
             bool (n,): whether the key existed before the call.
@@ -340,20 +340,20 @@ class BaseTable(ReadVerbs, BagVerbs, RetentionVerbs, ChangeVerbs):
     def import_rows(self, rows: Rows, *, num_threads: int | None = None) -> None:
         """Insert whole rows, replacing existing ones; of equal keys the last wins.
 
-        Safe with every verb. Times come from the rows. A serving table also takes weights as
-        float32, float16 or bfloat16, from a training table's export (`Rows.weights_only`).
+        Safe with every verb. Times come from the rows. A serving table also accepts weights as
+        float32, float16 or bfloat16, from the export of a training table (`Rows.weights_only`).
 
         Args:
-            rows: with the columns of the table's own exports.
-            num_threads: most threads to use.
+            rows: rows with the columns of the table's own exports.
+            num_threads: largest number of threads.
         """
         self._check_open("import_rows")
-        given = rows
+        source = rows
         if self._is_serving:
-            rows = serving.encoded(self.config, given)
+            rows = serving.encode_rows(self.config, source)
         checks.check_rows(self.config, rows)
         threads = checks.check_threads(self.config, "import_rows", num_threads, len(rows))
-        absent = serving.is_zero(self.config, given) if self.config.skip_zero else None
+        absent = serving.is_zero(self.config, source) if self.config.skip_zero else None
         self._import_rows(rows, absent, threads)
 
     def clear(self) -> None:

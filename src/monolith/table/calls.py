@@ -1,4 +1,4 @@
-"""Define what a table implements, and what every call starts with: an open table and a time."""
+"""Methods that a table implements, and the checks that begin every call."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TableStorage(ABC):
-    """The methods that store rows; each is the verb of its name, with checked arguments."""
+    """Methods that store rows; each implements the verb of its name, with checked arguments."""
 
     @abstractmethod
     def _lookup(
@@ -37,7 +37,7 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
-        """At most `limit` rows, the first whose hash is in [first, last], ascending; or none."""
+        """Return at most `limit` rows, the first with a hash in [first, last], ascending."""
 
     @abstractmethod
     def _lookup_or_insert(
@@ -53,7 +53,7 @@ class TableStorage(ABC):
         now: int,
         threads: int,
     ) -> None:
-        """absent: bool (n,), keys that get no row and lose the one they have; the last counts."""
+        """Assign values; the last occurrence of a key decides by `absent` that it has no row."""
 
     @abstractmethod
     def _assign_add(
@@ -71,6 +71,26 @@ class TableStorage(ABC):
         threads: int,
     ) -> Applied: ...
 
+    def _apply_sums(
+        self,
+        keys: torch.Tensor,
+        sums: torch.Tensor,
+        counts: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        """`_apply_gradients` of sums of gradients; counts: int32 (n,), occurrences of each sum.
+
+        The occurrences are the sum and then rows of -0.0, which change no sum.
+        """
+        width = sums.shape[1]
+        grads = torch.full((int(counts.sum()), width), -0.0, dtype=torch.float32, device="cpu")
+        grads[counts.cumsum(0) - counts] = sums
+        keys = keys.repeat_interleave(counts)
+        return self._apply_gradients(keys, grads, rates, step, now, threads)
+
     @abstractmethod
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor: ...
 
@@ -79,14 +99,14 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _import_rows(self, rows: Rows, absent: torch.Tensor | None, threads: int) -> None:
-        """absent: as of `_assign`."""
+        """Import rows; `absent` has the meaning of `_assign`."""
 
     def _fill_rows(self, rows: Rows) -> None:
-        """`_import_rows` of a load; if it raises, some rows may be there."""
+        """Import rows during a load; after an error, some of the rows may be present."""
         self._import_rows(rows, None, 1)
 
     def _expect_rows(self, num_rows: int) -> None:  # noqa: B027 - a hint that many need not take
-        """A hint: so many rows of keys all over will be filled in."""
+        """Prepare for `num_rows` rows with keys of all partitions; an optional hint."""
 
     @abstractmethod
     def _clear(self) -> None: ...
@@ -114,7 +134,7 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _seen_time(self) -> int:
-        """Largest update time of a call that succeeded, or of an imported row."""
+        """Return the largest update time of a successful call, or of an imported row."""
 
     @abstractmethod
     def _set_seen_time(self, time: int) -> None: ...
@@ -124,7 +144,7 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _evict_slice(self, first: int, reference: int) -> tuple[int, int | None]:
-        """Evict from the hash `first` on; the number of rows, and where to go on (None: done)."""
+        """Evict from the hash `first` on; return the number of rows, and the next hash or None."""
 
     @abstractmethod
     def _export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]: ...
@@ -134,7 +154,7 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _open_cut(self) -> CutStorage | None:
-        """A cut, when running writers have ended; None where four are open."""
+        """Return a cut after running writers have ended; None if four cuts are open."""
 
     @abstractmethod
     def _has_cut(self) -> bool:
@@ -142,30 +162,31 @@ class TableStorage(ABC):
 
     @abstractmethod
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
-        """Whether the cursor starts anew; keys that changed and are there; keys that are gone."""
+        """Return whether the cursor starts anew, the changed keys, and the removed keys."""
 
     @abstractmethod
     def _drop_cursor(self, cursor: str) -> bool:
-        """Whether there was such a cursor."""
+        """Remove a cursor; return whether it existed."""
 
     @abstractmethod
     def _cursors(self) -> list[str]: ...
 
 
 Clock = Callable[[], int]
-"""Seconds since 1970."""
+"""Function that returns seconds since 1970."""
 
 DEFAULT_CHANGES_BYTES = 64 << 20
-_FUTURE_SECONDS = 3600  # a `now` further ahead of the clock is clamped (contract 1)
+# Largest distance of `now` ahead of the clock; later times are clamped (contract 1).
+_FUTURE_SECONDS = 3600
 
 
 def wall_clock() -> int:
-    """The machine's time in whole seconds."""
+    """Return the machine's time in whole seconds."""
     return int(time.time())
 
 
 def resolve_time(where: tuple[str, str], clock: Clock, now: int | None) -> tuple[int, bool]:
-    """The time of a writing call, and whether it was clamped; `where` is of the message."""
+    """Return the time of a writing call, and whether it was clamped; `where` names the call."""
     clock_now = as_integer(where[0], "the clock's time", clock(), f" {where[1]}")
     latest = clock_now + _FUTURE_SECONDS
     now = clock_now if now is None else as_integer(where[0], "now", now, f" {where[1]}")
@@ -175,7 +196,7 @@ def resolve_time(where: tuple[str, str], clock: Clock, now: int | None) -> tuple
 
 
 def check_options(config: TableConfig, clock: Clock, changes_bytes: int) -> int:
-    """Refuse what no table can be made of; `changes_bytes` as an int."""
+    """Refuse invalid options of a table; return `changes_bytes` as an int."""
     if not isinstance(config, TableConfig):
         raise TypeError(f"[Table] expected config as a TableConfig, got {type(config).__name__}")
     if not callable(clock):
@@ -193,15 +214,16 @@ def check_options(config: TableConfig, clock: Clock, changes_bytes: int) -> int:
 
 
 class TableCalls(TableStorage):
-    """A table's config, clock and life; base of the classes that have the verbs.
+    """Config, clock and life of a table; base of the classes with the verbs.
 
     Args:
-        config: what the table is.
-        clock: gives the time of a call that has no `now`.
-        changes_bytes: bound of the touched log; a cursor that has not read what goes starts anew.
+        config: settings of the table.
+        clock: function that returns the time of a call without `now`.
+        changes_bytes: bound of the touched log; a cursor that has not read dropped entries starts
+            anew.
     """
 
-    _is_spread = False  # rows live in shards, which the object reaches and does not own
+    _is_spread = False  # the rows belong to shards that this object calls but does not own
 
     def __init__(
         self,
@@ -222,7 +244,7 @@ class TableCalls(TableStorage):
         self._is_loading = False  # a restore fills the table; changed under `_cut_lock`
 
     def close(self) -> None:
-        """Free the table; running calls finish, later ones raise. Closing twice is fine."""
+        """Free the table; running calls finish, later calls raise. A second call has no effect."""
         self._is_closed = True
         for watcher in self._watchers:
             tell = watcher()
@@ -231,7 +253,7 @@ class TableCalls(TableStorage):
         self._close()
 
     def _on_close(self, tell: Callable[[str], None]) -> None:
-        """Call a method with the table's name when the table is closed; its object may go first."""
+        """Call a method with the table's name at `close`, unless its object is deleted before."""
         self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
         self._watchers.append(weakref.WeakMethod(tell))
 
@@ -279,7 +301,7 @@ class TableCalls(TableStorage):
         return checks.check_threads(self.config, verb, num_threads, keys.numel())
 
     def _check_missing(self, verb: str, missing: str) -> bool:
-        """Whether a missing key reads as the row it would get."""
+        """Whether a missing key reads as the row that it would get."""
         if missing not in ("initial", "zeros"):
             raise ValueError(
                 f"[Table.{verb}] expected missing 'initial' or 'zeros', got {missing!r} "
@@ -289,14 +311,14 @@ class TableCalls(TableStorage):
 
     @contextmanager
     def _time(self, verb: str, now: int | None) -> Iterator[int]:
-        """The time of a writing call, counted if clamped when the call has succeeded."""
+        """Yield the time of a writing call; a successful call counts a clamped time."""
         time_now, is_clamped = self._resolve_time(verb, now)
         yield time_now
         if is_clamped:
             self._count_clamped()
 
     def _resolve_time(self, verb: str, now: int | None) -> tuple[int, bool]:
-        """The time of a writing call, and whether it was clamped."""
+        """Return the time of a writing call, and whether it was clamped."""
         return resolve_time((f"[Table.{verb}]", f"(table {self.name!r})"), self._clock, now)
 
     def _clock_time(self, verb: str) -> int:

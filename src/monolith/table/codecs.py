@@ -1,4 +1,4 @@
-"""Encode weights for storage, and rows for serving tables."""
+"""Encoding of weights for storage, and of rows for serving tables."""
 
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def encode(weights: torch.Tensor, storage: Storage) -> torch.Tensor:
-    """Codes of weights.
+    """Return the codes of weights.
 
     Args:
-        weights: float32 (n, dim).
+        weights: weights, float32 (n, dim).
         storage: "fp32", "fp16", "bf16", `FixedR8` or `OneBit`.
 
     Returns:
-        (n, dim) of float32, float16, bfloat16 or int8; OneBit: uint8 (n, dim / 8 rounded up).
+        (n, dim) of float32, float16, bfloat16 or int8; for OneBit, uint8 (n, dim / 8 rounded up).
 
     Example:
         >>> from monolith.table import FixedR8
@@ -44,12 +44,12 @@ def encode(weights: torch.Tensor, storage: Storage) -> torch.Tensor:
 
 
 def decode(codes: torch.Tensor, storage: Storage, dim: int) -> torch.Tensor:
-    """Weights of codes; the opposite of `encode`.
+    """Return the weights of codes; the inverse of `encode`.
 
     Args:
-        codes: as `encode` gives them.
-        storage: what they were encoded for.
-        dim: weights per row.
+        codes: codes, as returned by `encode`.
+        storage: storage of the codes.
+        dim: number of weights per row.
 
     Returns:
         float32 (n, dim).
@@ -82,7 +82,7 @@ def _empty(n: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 def _check(
     verb: str, name: str, values: torch.Tensor, dtype: torch.dtype, size: int | None
 ) -> None:
-    """Refuse what is not a contiguous CPU matrix of the dtype, with `size` columns if given."""
+    """Refuse values that are no contiguous CPU matrix of the dtype and of `size` columns."""
     check_kind(f"[{verb}]", name, values, torch.Tensor)
     if values.dtype != dtype:
         raise TypeError(f"[{verb}] expected {name} of dtype {dtype}, got {values.dtype}")
@@ -98,10 +98,10 @@ def _check(
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def encoded(config: TableConfig, rows: Rows) -> Rows:
-    """The rows with float weights encoded as the table stores them.
+def encode_rows(config: TableConfig, rows: Rows) -> Rows:
+    """Return the rows with float weights encoded as the table stores weights.
 
-    Columns that are codes already, or that no table has, stay as they are.
+    Columns with codes, and unknown columns, stay unchanged.
     """
     columns = dict(rows.columns)
     for i, segment in enumerate(segments_of(config)):
@@ -113,7 +113,7 @@ def encoded(config: TableConfig, rows: Rows) -> Rows:
 
 
 def is_zero(config: TableConfig, rows: Rows) -> torch.Tensor:
-    """Whether all weights of a row are zero, bool (n,). The rows are checked."""
+    """Return whether all weights of each row are zero, bool (n,). The rows are checked."""
     zero = torch.ones(len(rows), dtype=torch.bool, device="cpu")
     for i, segment in enumerate(segments_of(config)):
         column = rows.columns[f"weight/{segment_name(config, i)}"].detach()
@@ -129,7 +129,7 @@ def _dtype(config: TableConfig, index: int) -> torch.dtype:
 
 
 def _is_weights(column: torch.Tensor | None, dim: int) -> "TypeGuard[torch.Tensor]":
-    """Whether `encode` will take it; the rest is refused by the checks of the verb."""
+    """Whether `encode` accepts a column; the checks of the verb refuse other columns."""
     return (
         isinstance(column, torch.Tensor)
         and column.dtype in _FLOATS

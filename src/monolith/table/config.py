@@ -1,4 +1,4 @@
-"""What a table is: its name, its segments and its rules. Plain data, shared by every table."""
+"""Settings of a table: name, segments and rules. Plain data, shared by every table."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ from monolith.table.rules import (
 )
 
 NUM_PARTITIONS = 4096
-"""Partitions of the key space: the top 12 bits of a key's hash."""
+"""Number of partitions of the key space: the top 12 bits of a key's hash."""
 
 _MAX_DIM = 1 << 16
-_MAX_ROUNDED_DIM = 1 << 18  # column // 4 is half a word of the counter of the rounding
+_MAX_ROUNDED_DIM = 1 << 18  # column // 4 fits half a word of the rounding's counter
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of columns of a row that share initializer, optimizer and storage.
+    """Adjacent columns of a row that share initializer, optimizer and storage.
 
     Args:
         dim: number of weights.
-        optimizer: how gradients change them; one of this package, not of a subclass.
-        initializer: their values in a new row.
-        name: name in exports and files; the segment's index if None.
+        optimizer: update rule of the weights; a class of this package, not a subclass.
+        initializer: initial values of the weights in a new row.
+        name: name in exports and files; None means the segment's index.
         precision: storage of the weights of training rows: "fp32", or "fp16" and "bf16" with
             stochastic rounding. State stays float32.
-        view: what lookups in training make of the weights, `FixedR8` or `OneBit`; in a serving
-            table, how they are stored (by `precision` if None).
+        view: `FixedR8` or `OneBit`: transformation of the weights in training lookups, and storage
+            in serving tables. None means the weights themselves, stored by `precision`.
 
     Example:
         >>> Segment(16).dim
@@ -67,7 +67,7 @@ class Segment:
                 f"[Segment] expected initializer as Zeros, Constant, Uniform or Normal, "
                 f"got {self.initializer!r}"
             )
-        self.optimizer.state(self.dim)  # refuses a dim that the optimizer cannot do
+        self.optimizer.state(self.dim)  # refuses a dim that the optimizer does not support
         if not isinstance(self.name, str | None):
             raise TypeError(f"[Segment] expected name as a str or None, got {self.name!r}")
         if self.name is not None and (not self.name or "/" in self.name):
@@ -85,22 +85,23 @@ class Segment:
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Everything that decides a table's content, apart from the calls made on it.
+    """Everything that determines a table's content, except for the calls of its verbs.
 
     Args:
-        name: name of the table; decides the default seed.
+        name: name of the table, which determines the default seed.
         segments: one segment, or several in column order.
-        seed: 64-bit seed of initial values; from the name if None.
-        non_finite: what a gradient with NaN or Inf does: "refuse" the whole call before any
-            change, "skip" that occurrence, or "clip" (NaN -> 0, Inf -> `clip_value`).
-        clip_value: replaces infinities under "clip".
-        kind: "training", or "serving": rows hold encoded weights only, new ones start from zeros,
-            missing keys read as zeros, and gradients are refused. `dataclasses.replace` makes the
+        seed: 64-bit seed of initial values; None takes the seed of the name.
+        non_finite: effect of a gradient with NaN or Inf: "refuse" the whole call before any change,
+            "skip" the occurrence, or "clip" (NaN -> 0, Inf -> `clip_value`).
+        clip_value: number that replaces infinities with "clip".
+        kind: "training", or "serving": rows hold encoded weights only, new rows start from zeros,
+            missing keys read as zeros, and gradients are refused. `dataclasses.replace` creates the
             serving config of a training config.
-        skip_zero: of a serving table: a row whose weights are all zero is not kept.
-        admission: which missing keys get a row; all of them if None, and in a serving table.
-        expiry: how long rows live; for ever if None.
-        budget: bound on the table's memory; none if None.
+        skip_zero: whether a serving table drops rows whose weights are all zero.
+        admission: rule that decides which missing keys get a row; None, or a serving table, admits
+            all.
+        expiry: rule that decides how long rows live; None keeps rows for ever.
+        budget: bound on the table's memory; None means no bound.
 
     Example:
         >>> TableConfig("user", Segment(16)).dim
@@ -207,18 +208,18 @@ class TableConfig:
 
 
 def segments_of(config: TableConfig) -> tuple[Segment, ...]:
-    """The segments as the tuple that the constructor made of them."""
+    """Return the segments as the tuple that the constructor created."""
     assert isinstance(config.segments, tuple)
     return config.segments
 
 
 def segment_name(config: TableConfig, index: int) -> str:
-    """Name of a segment in exports and files."""
+    """Return the name of a segment in exports and files."""
     return segments_of(config)[index].name or str(index)
 
 
 def storage_of(config: TableConfig, index: int) -> Storage:
-    """How a segment's weights are stored."""
+    """Return the storage of a segment's weights."""
     segment = segments_of(config)[index]
     if config.kind == "serving" and segment.view is not None:
         return segment.view
@@ -226,7 +227,7 @@ def storage_of(config: TableConfig, index: int) -> Storage:
 
 
 def state_columns(config: TableConfig) -> list[tuple[str, StateColumn]]:
-    """(column name, column) of all optimizer state, in row order; serving rows have none."""
+    """Return (column name, column) of all optimizer state in row order; serving rows have none."""
     if config.kind == "serving":
         return []
     return [
@@ -237,7 +238,7 @@ def state_columns(config: TableConfig) -> list[tuple[str, StateColumn]]:
 
 
 def column_sizes(config: TableConfig) -> dict[str, int]:
-    """Width of every column of an export, in file order: weights, then state."""
+    """Return the width of every column of an export, in file order: weights, then state."""
     sizes = {
         f"weight/{segment_name(config, i)}": code_size(storage_of(config, i), segment.dim)
         for i, segment in enumerate(segments_of(config))
@@ -247,7 +248,7 @@ def column_sizes(config: TableConfig) -> dict[str, int]:
 
 
 def column_dtypes(config: TableConfig) -> dict[str, str]:
-    """Dtype of every column of an export, as torch calls it."""
+    """Return the dtype of every column of an export, by its name in torch."""
     dtypes = {
         f"weight/{segment_name(config, i)}": code_dtype(storage_of(config, i))
         for i in range(len(segments_of(config)))
@@ -257,12 +258,12 @@ def column_dtypes(config: TableConfig) -> dict[str, str]:
 
 
 def row_bytes(config: TableConfig) -> int:
-    """Bytes of a row, with its share of the index: no less than a native row takes."""
+    """Return an upper bound of the bytes of a native row, with its share of the index."""
     state = sum(column.num_bytes for _, column in state_columns(config))
     return 4 * config.dim + state + 64
 
 
 def name_seed(name: str) -> int:
-    """Default seed: the low 64 bits of md5(name), the digest read as one big-endian number."""
+    """Return the default seed: the low 64 bits of md5(name), read as one big-endian number."""
     digest = hashlib.md5(name.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[8:], "big")

@@ -1,4 +1,4 @@
-"""Everything that a table holds, as plain values and tensors: for state_dict, pickle and copies."""
+"""Complete content of a table as plain values and tensors: for state_dict, pickle and copies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _VERSION = 1
 
 
 def table_content(table: BaseTable) -> dict[str, Any]:
-    """Config, rows, candidates and counters of one moment; what `torch.load` takes as it is.
+    """Return config, rows, candidates and counters of one moment, as `torch.load` accepts them.
 
     Example:
         >>> from monolith.table import Segment, Table, TableConfig
@@ -42,22 +42,22 @@ def table_content(table: BaseTable) -> dict[str, Any]:
 
 
 def restore_content(table: BaseTable, content: Mapping[str, Any]) -> None:
-    """Give a table the content of another; it is checked before the table changes.
+    """Replace the content of a table; all of the new content is checked first.
 
     Raises:
-        InvalidArgumentError: it is of another config or version.
+        InvalidArgumentError: the content belongs to another config or version.
     """
     restore_contents([(table, content)])
 
 
 def restore_contents(pairs: Sequence[tuple[BaseTable, Mapping[str, Any]]]) -> None:
-    """Give tables the contents of others; all are checked before any table changes.
+    """Replace the content of tables; all contents are checked before any table changes.
 
     Raises:
-        InvalidArgumentError: one is of another config or version.
+        InvalidArgumentError: a content belongs to another config or version.
     """
-    checked = [_checked_rows(table, content) for table, content in pairs]
-    for (table, content), rows in zip(pairs, checked, strict=True):
+    row_chunks = [_checked_rows(table, content) for table, content in pairs]
+    for (table, content), rows in zip(pairs, row_chunks, strict=True):
         table.clear()
         table.import_rows(rows)
         table.import_candidates(content["candidates"])
@@ -66,12 +66,12 @@ def restore_contents(pairs: Sequence[tuple[BaseTable, Mapping[str, Any]]]) -> No
 
 
 def _checked_rows(table: BaseTable, content: Mapping[str, Any]) -> Rows:
-    """The rows of a content that the table can take over as a whole."""
+    """Return the rows of a content, checked for the table."""
     which = f"(table {table.name!r})"
     _check_fields(content, which)
-    found = first_difference(content["config"], config_to_json(table.config))
-    if found:
-        field, expected, got = found
+    difference = first_difference(content["config"], config_to_json(table.config))
+    if difference:
+        field, expected, got = difference
         raise InvalidArgumentError(
             f"[load_state_dict] expected {field} {expected!r} as in the saved state, got {got!r} "
             f"{which}"
@@ -95,7 +95,7 @@ _FIELDS: tuple[tuple[str, type], ...] = (
 
 
 def _check_fields(content: Mapping[str, Any], which: str) -> None:
-    """Refuse a content of another version, or without a field, or with one of a wrong type."""
+    """Refuse a content of another version, without a field, or with a field of a wrong type."""
     version = content.get("version") if isinstance(content, Mapping) else None
     if version != _VERSION:
         raise InvalidArgumentError(
@@ -117,10 +117,10 @@ def _check_fields(content: Mapping[str, Any], which: str) -> None:
 
 
 def copy_of_content(table: BaseTable) -> dict[str, Any]:
-    """What `fill_table` needs to make an equal table, in this process or another.
+    """Return the values from which `fill_table` creates an equal table, in any process.
 
     Raises:
-        TypeError: the rows live on servers or in shards, which a copy would not have.
+        TypeError: the rows belong to servers or shards, which a copy would not have.
     """
     if table._is_spread:
         raise TypeError(
@@ -138,17 +138,17 @@ def copy_of_content(table: BaseTable) -> dict[str, Any]:
 
 
 def fill_table(state: Mapping[str, Any]) -> BaseTable:
-    """A new table with the content of `copy_of_content`."""
-    made = state["class"](
+    """Return a new table with the content of `copy_of_content`."""
+    table = state["class"](
         state["config"], clock=state["clock"], changes_bytes=state["changes_bytes"]
     )
-    assert isinstance(made, BaseTable)
-    restore_content(made, state["content"])
-    return made
+    assert isinstance(table, BaseTable)
+    restore_content(table, state["content"])
+    return table
 
 
 def _no_rows(table: BaseTable) -> Rows:
-    """An empty chunk, so that an empty table has its columns too."""
+    """Return an empty chunk, so that an empty table has its columns too."""
     dtypes = column_dtypes(table.config)
     none = torch.empty(0, dtype=torch.int64, device="cpu")
     columns = {

@@ -1,4 +1,4 @@
-"""Verbs that decide which rows stay: eviction of expired rows, and candidates of admission."""
+"""Verbs that remove rows and keep candidates: eviction, and import and export of candidates."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,7 +12,7 @@ from monolith.table.calls import TableCalls
 from monolith.table.config import NUM_PARTITIONS, TableConfig
 from monolith.table.rules import MinCount, SlidingFilter, ring_shape
 
-# numpy, because torch would start a team of threads in each thread of a load.
+# numpy, because torch would start several threads in each thread of a load.
 Numbers = NDArray[np.int64]
 
 _MAX_INT64 = (1 << 63) - 1
@@ -20,7 +20,7 @@ _MAX_UINT32 = (1 << 32) - 1
 
 
 def candidate_columns(config: TableConfig) -> tuple[str, ...]:
-    """Names of the columns of `export_candidates`."""
+    """Return the names of the columns of `export_candidates`."""
     if config.kind == "serving":
         return ()
     if isinstance(config.admission, MinCount):
@@ -31,7 +31,7 @@ def candidate_columns(config: TableConfig) -> tuple[str, ...]:
 
 
 def check_candidates(config: TableConfig, columns: Mapping[str, torch.Tensor]) -> None:
-    """Refuse columns that are not exactly those of the table's admission, or numbers off range."""
+    """Refuse columns that differ from those of the table's admission, or numbers out of range."""
     if not isinstance(columns, Mapping):
         got = type(columns).__name__
         raise TypeError(
@@ -79,13 +79,13 @@ def _error(config: TableConfig, expected: str, got: str) -> ValueError:
 
 
 class RetentionVerbs(TableCalls):
-    """The part of a table that forgets; see `BaseTable` for the rest."""
+    """Verbs that remove rows; see `BaseTable` for all verbs."""
 
     @property
     def latest_time(self) -> int:
-        """Largest update time that a writing call or imported row had; 0 after `clear`.
+        """Largest update time of a writing call or of an imported row; 0 after `clear`.
 
-        A restore sets it.
+        A restore sets this time.
         """
         self._check_open("latest_time")
         return self._seen_time()
@@ -99,28 +99,29 @@ class RetentionVerbs(TableCalls):
     def evict(self, now: int | None = None) -> int:
         """Remove expired rows: reference - time >= days * 86400 (`Expiry`). Safe with every verb.
 
-        A cut waits for all of it, and later writers wait for the cut; `evict_in_slices` is kinder.
+        A cut waits for the whole call, and later writers wait for the cut; prefer
+        `evict_in_slices`.
 
         Args:
-            now: the reference in seconds; `latest_time` if None, never the wall clock.
+            now: reference in seconds; None means `latest_time`, never the wall clock.
 
         Returns:
-            Number of rows removed; their space is used again.
+            Number of removed rows, whose memory is reused.
         """
         reference = self._check_reference(now)
         return self._evict(reference) if self.config.expiry else 0
 
     def evict_in_slices(self, now: int | None = None) -> Iterator[int]:
-        """`evict` as many short calls, one per item; each gives the number of rows it removed.
+        """Yield the number of removed rows of each of many short calls that together equal `evict`.
 
-        A cut may lie between two of them.
+        A cut may lie between two calls.
         """
         return self._evict_ranges(self._check_reference(now))
 
     def _check_reference(self, now: int | None) -> int:
         self._check_open("evict")
-        given = self.latest_time if now is None else now
-        reference = checks.check_integer(self.config, "evict", "now", given)
+        time = self.latest_time if now is None else now
+        reference = checks.check_integer(self.config, "evict", "now", time)
         checks.check_time(self.config, "evict", reference)
         return reference
 
@@ -132,25 +133,26 @@ class RetentionVerbs(TableCalls):
             yield num_evicted
 
     def export_candidates(self, partitions: Iterable[int] | None = None) -> dict[str, torch.Tensor]:
-        """What admission remembers, as int64 columns of equal length. Safe with every verb.
+        """Return the state of admission as int64 columns of equal length. Safe with every verb.
 
         Args:
-            partitions: only these partitions of the key space.
+            partitions: partitions of the key space to return; None means all.
 
         Returns:
             `MinCount`: key, count, time; by partition, the least recently seen first.
-            `SlidingFilter`: partition, split, cell, value of the cells in use, and for each
-            partition (split -1) its head and how often that moved. Nothing for `Probabilistic`,
-            without admission, and of a serving table.
+            `SlidingFilter`: partition, split, cell, value of the used cells, and for each partition
+            (split -1) its head and the number of its moves. No columns for `Probabilistic`, without
+            admission, and for a serving table.
         """
         self._check_open("export_candidates")
         numbers = checks.check_partitions(self.config, "export_candidates", partitions)
         return self._export_candidates(numbers)
 
     def import_candidates(self, columns: Mapping[str, torch.Tensor]) -> None:
-        """Take over columns of `export_candidates`. Safe with every verb.
+        """Import columns of `export_candidates`. Safe with every verb.
 
-        A candidate replaces the table's own of the same key, and counts as seen in this order.
+        A candidate replaces the table's candidate of the same key; the row order is the order of
+        sightings.
         """
         self._check_open("import_candidates")
         check_candidates(self.config, columns)

@@ -1,4 +1,4 @@
-"""Initial values of new rows, and the counter-based generator behind them."""
+"""Initial values of new rows, and the counter-based random generator for them."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _HALF = np.uint64(32)
 
 
 def key_hash(key: int) -> int:
-    """Splitmix64 finaliser of one key; a bijection of 64-bit numbers.
+    """Return the splitmix64 finaliser of one key; a bijection of 64-bit numbers.
 
     Example:
         >>> hex(key_hash(1))
@@ -26,7 +26,7 @@ def key_hash(key: int) -> int:
 
 
 def key_hashes(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """`key_hash` of every key."""
+    """Return `key_hash` of every key."""
     x = keys.astype(np.int64).view(np.uint64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -35,13 +35,13 @@ def key_hashes(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def partitions_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Partition of every key: the top 12 bits of its hash."""
+    """Return the partition of every key: the top 12 bits of its hash."""
     partitions: NDArray[np.int64] = (key_hashes(keys) >> np.uint64(52)).astype(np.int64)
     return partitions
 
 
 def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Philox4x32-10 (Salmon et al., SC 2011).
+    """Return random words of Philox4x32-10 (Salmon et al., SC 2011).
 
     Args:
         counter: (..., 4), 32-bit words, each in a uint64.
@@ -67,14 +67,14 @@ def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint
 def uniform(
     seed: int, keys: NDArray[np.int64], columns: NDArray[np.int64], stream: int = 0, call: int = 0
 ) -> NDArray[np.float32]:
-    """Uniform numbers in [0, 1), multiples of 2**-24, one per key and column of the row.
+    """Return uniform multiples of 2**-24 in [0, 1), one per key and column of the row.
 
     Args:
         seed: 64-bit seed.
         keys: (n,).
         columns: (c,).
-        stream: fourth counter word; 0 is initial values, 1 is rounding.
-        call: its low 16 bits are the high half of the third counter word.
+        stream: fourth counter word; 0 is for initial values, 1 is for rounding.
+        call: number whose low 16 bits are the high half of the third counter word.
 
     Returns:
         (n, c).
@@ -104,7 +104,7 @@ def _check_fits(where: str, limit: float, **values: float) -> None:
 
 @dataclass(frozen=True)
 class Zeros:
-    """Every weight starts at 0.
+    """Starts every weight at 0.
 
     Example:
         >>> Zeros()
@@ -114,7 +114,7 @@ class Zeros:
 
 @dataclass(frozen=True)
 class Constant:
-    """Every weight starts at `value`.
+    """Starts every weight at `value`.
 
     Args:
         value: the initial weight.
@@ -132,11 +132,11 @@ class Constant:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Weights start uniformly distributed in [minval, maxval).
+    """Starts weights uniformly distributed in [minval, maxval).
 
     Args:
         minval: smallest value.
-        maxval: upper bound.
+        maxval: upper bound, not reached.
 
     Example:
         >>> Uniform(-0.1, 0.1)
@@ -147,7 +147,7 @@ class Uniform:
     maxval: float = 0.05
 
     def __post_init__(self) -> None:
-        # Half the range each, so that maxval - minval fits too.
+        # Each bound is at most half the range, so that maxval - minval fits too.
         _check_fits("Uniform", MAX_FLOAT32 / 2, minval=self.minval, maxval=self.maxval)
         if self.minval > self.maxval:
             raise ValueError(
@@ -157,12 +157,12 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Normal:
-    """Weights start normally distributed (Box-Muller, from two words of the generator).
+    """Starts weights normally distributed (Box-Muller, from two words of the generator).
 
-    Logarithm and sine differ between machines in their last bit, and so may these values.
+    Logarithm and sine, and so these values, may differ between machines in the last bit.
 
     Args:
-        mean: centre.
+        mean: centre of the distribution.
         stddev: standard deviation.
 
     Example:
@@ -174,7 +174,7 @@ class Normal:
     stddev: float = 0.05
 
     def __post_init__(self) -> None:
-        # A value is at most 5.8 standard deviations from the mean.
+        # A value is at most 5.8 standard deviations away from the mean.
         _check_fits("Normal", MAX_FLOAT32 / 16, mean=self.mean, stddev=self.stddev)
         if self.stddev < 0:
             raise ValueError(f"[Normal] expected stddev >= 0, got {self.stddev}")

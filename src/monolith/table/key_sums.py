@@ -1,4 +1,4 @@
-"""Sum the duplicates of a call in occurrence order, and treat gradients that are not finite."""
+"""Sums of duplicate keys in the order of occurrence, and the rule for non-finite gradients."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ Matrix = NDArray[np.float32]
 
 
 def distinct_keys(keys: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Distinct keys by first occurrence, and for each occurrence its place among them.
+    """Return distinct keys by first occurrence, and for each occurrence its place among them.
 
     Example:
         >>> distinct_keys([7, 5, 7])
@@ -27,7 +27,7 @@ def distinct_keys(keys: Sequence[int]) -> tuple[list[int], list[int]]:
 def split_absent(
     keys: Sequence[int], absent: torch.Tensor | None
 ) -> tuple[torch.Tensor, list[int]]:
-    """Places of the keys that get a row, and the keys that shall have none; the last one decides.
+    """Return the places of keys that get a row, and keys that must have none; the last one counts.
 
     Example:
         >>> split_absent([7, 5, 7], torch.tensor([True, True, False]))
@@ -36,12 +36,12 @@ def split_absent(
     if absent is None:
         return torch.arange(len(keys), device="cpu"), []
     is_gone = dict(zip(keys, absent.tolist(), strict=True))
-    kept = [i for i, key in enumerate(keys) if not is_gone[key]]
-    return torch.tensor(kept, dtype=torch.int64, device="cpu"), [k for k in is_gone if is_gone[k]]
+    places = [i for i, key in enumerate(keys) if not is_gone[key]]
+    return torch.tensor(places, dtype=torch.int64, device="cpu"), [k for k in is_gone if is_gone[k]]
 
 
 def occurrence_sums(place: Sequence[int], values: Matrix) -> Matrix:
-    """Sum of the values at each place, in occurrence order, from the first value on."""
+    """Return the sum of the values at each place, in the order of occurrence."""
     sums: dict[int, Matrix] = {}
     for i, value in zip(place, values, strict=True):
         sums[i] = sums[i] + value if i in sums else value
@@ -51,7 +51,7 @@ def occurrence_sums(place: Sequence[int], values: Matrix) -> Matrix:
 def finite_gradients(
     config: TableConfig, keys: list[int], grads: Matrix
 ) -> tuple[list[int], Matrix]:
-    """Keys and gradients that remain under the table's rule for NaN and Inf."""
+    """Return the keys and gradients that remain after the table's rule for NaN and Inf."""
     bad = ~np.isfinite(grads)
     if config.non_finite == "refuse" and bad.any():
         row, column = np.argwhere(bad)[0]
@@ -69,8 +69,8 @@ def finite_gradients(
 def initial_weights(
     config: TableConfig, initializer: Initializer, keys: Sequence[int], columns: slice
 ) -> Matrix:
-    """Weights of new rows in some columns of the row: (n, number of columns)."""
-    assert config.seed is not None  # set by the config's constructor
+    """Return the weights of new rows in some columns of the row: (n, number of columns)."""
+    assert config.seed is not None  # the config's constructor sets the seed
     at = np.arange(columns.start, columns.stop)
     if isinstance(initializer, Normal):
         return _normal(config.seed, initializer, keys, at)
@@ -86,10 +86,11 @@ def initial_weights(
 def _normal(
     seed: int, initializer: Normal, keys: Sequence[int], columns: NDArray[np.int64]
 ) -> Matrix:
-    """Box-Muller: columns 2k and 2k + 1 are the cosine and the sine of one pair of numbers."""
+    """Return normal numbers by Box-Muller: columns 2k and 2k + 1 share one pair of words."""
     pairs = columns // 2 * 2
     numbers = np.array(keys, np.int64)
-    u1 = counter_random.uniform(seed, numbers, pairs).astype(np.float64) + 2.0**-24  # above 0
+    # Always above 0.
+    u1 = counter_random.uniform(seed, numbers, pairs).astype(np.float64) + 2.0**-24
     turn = 2 * np.pi * counter_random.uniform(seed, numbers, pairs + 1).astype(np.float64)
     z = np.sqrt(-2 * np.log(u1)) * np.where(columns % 2 == 0, np.cos(turn), np.sin(turn))
     mean, stddev = np.float32(initializer.mean), np.float32(initializer.stddev)
@@ -98,7 +99,7 @@ def _normal(
 
 
 def row_sum(values: Matrix) -> Matrix:
-    """(n, dim) -> (n, 1): 8 partial sums, lane = column % 8, combined in one order (contract 3)."""
+    """Sum (n, dim) to (n, 1) by 8 partial sums, lane = column % 8, in one order (contract 3)."""
     lanes = np.zeros((len(values), 8), values.dtype)
     for start in range(0, values.shape[1], 8):
         block = values[:, start : start + 8]

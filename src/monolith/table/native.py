@@ -28,13 +28,13 @@ _CPU = torch.device("cpu")
 
 
 class OpenCore(Generic[Core]):
-    """Gives the core in a `with`, and names verb and table where memory runs out.
+    """Context manager that gives the core, and adds verb and table to an out-of-memory error.
 
     Args:
-        core: lives until the call ends, also if the table is closed.
-        verb: of the owner.
-        name: of the table; empty where there are several.
-        owner: whose call it is.
+        core: core of the table, which lives until the call ends, also if the table is closed.
+        verb: verb of the owner.
+        name: name of the table; empty for several tables.
+        owner: class or module of the call.
     """
 
     __slots__ = ("_core", "_name", "_owner", "_verb")
@@ -57,15 +57,15 @@ class OpenCore(Generic[Core]):
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Memory for the core to fill, whatever torch's default dtype and device are."""
+    """Return memory for the core to fill, independent of torch's default dtype and device."""
     try:
         return torch.empty(shape, dtype=dtype, device=_CPU)
-    except RuntimeError as error:  # torch has no class of its own for it on the CPU
+    except RuntimeError as error:  # torch has no own class for this error on the CPU
         raise _out_of_memory(math.prod(shape) * dtype.itemsize) from error
 
 
 def empty_rows(num_rows: int, num_columns: int, stride: int) -> torch.Tensor:
-    """The same for float32 rows that begin `stride` values after each other; no view of another."""
+    """Return float32 memory whose rows are `stride` values apart; not a view of another tensor."""
     try:
         return torch.empty_strided(
             (num_rows, num_columns), (stride, 1), dtype=torch.float32, device=_CPU
@@ -79,7 +79,7 @@ def _out_of_memory(num_bytes: int) -> MemoryError:
 
 
 def column_buffers(rows: Rows, names: Iterable[str]) -> tuple[int, list[int], list[int]]:
-    """Address of the times; addresses of the columns, and bytes of a row, in the order named."""
+    """Return the address of the times, the addresses of the named columns, and their row sizes."""
     columns = [rows.columns[name] for name in names]
     sizes = [column.shape[1] * column.element_size() for column in columns]
     return rows.times.data_ptr(), [column.data_ptr() for column in columns], sizes
@@ -89,12 +89,12 @@ BagsTuple = tuple[int, int, int, int, str, int]
 
 
 def address(tensor: torch.Tensor | None) -> int:
-    """Of the first value; 0 of nothing."""
+    """Return the address of the tensor's first element, or 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
 def bags_tuple(bags: Bags) -> BagsTuple:
-    """Keys, their number, row splits or 0, number of bags, mode, weights."""
+    """Return keys, number of keys, row splits or 0, number of bags, mode, weights."""
     keys, splits = bags.keys, bags.row_splits
     if isinstance(splits, int):
         at, num_bags = 0, splits
@@ -104,7 +104,7 @@ def bags_tuple(bags: Bags) -> BagsTuple:
 
 
 def piece_tuple(piece: BagGradients) -> tuple[BagsTuple, int, int]:
-    """Bags, gradients, winners."""
+    """Return bags, gradients, winners."""
     return bags_tuple(piece.bags), piece.gradients.data_ptr(), address(piece.winners)
 
 
@@ -113,13 +113,13 @@ _Candidates = Callable[[list[int], _native.Cut], dict[str, torch.Tensor]]
 
 
 class NativeCut(CutStorage):
-    """A cut of the core.
+    """Cut of the core.
 
     Args:
-        core: the table; lives as long as its cuts.
-        cut: its cut.
-        export_chunk: rows of a cut.
-        export_candidates: candidates of a cut.
+        core: the table, which lives as long as its cuts.
+        cut: cut of the table.
+        export_chunk: function that returns rows of a cut.
+        export_candidates: function that returns candidates of a cut.
     """
 
     def __init__(
@@ -139,29 +139,29 @@ class NativeCut(CutStorage):
     def export_chunk(
         self, first: int, last: int, limit: int, memory: RowMemory | None = None
     ) -> Rows:
-        """Rows of the cut."""
+        """Return rows of the cut."""
         return self._export_chunk(first, last, limit, self._cut, memory)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
-        """Candidates of the cut."""
+        """Return candidates of the cut."""
         return self._export_candidates(partitions, self._cut)
 
     def release(self, partitions: list[int]) -> None:
-        """Forget these partitions."""
+        """Release the memory of these partitions."""
         for partition in partitions:
             self._cut.release(partition)
 
     def close(self) -> None:
-        """End the cut."""
+        """Close the cut."""
         self._core.close_cut(self._cut)
 
 
 def _bounds(initializer: Initializer) -> tuple[float, float]:
-    """Bounds of uniform values; mean and deviation of normal ones."""
+    """Return the bounds of uniform values, or mean and deviation of normal values."""
     if isinstance(initializer, Normal):
         return initializer.mean, initializer.stddev
     if isinstance(initializer, Uniform):
-        # Adding 0.0 makes -0.0 to 0.0, as the generator's formula does where both bounds are equal.
+        # Adding 0.0 turns -0.0 into 0.0, as the generator's formula does for equal bounds.
         return initializer.minval + 0.0, initializer.maxval + 0.0
     value = initializer.value if isinstance(initializer, Constant) else 0.0
     return value, value
@@ -170,7 +170,7 @@ def _bounds(initializer: Initializer) -> tuple[float, float]:
 def _segment_spec(config: TableConfig, index: int) -> _native.SegmentSpec:
     segment = segments_of(config)[index]
     codec = codec_of(storage_of(config, index))
-    if config.kind == "serving":  # no state, and rows that start from zeros
+    if config.kind == "serving":  # serving rows have no state and start from zeros
         return _native.SegmentSpec(segment.dim, "sgd", [], (0.0, 0.0), False, codec, ("", 0.0))
     return _native.SegmentSpec(
         segment.dim,
@@ -189,7 +189,7 @@ _Slots = list[tuple[int, int]]
 def _retention_arguments(
     config: TableConfig,
 ) -> tuple[tuple[str, int, _Slots, int, int, int, int, bool], tuple[int, _Slots], tuple[int, str]]:
-    """Admission, expiry and budget as the core takes them; what a rule does not have is 0."""
+    """Return admission, expiry and budget as arguments of the core; missing options are 0."""
     rule = None if config.kind == "serving" else config.admission
     expiry, budget = config.expiry or Expiry(), config.budget
     admission = (
@@ -207,13 +207,13 @@ def _retention_arguments(
 
 
 class Table(BaseTable):
-    """A table in this process's memory; the verbs and their meaning stand in `BaseTable`.
+    """Table in the memory of this process; `BaseTable` describes the verbs.
 
     Args:
-        config: what the table is.
-        clock: gives the time of a call that has no `now`.
+        config: settings of the table.
+        clock: function that returns the time of a call without `now`.
         changes_bytes: bound of the touched log.
-        record: told every change, for a replay; slow.
+        record: recorder of every change, for a replay; slow.
 
     Example:
         >>> import torch
@@ -259,14 +259,14 @@ class Table(BaseTable):
         self._clamped_lock = threading.Lock()
 
     def _open(self, verb: str) -> OpenCore[_native.Table]:
-        """The core for one call; it lives until the call ends, also if the table is closed."""
+        """Return the core for one call; it lives until the call ends, even after `close`."""
         core = self._core
         if core is None:
             raise self._closed_error(verb)
         return OpenCore(core, verb, self.name)
 
     def _scales(self, step: int) -> list[float]:
-        """Scales of the segments' views, where there are any."""
+        """Return the scales of the segments' views, if there are views."""
         if not self._has_views:
             return []
         views = (segment.view for segment in segments_of(self.config))
@@ -302,7 +302,7 @@ class Table(BaseTable):
         return Applied(*counts)
 
     def _step_core(self) -> _native.Table | None:
-        # A record sees calls of this object; the scale of a view may follow the step.
+        # A record sees calls of this object; the scale of a view may depend on the step.
         return None if self._is_recorded or self._has_views else self._core
 
     def _sum_bag_gradients(self, queue: list[BagGradients], threads: int) -> GradientSum:
@@ -402,6 +402,33 @@ class Table(BaseTable):
                 keys.data_ptr(), keys.numel(), grads.data_ptr(), rates, scales, step, now, threads
             )
         return Applied(*counts)
+
+    def _apply_sums(
+        self,
+        keys: torch.Tensor,
+        sums: torch.Tensor,
+        counts: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        if self._is_recorded:  # a record sees the calls of every table alike
+            return super()._apply_sums(keys, sums, counts, rates, step, now, threads)
+        scales = self._scales(step)
+        with self._open("apply_gradients") as core:
+            applied = core.apply_gradients(
+                keys.data_ptr(),
+                keys.numel(),
+                sums.data_ptr(),
+                rates,
+                scales,
+                step,
+                now,
+                threads,
+                counts.data_ptr(),
+            )
+        return Applied(*applied)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
         with self._open("reinitialize") as core:

@@ -1,4 +1,4 @@
-"""How weights are stored and seen: 16-bit precisions, 8-bit and 1-bit codes.
+"""Storage and views of weights: 16-bit precisions, 8-bit and 1-bit codes.
 
 | storage | bytes of n weights | code |
 |---|---|---|
@@ -21,10 +21,10 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 
 @dataclass(frozen=True)
 class FixedR8:
-    """8-bit fixed point: multiples of fixed_range / 128 in [-fixed_range, fixed_range).
+    """Stores weights as multiples of fixed_range / 128 in [-fixed_range, fixed_range).
 
-    As a view, lookups in training read the weights as if they were stored so, and gradients pass
-    straight through.
+    As a view, training lookups return the weights as if they were stored so; gradients pass
+    unchanged.
 
     Args:
         fixed_range: largest magnitude.
@@ -45,21 +45,21 @@ class FixedR8:
 
     @property
     def unit(self) -> float:
-        """Distance of two codes."""
+        """Distance of two adjacent codes."""
         return self.fixed_range / 128
 
 
 @dataclass(frozen=True)
 class OneBit:
-    """One bit per weight, its sign: +-amplitude (HashNet, Cao et al., ICCV 2017).
+    """Stores one bit per weight, its sign: +-amplitude (HashNet, Cao et al., ICCV 2017).
 
-    As a view, lookups in training read amplitude * tanh(scale * weight), and gradients are
-    multiplied by the derivative. The scale grows with the step, so that what is read draws near to
-    what is stored for serving:
+    As a view, training lookups return amplitude * tanh(scale * weight), and gradients are
+    multiplied by the derivative. The scale grows with the step, so that the values of training
+    approach the values of serving:
     scale = min(init_scale * sqrt(1 + 0.005 * (step - step % step_size)), max_scale).
 
     Args:
-        step_size: steps between two changes of the scale.
+        step_size: number of steps between two changes of the scale.
         amplitude: magnitude of a decoded weight.
         init_scale: scale at step 0.
         max_scale: largest scale.
@@ -92,7 +92,7 @@ class OneBit:
             )
 
     def scale(self, step: int) -> float:
-        """The scale of a step."""
+        """Return the scale at a step."""
         grown = self.init_scale * math.sqrt(1 + 0.005 * (step - step % self.step_size))
         return min(grown, self.max_scale)
 
@@ -100,11 +100,11 @@ class OneBit:
 View = FixedR8 | OneBit
 
 Storage = str | View
-"""One of PRECISIONS, or a view's code."""
+"""One of PRECISIONS, or the code of a view."""
 
 
 def codec_of(storage: Storage) -> tuple[str, float]:
-    """Name and parameter of the codec in the compiled core."""
+    """Return the name and the parameter of the codec in the compiled core."""
     if isinstance(storage, FixedR8):
         return "fixed_r8", storage.unit
     if isinstance(storage, OneBit):
@@ -118,7 +118,7 @@ def codec_of(storage: Storage) -> tuple[str, float]:
 
 
 def code_dtype(storage: Storage) -> str:
-    """Dtype of the codes, as torch calls it."""
+    """Return the dtype of the codes, by its name in torch."""
     if isinstance(storage, FixedR8):
         return "int8"
     if isinstance(storage, OneBit):
@@ -127,5 +127,5 @@ def code_dtype(storage: Storage) -> str:
 
 
 def code_size(storage: Storage, dim: int) -> int:
-    """Codes of `dim` weights."""
+    """Return the number of codes of `dim` weights."""
     return (dim + 7) // 8 if isinstance(storage, OneBit) else dim

@@ -1,4 +1,4 @@
-"""Replay: the calls of a table and the order in which they changed each row."""
+"""Replay of the calls of a table, in the order in which they changed each row."""
 
 import functools
 import threading
@@ -34,7 +34,7 @@ _REMOVED = 1
 
 
 def int64_rows(data: bytearray, width: int) -> torch.Tensor:
-    """Numbers of the core as a tensor (n, width), on their memory."""
+    """Return numbers of the core as a tensor (n, width) on their memory."""
     if not data:
         return torch.empty((0, width), dtype=torch.int64)
     return torch.frombuffer(data, dtype=torch.int64).reshape(-1, width)
@@ -49,15 +49,15 @@ class _Call:
 
     @functools.cached_property
     def positions(self) -> dict[int, list[int]]:
-        """Where each key occurs."""
-        found: dict[int, list[int]] = {}
+        """Positions of each key in the call."""
+        positions: dict[int, list[int]] = {}
         first = self.arguments[0]
         for i, key in enumerate((first.keys if isinstance(first, Rows) else first).tolist()):
-            found.setdefault(key, []).append(i)
-        return found
+            positions.setdefault(key, []).append(i)
+        return positions
 
-    def of_key(self, key: int) -> tuple[Any, ...]:
-        """The arguments of the call, for one of its keys."""
+    def arguments_of_key(self, key: int) -> tuple[Any, ...]:
+        """Return the arguments of the call for one of its keys."""
         at = torch.tensor(self.positions[key])
         return tuple(
             a.take(at) if isinstance(a, Rows) else a[at] if isinstance(a, torch.Tensor) else a
@@ -66,10 +66,11 @@ class _Call:
 
 
 class Record:
-    """The changes of a table, to be replayed into another one (the reference, for a proof).
+    """Records the changes of a table, to be replayed into another table, such as a reference table.
 
-    The order of (call, key) is noted under the row's lock: the changes of a row replay in the order
-    in which they happened, and give the same bits. Not for tables that are cleared.
+    The order of (call, key) is recorded under the lock of the row: the changes of a row are
+    replayed in the order in which they happened, and give equal bits. Not for tables that are
+    cleared.
 
     Example:
         >>> from monolith.table.reference import ReferenceTable
@@ -90,7 +91,7 @@ class Record:
         self._set_call: Callable[[int], None] = lambda call: None
 
     def attach(self, table: "TableStorage", core: "_native.Table") -> None:
-        """Note every writing call of the table from now on."""
+        """Record every writing call of the table from now on."""
         import monolith._native as native
 
         if self._core is not None:
@@ -100,14 +101,14 @@ class Record:
             setattr(table, method, functools.partial(self._run, method, getattr(table, method)))
 
     def _run(self, method: str, run: Callable[..., Any], *arguments: Any) -> Any:
-        noted = arguments
+        recorded = arguments
         if method == "_fill_rows":
-            method, noted = "_import_rows", (*arguments, None, 1)
-        if method == "_apply_bag_gradients":  # noted as the call by key that it equals
+            method, recorded = "_import_rows", (*arguments, None, 1)
+        if method == "_apply_bag_gradients":  # recorded as the equal call by keys
             method, queue = "_apply_gradients", arguments[0].queue
             dim = queue[0].gradients.shape[1] if queue else 0
-            noted = *expand(queue, dim), *arguments[1:]
-        copies = tuple(_copied(argument) for argument in noted)
+            recorded = *expand(queue, dim), *arguments[1:]
+        copies = tuple(_copy(argument) for argument in recorded)
         with self._lock:
             number = len(self._calls)
             self._calls[number] = _Call(method, copies)
@@ -124,21 +125,22 @@ class Record:
         """Repeat the changes [first, last) on another table, key by key.
 
         Args:
-            into: a table of the same config, without admission, budget and expiry.
+            into: table of the same config, without admission, budget and expiry.
             first: number of the first change.
-            last: behind the last one; all if None. `Snapshot.num_recorded` is where a cut was.
+            last: number after the last change; None means all. `Snapshot.num_recorded` is the
+                number at a cut.
         """
         for number, key, kind, update_call in self._events()[first:last].tolist():
-            if kind == _REMOVED:  # maybe to make room, which no call asked for
+            if kind == _REMOVED:  # the budget may have removed the row, without a call
                 into._erase(torch.tensor([key]))
                 continue
             call = self._calls[number]
             if update_call > 0:
                 into._set_update_calls(update_call - 1)
-            getattr(into, call.method)(*call.of_key(key))
+            getattr(into, call.method)(*call.arguments_of_key(key))
 
 
-def _copied(argument: Any) -> Any:
+def _copy(argument: Any) -> Any:
     if isinstance(argument, Rows):
         columns = {name: column.clone() for name, column in argument.columns.items()}
         return Rows(argument.keys.clone(), argument.times.clone(), columns)

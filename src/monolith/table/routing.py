@@ -1,4 +1,4 @@
-"""Which shard holds a key. Rows never depend on it: only where they are."""
+"""Assignment of keys to shards. Content of rows never depends on it."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -12,10 +12,10 @@ from monolith.table.initializers import partitions_of
 
 
 class Routing(ABC):
-    """A rule that gives every key one of `num_shards` shards.
+    """Rule that assigns every key to one of `num_shards` shards.
 
     Args:
-        num_shards: 1 to 4,096.
+        num_shards: number of shards, 1 to 4,096.
     """
 
     def __init__(self, num_shards: int) -> None:
@@ -28,19 +28,19 @@ class Routing(ABC):
 
     @abstractmethod
     def shard_of(self, keys: torch.Tensor) -> torch.Tensor:
-        """Shard of each key: int64 (n,) -> int64 (n,)."""
+        """Return the shard of each key: int64 (n,) -> int64 (n,)."""
 
     @abstractmethod
     def partitions_of(self, shard: int) -> range:
-        """Partitions that the shard may hold keys of; all of them where they are shared."""
+        """Return the partitions whose keys the shard may hold."""
 
     def placement_of(self, shard: int) -> "Placement":
-        """What a shard keeps of its routing, to refuse another one."""
+        """Return the values that a shard stores to refuse another routing."""
         return Placement(type(self).__name__, self.num_shards, shard)
 
 
 class Placement(NamedTuple):
-    """Which keys of a table a shard holds: plain values that are stored with the shard.
+    """Assignment of a table's keys to one shard, as plain values that are stored with the shard.
 
     Attributes:
         kind: class of the routing.
@@ -60,17 +60,17 @@ class Placement(NamedTuple):
         return f"shard {self.shard} of {self.kind}({self.num_shards})"
 
     def has_keys_of(self, other: "Placement") -> bool:
-        """Whether both hold the same keys; a single shard holds all keys under every routing."""
+        """Whether both hold the same keys; a single shard holds all keys with every routing."""
         return self == other or self.num_shards == other.num_shards == 1
 
 
 class PartitionRouting(Routing):
-    """Each shard owns a range of the 4,096 partitions, which are the top bits of a key's hash.
+    """Gives each shard a range of the 4,096 partitions, which are the top bits of a key's hash.
 
     Shard i owns the partitions p with p * num_shards // 4096 == i: ascending, nearly equal ranges.
 
     Args:
-        num_shards: 1 to 4,096.
+        num_shards: number of shards, 1 to 4,096.
 
     Example:
         >>> routing = PartitionRouting(3)
@@ -86,31 +86,32 @@ class PartitionRouting(Routing):
         self._owners = owners
 
     def shard_of(self, keys: torch.Tensor) -> torch.Tensor:
-        """The shard that owns the partition of each key."""
+        """Return the shard that owns the partition of each key."""
         return torch.from_numpy(self._owners[partitions_of(keys.numpy())])
 
     @property
     def owners(self) -> list[int]:
-        """The shard of each partition."""
+        """Shard of each partition."""
         return [int(owner) for owner in self._owners]
 
     def owner_of(self, partitions: torch.Tensor) -> torch.Tensor:
-        """The shard that owns each partition: int64 (n,) -> int64 (n,)."""
+        """Return the shard that owns each partition: int64 (n,) -> int64 (n,)."""
         return torch.from_numpy(self._owners[partitions.numpy()])
 
     def partitions_of(self, shard: int) -> range:
-        """The range that the shard owns alone."""
+        """Return the range of partitions that only this shard owns."""
         first, last = (-(-i * NUM_PARTITIONS // self.num_shards) for i in (shard, shard + 1))
         return range(first, last)
 
 
 class FloorModRouting(Routing):
-    """Shard = key modulo num_shards, the remainder that is never negative.
+    """Gives each key to shard key modulo num_shards, the remainder that is never negative.
 
-    The rule of the reference system's distributed tables. Every shard has keys of every partition.
+    This is the rule of the reference system's distributed tables. Every shard has keys of every
+    partition.
 
     Args:
-        num_shards: 1 to 4,096.
+        num_shards: number of shards, 1 to 4,096.
 
     Example:
         >>> FloorModRouting(3).shard_of(torch.tensor([7, -7, 8])).tolist()
@@ -118,9 +119,9 @@ class FloorModRouting(Routing):
     """
 
     def shard_of(self, keys: torch.Tensor) -> torch.Tensor:
-        """The floor remainder of each key."""
+        """Return the floor remainder of each key."""
         return torch.remainder(keys, self.num_shards)
 
     def partitions_of(self, shard: int) -> range:
-        """All of them."""
+        """Return all partitions."""
         return range(NUM_PARTITIONS)

@@ -8,13 +8,13 @@ import torch
 
 
 class Applied(NamedTuple):
-    """What `apply_gradients` did.
+    """Result of `apply_gradients`.
 
     Attributes:
-        num_applied: distinct keys that got an optimizer step.
-        num_inserted: of these, keys that were new.
-        num_refused: distinct keys that admission refused.
-        num_skipped: occurrences dropped for NaN or Inf.
+        num_applied: number of distinct keys with an optimizer step.
+        num_inserted: number of new keys among these.
+        num_refused: number of distinct keys that admission refused.
+        num_skipped: number of occurrences that were dropped for NaN or Inf.
     """
 
     num_applied: int
@@ -24,12 +24,13 @@ class Applied(NamedTuple):
 
 
 class Touched(NamedTuple):
-    """What changed since a cursor's last read.
+    """Changes since the last read of a cursor.
 
     Attributes:
-        full: the cursor is new, or was left behind: read the whole table. Then there are no keys.
-        keys: int64 (n,), that changed and have a row; ascending by hash.
-        tombstones: int64 (m,), that changed and have none now.
+        full: whether the cursor must re-read the whole table, because it is new or too old. The
+            keys are empty then.
+        keys: changed keys that have a row, int64 (n,), ascending by hash.
+        tombstones: changed keys without a row, int64 (m,), ascending by hash.
     """
 
     full: bool
@@ -47,10 +48,10 @@ class Rows:
     ```
 
     Args:
-        keys: int64 (n,), distinct in an export.
-        times: int64 (n,), last update in seconds.
+        keys: keys, int64 (n,), distinct in an export.
+        times: time of the last update in seconds, int64 (n,).
         columns: `weight/<segment>` and `state/<segment>/<name>`, each (n, size); weights as the
-            table stores them (`views.py`), state float32, or int64 where it counts steps.
+            table stores them (`precision.py`), state as float32, or int64 for counts of steps.
 
     Example:
         >>> import torch
@@ -83,25 +84,25 @@ class Rows:
         return len(self.keys)
 
     def take(self, places: torch.Tensor) -> "Rows":
-        """Some of the rows: a mask, bool (n,), or their places, int64."""
+        """Return some of the rows, by a mask, bool (n,), or by places, int64."""
         columns = {name: column[places] for name, column in self.columns.items()}
         return Rows(self.keys[places], self.times[places], columns)
 
     def weights_only(self) -> "Rows":
-        """The same rows without optimizer state, as a serving table imports them."""
+        """Return the rows without optimizer state, as a serving table imports them."""
         columns = {name: c for name, c in self.columns.items() if name.startswith("weight/")}
         return Rows(self.keys, self.times, columns)
 
 
 class RowMemory:
-    """Memory for chunks of one table that are read one after another: each ends the one before."""
+    """Reusable memory for chunks of one table: a new chunk overwrites the previous one."""
 
     def __init__(self) -> None:
         self._rows: Rows | None = None
         self._make: Callable[[int], Rows] | None = None
 
     def of(self, num_rows: int, make: Callable[[int], Rows]) -> Rows:
-        """At least so many rows; new ones where those before are fewer, or of another table."""
+        """Return at least `num_rows` rows; allocates if the memory is too small."""
         if self._rows is None or len(self._rows) < num_rows or make != self._make:
             self._rows, self._make = make(num_rows), make
         return self._rows
@@ -109,10 +110,10 @@ class RowMemory:
 
 @dataclass(frozen=True)
 class Entries:
-    """Rows of the keys of a call, in call order; absent ones are marked and read as zeros.
+    """Rows of the keys of a call, in call order; rows of absent keys are zeros.
 
     Args:
-        present: bool (n,).
+        present: whether each key has a row, bool (n,).
         rows: one row per key of the call.
     """
 

@@ -1,4 +1,4 @@
-"""Rules of a table: which new keys get a row, how long a row lives, how much memory rows take."""
+"""Rules of a table: admission of new keys, expiry of rows, and the memory budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ import torch
 from monolith.table.arguments import as_integer, check_kind
 
 NUM_SLOTS = 1 << 15
-"""Slots of the fid v2 format."""
+"""Number of slots of the fid v2 format."""
 
 
 def slot_of(key: int) -> int:
-    """Slot of any int64 key: bits 48 to 62, the fid v2 rule.
+    """Return the slot of any int64 key: bits 48 to 62, the rule of fids v2.
 
     Example:
         >>> slot_of((7 << 48) | 123), slot_of(-1)
@@ -31,7 +31,7 @@ def check_int(where: str, name: str, value: object, low: int, high: int) -> None
 def check_slots(
     where: str, name: str, slots: Mapping[int, int], low: int, high: int
 ) -> dict[int, int]:
-    """The numbers by slot, ascending; refuses slots outside [0, 32768) and others off range."""
+    """Return the numbers by slot, ascending; refuse slots or numbers out of range."""
     if not isinstance(slots, Mapping):
         raise TypeError(f"[{where}] expected slots as slot -> {name}, got {slots!r}")
     for slot, value in slots.items():
@@ -42,7 +42,7 @@ def check_slots(
 
 _MAX_THRESHOLD = (1 << 31) - 1
 _MAX_FILTER_THRESHOLD = (1 << 20) - 1  # a filter's counters have 20 bits
-_MAX_SPLITS = 300  # a ring has at least 300 cells, so that every split has one
+_MAX_SPLITS = 300  # a ring has at least 300 cells, so that every split has a cell
 _MAX_BYTES = 1 << 46
 
 
@@ -61,22 +61,24 @@ class _Thresholds:
         object.__setattr__(self, "slots", slots)
 
     def threshold_of(self, key: int) -> int:
-        """Threshold of the key's slot."""
+        """Return the threshold of the key's slot."""
         return self.slots.get(slot_of(key), self.threshold)
 
 
 @dataclass(frozen=True)
 class MinCount(_Thresholds):
-    """A key is admitted once it occurred `threshold` times in earlier calls. Exact.
+    """Admits a key after `threshold` occurrences in earlier calls. Exact.
 
     A candidate is (key, count, time). Candidates are kept per partition of the key space, each with
-    an equal share of the bytes; at its cap the least recently seen candidate goes, counted.
+    an equal share of the bytes. A full partition drops its least recently seen candidate, and
+    counts the drop.
 
     Args:
-        threshold: occurrences before a key is admitted; 0 admits at once.
-        slots: slot -> threshold, for slots that differ.
+        threshold: number of occurrences before a key is admitted; 0 admits at once.
+        slots: slot -> threshold, for slots with another threshold.
         max_bytes: bytes for candidates, counted as 16 each.
-        ttl_seconds: a candidate that was not seen for so long starts again at 0; never if None.
+        ttl_seconds: time without occurrence after which a candidate starts again at 0; None means
+            never.
 
     Example:
         >>> MinCount(3, slots={7: 0}).threshold_of(7 << 48)
@@ -95,15 +97,15 @@ class MinCount(_Thresholds):
 
 @dataclass(frozen=True)
 class SlidingFilter(_Thresholds):
-    """Approximate counts in a ring of filters that forgets the oldest: for huge streams.
+    """Counts keys approximately in a ring of filters that forgets the oldest: for huge streams.
 
-    Two keys may share a counter, so a key may come in early, never late.
+    Two keys may share a counter, so a key may be admitted early, never late.
 
     Args:
-        threshold: occurrences before a key is admitted; 0 admits at once.
-        slots: slot -> threshold, for slots that differ.
-        capacity: keys that are remembered, at least 300 in each of the 4,096 partitions.
-        split_num: filters of a ring, at least 5; one of them is forgotten at a time.
+        threshold: number of occurrences before a key is admitted; 0 admits at once.
+        slots: slot -> threshold, for slots with another threshold.
+        capacity: number of keys in the filters, at least 300 for each of the 4,096 partitions.
+        split_num: number of filters of a ring, at least 5; one filter is forgotten at a time.
 
     Example:
         >>> SlidingFilter(3, capacity=1_000_000).split_num
@@ -121,14 +123,14 @@ class SlidingFilter(_Thresholds):
 
 @dataclass(frozen=True)
 class Probabilistic(_Thresholds):
-    """Each call admits a missing key by chance; nothing is remembered.
+    """Admits a missing key at random in each call; stores no candidates.
 
     Args:
-        threshold: t. A key with c occurrences in the call is admitted with probability
-            min(1, c / t); 0 admits at once.
-        slots: slot -> threshold, for slots that differ.
-        equal_probability: the probability is 1 - 0.05 ** (c / t) instead, so that 95 % of the keys
-            are in after t single occurrences.
+        threshold: t. A key with c occurrences in the call is admitted with probability min(1, c /
+            t); 0 admits at once.
+        slots: slot -> threshold, for slots with another threshold.
+        equal_probability: whether the probability is 1 - 0.05 ** (c / t) instead, so that 95 % of
+            the keys are admitted after t single occurrences.
 
     Example:
         >>> Probabilistic(10).equal_probability
@@ -143,25 +145,26 @@ class Probabilistic(_Thresholds):
 
 
 Admission = MinCount | SlidingFilter | Probabilistic
-"""How missing keys get a row."""
+"""Rules that decide which missing keys get a row."""
 
 
 EMPTY_TABLE_BYTES = 4096
-"""Most bytes of a table without rows."""
+"""Largest number of bytes of a table without rows."""
 
 _POLICIES = ("refuse", "evict_oldest", "evict_least_frequent")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A bound on `memory_report()["total_bytes"]`: rows, index and candidates.
+    """Bound on `memory_report()["total_bytes"]`: rows, index and candidates.
 
     Args:
         max_bytes: the bound; at least one row and 4,096 bytes for the table itself.
-        policy: what a new key meets at the bound. "refuse": it gets no row, counted as refused.
-            "evict_oldest": 16 rows are sampled and the one with the smallest update time makes
-            room. "evict_least_frequent": of the 16, the one with the fewest uses does. A use is a
-            writing call, at most 255 count, and every 8th sampling halves the uses of its 16.
+        policy: effect of a new key at the bound. "refuse": the key gets no row, and is counted as
+            refused. "evict_oldest": of 16 sampled rows, the row with the smallest update time is
+            removed. "evict_least_frequent": of 16 sampled rows, the row with the fewest uses is
+            removed. A use is a writing call; at most 255 count, and every 8th sampling halves the
+            uses of its 16 rows.
 
     Example:
         >>> Budget(1 << 30, "evict_oldest").policy
@@ -184,13 +187,13 @@ _MAX_DAYS = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Expiry:
-    """A row is expired `days` after its last update; `Table.evict` removes expired rows.
+    """Expires a row `days` after its last update; `Table.evict` removes expired rows.
 
-    0 days: always expired, also a row that was just updated.
+    With 0 days, every row is always expired.
 
     Args:
         days: life of a row.
-        slots: slot -> days, for slots that differ.
+        slots: slot -> days, for slots with another life.
 
     Example:
         >>> Expiry(14, slots={1: 5}).seconds_of((1 << 48) | 123)
@@ -205,16 +208,16 @@ class Expiry:
         object.__setattr__(self, "slots", check_slots("Expiry", "days", self.slots, 0, _MAX_DAYS))
 
     def seconds_of(self, key: int) -> int:
-        """Life of the key's row in seconds."""
+        """Return the life of the key's row in seconds."""
         return self.slots.get(slot_of(key), self.days) * SECONDS_PER_DAY
 
     def is_expired(self, keys: torch.Tensor, times: torch.Tensor, reference: int) -> torch.Tensor:
-        """Whether rows are expired at a time, bool (n,).
+        """Return whether rows are expired at a time, bool (n,).
 
         Args:
-            keys: int64 (n,).
-            times: int64 (n,), of the last updates.
-            reference: the time.
+            keys: keys, int64 (n,).
+            times: times of the last updates, int64 (n,).
+            reference: time of the test.
         """
         if not self.slots:
             return reference - times >= self.days * SECONDS_PER_DAY
@@ -225,11 +228,11 @@ class Expiry:
 
 _LEAST_CAPACITY = 300
 _LEAST_SPLITS = 5
-RING_SLACK = 64  # cells behind the last start, so that probing does not wrap
+RING_SLACK = 64  # cells after the last start, so that probing does not wrap
 
 
 def ring_shape(capacity: int, split_num: int) -> tuple[int, int, int]:
-    """Filters of a ring, keys of a filter before the next one is used, cells of a filter."""
+    """Return the filters of a ring, the keys per filter, and the cells per filter."""
     size = max(split_num, _LEAST_SPLITS)
     split_capacity = max(capacity, _LEAST_CAPACITY) // (size - 1)
     return size, split_capacity, split_capacity * 6 // 5 + RING_SLACK

@@ -1,4 +1,4 @@
-"""`Snapshot`: a table as it was at one moment, read in chunks while writers go on."""
+"""`Snapshot`: a table at one moment, read in chunks while writers continue."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 ExportChunk = Callable[[int, int, int], Rows]
-"""(first, last, limit) -> at most `limit` rows whose hash is in [first, last], ascending."""
+"""(first, last, limit) -> at most `limit` rows with a hash in [first, last], ascending."""
 
 
 def export_chunks(
@@ -28,7 +28,7 @@ def export_chunks(
     after: int | None,
     export_chunk: ExportChunk,
 ) -> Iterator[Rows]:
-    """Rows of the partitions behind the key `after`, in chunks; the arguments are checked now."""
+    """Yield the rows of the partitions after the key `after`; the arguments are checked at once."""
     chunk_rows = checks.check_integer(config, "export", "chunk_rows", chunk_rows)
     if chunk_rows < 1:
         raise ValueError(
@@ -55,17 +55,17 @@ def _chunks(
 
 
 MAX_CUTS = 4
-"""Cuts of a table that may be open at once."""
+"""Largest number of open cuts of a table."""
 
 
 class CutStorage(ABC):
-    """What a table implements of a cut; arguments are checked.
+    """Cut of a table: the methods that a table implements, with checked arguments.
 
     Attributes:
-        num_rows: rows at the cut.
-        num_update_calls: the apply-call number at the cut.
+        num_rows: number of rows at the cut.
+        num_update_calls: apply-call number at the cut.
         latest_time: largest update time of the table at the cut.
-        num_recorded: events of the table's record at the cut.
+        num_recorded: number of events of the table's record at the cut.
     """
 
     num_rows: int
@@ -77,30 +77,30 @@ class CutStorage(ABC):
     def export_chunk(
         self, first: int, last: int, limit: int, memory: RowMemory | None = None
     ) -> Rows:
-        """At most `limit` rows of the cut, the first whose hash is in [first, last], ascending.
+        """Return at most `limit` rows of the cut, the first with a hash in [first, last].
 
-        They may lie in `memory`, until the next ones do.
+        The rows may use `memory`, until the next rows overwrite them.
         """
 
     @abstractmethod
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
-        """What admission remembered at the cut."""
+        """Return the candidates of admission at the cut."""
 
     @abstractmethod
     def release(self, partitions: list[int]) -> None:
-        """Keep nothing more of these partitions."""
+        """Free the memory of these partitions."""
 
     @abstractmethod
     def close(self) -> None:
-        """Keep nothing more."""
+        """Free all memory of the cut."""
 
 
 class Snapshot:
-    """All rows of a table at the moment of `Table.cut`. Close it: writers keep old rows for it.
+    """All rows of a table at the moment of a cut. Close it: writers keep old rows for it.
 
     Args:
-        config: of the table.
-        storage: where the rows come from.
+        config: settings of the table.
+        storage: source of the rows.
     """
 
     def __init__(self, config: TableConfig, storage: CutStorage) -> None:
@@ -111,7 +111,7 @@ class Snapshot:
 
     @property
     def num_update_calls(self) -> int:
-        """The apply-call number at the cut."""
+        """Apply-call number at the cut."""
         return self._storage.num_update_calls
 
     @property
@@ -121,7 +121,7 @@ class Snapshot:
 
     @property
     def num_recorded(self) -> int:
-        """Events of the table's record at the cut (`Record.replay`)."""
+        """Number of events of the table's record at the cut (`Record.replay`)."""
         return self._storage.num_recorded
 
     def __len__(self) -> int:
@@ -135,10 +135,10 @@ class Snapshot:
         *,
         memory: RowMemory | None = None,
     ) -> Iterator[Rows]:
-        """Rows in ascending order of their hash, in chunks, as of the cut; see `Table.export`.
+        """Yield the rows at the cut in ascending order of their hash; see `Table.export`.
 
-        With `memory` a chunk may lie there, and lasts until the next one is asked for: quicker than
-        new memory for each.
+        With `memory`, a chunk may use it until the next chunk is requested, which is faster than
+        new memory for each chunk.
         """
         self._check_open("export")
         numbers = None if partitions is None else list(partitions)
@@ -151,12 +151,12 @@ class Snapshot:
         self._check_open("export")
         self._check_kept("export", partitions)
         rows = self._storage.export_chunk(first, last, limit, memory)
-        self._check_open("export")  # else the rows may be of a later moment
+        self._check_open("export")  # a closed cut would give rows of a later moment
         self._check_kept("export", partitions)
         return rows
 
     def export_candidates(self, partitions: Iterable[int] | None = None) -> dict[str, torch.Tensor]:
-        """What admission remembered at the cut; see `Table.export_candidates`."""
+        """Return the candidates of admission at the cut; see `Table.export_candidates`."""
         self._check_open("export_candidates")
         numbers = checks.check_partitions(self.config, "export_candidates", partitions)
         self._check_kept("export_candidates", numbers)
@@ -166,14 +166,14 @@ class Snapshot:
         return columns
 
     def release(self, partitions: Iterable[int]) -> None:
-        """Say that nobody reads these partitions any more: frees what is kept of them."""
+        """Free the memory of partitions that the caller does not read any more."""
         self._check_open("release")
         numbers = checks.check_partitions(self.config, "release", partitions)
         self._released.update(numbers)
         self._storage.release(numbers)
 
     def close(self) -> None:
-        """End the cut. Closing twice is fine."""
+        """Close the cut. A second call has no effect."""
         if not self._is_closed:
             self._is_closed = True
             self._storage.close()
@@ -185,7 +185,7 @@ class Snapshot:
         self.close()
 
     def __del__(self) -> None:
-        # A cut that nobody can read any more must not make writers keep rows for it.
+        # A cut without a reader must not make writers keep rows.
         if hasattr(self, "_is_closed"):
             self.close()
 

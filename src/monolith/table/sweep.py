@@ -1,4 +1,4 @@
-"""A thread that evicts expired rows now and then."""
+"""Thread that evicts expired rows at intervals."""
 
 import os
 import threading
@@ -15,13 +15,13 @@ _NICENESS = 10
 
 
 class BackgroundSweep:
-    """Calls `evict()` on a table every so many seconds, until it is closed.
+    """Calls `evict()` on a table every `every_seconds`, until it is closed.
 
-    The sweep runs in short slices on a thread of low priority. Its first error ends it and is
-    raised by `close`, so that it is not lost.
+    The sweep runs in short slices on a thread of low priority. Its first error ends the sweep;
+    `close` raises the error, so that the error is not lost.
 
     Args:
-        table: the table; it must stay open until the sweep is closed.
+        table: table to sweep; it must stay open until the sweep is closed.
         every_seconds: pause between two sweeps, and before the first.
 
     Example:
@@ -79,7 +79,7 @@ class BackgroundSweep:
 
 
 def _be_nice() -> None:
-    """Lower the priority of this thread; systems without that leave it as it is."""
+    """Lower the priority of this thread, if the system can."""
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
     except (AttributeError, OSError):

@@ -7,16 +7,13 @@ from monolith.train.driver import (
     Run,
     StepContext,
     StepResults,
-    current_run,
-    drive,
 )
 from monolith.train.figures import Figures, Metric, ReportHook
-from monolith.train.fit import FitResult
 from monolith.train.inputs import Inputs
 from monolith.train.loop import BatchOutput, StepOutput
 from monolith.train.settings import EarlyStop, TrainSettings
 from monolith.train.task import Mode, Task, TaskSettings
-from monolith.train.trainer import Trainer
+from monolith.train.trainer import FitResult, Trainer
 
 __all__ = [
     "BatchOutput",
@@ -38,6 +35,4 @@ __all__ = [
     "TaskSettings",
     "TrainSettings",
     "Trainer",
-    "current_run",
-    "drive",
 ]

@@ -1,42 +1,89 @@
-"""Checkpoints of a trainer: all of it at one moment between two steps, and back."""
+"""Save a trainer at a pace and at the end of a run, and restore it."""
 
-import math
+import logging
 import os
-import posixpath
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from monolith.checkpoint import Checkpoint, locate_checkpoint, read_checkpoint_state, take_cut
-from monolith.checkpoint.state import MONOLITH_STATE_FILE
-from monolith.checkpoint.storage import exists, make_folder
-from monolith.errors import NotFoundError
-from monolith.native_training.saver.hook import NoFirstSaveCheckpointSaverHook
-from monolith.native_training.saver.listeners import SaverListener
-from monolith.native_training.saver.saver import PartialRecoverySaver
-from monolith.table.base import BaseTable
-from monolith.train.driver import Run
+from monolith.checkpoint import Checkpoint, Contents, WriteOptions, find, save
+from monolith.checkpoint.dense_tensors import describe, module_tensors
+from monolith.checkpoint.retention import Retention
+from monolith.checkpoint.state import record_save_time
+from monolith.checkpoint.state_tree import Stateful
+from monolith.errors import NotFoundError, OpError
+from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
 
 
-BASE_NAME = "model.ckpt"
-"""Checkpoints of a trainer are `<directory>/model.ckpt-<step>`."""
+_log = logging.getLogger(__name__)
 
 
-class CheckpointHook(NoFirstSaveCheckpointSaverHook):
-    """Saves the trainer whose `fit` it is a hook of: at a pace, and at the end of the run.
-
-    It comes after all other hooks: a checkpoint has what they did in the step.
+class Pace:
+    """Tells whether some steps or seconds have passed since the last `restart`. Not thread-safe.
 
     Args:
-        directory: where checkpoints go; made if missing. No other run may save there meanwhile.
+        every_steps: pace in steps.
+        every_seconds: pace in seconds; without both a save is never due.
+        clock: seconds; only differences count.
+
+    Raises:
+        ValueError: both paces are given.
+
+    Example:
+        >>> pace = Pace(every_steps=10)
+        >>> pace.restart(5)
+        >>> pace.is_due(14), pace.is_due(15)
+        (False, True)
+    """
+
+    def __init__(
+        self,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if every_steps is not None and every_seconds is not None:
+            raise ValueError(
+                "[CheckpointHook] expected one of every_steps and every_seconds, got "
+                f"{every_steps} and {every_seconds}; use a second hook for the other pace"
+            )
+        self._every_steps, self._every_seconds, self._clock = every_steps, every_seconds, clock
+        self._step, self._time = 0, clock()
+
+    def restart(self, step: int) -> None:
+        """Begin the next interval at this step, now."""
+        self._step, self._time = step, self._clock()
+
+    def is_due(self, step: int) -> bool:
+        """Whether the interval is over; never at the step at which it began."""
+        if step == self._step:
+            return False
+        if self._every_seconds is not None:
+            return self._clock() - self._time >= self._every_seconds
+        return self._every_steps is not None and step >= self._step + self._every_steps
+
+
+class CheckpointHook(Hook):
+    """Saves the trainer whose `fit` runs the hook: at a pace, and at the end of the run.
+
+    It is called after all other hooks, so a checkpoint has what they did in the step. A save that
+    fails with an `OpError` is tried once more.
+
+    Args:
+        directory: folder for the checkpoints; made if missing. No other run may save there
+            meanwhile.
         every_steps: pace in steps.
         every_seconds: pace in seconds; without both only the end is saved.
         keep: number of checkpoints that are kept; 0 keeps all.
-        ignore_save_errors: whether a save that fails leaves the run alone, but for a log.
+        ignore_save_errors: whether the run goes on after a save that failed, with a log.
         clock: seconds since 1970.
+
+    Attributes:
+        directory: folder for the checkpoints, as a str; `fit` keeps other runs out of it.
 
     Raises:
         ValueError: both paces are given.
@@ -52,22 +99,10 @@ class CheckpointHook(NoFirstSaveCheckpointSaverHook):
         ignore_save_errors: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        has_pace = every_steps is not None or every_seconds is not None
-        super().__init__(
-            directory,
-            every_seconds if has_pace else math.inf,
-            every_steps,
-            checkpoint_basename=BASE_NAME,
-            save_graph_def=False,
-            ignore_save_errors=ignore_save_errors,
-            clock=clock,
-        )
-        self._keep = keep
-
-    @property
-    def directory(self) -> str:
-        """Where checkpoints go; `fit` keeps other runs out of it."""
-        return self._directory
+        self.directory = os.fspath(directory)
+        self._pace = Pace(every_steps, every_seconds, clock)
+        self._keep, self._ignore_save_errors, self._clock = keep, ignore_save_errors, clock
+        self._saved_step: int | None = None
 
     def attach(self, trainer: "Trainer") -> None:
         """Save this trainer from now on; `fit` calls it.
@@ -75,10 +110,51 @@ class CheckpointHook(NoFirstSaveCheckpointSaverHook):
         Raises:
             TypeError: a state or a tensor cannot be saved, for example one of complex numbers.
         """
-        self._saver = _saver(trainer, self._directory, self._keep, self._directory)
-        self._listeners = [_Parts(trainer, self._saver, self._directory)]
-        contents = self._saver.builder.gather()  # what cannot be saved is told now, not after hours
-        take_cut(dense=contents.dense, trainer=contents.states).close()
+        self._trainer = trainer
+        self._retention = Retention.of_directory(self.directory, self._keep, self._clock)
+        # What cannot be saved fails now, not after hours.
+        replace(_contents(trainer), tables=()).cut().close()
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Begin the first interval; the state at the beginning is not saved."""
+        record_save_time(self.directory, self._clock(), is_new_only=True)
+        self._saved_step = self._trainer.state.step
+        self._pace.restart(self._saved_step)
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Save if it is time."""
+        step = self._trainer.state.step
+        if self._pace.is_due(step):
+            self._pace.restart(step)
+            self._save(step)
+
+    def end(self, run: Run) -> None:
+        """Save the steps since the last save."""
+        step = self._trainer.state.step
+        if step != self._saved_step:
+            self._save(step)
+
+    def _save(self, step: int) -> None:
+        try:
+            try:
+                self._try_to_save()
+            except OpError as error:
+                _log.warning("saving step %d failed, it is tried again: %s", step, error)
+                self._try_to_save()
+            record_save_time(self.directory, self._clock())
+        except OpError:
+            if not self._ignore_save_errors:
+                raise
+            _log.exception("the checkpoint of step %d is not saved; the run goes on", step)
+        else:
+            self._saved_step = step
+
+    def _try_to_save(self) -> None:
+        start = time.monotonic()
+        self._trainer.finish_updates()
+        contents, options = _contents(self._trainer), WriteOptions(clock=self._clock)
+        prefix = save(contents, self.directory, keep=self._retention, options=options)
+        _log.info("saving %s took %.3f s", prefix, time.monotonic() - start)
 
 
 def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: int) -> str:
@@ -88,18 +164,10 @@ def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: 
         The prefix of the checkpoint.
 
     Raises:
-        OpError: it cannot be written; older checkpoints are as they were.
+        OpError: the directory cannot be written; older checkpoints are as they were.
     """
-    path = os.fspath(directory)
-    has_exempt = exists(posixpath.join(path, MONOLITH_STATE_FILE))
-    saver = _saver(trainer, path, keep, path if has_exempt else None)
-    parts = _Parts(trainer, saver, path)
-    parts.before_save(trainer.run, trainer.state.step)
-    prefix = saver.save(
-        trainer.run, posixpath.join(path, BASE_NAME), trainer.state.step, tables=parts.tables
-    )
-    assert prefix is not None
-    return prefix
+    trainer.finish_updates()
+    return save(_contents(trainer), directory, keep=keep)
 
 
 def restore_trainer(
@@ -108,49 +176,31 @@ def restore_trainer(
     """Give a trainer the state of a checkpoint; dense values are checked before a table changes.
 
     Args:
-        trainer: no `fit` of it runs.
+        trainer: its `fit` does not run.
         path: a directory, or the prefix of a checkpoint.
-        fallback: see `find_checkpoint`.
+        fallback: see `find`.
 
     Raises:
         NotFoundError: there is no checkpoint, or it lacks a part of the trainer.
         InvalidArgumentError: the model or a table has changed.
         DataLossError: a file is damaged.
     """
-    checkpoint = locate_checkpoint(path, fallback=fallback)
+    checkpoint = find(path, fallback=fallback)
     if checkpoint is None:
         raise NotFoundError(
             f"[Trainer.restore] expected a checkpoint, got none at {os.fspath(path)!r}"
         )
-    saver = PartialRecoverySaver(_items(trainer))
-    actions = saver.builder.restore_ops_per_device(checkpoint)
-    checkpoint.restore_tables(list(trainer.features.tables.values()))
-    for action in actions.values():
-        action()
+    checkpoint.restore(
+        tables=list(trainer.features.tables.values()),
+        dense=_model_tensors(trainer),
+        states=_states(trainer),
+    )
     trainer.rates.take_over(trainer.state.saved_rates, trainer.state.step)
     return checkpoint
 
 
-class _Parts(SaverListener):
-    """Before a save: no update is under way, and the saver knows the tensors of this moment."""
-
-    def __init__(self, trainer: "Trainer", saver: PartialRecoverySaver, directory: str) -> None:
-        self._trainer, self._saver, self._directory = trainer, saver, directory
-
-    @property
-    def tables(self) -> Sequence[BaseTable]:
-        """Of all features."""
-        return list(self._trainer.features.tables.values())
-
-    def before_save(self, run: Run, global_step: int) -> None:
-        """Called on the thread of the run, between two steps."""
-        make_folder(self._directory)  # it may have vanished
-        self._trainer.finish_updates()
-        self._saver.build(_items(self._trainer))  # a model may have put others in their place
-
-
 class _OptimizerState:
-    """The state of the optimizer; servers keep the one they are given."""
+    """Saves the optimizer of a trainer; a restore keeps the state objects that servers hold."""
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
@@ -162,38 +212,30 @@ class _OptimizerState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         optimizer = self._trainer.optimizer
         optimizer.load_state_dict(state)
-        for parameter, kept in self._trainer.hosted:
-            kept.clear()
-            kept.update(optimizer.state.get(parameter, {}))
-            optimizer.state[parameter] = kept
+        for parameter, hosted in self._trainer.hosted:
+            hosted.clear()
+            hosted.update(optimizer.state.get(parameter, {}))
+            optimizer.state[parameter] = hosted
 
 
-def _items(trainer: "Trainer") -> dict[str, Any]:
-    items: dict[str, Any] = {
-        "model": trainer.model,
-        "optimizer": _OptimizerState(trainer),
-        "run": trainer.state,
-    }
-    return items if trainer.scheduler is None else {**items, "scheduler": trainer.scheduler}
-
-
-def _saver(
-    trainer: "Trainer", directory: str, keep: int, model_dir: str | None
-) -> PartialRecoverySaver:
-    """Goes on with the checkpoints that the directory has."""
-    saver = PartialRecoverySaver(
-        _items(trainer),
-        max_to_keep=keep,
-        model_dir=model_dir,
-        save_relative_paths=True,
-        with_expired=True,  # a step may update them before they are evicted
+def _contents(trainer: "Trainer") -> Contents:
+    """Collect the trainer anew for each save, because a model may have replaced its tensors."""
+    dense, states = _model_tensors(trainer), _states(trainer)
+    tensors = [(str(tensor.device), name, tensor) for name, tensor in dense.items()]
+    return Contents(
+        tables=list(trainer.features.tables.values()),
+        dense=dense,
+        states=states,
+        meta=describe([*tensors, *(("cpu", name, state) for name, state in states.items())]),
+        step=trainer.state.step,
+        with_expired=True,  # a step may update these rows before they are evicted
     )
-    state = read_checkpoint_state(directory)
-    if state is not None:
-        own = [
-            path
-            for path in state.all_model_checkpoint_paths
-            if posixpath.dirname(path) == directory.rstrip("/")
-        ]
-        saver.recover_last_checkpoints(own)
-    return saver
+
+
+def _model_tensors(trainer: "Trainer") -> dict[str, Any]:
+    return module_tensors("[CheckpointHook]", "model.", trainer.model)
+
+
+def _states(trainer: "Trainer") -> dict[str, Stateful]:
+    states: dict[str, Stateful] = {"optimizer": _OptimizerState(trainer), "run": trainer.state}
+    return states if trainer.scheduler is None else {**states, "scheduler": trainer.scheduler}

@@ -1,7 +1,8 @@
 """Drive a run: a step function, hooks around it, and the threads that belong to it.
 
-`drive` calls the step until its input ends or a hook requests a stop; `Run` counts steps;
-`Coordinator` stops and joins threads; `Hook` is what users derive from.
+`drive` calls the step until its input ends or a hook requests a stop; `Run` has the collections,
+names and actions of the run; `Coordinator` stops and joins threads; `Hook` is the base class of
+users' hooks.
 """
 
 import contextvars
@@ -29,14 +30,14 @@ _log = logging.getLogger(__name__)
 class Coordinator:
     """Stops the threads of a run, joins them, runs its clean-ups and keeps the first error.
 
-    As a context manager it is closed when the block ends, well or not. The error of a thread is
-    raised then; it also takes the place of the `CancelledError` that it caused in the block. An
-    other error of the block stays, and those of threads and clean-ups are logged.
+    As a context manager, the coordinator is closed when the block ends, also by an error. The error
+    of a thread is raised then, and replaces a `CancelledError` that it caused in the block. Any
+    other error of the block stays, and the errors of threads and clean-ups are logged.
 
-    Every method is safe from any thread.
+    Every method is thread-safe.
 
     Args:
-        stop_seconds: limit on the wait for all threads together when it is closed.
+        stop_seconds: Limit on the wait of `close` for all threads together.
 
     Example:
         >>> with Coordinator() as coordinator:
@@ -55,11 +56,14 @@ class Coordinator:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the run is to end."""
+        """Whether the end of the run was requested, or a thread failed."""
         return self._stop.is_set()
 
     def request_stop(self, error: BaseException | None = None) -> None:
-        """End the run; with an error, as a failure. The first error counts, others are logged."""
+        """Request the end of the run; with an error, the run fails with the first error.
+
+        Later errors are logged.
+        """
         if error is not None:
             with self._lock:
                 is_first = self._error is None
@@ -69,16 +73,19 @@ class Coordinator:
         self._stop.set()
 
     def wait_for_stop(self, timeout_seconds: float) -> bool:
-        """Sleep until the run is to end, at most so long; whether it is to end."""
+        """Wait for a stop request, at most `timeout_seconds`; return whether there is one."""
         return self._stop.wait(min(timeout_seconds, threading.TIMEOUT_MAX))
 
     def raise_error(self) -> None:
-        """Raise the first error of a thread, if there was one."""
+        """Raise the error that `request_stop` keeps, if any."""
         if self._error is not None:
             raise self._error
 
     def start(self, target: Callable[[], None], *, name: str) -> threading.Thread:
-        """Run a function on a thread, in a copy of the calling context; its error ends the run."""
+        """Run a function on a thread, in a copy of the calling context.
+
+        An error of the function ends the run.
+        """
         context = contextvars.copy_context()
 
         def body() -> None:
@@ -94,7 +101,7 @@ class Coordinator:
         return thread
 
     def add_cleanup(self, call: Callable[[], None]) -> None:
-        """Have something called when the run ends, well or not; what is added last runs first."""
+        """Add a function that is called when the run ends, also by an error, last added first."""
         with self._lock:
             self._cleanups.append(call)
 
@@ -102,8 +109,8 @@ class Coordinator:
         """Request a stop, run the clean-ups, join the threads. Safe to call again.
 
         Raises:
-            DeadlineExceededError: a thread went on for longer than `stop_seconds`.
-            BaseException: the first error of a thread or clean-up.
+            DeadlineExceededError: A thread did not end within `stop_seconds`.
+            BaseException: The first error of a thread or clean-up.
         """
         self.request_stop()
         while cleanup := self._next_cleanup():
@@ -152,7 +159,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Action:
-    """A named function, and the names of the actions that it needs; called like the function."""
+    """A named function, with the names of the actions that it needs; callable like the function."""
 
     name: str
     function: Callable[..., Any]
@@ -164,15 +171,18 @@ class Action:
 
 
 class Run:
-    """What the parts of one training, evaluation or prediction run know of each other.
+    """The shared state of one training, evaluation or prediction run.
 
-    Nothing of it belongs to the process: two runs can live side by side. Every method is safe from
-    any thread. The step function counts `global_step`; nothing here does.
+    Two runs of a process share nothing. Every method is thread-safe. The step function counts
+    `global_step`; `Run` and `drive` do not.
 
     Args:
-        global_step: number of steps done so far, also by earlier runs; None if nobody counts them.
-        is_exporting: whether the run exports a model: what it restores is what was saved, and
-            nothing that is meant for training once is done or used up.
+        global_step: Number of steps so far, earlier runs included; None if steps are not counted.
+        is_exporting: Whether the run exports a model; a custom restore of the training is then left
+            out.
+
+    Attributes:
+        metadata: Values of the run by name, for its parts.
 
     Example:
         >>> run = Run(global_step=0)
@@ -193,22 +203,22 @@ class Run:
         self._names = UniqueNames()
 
     def add(self, name: str, value: Any) -> None:
-        """Append to a collection, which begins with its first value."""
+        """Append a value to a collection; the first value creates the collection."""
         with self._lock:
             self._collections.setdefault(name, []).append(value)
 
     def collection(self, name: str) -> tuple[Any, ...]:
-        """The values of a collection so far, in the order in which they were added."""
+        """Return the values of a collection so far, in the order in which they were added."""
         with self._lock:
             return tuple(self._collections.get(name, ()))
 
     def take(self, name: str) -> tuple[Any, ...]:
-        """The values of a collection so far; it is empty afterwards."""
+        """Return the values of a collection and empty the collection."""
         with self._lock:
             return tuple(self._collections.pop(name, ()))
 
     def unique_name(self, name: str) -> str:
-        """The name, then with `_1`, `_2` and so on for each further call with the same one."""
+        """Return a name that is new in this run: `name`, then `name_1`, `name_2` and so on."""
         with self._lock:
             return self._names.take(name)
 
@@ -218,7 +228,7 @@ class Run:
         """Record a function under a name, with the recorded actions that it needs.
 
         Raises:
-            ValueError: the name is taken, or a needed action is not recorded.
+            ValueError: An action has this name already, or a needed action is not recorded.
         """
         names = tuple(need.name if isinstance(need, Action) else need for need in needs)
         with self._lock:
@@ -231,24 +241,24 @@ class Run:
         return action
 
     def needed_by(self, names: Iterable[str]) -> frozenset[str]:
-        """Names of all actions that these need, directly or not; these themselves too.
+        """Return the names of the actions and of all actions that they need, directly or not.
 
         Raises:
-            ValueError: one of the names is not recorded.
+            ValueError: A name is not recorded.
         """
-        found: set[str] = set()
+        needs: set[str] = set()
         pending = list(names)
         with self._lock:
             self._check_recorded("[Run.needed_by]", pending)
             while pending:
-                if (name := pending.pop()) not in found:
-                    found.add(name)
+                if (name := pending.pop()) not in needs:
+                    needs.add(name)
                     pending += self._actions[name].needs
-        return frozenset(found)
+        return frozenset(needs)
 
     @contextmanager
     def as_current(self) -> Iterator["Run"]:
-        """Make this the current run of the calling context until the block ends."""
+        """Make this run the current run of the calling context until the block ends."""
         leave = enter_run(self)
         try:
             yield self
@@ -265,28 +275,28 @@ class Run:
 
 
 class _Entry:
-    """One place on the stack; a run may have several."""
+    """One place on the stack of runs; a run may have several places."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
 
-# The stack is never changed in place, so that contexts which were copied do not share changes.
+# The stack is never changed in place, so that copied contexts do not share changes.
 _STACK: ContextVar[tuple[_Entry, ...]] = ContextVar("monolith_runs", default=())
 _DEFAULT: ContextVar[Run | None] = ContextVar("monolith_default_run", default=None)
 
 
 def current_run() -> Run | None:
-    """The innermost active run of the calling context; None outside of all runs.
+    """Return the innermost active run of the calling context; None outside of all runs.
 
-    A new thread begins outside, unless a `Coordinator` started it.
+    A new thread begins outside of all runs, unless a `Coordinator` started the thread.
     """
     stack = _STACK.get()
     return stack[-1].run if stack else None
 
 
 def current_or_default_run() -> Run:
-    """The current run; outside of all runs, one that belongs to the calling context."""
+    """Return the current run; outside of all runs, the default run of the calling context."""
     run = current_run() or _DEFAULT.get()
     if run is None:
         run = Run()
@@ -295,7 +305,7 @@ def current_or_default_run() -> Run:
 
 
 def enter_run(run: Run) -> Callable[[], None]:
-    """Make a run the current one; the function that is returned takes it off again, once."""
+    """Make a run the current run; return a function that takes it off the stack, once."""
     entry = _Entry(run)
     _STACK.set((*_STACK.get(), entry))
 
@@ -307,33 +317,33 @@ def enter_run(run: Run) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a hook sees of a step: the run, and a way to end it.
+    """The argument of a hook at a step: the run, and a way to end the run.
 
     Args:
-        run: the run.
-        coordinator: of its threads.
+        run: The run of the step.
+        coordinator: Coordinator of the threads of the run.
     """
 
     run: Run
     coordinator: Coordinator
 
     def request_stop(self) -> None:
-        """End the run normally when the step is done, with the `after_run` of every hook."""
+        """End the run normally after this step and the `after_run` of every hook."""
         self.coordinator.request_stop()
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody requested the end, or a thread of the run failed."""
+        """Whether the end of the run was requested, or a thread of the run failed."""
         return self.coordinator.stop_requested
 
 
 @dataclass(frozen=True)
 class StepResults:
-    """What a step gave.
+    """The results of a step.
 
     Args:
-        value: the result of the step function.
-        extra: by hook, the result of the callable that its `before_run` returned.
+        value: Return value of the step function.
+        extra: Hook -> return value of the callable that the hook's `before_run` returned.
     """
 
     value: Any
@@ -341,28 +351,29 @@ class StepResults:
 
 
 class Hook:
-    """Takes part in a run; every method does nothing until it is overridden.
+    """Base class of hooks, whose methods are called around the steps of a run.
 
         begin, after_create_session, (before_run, step, after_run) ..., end
 
-    Hooks are called in the order of their list. When the run fails, `end` is not called: what must
-    happen then too is a clean-up of the coordinator.
+    Every method does nothing unless overridden. Hooks are called in the order of their list. When
+    the run fails, `end` is not called: add a clean-up to the coordinator for work that must happen
+    then too.
     """
 
     def begin(self) -> None:
-        """Called once, before the run starts; the run is already current."""
+        """Run once before the first step; the run is already current."""
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Called when parameters are initialised or restored, and again after each recovery."""
+        """Run when parameters are initialised or restored."""
 
     def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
-        """Called before each step; what it returns is called before the step, in hook order."""
+        """Run before each step; a returned callable is called before the step, in hook order."""
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
-        """Called after each step."""
+        """Run after each step."""
 
     def end(self, run: Run) -> None:
-        """Called once, when the run ends normally."""
+        """Run once when the run ends normally."""
 
 
 def drive(
@@ -374,28 +385,28 @@ def drive(
 ) -> Run:
     """Call `step` until its input ends or a hook requests a stop.
 
-    The input ends with an `OutOfRangeError`, also one of a hook, or when the step raises
-    `StopIteration`. The run is current while hooks and steps are called. When it fails, `end` of
-    the hooks is not called; clean-ups of the coordinator always are.
+    The input ends when the step or a hook raises `OutOfRangeError`, or when the step raises
+    `StopIteration`. The run is current while hooks and steps are called. When the run fails, `end`
+    of the hooks is not called; clean-ups of the coordinator are always called.
 
     Args:
-        step: one step; counts `global_step` of the run if anybody does.
-        hooks: called in this order.
-        run: the run; a new one if None.
-        stop_seconds: limit on the wait for the threads of the run at its end.
+        step: Function that does one step; it may count `run.global_step`.
+        hooks: Hooks of the run, called in this order.
+        run: State of the run; None makes a new `Run`.
+        stop_seconds: Limit on the wait for the threads of the run at its end.
 
     Returns:
         The run.
 
     Raises:
-        DeadlineExceededError: a thread of the run went on after its end.
-        BaseException: what the step, a hook, a thread or a clean-up raised.
+        DeadlineExceededError: A thread of the run did not end after the run.
+        BaseException: The error of the step, a hook, a thread or a clean-up.
 
     Example:
         >>> batches = iter([1, 2, 3])
-        >>> seen = []
-        >>> run = drive(lambda: seen.append(next(batches)))
-        >>> seen
+        >>> numbers = []
+        >>> run = drive(lambda: numbers.append(next(batches)))
+        >>> numbers
         [1, 2, 3]
     """
     run = Run() if run is None else run
@@ -417,7 +428,7 @@ def drive(
 
 def _drive_one(step: Callable[[], Any], hooks: Sequence[Hook], ctx: StepContext) -> None:
     calls = [(hook, call) for hook in hooks if (call := hook.before_run(ctx)) is not None]
-    ctx.coordinator.raise_error()  # a thread may have failed while a hook waited
+    ctx.coordinator.raise_error()  # of a thread that failed while a hook waited
     extra = {hook: call() for hook, call in calls}
     try:
         value = step()

@@ -1,19 +1,24 @@
-"""Figures of a run: loss, metrics, rate, rows, memory, staleness."""
+"""Figures of a run, such as loss, metrics, rate and rows, and the hook that reports them."""
 
 import contextlib
 import logging
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from monolith.data import Batch
 from monolith.nn import Features
-from monolith.train.driver import Hook
+from monolith.train.driver import Hook, Run, StepContext, StepResults
+
+if TYPE_CHECKING:
+    from monolith.train.inputs import Trainee
+    from monolith.train.read_ahead import StepReader
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +26,7 @@ _SAMPLES_AT_ONCE = 1024
 
 
 class Metric(Protocol):
-    """A number of predictions and labels that come batch by batch, as `monolith.observe` has it."""
+    """A figure of predictions and labels, updated batch by batch; see `monolith.observe`."""
 
     def update(
         self,
@@ -30,35 +35,35 @@ class Metric(Protocol):
         *,
         weights: torch.Tensor | None = None,
     ) -> None:
-        """Take the predictions and labels of a batch.
+        """Add the predictions and labels of a batch.
 
         Raises:
-            ValueError: it is not defined for them.
+            ValueError: The metric is not defined for these predictions or labels.
         """
 
     @property
     def value(self) -> float | None:
-        """Of all batches so far; None while it is not defined."""
+        """Return the figure over all batches so far; None while the figure is undefined."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run says of itself.
+    """The figures of a report: losses, metrics and speed since the last report, and table sizes.
 
     Attributes:
-        step: steps of all calls of `fit` so far.
-        num_samples: since the last report.
-        loss: mean over these samples.
-        metrics: by name, over these samples; those that have a value.
-        samples_per_second: since the last report, evaluations left out.
-        num_rows: of all tables.
-        num_refused: ids that admission or a budget refused, counted by the tables.
-        num_evicted: rows that expiry or a budget removed.
-        memory_bytes: resident memory of the process.
-        staleness: most updates, in steps, that a lookup had not seen since the last report.
-        staleness_bound: the bound on that.
-        prefetch: steps ahead, as it is now.
-        share: of the source that is read, 0 to 1; None where the source does not know its size.
+        step: Number of steps so far, over all calls of `fit`.
+        num_samples: Number of samples since the last report.
+        loss: Mean loss per sample since the last report.
+        metrics: Metrics since the last report by name; metrics without a value are left out.
+        samples_per_second: Samples per second since the last report; evaluations do not count.
+        num_rows: Number of rows of all tables.
+        num_refused: Number of ids that admission or a budget refused, as the tables count them.
+        num_evicted: Number of rows that expiry or a budget removed.
+        memory_bytes: Resident memory of the process in bytes.
+        staleness: Largest number of steps since the last report whose updates a lookup missed.
+        staleness_bound: Largest `staleness` that the settings allow.
+        prefetch: Number of steps read ahead at the time of the report.
+        share: Share of the source that is read, 0 to 1; None if the size is unknown.
     """
 
     step: int
@@ -77,20 +82,24 @@ class Figures:
 
 
 class ReportHook(Hook):
-    """A hook that is also told the figures."""
+    """A hook that also receives the figures of the run."""
 
     def report(self, figures: Figures) -> None:
-        """Called every `TrainSettings.log_every` steps, and at the end of a run."""
+        """Receive the figures every `TrainSettings.log_every` steps and at the end of a run."""
 
 
 class Meter:
-    """Sums up losses and metrics between two reports.
+    """The sums of losses and metrics between two reports.
 
     Args:
-        make_metrics: gives new metrics by name.
-        is_lenient: metrics that refuse predictions or labels are left out from then on, with a
-            warning.
-        seconds: gives the time.
+        make_metrics: Function that returns new metrics by name.
+        is_lenient: Whether metrics that refuse predictions or labels are dropped with a warning,
+            instead of an error.
+        seconds: Clock that returns seconds.
+
+    Attributes:
+        num_samples: Number of samples since the last `reset`.
+        staleness: Largest staleness of a step since the last `reset`.
     """
 
     def __init__(
@@ -104,7 +113,7 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Clear the sums, make new metrics and restart the clock."""
         self.num_samples, self.staleness, self._loss = 0, 0, 0.0
         self._begin, self._num_before = self._seconds(), 0
         self._metrics = self._make_metrics()
@@ -118,7 +127,17 @@ class Meter:
         label: torch.Tensor | None,
         weight: torch.Tensor | None = None,
     ) -> None:
-        """A batch."""
+        """Add a batch.
+
+        Args:
+            loss: Mean loss of the batch.
+            prediction: Predictions, a row for each sample.
+            label: Labels, a row for each sample; None adds nothing to the metrics.
+            weight: Weights of the samples, (batch,).
+
+        Raises:
+            ValueError: A metric refuses the batch and the meter is not lenient.
+        """
         num = len(prediction)
         self.num_samples += num
         self._loss += loss * num
@@ -130,10 +149,10 @@ class Meter:
             self._update()
 
     def _update(self) -> None:
-        """Give the metrics what is pending: of many small batches at once, which is cheaper."""
+        # One update for many small batches is cheaper than one for each.
         groups = [
-            [each for each in self._pending if len(each) == size]  # without and with weights
-            for size in (2, 3)
+            [tensors for tensors in self._pending if len(tensors) == size]
+            for size in (2, 3)  # without and with weights
         ]
         self._pending, self._num_pending = [], 0
         try:
@@ -150,30 +169,30 @@ class Meter:
 
     @property
     def loss(self) -> float:
-        """Mean over samples; NaN without any."""
+        """Mean loss per sample; NaN without samples."""
         return self._loss / self.num_samples if self.num_samples else float("nan")
 
     def values(self) -> dict[str, float]:
-        """Of the metrics that have one."""
+        """Return the values of the metrics by name; metrics without a value are left out."""
         self._update()
-        found = {name: metric.value for name, metric in self._metrics.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: metric.value for name, metric in self._metrics.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done inside does not count as time of the samples."""
+        """Stop the clock of `samples_per_second` until the block ends."""
         begin = self._seconds()
         yield
         self._begin += self._seconds() - begin
 
     @property
     def samples_per_second(self) -> float:
-        """Since the last report, or since a restore after it; pauses do not count."""
+        """Samples per second since the last report or restore; pauses do not count."""
         num_samples = self.num_samples - self._num_before
         return num_samples / max(self._seconds() - self._begin, 1e-9)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was summed up; of metrics, if they have `state_dict` too."""
+        """Return the sums, and the states of the metrics that have `state_dict`."""
         self._update()
         return {
             "num_samples": self.num_samples,
@@ -187,7 +206,7 @@ class Meter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one was; metrics that had no state begin anew."""
+        """Load the sums of another meter; metrics without a state begin anew."""
         self.reset()
         self.num_samples = self._num_before = state["num_samples"]
         self.staleness, self._loss = state["staleness"], state["loss"]
@@ -199,7 +218,7 @@ class Meter:
 
 
 def _packed(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A metric's state with lists of numbers as tensors: a checkpoint has them in fewer bytes."""
+    """Return a metric's state with lists of numbers as tensors, which take fewer bytes on disk."""
     kinds = {key: _kind(value) for key, value in state.items()}
     return {
         "lists": {key: torch.tensor(state[key], dtype=kind) for key, kind in kinds.items() if kind},
@@ -208,7 +227,7 @@ def _packed(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> torch.dtype | None:
-    """The dtype of a list of numbers; None of anything else."""
+    """Return the dtype for a list of ints or floats; None for any other value."""
     types = {type(number) for number in value} if isinstance(value, list) else set()
     if types == {int}:
         return torch.int64
@@ -216,16 +235,105 @@ def _kind(value: Any) -> torch.dtype | None:
 
 
 def table_counts(features: Features) -> tuple[int, int, int]:
-    """Rows, refused and evicted of all tables."""
+    """Return the numbers of rows, refused ids and evicted rows of all tables."""
     stats = [table.stats() for table in features.tables.values()]
     evicted = sum(s["num_evicted"] + s["num_evicted_for_budget"] for s in stats)
     return sum(s["num_rows"] for s in stats), sum(s["num_refused"] for s in stats), evicted
 
 
 def memory_bytes() -> int:
-    """Resident memory of the process; where the system does not tell, the most it has had."""
+    """Return the resident memory of the process; its peak on systems without `/proc`."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def label_of(batch: Batch, names: Sequence[str]) -> torch.Tensor | None:
+    """Return the labels: (batch,) for one name, (batch, num_labels) for several, None for none."""
+    if len(names) == 1:
+        return batch.labels[names[0]]
+    return torch.stack([batch.labels[name] for name in names], 1) if names else None
+
+
+class FiguresHook(Hook):
+    """The hook that sums the results of steps and reports figures to every `ReportHook`.
+
+    Tables and memory are counted at a report only.
+
+    Args:
+        trainee: The task with its tables, model and settings.
+        meter: Meter that sums losses and metrics.
+        reader: Reader of the run, whose capacity is a figure.
+        hooks: Hooks of the run.
+        share: Function that returns the share of the source that is read; None if unknown.
+
+    Attributes:
+        meter: Meter with the sums since the last report.
+        last: The last figures; None before the first report.
+    """
+
+    def __init__(
+        self,
+        trainee: "Trainee",
+        meter: Meter,
+        reader: "StepReader[Any]",
+        hooks: Sequence[Hook],
+        share: Callable[[], float | None],
+    ) -> None:
+        self._trainee, self._reader, self._share = trainee, reader, share
+        self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
+        self.meter = meter
+        self._num_reported = -self.meter.num_samples  # not of this run
+        self.last: Figures | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples of the run so far."""
+        return self._num_reported + self.meter.num_samples
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Add a step; report every `log_every` steps."""
+        meter, labels = self.meter, self._trainee.columns.labels
+        for part in results.value.parts:
+            batch = part.batch
+            meter.add(part.loss, part.prediction, label_of(batch, labels), batch.weight)
+        meter.staleness = max(meter.staleness, results.value.staleness)
+        every, step = self._trainee.settings.log_every, ctx.run.global_step or 0
+        if every and step % every == 0:
+            self._report(step)
+
+    def end(self, run: Run) -> None:
+        """Report the remaining samples; a run without a step has figures, but no report."""
+        step = run.global_step or 0
+        if self.meter.num_samples:
+            self._report(step)
+        elif self.last is None:
+            self.last = self._figures(step)
+
+    def _report(self, step: int) -> None:
+        self.last = self._figures(step)
+        self._num_reported += self.meter.num_samples
+        for listener in self._listeners:
+            listener.report(self.last)
+        self.meter.reset()
+
+    def _figures(self, step: int) -> Figures:
+        meter, bound = self.meter, self._trainee.settings.staleness_bound
+        rows, refused, evicted = table_counts(self._trainee.features)
+        return Figures(
+            step=step,
+            num_samples=meter.num_samples,
+            loss=meter.loss,
+            metrics=meter.values(),
+            samples_per_second=meter.samples_per_second,
+            num_rows=rows,
+            num_refused=refused,
+            num_evicted=evicted,
+            memory_bytes=memory_bytes(),
+            staleness=meter.staleness,
+            staleness_bound=bound,
+            prefetch=self._reader.capacity,
+            share=self._share(),
+        )

@@ -1,4 +1,4 @@
-"""Where tables and dense parameters live: in the trainer, or on servers that outlive it."""
+"""Decide where tables and dense parameters live: in the trainer, or on servers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,14 +6,19 @@ from typing import Any
 import torch
 
 from monolith.cluster import LocalServers, ShardedTable
+from monolith.cluster.servers_engine import servers_engine
+from monolith.features import BagFeature, FeatureEngine, engine_for
 from monolith.table import Table, TableConfig
 from monolith.table.base import BaseTable
 from monolith.table.calls import Clock
 from monolith.table.routing import PartitionRouting
 
+EngineMaker = Callable[[list[BaseTable], list[BagFeature]], FeatureEngine]
+"""(tables, features) -> engine."""
+
 
 def table_maker(servers: LocalServers | None, clock: Clock) -> Callable[[TableConfig], BaseTable]:
-    """Makes the table of a config: here, or with a shard on each server."""
+    """Return what makes the table of a config: here, or with a shard on each server."""
 
     def make(config: TableConfig) -> BaseTable:
         if servers is None:
@@ -23,6 +28,11 @@ def table_maker(servers: LocalServers | None, clock: Clock) -> Callable[[TableCo
         return ShardedTable.over(config, hosts, routing=routing, clock=clock)
 
     return make
+
+
+def engine_maker(servers: LocalServers | None) -> EngineMaker:
+    """Return what makes the engine of tables that `table_maker` made."""
+    return engine_for if servers is None else servers_engine(servers)
 
 
 def host_parameters(

@@ -1,58 +1,67 @@
-"""Bind a batch to a task: its columns, what `loss` receives, and what `loss` must return."""
+"""Look up the inputs of a batch and compute its loss: columns, one matrix of rows, checked outputs.
 
+`Trainee` is a task with everything that its training changes; training, evaluation and prediction
+look up and compute through it.
+"""
+
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monolith.data import Batch
-from monolith.nn import Embedded
+from monolith.nn import Embedded, Features
 from monolith.ops import Ragged, RaggedColumns
+from monolith.optim import Optimizer
+from monolith.train.figures import Meter
+from monolith.train.run_state import StepClock
+from monolith.train.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from monolith.train.trainer import Trainer
+    from monolith.train.task import Task
 
 
-_LARGEST = 2**53  # beyond it a number is an id: the hash of a text, as a rule
+_LARGEST = 2**53  # a larger number is an id, usually the hash of a text
 
 
 class TaskColumns:
-    """Which columns a task takes as labels and as dense columns.
+    """The names of a task's label columns and dense columns.
 
-    A source that was not told takes whole numbers for ids and other numbers for dense columns.
-    What a task names as label or dense is moved there; the rest stays.
+    A source without column types reads whole numbers as ids and other numbers as dense columns.
+    `bind` moves the columns that the task names to the labels and dense columns of a batch.
 
     Args:
-        labels: names.
-        dense: names.
+        labels: Names of the label columns.
+        dense: Names of the dense columns.
     """
 
     def __init__(self, labels: Sequence[str], dense: Sequence[str]) -> None:
         self.labels, self.dense = tuple(labels), tuple(dense)
 
     def bind(self, batch: Batch, *, with_labels: bool = True) -> Batch:
-        """The batch with labels and dense columns where the task looks for them.
+        """Return the batch with the columns of the task among its labels and dense columns.
 
         Args:
-            batch: of a source.
-            with_labels: False for prediction: labels may be missing, and are bound if not.
+            batch: Batch as the source returns it.
+            with_labels: Whether every label is required; False binds the labels that are present.
 
         Raises:
-            ValueError: a column is missing, or has not one number for each sample.
+            ValueError: A column is missing, or does not have one number for each sample.
         """
         labels = [name for name in self.labels if with_labels or _has(batch, name)]
         is_bound = all(name in batch.labels for name in labels)
         if is_bound and all(name in batch.dense for name in self.dense):
             return batch
-        found = {name: _numbers(batch, "label", name) for name in labels}
+        label = {name: _numbers(batch, "label", name) for name in labels}
         dense = {name: _numbers(batch, "dense", name) for name in self.dense}
-        moved = {*found, *dense}
+        names = {*label, *dense}
         return replace(
             batch,
-            features=_without(batch.features, moved),
-            dense={**{k: v for k, v in batch.dense.items() if k not in moved}, **dense},
-            labels={**{k: v for k, v in batch.labels.items() if k not in moved}, **found},
+            features=_without(batch.features, names),
+            dense={**{k: v for k, v in batch.dense.items() if k not in names}, **dense},
+            labels={**{k: v for k, v in batch.labels.items() if k not in names}, **label},
         )
 
 
@@ -67,17 +76,17 @@ def _has(batch: Batch, name: str) -> bool:
 
 
 def _numbers(batch: Batch, part: str, name: str) -> torch.Tensor:
-    """A column as float32, wherever the source has put it."""
+    """Return a column of labels, dense columns or features; ids become float32."""
     for columns in (batch.labels, batch.dense):
         if name in columns:
             return columns[name]
     if name in batch.features:
-        return _of_ids(part, name, batch.features[name])
+        return _as_numbers(part, name, batch.features[name])
     known = ", ".join([*batch.features, *batch.dense, *batch.labels])
     raise ValueError(f"[Task.{part}] expected column {name!r} in the batch, got {known}")
 
 
-def _of_ids(part: str, name: str, ids: Ragged) -> torch.Tensor:
+def _as_numbers(part: str, name: str, ids: Ragged) -> torch.Tensor:
     if len(ids.values) != ids.num_rows or not bool((ids.lengths == 1).all()):
         raise ValueError(
             f"[Task.{part}] expected one number for each sample in column {name!r}, got "
@@ -92,25 +101,39 @@ def _of_ids(part: str, name: str, ids: Ragged) -> torch.Tensor:
 
 
 class Inputs:
-    """Embeddings and dense columns of a batch.
+    """The inputs of the dense model for a batch: rows of all features, and dense columns.
 
     Attributes:
-        pooled: feature -> float32 (batch, dim); (batch, max_length, dim) with combiner "first".
-            `pooled.joined` has all features side by side, (batch, width), without a copy.
-        dense: float32 (batch, num_columns), the task's dense columns side by side; without any,
-            of width 0.
+        matrix: Features side by side, then the dense columns, float32 (batch, width + num_columns).
+            The lookup writes this matrix, so that a model that takes all of it costs no copy.
     """
 
-    def __init__(self, pooled: Embedded, dense: torch.Tensor) -> None:
-        self.pooled = pooled
-        self.dense = dense
+    def __init__(self, rows: Embedded, dense: torch.Tensor | None) -> None:
+        self._rows, self._dense = rows, dense
+        self.matrix = rows.joined
+
+    @property
+    def dense(self) -> torch.Tensor:
+        """Dense columns of the task side by side, float32 (batch, num_columns).
+
+        The tensor is not a view of `matrix`. Without dense columns it has width 0.
+        """
+        return self.matrix.new_empty(len(self.matrix), 0) if self._dense is None else self._dense
+
+    @functools.cached_property
+    def pooled(self) -> Embedded:
+        """Feature -> rows, float32 (batch, dim); (batch, max_length, dim) with combiner "first".
+
+        `pooled.joined` is a view of all features side by side, (batch, width).
+        """
+        return self._rows if self._dense is None else self._rows.without_dense()
 
 
 def dense_matrix(batch: Batch, names: Iterable[str]) -> torch.Tensor:
-    """The columns side by side, float32 (batch, num_columns).
+    """Return the columns side by side, float32 (batch, num_columns).
 
     Raises:
-        ValueError: the batch has no such column.
+        ValueError: The batch lacks a column.
     """
     columns = [_column(batch.dense, name) for name in names]
     if not columns:
@@ -127,35 +150,33 @@ def _column(dense: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     return column.unsqueeze(1) if column.dim() == 1 else column
 
 
-def outputs_of(
-    trainer: "Trainer", inputs: Inputs, batch: Batch, *, is_training: bool
+def checked_outputs(
+    task: "Task", model: torch.nn.Module, inputs: Inputs, batch: Batch, *, is_training: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and prediction of a batch, if they are what `Task.loss` promises.
+    """Return loss and prediction of `task.loss`, after a check of both.
 
     Args:
-        trainer: has task and model.
-        inputs: of the batch.
-        batch: with labels.
-        is_training: the loss needs a gradient.
+        task: Task that computes the loss.
+        model: Dense model.
+        inputs: Rows and dense columns of the batch.
+        batch: Batch with labels.
+        is_training: Whether the loss must have a gradient.
 
     Raises:
-        TypeError: `Task.loss` gives no pair of tensors.
-        ValueError: the loss is not one number or has no gradient, or the prediction has no rows.
+        TypeError: `Task.loss` does not return a pair of tensors.
+        ValueError: The loss is not one number or has no gradient, or the prediction has no rows.
         RuntimeError: `Task.loss` raised StopIteration, which would end the run like its data.
     """
     try:
-        given = trainer.task.loss(trainer.model, inputs, batch)
+        outputs = task.loss(model, inputs, batch)
     except StopIteration as error:
         raise RuntimeError("[Task.loss] expected a loss, got StopIteration") from error
-    return _checked(given, is_training)
-
-
-def _checked(given: Any, is_training: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    is_pair = isinstance(given, tuple | list) and len(given) == 2
-    if not is_pair or not all(isinstance(each, torch.Tensor) for each in given):
-        got = f"({', '.join(type(each).__name__ for each in given)})" if is_pair else _kind(given)
+    is_pair = isinstance(outputs, tuple | list) and len(outputs) == 2
+    if not is_pair or not all(isinstance(output, torch.Tensor) for output in outputs):
+        kinds = [type(output).__name__ for output in outputs] if is_pair else []
+        got = f"({', '.join(kinds)})" if is_pair else _kind(outputs)
         raise TypeError(f"[Task.loss] expected loss and prediction, two tensors, got {got}")
-    loss, prediction = given
+    loss, prediction = outputs
     if loss.numel() != 1:
         raise ValueError(
             f"[Task.loss] expected a loss of one number, got shape {tuple(loss.shape)}; take its "
@@ -171,6 +192,58 @@ def _checked(given: Any, is_training: bool) -> tuple[torch.Tensor, torch.Tensor]
     return loss, prediction
 
 
-def _kind(given: Any) -> str:
-    number = f" of {len(given)}" if isinstance(given, tuple | list) else ""
-    return f"{type(given).__name__}{number}"
+def _kind(outputs: Any) -> str:
+    number = f" of {len(outputs)}" if isinstance(outputs, tuple | list) else ""
+    return f"{type(outputs).__name__}{number}"
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A task with everything that its training changes: tables, dense model, optimizer, clock.
+
+    Training, evaluation and prediction look up and compute through this object alone.
+
+    Attributes:
+        task: The task.
+        settings: Settings of the trainer.
+        columns: Names of the task's label columns and dense columns.
+        features: Features with their tables.
+        model: Dense model.
+        optimizer: Optimizer of the dense parameters and the tables.
+        clock: Clock of the updates.
+    """
+
+    task: "Task"
+    settings: TrainSettings
+    columns: TaskColumns
+    features: Features
+    model: torch.nn.Module
+    optimizer: Optimizer
+    clock: StepClock
+
+    def look_up(self, batch: Batch, *, is_training: bool) -> Inputs:
+        """Return the rows of all features, followed by the dense columns, in one matrix.
+
+        Safe concurrently with a step.
+        """
+        dense = dense_matrix(batch, self.columns.dense) if self.columns.dense else None
+        return Inputs(
+            self.features.read(batch.features, dense=dense, is_training=is_training), dense
+        )
+
+    def forward(
+        self, inputs: Inputs, batch: Batch, *, is_training: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the checked loss and prediction of a batch, in the precision of the settings."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            return checked_outputs(self.task, self.model, inputs, batch, is_training=is_training)
+
+    def clip_gradients(self, max_norm: float) -> None:
+        """Bound the norm over the gradients of all dense parameters and tables by `max_norm`."""
+        groups = self.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def new_meter(self) -> Meter:
+        """Return a meter of the task's metrics; default metrics that do not fit are dropped."""
+        return Meter(self.task.metrics, is_lenient=self.task.has_default_metrics())

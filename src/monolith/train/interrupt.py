@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run: the first signal ends it after the step, the second at once."""
+"""Ctrl-C and SIGTERM during a run: the first ends the run after its step, the second at once."""
 
 import signal
 import threading
@@ -14,28 +14,28 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """Notes Ctrl-C (SIGINT) and SIGTERM inside of its block; does nothing off the main thread.
+    """A context that handles Ctrl-C (SIGINT) and SIGTERM; no effect outside the main thread.
 
     A process that ignores one of the signals, as a background process of a shell may ignore
     Ctrl-C, keeps ignoring that signal.
 
     Args:
-        tell: called at the first signal, in the signal handler.
+        stop: Function that the signal handler calls at the first signal.
 
     Attributes:
-        received: the signal that came; None before.
+        received: The first signal; None before a signal.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, stop: Callable[[], None]) -> None:
         self.received: signal.Signals | None = None
-        self._tell = tell
+        self._stop = stop
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Self":
         if threading.current_thread() is threading.main_thread():
-            for each in _SIGNALS:
-                if signal.getsignal(each) is not signal.SIG_IGN:
-                    self._previous[each] = signal.signal(each, self._handle) or signal.SIG_DFL
+            for number in _SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle) or signal.SIG_DFL
         return self
 
     def __exit__(
@@ -48,8 +48,8 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
-        self._restore()  # the next signal does what it does elsewhere
-        self._tell()
+        self._restore()  # the next signal has the effect that it has outside of the block
+        self._stop()
 
     def _restore(self) -> None:
         while self._previous:

@@ -1,67 +1,36 @@
-"""One step of training, with every stage by its name."""
+"""The training loop: every stage of a step by its name (docs/life_of_a_batch.md).
+
+    1 samples     -> 2 ids, columns -> 3 rows of all features -> 4 one matrix with dense columns
+    5 model, loss -> 6 gradients, queued on the tables -> 7 one step per parameter and distinct id
+
+`TrainLoop.read` runs stages 1 to 4, on a thread if batches are read ahead; a call of the loop runs
+stages 5 to 7.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
-from monolith.train.inputs import Inputs, outputs_of
+from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.train.inputs import Inputs, Trainee
 from monolith.train.non_finite import loss_error
 from monolith.train.read_ahead import StepReader
-
-if TYPE_CHECKING:
-    from monolith.train.trainer import Trainer
+from monolith.train.run_state import RunState
 
 
-class Updates:
-    """Applies the updates of steps in their order, each once; at most one is under way.
+class SourceBatch(NamedTuple):
+    """A batch, and the source position after it."""
 
-    Args:
-        is_async: on a thread; the caller calls `wait` before it begins what the update must not
-            run beside.
-
-    Attributes:
-        num_applied: updates that are complete. It never runs ahead of the tables.
-    """
-
-    def __init__(self, *, is_async: bool) -> None:
-        self.num_applied = 0
-        self._running: Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "push") if is_async else None
-
-    def apply(self, update: Callable[[], object]) -> None:
-        """Run an update, or have it run; waits for the one before it."""
-        self.wait()
-        if self._thread is None:
-            self._run(update)
-        else:
-            self._running = self._thread.submit(self._run, update)
-
-    def wait(self) -> None:
-        """Return when no update is under way.
-
-        Raises:
-            BaseException: what the update raised.
-        """
-        if self._running is not None:
-            running, self._running = self._running, None
-            running.result()
-
-    def close(self) -> None:
-        """End the thread, after the update that is under way."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
-
-    def _run(self, update: Callable[[], object]) -> None:
-        update()
-        self.num_applied += 1
+    batch: Batch
+    position: Any
 
 
 class Part(NamedTuple):
-    """A batch of a step, what was looked up for it, and where the source is behind it."""
+    """A batch of a step, its looked-up inputs, and the source position after it."""
 
     batch: Batch
     inputs: Inputs
@@ -69,11 +38,11 @@ class Part(NamedTuple):
 
 
 class StepInput(NamedTuple):
-    """What a step needs.
+    """The batches and looked-up inputs of a step.
 
     Attributes:
-        parts: one per batch; several where gradients are accumulated.
-        version: number of updates that were applied before the lookup began.
+        parts: One `Part` per batch; several if gradients are accumulated.
+        version: Number of updates that were applied before the lookup began.
     """
 
     parts: list[Part]
@@ -81,12 +50,12 @@ class StepInput(NamedTuple):
 
 
 class BatchOutput(NamedTuple):
-    """What a model made of a batch.
+    """The loss and the predictions of a batch.
 
     Attributes:
-        batch: the samples.
-        loss: None in prediction.
-        prediction: a row for each sample, without gradient.
+        batch: The batch.
+        loss: Mean loss of the batch; None in prediction.
+        prediction: Predictions without gradient, a row for each sample.
     """
 
     batch: Batch
@@ -95,11 +64,11 @@ class BatchOutput(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """What a step gave: hooks see it as `results.value`.
+    """The result of a step; hooks receive it as `results.value`.
 
     Attributes:
-        parts: one per batch.
-        staleness: updates that the step's lookup had not seen, at most `staleness_bound`.
+        parts: One `BatchOutput` per batch.
+        staleness: Number of updates that the step's lookup missed, at most `staleness_bound`.
     """
 
     parts: list[BatchOutput]
@@ -107,52 +76,189 @@ class StepOutput(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Mean of the batches."""
+        """Mean loss of the batches."""
         return sum(part.loss or 0.0 for part in self.parts) / len(self.parts)
 
 
-class TrainLoop:
-    """A step of training; `drive` calls it until the batches end.
+class Updates:
+    """The updates of steps, applied in order, at once or on a thread.
 
     Args:
-        trainer: has model, tables and optimizer.
-        reader: makes the work of each step.
-        updates: applies the updates of tables.
+        is_async: Whether updates are applied on a thread, one at a time. The caller then calls
+            `wait` before work that must not run concurrently with an update.
+
+    Attributes:
+        num_applied: Number of complete updates. The count never runs ahead of the tables.
     """
 
-    def __init__(self, trainer: "Trainer", reader: StepReader[StepInput], updates: Updates) -> None:
-        self._trainer, self._reader, self._updates = trainer, reader, updates
-        self._num_steps = 0
+    def __init__(self, *, is_async: bool) -> None:
+        self.num_applied = 0
+        self._running: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "push") if is_async else None
+
+    def apply(self, update: Callable[[], object]) -> None:
+        """Wait for the update before this one, then run this update or start it on the thread."""
+        self.wait()
+        if self._thread is None:
+            self._run(update)
+        else:
+            self._running = self._thread.submit(self._run, update)
+
+    def wait(self) -> None:
+        """Wait until no update is running.
+
+        Raises:
+            BaseException: The error of the update.
+        """
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.result()
+
+    def close(self) -> None:
+        """End the thread after the update that is running."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+    def _run(self, update: Callable[[], object]) -> None:
+        update()
+        self.num_applied += 1
+
+
+def position_of(batches: Iterator[Batch]) -> Any:
+    """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
+    state_dict = getattr(batches, "state_dict", None)
+    return None if state_dict is None else state_dict()
+
+
+class TrainLoop(Hook):
+    """The training loop: the step function of `drive`, and the first hook of the run.
+
+    Args:
+        trainee: The task with its tables, model, optimizer and settings.
+        run: Run whose `global_step` counts the steps.
+        state: State of the run, which keeps the source position after each step.
+        batches: Iterator of the batches.
+        unread: Batches that an earlier run took from the iterator and did not train.
+        schedule: Function that sets the learning rates for the next step; called after each step.
+
+    Attributes:
+        reader: Reader that calls `read`, ahead of the steps with prefetch.
+        updates: Updates of the tables and dense parameters.
+        unread: Batches that were taken from the iterator and not trained.
+        has_data_ended: Whether the iterator has no more batches.
+    """
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        run: Run,
+        state: RunState,
+        batches: Iterator[Batch],
+        unread: Iterable[SourceBatch] = (),
+        schedule: Callable[[], None] | None = None,
+    ) -> None:
+        settings = trainee.settings
+        self._trainee, self._run, self._state, self._schedule = trainee, run, state, schedule
+        self._batches, self.unread, self.has_data_ended = batches, list(unread), False
+        self._num_read, self._num_steps = state.step - state.first, 0
+        capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
+        self._is_stopping = False
+        self._last_step = None if settings.steps is None else state.first + settings.steps
+        self.reader: StepReader[StepInput] = StepReader(self.read, capacity)
+        self.updates = Updates(is_async=settings.push > 0)
+
+    def read(self) -> StepInput:
+        """Read the batches of the next step and look up their rows: stages 1 to 4.
+
+        Raises:
+            StopIteration: The source has ended, or all steps of the settings are read.
+        """
+        trainee, settings = self._trainee, self._trainee.settings
+        if settings.steps is not None and self._num_read >= settings.steps:
+            raise StopIteration
+        samples = self._next_batches(settings.accumulate)  # 1: samples
+        self._num_read += 1
+        version = self.updates.num_applied  # the lookup may see more updates, never fewer
+        parts = []
+        for batch, position in samples:
+            batch = trainee.columns.bind(batch)  # 2: ids of features, dense columns, labels
+            inputs = trainee.look_up(batch, is_training=True)  # 3, 4: rows, one matrix
+            parts.append(Part(batch, inputs, position))
+        return StepInput(parts, version)
 
     def __call__(self) -> StepOutput:
-        """Raises StopIteration when the batches end."""
-        trainer, updates = self._trainer, self._updates
-        work = self._reader.take()  # samples; their ids; one lookup of all tables, pooled
-        parts = []
-        for batch, inputs, _ in work.parts:
-            with trainer.precision():
-                loss, prediction = outputs_of(trainer, inputs, batch, is_training=True)  # model
-            parts.append(BatchOutput(batch, self._number(loss, batch), prediction.detach()))
-            updates.wait()  # of the tables by the step before, which may run beside the model
-            mean = loss / len(work.parts) if len(work.parts) > 1 else loss
-            mean.backward()  # type: ignore[no-untyped-call]  # gradients, queued on the tables
-        trainer.clip_gradients()
-        trainer.clock.set(part.batch for part in parts)
-        # Dense parameters; tables: one update per distinct id, now or beside the next step.
-        trainer.step_with(updates)
-        trainer.step_schedule()
-        trainer.run.global_step = (trainer.run.global_step or 0) + 1
-        trainer.state.position = work.parts[-1].position
-        staleness, self._num_steps = self._num_steps - work.version, self._num_steps + 1
-        self._reader.finish()
-        return StepOutput(parts, staleness)
+        """Train one step on the result of `read`: stages 5 to 7.
 
-    def _number(self, loss: torch.Tensor, batch: Batch) -> float:
-        """The loss; if it is not finite, what the step has queued is dropped."""
+        Raises:
+            StopIteration: There is no further step.
+        """
+        trainee, optimizer, updates = self._trainee, self._trainee.optimizer, self.updates
+        parts, version = self.reader.take()
+        outputs = []
+        for batch, inputs, _ in parts:
+            loss, prediction = trainee.forward(inputs, batch, is_training=True)  # 5: model, loss
+            outputs.append(BatchOutput(batch, self._finite(loss, batch), prediction.detach()))
+            updates.wait()  # the tables' step before this one may run during stage 5
+            mean = loss / len(parts) if len(parts) > 1 else loss
+            mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued on the tables
+        if trainee.settings.clip_norm is not None:
+            trainee.clip_gradients(trainee.settings.clip_norm)
+        trainee.clock.set([part.batch for part in parts])
+        # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
+        updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)
+        if optimizer.dense is not None:
+            optimizer.dense.zero_grad()
+        if self._schedule is not None:
+            self._schedule()
+        self._run.global_step = (self._run.global_step or 0) + 1
+        self._state.position = parts[-1].position
+        staleness, self._num_steps = self._num_steps - version, self._num_steps + 1
+        self.reader.finish()
+        return StepOutput(outputs, staleness)
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Start to read ahead."""
+        self.reader.start(coordinator)
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Request the end of the run after its last step, or after a call of `stop`."""
+        if self._is_stopping or self._run.global_step == self._last_step:
+            ctx.request_stop()
+
+    def end(self, run: Run) -> None:
+        """Wait for the last update, so that `end` of the other hooks sees all updates."""
+        self.updates.wait()
+
+    def stop(self) -> None:
+        """End the run after the running step. Safe in a signal handler; a second call is fine."""
+        self._is_stopping = True
+        self.reader.stop()
+
+    def close(self) -> None:
+        """End the thread of updates, and keep the batches that were read and not trained."""
+        self.updates.close()
+        parts = [part for step in self.reader.drain() for part in step.parts]
+        self.unread = [SourceBatch(part.batch, part.position) for part in parts] + self.unread
+
+    def _next_batches(self, number: int) -> list[SourceBatch]:
+        """Return `number` batches, fewer at the end of the source; an error keeps them unread."""
+        while len(self.unread) < number and not self.has_data_ended:
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self.has_data_ended = True
+            else:
+                self.unread.append(SourceBatch(batch, position_of(self._batches)))
+        if not self.unread:
+            raise StopIteration
+        samples, self.unread = self.unread[:number], self.unread[number:]
+        return samples
+
+    def _finite(self, loss: torch.Tensor, batch: Batch) -> float:
+        """Return the loss as a number; drop the step's gradients and raise if it is not finite."""
         number = loss.item()
         if not math.isfinite(number):
-            self._updates.wait()
-            self._trainer.optimizer.zero_grad()
-            step = self._trainer.run.global_step or 0
-            raise loss_error(number, step, batch, self._trainer.settings.keep_dir)
+            self.updates.wait()
+            self._trainee.optimizer.zero_grad()
+            raise loss_error(number, self._state.step, batch, self._trainee.settings.keep_dir)
         return number

@@ -1,4 +1,4 @@
-"""The batch of a loss that is not finite: kept on the error, and in a file."""
+"""Keep the batch of a loss that is not finite: on the error, and in a file."""
 
 from pathlib import Path
 
@@ -13,15 +13,15 @@ from monolith.errors import NonFiniteLossError
 def write_batch(path: str | Path, batch: Batch) -> None:
     """Write a batch as a Parquet file, complete or not at all.
 
-    A row for each sample, a column for each feature, dense column and label by its name, and
-    `weight` and `time` where the batch has them.
+    The file has a row for each sample, a column for each feature, dense column and label by its
+    name, and `weight` and `time` if the batch has them.
     """
     columns = {name: ids.to_arrow() for name, ids in batch.features.items()}
     numbers = {**batch.dense, **batch.labels, "weight": batch.weight, "time": batch.time}
     columns |= {name: _array(column) for name, column in numbers.items() if column is not None}
-    beside = Path(f"{path}.part")
-    pq.write_table(pa.table(columns), beside)
-    beside.rename(path)
+    part = Path(f"{path}.part")
+    pq.write_table(pa.table(columns), part)
+    part.rename(path)
 
 
 def _array(column: torch.Tensor) -> pa.Array:
@@ -34,7 +34,7 @@ def _array(column: torch.Tensor) -> pa.Array:
 def loss_error(
     loss: float, step: int, batch: Batch, folder: str | Path | None
 ) -> NonFiniteLossError:
-    """The error of a loss that is not finite; the batch is written if there is a folder."""
+    """Write the batch of a loss that is not finite into a folder, if any; return the error."""
     path, where = None, "error.batch has the samples"
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Learning rates of a task: what a checkpoint keeps of them, and which ones a resumed run takes."""
+"""Compare the learning rates of a task with those of a checkpoint when a run is resumed."""
 
 import copy
 import logging
@@ -22,25 +22,25 @@ RateValue = float | str
 """A learning rate, an option of a schedule, or the name of a function."""
 
 _SCHEDULE = "schedule"
-# Of a scheduler's state: what is told as rates of groups, and private entries that are options.
+# Entries of a scheduler's state: rates of groups, which have names of their own; private options.
 _RATES, _OPTIONS = ("base_lrs", "initial_lr"), ("_schedulers", "_milestones")
 
 
 class TaskRates:
-    """The learning rates and the schedule that a task gives its optimizer.
+    """The learning rates and the schedule that a task sets for its optimizer.
 
     Args:
-        task: gives the schedule.
-        optimizer: has the learning rates that the task gave, and no scheduler yet.
+        task: Task that makes the schedule.
+        optimizer: Optimizer with the learning rates of the task and without a scheduler.
 
     Attributes:
-        scheduler: of the task; None without one.
-        values: learning rates of all groups and options of the schedule, by name.
+        scheduler: Schedule of the task; None without a schedule.
+        values: Learning rates of all groups and options of the schedule, by name.
     """
 
     def __init__(self, task: "Task", optimizer: Optimizer) -> None:
         self._task, self._optimizer = task, optimizer
-        self._given = [copy.deepcopy(group.get("lr")) for group in optimizer.param_groups]
+        self._task_rates = [copy.deepcopy(group.get("lr")) for group in optimizer.param_groups]
         self.scheduler = task.schedule(optimizer)
         self.values: dict[str, RateValue] = {
             **_rates_of(optimizer),
@@ -48,50 +48,50 @@ class TaskRates:
         }
 
     def take_over(self, saved: Mapping[str, RateValue] | None, num_steps: int) -> None:
-        """After a restore: learning rates that changed since the save become those of the task.
+        """Replace restored learning rates that the task has changed since the checkpoint.
 
-        Each change is logged. Without a change the restored state stays as it is, also where a hook
-        has set a rate. With a change a new schedule of the task makes the steps of the run.
+        Each change is logged. Without a change the restored state stays as it is, also if a hook
+        has set a rate. With a change, a new schedule of the task makes all steps of the run.
 
         Args:
-            saved: `values` of the run that was saved; None: an older checkpoint has none.
-            num_steps: that the run has made.
+            saved: `values` of the run that was saved; None for an older checkpoint without them.
+            num_steps: Number of steps that the run has made.
         """
-        ours: Mapping[str, RateValue] = self.values
+        values: Mapping[str, RateValue] = self.values
         if saved is None:
             saved = _rates_of(self._optimizer)
-            ours = {name: ours[name] for name in saved}
-        names = dict.fromkeys([*saved, *ours])
-        changed = {name for name in names if saved.get(name) != ours.get(name)}
-        for name in filter(changed.__contains__, names):
+            values = {name: values[name] for name in saved}
+        names = dict.fromkeys([*saved, *values])
+        changes = {name for name in names if saved.get(name) != values.get(name)}
+        for name in filter(changes.__contains__, names):
             _log.warning(
                 "%s: %s -> %s since the checkpoint; the task file's counts",
                 name,
                 saved.get(name, "none"),
-                ours.get(name, "none"),
+                values.get(name, "none"),
             )
-        is_scheduled = any(name.startswith(_SCHEDULE) for name in {*saved, *ours})
+        is_scheduled = any(name.startswith(_SCHEDULE) for name in {*saved, *values})
         groups = zip(_names_of(self._optimizer), self._optimizer.param_groups, strict=True)
-        for (name, group), given in zip(groups, self._given, strict=True):
-            if name in changed or (changed and is_scheduled):
+        for (name, group), rate in zip(groups, self._task_rates, strict=True):
+            if name in changes or (changes and is_scheduled):
                 group.pop("initial_lr", None)
-                group["lr"] = copy.deepcopy(given)
-        if changed:
-            self._schedule_anew(num_steps)
+                group["lr"] = copy.deepcopy(rate)
+        if changes:
+            self._restart_schedule(num_steps)
 
-    def _schedule_anew(self, num_steps: int) -> None:
-        """Most schedules compute a rate from the one before: only all steps lead to the next."""
+    def _restart_schedule(self, num_steps: int) -> None:
         self.scheduler = scheduler = self._task.schedule(self._optimizer)
         if scheduler is None:
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch misses the steps of the optimizer in between
-            for _ in range(num_steps):
+            # torch warns about scheduler steps without steps of the optimizer.
+            warnings.simplefilter("ignore")
+            for _ in range(num_steps):  # most schedules compute a rate from the one before
                 scheduler.step()
 
 
 def _names_of(optimizer: Optimizer) -> list[str]:
-    """What the learning rate of each group is called."""
+    """Return a name for the learning rate of each group."""
     groups = optimizer.param_groups
     num_segments = Counter(group.get("table") for group in groups)
     names = []
@@ -107,28 +107,28 @@ def _names_of(optimizer: Optimizer) -> list[str]:
 
 
 def _rates_of(optimizer: Optimizer) -> dict[str, RateValue]:
-    """The learning rate of each group before a schedule changed it, by name."""
+    """Return the learning rate of each group before a schedule changed it, by name."""
     names = _names_of(optimizer)
-    own = {names[optimizer._num_dense + i]: s.optimizer for i, _, s in optimizer._schedules}
+    segments = {names[optimizer._num_dense + i]: s for i, _, s in optimizer._schedules}
     rates: dict[str, RateValue] = {}
     for name, group in zip(names, optimizer.param_groups, strict=True):
-        if name in own:
-            rates[name] = _described(own[name].schedule)
+        if name in segments:
+            rates[name] = _describe(segments[name].optimizer.schedule)
         else:
             rate = _number(group.get("initial_lr", group.get("lr")))
             rates[name] = "a function" if rate is None else rate
     return rates
 
 
-def _described(schedule: Any) -> str:
-    """A schedule with its options; of a function the name."""
+def _describe(schedule: Any) -> str:
+    """Return a schedule with its options as text; a function as its name."""
     if isinstance(schedule, LearningRateFunction):
         return str(schedule)
     return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
 
 
 def _options_of(scheduler: Any) -> Iterator[tuple[str, RateValue]]:
-    """The class of a scheduler, and the numbers and names that make up its schedule."""
+    """Yield the class of a scheduler, and the numbers and texts among its options, with names."""
     if scheduler is not None:
         yield _SCHEDULE, type(scheduler).__name__
         yield from _leaves(scheduler.state_dict(), _SCHEDULE)
@@ -150,6 +150,6 @@ def _leaves(state: Any, path: str) -> Iterator[tuple[str, RateValue]]:
 
 
 def _number(value: Any) -> float | None:
-    """A number, also one of a tensor; None of anything else and of NaN."""
+    """Return a number, or the number in a tensor of one element; None for NaN and other values."""
     number: Any = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
     return number if isinstance(number, int | float) and number == number else None

@@ -16,17 +16,18 @@ T = TypeVar("T")
 
 
 class StepReader(Generic[T]):
-    """Makes what each step needs: when the step takes it, or on a thread, up to `capacity` ahead.
+    """A reader of one item per step: in `take`, or on a thread, at most `capacity` steps ahead.
 
-        capacity 0    take() makes it; no thread
-        capacity 2    while step s runs, the thread makes what steps s + 1 and s + 2 need
+        capacity 0    take() makes the item; no thread
+        capacity 2    while step s runs, the thread makes the items of steps s + 1 and s + 2
 
-    What step t needs is not begun before step t - capacity - 1 has finished. One thread takes.
+    The item of step t is not begun before step t - capacity - 1 has finished. One thread may call
+    `take`.
 
     Args:
-        make: makes what the next step needs; `StopIteration` says that there is no more.
-        capacity: steps ahead.
-        timeout_seconds: limit on the wait for the thread.
+        make: Function that makes the item of the next step, or raises `StopIteration` at the end.
+        capacity: Number of steps to read ahead.
+        timeout_seconds: Limit on the wait of `take` for the thread.
     """
 
     def __init__(
@@ -38,33 +39,33 @@ class StepReader(Generic[T]):
     ) -> None:
         self._make, self._timeout_seconds = make, timeout_seconds
         self._capacity = capacity
-        # Re-entrant, so that a signal handler may call `stop` whatever its thread does.
+        # Re-entrant, so that a signal handler may call `stop` while its thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._items: deque[T] = deque()
         self._num_made = self._num_finished = 0
-        self._error: BaseException | None = None  # of the thread; StopIteration at the end
+        self._error: BaseException | None = None  # of the thread, StopIteration included
         self._is_stopped = False
         self._is_thread_on = False
         self._coordinator: Coordinator | None = None
 
     @property
     def capacity(self) -> int:
-        """Steps ahead, as it is now."""
+        """Number of steps to read ahead, at the moment."""
         return self._capacity
 
     @property
     def num_ready(self) -> int:
-        """Steps whose needs are made and not taken, at this moment."""
+        """Number of items that are made and not taken, at the moment."""
         return len(self._items)
 
     def start(self, coordinator: Coordinator) -> None:
-        """Begin to read ahead; the coordinator joins the thread."""
+        """Start to read ahead, on a thread that the coordinator joins."""
         self._coordinator = coordinator
         coordinator.add_cleanup(self.stop)
         self.set_capacity(self._capacity)
 
     def set_capacity(self, capacity: int) -> None:
-        """Read so many steps ahead from now on; what is made is used first."""
+        """Read `capacity` steps ahead from now on; items that are made already are taken first."""
         assert self._coordinator is not None
         with self._changed:
             self._capacity = capacity
@@ -75,14 +76,16 @@ class StepReader(Generic[T]):
             self._coordinator.start(self._read_ahead, name="read ahead")
 
     def take(self) -> T:
-        """What the next step needs.
+        """Return the item of the next step.
 
         Raises:
-            StopIteration: there is no more, or the reader was stopped.
-            BaseException: what `make` raised, also on the thread.
+            DeadlineExceededError: The thread made no item within `timeout_seconds`.
+            StopIteration: There are no more items, or the reader was stopped.
+            BaseException: The error of `make`, also on the thread.
         """
         with self._changed:
-            if not wait_until(
+            is_ready = bool(self._items) or self._is_stopped or not self._is_thread_on
+            if not is_ready and not wait_until(
                 self._changed,
                 lambda: (
                     bool(self._items)
@@ -107,23 +110,23 @@ class StepReader(Generic[T]):
         return self._make()
 
     def finish(self) -> None:
-        """The step that took last has finished: its updates are applied, or handed on."""
+        """Note that the step of the last item has finished, with its update applied or started."""
         with self._changed:
             self._num_finished += 1
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Make no more, and wake who waits. Safe in a signal handler, and twice."""
+        """Make no more items, and wake all waits. Safe in a signal handler; may be called again."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
 
     def drain(self) -> list[T]:
-        """Take what is made and was not used."""
+        """Remove and return the items that were not taken."""
         with self._changed:
-            left = list(self._items)
+            items = list(self._items)
             self._items.clear()
-        return left
+        return items
 
     def _may_make(self) -> bool:
         return self._num_made - self._num_finished <= self._capacity
@@ -144,7 +147,7 @@ class StepReader(Generic[T]):
                 self._changed.notify_all()
 
     def _is_next_wanted(self) -> bool:
-        """Wait until the thread may go on, as long as the run does; False ends the thread."""
+        """Wait until the thread may make the next item; return False to end the thread."""
         with self._changed:
             while not self._is_stopped and self._capacity > 0 and not self._may_make():
                 self._changed.wait()
@@ -157,16 +160,16 @@ class StepReader(Generic[T]):
 
 _log = logging.getLogger(__name__)
 
-_SKIPPED, _MEASURED = 3, 12  # steps of each way
-_MIN_GAIN = 0.03  # of the time of a step; less is noise
+_SKIPPED, _MEASURED = 3, 12  # steps without prefetch, and again with prefetch
+_MIN_GAIN = 0.03  # share of the time of a step; a smaller gain is noise
 
 
 class AutoPrefetch(Hook):
-    """Measures some steps without and some with prefetch of one step, and keeps what is faster.
+    """The hook that times steps without and with prefetch of one step, and keeps the faster way.
 
     Args:
-        reader: begins without prefetch.
-        seconds: gives the time.
+        reader: Reader of the run, with capacity 0 at first.
+        seconds: Clock that returns seconds.
     """
 
     def __init__(
@@ -177,26 +180,26 @@ class AutoPrefetch(Hook):
         self._gaps: list[float] = []
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
-        """Note how long the step took, and change sides when it is time."""
-        each = _SKIPPED + _MEASURED
-        if len(self._gaps) == 2 * each:
+        """Time the step; after 15 steps turn prefetch on, and choose after 30."""
+        half = _SKIPPED + _MEASURED
+        if len(self._gaps) == 2 * half:
             return
         now = self._seconds()
         if self._last is not None:
             self._gaps.append(now - self._last)
         self._last = now
-        if len(self._gaps) == each and self._reader.capacity == 0:
+        if len(self._gaps) == half and self._reader.capacity == 0:
             self._reader.set_capacity(1)
-        elif len(self._gaps) == 2 * each:
-            self._choose(self._gaps[_SKIPPED:each], self._gaps[each + _SKIPPED :])
+        elif len(self._gaps) == 2 * half:
+            self._choose(self._gaps[_SKIPPED:half], self._gaps[half + _SKIPPED :])
 
-    def _choose(self, without: list[float], ahead: list[float]) -> None:
-        plain, prefetched = statistics.median(without), statistics.median(ahead)
-        chosen = 1 if prefetched < (1 - _MIN_GAIN) * plain else 0
-        self._reader.set_capacity(chosen)
+    def _choose(self, gaps_without: list[float], gaps_with: list[float]) -> None:
+        plain, ahead = statistics.median(gaps_without), statistics.median(gaps_with)
+        capacity = 1 if ahead < (1 - _MIN_GAIN) * plain else 0
+        self._reader.set_capacity(capacity)
         _log.info(
             "prefetch auto: %d, for a step takes %.3f ms without and %.3f ms with it",
-            chosen,
+            capacity,
             plain * 1e3,
-            prefetched * 1e3,
+            ahead * 1e3,
         )

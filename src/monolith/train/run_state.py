@@ -1,4 +1,4 @@
-"""The state of a run beside tables and tensors: step, time, random generators, data position."""
+"""The state of a run apart from tables and tensors: step, time, generators, source position."""
 
 import logging
 import random
@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 def seed_all(seed: int) -> None:
-    """Seed all of them."""
+    """Seed the generators of torch, Python and numpy."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
 
 def random_states() -> dict[str, Any]:
-    """Their states, by the names of `RANDOM_NAMES`; what `flatten_state` takes."""
+    """Return the states of all random generators by `RANDOM_NAMES`, for `flatten_state`."""
     version, words, gauss = random.getstate()
     numpy = np.random.get_state(legacy=False)
     return {
@@ -42,7 +42,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Let all of them go on as they were; older checkpoints have torch's alone."""
+    """Set the states of all random generators; older checkpoints have only that of torch."""
     torch.set_rng_state(states["random"])
     _set_cuda_states(states.get("cuda_random", []))
     if python := states.get("python_random"):
@@ -53,26 +53,26 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 def _tensors(state: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: torch.from_numpy(each.astype(np.int64)) if isinstance(each, np.ndarray) else each
-        for name, each in state.items()
+        name: torch.from_numpy(value.astype(np.int64)) if isinstance(value, np.ndarray) else value
+        for name, value in state.items()
     }
 
 
 def _arrays(state: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: each.numpy().astype(np.uint32) if isinstance(each, torch.Tensor) else each
-        for name, each in state.items()
+        name: value.numpy().astype(np.uint32) if isinstance(value, torch.Tensor) else value
+        for name, value in state.items()
     }
 
 
 def _cuda_states() -> list[torch.Tensor]:
-    """Of the generators of all CUDA devices; none where this process does not use CUDA."""
+    """Return the generator state of each CUDA device; empty if this process does not use CUDA."""
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return torch.cuda.get_rng_state_all() if is_used else []
 
 
 def _set_cuda_states(states: list[torch.Tensor]) -> None:
-    """Set the generator of each device that was saved; of devices that are not here, nothing."""
+    """Set the generator of each saved CUDA device; warn about devices that are missing here."""
     num_devices = torch.cuda.device_count() if states else 0
     for device, state in enumerate(states[:num_devices]):
         torch.cuda.set_rng_state(state, device)
@@ -85,17 +85,17 @@ def _set_cuda_states(states: list[torch.Tensor]) -> None:
         )
 
 
-_FUTURE_SECONDS = 3600  # events may be ahead of the clock by so much, as in a table
+_FUTURE_SECONDS = 3600  # the most that events may be ahead of the clock, as in a table
 
 
 class StepClock:
-    """Gives the tables the time of the step that is applied.
+    """The clock of the tables: the time of the step whose update is applied.
 
     Args:
-        clock: gives seconds since 1970 for samples without a time.
+        clock: Clock that returns seconds since 1970, for samples without a time.
 
     Attributes:
-        num_clamped: steps whose samples were more than an hour ahead of the clock.
+        num_clamped: Number of steps with samples more than an hour ahead of the clock.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -104,46 +104,40 @@ class StepClock:
         self.num_clamped = 0
 
     def __call__(self) -> int:
-        """Time of the step; of the clock before the first one."""
+        """Return the time of the step; before the first step, the time of the clock."""
         return self._clock() if self._time is None else self._time
 
     def state_dict(self) -> dict[str, Any]:
-        """The time of the last step, and the count."""
+        """Return the time of the last step, and `num_clamped`."""
         return {"time": self._time, "num_clamped": self.num_clamped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Set the time of the last step, and `num_clamped`."""
         self._time, self.num_clamped = state["time"], state["num_clamped"]
 
     def set(self, batches: Iterable[Batch]) -> None:
-        """Begin the update of a step: its time is the latest of its samples."""
+        """Set the time of the next update: the latest time of the step's samples."""
         times = [int(b.time.max()) for b in batches if b.time is not None and len(b.time)]
         now = self._clock()
         self._time = min(max(times), now + _FUTURE_SECONDS) if times else now
         self.num_clamped += bool(times) and max(times) > self._time
 
 
-def position_of(batches: Iterator[Batch]) -> Any:
-    """Where the next batch begins: `state_dict()` of the iterator; None if it has none."""
-    state_dict = getattr(batches, "state_dict", None)
-    return None if state_dict is None else state_dict()
-
-
 class RunState:
-    """The state of the last `fit`, or of the one that runs; a checkpoint has it.
+    """The state of the running or last `fit`, as a checkpoint stores it.
 
     Args:
-        run: counts the steps.
-        clock: gives the time of updates.
-        rates: learning rates of the task, by name.
+        run: Run whose `global_step` counts the steps.
+        clock: Clock of the updates.
+        rates: Learning rates of the task by name.
 
     Attributes:
-        first: the global step at which the `fit` began; `TrainSettings.steps` counts from there.
-        position: of its source, behind the last batch that was trained; None: nobody knows.
-        best: figure of its evaluations that an early stop looks at; None before the first.
-        num_worse: evaluations since then.
-        saved_rates: learning rates of the task when the restored checkpoint was saved; None: there
-            is no checkpoint, or an older one.
+        first: Global step at which the `fit` began; `TrainSettings.steps` counts from there.
+        position: Source position after the last trained batch; None if the source has none.
+        best: Best figure of the evaluations for the early stop; None before the first evaluation.
+        num_worse: Number of evaluations since the best one.
+        saved_rates: Learning rates of the task when the restored checkpoint was saved; None without
+            a restore, or for an older checkpoint.
     """
 
     def __init__(self, run: Run, clock: StepClock, rates: Mapping[str, RateValue]) -> None:
@@ -154,31 +148,33 @@ class RunState:
         self.best: float | None = None
         self.num_worse = 0
         self._meter: Meter | None = None
-        self._summed: Any = None  # of the meter that was saved
-        self._random: dict[str, Any] | None = None  # that was restored, for the next `fit`
+        self._sums: Any = None  # restored state of a meter
+        self._random: dict[str, Any] | None = None  # restored state of the generators
 
     @property
     def step(self) -> int:
-        """The global step."""
+        """Global step of the run."""
         return self._run.global_step or 0
 
     def begin(self, source: Iterable[Batch]) -> Iterator[Batch]:
-        """Iterate over the source of a `fit`; after a restore, behind the last batch trained."""
+        """Return an iterator over the source of a `fit`.
+
+        After a restore, the iterator begins after the last trained batch.
+        """
         random, self._random = self._random, None
         batches = self._iterate(source, is_restored=random is not None)
         if random is not None:
-            set_random_states(
-                random
-            )  # the source may have drawn numbers, as it did when the run began
+            # The source may have drawn numbers, as in the run that was saved.
+            set_random_states(random)
         return batches
 
     def _iterate(self, source: Iterable[Batch], *, is_restored: bool) -> Iterator[Batch]:
         if not is_restored:
             self.first, self.best, self.num_worse = self.step, None, 0
-            self._summed = None
+            self._sums = None
         elif self.position is not None and hasattr(source, "resume"):
-            resumed: Iterator[Batch] = source.resume(self.position)
-            return resumed
+            batches: Iterator[Batch] = source.resume(self.position)
+            return batches
         elif self.step > self.first:
             _log.warning(
                 "the source %s has no position in the checkpoint, or no resume; it is read from "
@@ -188,33 +184,33 @@ class RunState:
         return iter(source)
 
     def watch(self, meter: "Meter") -> None:
-        """Save what the meter of a `fit` sums up; after a restore it goes on where it was."""
+        """Include the meter of a `fit` in the state; after a restore, load its saved sums."""
         self._meter = meter
-        if self._summed is not None:
-            meter.load_state_dict(self._summed)
+        if self._sums is not None:
+            meter.load_state_dict(self._sums)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it; what `flatten_state` takes."""
+        """Return the state of the `fit`, for `flatten_state`."""
         return {
             "step": self.step,
             "first": self.first,
             "position": self.position,
             "best": None if self.best is None else float(self.best).hex(),  # JSON has no NaN
             "num_worse": self.num_worse,
-            "figures": self._summed if self._meter is None else self._meter.state_dict(),
+            "figures": self._sums if self._meter is None else self._meter.state_dict(),
             "clock": self._clock.state_dict(),
             "rates": self._rates,
             **random_states(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next `fit` go on with the one that was saved."""
+        """Set the state, so that the next `fit` goes on with the saved one."""
         self._run.global_step = state["step"]
         self.first, self.position = state["first"], state["position"]
         self.best = None if state["best"] is None else float.fromhex(state["best"])
         self.num_worse = state["num_worse"]
-        # Older checkpoints have neither.
-        self._meter, self._summed = None, state.get("figures")
+        # Older checkpoints have no figures and no rates.
+        self._meter, self._sums = None, state.get("figures")
         self.saved_rates = state.get("rates")
         self._clock.load_state_dict(state["clock"])
         self._random = {name: state[name] for name in RANDOM_NAMES if name in state}

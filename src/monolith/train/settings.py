@@ -1,22 +1,23 @@
-"""How to train: the options of a `Trainer`."""
+"""The options of a `Trainer`."""
 
 import math
 from dataclasses import dataclass
 
 AUTO = "auto"
-"""As `TrainSettings.prefetch`: measure, and prefetch only where it pays."""
+"""Value of `TrainSettings.prefetch`: measure, and prefetch only if steps become faster."""
 
 _PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Ends a run when a figure of the evaluation has not become better for a while.
+    """The rule that ends a run when a figure of the evaluation no longer becomes better.
 
     Args:
-        metric: name of the figure: "loss", or one of `Task.metrics`.
-        patience: evaluations in a row without a better value after which the run ends.
-        is_larger_better: None: larger is better unless the name ends in "loss".
+        metric: Name of the figure: "loss", or a name of `Task.metrics`.
+        patience: Number of evaluations in a row without a better value after which the run ends.
+        is_larger_better: Whether a larger value is better; None means True unless the name of the
+            metric ends in "loss".
 
     Example:
         >>> EarlyStop("auc", patience=2).is_better(0.7, 0.6)
@@ -31,7 +32,7 @@ class EarlyStop:
         _check_at_least("EarlyStop", "patience", self.patience, 1)
 
     def is_better(self, value: float, best: float) -> bool:
-        """Whether a value is better than the best one so far."""
+        """Whether a value is better than the best value so far."""
         larger = self.is_larger_better
         if larger is None:
             larger = not self.metric.endswith("loss")
@@ -40,30 +41,31 @@ class EarlyStop:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train. `prefetch` 0 and `push` 0 are sequential: a run gives the same bits each time.
+    """The options of a `Trainer`.
+
+    With `prefetch` 0 and `push` 0 a run is sequential and computes the same bits each time.
 
     Args:
-        steps: most steps of a `fit`; until the data ends if None.
-        seed: of the dense model, and of the generators of torch, Python and numpy. Rows have seeds
-            of their own.
-        precision: of the dense part: "fp32", or "bf16" (autocast; parameters stay float32).
-        clip_norm: bound on the L2 norm of the gradients of dense parameters and tables together.
-        accumulate: batches of a step; their gradients are averaged.
-        threads: of torch and the tables while `fit` runs; as they are if None.
-        prefetch: steps whose batches are read and looked up ahead, on a thread; "auto" measures.
-        push: 1 applies the gradients of tables on a thread while the next step computes.
-        log_every: steps between two reports of figures; 0 for none but the last.
-        eval_every: steps between two evaluations; 0 for none.
-        early_stop: ends the run by its evaluations.
-        evict_every: steps between two evictions of expired rows; 0 for none.
-        keep_dir: folder for the batch whose loss is not finite; nothing is written if None.
-        checkpoint_dir: folder for checkpoints; none are saved if None.
-        save_every: steps between two checkpoints; 0 for none but that of the end.
-        keep: number of checkpoints that are kept; 0 keeps all.
-        ignore_save_errors: whether a run goes on after a save that failed.
+        steps: Maximum number of steps of a `fit`; None trains until the data ends.
+        seed: Seed of the generators of torch, Python and numpy; rows have their features' seeds.
+        precision: Precision of model and loss: "fp32", or "bf16" (autocast, float32 parameters).
+        clip_norm: Maximum L2 norm of all gradients, dense and tables together; None does not clip.
+        accumulate: Number of batches per step, whose gradients are averaged.
+        threads: Number of threads of torch and tables during a `fit`; None keeps torch's number.
+        prefetch: Number of steps to read and look up ahead on a thread; "auto" measures 0 and 1.
+        push: 1 updates tables on a thread during the next step; 0 updates tables within the step.
+        log_every: Number of steps between two reports of figures; 0 reports only at the end.
+        eval_every: Number of steps between two evaluations; 0 never evaluates.
+        early_stop: Rule that ends the run by its evaluations; None never does.
+        evict_every: Number of steps between two evictions of expired rows; 0 never evicts.
+        keep_dir: Folder for the batch of a loss that is NaN or infinite; None writes no file.
+        checkpoint_dir: Folder for the checkpoints of a run; None saves no checkpoints.
+        save_every: Number of steps between two checkpoints; 0 saves only at the end.
+        keep: Number of newest checkpoints to keep; 0 keeps all.
+        ignore_save_errors: Whether a run goes on after a checkpoint could not be saved.
 
     Raises:
-        ValueError: an option is out of range, or needs another one.
+        ValueError: An option is out of range, or requires another option.
 
     Example:
         >>> TrainSettings(steps=100, prefetch=2, push=1).staleness_bound
@@ -117,7 +119,7 @@ class TrainSettings:
 
     @property
     def staleness_bound(self) -> int:
-        """Most updates, in steps, that a lookup may not have seen; `auto` may prefetch one."""
+        """Largest number of steps whose updates a lookup may miss; "auto" counts as prefetch 1."""
         ahead = 1 if isinstance(self.prefetch, str) else self.prefetch
         return ahead + self.push
 

@@ -1,4 +1,4 @@
-"""`Task`: what to train. Features, data, model and loss in one class."""
+"""`Task`: features, data, model and loss in one class."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from monolith.train.inputs import Inputs
 
 
 class Mode(str, Enum):
-    """What a source is for."""
+    """The purpose of a source: training, evaluation or prediction."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -31,13 +31,13 @@ class Mode(str, Enum):
 
 @dataclass
 class TaskSettings:
-    """Settings of a task: a dataclass, so that a command line can set them by name.
+    """Settings of a task, a dataclass whose fields the command line sets by name.
 
-    Subclass it in a task to add your own.
+    A task may subclass these settings to add fields.
 
     Args:
-        data: mode -> path, glob or folder.
-        batch_size: samples of a batch.
+        data: Mode -> file, glob or folder of samples.
+        batch_size: Number of samples of a batch.
     """
 
     data: dict[str, str] = field(default_factory=dict)
@@ -48,8 +48,6 @@ class TaskSettings:
 
 
 class _Paths(dict[str, str]):
-    """Says what is missing."""
-
     def __missing__(self, mode: str) -> str:
         raise InvalidArgumentError(
             f"[TaskSettings.data] expected a path for mode {str(mode)!r}, got "
@@ -58,18 +56,20 @@ class _Paths(dict[str, str]):
 
 
 class Task(ABC):
-    """A model, its features and its data. It trains unchanged wherever tables live.
+    """A model with its features, data and loss; base class of users' tasks.
 
-    Subclass it; `features`, `dense` and `label` say what the model takes, `source` where samples
-    come from, `build` makes the dense model, `loss` uses it.
+    A task is the same for tables in the trainer and tables on servers. A subclass sets `features`,
+    `dense` and `label`, the columns that the model takes, and defines `source`, the samples,
+    `build`, the dense model, and `loss`.
 
     Args:
-        settings: of the class `Settings` of the task; its defaults if None.
+        settings: Settings of the task, an object of its class `Settings`; None takes the defaults.
 
     Attributes:
-        features: of the model.
-        dense: names of dense columns.
-        label: name of the label, or of several.
+        features: Features of the model.
+        dense: Names of the dense columns.
+        label: Name of the label column, or names of several.
+        Settings: Class of the settings.
 
     Example:
         >>> import torch.nn.functional as F
@@ -82,8 +82,7 @@ class Task(ABC):
         ...     def build(self):
         ...         return torch.nn.Linear(17, 1)
         ...     def loss(self, model, inputs, batch):
-        ...         x = torch.cat([inputs.pooled.joined, inputs.dense], 1)
-        ...         logit = model(x).squeeze(1)
+        ...         logit = model(inputs.matrix).squeeze(1)
         ...         return F.binary_cross_entropy_with_logits(logit, batch.label), logit.sigmoid()
         >>> Clicks().name
         'Clicks'
@@ -99,34 +98,36 @@ class Task(ABC):
 
     @property
     def name(self) -> str:
-        """Of the task: the name of its class."""
+        """Name of the task: the name of its class."""
         return type(self).__name__
 
     @abstractmethod
     def source(self, mode: Mode) -> Iterable[Batch]:
-        """Batches for a mode; a `Pipeline`, or anything that can be iterated."""
+        """Return the batches for a mode: a `Pipeline`, or any other iterable of batches."""
 
     @abstractmethod
     def build(self) -> torch.nn.Module:
-        """The dense model."""
+        """Return a new dense model."""
 
     @abstractmethod
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss, a scalar, and prediction, a row for each sample.
+        """Return the loss, a scalar, and the prediction, a row for each sample.
 
         Args:
-            model: what `build` made.
-            inputs: pooled embeddings by name, and dense columns.
-            batch: all of the batch, with labels.
+            model: The dense model that `build` returned.
+            inputs: One matrix of features and dense columns, and both apart.
+            batch: The whole batch, with labels.
         """
 
     def predict(self, model: torch.nn.Module, inputs: Inputs, batch: Batch) -> torch.Tensor:
-        """The prediction alone; that of `loss` unless overridden, which then needs labels.
+        """Return the prediction alone.
+
+        Unless overridden, this is the prediction of `loss`, which may require labels.
 
         Raises:
-            InvalidArgumentError: `loss` asked for a label that the batch has not.
+            InvalidArgumentError: `loss` requires a label that the batch does not have.
         """
         try:
             return self.loss(model, inputs, batch)[1]
@@ -141,28 +142,36 @@ class Task(ABC):
             ) from error
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
-        """Of the dense model; Adam unless overridden. None where there is nothing to train."""
+        """Return the optimizer of the dense model; None for a model without parameters.
+
+        Unless overridden, this is Adam with a learning rate of 0.001.
+        """
         parameters = list(model.parameters())
         return torch.optim.Adam(parameters, lr=1e-3) if parameters else None
 
     def schedule(self, optimizer: Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """Of learning rates, stepped after each step; None unless overridden.
+        """Return a schedule of learning rates, which is stepped after each step; None without one.
 
         Args:
-            optimizer: has a group for each group of the dense optimizer, and for each segment of
-                each table. Optimizers of features may have schedules of their own instead.
+            optimizer: Optimizer with a group for each group of the dense optimizer, and for each
+                segment of each table. The optimizer of a feature may have its own schedule instead.
         """
         return None
 
     def metrics(self) -> Mapping[str, Metric]:
-        """New figures of predictions and labels, by name.
+        """Return new metrics of predictions and labels by name.
 
-        AUC and log loss of one label, unless overridden; they are left out, with a warning, where
-        predictions are no probabilities or labels not 0 and 1.
+        Unless overridden, a task with one label has AUC and log loss. A run leaves them out, with a
+        warning, if predictions are not probabilities or labels are not 0 and 1.
         """
         is_one = isinstance(self.label, str) or len(self.label) == 1
         return {"auc": Auc(), "log_loss": LogLoss()} if is_one else {}
 
+    @classmethod
+    def has_default_metrics(cls) -> bool:
+        """Whether the task does not override `metrics`, so that its metrics may not fit."""
+        return cls.metrics is Task.metrics
+
     def hooks(self) -> Sequence[Hook]:
-        """Of a run; asked when it begins."""
+        """Return the hooks of a run; called when the run begins."""
         return ()

@@ -2,56 +2,89 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from monolith.checkpoint import Checkpoint
+from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers
-from monolith.data import Batch
+from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError
 from monolith.nn import Features
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
-from monolith.train.checkpoints import restore_trainer, save_trainer
-from monolith.train.driver import Hook, Run
-from monolith.train.figures import Meter
-from monolith.train.fit import Fit, FitResult, SourceBatch
-from monolith.train.hosting import host_parameters, table_maker
-from monolith.train.inputs import Inputs, TaskColumns, dense_matrix, outputs_of
-from monolith.train.loop import BatchOutput, Updates
+from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_trainer
+from monolith.train.driver import Hook, Run, drive
+from monolith.train.figures import Figures, FiguresHook, label_of
+from monolith.train.hooks import EvalHook, EvictHook
+from monolith.train.hosting import engine_maker, host_parameters, table_maker
+from monolith.train.inputs import TaskColumns, Trainee
+from monolith.train.interrupt import Interrupt
+from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
-from monolith.train.run_state import RunState, StepClock, position_of, seed_all
-from monolith.train.settings import TrainSettings
+from monolith.train.read_ahead import AutoPrefetch
+from monolith.train.run_state import RunState, StepClock, seed_all
+from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Trainer:
-    """Trains a task in this process. Close it: it holds the tables. One thread uses it at a time.
-
-    Args:
-        task: what to train.
-        settings: how.
-        servers: hold the tables and the dense parameters, and outlive the trainer, so that another
-            one goes on where it ended. A number: servers of its own, closed with it. None or 0:
-            tables in the trainer. Rows are the same.
-        hooks: of every `fit`.
-        clock: seconds since 1970, for updates with samples that have no time.
+@dataclass(frozen=True)
+class FitResult:
+    """The result of a `fit`.
 
     Attributes:
-        features: the tables.
-        model: the dense model.
-        optimizer: of both.
-        rates: the learning rates and the schedule that the task gave.
-        run: counts steps over all calls of `fit`.
-        state: what a checkpoint has beside tables, model and optimizer.
-        servers: that hold tables and dense parameters; None: there are none.
-        result: of the last `fit`.
+        ended: Reason of the end: "end of data", "steps", "early stop", "interrupted" (Ctrl-C),
+            "terminated" (SIGTERM) or "stopped" (by a hook).
+        num_steps: Number of steps of the run.
+        num_samples: Number of samples of the run.
+        seconds: Duration of the run.
+        figures: Last figures of the run.
+        evaluations: Step -> figures of the evaluation after that step.
+        prefetch: Number of steps read ahead at the end of the run; with "auto", the choice.
+    """
+
+    ended: str
+    num_steps: int
+    num_samples: int
+    seconds: float
+    figures: Figures
+    evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    prefetch: int = 0
+
+
+class Trainer:
+    """A trainer of a task in this process, used by one thread at a time.
+
+    `close`, or the end of a `with` block, frees the tables.
+
+    Args:
+        task: Task to train.
+        settings: Options of the training; None takes the defaults.
+        servers: Servers for tables and dense parameters. `LocalServers` outlive the trainer, and
+            another trainer goes on with their state; a number makes servers that the trainer
+            closes. None or 0 keeps the tables in the trainer. Rows do not depend on this choice.
+        hooks: Hooks of every `fit`.
+        clock: Clock that returns seconds since 1970, for samples without a time.
+
+    Attributes:
+        task: Task of the trainer.
+        settings: Options of the training.
+        features: Features of the task with their tables.
+        model: Dense model of the task.
+        optimizer: Optimizer of dense parameters and tables.
+        rates: Learning rates and schedule of the task.
+        run: Run that counts steps over all calls of `fit`.
+        state: State of the run apart from tables, model and optimizer, for checkpoints.
+        servers: Servers for tables and dense parameters; None without servers.
+        result: Result of the last `fit`; None before.
 
     Example:
         >>> from monolith.nn import Feature
@@ -86,9 +119,12 @@ class Trainer:
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
-        given = servers if isinstance(servers, LocalServers) else None
-        self.servers = given or self._own_servers
-        self.features = Features(task.features, make_table=table_maker(self.servers, self.clock))
+        self.servers = servers if isinstance(servers, LocalServers) else self._own_servers
+        self.features = Features(
+            task.features,
+            make_table=table_maker(self.servers, self.clock),
+            make_engine=engine_maker(self.servers),
+        )
         self.model = task.build()
         self.hosted = host_parameters(self.model, self.servers)
         dense = task.optimizer(self.model)
@@ -97,125 +133,190 @@ class Trainer:
                 dense.state[parameter] = state
         self.optimizer = Optimizer([self.features, self.model], dense)
         self.rates = TaskRates(task, self.optimizer)
-        self._labels = [task.label] if isinstance(task.label, str) else list(task.label)
-        self.columns = TaskColumns(self._labels, task.dense)
+        labels = [task.label] if isinstance(task.label, str) else list(task.label)
+        columns = TaskColumns(labels, task.dense)
+        self.trainee = Trainee(
+            task, self.settings, columns, self.features, self.model, self.optimizer, self.clock
+        )
         self.run = Run(global_step=0)
         self.state = RunState(self.run, self.clock, self.rates.values)
         self.result: FitResult | None = None
-        self._running: Fit | None = None
-        self._left: tuple[object, list[SourceBatch]] = (None, [])
+        self._loop: TrainLoop | None = None  # of the running fit
+        self._unread: tuple[object, list[SourceBatch]] = (None, [])
 
     @property
     def scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """The schedule of learning rates; None without one. A restore may make a new one."""
+        """Schedule of learning rates; None without one. `restore` may make a new schedule."""
         return self.rates.scheduler
 
     def fit(self, source: Iterable[Batch] | None = None, hooks: Sequence[Hook] = ()) -> FitResult:
-        """Train until the data ends, the steps are done, or somebody requests a stop.
+        """Train until the data ends, the steps are done, or a hook or signal requests a stop.
 
-        Ctrl-C or SIGTERM ends the run after the step that runs; a second signal ends it at once.
-        Batches that were read ahead of such an end are not lost: the next `fit` with the same
-        iterator begins with them. After `restore` it goes on with the `fit` that was saved: with
-        the next batch, if the source has `resume` as a `Pipeline` has, and until the steps of both
-        are done.
+        Ctrl-C or SIGTERM ends the run after the running step; a second signal ends the run at once.
+        Batches that were read ahead of an early end are not lost: the next `fit` with the same
+        iterator begins with these batches. After `restore`, `fit` goes on with the saved run: from
+        the next batch, if the source has `resume` like a `Pipeline`, and until both runs together
+        have made `settings.steps` steps.
 
         Args:
-            source: of batches; `task.source(Mode.TRAIN)` if None.
-            hooks: of this run, beside those of the trainer and the task.
+            source: Iterable of batches; None takes `task.source(Mode.TRAIN)`.
+            hooks: Hooks of this run, called after the trainer's hooks and before the task's.
 
         Raises:
-            NonFiniteLossError: the loss is NaN or infinite.
-            BaseException: what a hook, the source, the model or a thread raised.
+            NonFiniteLossError: The loss is NaN or infinite.
+            BaseException: The error of a hook, the source, the model or a thread.
         """
-        given = self.task.source(Mode.TRAIN) if source is None else source
-        batches = self.state.begin(given)
-        left = self._left[1] if self._left[0] is batches else []
-        if not left:
+        stream = self.task.source(Mode.TRAIN) if source is None else source
+        batches = self.state.begin(stream)
+        unread = self._unread[1] if self._unread[0] is batches else []
+        if not unread:
             self.state.position = position_of(batches)
         self.features.train()
         self.model.train()
         self.optimizer.zero_grad()
-        self._running = fit = Fit(self, batches, left)
+        schedule = None if self.scheduler is None else self.scheduler.step
+        self._loop = loop = TrainLoop(self.trainee, self.run, self.state, batches, unread, schedule)
         try:
-            self.result = fit.run([*self.hooks, *hooks, *self.task.hooks()])
+            self.result = self._drive(loop, batches, [*self.hooks, *hooks, *self.task.hooks()])
         finally:
-            self._running = None
-            if batches is given:
-                self._left = batches, fit.left
+            self._loop = None
+            if batches is stream:
+                self._unread = batches, loop.unread
             elif hasattr(batches, "close"):
-                batches.close()  # nobody else has it: what it keeps open goes now
+                batches.close()  # no caller holds this iterator: free its files and threads
         return self.result
 
+    def _drive(self, loop: TrainLoop, batches: Iterator[Batch], hooks: Sequence[Hook]) -> FitResult:
+        """Drive the loop to its end; hooks of user and task come before those of the trainer."""
+        settings, state = self.settings, self.state
+        start_time, first_step = time.perf_counter(), state.step
+        saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
+        hooks = [hook for hook in hooks if hook not in saves]
+        saves += _checkpoint_hooks(settings)
+        meter = self.trainee.new_meter()
+        state.watch(meter)
+        figures = FiguresHook(self.trainee, meter, loop.reader, hooks, lambda: _share_read(batches))
+        evals = EvalHook(self.evaluate, settings, state, meter)
+        last_hooks: list[Hook] = [figures]
+        last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
+        last_hooks += [evals] if settings.eval_every else []
+        last_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
+        with contextlib.ExitStack() as stack:
+            for directory in dict.fromkeys(hook.directory for hook in saves):
+                stack.enter_context(only_run(directory))
+            for hook in saves:
+                hook.attach(self)
+            stack.enter_context(_torch_threads(settings.threads))
+            stack.callback(loop.close)
+            interrupt = stack.enter_context(Interrupt(loop.stop))
+            drive(loop, [loop, *hooks, *last_hooks, *saves], run=self.run)
+        assert figures.last is not None
+        return FitResult(
+            ended=self._reason_of_end(loop, interrupt.received, is_early=evals.is_early),
+            num_steps=state.step - first_step,
+            num_samples=figures.num_samples,
+            seconds=time.perf_counter() - start_time,
+            figures=figures.last,
+            evaluations=evals.evaluations,
+            prefetch=loop.reader.capacity,
+        )
+
+    def _reason_of_end(
+        self, loop: TrainLoop, received: signal.Signals | None, *, is_early: bool
+    ) -> str:
+        if received is not None:
+            return "terminated" if received == signal.SIGTERM else "interrupted"
+        if is_early:
+            return "early stop"
+        steps = self.settings.steps
+        if steps is not None and self.state.step - self.state.first >= steps:
+            return "steps"
+        return "end of data" if loop.has_data_ended else "stopped"
+
     def evaluate(self, source: Iterable[Batch] | None = None) -> dict[str, float]:
-        """Loss and metrics over a source; nothing is trained, and ids without a row read as zeros.
+        """Return loss and metrics over a source, without training.
+
+        Ids without a row read as zeros.
 
         Args:
-            source: of batches; `task.source(Mode.EVAL)` if None.
+            source: Iterable of batches with labels; None takes `task.source(Mode.EVAL)`.
 
         Returns:
-            "loss", the mean over samples, and the metrics of the task that have a value.
+            Figures by name: "loss", the mean over samples, and the task's metrics that have a
+            value.
 
         Raises:
-            ValueError: the source has no batch.
+            ValueError: The source has no batch.
         """
-        meter = self.meter()
+        meter, labels = self.trainee.new_meter(), self.trainee.columns.labels
         for batch in self.task.source(Mode.EVAL) if source is None else source:
-            batch = self.columns.bind(batch)
+            batch = self.trainee.columns.bind(batch)
             with self._no_training():
-                inputs = self.inputs(batch, is_training=False)
-                loss, prediction = outputs_of(self, inputs, batch, is_training=False)
-            meter.add(loss.item(), prediction, self.label_of(batch), batch.weight)
+                inputs = self.trainee.look_up(batch, is_training=False)
+                loss, prediction = self.trainee.forward(inputs, batch, is_training=False)
+            meter.add(loss.item(), prediction, label_of(batch, labels), batch.weight)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
         return {"loss": meter.loss, **meter.values()}
 
     def predict(self, source: Iterable[Batch] | None = None) -> Iterator[BatchOutput]:
-        """The prediction of each batch; nothing is trained.
+        """Yield the prediction of each batch, without training.
 
         Args:
-            source: of batches, labels may be missing; `task.source(Mode.PREDICT)` if None.
+            source: Iterable of batches, with or without labels; None takes
+                `task.source(Mode.PREDICT)`.
         """
+        is_bf16 = self.settings.precision == "bf16"
         for batch in self.task.source(Mode.PREDICT) if source is None else source:
-            batch = self.columns.bind(batch, with_labels=False)
-            with self._no_training():
-                inputs = self.inputs(batch, is_training=False)
+            batch = self.trainee.columns.bind(batch, with_labels=False)
+            with self._no_training(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+                inputs = self.trainee.look_up(batch, is_training=False)
                 prediction = self.task.predict(self.model, inputs, batch)
             yield BatchOutput(batch, None, prediction)
 
-    def save(self, directory: "str | os.PathLike[str]") -> str:
-        """Save all that a run needs to go on; `settings.keep` checkpoints are kept.
+    def evict(self) -> None:
+        """Remove the expired rows of all tables, by the latest time that each table has seen."""
+        self.finish_updates()
+        for table in self.features.tables.values():
+            table.evict()
 
-        In a run, between two steps: a hook may call it. See also `CheckpointHook`.
+    def save(self, directory: "str | os.PathLike[str]") -> str:
+        """Save a checkpoint from which a run goes on, and keep the newest `settings.keep`.
+
+        During a run, a hook may call `save` between two steps; see also `CheckpointHook`.
 
         Returns:
             The prefix of the checkpoint, `<directory>/model.ckpt-<step>`.
 
         Raises:
-            OpError: it cannot be written; older checkpoints are as they were.
+            OpError: The checkpoint cannot be written; older checkpoints stay as they were.
         """
         return save_trainer(self, directory, self.settings.keep)
 
     def restore(self, path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint:
-        """Take the state of a checkpoint; the next `fit` goes on with the batch after it.
+        """Restore a checkpoint; the next `fit` goes on with the batch after the checkpoint.
 
         Args:
-            path: a directory, whose current checkpoint is taken, or the prefix of a checkpoint.
-            fallback: read every byte, and take the newest checkpoint that is whole.
+            path: Folder, whose current checkpoint is restored, or prefix of a checkpoint.
+            fallback: Whether to read every byte first and restore the newest undamaged checkpoint.
 
         Raises:
-            FailedPreconditionError: `fit` runs.
-            NotFoundError: there is no checkpoint, or it lacks a part of this trainer.
-            InvalidArgumentError: a shape or the config of a table differs.
-            DataLossError: a file is damaged.
+            FailedPreconditionError: A `fit` is running.
+            NotFoundError: There is no checkpoint, or the checkpoint lacks a part of this trainer.
+            InvalidArgumentError: A shape or the config of a table differs.
+            DataLossError: A file is damaged.
         """
-        if self._running is not None:
+        if self._loop is not None:
             raise FailedPreconditionError("[Trainer.restore] expected no fit that runs, got one")
         self.optimizer.zero_grad()
-        self._left = None, []
+        self._unread = None, []
         return restore_trainer(self, path, fallback=fallback)
 
     def close(self) -> None:
-        """Free the tables, unless servers hold them. Closing twice is fine."""
+        """Free the tables and close the trainer's own servers; a second call is fine.
+
+        Tables on `LocalServers` of the caller stay.
+        """
         if self.servers is None:
             self.features.close()
         if self._own_servers is not None:
@@ -227,61 +328,51 @@ class Trainer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # Stages of a step, for `loop.py` and `fit.py`.
-
-    def inputs(self, batch: Batch, *, is_training: bool = True) -> Inputs:
-        """Look up the features of a batch. Safe beside a step."""
-        pooled = self.features.read(batch.features, is_training=is_training)
-        return Inputs(pooled, dense_matrix(batch, self.task.dense))
-
-    def precision(self) -> AbstractContextManager[Any]:
-        """In which the dense part computes."""
-        if self.settings.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast("cpu", torch.bfloat16)
-
-    def clip_gradients(self) -> None:
-        """Scale the gradients of dense parameters and tables to one norm, if they are above it."""
-        if self.settings.clip_norm is not None:
-            groups = self.optimizer.param_groups
-            parameters = [parameter for group in groups for parameter in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, self.settings.clip_norm)
-
-    def step_with(self, updates: Updates) -> None:
-        """Step dense parameters and tables, these maybe on a thread; gradients are gone then."""
-        optimizer = self.optimizer
-        updates.apply(optimizer.begin_step() if self.settings.push else optimizer.step)
-        if optimizer.dense is not None:
-            optimizer.dense.zero_grad()
-
-    def step_schedule(self) -> None:
-        """Set the learning rates of the next step."""
-        if self.scheduler is not None:
-            self.scheduler.step()
-
     def finish_updates(self) -> None:
-        """Wait for an update that runs beside the step: then the tables are those of the step."""
-        if self._running is not None:
-            self._running.updates.wait()
-
-    def meter(self) -> Meter:
-        """For losses and metrics; those that nobody chose may turn out not to fit."""
-        return Meter(self.task.metrics, is_lenient=type(self.task).metrics is Task.metrics)
-
-    def label_of(self, batch: Batch) -> torch.Tensor | None:
-        """(batch,); (batch, num_labels) of several; None of none."""
-        if len(self._labels) == 1:
-            return batch.labels[self._labels[0]]
-        return torch.stack([batch.labels[n] for n in self._labels], 1) if self._labels else None
+        """Wait for an update that runs on a thread, so that the tables have all updates."""
+        if self._loop is not None:
+            self._loop.updates.wait()
 
     @contextlib.contextmanager
     def _no_training(self) -> Iterator[None]:
-        """Of the dense model; the tables are told by each call, for lookups may run beside."""
+        """Put the dense model into eval mode and disable gradients until the block ends."""
         self.finish_updates()
         was_training = self.model.training
         self.model.eval()
         try:
-            with torch.no_grad(), self.precision():
+            with torch.no_grad():
                 yield
         finally:
             self.model.train(was_training)
+
+
+def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
+    if settings.checkpoint_dir is None:
+        return []
+    return [
+        CheckpointHook(
+            settings.checkpoint_dir,
+            every_steps=settings.save_every or None,
+            keep=settings.keep,
+            ignore_save_errors=settings.ignore_save_errors,
+        )
+    ]
+
+
+def _share_read(batches: Iterator[Batch]) -> float | None:
+    """Return the share of the source that is read, with batches read ahead; None if unknown."""
+    done, total = batches.progress if isinstance(batches, Batches) else (0, 0)
+    return done / total if total else None
+
+
+@contextlib.contextmanager
+def _torch_threads(number: int | None) -> Iterator[None]:
+    """Set torch's number of threads until the block ends; None changes nothing."""
+    before = torch.get_num_threads()
+    if number is not None:
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        if number is not None:
+            torch.set_num_threads(before)

@@ -1,1 +1,1 @@
-"""Small helpers, and base types that several layers share (runs, hooks); imports only `errors`."""
+"""Settings, names, waits and protobuf for all layers; imports only `errors`."""

@@ -27,7 +27,7 @@ _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
 
 def is_known(hint: Any) -> bool:
-    """Whether values of a type can be read.
+    """Whether `convert_value` can read values of a type.
 
     Example:
         >>> is_known(int | None), is_known(list[tuple[int, str]]), is_known(complex)
@@ -37,7 +37,7 @@ def is_known(hint: Any) -> bool:
     if members:
         return all(map(is_known, members))
     if get_origin(hint) in (list, tuple):
-        return all(each is ... or _is_plain(each) for each in get_args(hint))
+        return all(part is ... or _is_plain(part) for part in get_args(hint))
     return _is_plain(hint)
 
 
@@ -47,7 +47,7 @@ def _is_plain(hint: Any) -> bool:
 
 
 def name_of(hint: Any) -> str:
-    """A type in words, for messages.
+    """Return the name of a type in words, for messages.
 
     Example:
         >>> name_of(list[int]), name_of(Literal["a", "b"]), name_of(bool | None)
@@ -55,32 +55,34 @@ def name_of(hint: Any) -> str:
     """
     members = _members(hint)
     if members:
-        return ", or ".join([name_of(each) for each in members] + ["none"] * _takes_none(hint))
+        return ", or ".join([name_of(part) for part in members] + ["none"] * _takes_none(hint))
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(repr, get_args(hint)))}"
     if get_origin(hint) in (list, tuple):
-        kinds = [name_of(each) for each in get_args(hint) if each is not ...]
+        kinds = [name_of(part) for part in get_args(hint) if part is not ...]
         return f"a list of {', '.join(kinds)}"
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return f"one of {', '.join(repr(member.name) for member in hint)}"
     return "true or false" if hint is bool else str(hint.__name__)
 
 
-def converted(hint: Any, value: Any, *, is_text: bool) -> Any:
-    """A value as the type wants it.
+def convert_value(hint: Any, value: Any, *, is_text: bool) -> Any:
+    """Return a value convert_value to a type.
 
     Args:
-        hint: for which `is_known` is true.
-        value: text, or what a file holds.
-        is_text: the value is text of a flag or variable. Lists are separated by commas there, and
-            numbers are text; in a file they are lists and numbers.
+        hint: type for which `is_known` is true.
+        value: text, or a value of a settings file.
+        is_text: whether the value is the text of a flag or variable. Lists in such a text are
+            separated by commas, and numbers are digits; a file has lists and numbers.
 
     Raises:
-        ValueError: it is no such value.
+        ValueError: the value does not fit the type.
 
     Example:
-        >>> converted(list[int], "1,2_000", is_text=True), converted(int | None, 5, is_text=False)
-        ([1, 2000], 5)
+        >>> convert_value(list[int], "1,2_000", is_text=True)
+        [1, 2000]
+        >>> convert_value(int | None, 5, is_text=False)
+        5
     """
     members = _members(hint)
     if members:
@@ -97,9 +99,9 @@ def converted(hint: Any, value: Any, *, is_text: bool) -> Any:
 
 
 def _members(hint: Any) -> list[Any]:
-    """`int` and `str` of `int | str | None`; none of other types."""
+    """Return `int` and `str` of `int | str | None`; an empty list without alternatives."""
     is_union = get_origin(hint) in (Union, types.UnionType)
-    return [each for each in get_args(hint) if each is not type(None)] if is_union else []
+    return [member for member in get_args(hint) if member is not type(None)] if is_union else []
 
 
 def _takes_none(hint: Any) -> bool:
@@ -107,11 +109,11 @@ def _takes_none(hint: Any) -> bool:
 
 
 def _first_of(members: list[Any], value: Any, is_text: bool) -> Any:
-    """As the first of several types that takes the value."""
+    """Return the value convert_value to the first type that accepts the value."""
     for member in members[:-1]:
         with contextlib.suppress(ValueError):
-            return converted(member, value, is_text=is_text)
-    return converted(members[-1], value, is_text=is_text)
+            return convert_value(member, value, is_text=is_text)
+    return convert_value(members[-1], value, is_text=is_text)
 
 
 def _list(hint: Any, value: Any, is_text: bool) -> Any:
@@ -123,7 +125,7 @@ def _list(hint: Any, value: Any, is_text: bool) -> Any:
     if get_origin(hint) is list or kinds[-1] is ...:
         kinds = (kinds[0],) * len(value)
     items = [
-        converted(kind, item, is_text=is_text) for kind, item in zip(kinds, value, strict=True)
+        convert_value(kind, item, is_text=is_text) for kind, item in zip(kinds, value, strict=True)
     ]
     return items if get_origin(hint) is list else tuple(items)
 
@@ -151,13 +153,13 @@ def _plain(hint: Any, value: Any, is_text: bool) -> Any:
 
 
 SETTING_PREFIX = "MONOLITH_SET_"
-"""What the names of environment variables that hold settings begin with."""
+"""Prefix of the environment variables that hold settings."""
 
 T = TypeVar("T")
 
 
 class Setting(NamedTuple):
-    """A value and where it came from: "default", "file x.toml", "environment NAME" or "--set"."""
+    """A value and its origin: "default", "file x.toml", "environment NAME" or "--set"."""
 
     value: Any
     origin: str
@@ -165,23 +167,23 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Resolved(Generic[T]):
-    """Settings in their final form.
+    """All settings after the layers are merged.
 
     Args:
-        value: the schema's object.
-        settings: each dotted key with its value and origin, in the order of the schema.
+        value: object of the schema.
+        settings: value and origin of each dotted key, in the order of the schema.
     """
 
     value: T
     settings: dict[str, Setting]
 
     def lines(self) -> list[str]:
-        """A line for each key, to be printed when a command starts."""
+        """Return a line for each key, to be printed when a command starts."""
         return [f"{key} = {value!r}  ({origin})" for key, (value, origin) in self.settings.items()]
 
 
-class _Given(NamedTuple):
-    """A key that somebody set; text of a flag or variable is not yet of the key's type."""
+class _RawValue(NamedTuple):
+    """A key with its raw value; the text of a flag or variable is not convert_value yet."""
 
     key: str
     value: Any
@@ -190,7 +192,7 @@ class _Given(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """A field that is no section; where it `has_names`, any name below its key is a value."""
+    """A field with a value. If it `has_names`, any name below its key has a value of its own."""
 
     hint: Any
     has_names: bool
@@ -204,23 +206,23 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
 ) -> Resolved[T]:
-    """Settings from all places; a flag wins over a variable, that over the file.
+    """Merge the settings of all layers: a flag overrides a variable, which overrides the file.
 
-    Types: int, float, bool, str, Literal, Enum, lists and tuples of these, each or None;
-    `dict[str, X]` takes any name below its key. In text, lists are separated by commas, numbers may
-    have underscores, and "none" is None.
+    Types: int, float, bool, str, Literal, Enum, lists and tuples of these, and any of
+    them or None; `dict[str, X]` accepts any name below its key. In text, lists are separated by
+    commas, numbers may have underscores, and "none" is None.
 
     Args:
         schema: a dataclass; fields may be dataclasses.
         file: a .toml file (Python 3.11 or later) or a .json file.
-        environment: variables; of those that begin with `MONOLITH_SET_`, the rest of the name is a
-            key in capitals, `__` for a dot.
-        flags: "key=value" each.
+        environment: variables by name. A setting is named `MONOLITH_SET_` and its key in capitals,
+            with `__` instead of a dot; other variables are ignored.
+        flags: texts of the form "key=value".
 
     Raises:
-        ValueError: an unknown key, a value of another type, or a required key without a value; the
-            message says where it came from.
-        FileNotFoundError: there is no such file.
+        ValueError: a key is unknown, a value has another type, or a required key has no value; the
+            message names the origin.
+        FileNotFoundError: the file does not exist.
 
     Example:
         >>> @dataclass
@@ -234,22 +236,22 @@ def resolve(
         ['steps = 2000  (--set)', 'rates = (0.1,)  (default)']
     """
     leaves = dict(_leaves(schema, "", dataclasses.MISSING))
-    given = [
-        *(() if file is None else _of_file(os.fspath(file), leaves)),
-        *_of_environment(environment or {}),
-        *map(_of_flag, flags),
+    raw_values = [
+        *(() if file is None else _file_values(os.fspath(file), leaves)),
+        *_environment_values(environment or {}),
+        *map(_flag_value, flags),
     ]
-    found = {key: _defaults(key, leaf) for key, leaf in leaves.items()}
-    for each in given:
-        key = _leaf_key(each, leaves)
-        found[key][each.key] = Setting(_value(each, leaves[key].hint), each.origin)
-    _check_complete(found, leaves)
-    settings = {key: setting for part in found.values() for key, setting in part.items()}
-    return Resolved(_built(schema, "", found, leaves), settings)
+    settings = {key: _defaults(key, leaf) for key, leaf in leaves.items()}
+    for raw in raw_values:
+        key = _leaf_key(raw, leaves)
+        settings[key][raw.key] = Setting(_value(raw, leaves[key].hint), raw.origin)
+    _check_complete(settings, leaves)
+    all_settings = {key: value for part in settings.values() for key, value in part.items()}
+    return Resolved(_object(schema, "", settings, leaves), all_settings)
 
 
 def _leaves(schema: Any, prefix: str, default: Any) -> Iterator[tuple[str, _Leaf]]:
-    """Every field that is no section, by its dotted key; `default` is an object of the schema."""
+    """Yield the fields that have values, by dotted key; `default` is an object of the schema."""
     hints = get_type_hints(schema)
     for field in _fields(schema):
         hint, key = hints[field.name], prefix + field.name
@@ -286,20 +288,20 @@ def _defaults(key: str, leaf: _Leaf) -> dict[str, Setting]:
         if leaf.has_names
         else {key: leaf.default}
     )
-    return {each: Setting(value, "default") for each, value in values.items()}
+    return {name: Setting(value, "default") for name, value in values.items()}
 
 
-def _of_flag(text: str) -> _Given:
+def _flag_value(text: str) -> _RawValue:
     key, mark, value = text.partition("=")
     if not mark:
         raise ValueError(f"[settings] expected key=value, got {text!r} (--set)")
-    return _Given(key.strip(), value, "--set", is_text=True)
+    return _RawValue(key.strip(), value, "--set", is_text=True)
 
 
-def _of_environment(environment: Mapping[str, str]) -> list[_Given]:
+def _environment_values(environment: Mapping[str, str]) -> list[_RawValue]:
     names = sorted(name for name in environment if name.startswith(SETTING_PREFIX))
     return [
-        _Given(
+        _RawValue(
             name.removeprefix(SETTING_PREFIX).lower().replace("__", "."),
             environment[name],
             f"environment {name}",
@@ -313,15 +315,15 @@ def _variable(key: str) -> str:
     return SETTING_PREFIX + key.upper().replace(".", "__")
 
 
-def _of_file(path: str, leaves: Mapping[str, _Leaf]) -> Iterator[_Given]:
-    def walk(content: Mapping[str, Any], prefix: str) -> Iterator[_Given]:
+def _file_values(path: str, leaves: Mapping[str, _Leaf]) -> Iterator[_RawValue]:
+    def walk(content: Mapping[str, Any], prefix: str) -> Iterator[_RawValue]:
         for name, value in content.items():
             key = prefix + name
             below = [leaf for leaf in leaves if leaf.startswith(f"{key}.")]
             if isinstance(value, dict) and (below or (key in leaves and leaves[key].has_names)):
                 yield from walk(value, f"{key}.")
             else:
-                yield _Given(key, value, f"file {path}", is_text=False)
+                yield _RawValue(key, value, f"file {path}", is_text=False)
 
     yield from walk(_read(path), "")
 
@@ -337,56 +339,55 @@ def _read(path: str) -> Mapping[str, Any]:
         )
     try:
         with open(path, encoding="utf-8") as file:
-            content = _parsed(file.read(), end)
+            content = _parse(file.read(), end)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"[settings] expected a file, got none at {path!r}") from error
-    except ValueError as error:  # of either format, and of bytes that are no text
+    except ValueError as error:  # of JSON, TOML or undecodable bytes
         raise ValueError(f"[settings] expected {end[1:].upper()}, got: {error} ({path})") from error
     if not isinstance(content, dict):
         raise ValueError(f"[settings] expected keys and values, got {content!r} ({path})")
     return content
 
 
-def _parsed(text: str, end: str) -> Any:
+def _parse(text: str, end: str) -> Any:
     if end == ".json":
         return json.loads(text)
     return import_module("tomllib").loads(text)
 
 
-def _leaf_key(given: _Given, leaves: Mapping[str, _Leaf]) -> str:
-    """The key of the field that a key belongs to."""
+def _leaf_key(raw: _RawValue, leaves: Mapping[str, _Leaf]) -> str:
+    """Return the key of the field that a raw key belongs to."""
     for key, leaf in leaves.items():
-        if given.key.startswith(f"{key}.") if leaf.has_names else given.key == key:
+        if raw.key.startswith(f"{key}.") if leaf.has_names else raw.key == key:
             return key
     shown = [f"{key}.NAME" if leaf.has_names else key for key, leaf in leaves.items()]
-    below = [key for key in shown if key.startswith(f"{given.key}.")]
+    below = [key for key in shown if key.startswith(f"{raw.key}.")]
     if below:
         raise ValueError(
-            f"[settings] expected a key below {given.key!r}, such as {below[0]!r}, "
-            f"got {given.key!r} ({given.origin})"
+            f"[settings] expected a key below {raw.key!r}, such as {below[0]!r}, "
+            f"got {raw.key!r} ({raw.origin})"
         )
-    near = difflib.get_close_matches(given.key, shown, 1)
+    near = difflib.get_close_matches(raw.key, shown, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(shown)}"
-    raise ValueError(f"[settings] expected a known key, got {given.key!r} ({given.origin}); {hint}")
+    raise ValueError(f"[settings] expected a known key, got {raw.key!r} ({raw.origin}); {hint}")
 
 
-def _value(given: _Given, hint: Any) -> Any:
+def _value(raw: _RawValue, hint: Any) -> Any:
     try:
-        return converted(hint, given.value, is_text=given.is_text)
+        return convert_value(hint, raw.value, is_text=raw.is_text)
     except ValueError as error:
         raise ValueError(
-            f"[settings] expected {given.key!r} as {name_of(hint)}, got {given.value!r} "
-            f"({given.origin})"
+            f"[settings] expected {raw.key!r} as {name_of(hint)}, got {raw.value!r} ({raw.origin})"
         ) from error
 
 
 def _check_complete(
-    found: Mapping[str, Mapping[str, Setting]], leaves: Mapping[str, _Leaf]
+    settings: Mapping[str, Mapping[str, Setting]], leaves: Mapping[str, _Leaf]
 ) -> None:
     missing = [
         key
         for key, leaf in leaves.items()
-        if leaf.default is dataclasses.MISSING and not found[key]
+        if leaf.default is dataclasses.MISSING and not settings[key]
     ]
     if missing:
         first = f"{missing[0]}.NAME" if leaves[missing[0]].has_names else missing[0]
@@ -396,10 +397,10 @@ def _check_complete(
         )
 
 
-def _built(
+def _object(
     schema: Any,
     prefix: str,
-    found: Mapping[str, Mapping[str, Setting]],
+    settings: Mapping[str, Mapping[str, Setting]],
     leaves: Mapping[str, _Leaf],
 ) -> Any:
     values: dict[str, Any] = {}
@@ -407,10 +408,10 @@ def _built(
         key = prefix + field.name
         if key not in leaves:
             section = get_type_hints(schema)[field.name]
-            values[field.name] = _built(section, f"{key}.", found, leaves)
+            values[field.name] = _object(section, f"{key}.", settings, leaves)
         elif leaves[key].has_names:
-            below = found[key].items()
-            values[field.name] = {each.removeprefix(f"{key}."): s.value for each, s in below}
+            below = settings[key].items()
+            values[field.name] = {name.removeprefix(f"{key}."): s.value for name, s in below}
         else:
-            values[field.name] = found[key][key].value
+            values[field.name] = settings[key][key].value
     return schema(**values)

@@ -1,14 +1,14 @@
-"""Names made from other names."""
+"""Names derived from other names."""
 
 import posixpath
 import re
 
-# Before the last capital of "HTTPServer", and between lower and upper case.
+# A boundary is before the last capital of "HTTPServer", and between lower and upper case.
 _CAMEL_BOUNDARY = re.compile(r"(?<=.)(?=[A-Z][a-z0-9])|(?<=[a-z])(?=[A-Z])")
 
 
 def to_snake_case(name: str) -> str:
-    """Write a name in camel case with underscores; a private one gets the prefix `private`.
+    """Return a name in camel case with underscores; a private name gets the prefix `private`.
 
     Example:
         >>> to_snake_case("HTTPServer"), to_snake_case("_Foo")
@@ -19,17 +19,17 @@ def to_snake_case(name: str) -> str:
 
 
 def debugging_info_path(model_dir: str) -> str:
-    """Where a run keeps its settings, versions and table configs, as JSON."""
+    """Return the path of the JSON file with settings, versions and table configs of a run."""
     return posixpath.join(model_dir, "debugging_info.pb")
 
 
 def module_tree_path(model_dir: str) -> str:
-    """Where a run keeps the tree of its modules and parameters, as JSON."""
+    """Return the path of the JSON file with the tree of modules and parameters of a run."""
     return posixpath.join(model_dir, "meta_graph_for_debugging.pb")
 
 
 class UniqueNames:
-    """Names that were given away; a name that is taken gets a number. For one thread at a time.
+    """Numbers a name that is used already. Not thread-safe.
 
     Example:
         >>> names = UniqueNames()
@@ -38,13 +38,13 @@ class UniqueNames:
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}  # of each name that is taken, the last number behind it
+        self._numbers: dict[str, int] = {}  # last number after each used name
 
     def take(self, name: str) -> str:
-        """Give away a name, or the first of `name_1`, `name_2`, ... that is free."""
+        """Return the name, or the first unused one of `name_1`, `name_2`, ...; marks it as used."""
         number = self._numbers.get(name, -1) + 1
-        while (taken := f"{name}_{number}" if number else name) in self._numbers:
+        while (unused := f"{name}_{number}" if number else name) in self._numbers:
             number += 1
         self._numbers[name] = number
-        self._numbers.setdefault(taken, 0)
-        return taken
+        self._numbers.setdefault(unused, 0)
+        return unused

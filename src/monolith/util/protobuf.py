@@ -1,6 +1,6 @@
-"""Protobuf messages by field numbers, without generated code: for small messages.
+"""Protobuf messages by field numbers, without generated code; meant for small messages.
 
-Large numbers of records are decoded by the core, see `monolith.data`.
+The core decodes large numbers of records, see `monolith.data`.
 """
 
 import struct
@@ -14,7 +14,7 @@ _SMALL = tuple(bytes([number]) for number in range(128))
 
 
 def varint(number: int) -> bytes:
-    """The bytes of a number; a negative one takes ten.
+    """Return the bytes of a number; a negative number takes ten bytes.
 
     Example:
         >>> varint(300).hex(), len(varint(-1))
@@ -32,32 +32,32 @@ def varint(number: int) -> bytes:
 
 
 def put_varint(field: int, number: int) -> bytes:
-    """A field of an integer, an enum or a bool."""
+    """Return the bytes of a field with an integer, an enum or a bool."""
     return varint(field << 3 | _VARINT) + varint(number)
 
 
 def put_bytes(field: int, data: bytes) -> bytes:
-    """A field of bytes, a string, a message or packed numbers."""
+    """Return the bytes of a field with bytes, a string, a message or packed numbers."""
     return varint(field << 3 | _BYTES) + varint(len(data)) + data
 
 
 def put_fixed32(field: int, number: float) -> bytes:
-    """A field of a float."""
+    """Return the bytes of a field with a float."""
     return varint(field << 3 | _FIXED32) + struct.pack("<f", number)
 
 
 def signed(number: int) -> int:
-    """The signed number of a varint of type int32 or int64."""
+    """Return the signed number of a varint of type int32 or int64."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in order: number, and an integer or bytes.
+    """Yield the fields of a message in order: field number, and an integer or bytes.
 
-    Numbers of fixed width come as bytes.
+    Numbers of fixed width are returned as bytes.
 
     Raises:
-        DataLossError: the message is cut off, or is none.
+        DataLossError: the message is truncated, or is no message.
 
     Example:
         >>> list(fields(put_varint(3, 10) + put_bytes(1, b"a")))
@@ -86,20 +86,20 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def varints(data: bytes) -> list[int]:
-    """Packed integers.
+    """Return the integers of a packed field.
 
     Raises:
-        DataLossError: the last one is cut off, or one is too long.
+        DataLossError: the last integer is truncated, or an integer is too long.
 
     Example:
         >>> varints(varint(1) + varint(300))
         [1, 300]
     """
-    found, at = [], 0
+    numbers, at = [], 0
     while at < len(data):
         number, at = _read_varint(data, at)
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:

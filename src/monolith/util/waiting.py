@@ -1,4 +1,4 @@
-"""Waits that have a limit and say what they wait for."""
+"""Waits with a time limit that log what they wait for."""
 
 import logging
 import math
@@ -9,18 +9,18 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
-"""Limit of a wait for which no other is given."""
+"""Default limit of a wait."""
 
 _FIRST_WORD_SECONDS, _NEXT_WORD_SECONDS = 10.0, 60.0
 
 
 def check_timeout(where: str, timeout_seconds: float) -> float:
-    """Return a limit as it is given; `math.inf` stands for none.
+    """Return the limit unchanged if it is valid; `math.inf` means no limit.
 
     Raises:
-        ValueError: it is negative or no number.
+        ValueError: the limit is negative or not a number.
     """
-    if not timeout_seconds >= 0:  # NaN is refused too
+    if not timeout_seconds >= 0:  # also refuses NaN
         raise ValueError(
             f"{where} expected a limit of at least 0 seconds, got {timeout_seconds}; "
             "math.inf waits without one"
@@ -34,18 +34,18 @@ def wait_until(
     timeout_seconds: float,
     what: Callable[[], str],
 ) -> bool:
-    """Wait on a condition that the caller holds. Ctrl-C ends it in the main thread.
+    """Wait on a condition that the caller holds. Ctrl-C ends the wait in the main thread.
 
-    A wait of 10 seconds is logged, and then every minute.
+    The wait is logged after 10 seconds, and then every minute.
 
     Args:
         condition: notified when `is_ready` may have changed.
         is_ready: whether the wait is over.
-        timeout_seconds: the limit, checked by `check_timeout`.
-        what: what is waited for, and how to end it; for the log.
+        timeout_seconds: limit of the wait, checked by `check_timeout`.
+        what: function that describes the event and how to end the wait, for the log.
 
     Returns:
-        Whether it was ready before the limit.
+        Whether `is_ready` was true before the limit.
     """
     if is_ready():
         return True

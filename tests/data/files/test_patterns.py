@@ -2,7 +2,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from monolith.data import expand_template, gen_patterns, matching_patterns
+from monolith.data.files.patterns import expand_template, gen_patterns, matching_patterns
 from monolith.errors import NotFoundError
 
 

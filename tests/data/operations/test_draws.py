@@ -1,6 +1,6 @@
 import pyarrow as pa
 
-from monolith.data.operations.draws import Draws, Sampled
+from monolith.data.operations.draws import Draws, Sampling
 from tests.data.operations.blocks import samples_of
 
 
@@ -60,7 +60,7 @@ def test_epochs_seeds_and_streams_differ():
 
 
 def test_a_pass_resumes_at_every_block():
-    stage = Sampled(Numbers(30), keep_half, "half")
+    stage = Sampling(Numbers(30), keep_half, "half")
     cursor, states = stage.open(4), []
     parts = []
     states.append((0, cursor.state()))
@@ -72,14 +72,14 @@ def test_a_pass_resumes_at_every_block():
 
 
 def test_samples_in_and_out_are_counted():
-    stage = Sampled(Numbers(30), keep_half, "half")
+    stage = Sampling(Numbers(30), keep_half, "half")
     kept = samples_of(stage.open(0))["x"]
     assert stage.counts == {"in": 30, "out": len(kept)}
     assert 0 < len(kept) < 30
 
 
 def test_progress_and_close_are_those_of_the_source():
-    cursor = Sampled(Numbers(30), keep_half, "half").open(0)
+    cursor = Sampling(Numbers(30), keep_half, "half").open(0)
     cursor.next()
     assert cursor.progress()[1] == 30
     cursor.close()

@@ -12,6 +12,8 @@ from monolith.errors import FailedPreconditionError, NotFoundError
 from tests.data.operations.blocks import batch_lists, block, check_resume, rows
 from tests.data.operations.pool_oracle import Pool, generate
 
+pytestmark = pytest.mark.thorough
+
 
 def made_up(num_samples, seed=0, num_items=60, num_channels=3):
     """(user, item, channel, label) of samples; channel 0 is no channel."""

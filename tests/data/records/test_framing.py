@@ -9,7 +9,7 @@ import pytest
 
 from monolith import data
 from monolith.data.files.byte_stream import compress
-from monolith.data.records.framing import tfrecord_frame
+from monolith.data.records.framing import data_source_key, java_hash_code, tfrecord_frame
 from monolith.errors import DataLossError, FailedPreconditionError
 from tests.data.records.record_bytes import example, fids, put_bytes
 
@@ -58,15 +58,15 @@ def test_a_prefix_that_is_not_zero_is_the_size_of_the_sort_id(tmp_path):
 
 
 def test_hashes_and_keys_are_those_of_the_reference():
-    assert data.java_hash_code("datasource_inst") == -1487072768
-    assert data.java_hash_code("pc") == 3571
+    assert java_hash_code("datasource_inst") == -1487072768
+    assert java_hash_code("pc") == 3571
     names = ("pc", "mobile", "cloud")
-    assert [data.data_source_key(name) for name in names] == [914176, 1250992640, 2782803200]
+    assert [data_source_key(name) for name in names] == [914176, 1250992640, 2782803200]
 
 
 def test_the_key_of_a_lagrangex_header_is_a_column(tmp_path):
     framing = data.Framing(lagrangex_header=True)
-    frame = framing.frame(record(7), record_type=3, source_key=data.data_source_key("cloud"))
+    frame = framing.frame(record(7), record_type=3, source_key=data_source_key("cloud"))
     columns = data.Columns(["data_source_key"])
     (batch,) = data.examples(write(tmp_path / "f", frame), columns=columns, framing=framing).batch(
         1

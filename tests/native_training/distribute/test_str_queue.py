@@ -1,4 +1,4 @@
-from monolith.data import StrQueue
+from monolith.data.str_queue import StrQueue
 from monolith.native_training.distribute import str_queue
 
 

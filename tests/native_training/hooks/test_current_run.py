@@ -3,7 +3,8 @@ import threading
 import pytest
 
 from monolith.native_training.hooks.current_run import CurrentRunHook
-from monolith.train import Coordinator, Hook, Run, current_run, drive
+from monolith.train import Coordinator, Hook, Run
+from monolith.train.driver import current_run, drive
 
 
 def test_the_hook_makes_its_run_current_without_a_driver():

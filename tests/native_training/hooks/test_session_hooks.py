@@ -1,7 +1,8 @@
 import pytest
 
 from monolith.native_training.hooks.session_hooks import SetCurrentSessionHook, get_current_session
-from monolith.train import Hook, drive
+from monolith.train import Hook
+from monolith.train.driver import drive
 
 
 @pytest.mark.req("TS-SESH-T1")

@@ -42,6 +42,8 @@ from monolith.native_training.ops import (
 from monolith.ops import Ragged
 from tests.native_training.ops.layout_oracle import small_configs
 
+pytestmark = pytest.mark.thorough
+
 CONFIGS = small_configs()
 
 

@@ -3,7 +3,8 @@ import torch
 
 from monolith.errors import QueueFullError
 from monolith.native_training.queues import AsyncFunctionManager, AsyncPushHook, BoundedQueue
-from monolith.train import Hook, Run, drive
+from monolith.train import Hook, Run
+from monolith.train.driver import drive
 
 
 @pytest.fixture(autouse=True)

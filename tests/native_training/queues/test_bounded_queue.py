@@ -166,7 +166,7 @@ def test_a_limit_below_zero_is_refused():
 
 def pair(capacities=(2, 2)):
     first = BoundedQueue(capacities[0], name="first")
-    return first, BoundedQueue(capacities[1], name="second", beside=first)
+    return first, BoundedQueue(capacities[1], name="second", lock_owner=first)
 
 
 def test_items_that_are_put_together_are_taken_together():

@@ -5,7 +5,8 @@ from monolith.errors import EndOfQueueError
 from monolith.native_training.queues import PENDING, DevicePrefetchQueue, prefetch
 from monolith.native_training.queues.queue_runner import EnqueueHook
 from monolith.ops import Ragged
-from monolith.train import Hook, drive
+from monolith.train import Hook
+from monolith.train.driver import drive
 
 
 @pytest.mark.req("TS-PFQ-T7")

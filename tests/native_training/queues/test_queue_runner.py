@@ -12,7 +12,8 @@ from monolith.native_training.queues import (
     QueueRunner,
     prefetch,
 )
-from monolith.train import Coordinator, Hook, drive
+from monolith.train import Coordinator, Hook
+from monolith.train.driver import drive
 from tests.native_training.queues.threads import LIMIT_SECONDS, until, until_waiting
 
 

@@ -16,8 +16,11 @@ from monolith.native_training.queues import (
     EnqueueHook,
     QueueRunner,
 )
-from monolith.train import Hook, Run, drive
+from monolith.train import Hook, Run
+from monolith.train.driver import drive
 from tests.native_training.queues.threads import Call, until
+
+pytestmark = pytest.mark.thorough
 
 SEEDS = pytest.mark.parametrize("seed", range(6))
 

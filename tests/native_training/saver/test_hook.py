@@ -7,12 +7,8 @@ import threading
 import pytest
 import torch
 
-from monolith.checkpoint import (
-    MonolithCheckpointState,
-    checkpoint_exists,
-    get_monolith_checkpoint_state,
-    write_monolith_checkpoint_state,
-)
+from monolith.checkpoint import checkpoint_exists
+from monolith.checkpoint.state import MonolithCheckpointState, write_monolith_checkpoint_state
 from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 from monolith.native_training.saver import (
     MODEL_DUMP,
@@ -23,11 +19,12 @@ from monolith.native_training.saver import (
     PartialRecoverySaver,
     RestorerListener,
     SaverListener,
+    get_monolith_checkpoint_state,
 )
 from monolith.observe.metrics import MemorySink
 from monolith.table.disk.new_file import LocalFile
-from monolith.train import Hook, drive
-from monolith.train.driver import Run
+from monolith.train import Hook
+from monolith.train.driver import Run, drive
 
 FULL = {"mode": "full"}
 

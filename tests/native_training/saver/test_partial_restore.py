@@ -15,8 +15,7 @@ from monolith.native_training.saver import (
 from monolith.native_training.tables import DistributedHashTable
 from monolith.table import Segment, TableConfig, Zeros
 from monolith.table.optimizers import SGD
-from monolith.train import drive
-from monolith.train.driver import Run
+from monolith.train.driver import Run, drive
 
 KEY = torch.tensor([7], dtype=torch.int64)
 WIDE = TableConfig("wide", Segment(1, SGD(1.0), Zeros()))

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from monolith.checkpoint import (
+from monolith.checkpoint.state import (
     CheckpointState,
     HashTableType,
     MonolithCheckpointState,

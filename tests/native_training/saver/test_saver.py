@@ -3,10 +3,10 @@ import os
 import pytest
 import torch
 
-from monolith.checkpoint import SaveHelper, open_checkpoint, read_checkpoint_state
+from monolith.checkpoint import open_checkpoint, read_checkpoint_state
 from monolith.cluster import LocalServers
 from monolith.errors import InvalidArgumentError, NotFoundError
-from monolith.native_training.saver import VARIABLES, NamedTensor, PartialRecoverySaver
+from monolith.native_training.saver import VARIABLES, NamedTensor, PartialRecoverySaver, SaveHelper
 from monolith.train.driver import Run
 from tests.checkpoint.cases import manifest_of
 from tests.checkpoint.golden import DTYPES

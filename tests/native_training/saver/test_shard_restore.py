@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from monolith.checkpoint import open_checkpoint, save_checkpoint, take_cut
+from monolith.checkpoint import Contents, open_checkpoint, write
 from monolith.cluster import LocalServers, ShardedTable
 from monolith.cluster.hosts import ShardHost
 from monolith.native_training.saver import (
@@ -122,9 +122,9 @@ def test_rows_equal_the_replay_of_what_each_server_has_left(tmp_path):
         records = [recorded(servers, config, index) for index in range(NUM_SERVERS)]
         table = DistributedHashTable(config, servers, clock=lambda: NOW)
         threads = written(table, 0)
-        with table.table.cut() as snapshot, take_cut(tables=snapshot) as cut:
+        with table.table.cut() as snapshot:
             num_saved = snapshot._storage.shards_recorded[LOST]
-            save_checkpoint(tmp_path / "c", cut)
+            write(Contents(tables=snapshot), tmp_path / "c")
         for thread in threads:
             thread.join()
         servers.restart(LOST)
@@ -171,8 +171,7 @@ def test_without_a_monitor_every_shard_goes_back(tmp_path):
 def test_shards_that_are_on_no_server_go_back_together(tmp_path):
     with LocalServers(NUM_SERVERS) as servers, ShardedTable.local(Distributed.config, 3) as table:
         PsMonitor(NUM_SERVERS, servers).setup_ps_initialized_state(None)
-        with take_cut(tables=table) as cut:
-            save_checkpoint(tmp_path / "c", cut)
+        write(Contents(tables=table), tmp_path / "c")
         table.assign(torch.arange(20), torch.ones(20, 5))
         assert table.devices == ["", "", ""]
         monitor = PsMonitor(NUM_SERVERS, servers)

@@ -17,6 +17,8 @@ from monolith.table.optimizers import SGD, PolynomialDecay
 from monolith.table.routing import FloorModRouting
 from tests.suites.table_base import NOW, column, floats, keys
 
+pytestmark = pytest.mark.thorough
+
 every_count = pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
 both_paths = pytest.mark.parametrize("is_raw", [True, False])
 
@@ -308,8 +310,10 @@ class TestRefusals:
         ],
     )
     def test_configs_that_cannot_be_served(self, configs, error, text):
-        with LocalServers(2) as servers, pytest.raises(error, match=text):
-            DistributedMultiTypeHashTable(configs, servers)
+        with LocalServers(2) as servers:
+            with pytest.raises(error, match=text):
+                DistributedMultiTypeHashTable(configs, servers)
+            assert servers[0].table_names == []
 
 
 def test_lookup_times_of_each_server_go_to_the_sink(make):

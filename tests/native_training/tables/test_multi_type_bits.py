@@ -9,6 +9,8 @@ from monolith.table import Probabilistic, Segment, Table, TableConfig, Uniform
 from monolith.table.optimizers import SGD, Adagrad
 from tests.suites.table_base import NOW, random_floats
 
+pytestmark = pytest.mark.thorough
+
 both_paths = pytest.mark.parametrize("is_raw", [True, False])
 
 

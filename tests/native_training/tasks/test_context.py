@@ -3,7 +3,7 @@ import re
 import pytest
 
 from monolith.native_training.tasks import Context
-from monolith.train import drive
+from monolith.train.driver import drive
 
 
 class Factory:

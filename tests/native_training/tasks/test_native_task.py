@@ -84,7 +84,7 @@ def test_evaluation_trains_nothing():
     trainer.model.eval()
     batch = as_batch(columns(), "label")
     with torch.no_grad():
-        loss, _ = task.loss(trainer.model, trainer.inputs(batch), batch)
+        loss, _ = task.loss(trainer.model, trainer.trainee.look_up(batch, is_training=True), batch)
     assert (loss.item(), task.calls[-1][0]) == (-10.0, "eval")
 
 

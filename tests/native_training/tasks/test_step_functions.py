@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from monolith.native_training.tasks.step_functions import StepFunctions
-from monolith.train import drive
+from monolith.train.driver import drive
 
 
 def collected(model, **options):

@@ -19,6 +19,8 @@ from monolith.table.disk.buffers import address_of
 from monolith.table.disk.new_file import LocalFile
 from tests.table.disk.cases import assert_same_table, filled, listing, make, plain, saved
 
+pytestmark = pytest.mark.thorough
+
 
 @contextmanager
 def file_size_limit(num_bytes):

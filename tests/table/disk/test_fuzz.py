@@ -9,6 +9,8 @@ from monolith.table.disk import load_tables
 from tests.meta.tree import ROOT
 from tests.table.disk.fuzzing import fuzz
 
+pytestmark = pytest.mark.thorough
+
 CORPUS = sorted((ROOT / "tests" / "golden").glob("tables-v*"))
 
 

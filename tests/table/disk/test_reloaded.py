@@ -2,10 +2,14 @@
 
 import threading
 
+import pytest
+
 from monolith.table import Table
 from monolith.table.disk import restore_tables, save_tables
 from tests.suites.table import TableSuite
 from tests.suites.table_base import floats, keys
+
+pytestmark = pytest.mark.thorough
 
 PATH = "memory://reloaded"
 READS = ("contains", "export", "export_candidates", "len", "lookup", "lookup_entry")

@@ -9,9 +9,11 @@ from monolith.errors import FailedPreconditionError
 from monolith.table import Constant, Segment, TableConfig
 from monolith.table.reference import ReferenceTable
 from monolith.table.reference.steps import Call, optimizer_step
-from tests.suites.table import TableSuite
+from tests.suites.table import RefusalSuite, TableSuite
 from tests.suites.table_base import TableCase, column, keys
 from tests.suites.table_machine import CONFIGS, check_random_verbs
+
+pytestmark = pytest.mark.thorough
 
 
 class TestReference(TableSuite):
@@ -19,7 +21,8 @@ class TestReference(TableSuite):
 
 
 def test_no_section_of_the_suite_hides_a_test_of_another():
-    sections = [section for section in TableSuite.__mro__ if issubclass(section, TableCase)]
+    classes = {*TableSuite.__mro__, *RefusalSuite.__mro__}
+    sections = [section for section in classes if issubclass(section, TableCase)]
     names = Counter(name for section in sections for name in vars(section) if name[:2] != "__")
     assert [name for name, count in names.items() if count > 1] == []
 

@@ -1,4 +1,4 @@
-"""The bytes of a file, uncompressed; positions are bytes of that stream."""
+"""Uncompressed bytes of a file; positions count uncompressed bytes."""
 
 import zlib
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ _ENDS = MappingProxyType(
 )
 _NAMES = ("none", "gzip", "zlib", "zstd", "snappy")
 _CHUNK = 1 << 20
-_MAX_BLOCK = 1 << 28  # bytes of a block of snappy
+_MAX_BLOCK = 1 << 28  # largest block of snappy in bytes
 
 
 def compression_of(path: str, compression: str = "auto") -> str:
-    """By option, or by the end of the name.
+    """Return the compression of an option, or that of the end of the file name for "auto".
 
     Raises:
-        ValueError: an unknown one.
+        ValueError: the compression is unknown.
     """
     if compression == "auto":
         return next((name for end, name in _ENDS.items() if path.endswith(end)), "none")
@@ -36,20 +36,20 @@ def compression_of(path: str, compression: str = "auto") -> str:
 
 
 class ByteStream:
-    """Reads a file from a position of its uncompressed bytes on. Used by one thread."""
+    """Reads a file from a position of its uncompressed bytes. Not thread-safe."""
 
     def __init__(self, file: DataFile, position: int, compression: str) -> None:
         self._file = file
         self._raw = file.open()
         self._stream: Any = self._raw
-        # Arrow uncompresses a whole block of records in one call without the GIL; "gzip" takes zlib
-        # too, and members one after another.
+        # Arrow decompresses a whole block of records in one call without the GIL; "gzip" also reads
+        # zlib, and several members in a row.
         if compression == "zstd":
             self._stream = pa.CompressedInputStream(self._raw, "zstd")
         elif compression in ("gzip", "zlib"):
             self._stream = pa.CompressedInputStream(self._raw, "gzip")
         elif compression == "snappy":
-            self._stream = _Chunks(_unsnapped(self._raw, file.path))
+            self._stream = _Chunks(_snappy_chunks(self._raw, file.path))
         if compression == "none":
             self._raw.seek(position)
         else:
@@ -65,14 +65,14 @@ class ByteStream:
 
     @property
     def num_bytes(self) -> int:
-        """Read so far, of the file itself."""
+        """Bytes of the file itself that were read so far."""
         return min(self._file.size, int(self._raw.tell()))
 
     def read_into(self, out: npt.NDArray[np.uint8]) -> int:
-        """Fill the array, or what is left; the number of bytes.
+        """Fill the array, or its begin at the end of the file; return the number of bytes.
 
         Raises:
-            FailedPreconditionError: the file ends elsewhere than when it was found.
+            FailedPreconditionError: the size of the file has changed since it was found.
         """
         filled = 0
         while filled < len(out):
@@ -103,7 +103,7 @@ class ByteStream:
 
 
 class _Chunks:
-    """Hands out chunks of bytes in pieces of any size."""
+    """Returns chunks of bytes in pieces of any size."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -121,11 +121,11 @@ class _Chunks:
         return count
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
-def _unsnapped(raw: pa.NativeFile, path: str) -> Iterator[bytes]:
-    """Blocks of Hadoop: u32 size of the block, then u32 sizes and raw snappy until it is full."""
+def _snappy_chunks(raw: pa.NativeFile, path: str) -> Iterator[bytes]:
+    """Yield the blocks of Hadoop: u32 size of a block, then u32 sizes and raw snappy."""
     codec = pa.Codec("snappy")
     while True:
         head = raw.read(4)
@@ -161,7 +161,7 @@ def _size(data: bytes, path: str, most: int) -> int:
 
 
 def _snappy_size(data: bytes) -> int:
-    """The varint at the begin of raw snappy."""
+    """Return the varint at the begin of raw snappy."""
     size = 0
     for i, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << (7 * i)
@@ -171,7 +171,7 @@ def _snappy_size(data: bytes) -> int:
 
 
 def compress(data: bytes, compression: str) -> bytes:
-    """The bytes as a file of this compression has them.
+    """Return the bytes as a file with this compression stores them.
 
     Example:
         >>> zlib.decompress(compress(b"abc", "zlib"))
@@ -183,13 +183,13 @@ def compress(data: bytes, compression: str) -> bytes:
         return zlib.compress(data)
     if compression == "snappy":
         blocks = [data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK)]
-        return b"".join(_snapped(block) for block in blocks)
+        return b"".join(_snappy_block(block) for block in blocks)
     out = pa.BufferOutputStream()
     with pa.CompressedOutputStream(out, compression) as stream:
         stream.write(data)
     return bytes(out.getvalue())
 
 
-def _snapped(block: bytes) -> bytes:
+def _snappy_block(block: bytes) -> bytes:
     packed: bytes = pa.Codec("snappy").compress(block, asbytes=True)
     return len(block).to_bytes(4, "big") + len(packed).to_bytes(4, "big") + packed

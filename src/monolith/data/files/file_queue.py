@@ -1,4 +1,4 @@
-"""Files that workers share out among themselves while they read."""
+"""Queue of files that workers share while they read."""
 
 import contextlib
 import threading
@@ -18,19 +18,19 @@ from monolith.errors import FailedPreconditionError, NotFoundError
 
 
 class FileQueue:
-    """Hands out the files of patterns, each one once, in the order of patterns and names.
+    """Hands out the files of patterns, each file once, in the order of patterns and names.
 
-    A pattern is looked up when its turn comes; one that matches nothing is passed over. Iterating
-    the queue gives names. Workers read by `reader`: what each of them got is remembered, so that it
-    goes on with the same files after a restart. Safe from any thread.
+    A pattern is expanded when its turn comes; a pattern without a file is skipped. Iterating over
+    the queue gives names. Workers read by `reader`: the queue remembers the files of each worker,
+    so that a restarted worker continues with the same files. Thread-safe.
 
-        state_dict  patterns, names: what is still to be handed out
-                    handed_out: worker -> the files it got
+        state_dict  patterns, names: patterns and files that are still waiting
+        handed_out: worker -> its files
 
     Args:
-        patterns: files, globs or directories.
-        capacity: greatest number of names that wait, and of patterns.
-        name: for messages.
+        patterns: files, globs or folders.
+        capacity: greatest number of waiting names, and of patterns.
+        name: name of the queue, for messages.
 
     Example:
         >>> import tempfile, pathlib
@@ -68,14 +68,14 @@ class FileQueue:
         return name
 
     def reader(self, worker: str) -> "QueueReader":
-        """The files of a worker, for a source such as `parquet`."""
+        """Return the files of a worker, for a source such as `parquet`."""
         return QueueReader(self, worker)
 
     def file(self, worker: str, number: int) -> str | None:
-        """The number-th file of a worker: one that it got already, or the next; None at the end.
+        """Return a file of a worker by number, or hand out the next file; None at the end.
 
         Raises:
-            FailedPreconditionError: it has fewer.
+            FailedPreconditionError: the worker has fewer files.
         """
         with self._section:
             names = self._handed_out.setdefault(worker, [])
@@ -92,7 +92,7 @@ class FileQueue:
             return name
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a new queue needs to go on from here; JSON. Take those of the workers first."""
+        """Return the state of the queue as JSON. Save the states of the workers first."""
         with self._section:
             handed_out = {worker: list(names) for worker, names in self._handed_out.items()}
             return {
@@ -102,7 +102,7 @@ class FileQueue:
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with exactly the files that were left, and with what workers got."""
+        """Replace waiting files and files of the workers by those of a saved state."""
         with self._section:
             self._patterns.load_state_dict(state["patterns"])
             self._names.load_state_dict(state["names"])
@@ -115,7 +115,7 @@ def _url(file: DataFile) -> str:
 
 @dataclass(frozen=True)
 class QueueReader:
-    """The files of one worker of a queue."""
+    """Files of one worker of a queue."""
 
     queue: FileQueue
     worker: str
@@ -123,9 +123,9 @@ class QueueReader:
 
 @dataclass(frozen=True)
 class QueueSource:
-    """A stage without a stage before it: the samples of a worker's files, one file after another.
+    """Source stage of the samples of a worker's files, one file after another.
 
-    Its state is the number of the file among those of the worker, and the place in it.
+    The state is the number of the current file among those of the worker, and the position in it.
     """
 
     reader: QueueReader
@@ -142,7 +142,7 @@ class QueueSource:
         """See `Stage`.
 
         Raises:
-            ValueError: of a second epoch.
+            ValueError: the epoch is not the first one.
         """
         if epoch > 0:
             raise ValueError("[data] expected one epoch of a queue of files; do not repeat it")
@@ -202,7 +202,7 @@ class _QueueCursor:
         }
 
     def progress(self) -> tuple[int, int]:
-        """See `Cursor`: nobody knows how many files will come."""
+        """See `Cursor`. The total is 0, because the number of files is unknown."""
         return self._bytes + (0 if self._file is None else self._file.progress()[0]), 0
 
     def close(self) -> None:

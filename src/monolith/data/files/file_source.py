@@ -1,4 +1,4 @@
-"""The blocks of many files, one file after another or several in turns."""
+"""Blocks of many files, one file after another or several files in turns."""
 
 import contextlib
 import hashlib
@@ -15,68 +15,68 @@ from monolith.data.files.listing import DataFile, naming
 from monolith.data.order import permutation
 from monolith.errors import DataLossError
 
-_LOOKED_AT = 8  # files, for the types of columns
+_LOOKED_AT = 8  # number of files that are read for the types of columns
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Columns as a file has them, and where they stand in it."""
+    """Columns of a file before conversion, and their position in the file."""
 
     columns: pa.RecordBatch
     origin: Origin
 
 
 class FileReader(Protocol):
-    """An open file."""
+    """Reader of an open file."""
 
     @property
     def position(self) -> int:
-        """Where the next block begins, in a unit of the format's own."""
+        """Position of the next block, in a unit of the format."""
 
     @property
     def num_bytes(self) -> int:
-        """Read so far, of the file's size."""
+        """Bytes of the file that were read so far."""
 
     def read(self) -> Raw | None:
-        """The next block; None at the end."""
+        """Return the next block; None at the end."""
 
     def close(self) -> None:
         """Close the file."""
 
 
 class FileFormat(Protocol):
-    """How a file becomes columns."""
+    """Format of files: how columns are read."""
 
     @property
     def has_schema(self) -> bool:
-        """Whether `schema` tells every column; else those of the first samples."""
+        """Whether `schema` gives all columns of a file, or those of the first samples."""
 
     @property
     def name(self) -> str:
-        """For descriptions."""
+        """Name of the format, for descriptions."""
 
     def schema(self, file: DataFile) -> pa.Schema:
-        """The columns of a file."""
+        """Return the columns of a file."""
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> FileReader:
-        """Open a file at a position that a reader gave; 0 is its begin.
+        """Open a file at a position of a reader; position 0 is the begin.
 
         Args:
-            file: the file.
-            position: where to begin.
-            columns: those that are wanted; a reader may give others too.
-            bad: for records that cannot be read.
-            ahead: whether the next block is decoded on another thread, while the last one is used.
+            file: file to open.
+            position: position of the first block.
+            columns: columns to read; a reader may return more columns.
+            bad: handling of records that cannot be read.
+            ahead: whether another thread decodes the next block while the caller uses the last one.
         """
 
 
 def check_names(file: DataFile, names: Sequence[str]) -> None:
-    """Refuse columns that cannot be told apart.
+    """Refuse columns with equal names.
 
     Raises:
-        DataLossError: two have one name.
+        DataLossError: two columns have the same name.
     """
     for name in names:
         if names.count(name) > 1:
@@ -87,18 +87,18 @@ def check_names(file: DataFile, names: Sequence[str]) -> None:
 
 
 def schema_of(files: Sequence[DataFile], file_format: FileFormat) -> pa.Schema:
-    """The columns of the first file that has some; their types where they first have values."""
+    """Return the columns of the first file that has columns, with types from the first values."""
     schema, num_seen = pa.schema([]), 0
     for file in files:
         with naming(file):
-            found = file_format.schema(file)
-            check_names(file, found.names)
-        schema = schema if schema.names else found
-        for i, each in enumerate(schema):
-            if is_untyped(each.type) and each.name in found.names:
-                schema = schema.set(i, found.field(each.name))
-        num_seen += bool(found.names)
-        is_known = schema.names and not any(is_untyped(each.type) for each in schema)
+            file_schema = file_format.schema(file)
+            check_names(file, file_schema.names)
+        schema = schema if schema.names else file_schema
+        for i, field in enumerate(schema):
+            if is_untyped(field.type) and field.name in file_schema.names:
+                schema = schema.set(i, file_schema.field(field.name))
+        num_seen += bool(file_schema.names)
+        is_known = schema.names and not any(is_untyped(field.type) for field in schema)
         if is_known or num_seen == _LOOKED_AT:
             break
     return schema
@@ -106,16 +106,17 @@ def schema_of(files: Sequence[DataFile], file_format: FileFormat) -> pa.Schema:
 
 @dataclass(frozen=True)
 class FileSource:
-    """A stage without a stage before it.
+    """Source stage of the blocks of files.
 
     Args:
-        files: in order.
-        format: of all of them.
-        columns: what to take.
-        bad: what to do with bad samples.
-        interleave: how many files are read in turns.
-        shuffle_seed: files are read in an order of this seed and of the epoch; None: as given.
-        reads_ahead: of each open file a block is decoded ahead, and of the file that comes next.
+        files: files in order.
+        format: format of the files.
+        columns: columns to read.
+        bad: handling of bad samples.
+        interleave: number of files that are read in turns.
+        shuffle_seed: seed of the file order, which also depends on the epoch; None keeps the given
+            order.
+        reads_ahead: whether a block of each open file, and of the next file, is decoded ahead.
     """
 
     files: Sequence[DataFile]
@@ -137,7 +138,7 @@ class FileSource:
         ]
 
     def shard(self, index: int, count: int) -> "FileSource":
-        """Every count-th file."""
+        """Return the source of every count-th file."""
         return replace(self, files=self.files[index::count])
 
     def open(self, epoch: int, state: State | None = None) -> "FileCursor":
@@ -146,7 +147,7 @@ class FileSource:
 
 
 class FileCursor:
-    """A pass over the files."""
+    """One pass over the files."""
 
     def __init__(self, source: FileSource, epoch: int, state: State | None) -> None:
         self._source = source
@@ -155,8 +156,8 @@ class FileCursor:
         self._order = range(count) if seed is None else permutation(count, seed, epoch).tolist()
         self._next = 0
         self._turn = 0
-        self._open: list[tuple[int, FileReader]] = []  # number in the order
-        self._upcoming: tuple[int, FileReader] | None = None  # opened before its turn
+        self._open: list[tuple[int, FileReader]] = []  # number of the file and its reader
+        self._upcoming: tuple[int, FileReader] | None = None  # next file, opened ahead
         self._looked_at = 0
         self._bytes_of_closed = 0
         if state is not None:
@@ -175,10 +176,10 @@ class FileCursor:
 
     def _open_file(self, number: int, position: int) -> None:
         if self._upcoming is not None and self._upcoming[0] == number:
-            opened, self._upcoming = self._upcoming, None
+            entry, self._upcoming = self._upcoming, None
         else:
-            opened = number, self._reader(number, position)
-        self._open.append(opened)
+            entry = number, self._reader(number, position)
+        self._open.append(entry)
 
     def _reader(self, number: int, position: int) -> FileReader:
         file, source = self._file(number), self._source
@@ -189,10 +190,10 @@ class FileCursor:
             )
 
     def _look_ahead(self) -> None:
-        """Open the file that comes next, so that its first block is decoded; once."""
+        """Open the next file once, so that its first block is decoded."""
         if self._source.reads_ahead and self._looked_at < self._next < len(self._order):
             self._looked_at = self._next
-            with contextlib.suppress(Exception):  # told when its turn comes: it is opened again
+            with contextlib.suppress(Exception):  # a second open, at its turn, raises the error
                 self._upcoming = self._next, self._reader(self._next, 0)
 
     def next(self) -> pa.RecordBatch | None:
@@ -223,13 +224,13 @@ class FileCursor:
 
     def state(self) -> State:
         """See `Cursor`."""
-        opened = [[number, reader.position] for number, reader in self._open]
-        return {"next": self._next, "turn": self._turn, "open": opened}
+        positions = [[number, reader.position] for number, reader in self._open]
+        return {"next": self._next, "turn": self._turn, "open": positions}
 
     def progress(self) -> tuple[int, int]:
         """See `Cursor`."""
-        done = self._bytes_of_closed + sum(reader.num_bytes for _, reader in self._open)
-        return done, sum(file.size for file in self._source.files)
+        position = self._bytes_of_closed + sum(reader.num_bytes for _, reader in self._open)
+        return position, sum(file.size for file in self._source.files)
 
     def close(self) -> None:
         """See `Cursor`."""

@@ -1,4 +1,4 @@
-"""Refuses JSON text that is nested so deep that Arrow, which parses by recursion, would crash."""
+"""Refusal of JSON text with deep nesting: the recursive parser of Arrow would crash."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +9,10 @@ _OTHERS = bytes(set(range(256)) - set(_MARKS))
 
 
 def check_depth(text: bytes) -> None:
-    """Refuse text that is nested deeper than Arrow can parse.
+    """Refuse text with deeper nesting than Arrow can parse.
 
     Raises:
-        pa.ArrowInvalid: names the line of the text.
+        pa.ArrowInvalid: the text is nested too deeply; the message names the line.
     """
     if depth_of(text) <= _MOST:
         return
@@ -25,16 +25,16 @@ def check_depth(text: bytes) -> None:
 
 
 def depth_of(text: bytes) -> int:
-    """Return how deep the brackets outside of strings are nested; at most 2 too many.
+    """Return the nesting depth of the brackets outside of strings, too large by at most 2.
 
     Example:
         >>> depth_of(b'{"a": [[1], "[[[["]}') in (3, 4, 5)
         True
     """
-    if b"\\" in text:  # pairs first: what is left before a quote makes it a character
+    if b"\\" in text:  # after pairs, a backslash before a quote escapes the quote
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = text.translate(None, _OTHERS)
-    # Two quotes in a row have no bracket between them, so neither goes missing outside of strings.
+    # Two adjacent quotes have no bracket between them, so no bracket outside of strings is lost.
     marks = marks.replace(b'""', b"").replace(b"[]", b"").replace(b"{}", b"")
     codes = np.frombuffer(marks, np.uint8)
     is_quote = codes == ord('"')
@@ -42,5 +42,5 @@ def depth_of(text: bytes) -> int:
     steps = np.where(is_begin, 1, -1)
     steps[is_quote | (np.cumsum(is_quote) % 2 == 1)] = 0
     depths = np.cumsum(steps)
-    lowest = np.minimum.accumulate(np.minimum(depths, 0))  # text may begin amid a value
+    lowest = np.minimum.accumulate(np.minimum(depths, 0))  # text may begin within a value
     return int((depths - lowest).max(initial=0)) + 2

@@ -9,32 +9,32 @@ from monolith.data.convert import Origin
 from monolith.data.files.json_depth import check_depth
 from monolith.errors import DataLossError
 
-_SHOWN = 40  # characters of a bad cell
+_SHOWN = 40  # number of characters of a bad cell in messages
 
 
 def are_lists(cells: pa.ChunkedArray) -> bool:
-    """Whether all strings that are there look like lists, and there is one.
+    """Whether all present strings look like lists, and there is at least one string.
 
     Example:
         >>> are_lists(pa.chunked_array([["[1,2]", None]])), are_lists(pa.chunked_array([["a"]]))
         (True, False)
     """
-    found = cells.drop_null()
-    begins, ends = pc.starts_with(found, "["), pc.ends_with(found, "]")
-    return len(found) > 0 and bool(pc.all(pc.and_(begins, ends)).as_py())
+    strings = cells.drop_null()
+    begins, ends = pc.starts_with(strings, "["), pc.ends_with(strings, "]")
+    return len(strings) > 0 and bool(pc.all(pc.and_(begins, ends)).as_py())
 
 
 def to_lists(
     name: str, cells: pa.ChunkedArray, kind: pa.DataType, origin: Origin, *, use_threads: bool
 ) -> pa.Array:
-    """The lists that strings stand for; a missing string is a missing list.
+    """Parse strings as lists; a missing string is a missing list.
 
     Args:
-        name: of the column, for errors.
-        cells: strings.
-        kind: a type of lists; of lists of null: the items tell.
-        origin: where the first one stands.
-        use_threads: whether Arrow parses on threads of its own.
+        name: name of the column, for errors.
+        cells: strings to parse.
+        kind: type of the lists; for lists of null, the items determine the type.
+        origin: position of the first string.
+        use_threads: whether Arrow may parse on its own threads.
 
     Raises:
         DataLossError: a string is no list of that type.
@@ -52,12 +52,13 @@ def to_lists(
         row = _first_bad(cells, kind)
         got = repr(str(cells[row].as_py())[:_SHOWN])
         raise DataLossError(
-            f"{origin.at(row)} expected {_shown(kind)} in column {name!r}, got {got}; mend the data"
+            f"{origin.at(row)} expected {_name_of(kind)} in column {name!r}, got {got}; "
+            "fix the data"
         ) from error
 
 
 def _parse(cells: pa.ChunkedArray, kind: pa.DataType, use_threads: bool) -> pa.Array:
-    """Each cell as an object of one field, for Arrow's reader of JSON lines."""
+    """Parse each cell as an object with one field, by Arrow's reader of JSON lines."""
     fields = [] if is_untyped(kind) else [("v", pa.list_(kind.value_type))]
     objects = pc.binary_join_element_wise('{"v":', pc.fill_null(cells, "null"), "}\n", "")
     text = "".join(objects.to_pylist()).encode()
@@ -76,7 +77,7 @@ def _parse(cells: pa.ChunkedArray, kind: pa.DataType, use_threads: bool) -> pa.A
 
 
 def _first_bad(cells: pa.ChunkedArray, kind: pa.DataType) -> int:
-    """The first cell that cannot be parsed with those before it, found by halves."""
+    """Return the first cell that cannot be parsed with the cells before it, by bisection."""
     good, bad = 0, len(cells)
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -88,7 +89,7 @@ def _first_bad(cells: pa.ChunkedArray, kind: pa.DataType) -> int:
     return good
 
 
-def _shown(kind: pa.DataType) -> str:
+def _name_of(kind: pa.DataType) -> str:
     of = "" if is_untyped(kind) else f" of {kind.value_type}"
     size = f" with {kind.list_size} items" if pa.types.is_fixed_size_list(kind) else ""
     return f"a list{of}{size} as JSON, such as [] or [1,2],"

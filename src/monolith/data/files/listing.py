@@ -1,4 +1,4 @@
-"""The files of a source: local paths, globs, directories, and any store that fsspec knows."""
+"""Files of a source: local paths, globs, folders, and any store of fsspec."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file, as it was when it was found."""
+    """A file with its size at the time of the listing."""
 
     system: Any
     path: str
@@ -27,20 +27,19 @@ class DataFile:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on a disk of this machine."""
+        """Whether the file is on a disk of this machine."""
         return isinstance(self.system, LocalFileSystem)
 
     def open(self) -> pa.NativeFile:
-        """Open it for reads anywhere.
+        """Open the file for random reads.
 
         Raises:
-            NotFoundError: it is gone.
-            DataLossError: it cannot be opened.
+            NotFoundError: the file was removed.
+            DataLossError: the file cannot be opened.
         """
         try:
-            if (
-                self.is_local
-            ):  # without Python between Arrow and the disk; not mapped: it may shrink
+            # Arrow reads the disk directly; not mapped, because the file may shrink.
+            if self.is_local:
                 return pa.OSFile(self.path)
             return pa.PythonFile(self.system.open(self.path, "rb"), "r")
         except FileNotFoundError as error:
@@ -48,23 +47,23 @@ class DataFile:
                 f"[data] expected file {self.path!r}, which was there when the source was made; "
                 "it is gone"
             ) from error
-        except OSError as error:  # Arrow does not always tell which one
+        except OSError as error:  # Arrow does not always name the file
             raise DataLossError(f"[data] {self.path!r} cannot be opened: {error}") from error
 
     def size_now(self) -> int:
-        """Its size at the moment.
+        """Return the current size of the file.
 
         Raises:
-            NotFoundError: it is gone.
-            DataLossError: the system cannot tell.
+            NotFoundError: the file was removed.
+            DataLossError: the system does not know the size.
         """
         return _size(self.system, self.path)
 
     def check_size(self, num_bytes: int) -> None:
-        """Refuse a file that is shorter or longer than when it was found.
+        """Refuse a file whose size has changed since it was found.
 
         Raises:
-            FailedPreconditionError: `num_bytes` is another size.
+            FailedPreconditionError: `num_bytes` differs from the size.
         """
         if num_bytes != self.size:
             raise FailedPreconditionError(
@@ -83,24 +82,24 @@ def _size(system: Any, path: str) -> int:
 
 
 def file_at(path: str) -> DataFile:
-    """The file of exactly this name.
+    """Return the file of exactly this name.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: the file does not exist.
     """
     system, inside = fsspec.core.url_to_fs(path)
     return DataFile(system, inside, DataFile(system, inside, 0).size_now())
 
 
 def find_files(paths: Paths) -> list[DataFile]:
-    """Expand paths in their order: a file, a glob, or all files below a directory, sorted.
+    """Expand paths in their order: a file, a glob, or all files below a folder, sorted.
 
-    Files and folders whose names begin with `.` or `_` are left out of globs and directories. Links
-    to folders are followed in directories of this machine; each folder is read once.
+    Globs and folders leave out files and folders whose names begin with `.` or `_`. In local
+    folders, links to folders are followed; each folder is read once.
 
     Raises:
         NotFoundError: a path matches no file, or there is no path.
-        DataLossError: something that was found is no file, such as a link to itself.
+        DataLossError: an entry is no file, such as a link to itself.
 
     Example:
         >>> import tempfile, pathlib
@@ -111,58 +110,59 @@ def find_files(paths: Paths) -> list[DataFile]:
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    found: list[DataFile] = []
-    for given in paths:
-        system, path = fsspec.core.url_to_fs(os.fspath(given))
+    files: list[DataFile] = []
+    for location in paths:
+        system, path = fsspec.core.url_to_fs(os.fspath(location))
         matches = _expand(system, path)
         if not matches:
             raise NotFoundError(
-                f"[data] expected at least one file at {os.fspath(given)!r}, got none"
+                f"[data] expected at least one file at {os.fspath(location)!r}, got none"
             )
-        found += [DataFile(system, each, _size(system, each)) for each in matches]
-    if not found:
+        files += [DataFile(system, match, _size(system, match)) for match in matches]
+    if not files:
         raise NotFoundError("[data] expected at least one path, got none")
-    return found
+    return files
 
 
 def _expand(system: Any, path: str) -> list[str]:
     is_glob = any(mark in path for mark in "*?[")
     if is_glob and not ("[" in path and system.exists(path)):
-        names = [each for each in system.glob(path) if system.isfile(each)]
-        given = re.split(r"[*?\[]", path)[0].rsplit("/", 1)[0]
+        names = [name for name in system.glob(path) if system.isfile(name)]
+        folder = re.split(r"[*?\[]", path)[0].rsplit("/", 1)[0]
     elif system.isdir(path):
         is_local = isinstance(system, LocalFileSystem)
-        names, given = _walk(path) if is_local else system.find(path), path.rstrip("/")
+        names, folder = _walk(path) if is_local else system.find(path), path.rstrip("/")
     else:
         return [path] if system.exists(path) else []
-    return sorted(each for each in names if not _is_hidden(each[len(given) :]))
+    return sorted(name for name in names if not _is_hidden(name[len(folder) :]))
 
 
 def _walk(folder: str) -> list[str]:
-    """All files below a folder, but not in hidden ones; links are followed, each folder read once.
+    """Return all files below a folder except in hidden folders; follows links, reads a folder once.
 
-    So links that lead back up end, and `latest` beside the folder it stands for adds no samples.
+    So links that lead back up end, and a link `latest` to a sibling folder adds no samples.
     """
     names: list[str] = []
-    seen: set[str] = set()
+    places: set[str] = set()
     waiting = deque([folder])
     while waiting:
         links: list[str] = []
         for here, folders, files in os.walk(waiting.popleft()):
             place = os.path.realpath(here)
-            if place in seen:
+            if place in places:
                 folders.clear()
                 continue
-            seen.add(place)
-            folders[:] = [each for each in folders if not _is_hidden(each)]
-            names += [f"{here.rstrip('/')}/{each}" for each in files]
-            links += [each for each in (f"{here}/{x}" for x in folders) if os.path.islink(each)]
-        waiting += [each for each in sorted(links) if not _leads_up(each)]
+            places.add(place)
+            folders[:] = [folder for folder in folders if not _is_hidden(folder)]
+            names += [f"{here.rstrip('/')}/{file}" for file in files]
+            paths = [f"{here}/{folder}" for folder in folders]
+            links += [path for path in paths if os.path.islink(path)]
+        waiting += [link for link in sorted(links) if not _leads_up(link)]
     return names
 
 
 def _leads_up(link: str) -> bool:
-    """Whether a link leads to a folder that it is in, at any depth."""
+    """Whether a link leads to one of the folders that contain the link."""
     target, here = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
     return f"{here}/".startswith(f"{target.rstrip('/')}/")
 
@@ -173,10 +173,10 @@ def _is_hidden(path: str) -> bool:
 
 @contextlib.contextmanager
 def naming(file: DataFile) -> Iterator[None]:
-    """Errors of Arrow name the file."""
+    """Add the file name to errors of Arrow."""
     try:
         yield
-    except UnicodeDecodeError as error:  # of a schema: Arrow does not check names
+    except UnicodeDecodeError as error:  # raised by a schema, because Arrow does not check names
         raise DataLossError(
             f"[data] {file.path!r}: expected names of columns in UTF-8, got {error}; rename them"
         ) from error

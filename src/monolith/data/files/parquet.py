@@ -14,29 +14,29 @@ from monolith.data.files.listing import DataFile
 from monolith.data.prefetch import PartsAhead
 
 _BLOCK = 65_536  # samples
-_Part = tuple[pa.RecordBatch, int]  # and the bytes of the file up to its end
+_Part = tuple[pa.RecordBatch, int]  # rows, and the file position after them
 
 
 class ParquetFormat:
-    """Reads row group after row group."""
+    """Reads one row group after another."""
 
     name = "parquet"
     has_schema = True
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
-        with file.open() as opened:
-            return pq.read_schema(opened)
+        with file.open() as source:
+            return pq.read_schema(source)
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_PartReader":
         """See `FileFormat`."""
-        raw = file.open()  # which a `ParquetFile` does not close
-        opened = pq.ParquetFile(raw)
-        columns.check(f"[data] {file.path!r}", opened.schema_arrow)
+        raw = file.open()  # `ParquetFile` does not close it
+        source = pq.ParquetFile(raw)
+        columns.check(f"[data] {file.path!r}", source.schema_arrow)
         names = [column for _, column in columns.sources()]
-        meta = opened.metadata
+        meta = source.metadata
         begins = [0, *accumulate(meta.row_group(i).num_rows for i in range(meta.num_row_groups))]
 
         def num_bytes(sample: int) -> int:
@@ -45,39 +45,39 @@ class ParquetFormat:
         def parts(first: int) -> Iterator[_Part]:
             for group in range(bisect_right(begins, first) - 1, len(begins) - 1):
                 at = begins[group]
-                for rows in opened.iter_batches(
+                for rows in source.iter_batches(
                     _BLOCK, row_groups=[group], columns=names, use_threads=ahead
                 ):
                     skip, at = max(0, first - at), at + rows.num_rows
                     if skip < rows.num_rows:
                         yield rows.slice(skip), num_bytes(at)
 
-        found = PartsAhead(parts(position)) if ahead else parts(position)
-        return _PartReader(file, raw, found, position, num_bytes(position))
+        batches = PartsAhead(parts(position)) if ahead else parts(position)
+        return _PartReader(file, raw, batches, position, num_bytes(position))
 
 
 class ArrowFormat:
-    """Reads the record batches of a file, or of a stream that was written to one."""
+    """Reads the record batches of a file, or of a file with a stream."""
 
     name = "arrow"
     has_schema = True
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
-        with file.open() as opened:
-            return _open_ipc(opened).schema
+        with file.open() as source:
+            return _open_ipc(source).schema
 
     def open(
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_PartReader":
         """See `FileFormat`."""
-        opened = file.open()
-        reader = _open_ipc(opened)
+        source = file.open()
+        reader = _open_ipc(source)
         columns.check(f"[data] {file.path!r}", reader.schema)
         names = [column for _, column in columns.sources()]
 
         def num_bytes() -> int:
-            return min(file.size, int(opened.tell()))
+            return min(file.size, int(source.tell()))
 
         read_by_now = num_bytes()
 
@@ -85,21 +85,21 @@ class ArrowFormat:
             for batch in _ipc_batches(reader):
                 rows = batch.select(list(dict.fromkeys(names)))
                 if skip < rows.num_rows:
-                    rows.validate(full=True)  # the file may be anybody's
+                    rows.validate(full=True)  # the file is not trusted
                     for first in range(skip, rows.num_rows, _BLOCK):
                         yield rows.slice(first, _BLOCK), num_bytes()
                 skip = max(0, skip - rows.num_rows)
 
-        found = PartsAhead(parts(position)) if ahead else parts(position)
-        return _PartReader(file, opened, found, position, read_by_now)
+        batches = PartsAhead(parts(position)) if ahead else parts(position)
+        return _PartReader(file, source, batches, position, read_by_now)
 
 
 def _open_ipc(
-    opened: pa.NativeFile,
+    source: pa.NativeFile,
 ) -> "pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader":
-    is_file = opened.read(6) == b"ARROW1"
-    opened.seek(0)
-    return pa.ipc.open_file(opened) if is_file else pa.ipc.open_stream(opened)
+    is_file = source.read(6) == b"ARROW1"
+    source.seek(0)
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
 
 
 def _ipc_batches(reader: "pa.ipc.RecordBatchFileReader") -> Iterator[pa.RecordBatch]:
@@ -110,17 +110,17 @@ def _ipc_batches(reader: "pa.ipc.RecordBatchFileReader") -> Iterator[pa.RecordBa
 
 
 class _PartReader:
-    """Reads parts of a file that come one after another."""
+    """Reads parts of a file in order."""
 
     def __init__(
         self,
         file: DataFile,
-        opened: pa.NativeFile,
+        source: pa.NativeFile,
         parts: Iterator[_Part],
         position: int,
         num_bytes: int,
     ) -> None:
-        self._file, self._opened, self._parts = file, opened, parts
+        self._file, self._opened, self._parts = file, source, parts
         self.position, self.num_bytes = position, num_bytes
 
     def read(self) -> Raw | None:

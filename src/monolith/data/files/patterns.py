@@ -1,4 +1,4 @@
-"""Patterns of files by dates and numbers."""
+"""File patterns with dates and numbers."""
 
 import re
 import warnings
@@ -13,13 +13,13 @@ _RANGE = re.compile(r"\{(\w+)\(([^(),]*),([^(),]*)\)\}")
 
 
 def expand_template(template: str) -> list[str]:
-    """Patterns of a template with ranges, which include both ends; spaces are removed.
+    """Expand a template with ranges, which include both ends; spaces are removed.
 
-    `{INT(0, 5)}` gives integers. `{DATE(20201120, 20201210)}` gives days, and with two more digits
+    `{INT(0, 5)}` gives integers. `{DATE(20201120, 20201210)}` gives days, and two more digits give
     hours. The last range varies fastest.
 
     Raises:
-        ValueError: a range of another type, with other than dates or integers, or without values.
+        ValueError: a range has an unknown type, bounds that are no dates or integers, or no values.
 
     Example:
         >>> expand_template("day_{DATE(20201231, 20210101)}/part_{INT(0, 1)}")
@@ -29,11 +29,11 @@ def expand_template(template: str) -> list[str]:
     pieces = _RANGE.split(template)  # text, type, begin, end, text, ..., text
     ranges = [_values(*pieces[at : at + 3]) for at in range(1, len(pieces), 4)]
     texts = pieces[::4]
-    found = []
+    patterns = []
     for values in product(*ranges):
         parts = (text + value for text, value in zip(texts, [*values, ""], strict=True))
-        found.append("".join(parts))
-    return found
+        patterns.append("".join(parts))
+    return patterns
 
 
 def _values(kind: str, begin: str, end: str) -> list[str]:
@@ -62,22 +62,22 @@ def _dates(begin: str, end: str) -> list[str]:
 
 
 def matching_patterns(patterns: Iterable[str]) -> list[str]:
-    """The patterns that match a file; warns of the others.
+    """Return the patterns that match a file; warn of the others.
 
     Raises:
-        NotFoundError: none does.
+        NotFoundError: no pattern matches a file.
     """
-    kept = []
+    matches = []
     for pattern in patterns:
         try:
             find_files(pattern)
         except NotFoundError:
             warnings.warn(f"[matching_patterns] no file matches {pattern!r}", stacklevel=2)
         else:
-            kept.append(pattern)
-    if not kept:
+            matches.append(pattern)
+    if not matches:
         raise NotFoundError("[matching_patterns] no match files")
-    return kept
+    return matches
 
 
 def gen_patterns(
@@ -89,20 +89,20 @@ def gen_patterns(
     is_hourly: bool = False,
     wildcard: str = "*",
 ) -> Sequence[str]:
-    """Patterns of the days, or hours, from a start up to an end, without it.
+    """Return the patterns of the days, or hours, from a start to an end, without the end.
 
     Args:
-        input_path: folder of the folders of days.
-        start_date: `YYYYMMDD`.
-        start_hour: only with `is_hourly`.
-        end_date: `YYYYMMDD`; today unless given.
-        end_hour: only with `is_hourly`.
-        is_hourly: `{input_path}/{YYYYMMDD}/{HH}{wildcard}` for each hour, in place of
-            `{input_path}/{YYYYMMDD}/{wildcard}` for each day.
+        input_path: folder with a folder for each day.
+        start_date: first day, `YYYYMMDD`.
+        start_hour: first hour; only with `is_hourly`.
+        end_date: day of the end, `YYYYMMDD`; None means today.
+        end_hour: hour of the end; only with `is_hourly`.
+        is_hourly: whether to return `{input_path}/{YYYYMMDD}/{HH}{wildcard}` for each hour instead
+            of `{input_path}/{YYYYMMDD}/{wildcard}` for each day.
         wildcard: end of the patterns.
 
     Raises:
-        ValueError: a date cannot be read.
+        ValueError: a date cannot be parsed.
 
     Example:
         >>> gen_patterns("data", "20220901", end_date="20220903")

@@ -1,4 +1,4 @@
-"""Files as they are: every column, unchanged, for a look and for conversion to another format."""
+"""Files without conversion, with all columns: for printing, and for conversion between formats."""
 
 import contextlib
 import functools
@@ -41,10 +41,10 @@ _PACKED = (".gz", ".bz2", ".zst", ".lz4", ".br")
 
 
 def format_name_of(path: str) -> str:
-    """The format of a file by the end of its name, also before `.gz` and its like.
+    """Return the format of a file by the end of its name, ignoring `.gz` and other compressions.
 
     Raises:
-        ValueError: the name does not tell.
+        ValueError: the name has no known end.
 
     Example:
         >>> format_name_of("logs/part-0.csv.gz")
@@ -63,10 +63,10 @@ def format_name_of(path: str) -> str:
 
 
 def make_format(name: str, path: str = "") -> FileFormat:
-    """How files of a format are read; `path` is one of them.
+    """Return the reader of a format; `path` is the path of one of the files.
 
     Raises:
-        ValueError: there is no such format.
+        ValueError: the format is unknown.
     """
     if name == "parquet":
         return ParquetFormat()
@@ -88,15 +88,15 @@ def _separator_of(path: str) -> str:
 
 
 class RawFiles:
-    """The samples of files, with the columns that the files have; of records, strings as ids.
+    """Samples of files, with all columns of the files; strings in records stay strings.
 
     Args:
-        paths: as in `monolith.data.parquet`.
-        format_name: of all files; unless given, the name of the first file tells.
+        paths: files, as in `monolith.data.parquet`.
+        format_name: format of all files; None takes the format from the name of the first file.
 
     Raises:
         NotFoundError: a path matches no file.
-        ValueError: the format is not known.
+        ValueError: the format is unknown.
     """
 
     def __init__(self, paths: Paths, format_name: str | None = None) -> None:
@@ -105,28 +105,28 @@ class RawFiles:
         self.format_name = format_name or format_name_of(first.path)
         self._format = make_format(self.format_name, first.path)
         self.schema = schema_of(self.files, self._format)
-        self.num_bytes = 0  # read so far
+        self.num_bytes = 0  # number of bytes that were read
 
     @property
     def total_bytes(self) -> int:
-        """Of all files."""
+        """Size of all files in bytes."""
         return sum(file.size for file in self.files)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         has_schema = self._format.has_schema
         columns = Columns(list(self.schema.names)) if has_schema else Columns.infer(self.schema)
-        done = 0
+        position = 0
         for file in self.files:
             with naming(file):
                 reader = self._format.open(file, 0, columns, BadSamples(), ahead=False)
             try:
                 while (raw := self._read(file, reader)) is not None:
-                    self.num_bytes = done + reader.num_bytes
+                    self.num_bytes = position + reader.num_bytes
                     yield self._cast(file, raw.columns.select(self.schema.names))
             finally:
                 reader.close()
-            done += file.size
-        self.num_bytes = done
+            position += file.size
+        self.num_bytes = position
 
     def _cast(self, file: DataFile, rows: pa.RecordBatch) -> pa.RecordBatch:
         if rows.schema == self.schema:
@@ -142,13 +142,13 @@ class RawFiles:
 def write_rows(
     path: Path, format_name: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch]
 ) -> int:
-    """Write samples to a file, which appears when it is complete; the number of samples.
+    """Write samples to a file that appears when it is complete; return the number of samples.
 
-    Lists in CSV are JSON arrays; JSON has null where a number is NaN or infinite. Text is
-    compressed where the name ends in `.gz` or its like.
+    Lists in CSV are JSON arrays; NaN and infinite numbers become null in JSON. Text is compressed
+    if the name ends in `.gz` or another known compression.
 
     Raises:
-        ValueError: there is no such format, or the name asks for a compression it cannot have.
+        ValueError: the format is unknown, or has no such compression.
     """
     writers: dict[str, Any] = {
         "parquet": _ParquetSink,
@@ -160,11 +160,11 @@ def write_rows(
     if format_name not in writers:
         raise ValueError(f"[data] expected a format, one of {sorted(writers)}, got {format_name!r}")
     packing = _packing(path, format_name)
-    beside = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     count = 0
     try:
         with contextlib.ExitStack() as stack:
-            out = stack.enter_context(pa.OSFile(str(beside), "wb"))
+            out = stack.enter_context(pa.OSFile(str(temporary), "wb"))
             if packing is not None:
                 out = stack.enter_context(pa.CompressedOutputStream(out, packing))
             sink = writers[format_name](out, schema, path.name)
@@ -174,17 +174,17 @@ def write_rows(
                     count += batch.num_rows
             finally:
                 sink.close()
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return count
 
 
 def _packing(path: Path, format_name: str) -> str | None:
-    """How a file is compressed, by the end of its name.
+    """Return the compression of a file by the end of its name.
 
     Raises:
-        ValueError: files of the format are not compressed so.
+        ValueError: the format does not support the compression.
     """
     name = compression_of(path.name)
     is_odd = format_name in _RECORD_KINDS and name not in ("gzip", "zstd")
@@ -209,11 +209,11 @@ class _ArrowSink:
 
 
 class _CsvSink:
-    """Strings in quotes, so that an empty one differs from a missing one; lists as JSON arrays."""
+    """Writes strings in quotes, so that an empty string differs from a missing one."""
 
     def __init__(self, out: pa.NativeFile, schema: pa.Schema, name: str) -> None:
         self._out, self._separator = out, _separator_of(name)
-        header = _quoted(pa.array(schema.names, pa.string())).to_pylist()
+        header = _quote(pa.array(schema.names, pa.string())).to_pylist()
         out.write((self._separator.join(header) + "\n").encode())
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -227,28 +227,28 @@ class _CsvSink:
         self._out.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
 
     def close(self) -> None:
-        """The file is the caller's."""
+        """Do nothing: the caller closes the file."""
 
 
 def _cells(array: pa.Array) -> pa.Array:
-    """Text of each value; None where it is missing."""
+    """Return the text of each value; None for a missing value."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_list(array.type):
         rows = (
-            None if row is None else json.dumps(finite(row), default=_as_text, allow_nan=False)
+            None if row is None else json.dumps(finite(row), default=_json_text, allow_nan=False)
             for row in array.to_pylist()
         )
-        return _quoted(pa.array(rows, pa.string()))
+        return _quote(pa.array(rows, pa.string()))
     text = array.cast(pa.string())
-    if pa.types.is_floating(array.type):  # "1" would be read as an integer
+    if pa.types.is_floating(array.type):  # a reader would take "1" for an integer
         is_whole = pc.match_substring_regex(text, "^-?[0-9]+$")
         return pc.if_else(is_whole, pc.binary_join_element_wise(text, ".0", ""), text)
     is_number = pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)
-    return text if is_number else _quoted(text)
+    return text if is_number else _quote(text)
 
 
-def _quoted(text: pa.Array) -> pa.Array:
+def _quote(text: pa.Array) -> pa.Array:
     inside = pc.replace_substring(text, '"', '""')
     return pc.binary_join_element_wise('"', inside, '"', "")
 
@@ -259,12 +259,13 @@ class _JsonSink:
 
     def write(self, batch: pa.RecordBatch) -> None:
         lines = [
-            json.dumps(finite(row), default=_as_text, allow_nan=False) for row in batch.to_pylist()
+            json.dumps(finite(row), default=_json_text, allow_nan=False)
+            for row in batch.to_pylist()
         ]
         self._out.write(("\n".join(lines) + "\n").encode())
 
     def close(self) -> None:
-        """The file is the caller's."""
+        """Do nothing: the caller closes the file."""
 
 
 class _RecordSink:
@@ -276,21 +277,21 @@ class _RecordSink:
         self._out.write(self._writer.frames(records))
 
     def close(self) -> None:
-        """The file is the caller's."""
+        """Do nothing: the caller closes the file."""
 
 
 def finite(value: Any) -> Any:
-    """The same without what JSON has no word for: NaN and infinite numbers are missing."""
+    """Return a value whose NaN and infinite numbers are None, because JSON cannot express them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: finite(each) for name, each in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [finite(each) for each in value]
+        return [finite(item) for item in value]
     return value
 
 
-def _as_text(value: Any) -> str:
+def _json_text(value: Any) -> str:
     if not isinstance(value, bytes):
         return str(value)
     try:

@@ -1,4 +1,4 @@
-"""CSV and JSON lines; positions are bytes of the (uncompressed) text."""
+"""CSV and JSON lines; positions are bytes of the uncompressed text."""
 
 import contextlib
 import csv
@@ -24,13 +24,13 @@ from monolith.data.large_integers import integers_of_cells, integers_of_lines, r
 from monolith.data.prefetch import PartsAhead
 from monolith.errors import DataLossError
 
-_UNIT = b"\x1f"  # stands for a separator of several characters
+_UNIT = b"\x1f"  # replaces a separator of several characters
 _Parse = Callable[[bytes, Origin], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class _Parsed:
-    """Rows of some lines, and the bytes of the text and of the file where they end."""
+class _TextBlock:
+    """Rows of some lines, with the positions of their end in the text and in the file."""
 
     raw: Raw
     end: int
@@ -38,12 +38,13 @@ class _Parsed:
 
 
 class _LineReader:
-    """Parses the text of a file block by block."""
+    """Parses the text of a file, block by block."""
 
     def __init__(self, file: DataFile, text: Text, parse: _Parse, ahead: bool) -> None:
         self._text = text
         self.position, self.num_bytes = text.position, text.num_bytes
-        blocks = _parsed(file, text, parse)  # without this reader: a thread may hold them
+        # Holds no reference to this reader, because a thread may hold it.
+        blocks = _parse_blocks(file, text, parse)
         self._blocks = PartsAhead(blocks) if ahead else blocks
 
     def read(self) -> Raw | None:
@@ -61,7 +62,7 @@ class _LineReader:
         self._text.close()
 
 
-def _parsed(file: DataFile, text: Text, parse: _Parse) -> Iterator[_Parsed]:
+def _parse_blocks(file: DataFile, text: Text, parse: _Parse) -> Iterator[_TextBlock]:
     begin = text.position
     while lines := text.read():
         if lines.strip():
@@ -72,20 +73,20 @@ def _parsed(file: DataFile, text: Text, parse: _Parse) -> Iterator[_Parsed]:
                 raise bad_text(file, begin, lines, error) from error
             rows = table.combine_chunks().to_batches()
             batch = rows[0] if rows else pa.RecordBatch.from_pylist([], table.schema)
-            yield _Parsed(Raw(batch, origin), text.position, text.num_bytes)
+            yield _TextBlock(Raw(batch, origin), text.position, text.num_bytes)
         begin = text.position
 
 
 @dataclass
 class CsvFormat:
-    """Columns are named by the first line of each file, or by `names`.
+    """Reads CSV; the first line of each file, or `names`, gives the names of the columns.
 
     Args:
-        separator: between values; of one or several characters.
-        names: of all columns, where the file has no line of names.
-        types: of columns, Arrow types or their names; others are guessed from the first block of
-            the first file. Cells of lists are JSON arrays.
-        lists: separators of columns whose values are lists in another form, `{"genres": "|"}`.
+        separator: text between values, of one or several characters.
+        names: names of all columns, for files without a header line.
+        types: types of columns, as Arrow types or their names; others are guessed from the first
+            block of the first file. Cells with lists are JSON arrays.
+        lists: separators of columns with lists in another form, such as `{"genres": "|"}`.
     """
 
     separator: str = ","
@@ -99,7 +100,7 @@ class CsvFormat:
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
         names, begin = self._header(file)
-        text = Text(file, begin, self._quoted())
+        text = Text(file, begin, self._quoted_pattern())
         lines, origin = text.read(), Origin(file.path, 0, begin)
         text.close()
         types = self._types()
@@ -107,13 +108,13 @@ class CsvFormat:
             table = self._parser(names, types)(lines, origin)
         except pa.ArrowInvalid as error:
             raise bad_text(file, begin, lines, error) from error
-        for each in table.schema:
-            if each.name not in types or is_untyped(types[each.name]):
-                values = table.column(each.name)
-                types[each.name] = kind = self._guess(each, values)
-                if is_list(kind) and pa.types.is_string(each.type):
-                    values = to_lists(each.name, values, kind, origin, use_threads=False)
-                self._refuse_rounded(file, names, each.name, values, lines)
+        for column in table.schema:
+            if column.name not in types or is_untyped(types[column.name]):
+                values = table.column(column.name)
+                types[column.name] = kind = self._guess(column, values)
+                if is_list(kind) and pa.types.is_string(column.type):
+                    values = to_lists(column.name, values, kind, origin, use_threads=False)
+                self._refuse_rounded(file, names, column.name, values, lines)
         self._guessed = types
         return self._parser(names, self._types())(lines, origin).schema
 
@@ -127,25 +128,26 @@ class CsvFormat:
 
         refuse_rounded(file.path, name, values, cells)
 
-    def _guess(self, each: pa.Field, values: pa.ChunkedArray) -> pa.DataType:
-        if pa.types.is_binary(each.type):  # text that is no UTF-8; as a string it is refused
+    def _guess(self, column: pa.Field, values: pa.ChunkedArray) -> pa.DataType:
+        # Text that is not UTF-8; the check of strings refuses it.
+        if pa.types.is_binary(column.type):
             return pa.string()
-        if pa.types.is_string(each.type) and each.name not in self.lists and are_lists(values):
+        if pa.types.is_string(column.type) and column.name not in self.lists and are_lists(values):
             kind, nowhere = pa.list_(pa.null()), Origin("", 0)
             with contextlib.suppress(DataLossError):
-                return to_lists(each.name, values, kind, nowhere, use_threads=False).type
-        return each.type
+                return to_lists(column.name, values, kind, nowhere, use_threads=False).type
+        return column.type
 
     def _types(self) -> dict[str, pa.DataType]:
         guessed = {k: v for k, v in (self._guessed or {}).items() if not pa.types.is_null(v)}
-        given = {
+        declared = {
             name: pa.type_for_alias(kind) if isinstance(kind, str) else kind
             for name, kind in self.types.items()
         }
-        return {**guessed, **given}
+        return {**guessed, **declared}
 
-    def _quoted(self) -> "re.Pattern[bytes]":
-        """Values in quotes, which begin where a value begins; the last one may not end."""
+    def _quoted_pattern(self) -> "re.Pattern[bytes]":
+        """Return the pattern of quoted values; the last value may lack its end."""
         separator = re.escape(self.separator.encode())
         return re.compile(rb"(?:\A|[\n\r]|" + separator + rb')"[^"]*(?:""[^"]*)*"?')
 
@@ -155,7 +157,7 @@ class CsvFormat:
         return _CsvParser(self.separator, names, types, self.lists, use_threads)
 
     def _header(self, file: DataFile) -> tuple[list[str], int]:
-        """Names of the columns, and where the samples begin."""
+        """Return the names of the columns, and the position of the first sample."""
         if self.names is not None:
             check_names(file, self.names)
             return list(self.names), 0
@@ -183,13 +185,13 @@ class CsvFormat:
         names, begin = self._header(file)
         if self._guessed is None:
             self.schema(file)
-        text = Text(file, max(position, begin), self._quoted())
+        text = Text(file, max(position, begin), self._quoted_pattern())
         return _LineReader(file, text, self._parser(names, self._types(), ahead), ahead)
 
 
 @dataclass(frozen=True, slots=True)
 class _CsvParser:
-    """Some lines as a table. A value of nothing is missing; one of two quotes is empty."""
+    """Parses lines as a table. An empty value is missing; two quotes are an empty string."""
 
     separator: str
     names: list[str]
@@ -215,7 +217,7 @@ class _CsvParser:
             return self._read_named(lines, options)
 
     def _read_named(self, lines: bytes, options: pa.csv.ConvertOptions) -> pa.Table:
-        """On one thread, where an error names the row; it names the column here."""
+        """Parse on one thread, where errors name the row, and add the column to an error."""
         try:
             return self._read_with(lines, options, False)
         except pa.ArrowInvalid as error:
@@ -241,9 +243,9 @@ class _CsvParser:
         )
 
     def _strings(self, lines: bytes, table: pa.Table) -> pa.Table:
-        """Strings are missing only if empty and without quotes: "NA" may be a country."""
-        names = [each.name for each in table.schema if pa.types.is_string(each.type)]
-        nulls = [each.name for each in table.schema if pa.types.is_null(each.type)]
+        """Let only empty values without quotes be missing: "NA" may be a country."""
+        names = [field.name for field in table.schema if pa.types.is_string(field.type)]
+        nulls = [field.name for field in table.schema if pa.types.is_null(field.type)]
         if b'""' not in lines or not [*names, *nulls]:
             for name in names:
                 strings = table.column(name)
@@ -274,11 +276,11 @@ class _CsvParser:
 
 @dataclass
 class JsonLinesFormat:
-    """An object on each line; its keys are the columns.
+    """Reads files with an object on each line; the keys of the objects are the columns.
 
     Args:
-        types: of columns, Arrow types or their names; others are guessed from the first block of
-            the first file.
+        types: types of columns, as Arrow types or their names; others are guessed from the first
+            block of the first file.
     """
 
     types: Mapping[str, pa.DataType | str] = field(default_factory=dict)
@@ -292,15 +294,15 @@ class JsonLinesFormat:
         lines = text.read()
         text.close()
         if not lines.strip():
-            return self._given()
-        table = self._parse(lines, self._guessed or self._given(), False)
+            return self._declared_schema()
+        table = self._parse(lines, self._guessed or self._declared_schema(), False)
         for name in set(table.column_names) - set(self.types):
             cells = functools.partial(integers_of_lines, lines, name)
             refuse_rounded(file.path, name, table.column(name), cells)
         self._guessed = table.schema
         return self._guessed
 
-    def _given(self) -> pa.Schema:
+    def _declared_schema(self) -> pa.Schema:
         return pa.schema(
             [
                 (name, pa.type_for_alias(kind) if isinstance(kind, str) else kind)
@@ -310,16 +312,16 @@ class JsonLinesFormat:
 
     def _parse(self, lines: bytes, schema: pa.Schema, use_threads: bool) -> pa.Table:
         check_depth(lines)
-        typed = pa.schema([each for each in schema if not is_untyped(each.type)])
+        typed = pa.schema([column for column in schema if not is_untyped(column.type)])
         table = pa.json.read_json(
             pa.BufferReader(lines),
             pa.json.ReadOptions(use_threads=use_threads, block_size=len(lines) + 1),
             pa.json.ParseOptions(explicit_schema=typed, unexpected_field_behavior="infer"),
         )
-        for each in schema:
-            if each.name not in table.column_names:
-                table = table.append_column(each, pa.nulls(table.num_rows, each.type))
-        table.validate(full=True)  # that strings are UTF-8
+        for column in schema:
+            if column.name not in table.column_names:
+                table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+        table.validate(full=True)  # checks that strings are UTF-8
         return table
 
     def open(
@@ -328,6 +330,6 @@ class JsonLinesFormat:
         """See `FileFormat`."""
         if self._guessed is None:
             self.schema(file)
-        schema = self._guessed or self._given()
+        schema = self._guessed or self._declared_schema()
         text = Text(file, position, None)
         return _LineReader(file, text, lambda lines, _: self._parse(lines, schema, ahead), ahead)

@@ -1,4 +1,4 @@
-"""The lines of a text file, block by block, and where one of them stands."""
+"""Lines of a text file, block by block, and the position of a bad line."""
 
 import re
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 from monolith.data.files.listing import DataFile
 from monolith.errors import DataLossError
 
-_BLOCK = 1 << 22  # bytes of text
+_BLOCK = 1 << 22  # size of a block of text in bytes
 _MAX_LINE = 1 << 28
 _COMPRESSIONS = (
     (".gz", "gzip"),
@@ -19,12 +19,12 @@ _COMPRESSIONS = (
 
 
 def compression_of(path: str) -> str | None:
-    """How a file is compressed, by the end of its name."""
+    """Return the compression of a file by the end of its name."""
     return next((name for end, name in _COMPRESSIONS if path.lower().endswith(end)), None)
 
 
 class Text:
-    """The bytes of a file, cut at ends of lines; not inside of quoted values where it has some."""
+    """Bytes of a file, divided at line ends that are outside of quoted values."""
 
     def __init__(self, file: DataFile, position: int, quoted: "re.Pattern[bytes] | None") -> None:
         self._file, self._quoted = file, quoted
@@ -48,16 +48,16 @@ class Text:
 
     @property
     def num_bytes(self) -> int:
-        """Of the file, read so far."""
+        """Bytes of the file that were read so far."""
         return min(self._file.size, int(self._raw.tell()))
 
     def read(self) -> bytes:
-        """Some lines; nothing at the end. Where they end depends on where they begin alone.
+        """Return some lines, or no bytes at the end. Their end depends only on their begin.
 
-        So blocks are the same after a restart, and files that are read in turns keep their turns.
+        So blocks are equal after a restart, and files that are read in turns keep their order.
 
         Raises:
-            FailedPreconditionError: the file has become shorter or longer.
+            FailedPreconditionError: the size of the file has changed.
             DataLossError: a line is too long.
         """
         data, size = self._rest, _BLOCK
@@ -81,7 +81,7 @@ class Text:
         return data[:end]
 
     def _check_size(self, is_end: bool) -> None:
-        """Refuse a file that does not end where it ended when it was found."""
+        """Refuse a file whose end has moved since it was found."""
         num_read = int(self._raw.tell())
         if num_read > self._file.size:
             self._file.check_size(max(num_read, self._file.size_now()))
@@ -90,11 +90,11 @@ class Text:
             self._file.check_size(num_read if is_plain else self._file.size_now())
 
     def _last_end(self, data: bytes) -> int:
-        """Where the last whole line ends; 0: there is none."""
+        """Return the end of the last whole line, or 0."""
         end = data.rfind(b"\n") + 1
         if self._quoted is None or data.count(b'"', 0, end) % 2 == 0:
             return end
-        for begin, quote_end in reversed([each.span() for each in self._quoted.finditer(data)]):
+        for begin, quote_end in reversed([match.span() for match in self._quoted.finditer(data)]):
             if begin < end - 1 < quote_end:
                 end = data.rfind(b"\n", 0, begin + 1) + 1
         return end
@@ -106,11 +106,13 @@ class Text:
 
 
 def bad_text(file: DataFile, begin: int, lines: bytes, error: Exception) -> DataLossError:
-    """Names the line of a file where Arrow counts rows and rows are lines, else the block."""
+    """Return an error that names the line if each row is one line, and the block otherwise."""
     text, place = str(error), f"in the block at byte {begin}"
     row = re.search(r"Row #(\d+): ", text)
     if row is not None and b'"' not in lines:
-        is_row = [line.strip(b"\r") != b"" for line in lines.split(b"\n")]  # Arrow skips others
+        is_row = [
+            line.strip(b"\r") != b"" for line in lines.split(b"\n")
+        ]  # Arrow skips empty lines
         rows = [number for number, is_one in enumerate(is_row, 1) if is_one]
         number = _lines_before(file, begin) + rows[int(row[1]) - 1]
         text, place = text.replace(row[0], ""), f"line {number}"

@@ -1,4 +1,4 @@
-"""Operations on samples: what to keep, what to change, what to add.
+"""Operations on samples: filters, changes and new columns.
 
 Filters are for `Pipeline.filter`; `NegativeSample`, `SpecialStrategy` and `AddLabel`, which draw
 random numbers, for `Pipeline.sample`; `NegativeGen` for `Pipeline.generate_negatives`; everything

@@ -1,4 +1,4 @@
-"""Actions: one more where a comparison holds, and samples repeated by them; for `Pipeline.map`."""
+"""Changes by the actions of samples: appended actions and repeated samples; for `Pipeline.map`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from monolith.data.operations.sample_rows import (
     set_column,
 )
 
-_UNLISTED, _EMPTY = 1000, 2000  # priorities of samples without a listed action, without actions
+_UNLISTED, _EMPTY = 1000, 2000  # priorities of samples without a listed action, and without actions
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class AddAction:
     """Appends an action to the samples for which a comparison holds; see `Comparison`.
 
     Args:
-        column: that is compared.
-        op: of the vocabulary.
-        operand: one, or a sequence.
-        action: to append.
-        actions: column of the actions, lists.
+        column: name of the compared column.
+        op: name of the comparison.
+        operand: operand, or sequence of operands.
+        action: action to append.
+        actions: column of the actions, which has lists.
 
     Example:
         >>> stay, actions = pa.array([3.0, 9.0], pa.float32()), pa.array([[1], []])
@@ -52,7 +52,7 @@ class AddAction:
         object.__setattr__(self, "comparison", comparison)
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with their new actions."""
+        """Return the samples with their new actions."""
         where = "[AddAction]"
         holds = self.comparison(column_of(where, block, self.column))
         actions = Rows.of(where, block, self.actions)
@@ -63,26 +63,27 @@ class AddAction:
 
 @dataclass(frozen=True)
 class InstanceReweight:
-    """Repeats samples, or leaves them out, by their best action and by what was trained before.
+    """Repeats or removes samples by their best action and by the actions of an earlier training.
 
-    A sample may come twice: first with provisional actions, then with the final ones and the first
-    as `pre_actions`. The second is repeated so often that both together weigh what the final
-    actions weigh. A sample weighs the product of the weights of its best action and of its actions
-    that are not listed.
+    A sample may come twice: first with provisional actions, then with final actions and the
+    provisional ones as `pre_actions`. The second sample is repeated such that both together have
+    the weight of the final actions. The weight of a sample is the product of the weights of its
+    best action and of its unlisted actions.
 
-        no actions before    as often as it weighs
-        another label        both weights together
-        the same label       the difference of the weights; the label changes its sign where the
-                             first one weighed more
-        before as good       left out; kept once where there are no actions at all
+        no actions before       number of copies: weight
+        another label           number of copies: sum of both weights
+        same label              number of copies: difference of the weights; the label changes its
+                                sign if the first weight is larger
+        actions before as good  removed; one copy if there are no actions at all
 
     Args:
         action_priority: actions, the best first.
-        reweight: `action:weight:label,...`; the label becomes the sample's first one where the
-            action is its best. Actions without an entry weigh 1 and change no label.
+        reweight: entries `action:weight:label,...`; the label replaces the sample's first label if
+            the action is its best action. Actions without an entry have weight 1 and change no
+            label.
         actions: column of the actions.
-        pre_actions: column of the actions before.
-        label: column of the labels; samples without a valid one are left out.
+        pre_actions: column of the earlier actions.
+        label: column of the labels; samples without a valid label are removed.
 
     Example:
         >>> nothing = pa.array([[], []], pa.list_(pa.int64()))
@@ -112,7 +113,7 @@ class InstanceReweight:
                 )
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples, repeated."""
+        """Return the repeated samples."""
         where = "[InstanceReweight]"
         labels = floats_of(where, block, self.label)
         now = self._read(Rows.of(where, block, self.actions))
@@ -131,25 +132,25 @@ class InstanceReweight:
         times = np.repeat(np.arange(block.num_rows), np.where(is_valid, count, 0))
         return set_labels(block, self.label, labels).take(pa.array(times))
 
-    def _read(self, actions: Rows) -> "_Read":
+    def _read(self, actions: Rows) -> "_ActionLabels":
         listed, entered = self._priority, [action for action, _, _ in self._weights]
         best = actions.best(listed)
         priority = np.array([*range(1, len(listed) + 1), _UNLISTED])[best]
         priority[actions.is_empty()] = _EMPTY
-        of_listed = positions_in(np.array(listed, np.int64), entered)
-        place = np.append(of_listed, -1)[best]  # of the best action among the entries
+        listed_places = positions_in(np.array(listed, np.int64), entered)
+        place = np.append(listed_places, -1)[best]  # place of the best action among the entries
         weights = np.array([*(weight for _, weight, _ in self._weights), 1])
         factors = weights[positions_in(actions.values, entered)]
         factors[positions_in(actions.values, listed) >= 0] = 1
         weight = actions.reduce(np.multiply, factors, 1) * weights[place]
         weight[actions.is_empty()] = 0
         labels = np.array([*(label for _, _, label in self._weights), 0])
-        return _Read(priority, weight, place >= 0, labels[place])
+        return _ActionLabels(priority, weight, place >= 0, labels[place])
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """What the actions of each sample say."""
+class _ActionLabels:
+    """Weights and labels of the actions of each sample."""
 
     priority: Ids
     weight: Ids

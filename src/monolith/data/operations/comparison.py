@@ -24,15 +24,15 @@ _MANY = ("in", "not-in")
 _SETS = ("any", "all", "diff")
 _TEXTS = ("startswith", "endswith")
 _OPS = (*_NUM_OPERANDS, *_MANY, *_SETS, *_TEXTS)
-_HASHED = ("eq", "neq", *_MANY)  # what can be asked of the hash of a string
+_HASHED = ("eq", "neq", *_MANY)  # comparisons that work on the hash of a string
 _WRONG_TYPE = "Filter values' type should be the same with field type."
 
 
 def read_operands(path: str) -> tuple[int | float | str, ...]:
-    """Operands of a file: a JSON number or string on each line.
+    """Return the operands in a file with a JSON number or string on each line.
 
     Raises:
-        ValueError: a line is something else.
+        ValueError: a line has another value.
     """
     lines = [line for line in Path(path).read_text().splitlines() if line.strip()]
     try:
@@ -49,23 +49,24 @@ def read_operands(path: str) -> tuple[int | float | str, ...]:
 
 
 def operands_of(operand: Any) -> tuple[int | float | str, ...]:
-    """One operand, or a sequence of them, as a tuple."""
+    """Return an operand, or a sequence of operands, as a tuple."""
     return (operand,) if isinstance(operand, int | float | str) else tuple(operand)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Asks one question of every value of a column.
+    """Compares every value of a column with constants.
 
     Args:
-        where: for messages.
-        op: `gt ge eq lt le neq` take one operand, `between` two (from the first, below the
-            second), `in` and `not-in` many. `any`, `all` and `diff` ask whether the ids of a sample
-            have one, every one or none of many. `startswith` and `endswith` take many strings.
+        where: name of the caller, for messages.
+        op: name of the comparison. `gt ge eq lt le neq` take one operand, `between` takes two (from
+            the first, below the second), `in` and `not-in` take many. `any`, `all` and `diff` test
+            whether the ids of a sample contain one, every one or none of many operands.
+            `startswith` and `endswith` take many strings.
         operands: numbers or strings.
 
     Raises:
-        ValueError: an unknown op, or another number of operands.
+        ValueError: the op is unknown, or the number of operands is wrong.
 
     Example:
         >>> Comparison("[here]", "between", (1, 2))(pa.array([0, 1, 2])).tolist()
@@ -93,15 +94,17 @@ class Comparison:
         object.__setattr__(self, "_arrays", {})
 
     def __call__(self, array: pa.Array, *, keep_empty: bool = False) -> Mask:
-        """The answers.
+        """Return whether the comparison holds for each sample.
 
         Args:
-            array: a column. Lists of one value count as that value, except of `any`, `all`, `diff`.
-            keep_empty: the answer for a sample with no value, or with several where one is asked.
+            array: column to compare. Lists of one value count as the value, except for `any`,
+                `all`, `diff`.
+            keep_empty: the result for a sample without a value, or with several values for a
+                single-value op.
 
         Raises:
             TypeError: the op does not fit the column.
-            ValueError: the operands do not.
+            ValueError: the operands do not fit the op.
         """
         if self.op in _SETS:
             return self._set(array, keep_empty)
@@ -125,7 +128,7 @@ class Comparison:
         return np.where(rows.is_empty(), keep_empty, answers)
 
     def _mask(self, values: pa.Array) -> Mask:
-        answers = self._text(values) if self.op in _TEXTS else self._compared(values)
+        answers = self._text(values) if self.op in _TEXTS else self._compare(values)
         mask: Mask = answers.to_numpy(zero_copy_only=False)
         return mask
 
@@ -141,11 +144,11 @@ class Comparison:
             answers = pc.or_(answers, ask(values, pattern=str(operand)))
         return answers
 
-    def _compared(self, values: pa.Array) -> pa.Array:
+    def _compare(self, values: pa.Array) -> pa.Array:
         operands = self._operand_array(values.type)
         if self.op in _MANY:
-            found = pc.is_in(values, value_set=operands)
-            return pc.invert(found) if self.op == "not-in" else found
+            is_in = pc.is_in(values, value_set=operands)
+            return pc.invert(is_in) if self.op == "not-in" else is_in
         if self.op == "between":
             return pc.and_(pc.greater_equal(values, operands[0]), pc.less(values, operands[1]))
         functions = {
@@ -166,29 +169,31 @@ class Comparison:
 
     def _make_operand_array(self, kind: pa.DataType) -> pa.Array:
         is_hashed = pa.types.is_integer(kind) and self.op in _HASHED
-        if is_hashed and all(isinstance(each, str) for each in self.operands):
+        if is_hashed and all(isinstance(operand, str) for operand in self.operands):
             return pa.array(hash_strings(pa.array(self.operands, pa.string())))
         expected: tuple[type, ...] = (int, float)
         if pa.types.is_integer(kind):
             expected = (int,)
         elif _is_text(kind):
             expected = (str,)
-        for each in self.operands:
-            if not isinstance(each, expected):
-                raise ValueError(f"{self.where} {_WRONG_TYPE} Got {each!r} for a column of {kind}")
-        if pa.types.is_integer(kind):  # fids are unsigned where people write them
-            return pa.array(signed([int(each) for each in self.operands]), kind)
+        for operand in self.operands:
+            if not isinstance(operand, expected):
+                raise ValueError(
+                    f"{self.where} {_WRONG_TYPE} Got {operand!r} for a column of {kind}"
+                )
+        if pa.types.is_integer(kind):  # people write fids as unsigned numbers
+            return pa.array(signed([int(operand) for operand in self.operands]), kind)
         return pa.array(self.operands, kind)
 
 
 def covers(samples: Any, places: Any, num_known: int, num_samples: int) -> Mask:
-    """Which samples have every one of some ids.
+    """Return whether each sample has every one of some ids.
 
     Args:
         samples: number of the sample of each value.
-        places: of each value among the ids that are asked for; -1: not one of them.
-        num_known: how many ids are asked for.
-        num_samples: of the block.
+        places: place of each value among the ids, or -1 for another value.
+        num_known: number of ids.
+        num_samples: number of samples of the block.
     """
     is_known = places >= 0
     pairs = np.unique(samples[is_known] * num_known + places[is_known])

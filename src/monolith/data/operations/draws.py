@@ -1,4 +1,4 @@
-"""Operations that draw random numbers, which depend on seed, epoch and number of the sample."""
+"""Random numbers of operations, which depend on seed, epoch and number of the sample."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, State, WrappingCursor, source_state
+from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
 from monolith.data.order import uniform
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Random numbers of the samples of a block, the same whatever blocks they come in.
+    """Random numbers of the samples of a block, independent of the division into blocks.
 
     Args:
-        epoch: of the pass.
-        first: number of the block's first sample in the epoch, counted where the operation stands.
+        epoch: number of the pass.
+        first: number of the block's first sample in the epoch, counted at the operation.
 
     Example:
         >>> bool((Draws(0, 5).uniform(2, 7) == Draws(0, 4).uniform(3, 7)[1:]).all())
@@ -28,30 +28,30 @@ class Draws:
     first: int
 
     def uniform(self, count: int, seed: int, stream: int = 0) -> npt.NDArray[np.float64]:
-        """A number in [0, 1) for each sample; another one for each stream."""
+        """Return a number in [0, 1) for each sample; streams are independent."""
         return uniform(count, seed, self.epoch, stream, first=self.first)
 
     def uniforms(
         self, count: int, width: int, seed: int, stream: int = 0
     ) -> npt.NDArray[np.float64]:
-        """`width` numbers in [0, 1) for each sample, (count, width)."""
+        """Return `width` numbers in [0, 1) for each sample, (count, width)."""
         numbers = uniform(count * width, seed, self.epoch, stream, first=self.first * width)
         return numbers.reshape(count, width)
 
     def after(self, num_samples: int) -> "Draws":
-        """Of the samples that follow."""
+        """Return the random numbers of the samples after the next `num_samples`."""
         return Draws(self.epoch, self.first + num_samples)
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """A function of each block and of its random numbers.
+class Sampling:
+    """Applies a function to each block and its random numbers.
 
     Args:
-        source: stage before it.
-        function: gives a block with the same or another number of samples.
-        name: for descriptions.
-        counts: samples that came in and went out, of all passes in this process.
+        source: previous stage.
+        function: function that returns a block, whose number of samples may differ.
+        name: name of the function, for descriptions.
+        counts: numbers of samples before and after, over all passes in this process.
     """
 
     source: Stage
@@ -66,11 +66,11 @@ class Sampled:
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
         source = self.source.open(epoch, source_state(state))
-        return _SampledCursor(self, source, epoch, 0 if state is None else state["first"])
+        return _SamplingCursor(self, source, epoch, 0 if state is None else state["first"])
 
 
-class _SampledCursor(WrappingCursor):
-    def __init__(self, stage: Sampled, source: Cursor, epoch: int, first: int) -> None:
+class _SamplingCursor(StageCursor):
+    def __init__(self, stage: Sampling, source: Cursor, epoch: int, first: int) -> None:
         super().__init__(source)
         self._stage, self._epoch, self._first = stage, epoch, first
 

@@ -1,4 +1,4 @@
-"""Which samples to keep: functions of a block, for `Pipeline.filter`."""
+"""Filters of samples: functions of a block, for `Pipeline.filter`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,22 +29,22 @@ from monolith.ops.fids import decode_fid_v1, decode_fid_v2
 
 @dataclass(frozen=True)
 class FilterByFids:
-    """Keeps samples by the ids that they have. All that is given must hold.
+    """Keeps samples by their ids. All conditions must hold.
 
     Args:
-        features: columns whose ids are looked at, together.
-        filter_fids: none of them.
-        has_fids: at least one of them.
-        select_fids: every one of them.
-        select_slots: ids of every one of these slots.
-        has_actions: at least one of these actions.
-        req_time_min: a request time of at least this.
-        fid_version: 1 or 2: how slots are read from ids.
+        features: columns whose ids are tested together.
+        filter_fids: ids of which a sample must have none.
+        has_fids: ids of which a sample must have at least one.
+        select_fids: ids of which a sample must have every one.
+        select_slots: slots of which a sample must have an id each.
+        has_actions: actions of which a sample must have at least one.
+        req_time_min: least request time.
+        fid_version: version of the fids, 1 or 2, which tells how to read slots.
         actions: column of the actions.
         time: column of the request time.
 
     Raises:
-        ValueError: fid_version is something else.
+        ValueError: `fid_version` is neither 1 nor 2.
 
     Example:
         >>> block = pa.record_batch({"user": pa.array([7, 8, 9])})
@@ -68,7 +68,7 @@ class FilterByFids:
             raise ValueError(f"[FilterByFids] expected fid_version 1 or 2, got {self.fid_version}")
 
     def __call__(self, block: pa.RecordBatch) -> Mask:
-        """Which samples to keep."""
+        """Return whether to keep each sample."""
         where, count = "[FilterByFids]", block.num_rows
         rows = [Rows.of(where, block, name) for name in self.features]
         keep = np.ones(count, np.bool_)
@@ -77,9 +77,9 @@ class FilterByFids:
         if self.has_fids:
             keep &= _any(rows, signed(self.has_fids), count)
         if self.select_fids:
-            keep &= _all(rows, [each.values for each in rows], signed(self.select_fids), count)
+            keep &= _all(rows, [ids.values for ids in rows], signed(self.select_fids), count)
         if self.select_slots:
-            slots = [self._slots(each.values) for each in rows]
+            slots = [self._slots(ids.values) for ids in rows]
             keep &= _all(rows, slots, list(self.select_slots), count)
         if self.has_actions:
             keep &= _any([Rows.of(where, block, self.actions)], list(self.has_actions), count)
@@ -95,15 +95,15 @@ class FilterByFids:
 
 def _any(rows: Sequence[Rows], known: Sequence[int], count: int) -> Mask:
     has = np.zeros(count, np.bool_)
-    for each in rows:
-        has |= each.any(positions_in(each.values, known) >= 0)
+    for ids in rows:
+        has |= ids.any(positions_in(ids.values, known) >= 0)
     return has
 
 
 def _all(rows: Sequence[Rows], values: Sequence[Ids], known: Sequence[int], count: int) -> Mask:
     known = sorted(set(known))
-    places = np.concatenate([positions_in(each, known) for each in values])
-    samples = np.concatenate([each.samples for each in rows])
+    places = np.concatenate([positions_in(column_ids, known) for column_ids in values])
+    samples = np.concatenate([ids.samples for ids in rows])
     return covers(samples, places, len(known), count)
 
 
@@ -111,19 +111,20 @@ def _all(rows: Sequence[Rows], values: Sequence[Ids], known: Sequence[int], coun
 class FilterByValue:
     """Keeps samples by the value of a column; see `Comparison` for the ops.
 
-    Strings are hashed in blocks: strings as operands of `eq`, `neq`, `in` and `not-in` on a column
+    Blocks contain hashes of strings: string operands of `eq`, `neq`, `in` and `not-in` on a column
     of ids are hashed too.
 
     Args:
-        column: its name.
-        op: of the vocabulary.
-        operand: one, or a sequence.
-        keep_empty: whether to keep samples without a value, or with several where one is asked.
-        operand_filepath: in place of `operand`, for `in` and `not-in`: a file with a JSON number or
-            string on each line.
+        column: name of the column.
+        op: name of the comparison.
+        operand: operand, or sequence of operands.
+        keep_empty: whether to keep samples without a value, or with several values for a
+            single-value op.
+        operand_filepath: file of operands for `in` and `not-in`, instead of `operand`: a JSON
+            number or string on each line.
 
     Raises:
-        ValueError: operand and file are both given, or neither; or they do not fit the op.
+        ValueError: operand and file are both given, or neither; or the operands do not fit the op.
 
     Example:
         >>> block = pa.record_batch({"price": pa.array([0.5, 2.0], pa.float32())})
@@ -151,7 +152,7 @@ class FilterByValue:
         object.__setattr__(self, "comparison", Comparison(where, self.op, operands))
 
     def __call__(self, block: pa.RecordBatch) -> Mask:
-        """Which samples to keep."""
+        """Return whether to keep each sample."""
         array = column_of("[FilterByValue]", block, self.column)
         return self.comparison(array, keep_empty=self.keep_empty)
 
@@ -161,8 +162,8 @@ class FilterByLabel:
     """Keeps samples with at least one label above its threshold.
 
     Args:
-        thresholds: of the first labels.
-        filter_equal: whether a label that equals its threshold is not enough.
+        thresholds: thresholds of the first labels.
+        filter_equal: whether a label equal to its threshold does not count.
         label: column of the labels.
 
     Example:
@@ -176,7 +177,7 @@ class FilterByLabel:
     label: str = "label"
 
     def __call__(self, block: pa.RecordBatch) -> Mask:
-        """Which samples to keep.
+        """Return whether to keep each sample.
 
         Raises:
             ValueError: there are fewer labels than thresholds.
@@ -190,33 +191,33 @@ class FilterByLabel:
 
 
 @dataclass(frozen=True)
-class _Together:
-    """Filters asked together."""
+class _FilterGroup:
+    """Several filters that are combined to one."""
 
     filters: tuple[Callable[[pa.RecordBatch], Any], ...]
     is_all: bool
 
     def __call__(self, block: pa.RecordBatch) -> Mask:
         answers = np.full(block.num_rows, self.is_all)
-        for each in self.filters:
-            answer = each(block)
+        for predicate in self.filters:
+            answer = predicate(block)
             if isinstance(answer, pa.Array | pa.ChunkedArray):
                 answer = answer.to_numpy(zero_copy_only=False)
             answers = answers & answer if self.is_all else answers | answer
         return answers
 
 
-def all_of(*filters: Callable[[pa.RecordBatch], Any]) -> _Together:
-    """A filter that keeps what all of them keep; without filters, everything.
+def all_of(*filters: Callable[[pa.RecordBatch], Any]) -> _FilterGroup:
+    """Return a filter that keeps the samples that all filters keep; without filters, every sample.
 
     Example:
         >>> block = pa.record_batch({"user": pa.array([7, 8, 9])})
         >>> all_of(FilterByValue("user", "gt", 7), FilterByValue("user", "lt", 9))(block).tolist()
         [False, True, False]
     """
-    return _Together(filters, is_all=True)
+    return _FilterGroup(filters, is_all=True)
 
 
-def any_of(*filters: Callable[[pa.RecordBatch], Any]) -> _Together:
-    """A filter that keeps what at least one of them keeps; without filters, nothing."""
-    return _Together(filters, is_all=False)
+def any_of(*filters: Callable[[pa.RecordBatch], Any]) -> _FilterGroup:
+    """Return a filter that keeps samples that one of the filters keeps; without filters, none."""
+    return _FilterGroup(filters, is_all=False)

@@ -1,4 +1,4 @@
-"""Ids made of ids: for `Pipeline.map`."""
+"""New ids from ids of a sample: for `Pipeline.map`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from monolith.ops.fids import combine_fids_v2, switch_slot_v1, switch_slot_v2
 
 @dataclass(frozen=True)
 class SwitchSlot:
-    """Features with the same signatures in other slots.
+    """Creates features with the same signatures in other slots.
 
     Args:
-        features: feature -> whether it is replaced, and its new slot. One that is not replaced
-            stays, and the new one is called `{feature}_{suffix}`.
-        suffix: of new features.
-        fid_version: 1 or 2.
+        features: feature -> whether the feature is replaced, and the new slot. Otherwise the
+            feature stays, and the new feature is named `{feature}_{suffix}`.
+        suffix: suffix of the names of new features.
+        fid_version: version of the fids, 1 or 2.
 
     Raises:
-        ValueError: fid_version is something else, or a slot is too large.
+        ValueError: `fid_version` is neither 1 nor 2, or a slot is too large.
 
     Example:
         >>> block = pa.record_batch({"user": pa.array([(1 << 48) + 100])})
@@ -38,12 +38,12 @@ class SwitchSlot:
     def __post_init__(self) -> None:
         if self.fid_version not in (1, 2):
             raise ValueError(f"[SwitchSlot] expected fid_version 1 or 2, got {self.fid_version}")
-        for _, slot in self.features.values():  # refuses a slot that is too large
+        for _, slot in self.features.values():  # refuses too large slots
             self._switch(np.zeros(0, np.int64), slot)
 
     @property
     def adds(self) -> Columns:
-        """The new features."""
+        """New features."""
         return Columns([self._name(name) for name, (is_in_place, _) in self.features.items()])
 
     def _name(self, name: str) -> str:
@@ -54,7 +54,7 @@ class SwitchSlot:
         return switch(as_tensor(fids), slot).numpy()
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with the new features."""
+        """Return the samples with the new features."""
         for name, (_, slot) in self.features.items():
             rows = Rows.of("[SwitchSlot]", block, name)
             new = Rows(self._switch(rows.values, slot), rows.lengths)
@@ -64,13 +64,13 @@ class SwitchSlot:
 
 @dataclass(frozen=True)
 class FeatureCombine:
-    """A feature of all pairs of the ids of two others; see `monolith.ops.fids.combine_fids_v2`.
+    """Creates a feature of all pairs of ids of two features; see `fids.combine_fids_v2`.
 
     Args:
-        name: of the new feature.
-        first: of a pair; it varies slowest.
-        second: of a pair.
-        slot: of the new ids.
+        name: name of the new feature.
+        first: first feature of a pair; it varies slowest.
+        second: second feature of a pair.
+        slot: slot of the new ids.
 
     Example:
         >>> block = pa.record_batch({"user": [7], "item": pa.array([[1, 2]])})
@@ -90,11 +90,11 @@ class FeatureCombine:
         return Columns([self.name])
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with the new feature."""
+        """Return the samples with the new feature."""
         left = Rows.of("[FeatureCombine]", block, self.first)
         right = Rows.of("[FeatureCombine]", block, self.second)
         ones = np.ones(len(left), np.int64)
-        lengths = [ones if each.lengths is None else each.lengths for each in (left, right)]
+        lengths = [ones if rows.lengths is None else rows.lengths for rows in (left, right)]
         left_at, right_at = pairs(*lengths)
         fids = combine_fids_v2(
             as_tensor(left.values[left_at]), as_tensor(right.values[right_at]), self.slot
@@ -105,12 +105,12 @@ class FeatureCombine:
 
 @dataclass(frozen=True)
 class FidMask:
-    """A dense column: 1 where a feature has an id, else 0.
+    """Creates a dense column: 1 for samples whose feature has an id, else 0.
 
     Args:
-        name: of the new column.
-        feature: that is looked at.
-        fid: the id.
+        name: name of the new column.
+        feature: feature with the ids.
+        fid: id to search for.
 
     Example:
         >>> block = pa.record_batch({"ids": pa.array([[1, 2, 3], [3], [], [4, 5, 6]])})
@@ -128,7 +128,7 @@ class FidMask:
         return Columns(dense=[self.name])
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with the new column."""
+        """Return the samples with the new column."""
         rows = Rows.of("[FidMask]", block, self.feature)
         has = rows.any(rows.values == signed([self.fid])[0])
         return set_column(block, self.name, has.astype(np.float32))
@@ -136,12 +136,12 @@ class FidMask:
 
 @dataclass(frozen=True)
 class MapId:
-    """A feature with other ids, by a table.
+    """Replaces the ids of a feature by a dictionary.
 
     Args:
-        feature: that is changed.
+        feature: feature to change.
         table: id -> new id.
-        default: what all others become.
+        default: new id of all other ids.
 
     Example:
         >>> block = pa.record_batch({"ids": pa.array([[123, 7], [456]])})
@@ -154,7 +154,7 @@ class MapId:
     default: int = -1
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with the new ids."""
+        """Return the samples with the new ids."""
         rows = Rows.of("[MapId]", block, self.feature)
         new = np.array([*self.table.values(), self.default], np.int64)
         values = new[positions_in(rows.values, list(self.table))]

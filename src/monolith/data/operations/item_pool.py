@@ -1,4 +1,4 @@
-"""The items of late samples, of which negatives are drawn."""
+"""Pool of the items of recent samples, from which negatives are drawn."""
 
 import os
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from monolith.data.operations.sample_rows import Ids, Mask
 from monolith.data.stages import concat
 from monolith.errors import DataLossError, NotFoundError
 
-_NEVER = -(1 << 62)  # the number of an item that was never stored
-_MIN_SPARE = 1 << 14  # rows that may be left over before the store is packed
+_NEVER = -(1 << 62)  # number of an item that was never stored
+_MIN_SPARE = 1 << 14  # number of unused rows before the store is packed
 _COLUMNS = MappingProxyType(
     {
         "__channel__": "channel",
@@ -31,13 +31,13 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What the pool was after each sample of some.
+    """States of the pool after each of some samples.
 
     Args:
-        channel: place of the sample's channel; -1 where it has no items.
-        num_stored: items that its channel had ever stored.
-        stored: which samples stored an item.
-        before: items that every channel had stored before the first of the samples.
+        channel: place of the channel of each sample; -1 for a channel without items.
+        num_stored: number of items that the channel had ever stored.
+        stored: whether each sample stored an item.
+        before: number of items that every channel had stored before the first sample.
     """
 
     channel: Ids
@@ -46,20 +46,20 @@ class Moment:
     before: Ids
 
     def of_all_channels(self, samples: Ids) -> Ids:
-        """Items that every channel had stored after some samples, (samples, channels)."""
+        """Return the items that every channel had stored after samples, (samples, channels)."""
         is_of = self.channel[:, None] == np.arange(len(self.before))
         sums: Ids = np.cumsum(is_of & self.stored[:, None], axis=0)
         return self.before + sums[samples]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """Items that were drawn.
+class Draw:
+    """Result of a draw of items.
 
     Args:
-        rows: where they stand, for `ItemPool.features`.
-        time_factor: (place + 1) / size of the pool: the newer, the closer to 1.
-        freq_factor: 1 / how often the item was drawn, this time included.
+        rows: rows of the items, for `ItemPool.features`.
+        time_factor: (place + 1) / size of the pool: close to 1 for new items.
+        freq_factor: 1 / number of draws of the item, with this draw.
     """
 
     rows: Ids
@@ -85,14 +85,14 @@ class _Channel:
 
 
 class ItemPool:
-    """For each channel the last `max_items` different items, with their features.
+    """Pool of the last `max_items` different items of each channel, with their features.
 
-    An item that is seen again keeps its place and its first features; the oldest goes when there
-    are too many, with its counts. Used by one thread.
+    A repeated item keeps its place and its first features. If there are too many items, the oldest
+    is removed, with its counts. Not thread-safe.
 
     Args:
-        max_items: of a channel, at least 1.
-        start_items: nothing is drawn from a channel that has no more than this.
+        max_items: largest number of items of a channel, at least 1.
+        start_items: number of items that a channel must exceed before a draw.
 
     Example:
         >>> pool = ItemPool(start_items=0)
@@ -108,25 +108,25 @@ class ItemPool:
             raise ValueError(f"[ItemPool] expected max_items of at least 1, got {max_items}")
         self.max_items, self.start_items = max_items, start_items
         self._channels: list[_Channel] = []
-        self._place: dict[int, int] = {}  # of a channel
-        self._latest: dict[tuple[int, int], int] = {}  # (channel, item) -> its newest row
-        self._rows = np.zeros(0, _ROW)  # with room for more
+        self._place: dict[int, int] = {}  # place of each channel
+        self._latest: dict[tuple[int, int], int] = {}  # (channel, item) -> newest row of the item
+        self._rows = np.zeros(0, _ROW)  # with spare capacity
         self._num_rows = 0
-        self._features: list[pa.RecordBatch] = []  # of the rows
+        self._features: list[pa.RecordBatch] = []  # features of the rows
 
     def __len__(self) -> int:
-        return sum(min(len(each.rows), self.max_items) for each in self._channels)
+        return sum(min(len(channel.rows), self.max_items) for channel in self._channels)
 
     def take_in(
         self, channels: Ids, items: Ids, is_stored: Mask, features: pa.RecordBatch
     ) -> Moment:
-        """Store the items of samples, one after another.
+        """Store the items of samples in order.
 
         Args:
-            channels: of each sample.
-            items: of each sample.
-            is_stored: samples whose items count.
-            features: of each sample, what a negative gets of its item.
+            channels: channel of each sample.
+            items: item of each sample.
+            is_stored: whether the item of each sample is stored.
+            features: columns that a negative takes from the item, for each sample.
 
         Raises:
             ValueError: there are more samples than `max_items`.
@@ -137,23 +137,23 @@ class ItemPool:
             )
         self._pack()
         place = self._places(channels, is_stored)
-        before = np.array([each.num_stored for each in self._channels], np.int64)
+        before = np.array([channel.num_stored for channel in self._channels], np.int64)
         at = np.flatnonzero(is_stored)
         keys = list(zip(channels[at].tolist(), items[at].tolist(), strict=True))
         old_row = np.fromiter(map(self._latest.get, keys, repeat(-1)), np.int64, len(keys))
         old_number = np.full(len(keys), _NEVER)
         old_number[old_row >= 0] = self._rows["number"][old_row[old_row >= 0]]
-        seen: dict[tuple[int, int], int] = {}
-        same = np.fromiter(map(seen.setdefault, keys, count()), np.int64, len(keys))
+        first_samples: dict[tuple[int, int], int] = {}
+        same = np.fromiter(map(first_samples.setdefault, keys, count()), np.int64, len(keys))
         is_new = self._find_new(place[at], np.append(before, 0)[place[at]], old_number, same)
         rows = self._append(channels[at[is_new]], items[at[is_new]], features, at[is_new])
         self._latest.update(zip(compress(keys, is_new.tolist()), rows.tolist(), strict=True))
         self._count(old_row, same, is_new, rows)
         for where in np.unique(place[at[is_new]]):
-            channel, of_it = self._channels[where], place[at[is_new]] == where
-            numbers = channel.num_stored + np.arange(of_it.sum())
-            self._rows["number"][rows[of_it]] = numbers
-            channel.rows = np.concatenate([channel.rows, rows[of_it]])
+            channel, is_channel = self._channels[where], place[at[is_new]] == where
+            numbers = channel.num_stored + np.arange(is_channel.sum())
+            self._rows["number"][rows[is_channel]] = numbers
+            channel.rows = np.concatenate([channel.rows, rows[is_channel]])
         stored = np.zeros(len(items), np.bool_)
         stored[at[is_new]] = True
         num_stored = np.append(before, 0)[place] + _sums_before(place, stored) + stored
@@ -165,14 +165,14 @@ class ItemPool:
             if channel not in self._place:
                 self._place[channel] = len(self._channels)
                 self._channels.append(_Channel(channel))
-        places = np.array([self._place.get(each, -1) for each in known.tolist()], np.int64)
+        places = np.array([self._place.get(number, -1) for number in known.tolist()], np.int64)
         return places[inverse]
 
     def _find_new(self, place: Ids, before: Ids, old_number: Ids, same: Ids) -> Mask:
-        """Samples that store an item: it was never there, or it is gone by now.
+        """Return which samples store an item because it was never stored, or is removed by then.
 
-        What is gone depends on what is stored before, so this is repeated until nothing changes:
-        each time at least one more sample from the first on is right.
+        Removals depend on earlier stores, so the rule is repeated until the result is stable: each
+        round fixes at least one more sample, from the first on.
         """
         is_new = np.zeros(len(place), np.bool_)
         while True:
@@ -196,13 +196,13 @@ class ItemPool:
         self._rows[rows] = 0
         self._rows["channel"][rows], self._rows["item"][rows] = channels, items
         self._features.append(features.take(pa.array(at)))
-        sizes = [each.num_rows for each in self._features]
+        sizes = [block.num_rows for block in self._features]
         if sum(sizes[1:]) > max(_MIN_SPARE, sizes[0] // 4) or len(sizes) > 64:
             self._features = [concat(self._features)]
         return rows
 
     def _count(self, old_row: Ids, same: Ids, is_new: Mask, rows: Ids) -> None:
-        """How often each item was seen."""
+        """Count how often each item was seen."""
         row = old_row.copy()
         new_row = np.full(len(same), -1)
         new_row[same[is_new]] = rows
@@ -213,34 +213,34 @@ class ItemPool:
         np.add.at(self._rows["num_seen"], row, 1)
 
     def sizes(self, num_stored: Ids) -> Ids:
-        """How many items channels hold that have stored so many."""
+        """Return the number of items in channels that had stored `num_stored` items."""
         return np.minimum(num_stored, self.max_items)
 
     def is_ready(self, num_stored: Ids) -> Mask:
-        """Whether something can be drawn from channels that have stored so many."""
+        """Whether an item can be drawn from channels that had stored `num_stored` items."""
         ready: Mask = self.sizes(num_stored) > self.start_items
         return ready
 
-    def draw(self, channel: Ids, num_stored: Ids, chance: _Floats) -> Drawn:
-        """Draw an item each, one after another.
+    def draw(self, channel: Ids, num_stored: Ids, chance: _Floats) -> Draw:
+        """Draw an item from each channel, one after another.
 
         Args:
-            channel: places of channels.
-            num_stored: items that they had stored at that moment, of the last `take_in`.
-            chance: numbers in [0, 1).
+            channel: place of the channel of each draw.
+            num_stored: number of items that the channel had stored, from the last `take_in`.
+            chance: random numbers in [0, 1).
         """
         size = self.sizes(num_stored)
         place = np.minimum((chance * size).astype(np.int64), size - 1)
         number, rows = num_stored - size + place, np.zeros(len(place), np.int64)
-        for each in np.unique(channel):
-            of_it, items = channel == each, self._channels[each]
-            rows[of_it] = items.rows[number[of_it] - items.first]
+        for channel_place in np.unique(channel):
+            is_channel, items = channel == channel_place, self._channels[channel_place]
+            rows[is_channel] = items.rows[number[is_channel] - items.first]
         times = self._rows["num_drawn"][rows] + _ranks(rows) + 1
         np.add.at(self._rows["num_drawn"], rows, 1)
-        return Drawn(rows, (place + 1) / size, 1.0 / times)
+        return Draw(rows, (place + 1) / size, 1.0 / times)
 
     def features(self, rows: Ids) -> pa.RecordBatch:
-        """What is known of items that were drawn."""
+        """Return the features of drawn items."""
         first, *later = self._features
         num_first = first.num_rows
         if not later:
@@ -252,21 +252,23 @@ class ItemPool:
         return concat(parts).take(pa.array(order))
 
     def counts(self) -> Iterator[tuple[int, int, int, int]]:
-        """Of each item: channel, item, how often it was seen and how often drawn; oldest first."""
+        """Yield channel, item, sightings and draws of each item; the oldest first."""
         live = self._live()
         yield from zip(
             *(self._rows[name][live].tolist() for name in _COLUMNS.values()), strict=True
         )
 
     def _live(self) -> Ids:
-        for each in self._channels:
-            each.drop_old(self.max_items)
-        return np.concatenate([np.zeros(0, np.int64), *(each.rows for each in self._channels)])
+        for channel in self._channels:
+            channel.drop_old(self.max_items)
+        return np.concatenate(
+            [np.zeros(0, np.int64), *(channel.rows for channel in self._channels)]
+        )
 
     def _pack(self) -> None:
-        """Forget rows of items that are gone, now and then."""
-        for each in self._channels:
-            each.drop_old(self.max_items)
+        """Drop the rows of removed items if there are many."""
+        for channel in self._channels:
+            channel.drop_old(self.max_items)
         if self._num_rows - len(self) <= max(_MIN_SPARE, len(self)):
             return
         live = self._live()
@@ -274,9 +276,9 @@ class ItemPool:
         self._rows = self._rows[live]
         self._num_rows = len(live)
         begin = 0
-        for each in self._channels:
-            each.rows = np.arange(begin, begin + len(each.rows))
-            begin += len(each.rows)
+        for channel in self._channels:
+            channel.rows = np.arange(begin, begin + len(channel.rows))
+            begin += len(channel.rows)
         self._latest = self._index()
 
     def _index(self) -> dict[tuple[int, int], int]:
@@ -285,11 +287,11 @@ class ItemPool:
         return dict(zip(zip(channels, items, strict=True), live.tolist(), strict=True))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the items to an Arrow file, complete or not at all.
+        """Write the items to an Arrow file that appears when it is complete.
 
-        Its columns are the features of items, and `__channel__`, `__item__`, `__origin_cnt__` (how
-        often it was seen) and `__sample_cnt__` (how often it was drawn); the oldest item first,
-        channel after channel.
+        The columns are the features of the items, and `__channel__`, `__item__`, `__origin_cnt__`
+        (number of sightings) and `__sample_cnt__` (number of draws); channel after channel, the
+        oldest item first.
         """
         live = self._live()
         columns = {name: pa.array(self._rows[of][live]) for name, of in _COLUMNS.items()}
@@ -309,11 +311,11 @@ class ItemPool:
     def load(
         cls, path: str | os.PathLike[str], max_items: int = 100_000, start_items: int = 500
     ) -> "ItemPool":
-        """A pool that goes on as the one that was saved.
+        """Return a pool that continues from a saved pool.
 
         Raises:
-            NotFoundError: there is no such file.
-            DataLossError: it is not a file of a pool.
+            NotFoundError: the file does not exist.
+            DataLossError: the file has no pool.
         """
         try:
             with pa.OSFile(os.fspath(path)) as file:
@@ -344,14 +346,14 @@ class ItemPool:
         self._features = [block.drop_columns(list(_COLUMNS))]
         channels = self._rows["channel"]
         self._places(channels, np.ones(len(channels), np.bool_))
-        for each in self._channels:
-            each.rows = np.flatnonzero(channels == each.id)
-            self._rows["number"][each.rows] = np.arange(len(each.rows))
+        for channel in self._channels:
+            channel.rows = np.flatnonzero(channels == channel.id)
+            self._rows["number"][channel.rows] = np.arange(len(channel.rows))
         self._latest = self._index()
 
 
 def _groups(values: Ids) -> tuple[Ids, Ids, Ids]:
-    """An order in which equal values stand together; where each group begins; its length."""
+    """Return an order that joins equal values, and the begin and length of each group."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
@@ -359,7 +361,7 @@ def _groups(values: Ids) -> tuple[Ids, Ids, Ids]:
 
 
 def _sums_before(groups: Ids, flags: Mask) -> Ids:
-    """Flags that are set before each one, of the same group."""
+    """Return for each flag the number of set flags before it in the same group."""
     order, begins, lengths = _groups(groups)
     sums: Ids = np.cumsum(flags[order]) - flags[order]
     result = np.empty(len(groups), np.int64)
@@ -368,7 +370,7 @@ def _sums_before(groups: Ids, flags: Mask) -> Ids:
 
 
 def _ranks(values: Ids) -> Ids:
-    """How often each value came before."""
+    """Return for each value the number of its earlier occurrences."""
     order, begins, lengths = _groups(values)
     ranks = np.empty(len(values), np.int64)
     ranks[order] = np.arange(len(values)) - np.repeat(begins, lengths)

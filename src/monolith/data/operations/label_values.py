@@ -1,4 +1,4 @@
-"""Labels with other values, and one more label: for `Pipeline.map`."""
+"""Changes of label values, and a label for ranking: for `Pipeline.map`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LabelUpperBound:
-    """Labels of at most some bounds.
+    """Limits labels to upper bounds.
 
     Args:
-        label_upper_bounds: of the first labels.
+        label_upper_bounds: upper bounds of the first labels.
         label: column of the labels.
 
     Example:
@@ -34,7 +34,7 @@ class LabelUpperBound:
     label: str = "label"
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with their new labels.
+        """Return the samples with their new labels.
 
         Raises:
             ValueError: there are fewer labels than bounds.
@@ -55,12 +55,12 @@ class LabelNormalization:
         scale2int  x / v without fraction     scalelog  ln(max(x / v + 1, 0))
 
     Args:
-        norm_methods: their names.
-        norm_values: v of each of them.
+        norm_methods: names of the methods.
+        norm_values: v of each method.
         label: column of the labels.
 
     Raises:
-        ValueError: an unknown method, or another number of values.
+        ValueError: a method is unknown, or the number of values differs.
 
     Example:
         >>> block = pa.record_batch({"label": pa.array([0, 1], pa.float32())})
@@ -86,18 +86,18 @@ class LabelNormalization:
                 )
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with their new labels."""
+        """Return the samples with their new labels."""
         labels = floats_of("[LabelNormalization]", block, self.label)
         is_valid = labels != np.float32(INVALID_LABEL)
         values = labels[is_valid].astype(np.float64)
         with np.errstate(divide="ignore"):  # the logarithm of 0 is -inf
             for method, v in zip(self.norm_methods, self.norm_values, strict=True):
-                values = _normalized(method, values, v)
+                values = _normalize(method, values, v)
         labels[is_valid] = values
         return set_labels(block, self.label, labels)
 
 
-def _normalized(method: str, x: _Doubles, v: float) -> _Doubles:
+def _normalize(method: str, x: _Doubles, v: float) -> _Doubles:
     if method == "log":
         return np.log(np.maximum(x + v, 0.0))
     if method == "scale":
@@ -113,17 +113,17 @@ def _normalized(method: str, x: _Doubles, v: float) -> _Doubles:
 
 @dataclass(frozen=True)
 class RankLabel:
-    """Appends a label that a ranking output is trained on.
+    """Appends the label of a ranking output.
 
     Args:
-        by: `draw`: 1 where the column is not 0. `channel`: 0 and 1 as they are, 2 for all others.
+        by: `draw`: 1 if the column is not 0. `channel`: 0 and 1 stay, other channels become 2.
             `rank`: the rank, at most `rank_num - 1`.
-        column: column of ids or numbers that it is made of.
-        rank_num: how many ranks there are.
+        column: column of ids or numbers from which the label is computed.
+        rank_num: number of ranks.
         label: column of the labels.
 
     Raises:
-        ValueError: `by` is something else.
+        ValueError: `by` is unknown.
 
     Example:
         >>> block = pa.record_batch({"rank": [3, 99], "label": pa.array([0, 1], pa.float32())})
@@ -143,7 +143,7 @@ class RankLabel:
             )
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with one label more."""
+        """Return the samples with one more label."""
         where = "[RankLabel]"
         if column_of(where, block, self.column).type == pa.float32():
             values = floats_of(where, block, self.column)[:, 0]

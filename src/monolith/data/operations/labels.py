@@ -1,7 +1,7 @@
 """New labels from actions and other columns: for `Pipeline.map`, `AddLabel` for `Pipeline.sample`.
 
-Labels of a sample are one column, float32 or lists of one width. A label that is not there is
-`INVALID_LABEL`, the most negative float32; `FilterByLabel` drops samples with no other.
+The labels of a sample are one column, float32 or lists of one width. A missing label is
+`INVALID_LABEL`, the most negative float32; `FilterByLabel` drops samples without another label.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,18 +47,18 @@ def _task(text: str) -> _Task:
 
 @dataclass(frozen=True)
 class AddLabel:
-    """Appends a label for each task, by the actions of a sample.
+    """Appends a label for each task, computed from the actions of a sample.
 
-    A sample with a positive action gets 1. One with a negative action, or any other where a task
-    has no negative actions, gets `negative_value` with the probability of the task's rate. All
-    others get `INVALID_LABEL`. A first label that was there and is at most 0 becomes invalid.
+    A sample with a positive action gets 1. A sample with a negative action, or any other sample if
+    the task has no negative actions, gets `negative_value` with the probability of the task's rate.
+    All other samples get `INVALID_LABEL`. An existing first label of at most 0 becomes invalid.
 
     Args:
         config: tasks `positives:negatives:rate` joined by `;`, such as `1,2:3:1.0;4::0.5`.
         negative_value: label of negatives.
-        new_sample_rate: the new column `sample_rate`, in (0, 1].
-        seed: of the random numbers.
-        label: column of the labels; there may be none yet.
+        new_sample_rate: value of the new column `sample_rate`, in (0, 1].
+        seed: seed of the random numbers.
+        label: column of the labels, which may not exist yet.
         actions: column of the actions.
         sample_rate: name of the column of the sample rate.
 
@@ -92,11 +92,11 @@ class AddLabel:
 
     @property
     def adds(self) -> Columns:
-        """The labels, where there were none, and the sample rate."""
+        """Column of the labels, if it is new, and column of the sample rate."""
         return Columns(dense=[self.sample_rate], labels=[self.label])
 
     def __call__(self, block: pa.RecordBatch, draws: Draws) -> pa.RecordBatch:
-        """The samples with their new labels."""
+        """Return the samples with their new labels."""
         actions = Rows.of("[AddLabel]", block, self.actions)
         labels = np.zeros((block.num_rows, 0), np.float32)
         if self.label in block.schema.names:
@@ -120,15 +120,15 @@ class AddLabel:
 
 @dataclass(frozen=True)
 class ScatterLabel:
-    """Moves the first label to a place that depends on the channel; the others are invalid.
+    """Moves the first label to a place that depends on the channel; all other labels are invalid.
 
     Args:
-        config: `channel:index,...`; samples of other channels have invalid labels only.
+        config: entries `channel:index,...`; samples of other channels have invalid labels only.
         channel: column of the channel.
         label: column of the labels.
 
     Raises:
-        ValueError: an index is negative, or there is none.
+        ValueError: an index is negative, or the config is empty.
 
     Example:
         >>> block = pa.record_batch({"chnid": [200], "label": pa.array([3], pa.float32())})
@@ -147,13 +147,13 @@ class ScatterLabel:
         _check_places("[ScatterLabel]", [at for _, at in self._places], None)
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with their new labels."""
+        """Return the samples with their new labels."""
         where = "[ScatterLabel]"
         channels = Rows.of(where, block, self.channel).first()
         values = floats_of(where, block, self.label)[:, 0]
         known = positions_in(channels, [channel for channel, _ in self._places])
         indices = [at for _, at in self._places]
-        return set_column(block, self.label, _scattered(known, indices, max(indices) + 1, values))
+        return set_column(block, self.label, _scatter(known, indices, max(indices) + 1, values))
 
 
 def _check_places(where: str, places: Sequence[int], task_num: int | None) -> None:
@@ -165,8 +165,8 @@ def _check_places(where: str, places: Sequence[int], task_num: int | None) -> No
             raise ValueError(f"{where} expected places of labels from 0 to {most}, got {at}")
 
 
-def _scattered(known: Ids, places: Sequence[int], width: int, values: Floats) -> Floats:
-    """Each value at the place of its sample; -1 in `known`: it has none."""
+def _scatter(known: Ids, places: Sequence[int], width: int, values: Floats) -> Floats:
+    """Return labels with each value at the place of its sample; -1 in `known` means no place."""
     labels = np.full((len(values), width), INVALID_LABEL, np.float32)
     samples = np.flatnonzero(known >= 0)
     labels[samples, np.array(places)[known[samples]]] = values[samples]
@@ -175,20 +175,20 @@ def _scattered(known: Ids, places: Sequence[int], width: int, values: Floats) ->
 
 @dataclass(frozen=True)
 class MultiLabel:
-    """A label for one of several heads, by a column that names the head and by the best action.
+    """Creates labels of several heads by a column that names the head and by the best action.
 
     Args:
         head_to_index: head -> place of its label. A head is a number, or a string, which is hashed
-            as the strings of a source are.
+            like the strings of a source.
         head_field: column of the head.
         pos_actions: actions of positives.
         neg_actions: actions of negatives; samples with neither are invalid.
-        use_origin_label: take the first label that was there in place of actions.
+        use_origin_label: whether to use the existing first label instead of actions.
         pos_label: label of positives.
         neg_label: label of negatives.
-        action_priority: actions, the best first. The first action of a sample counts where none of
-            its actions is listed.
-        task_num: how many labels; one more than the last place unless given.
+        action_priority: actions, the best first. The first action of a sample counts if none of its
+            actions is listed.
+        task_num: number of labels; None means one more than the last place.
         label: column of the labels.
         actions: column of the actions.
 
@@ -228,21 +228,21 @@ class MultiLabel:
 
     @property
     def adds(self) -> Columns:
-        """The labels, where there were none."""
+        """Column of the labels, if it is new."""
         return Columns(labels=[self.label])
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """The samples with their new labels."""
+        """Return the samples with their new labels."""
         where, places = "[MultiLabel]", list(self.head_to_index.values())
         known = positions_in(Rows.of(where, block, self.head_field).first(), self._heads)
         if self.use_origin_label:
             values = floats_of(where, block, self.label)[:, 0]
         else:
-            values = self._by_actions(Rows.of(where, block, self.actions))
+            values = self._labels_of_actions(Rows.of(where, block, self.actions))
         width = max(places) + 1 if self.task_num is None else self.task_num
-        return set_column(block, self.label, _scattered(known, places, width, values))
+        return set_column(block, self.label, _scatter(known, places, width, values))
 
-    def _by_actions(self, actions: Rows) -> Floats:
+    def _labels_of_actions(self, actions: Rows) -> Floats:
         best = actions.best_or_first(self._priority)
         kinds = [1] * len(self.pos_actions) + [2] * len(self.neg_actions)
         known = positions_in(best, [*self.pos_actions, *self.neg_actions], len(kinds))

@@ -1,4 +1,4 @@
-"""Negatives made of a positive's user and of items that others saw."""
+"""Negatives with the user of a positive and items of other samples."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from monolith.data.columns import Columns
-from monolith.data.cursor import Cursor, Stage, State, WrappingCursor
+from monolith.data.cursor import Cursor, Stage, StageCursor, State
 from monolith.data.operations.draws import Draws
 from monolith.data.operations.item_pool import ItemPool, Moment
 from monolith.data.operations.label_columns import label_of, set_labels, times_weight
@@ -25,50 +25,52 @@ from monolith.data.operations.sample_rows import (
 )
 from monolith.data.stages import concat
 
-_WINDOW = 8192  # samples at once
+_WINDOW = 8192  # number of samples that are processed together
 _ONLY_CHANNEL = 3
 _LEAVE_ACTIONS = -99999
-_LEAST_WEIGHT = 1e-5  # smaller ones count as not given
-_POOL, _ITEM, _SWITCH, _CHANNEL = range(4)  # streams of random numbers
+_LEAST_WEIGHT = 1e-5  # smaller weights count as not given
+_POOL, _ITEM, _SWITCH, _CHANNEL = range(4)  # numbers of the random streams
 
 
 @dataclass(frozen=True)
 class NegativeGen:
-    """For each positive, `neg_num` samples with its columns and the item of another sample.
+    """Adds `neg_num` samples to each positive, with its columns and items of other samples.
 
-    Items come from a pool of those seen before; see `ItemPool`. Generated samples stand before
-    their positive.
+    Items come from a pool of items seen before; see `ItemPool`. Generated samples precede their
+    positive.
 
     Args:
-        neg_num: negatives of a positive.
+        neg_num: number of negatives of a positive.
         item: column whose first id names the item.
         item_features: columns that belong to the item; `item` is always one of them.
-        channel: column whose first id names the pool; None: one for all. Items of channel 0 are not
-            stored.
-        start_num: nothing is drawn from a pool with no more items than this.
-        max_item_num: items of a pool.
-        positive_label: a label that equals it makes a positive.
-        negative_label: of generated samples.
-        negative_action: the only action of generated samples; -99999: they keep the positive's.
-        positive_actions: a sample whose best action is one of these is a positive; without them the
+        channel: column whose first id names the pool; None means one pool. Items of channel 0 are
+            not stored.
+        start_num: number of items that a pool must exceed before a draw.
+        max_item_num: largest number of items of a pool.
+        positive_label: label of positives.
+        negative_label: label of generated samples.
+        negative_action: only action of generated samples; -99999 keeps the actions of the positive.
+        positive_actions: a sample with one of these as its best action is a positive; if empty, the
             label decides.
-        label_index: which label counts.
-        action_priority: actions, the best first; the first one of a sample where none is listed.
-        throw_origin: leave out all samples that came in.
-        throw_origin_neg: leave out the negatives that came in.
-        cache_only_pos: store the items of positives only.
-        cache_negative_actions: and of samples with one of these actions.
-        real_neg_instance_weight: factor of the weights of negatives that came in.
-        sampled_neg_instance_weight: weight of generated samples; below 1e-5: not given.
-        unbias_sampled_neg: without it their weight is `1 + neg_num * time_factor **
-            neg_sample_declay_factor * freq_factor`, else 1; see `Drawn`.
+        label_index: index of the label that decides.
+        action_priority: actions, the best first; the first action of a sample counts if none is
+            listed.
+        throw_origin: whether to remove all input samples.
+        throw_origin_neg: whether to remove the negatives of the input.
+        cache_only_pos: whether to store the items of positives only.
+        cache_negative_actions: actions whose samples are stored too, with `cache_only_pos`.
+        real_neg_instance_weight: factor of the weights of negatives of the input.
+        sampled_neg_instance_weight: weight of generated samples; below 1e-5 means not given.
+        unbias_sampled_neg: whether the weight of generated samples is 1; otherwise it is `1 +
+            neg_num * time_factor ** neg_sample_declay_factor * freq_factor`; see `Draw`.
         origin_neg_in_pool_proba: probability that the item of a negative is stored.
         neg_sample_declay_factor: exponent of the time factor.
-        easy_hard_ratio: probability of an item of any channel, in proportion to their items.
-        seed: of the random numbers.
+        easy_hard_ratio: probability of an item of any channel, in proportion to their numbers of
+            items.
+        seed: seed of the random numbers.
         label: column of the labels.
         actions: column of the actions.
-        weight: column of the weights, 1 unless there is one.
+        weight: column of the weights; a missing column counts as ones.
 
     Raises:
         ValueError: a number is out of range, or an action is in both lists.
@@ -119,19 +121,19 @@ class NegativeGen:
 
     @property
     def adds(self) -> Columns:
-        """The weight."""
+        """Column of the weight."""
         return Columns(weight=self.weight)
 
     def new_pool(self) -> ItemPool:
-        """An empty pool."""
+        """Return an empty pool."""
         return ItemPool(self.max_item_num, self.start_num)
 
     def load_pool(self, path: str) -> ItemPool:
-        """A pool that was saved."""
+        """Return a saved pool."""
         return ItemPool.load(path, self.max_item_num, self.start_num)
 
     def __call__(self, block: pa.RecordBatch, draws: Draws, pool: ItemPool) -> pa.RecordBatch:
-        """The samples, with negatives; changes the pool."""
+        """Return the samples with negatives; changes the pool."""
         parts = []
         window = min(_WINDOW, self.max_item_num)
         for first in range(0, block.num_rows, window):
@@ -143,7 +145,7 @@ class NegativeGen:
         moment = self._take_in(block, draws, pool, is_positive)
         positives = np.flatnonzero(is_positive)
         channel, stored = self._channels(moment, positives, block.num_rows, draws, pool)
-        # A positive draws until there is nothing to draw.
+        # Every positive draws as long as the pool has items to draw.
         is_drawn = np.logical_and.accumulate((channel >= 0) & pool.is_ready(stored), axis=1)
         chance = draws.uniforms(block.num_rows, self.neg_num, self.seed, _ITEM)[positives]
         drawn = pool.draw(channel[is_drawn], stored[is_drawn], chance[is_drawn])
@@ -191,7 +193,7 @@ class NegativeGen:
     def _channels(
         self, moment: Moment, positives: Ids, count: int, draws: Draws, pool: ItemPool
     ) -> tuple[Ids, Ids]:
-        """Of each negative to draw, its channel and what that had stored, (positives, neg_num)."""
+        """Return channel and number of stored items of each negative, (positives, neg_num)."""
         shape = (len(positives), self.neg_num)
         channel = np.broadcast_to(moment.channel[positives][:, None], shape).copy()
         stored = np.broadcast_to(moment.num_stored[positives][:, None], shape).copy()
@@ -199,13 +201,13 @@ class NegativeGen:
             return channel, stored
         switch = draws.uniforms(count, self.neg_num, self.seed, _SWITCH)[positives]
         chance = draws.uniforms(count, self.neg_num, self.seed, _CHANNEL)[positives]
-        of_all = moment.of_all_channels(positives)  # (positives, channels)
-        sums = np.cumsum(pool.sizes(of_all), axis=1)
-        has_choice = (of_all > 0).sum(axis=1) >= 2
+        all_stored = moment.of_all_channels(positives)  # (positives, channels)
+        sums = np.cumsum(pool.sizes(all_stored), axis=1)
+        has_choice = (all_stored > 0).sum(axis=1) >= 2
         row, at = np.nonzero((switch < self.easy_hard_ratio) & has_choice[:, None])
         goal = chance[row, at] * sums[row, -1]
         channel[row, at] = (sums[row] > goal[:, None]).argmax(axis=1)
-        stored[row, at] = of_all[row, channel[row, at]]
+        stored[row, at] = all_stored[row, channel[row, at]]
         return channel, stored
 
     def _own_weights(self, is_positive: Mask) -> npt.NDArray[np.float32]:
@@ -234,32 +236,31 @@ class NegativeGen:
 
 
 def _order(num_drawn: Ids, keep: Mask) -> Ids:
-    """Kept samples come first, then all negatives: where each stands among both."""
+    """Return the position of each row when kept samples come first, then all negatives."""
     ends = np.cumsum(num_drawn + keep)
     order = np.zeros(ends[-1], np.int64)
-    own = ends[keep] - 1
+    kept_places = ends[keep] - 1
     is_own = np.zeros(ends[-1], np.bool_)
-    is_own[own] = True
-    order[own] = np.arange(len(own))
-    order[~is_own] = len(own) + np.arange(int(num_drawn.sum()))
+    is_own[kept_places] = True
+    order[kept_places] = np.arange(len(kept_places))
+    order[~is_own] = len(kept_places) + np.arange(int(num_drawn.sum()))
     return order
 
 
 @dataclass(frozen=True)
-class Generated:
-    """A stage that generates negatives.
+class NegativeStage:
+    """Stage that generates negatives.
 
-    Its state names the file in which the pool was saved last, and how many blocks came after; they
-    are read again to bring the pool to where it was. Without a folder they are those from the begin
-    of the epoch.
+    The state names the last saved file of the pool, and the number of blocks after it; these blocks
+    are re-read to restore the pool. Without a folder, all blocks of the epoch are re-read.
 
     Args:
-        source: stage before it.
-        generation: what to generate.
-        folder: where pools are saved; None: nowhere.
-        save_every: samples between two saves.
-        num_kept: files of pools that stay; the oldest are removed.
-        initial: file of a pool to begin every epoch with; None: an empty one.
+        source: previous stage.
+        generation: settings of the generation.
+        folder: folder for saved pools; None saves no pools.
+        save_every: number of samples between two saves.
+        num_kept: number of files that are kept; older files are removed.
+        initial: file of the pool at the begin of every epoch; None begins with an empty pool.
     """
 
     source: Stage
@@ -272,7 +273,7 @@ class Generated:
 
     def __post_init__(self) -> None:
         name = repr(self.generation)
-        if self.initial is not None:  # a state fits only the same pool
+        if self.initial is not None:  # a state is valid for the same pool only
             name += f" from {hashlib.sha256(self.initial.read_bytes()).hexdigest()[:16]}"
         object.__setattr__(self, "name", name)
 
@@ -282,19 +283,19 @@ class Generated:
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
-        return _GeneratedCursor(self, epoch, state)
+        return _NegativeCursor(self, epoch, state)
 
 
-class _GeneratedCursor(WrappingCursor):
-    def __init__(self, stage: Generated, epoch: int, state: State | None) -> None:
+class _NegativeCursor(StageCursor):
+    def __init__(self, stage: NegativeStage, epoch: int, state: State | None) -> None:
         self._stage, self._epoch = stage, epoch
-        given: State = {"source": None, "first": 0, "blocks": 0, "pool": None}
-        given = given if state is None else state
-        self._saved, self._first, self._file = given["source"], given["first"], given["pool"]
+        start: State = {"source": None, "first": 0, "blocks": 0, "pool": None}
+        start = start if state is None else state
+        self._saved, self._first, self._file = start["source"], start["first"], start["pool"]
         super().__init__(stage.source.open(epoch, self._saved))
         self._pool = self._load()
         self._saved_first, self._blocks = self._first, 0
-        for _ in range(given["blocks"]):
+        for _ in range(start["blocks"]):
             self._read()
 
     def _load(self) -> ItemPool:

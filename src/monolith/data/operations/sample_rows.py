@@ -1,4 +1,4 @@
-"""Columns of a block as numpy arrays, with what operations ask of the ids of each sample."""
+"""Columns of a block as numpy arrays, and tests of the ids of each sample."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ import torch
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
-_MAX_TABLE = 4096  # ids that are close together are looked up in a table
+_MAX_TABLE = 4096  # largest range of ids that is searched by a table
 
 
 def column_of(where: str, block: pa.RecordBatch, name: str) -> pa.Array:
-    """A column by its name.
+    """Return a column by its name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such column.
     """
     if name not in block.schema.names:
         raise ValueError(f"{where} expected a column {name!r}, got {block.schema.names}")
@@ -28,11 +28,11 @@ def column_of(where: str, block: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def floats_of(where: str, block: pa.RecordBatch, name: str) -> Floats:
-    """A copy of a column of numbers, (n, width); width 1 where it holds single numbers.
+    """Return a copy of a column of numbers, (n, width), with width 1 for single numbers.
 
     Raises:
         ValueError: there is no such column.
-        TypeError: it does not hold float32.
+        TypeError: the column is not of float32.
     """
     array = column_of(where, block, name)
     values = array.flatten() if isinstance(array, pa.FixedSizeListArray) else array
@@ -43,7 +43,7 @@ def floats_of(where: str, block: pa.RecordBatch, name: str) -> Floats:
 
 
 def set_column(block: pa.RecordBatch, name: str, values: pa.Array | Floats) -> pa.RecordBatch:
-    """The block with a column replaced, or appended; numpy of (n, width) becomes lists."""
+    """Return the block with a new or replaced column; an array of (n, width) becomes lists."""
     if isinstance(values, np.ndarray):
         flat = pa.array(values.reshape(-1))
         is_wide = values.ndim == 2
@@ -53,7 +53,7 @@ def set_column(block: pa.RecordBatch, name: str, values: pa.Array | Floats) -> p
 
 
 def signed(fids: Sequence[int]) -> list[int]:
-    """Fids are unsigned where people write them, and int64 with the same bits in blocks.
+    """Return int64 fids for fids that may be written as unsigned numbers.
 
     Example:
         >>> signed([7, 2**64 - 1])
@@ -63,12 +63,12 @@ def signed(fids: Sequence[int]) -> list[int]:
 
 
 def as_tensor(ids: Ids) -> torch.Tensor:
-    """A tensor of ids; a copy, as arrays of Arrow must not be written to."""
+    """Return a tensor with a copy of ids, because arrays of Arrow must not be written."""
     return torch.from_numpy(ids.copy())
 
 
 def positions_in(values: Ids, known: Sequence[int], missing: int = -1) -> Ids:
-    """Where each value stands in `known`; `missing` for those that are not there.
+    """Return the position of each value in `known`, or `missing`.
 
     Example:
         >>> positions_in(np.array([7, 9, 7]), [9, 8])
@@ -79,20 +79,20 @@ def positions_in(values: Ids, known: Sequence[int], missing: int = -1) -> Ids:
     low, span = min(known), max(known) - min(known) + 1
     places: Ids
     if span > _MAX_TABLE:
-        found = pc.index_in(pa.array(values), value_set=pa.array(known, pa.int64()))
-        places = found.fill_null(missing).to_numpy().astype(np.int64)
+        indices = pc.index_in(pa.array(values), value_set=pa.array(known, pa.int64()))
+        places = indices.fill_null(missing).to_numpy().astype(np.int64)
         return places
-    table = np.full(span + 1, missing)  # one more for all that is outside
+    table = np.full(span + 1, missing)  # the last entry is for values outside the range
     for place in reversed(range(len(known))):
         table[known[place] - low] = place
-    offsets = (values - low).view(np.uint64)  # what is below is large
+    offsets = (values - low).view(np.uint64)  # values below `low` become large
     places = table.take(np.minimum(offsets, np.uint64(span)).view(np.int64), mode="clip")
     return places
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Ids of samples, side by side.
+    """Ids of samples as values and lengths.
 
     actions   [[1, 2], [], [3]]
     values    [1, 2, 3]
@@ -104,11 +104,11 @@ class Rows:
 
     @classmethod
     def of(cls, where: str, block: pa.RecordBatch, name: str) -> "Rows":
-        """The ids of a column.
+        """Return the ids of a column.
 
         Raises:
             ValueError: there is no such column.
-            TypeError: it does not hold ids.
+            TypeError: the column has no ids.
         """
         array = column_of(where, block, name)
         if array.type == pa.int64():
@@ -121,7 +121,7 @@ class Rows:
         return len(self.values if self.lengths is None else self.lengths)
 
     def to_arrow(self) -> pa.Array:
-        """A column again."""
+        """Return the ids as a column."""
         if self.lengths is None:
             return pa.array(self.values)
         splits = np.concatenate([np.zeros(1, np.int32), np.cumsum(self.lengths, dtype=np.int32)])
@@ -129,16 +129,16 @@ class Rows:
 
     @cached_property
     def samples(self) -> Ids:
-        """The number of the sample of each value."""
+        """Return the sample number of each value."""
         numbers = np.arange(len(self))
         return numbers if self.lengths is None else np.repeat(numbers, self.lengths)
 
     def is_empty(self) -> Mask:
-        """Which samples have no id."""
+        """Return whether each sample has no id."""
         return np.zeros(len(self), np.bool_) if self.lengths is None else self.lengths == 0
 
     def any(self, mask: Mask) -> Mask:
-        """Which samples have a value of the mask."""
+        """Return whether each sample has a value that is set in the mask."""
         if self.lengths is None:
             return mask
         has = np.zeros(len(self), np.bool_)
@@ -146,26 +146,26 @@ class Rows:
         return has
 
     def reduce(self, operation: np.ufunc, values: Ids, start: int) -> Ids:
-        """A ufunc over `start` and the values of each sample."""
+        """Apply a ufunc to `start` and the values of each sample."""
         reduced = np.full(len(self), start, np.int64)
         operation.at(reduced, self.samples, values)
         return reduced
 
     def first(self) -> Ids:
-        """The first id of each sample; 0 for those without."""
+        """Return the first id of each sample, or 0 without ids."""
         if self.lengths is None:
             return self.values
         begins = np.cumsum(self.lengths) - self.lengths
-        found: Ids = np.append(self.values, 0)[begins] * (self.lengths > 0)
-        return found
+        ids: Ids = np.append(self.values, 0)[begins] * (self.lengths > 0)
+        return ids
 
     def best(self, priority: Sequence[int]) -> Ids:
-        """Where the best id of each sample stands in a list, the best first; else its length."""
+        """Return the place of each sample's best id in a list, else the length of the list."""
         places = positions_in(self.values, priority, len(priority))
         return places if self.lengths is None else self.reduce(np.minimum, places, len(priority))
 
     def best_or_first(self, priority: Sequence[int]) -> Ids:
-        """The best id of each sample, or its first where none is listed; 0 of no ids."""
+        """Return the best id of each sample, or its first if none is listed, or 0 without ids."""
         best = self.best(priority)
         if not priority:
             return self.first()

@@ -1,4 +1,4 @@
-"""Samples kept by chance: for `Pipeline.sample`."""
+"""Random selection of samples: for `Pipeline.sample`."""
 
 import math
 from collections.abc import Sequence
@@ -17,29 +17,29 @@ from monolith.data.operations.sample_rows import Mask, Rows, floats_of, set_colu
 
 @dataclass(frozen=True)
 class NegativeSample:
-    """Drops negatives by chance, and can say by how much that shifts what is learned.
+    """Drops negatives at random, and can correct the shift of the prediction.
 
-    A model that is trained on all positives and a share r of the negatives learns odds that are
-    1 / r too large. Either the negatives that are kept count 1 / r (`correction="weight"`), or the
-    model is trained on `logits - log(r)` and served without it (`correction="offset"`: a column of
-    log(r)).
+    A model trained on all positives and a share r of the negatives predicts odds that are too large
+    by 1 / r. Either the kept negatives have weight 1 / r (`correction="weight"`), or the model is
+    trained on `logits - log(r)` and served without the offset (`correction="offset"` adds a column
+    of log(r)).
 
     Args:
         drop_rate: share of the negatives to drop, 0 to 1.
-        label_index: which label counts.
-        threshold: samples with a label of at least this are positives, which are all kept.
+        label_index: index of the label that decides.
+        threshold: least label of a positive; all positives are kept.
         action_priority: actions, the best first: `2,3,1`.
-        per_action_drop_rate: `action:rate,...`: rates of negatives by their best action, which is
-            greater than 0; others are dropped by `drop_rate`.
-        seed: of the random numbers.
-        correction: multiply weights by 1 / r, or add the column of log(r).
+        per_action_drop_rate: entries `action:rate,...`: drop rates of negatives by their best
+            action, which is greater than 0; `drop_rate` applies to other negatives.
+        seed: seed of the random numbers.
+        correction: whether to multiply weights by 1 / r, or to add the column of log(r).
         label: column of the labels.
         actions: column of the actions.
-        weight: column of the weights, 1 unless there is one.
+        weight: column of the weights; a missing column counts as ones.
         offset: name of the column of log(r).
 
     Raises:
-        ValueError: a rate is not of 0 to 1, or there is no correction for it.
+        ValueError: a rate is outside 0 to 1, or has no correction.
 
     Example:
         >>> block = pa.record_batch({"label": pa.array([1, -1, -1], pa.float32())})
@@ -81,13 +81,13 @@ class NegativeSample:
 
     @property
     def adds(self) -> Columns:
-        """The column of the correction."""
+        """Column of the correction."""
         if self.correction == "offset":
             return Columns(dense=[self.offset])
         return Columns(weight=self.weight if self.correction == "weight" else None)
 
     def __call__(self, block: pa.RecordBatch, draws: Draws) -> pa.RecordBatch:
-        """The samples that are kept."""
+        """Return the kept samples."""
         labels = label_of("[NegativeSample]", block, self.label, self.label_index)
         is_negative = labels < self.threshold
         rates = self._drop_rates(block)
@@ -105,26 +105,27 @@ class NegativeSample:
         if not self._rates:
             return np.full(block.num_rows, self.drop_rate)
         best = Rows.of("[NegativeSample]", block, self.actions).best(self._priority)
-        by_action = dict(self._rates)
-        by_place = [by_action.get(action, self.drop_rate) for action in self._priority]
-        return np.array([*by_place, self.drop_rate])[best]  # the last: no action of the list
+        rates_by_action = dict(self._rates)
+        values_by_place = [rates_by_action.get(action, self.drop_rate) for action in self._priority]
+        # The last entry is for samples without a listed action.
+        return np.array([*values_by_place, self.drop_rate])[best]
 
 
 @dataclass(frozen=True)
 class SpecialStrategy:
-    """Keeps samples by the first strategy of a list that they have.
+    """Keeps samples by the first strategy of a list that a sample has.
 
     Args:
-        strategy_list: strategies, the one that decides first: `7,8`.
-        strategy_conf: `strategy:rate[:label],...`: the share of its samples to keep, and what their
-            first label becomes. A strategy without an entry is kept as it is.
-        keep_empty_strategy: whether to keep samples without any strategy of the list.
-        seed: of the random numbers.
+        strategy_list: strategies, the deciding one first: `7,8`.
+        strategy_conf: entries `strategy:rate[:label],...`: the share of samples to keep, and the
+            new first label. Samples of a strategy without an entry are kept unchanged.
+        keep_empty_strategy: whether to keep samples without a strategy of the list.
+        seed: seed of the random numbers.
         strategies: column of the strategies.
         label: column of the labels.
 
     Raises:
-        ValueError: a rate is not of 0 to 1.
+        ValueError: a rate is outside 0 to 1.
 
     Example:
         >>> block = pa.record_batch({"special_strategies": pa.array([7, 8, 9])})
@@ -151,22 +152,22 @@ class SpecialStrategy:
                 raise ValueError(f"{where} expected rates from 0 to 1, got {rate}")
 
     def __call__(self, block: pa.RecordBatch, draws: Draws) -> pa.RecordBatch:
-        """The samples that are kept."""
+        """Return the kept samples."""
         best = Rows.of("[SpecialStrategy]", block, self.strategies).best(self._listed)
         rates = {int(strategy): rate for strategy, rate, *_ in self._conf}
-        by_place = [rates.get(strategy, 1.0) for strategy in self._listed]
-        keep_rates = np.array([*by_place, float(self.keep_empty_strategy)])[best]
+        values_by_place = [rates.get(strategy, 1.0) for strategy in self._listed]
+        keep_rates = np.array([*values_by_place, float(self.keep_empty_strategy)])[best]
         keep: Mask = draws.uniform(block.num_rows, self.seed) < keep_rates
-        block = self._labelled(block, best)
+        block = self._relabel(block, best)
         return block if keep.all() else block.filter(pa.array(keep))
 
-    def _labelled(self, block: pa.RecordBatch, best: np.ndarray) -> pa.RecordBatch:
+    def _relabel(self, block: pa.RecordBatch, best: np.ndarray) -> pa.RecordBatch:
         labels_of = {int(strategy): label[0] for strategy, _, *label in self._conf if label}
         relabelled = [strategy in labels_of for strategy in self._listed]
         is_new = np.array([*relabelled, False])[best]
         if not is_new.any():
             return block
         labels = floats_of("[SpecialStrategy]", block, self.label)
-        by_place = [labels_of.get(strategy, 0.0) for strategy in self._listed]
-        labels[is_new, 0] = np.array([*by_place, 0.0])[best[is_new]]
+        values_by_place = [labels_of.get(strategy, 0.0) for strategy in self._listed]
+        labels[is_new, 0] = np.array([*values_by_place, 0.0])[best[is_new]]
         return set_labels(block, self.label, labels)

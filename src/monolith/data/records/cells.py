@@ -1,4 +1,4 @@
-"""Columns of a table as bytes of each row, for `RecordWriter`."""
+"""Conversion of columns of a table to the bytes of each row, for `RecordWriter`."""
 
 import struct
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from monolith.util.protobuf import put_bytes, put_varint, varint
 
 LINE_ID = "line_id."
-# LineId: number, and how the field stands on the wire.
+# Fields of LineId: number and wire form.
 _LINE_FIELDS = MappingProxyType(
     {
         "uid": (2, "fixed64"),
@@ -34,37 +34,37 @@ _LINE_FIELDS = MappingProxyType(
 
 @dataclass(frozen=True)
 class Cells:
-    """The values of each row: little-endian numbers in one piece, or strings; None if missing."""
+    """Values of each row: consecutive little-endian numbers, or strings; None if missing."""
 
     kind: str  # "ids", "floats" or "strings"
     rows: list[list[bytes] | None]
 
     def lists(self, *, with_varints: bool = False) -> list[bytes | None]:
-        """The rows as messages `repeated X value = 1`, numbers packed."""
+        """Return the rows as messages `repeated X value = 1`, with packed numbers."""
         if self.kind == "strings":
             return [
                 None if row is None else b"".join(put_bytes(1, value) for value in row)
                 for row in self.rows
             ]
         heads: dict[int, bytes] = {0: b""}
-        found: list[bytes | None] = []
+        messages: list[bytes | None] = []
         for row in self.rows:
             if row is None:
-                found.append(None)
+                messages.append(None)
                 continue
             data = _varints(row[0]) if with_varints and self.kind == "ids" else row[0]
             size = len(data)
             if size not in heads:
                 heads[size] = put_bytes(1, data)[:-size]
-            found.append(heads[size] + data)
-        return found
+            messages.append(heads[size] + data)
+        return messages
 
     def pieces(self) -> list[bytes | None]:
-        """The first piece of each row."""
+        """Return the first piece of each row."""
         return [None if row is None else row[0] for row in self.rows]
 
     def floats(self) -> list[bytes | None]:
-        """The numbers of the rows as floats, whatever they are."""
+        """Return the numbers of the rows as floats."""
         if self.kind == "floats":
             return self.pieces()
         return [
@@ -78,10 +78,10 @@ def _varints(data: bytes) -> bytes:
 
 
 def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
-    """The rows of a column of numbers, strings, or lists of them.
+    """Return the rows of a column of numbers, strings, or lists of these.
 
     Raises:
-        TypeError: a column of another type.
+        TypeError: the column has another type.
     """
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
@@ -89,9 +89,9 @@ def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
     item = kind.value_type if is_list else kind
     if pa.types.is_integer(item):
         dtype = np.uint64 if pa.types.is_uint64(item) else np.int64
-        return Cells("ids", _packed(column, is_list, dtype))
+        return Cells("ids", _pack(column, is_list, dtype))
     if pa.types.is_floating(item) or pa.types.is_boolean(item):
-        return Cells("floats", _packed(column, is_list, np.float32))
+        return Cells("floats", _pack(column, is_list, np.float32))
     if pa.types.is_string(item) or pa.types.is_large_string(item):
         lists = [row if is_list or row is None else [row] for row in column.to_pylist()]
         return Cells(
@@ -107,15 +107,15 @@ def cells_of(name: str, column: pa.ChunkedArray) -> Cells:
     )
 
 
-def _packed(column: pa.ChunkedArray, is_list: bool, dtype: type) -> list[list[bytes] | None]:
-    """The bytes of each row's numbers."""
+def _pack(column: pa.ChunkedArray, is_list: bool, dtype: type) -> list[list[bytes] | None]:
+    """Return the bytes of the numbers of each row."""
     lengths = column.is_valid().to_numpy().astype(np.int64)
     is_missing = (lengths == 0).tolist()
     flat = column
     if is_list:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
         flat = pc.list_flatten(column)
-        num_valid = np.cumsum(np.append(0, flat.is_valid()))  # a missing value is left out
+        num_valid = np.cumsum(np.append(0, flat.is_valid()))  # missing values are left out
         lengths = np.diff(num_valid[np.cumsum(np.append(0, lengths))])
     items = flat.drop_null().to_numpy().astype(dtype)
     data, size = items.tobytes(), items.itemsize
@@ -128,10 +128,10 @@ def _packed(column: pa.ChunkedArray, is_list: bool, dtype: type) -> list[list[by
 
 
 def line_ids(table: pa.Table) -> Cells | None:
-    """Serialized line ids of the columns that begin with `line_id.`; None if there is none.
+    """Return the serialized line ids of the columns named `line_id.*`; None without such a column.
 
     Raises:
-        ValueError: a column that a LineId does not have.
+        ValueError: a LineId has no such field.
     """
     names = [name for name in table.column_names if name.startswith(LINE_ID)]
     if not names:
@@ -155,8 +155,8 @@ def _line_field(number: int, form: str, value: object) -> bytes:
         return b""
     if isinstance(value, list):
         if form == "packed":
-            return put_bytes(number, b"".join(varint(each) for each in value))
-        return b"".join(put_varint(number, each) for each in value)
+            return put_bytes(number, b"".join(varint(item) for item in value))
+        return b"".join(put_varint(number, item) for item in value)
     if isinstance(value, str):
         return put_bytes(number, value.encode())
     if isinstance(value, float):

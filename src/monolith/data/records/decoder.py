@@ -1,4 +1,4 @@
-"""Files of records: Example, ExampleBatch, Instance, tf.train.Example; positions are bytes."""
+"""Files of Example, ExampleBatch, Instance or tf.train.Example; positions are bytes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ from monolith.data.records.schema import schema_of
 from monolith.errors import DataLossError
 from monolith.ops.compiled import load_native
 
-_BLOCK = 1 << 24  # bytes of uncompressed records
+_BLOCK = 1 << 24  # size of a block of uncompressed records in bytes
 _MAX_RECORD = 1 << 27
 _TFRECORD = 1
 _UNCHECKED = 32
@@ -30,14 +30,14 @@ class RecordFormat:
 
     Args:
         kind: "example", "example_batch", "instance" or "tf_example".
-        framing: what stands before each record; None: TFRecord frames.
-        compression: of the files; "auto": by the ends of their names.
-        keep_fid_v1: fids v1 stay as they are; else they become fids v2.
-        check_crc: whether checksums of TFRecord frames are compared.
-        max_record_bytes: a longer record is an error.
+        framing: headers before each record; None means TFRecord frames.
+        compression: compression of the files; "auto" takes it from the ends of their names.
+        keep_fid_v1: whether fids v1 are kept; otherwise they become fids v2.
+        check_crc: whether checksums of TFRecord frames are checked.
+        max_record_bytes: size of the longest valid record.
 
     Raises:
-        ValueError: an unknown kind or compression, or a negative limit.
+        ValueError: the kind or compression is unknown, or the limit is negative.
     """
 
     kind: str
@@ -76,10 +76,10 @@ class RecordFormat:
         return _TFRECORD if self.check_crc else _TFRECORD | _UNCHECKED
 
     def schema(self, file: DataFile) -> pa.Schema:
-        """The columns of the first records of a file.
+        """Return the columns of the first records of a file.
 
         Raises:
-            ValueError: they tell none.
+            ValueError: the first records have no columns.
         """
         reader = self.open(file, 0, Columns(), BadSamples(), ahead=False)
         records = reader.payloads(_SCHEMA_RECORDS)
@@ -96,8 +96,8 @@ class RecordFormat:
         self, file: DataFile, position: int, columns: Columns, bad: BadSamples, *, ahead: bool
     ) -> "_RecordReader":
         """See `FileFormat`."""
-        wanted = RecordColumns(columns)
-        decoder = wanted.decoder(
+        record_columns = RecordColumns(columns)
+        decoder = record_columns.decoder(
             self.kind,
             self._flags,
             max_bytes=self.max_record_bytes,
@@ -106,11 +106,11 @@ class RecordFormat:
         )
         stream = ByteStream(file, position, compression_of(file.path, self.compression))
         reader = _RecordReader if not ahead else _AheadReader
-        return reader(file, position, stream, wanted, decoder, bad)
+        return reader(file, position, stream, record_columns, decoder, bad)
 
 
 class _RecordReader:
-    """What is read at a position depends on nothing else: whole records of the next bytes."""
+    """Reads whole records; a block depends only on its position in the file."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class _RecordReader:
         self._decoder, self._bad = decoder, bad
         self._buffer = np.empty(_BLOCK, np.uint8)
         self._filled = 0
-        self._rows = 0  # of this reader
+        self._rows = 0  # rows of this reader so far
         self.position = position
 
     @property
@@ -134,11 +134,11 @@ class _RecordReader:
         return self._stream.num_bytes
 
     def _decode(self, size: int) -> Any:
-        """The records of the first bytes that are there."""
+        """Return the decoded records of the first buffered bytes."""
         return self._decoder.decode(self._buffer.ctypes.data, min(self._filled, size))
 
     def _fill(self, size: int) -> None:
-        """Have so many bytes, or all that are left."""
+        """Buffer `size` bytes, or all remaining bytes."""
         if size > len(self._buffer):
             grown = np.empty(size, np.uint8)
             grown[: self._filled] = self._buffer[: self._filled]
@@ -147,7 +147,7 @@ class _RecordReader:
             self._filled += self._stream.read_into(self._buffer[self._filled : size])
 
     def _block(self) -> Any:
-        """A block of at least one record; None at the end."""
+        """Return a block of at least one record; None at the end."""
         size = _BLOCK
         while True:
             self._fill(size)
@@ -177,7 +177,7 @@ class _RecordReader:
             if not self._bad.skips:
                 raise DataLossError(
                     f"[data] {self._file.path!r}, record {number} of the block at byte {begin}, "
-                    f"byte {begin + at}: {text}; mend the data, or skip such records with "
+                    f"byte {begin + at}: {text}; fix the data, or skip such records with "
                     'on_error="skip"'
                 )
             self._bad.counts[reason] = self._bad.counts.get(reason, 0) + 1
@@ -194,7 +194,7 @@ class _RecordReader:
         self.position += count
 
     def payloads(self, most: int) -> list[bytes]:
-        """The bytes of the first records."""
+        """Return the bytes of the first records."""
         if self._block() is None:
             return []
         spans = self._decoder.spans(self._buffer.ctypes.data, self._filled, most)
@@ -206,9 +206,9 @@ class _RecordReader:
 
 
 class _AheadReader(_RecordReader):
-    """The same blocks, the next one decoded by a thread of the core while the last one is used.
+    """Reads the same blocks; the core decodes the next block while the caller uses the last one.
 
-    The bytes are read here; what goes wrong with it is told by the read that needs them.
+    This thread reads the bytes; the read that needs the bytes raises an error of theirs.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -241,7 +241,7 @@ class _AheadReader(_RecordReader):
 
     @property
     def num_bytes(self) -> int:
-        """See `FileReader`: without the block that is ahead."""
+        """Bytes of the file that were read, without the block that is decoded ahead."""
         return self._num_bytes
 
     def read(self) -> Raw | None:
@@ -254,7 +254,7 @@ class _AheadReader(_RecordReader):
         return raw
 
     def close(self) -> None:
-        """See `FileReader`; waits for the block that is being decoded."""
+        """Close the file; waits for the block that is being decoded."""
         if self._is_started:
             self._decode(0)
         self._ahead = None

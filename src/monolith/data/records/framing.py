@@ -1,9 +1,9 @@
-"""How records follow each other in a stream; and keys of data sources.
+"""Framing of records in a stream, and keys of data sources.
 
     header | u64 length | bytes of the record
 
-All numbers are little-endian. TFRecord frames are another format: length, its checksum, the bytes,
-their checksum.
+All numbers are little-endian. A TFRecord frame differs: length, checksum of the length, bytes of
+the record, checksum of the bytes.
 """
 
 import struct
@@ -19,14 +19,16 @@ _INT32 = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """What stands before the length of each record; all off: nothing.
+    """Header before the length of each record; empty if all options are off.
 
     Args:
-        lagrangex_header: 8 bytes: type of the record, key of its data source. No other option
-            counts then.
-        kafka_dump_prefix: 8 bytes; 16 if they are 0, else the size of the sort id.
-        has_sort_id: a size unless `kafka_dump_prefix` gave it, and so many bytes.
-        kafka_dump: 8 bytes.
+        lagrangex_header: whether the header has 8 bytes: type of the record, and key of its data
+            source. Other options are ignored then.
+        kafka_dump_prefix: whether the header begins with 8 bytes: the size of the sort id, or 16
+            bytes if these are 0.
+        has_sort_id: whether a sort id follows, with its size unless `kafka_dump_prefix` gave the
+            size.
+        kafka_dump: whether 8 more bytes follow.
 
     Example:
         >>> Framing(has_sort_id=True).frame(b"ab").hex()
@@ -40,7 +42,7 @@ class Framing:
 
     @property
     def flags(self) -> int:
-        """As the core takes them."""
+        """The options as flags of the core."""
         return (
             2 * self.lagrangex_header
             + 4 * self.kafka_dump_prefix
@@ -49,7 +51,7 @@ class Framing:
         )
 
     def frame(self, record: bytes, *, record_type: int = 0, source_key: int = 0) -> bytes:
-        """The record with its header; type and key stand in a lagrangex header only."""
+        """Return the record with its header; only a lagrangex header has type and key."""
         if self.lagrangex_header:
             header = struct.pack("<Q", source_key & 0xFFFFFF00 | record_type)
         else:
@@ -59,7 +61,7 @@ class Framing:
 
 
 def tfrecord_frame(record: bytes) -> bytes:
-    """The record as TFRecord files have it.
+    """Return the record as a frame of a TFRecord file.
 
     Example:
         >>> len(tfrecord_frame(b"ab"))
@@ -70,12 +72,12 @@ def tfrecord_frame(record: bytes) -> bytes:
 
 
 def _masked_crc(data: bytes) -> bytes:
-    held = np.frombuffer(data, np.uint8)
-    return struct.pack("<I", load_native().masked_crc32c(held.ctypes.data, len(data)))
+    array = np.frombuffer(data, np.uint8)
+    return struct.pack("<I", load_native().masked_crc32c(array.ctypes.data, len(data)))
 
 
 def java_hash_code(name: str) -> int:
-    """31 * hash + byte over the UTF-8 bytes, as a signed 32-bit number.
+    """Return 31 * hash + byte over the UTF-8 bytes, as a signed 32-bit number.
 
     Example:
         >>> java_hash_code("datasource_inst")
@@ -88,7 +90,7 @@ def java_hash_code(name: str) -> int:
 
 
 def data_source_key(name: str) -> int:
-    """The key of a data source: its hash, shifted left by 8, unsigned.
+    """Return the key of a data source: its hash, shifted left by 8, unsigned.
 
     Example:
         >>> data_source_key("pc"), data_source_key("cloud")

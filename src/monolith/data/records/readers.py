@@ -1,4 +1,4 @@
-"""Samples of record files: each function makes a `Pipeline`."""
+"""Sources of records: each function returns a `Pipeline`."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -27,78 +27,78 @@ def from_records(
     label: str | Sequence[str] | None = None,
     on_error: OnError = "raise",
 ) -> Pipeline:
-    """Samples of files of records.
+    """Read samples of files of records.
 
     Args:
-        paths: files, globs or directories, on local disks or wherever fsspec reaches.
-        file_format: how they are read.
-        columns: what to take; unless given, everything that the first records have.
-        label: column of the label, or of several; only without `columns`.
-        on_error: whether a bad record is an error, or is left out and counted. A file whose next
-            record cannot be found is an error all the same.
+        paths: files, globs or folders, on local disks or any file system of fsspec.
+        file_format: format of the files.
+        columns: columns to read; None chooses all columns of the first records.
+        label: name of the label column, or several names; only without `columns`.
+        on_error: whether a bad record raises an error, or is skipped and counted. A file in which
+            the next record cannot be located is an error in both cases.
 
     Raises:
         NotFoundError: a path matches no file.
-        ValueError: the arguments exclude each other, or a column cannot be had.
+        ValueError: two arguments exclude each other, or records cannot give a column.
     """
     if columns is not None:
-        RecordColumns(columns)  # refuses what records cannot give
+        RecordColumns(columns)  # refuses columns that records cannot give
     return from_files(paths, file_format, columns=columns, label=label, on_error=on_error)
 
 
 def _records(
-    kind: str, paths: Paths | QueueReader, options: dict[str, Any], **of_format: Any
+    kind: str, paths: Paths | QueueReader, options: dict[str, Any], **format_options: Any
 ) -> Pipeline:
-    """Options of the format are told from the others by their names."""
-    names = {each.name for each in fields(RecordFormat)} - {"kind", *of_format}
-    of_format |= {name: value for name, value in options.items() if name in names}
+    """Read records with options of the format and of `from_records`, told apart by their names."""
+    names = {field.name for field in fields(RecordFormat)} - {"kind", *format_options}
+    format_options |= {name: value for name, value in options.items() if name in names}
     others = {name: value for name, value in options.items() if name not in names}
-    return from_records(paths, RecordFormat(kind, **of_format), **others)
+    return from_records(paths, RecordFormat(kind, **format_options), **others)
 
 
 def examples(paths: Paths | QueueReader, **options: Any) -> Pipeline:
-    """Samples of Monolith's `Example`, one a record.
+    """Read samples of Monolith's `Example`, one sample per record.
 
-    Columns are features by name; `label`, `instance_weight`, `data_source_key`, and
+    Columns are the features by name, `label`, `instance_weight`, `data_source_key`, and
     `line_id.<field>` such as `line_id.req_time`.
 
     Args:
-        paths: as in `from_records`.
-        options: of `RecordFormat` and of `from_records`.
+        paths: files, as in `from_records`.
+        options: options of `RecordFormat` and of `from_records`.
     """
     return _records("example", paths, options)
 
 
 def example_batches(paths: Paths | QueueReader, **options: Any) -> Pipeline:
-    """Samples of Monolith's `ExampleBatch`, many a record; the rest as `examples`."""
+    """Read samples of Monolith's `ExampleBatch`, many samples per record; see `examples`."""
     return _records("example_batch", paths, options)
 
 
 def instances(paths: Paths | QueueReader, **options: Any) -> Pipeline:
-    """Samples of Monolith's `Instance`; flat fids are columns `slot_<n>` or `fc_slot_<n>`.
+    """Read samples of Monolith's `Instance`; flat fids are columns `slot_<n>` or `fc_slot_<n>`.
 
-    The rest as `examples`.
+    See `examples` for everything else.
     """
     return _records("instance", paths, options)
 
 
 def tfrecords(paths: Paths | QueueReader, **options: Any) -> Pipeline:
-    """Samples of TFRecord files of `tf.train.Example`; columns are its features.
+    """Read samples of TFRecord files of `tf.train.Example`; columns are its features.
 
     Args:
-        paths: as in `from_records`.
-        options: of `RecordFormat`, but `framing`, and of `from_records`.
+        paths: files, as in `from_records`.
+        options: options of `RecordFormat` except `framing`, and of `from_records`.
     """
     return _records("tf_example", paths, options, framing=None)
 
 
 class RecordParser:
-    """Makes batches of records in memory, such as requests or messages. Used by one thread.
+    """Converts records in memory, such as requests or messages, to batches. Not thread-safe.
 
     Args:
         kind: "example", "example_batch", "instance" or "tf_example".
-        columns: what to take.
-        keep_fid_v1: as in `examples`.
+        columns: columns to read.
+        keep_fid_v1: whether fids v1 are kept, as in `examples`.
 
     Raises:
         ValueError: records cannot give a column.
@@ -118,7 +118,7 @@ class RecordParser:
         )
 
     def __call__(self, records: Sequence[bytes]) -> Batch:
-        """The batch of these records.
+        """Return the batch of records.
 
         Raises:
             DataLossError: a record is bad.

@@ -1,4 +1,4 @@
-"""Columns of decoded records: what the core is asked for, and Arrow arrays on what it gives."""
+"""Columns of decoded records: the request to the core, and Arrow arrays on its memory."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,14 +10,14 @@ import pyarrow as pa
 from monolith.data.columns import Columns, DenseColumn, IdColumn, Label
 from monolith.ops.compiled import load_native
 
-# Numbers of `PbType` of the reference system; tf.train.Example has none there.
+# Numbers of `PbType` of the reference system, without tf.train.Example.
 RECORD_TYPES = MappingProxyType({"instance": 1, "example_batch": 2, "example": 3, "tf_example": 4})
 _WEIGHT_FILL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """One column; the fields, in order, are what the core takes."""
+    """One column; the core takes the fields in this order."""
 
     name: str
     is_ids: bool
@@ -38,41 +38,43 @@ class _Spec:
 
 
 class RecordColumns:
-    """The columns of a source that records have to give.
+    """Columns that records have to give to a source.
 
     Raises:
-        ValueError: one column of the records is wanted in two ways.
+        ValueError: one column of the records has two meanings.
     """
 
     def __init__(self, columns: Columns) -> None:
         specs: dict[str, _Spec] = {}
-        wanted = [_of_ids(each) for each in columns.id_columns]
+        requests = [_id_spec(column) for column in columns.id_columns]
         floats = (*columns.dense_columns, *columns.label_columns)
-        wanted += [_of_floats(each) for each in floats]
+        requests += [_float_spec(column) for column in floats]
         if columns.weight is not None:
-            wanted.append(_Spec(columns.weight, False, fill=_WEIGHT_FILL))
+            requests.append(_Spec(columns.weight, False, fill=_WEIGHT_FILL))
         if columns.time is not None:
-            wanted.append(_Spec(columns.time, True, is_one_each=True))
-        for spec in wanted:
+            requests.append(_Spec(columns.time, True, is_one_each=True))
+        for spec in requests:
             if specs.setdefault(spec.name, spec) != spec:
                 raise ValueError(
                     f"[data] expected column {spec.name!r} of records in one way, got two: ids or "
                     "numbers, one width, one fill"
                 )
         self._specs = list(specs.values())
-        self._has_width = {each.column or each.name for each in floats if each.width is not None}
+        self._has_width = {
+            column.column or column.name for column in floats if column.width is not None
+        }
 
     def decoder(
         self, kind: str, flags: int, *, max_bytes: int, keeps_fid_v1: bool, skips: bool
     ) -> Any:
-        """The core's decoder of records of one type."""
+        """Return the core's decoder of records of one type."""
         rows = [spec.row() for spec in self._specs]
         return load_native().RecordDecoder(
             rows, RECORD_TYPES[kind], flags, max_bytes, keeps_fid_v1, skips
         )
 
     def rows(self, block: Any) -> pa.RecordBatch:
-        """The rows of a block of the core, on its memory; without rows that are bad."""
+        """Return the rows of a block of the core, on its memory, without bad rows."""
         num_rows = block.num_rows
         arrays = {
             spec.name: self._array(spec, block, num_rows, *buffers)
@@ -97,18 +99,18 @@ class RecordColumns:
         one: bool,
     ) -> pa.Array:
         if not spec.is_ids:
-            flat = _on_memory(pa.float32(), count, values, block)
+            flat = _array_on_memory(pa.float32(), count, values, block)
             if spec.name in self._has_width:
                 return pa.FixedSizeListArray.from_arrays(flat, spec.width)
             return flat
-        flat = _on_memory(pa.int64(), count, values, block)
+        flat = _array_on_memory(pa.int64(), count, values, block)
         if one:
             return flat
-        offsets = _on_memory(pa.int32(), num_rows + 1, splits, block)
+        offsets = _array_on_memory(pa.int32(), num_rows + 1, splits, block)
         return pa.ListArray.from_arrays(offsets, flat)
 
     def _single(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Lists of one each as numbers, now that rows with none or many are gone."""
+        """Convert lists of one number to numbers, after rows with none or several are removed."""
         for spec in self._specs:
             array = rows.column(spec.name)
             if spec.is_one_each and isinstance(array, pa.ListArray):
@@ -117,11 +119,11 @@ class RecordColumns:
         return rows
 
 
-def _of_ids(column: IdColumn) -> _Spec:
+def _id_spec(column: IdColumn) -> _Spec:
     return _Spec(column.column or column.name, True)
 
 
-def _of_floats(column: DenseColumn) -> _Spec:
+def _float_spec(column: DenseColumn) -> _Spec:
     return _Spec(
         column.column or column.name,
         False,
@@ -131,7 +133,7 @@ def _of_floats(column: DenseColumn) -> _Spec:
     )
 
 
-def _on_memory(kind: pa.DataType, count: int, address: int, owner: Any) -> pa.Array:
+def _array_on_memory(kind: pa.DataType, count: int, address: int, owner: Any) -> pa.Array:
     size = count * kind.bit_width // 8
     memory = pa.foreign_buffer(address, size, owner) if size else pa.py_buffer(b"")
     return pa.Array.from_buffers(kind, count, [None, memory])

@@ -1,4 +1,4 @@
-"""Records of the rows of a table: for tests, and to convert files."""
+"""Writing of the rows of a table as records, for tests and conversions."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,31 +16,31 @@ from monolith.data.records.record_columns import RECORD_TYPES
 from monolith.util.protobuf import put_bytes, put_varint, varint
 
 _LABEL, _WEIGHT = "label", "instance_weight"
-# Field numbers of payloads of ids, floats and strings.
+# Field numbers of payloads with ids, floats and strings.
 _FEATURE = MappingProxyType({"ids": 2, "floats": 3, "strings": 6})
 _TF_FEATURE = MappingProxyType({"ids": 3, "floats": 2, "strings": 1})
 _INSTANCE_FEATURE = MappingProxyType({"ids": 2, "floats": 3, "strings": 5})
 _V1_BITS, _V2_BITS = 54, 48
-_NUM_SLOTS = 1 << 10  # of fids v1
+_NUM_SLOTS = 1 << 10  # number of slots of fids v1
 
 
 @dataclass(frozen=True)
 class RecordWriter:
-    """Makes records of the rows of tables.
+    """Converts the rows of tables to records.
 
-    Integers become ids (fids v2, in `tf.train.Example` integers), strings become strings, other
-    numbers floats; a missing value is left out. A column `label` is the label, `instance_weight`
-    the weight, and columns `line_id.<field>` make the line id. In an Instance columns
-    `slot_<n>` and `fc_slot_<n>` of fids v2 become flat fids v1.
+    Integers become ids (fids v2; integers in `tf.train.Example`), strings become strings, other
+    numbers floats; missing values are left out. The column `label` is the label, `instance_weight`
+    the weight, and columns `line_id.<field>` form the line id. In an Instance, columns `slot_<n>`
+    and `fc_slot_<n>` of fids v2 become flat fids v1.
 
     Args:
         kind: "example", "example_batch", "instance" or "tf_example".
-        framing: of the files; ignored for "tf_example", whose files are TFRecord files.
-        compression: of the files; "auto": by the ends of their names.
-        batch_size: rows of an ExampleBatch.
+        framing: headers of the records; ignored for "tf_example", which has TFRecord frames.
+        compression: compression of the files; "auto" takes it from the ends of their names.
+        batch_size: number of rows of an ExampleBatch.
 
     Raises:
-        ValueError: an unknown kind, or a batch size below 1.
+        ValueError: the kind is unknown, or the batch size is below 1.
 
     Example:
         >>> RecordWriter("example").records(pa.table({"user": [7]}))[0].hex()
@@ -63,7 +63,7 @@ class RecordWriter:
             )
 
     def records(self, table: pa.Table) -> list[bytes]:
-        """The bytes of the records."""
+        """Return the bytes of the records."""
         if self.kind == "example_batch":
             starts = range(0, table.num_rows, self.batch_size)
             return [_batch(table.slice(start, self.batch_size)) for start in starts]
@@ -75,14 +75,14 @@ class RecordWriter:
         return [put_bytes(1, row) for row in rows] if self.kind == "tf_example" else rows
 
     def frames(self, records: Iterable[bytes]) -> bytes:
-        """The records one after another, as in a file without compression."""
+        """Return the records as the bytes of a file without compression."""
         if self.kind == "tf_example":
             return b"".join(tfrecord_frame(record) for record in records)
         number = RECORD_TYPES[self.kind]
         return b"".join(self.framing.frame(record, record_type=number) for record in records)
 
     def write(self, table: pa.Table, path: str | os.PathLike[str]) -> int:
-        """Write a file of the rows of a table; the number of records."""
+        """Write a file of the rows of a table; return the number of records."""
         records = self.records(table)
         self.write_records(records, path)
         return len(records)
@@ -95,11 +95,11 @@ class RecordWriter:
             file.write(data)
 
 
-_Column = list[bytes]  # what a column adds to each record
+_Column = list[bytes]  # bytes that a column adds to each record
 
 
 def _named_cells(table: pa.Table) -> dict[str, Cells]:
-    """The columns of a table, those of the line id together."""
+    """Return the columns of a table, with the columns of the line id joined."""
     cells = {
         name: cells_of(name, table.column(name))
         for name in table.column_names
@@ -111,23 +111,23 @@ def _named_cells(table: pa.Table) -> dict[str, Cells]:
 
 
 def _fields(number: int, rows: Iterable[bytes | None], head: bytes = b"") -> _Column:
-    """Each row after `head` as the bytes of a field; nothing for a missing one."""
-    heads: dict[int, bytes] = {}  # by size: most rows have the same
-    found = []
+    """Return each row after `head` as the bytes of a field; no bytes for a missing row."""
+    heads: dict[int, bytes] = {}  # by size, because most rows have equal sizes
+    parts = []
     for row in rows:
         if row is None:
-            found.append(b"")
+            parts.append(b"")
             continue
         size = len(row)
         if size not in heads:
             field = put_bytes(number, head + row)
             heads[size] = field[: len(field) - size]
-        found.append(heads[size] + row)
-    return found
+        parts.append(heads[size] + row)
+    return parts
 
 
 def _features(cells: Cells, numbers: Mapping[str, int]) -> list[bytes | None]:
-    """Fields 2, each with a Feature; None where a value is missing."""
+    """Return fields 2, each with a Feature; None for a missing value."""
     lists = cells.lists(with_varints=numbers is _TF_FEATURE)
     features = _fields(2, _fields(numbers[cells.kind], lists))
     return [None if row is None else feature for row, feature in zip(lists, features, strict=True)]
@@ -144,7 +144,7 @@ def _batch(table: pa.Table) -> bytes:
     for name, cells in _named_cells(table).items():
         features = _features(cells, _FEATURE)
         missing = put_bytes(2, b"")
-        listed = b"".join(missing if each is None else each for each in features)
+        listed = b"".join(missing if feature is None else feature for feature in features)
         parts.append(put_bytes(1, put_bytes(1, renamed.get(name, name).encode()) + listed))
     return b"".join(parts) + put_varint(3, table.num_rows)
 
@@ -164,10 +164,10 @@ def _example(table: pa.Table) -> list[_Column]:
 
 
 def _tf_example(table: pa.Table) -> list[_Column]:
-    named = {name: cells_of(name, table.column(name)) for name in table.column_names}
+    cells_by_name = {name: cells_of(name, table.column(name)) for name in table.column_names}
     return [
         _fields(1, _features(cells, _TF_FEATURE), put_bytes(1, name.encode()))
-        for name, cells in sorted(named.items())
+        for name, cells in sorted(cells_by_name.items())
     ]
 
 
@@ -195,7 +195,7 @@ def _instance_features(name: str, cells: Cells) -> _Column:
     number, head = _INSTANCE_FEATURE[cells.kind], put_bytes(1, name.encode())
     if cells.kind != "strings":
         return _fields(9, _fields(number, cells.pieces()), head)
-    rows = [b"".join(put_bytes(number, each) for each in row or []) for row in cells.rows]
+    rows = [b"".join(put_bytes(number, item) for item in row or []) for row in cells.rows]
     return _fields(9, rows, head)
 
 
@@ -206,7 +206,7 @@ def _slot_of(name: str) -> int | None:
 
 
 def _fids_v1(data: bytes, slot: int) -> bytes:
-    """Flat fids of fids v2, whose signatures have 48 bits."""
+    """Return the flat fids v1 of fids v2, whose signatures have 48 bits."""
     fids = np.frombuffer(data, np.uint64)
     wrong = fids[fids >> np.uint64(_V2_BITS) != slot]
     if len(wrong):

@@ -1,4 +1,4 @@
-"""The columns of records, by looking at the first of them; records have no schema.
+"""Columns of records, found in the first records, because records have no schema.
 
 ids      fids, integers, strings      int64 if each record has one, else lists
 floats   floats, doubles              float32 if each record has one; a fixed-size list if all
@@ -15,18 +15,18 @@ from monolith.errors import DataLossError
 from monolith.util.protobuf import fields
 
 _RESERVED = frozenset({"__LINE_ID__", "__LABEL__", "instance_weight"})
-_FLOATS = frozenset({3, 4, 8, 9, 13, 14})  # payloads of Feature
+_FLOATS = frozenset({3, 4, 8, 9, 13, 14})  # payloads of Feature with floats
 _NESTED = frozenset({7, 8, 9, 10, 11, 16})
 _SCALARS = frozenset({12, 13, 14, 15})
-_WIDTHS = MappingProxyType({1: 8, 2: 8, 3: 4, 4: 8})  # bytes of a packed number
+_WIDTHS = MappingProxyType({1: 8, 2: 8, 3: 4, 4: 8})  # bytes per packed number
 _TF_PAYLOADS = MappingProxyType({1: 6, 2: 3, 3: 5})  # bytes, floats, integers, as in Feature
 _INSTANCE_PAYLOADS = MappingProxyType({2: 2, 3: 3, 4: 5, 5: 6, 6: 7, 7: 8, 8: 10, 9: 11})
 _V1_BITS = 54
 
 
 @dataclass(slots=True)
-class _Seen:
-    """One column so far."""
+class _ColumnCounts:
+    """Observations of one column."""
 
     is_float: bool
     counts: set[int]
@@ -44,40 +44,42 @@ class _Seen:
 
 
 def schema_of(kind: str, records: Sequence[bytes]) -> pa.Schema:
-    """The columns that the records have.
+    """Return the columns of records.
 
     Args:
-        kind: of the records, as in `RecordFormat`.
-        records: the bytes of each.
+        kind: kind of the records, as in `RecordFormat`.
+        records: bytes of each record.
     """
-    seen: dict[str, _Seen] = {}
+    observations: dict[str, _ColumnCounts] = {}
     num_rows = 0
     for record in records:
         rows = 1
         try:
-            found = list(_COLUMNS[kind](record))
+            columns = list(_COLUMNS[kind](record))
         except (DataLossError, UnicodeDecodeError):
-            continue  # it tells nothing here, and is reported when it is read
-        for name, is_float, counts in found:
+            continue  # the reader reports the bad record
+        for name, is_float, counts in columns:
             rows = max(rows, len(counts))
-            column = seen.setdefault(name, _Seen(is_float, set()))
+            column = observations.setdefault(name, _ColumnCounts(is_float, set()))
             column.counts.update(counts)
             column.num_records += len(counts)
         num_rows += rows
-    # Floats that no record has any of tell no width.
-    told = {
-        name: column for name, column in seen.items() if not column.is_float or any(column.counts)
+    # A column of floats without a value in any record has no known width.
+    known = {
+        name: column
+        for name, column in observations.items()
+        if not column.is_float or any(column.counts)
     }
-    return pa.schema([(name, column.kind(num_rows)) for name, column in told.items()])
+    return pa.schema([(name, column.kind(num_rows)) for name, column in known.items()])
 
 
-_Found = Iterator[tuple[str, bool, list[int]]]  # name, whether floats, values of each row
+_ColumnValues = Iterator[tuple[str, bool, list[int]]]  # name, whether floats, values of each row
 
 
-def _of_example(record: bytes) -> _Found:
+def _example_columns(record: bytes) -> _ColumnValues:
     for number, value in fields(record):
         if number == 1 and isinstance(value, bytes):
-            name, features, _ = _named(value)
+            name, features, _ = _named_feature(value)
             if name not in _RESERVED:
                 yield from _one(name, features[:1])
             elif name == "__LABEL__":
@@ -90,11 +92,11 @@ def _of_example(record: bytes) -> _Found:
             yield "instance_weight", True, [1]
 
 
-def _of_batch(record: bytes) -> _Found:
+def _batch_columns(record: bytes) -> _ColumnValues:
     for number, value in fields(record):
         if number != 1 or not isinstance(value, bytes):
             continue
-        name, features, _ = _named(value)
+        name, features, _ = _named_feature(value)
         if name == "__LABEL__":
             yield "label", True, [count for _, count in map(_payload, features)]
         elif name == "instance_weight":
@@ -103,17 +105,17 @@ def _of_batch(record: bytes) -> _Found:
             yield from _one(name, features)
 
 
-def _of_tf_example(record: bytes) -> _Found:
+def _tf_example_columns(record: bytes) -> _ColumnValues:
     for number, features in fields(record):
         if number != 1 or not isinstance(features, bytes):
             continue
         for _, entry in fields(features):
             if isinstance(entry, bytes):
-                name, values, _ = _named(entry)
+                name, values, _ = _named_feature(entry)
                 yield from _one(name, values[:1], _TF_PAYLOADS)
 
 
-def _of_instance(record: bytes) -> _Found:
+def _instance_columns(record: bytes) -> _ColumnValues:
     slots: dict[int, int] = {}
     labels = 0
     for number, value in fields(record):
@@ -135,7 +137,7 @@ def _of_instance(record: bytes) -> _Found:
         yield f"fc_slot_{slot}", False, [count]
 
 
-def _instance_feature(message: bytes) -> _Found:
+def _instance_feature(message: bytes) -> _ColumnValues:
     name, counts = "", dict[int, int]()
     for number, value in fields(message):
         if number == 1 and isinstance(value, bytes):
@@ -152,16 +154,16 @@ def _instance_feature(message: bytes) -> _Found:
 
 _COLUMNS = MappingProxyType(
     {
-        "example": _of_example,
-        "example_batch": _of_batch,
-        "instance": _of_instance,
-        "tf_example": _of_tf_example,
+        "example": _example_columns,
+        "example_batch": _batch_columns,
+        "instance": _instance_columns,
+        "tf_example": _tf_example_columns,
     }
 )
 
 
-def _named(message: bytes) -> tuple[str, list[bytes], int]:
-    """Name, features and type of a NamedFeature, a NamedFeatureList or an entry of a map."""
+def _named_feature(message: bytes) -> tuple[str, list[bytes], int]:
+    """Return name, features and type of a NamedFeature, a NamedFeatureList or a map entry."""
     name, features, kind = "", list[bytes](), 0
     for number, value in fields(message):
         if number == 1 and isinstance(value, bytes):
@@ -173,16 +175,18 @@ def _named(message: bytes) -> tuple[str, list[bytes], int]:
     return name, features, kind
 
 
-def _one(name: str, features: Iterable[bytes], numbers: Mapping[int, int] | None = None) -> _Found:
-    """A column, unless its features say nothing about it."""
-    found = [_payload(feature, numbers) for feature in features]
-    payloads = [payload for payload, _ in found if payload]
+def _one(
+    name: str, features: Iterable[bytes], numbers: Mapping[int, int] | None = None
+) -> _ColumnValues:
+    """Yield a column, unless its features have no payload."""
+    pairs = [_payload(feature, numbers) for feature in features]
+    payloads = [payload for payload, _ in pairs if payload]
     if payloads:
-        yield name, payloads[0] in _FLOATS, [count for _, count in found]
+        yield name, payloads[0] in _FLOATS, [count for _, count in pairs]
 
 
 def _payload(feature: bytes, numbers: Mapping[int, int] | None = None) -> tuple[int, int]:
-    """The payload of a feature, 0 if there is none, and how many values it has."""
+    """Return the payload of a feature, 0 without one, and the number of its values."""
     payload, count = 0, 0
     for number, value in fields(feature):
         number = number if numbers is None else numbers.get(number, 0)
@@ -198,7 +202,7 @@ def _payload(feature: bytes, numbers: Mapping[int, int] | None = None) -> tuple[
 
 
 def _count(value: int | bytes, width: int) -> int:
-    """Numbers of a field: packed ones of a width, 0 for varints; one that is not packed is one."""
+    """Return the number of values of a field; a width of 0 means packed varints."""
     if isinstance(value, int):
         return 1
     if width:

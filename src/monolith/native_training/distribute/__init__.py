@@ -1,1 +1,1 @@
-"""Import paths of the reference system."""
+"""Hold what workers share: queues of strings and of files."""

@@ -1,4 +1,4 @@
-"""Import path of the reference system; see `monolith.data.FileQueue`."""
+"""Give the queue of files that workers share out while they read."""
 
 from collections.abc import Sequence
 
@@ -10,5 +10,5 @@ __all__ = ["create_dynamic_sharding_dataset"]
 def create_dynamic_sharding_dataset(
     glob_patterns: Sequence[str], name: str = "dynamic_sharding_dataset"
 ) -> FileQueue:
-    """Names of files, which workers share out; iterate it, or give its readers to a source."""
+    """Return a queue of file names: iterate it, or give its readers to a source."""
     return FileQueue(glob_patterns, name=name)

@@ -1,3 +1,3 @@
-"""Import path of the reference system; see `monolith.data.str_queue`."""
+"""Give `StrQueue`: a queue of strings with a state."""
 
 from monolith.data.str_queue import StrQueue as StrQueue

@@ -1,1 +1,1 @@
-"""Import paths of the reference system."""
+"""Hold the hooks that make a run the current one."""

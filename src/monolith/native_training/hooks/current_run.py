@@ -1,4 +1,4 @@
-"""Hooks that any run may use."""
+"""Make a run the current one, for drivers that do not."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Operations on tensors of the reference system."""
+"""Hold operations on tensors: ids by shard, rows by id, layouts, packing."""
 
 from monolith.native_training.ops.aligned import aligned_flat_concat, aligned_flat_split
 from monolith.native_training.ops.layout import (

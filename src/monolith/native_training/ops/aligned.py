@@ -1,4 +1,4 @@
-"""Tensors one after another in one flat vector, each at an aligned place.
+"""Lay tensors one after another in one flat vector, each at an aligned place.
 
     inputs    (3,)  (2, 2)         flat    x x x 0 0 ... | y y y y 0 0 ...
                                            0               16               32

@@ -1,4 +1,4 @@
-"""Rows cut into parts whose lengths a tensor tells."""
+"""Cut rows into parts whose lengths a tensor tells."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -91,12 +91,12 @@ def _in_graphs(
 
 
 def unknown_size() -> Any:
-    """In a fake: a size that only the data tell."""
+    """Return, in a fake kernel, a size that only the data tell."""
     return torch.library.get_ctx().new_dynamic_size()
 
 
 def fake_size(size: Any) -> Any:
-    """In a fake: the size, or for `UNKNOWN` what only the data tell."""
+    """Return, in a fake kernel, the size, or a new unknown size for `UNKNOWN`."""
     return unknown_size() if size == UNKNOWN else size
 
 

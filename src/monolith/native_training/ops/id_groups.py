@@ -1,4 +1,4 @@
-"""Equal ids brought together, and ids counted into buckets; what the ops on ids are made of."""
+"""Bring equal ids together, and count ids into buckets, for the other ops on ids."""
 
 import torch
 

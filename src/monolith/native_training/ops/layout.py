@@ -1,4 +1,4 @@
-"""Rows of many features to pooled outputs in one native pass, and their gradients in another.
+"""Turn rows of many features into pooled outputs in one native pass, gradients back in another.
 
     rows of the lists        cells (feature, example)      outputs
     t1:0  | 10 | 20 |        a  [10 11] [10]               bias = a[0:1] + b[0:1]        ADDN
@@ -123,8 +123,8 @@ def nest_layout(
     if len(tensors) != expected:
         raise ValueError(f"[nest_layout] expected {expected} tensors, got {len(tensors)}")
     left, nested = iter(tensors), {}
-    for name, found in shapes.items():
-        taken = [next(left) for _ in found]
+    for name, parts in shapes.items():
+        taken = [next(left) for _ in parts]
         is_list = configs.out_configs[name].out_type is OutType.NONE
         nested[name] = taken if is_list else taken[0]
     return nested
@@ -143,8 +143,8 @@ def flatten_layout(
         raise ValueError(f"[flatten_layout] expected outputs {names}, got {sorted(layout)}")
     flat: list[torch.Tensor] = []
     for name, shapes in configs.output_shapes.items():
-        found = layout[name]
-        tensors = [found] if isinstance(found, torch.Tensor) else list(found)
+        output = layout[name]
+        tensors = [output] if isinstance(output, torch.Tensor) else list(output)
         if len(tensors) != len(shapes):
             raise ValueError(
                 f"[flatten_layout] expected {len(shapes)} tensors of output {name!r}, got "

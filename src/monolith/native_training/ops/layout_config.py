@@ -1,4 +1,4 @@
-"""What a batch of features becomes: the rows of each feature, and the outputs made of them.
+"""Describe what a batch of features becomes: rows of each feature, and the outputs made of them.
 
     feature     one row of its table      slice_dims (1, 2)
                 +---+---+---+
@@ -18,7 +18,7 @@ from monolith.native_training.ops.layout_pass import LayoutPlan, OutputPart, Tab
 
 
 class PoolingType(IntEnum):
-    """How the rows of a cell, that is of one feature in one example, are combined."""
+    """Name the ways to combine the rows of a cell, that is of one feature in one example."""
 
     SUM = 0
     MEAN = 1
@@ -26,7 +26,7 @@ class PoolingType(IntEnum):
 
 
 class OutType(IntEnum):
-    """How the slices of an output are put together; NONE leaves each one a tensor of its own."""
+    """Name the ways to join the slices of an output; NONE leaves each slice a tensor of its own."""
 
     CONCAT = 0
     STACK = 1
@@ -198,7 +198,7 @@ class FeatureConfigs:
 
 @dataclass(frozen=True)
 class ShardingSparseFidsOpParams:
-    """How the ids of a batch are sharded, and what the tables behind the shards can do.
+    """Say how the ids of a batch are sharded, and what the tables of the shards can do.
 
     Args:
         num_ps: number of shards; 0 means one local shard.

@@ -1,4 +1,4 @@
-"""Feature configs as bytes: the message `FeatureConfigs` of the reference system.
+"""Read and write feature configs as bytes: the message `FeatureConfigs`.
 
 Fields stand in the order of their numbers, entries of maps in the order of their keys.
 """
@@ -44,7 +44,7 @@ def _map(number: int, entries: dict[str, bytes]) -> bytes:
 
 
 def _number(field: int, number: int) -> bytes:
-    """Nothing for 0, as in proto3."""
+    """Write nothing for 0, as proto3 does."""
     return put_varint(field, number) if number else b""
 
 
@@ -108,12 +108,12 @@ class _Message:
     """All values of each field; one that is not there is empty, or 0."""
 
     def __init__(self, data: bytes) -> None:
-        self._found: dict[int, list[int | bytes]] = {}
+        self._fields: dict[int, list[int | bytes]] = {}
         for number, value in fields(data):
-            self._found.setdefault(number, []).append(value)
+            self._fields.setdefault(number, []).append(value)
 
     def messages(self, number: int) -> list[bytes]:
-        return [_as_bytes(number, value) for value in self._found.get(number, [])]
+        return [_as_bytes(number, value) for value in self._fields.get(number, [])]
 
     def bytes_of(self, number: int) -> bytes:
         return (self.messages(number) or [b""])[-1]
@@ -127,16 +127,16 @@ class _Message:
             ) from error
 
     def number(self, number: int) -> int:
-        value = self._found.get(number, [0])[-1]
+        value = self._fields.get(number, [0])[-1]
         if isinstance(value, bytes):
             raise DataLossError(f"[FeatureConfigs] expected field {number} of a number, got bytes")
         return signed(value)
 
     def numbers(self, number: int) -> list[int]:
         """Integers, packed or not."""
-        values = self._found.get(number, [])
-        parts = [[each] if isinstance(each, int) else varints(each) for each in values]
-        return [signed(each) for part in parts for each in part]
+        values = self._fields.get(number, [])
+        parts = [[value] if isinstance(value, int) else varints(value) for value in values]
+        return [signed(value) for part in parts for value in part]
 
 
 def _as_bytes(number: int, value: int | bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The two passes of layouts, as torch sees them; what they do: layout.py.
+"""Register the two passes of layouts as ops of torch; layout.py says what they do.
 
 In eager mode a pass is a `torch.autograd.Function`, under torch.compile and torch.export the op
 `monolith::embeddings_to_layout`; both do the same.
@@ -41,7 +41,7 @@ class OutputPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutPlan:
-    """What the core needs to know of the configs.
+    """Hold what the core needs to know of the configs.
 
     Attributes:
         dims: int64 (num_features,), widths of rows.
@@ -66,11 +66,11 @@ def plan_layout(
         parts: of all outputs, output by output.
         shapes: of the tensors of each output, -1 for the batch, in the order of the parts.
     """
-    tails = tuple(shape[1:] for found in shapes.values() for shape in found)
+    tails = tuple(shape[1:] for output in shapes.values() for shape in output)
     first_tensor, begin = {}, 0
-    for name, found in shapes.items():
+    for name, output in shapes.items():
         first_tensor[name] = begin
-        begin += len(found)
+        begin += len(output)
     rows: list[list[int]] = []
     num_before: dict[str, int] = dict.fromkeys(shapes, 0)
     columns: dict[str, int] = dict.fromkeys(shapes, 0)
@@ -126,7 +126,7 @@ class TableOrder:
         self.positions = np.arange(len(tables)) - self.first[self.tables]
 
     def before(self, counts: Int64s) -> Int64s:
-        """Of each feature in table order, the sum of those before it in its table."""
+        """Sum, for each feature in table order, the values before it in its table."""
         sums = np.cumsum(counts, axis=0) - counts  # (num_features, num_shards)
         return sums - sums[self.first][self.tables]
 
@@ -185,7 +185,7 @@ class LayoutPass:
 
     @property
     def _options(self) -> tuple[Any, ...]:
-        """What an op takes beside the tensors."""
+        """Return the arguments of an op that are no tensors."""
         tails = [number for tail in self._plan.tails for number in (len(tail), *tail)]
         return tails, self._batch_size, self._in_rows, self._threads
 
@@ -221,8 +221,8 @@ class LayoutPass:
         self, gradients: Sequence[torch.Tensor | None], sizes: Sequence[int]
     ) -> list[torch.Tensor]:
         """Gradients of the rows, one flat tensor of each size."""
-        found = [None if gradient is None else gradient.contiguous() for gradient in gradients]
-        addresses = [0 if gradient is None else gradient.data_ptr() for gradient in found]
+        dense = [None if gradient is None else gradient.contiguous() for gradient in gradients]
+        addresses = [0 if gradient is None else gradient.data_ptr() for gradient in dense]
         tensors = [host_zeros(size, dtype=torch.float32) for size in sizes]
         lists, list_sizes = self._lists(tensors)
         plan, offsets, threads = self._arguments()
@@ -246,12 +246,12 @@ class LayoutPass:
     def _lists(self, tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
         """Address and floats of each index1; refuses tensors of other sizes."""
         numbers, begins, sizes = self._offsets[3].numpy().T
-        found = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
+        num_floats = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
         expected = self._sizes(len(tensors))
-        if (found != expected).any():
-            at = int((found != expected).argmax())
+        if (num_floats != expected).any():
+            at = int((num_floats != expected).argmax())
             raise ValueError(
-                f"{_WHERE} expected {expected[at]} floats in embeddings[{at}], got {found[at]}"
+                f"{_WHERE} expected {expected[at]} floats in embeddings[{at}], got {num_floats[at]}"
             )
         addresses = np.array([tensor.data_ptr() for tensor in tensors], dtype=np.int64)
         return (addresses[numbers] + 4 * begins).tolist(), sizes.tolist()

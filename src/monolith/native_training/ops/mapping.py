@@ -1,4 +1,4 @@
-"""Rows of ids, put where the ids were asked for; and gradients, summed back per row."""
+"""Put the rows of ids where the ids were asked for, and sum their gradients back per row."""
 
 from collections.abc import Sequence
 
@@ -56,8 +56,8 @@ def map_id_to_embedding(
             where, f"embeddings[{i}]", check_tensor(where, f"ids[{i}]", keys, torch.int64, 1), rows
         )
     places = _places(where, torch.cat(list(ids)), input_ids)
-    found = torch.cat(list(embeddings)).index_select(0, places.view(-1))
-    return found.view(*input_ids.shape, found.shape[1])
+    wanted = torch.cat(list(embeddings)).index_select(0, places.view(-1))
+    return wanted.view(*input_ids.shape, wanted.shape[1])
 
 
 def map_id_to_embedding_gradient_back_prop(
@@ -126,8 +126,8 @@ def gather_embeddings_by_input(
     ids = check_tensor(where, "ids", ids, torch.int64, 1)
     _check_rows(where, "embeddings", ids, embeddings)
     places = _places(where, ids, input_ids)
-    found = embeddings.index_select(0, places.view(-1))
-    return found.view(*input_ids.shape, found.shape[1]), places
+    rows = embeddings.index_select(0, places.view(-1))
+    return rows.view(*input_ids.shape, rows.shape[1]), places
 
 
 def gather_embeddings_by_input_gradient_back_prop(
@@ -236,7 +236,7 @@ def fused_gather_embeddings_by_input_gradient(
     lambda where, ids, wanted: ids.new_empty(wanted.shape),
 )
 def _places(where: str, ids: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Where each wanted id is among the ids, in the shape of the wanted ones."""
+    """Find each wanted id among the ids; places in the shape of the wanted ones."""
     flat = check_tensor(where, "input_ids", wanted, torch.int64).view(-1)
     both = torch.cat([ids, flat])
     groups, firsts, _ = first_seen(where, Ragged(both, host_int64([0, len(both)])))

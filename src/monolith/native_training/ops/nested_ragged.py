@@ -1,4 +1,4 @@
-"""Rows of rows of different lengths."""
+"""Hold rows of rows of different lengths."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Nested lists, tuples and dictionaries of tensors as one flat list, and back."""
+"""Flatten nested lists, tuples and dictionaries of tensors into one list, and restore them."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -62,10 +62,10 @@ class NestedTensors:
             self._preserved,
         )
 
-        def found(place: "_Place") -> Any:
+        def value_at(place: "_Place") -> Any:
             return leaves[place.kind][place.index]
 
-        return _iterate(self._nested, found)
+        return _iterate(self._nested, value_at)
 
     def get_static(self, pending: Any) -> Any:
         """A new structure with `pending` in place of each tensor, dense or ragged.
@@ -75,10 +75,10 @@ class NestedTensors:
             {'a': '?', 'b': 3}
         """
 
-        def found(place: "_Place") -> Any:
+        def value_at(place: "_Place") -> Any:
             return self._preserved[place.index] if place.kind == _PRESERVED else pending
 
-        return _iterate(self._nested, found)
+        return _iterate(self._nested, value_at)
 
     def _add_tensor(self, leaf: Any) -> "_Place":
         """Register one leaf, once."""

@@ -1,4 +1,4 @@
-"""Rows of distinct keys copied to every place where a key was asked for, and gradients back.
+"""Copy rows of distinct keys to every place of their key, and sum gradients back.
 
     rows of    7 -> 0.7 0.7   8 -> 0.8 0.8
     offsets    7 -> 0, 4      8 -> 2            (floats)

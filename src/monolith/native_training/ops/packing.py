@@ -1,4 +1,4 @@
-"""Dictionaries of tensors in few buffers, and back."""
+"""Pack dictionaries of tensors into few buffers, and unpack them."""
 
 import itertools
 from collections.abc import Mapping

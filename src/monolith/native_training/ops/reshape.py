@@ -1,4 +1,4 @@
-"""Reshapes of many tensors in one call."""
+"""Reshape many tensors in one call."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Rows of values pooled by the example that they belong to; plain torch, differentiable."""
+"""Pool rows of values by the example that they belong to; plain torch, differentiable."""
 
 from collections.abc import Sequence
 

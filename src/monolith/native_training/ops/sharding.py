@@ -24,7 +24,7 @@ BY_SHARD = 4  # the version whose lists lie in the order (shard, table)
 
 
 class ListPlaces:
-    """Where the rows of every feature and shard go; arrays are (features in table order, shards).
+    """Place the rows of every feature and shard; arrays are (features in table order, shards).
 
     Args:
         order: the features of each table.
@@ -48,12 +48,12 @@ class ListPlaces:
         return int(self._float_totals.max(initial=0))
 
     def _in_order(self, by_list: Int64s) -> Int64s:
-        """From (tables, shards) to the order of the lists."""
+        """Reorder (tables, shards) to the order of the lists."""
         flat: Int64s = np.ravel(by_list.T if self._version == BY_SHARD else by_list)
         return flat
 
     def _begins(self, sizes: Int64s) -> Int64s:
-        """Where each list begins if they lie one after another; (num_tables, num_shards)."""
+        """Return where each list begins if they lie one after another; (num_tables, num_shards)."""
         flat = self._in_order(sizes)
         begins: Int64s = np.cumsum(flat) - flat
         if self._version == BY_SHARD:
@@ -69,11 +69,11 @@ class ListPlaces:
             return plain
         width = order.num_features[order.tables][:, None]
         first = (order.first * num_shards)[order.tables][:, None]
-        found: Int64s = first + shards * width + order.positions[:, None]
-        return found
+        numbers: Int64s = first + shards * width + order.positions[:, None]
+        return numbers
 
     def places(self) -> Int64s:
-        """As the core reads them: first place in the list, base and stride of codes, by feature."""
+        """Return first place in the list, base and stride of codes, by feature, for the core."""
         order, version = self._order, self._version
         places = np.empty((*self._counts.shape, 3), dtype=np.int64)
         places[..., 0] = self._begins(self._row_totals)[order.tables] + self._rows_before
@@ -326,7 +326,7 @@ class ShardedFids:
 
     @property
     def fid_list_row_splits(self) -> list[torch.Tensor]:
-        """Of each list, where the ids of each feature of the table begin and end; views."""
+        """Return where the ids of each feature begin and end, for each list; views."""
         return _cut(self.row_splits, self.row_splits_sizes)
 
     @property

@@ -1,4 +1,4 @@
-"""Ids, rows and ragged tensors sorted by shard; shards are numbered from 0."""
+"""Sort ids, rows and ragged tensors by shard; shards are numbered from 0."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -148,7 +148,7 @@ def reorder_by_indices(
 
 
 class FusedReorder(NamedTuple):
-    """What `fused_reorder_by_indices` returns.
+    """Hold the results of `fused_reorder_by_indices`.
 
     Attributes:
         output: distinct ids by shard, then by input, then as first seen; int64.
@@ -182,10 +182,10 @@ def fused_reorder_by_indices(
 
     Example:
         >>> inputs = [torch.tensor(ids) for ids in ([0, 1, 0], [3, 2, 3], [5, 6, 7])]
-        >>> found = fused_reorder_by_indices(inputs, 2, [1, 2, 3])
-        >>> found.output
+        >>> reorder = fused_reorder_by_indices(inputs, 2, [1, 2, 3])
+        >>> reorder.output
         tensor([0, 2, 6, 1, 3, 5, 7])
-        >>> found.fused_embedding_offsets
+        >>> reorder.fused_embedding_offsets
         tensor([ 0,  6,  0,  7,  1,  7,  9,  3, 12])
     """
     return FusedReorder(*_fused_reorder(list(inputs), num_shards, list(dim_sizes)))
@@ -297,8 +297,8 @@ def _one_row(values: torch.Tensor) -> Ragged:
     return Ragged(values, host_int64([0, len(values)]))
 
 
-def _check_length(where: str, name: str, found: int, other: str, expected: int) -> None:
-    if found != expected:
+def _check_length(where: str, name: str, length: int, other: str, expected: int) -> None:
+    if length != expected:
         raise ValueError(
-            f"{where} expected {name} of length {expected}, that of {other}, got {found}"
+            f"{where} expected {name} of length {expected}, that of {other}, got {length}"
         )

@@ -1,4 +1,4 @@
-"""What the ops ask of tensors before their addresses go to the compiled core."""
+"""Check tensors before their addresses go to the compiled core."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Dictionaries of tensors of several dtypes: one buffer for each dtype, and back."""
+"""Pack dictionaries of tensors of several dtypes into a buffer for each dtype, and unpack them."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Distinct keys of many slots, and where they occur.
+"""Find the distinct keys of many slots, and where they occur.
 
     keys      [[7, 8, 7]]  dim 2        distinct  [[7, 8]]
     buffer    7 7 8 8 7 7               offsets   7 -> 0, 4   8 -> 2     (floats)

@@ -1,1 +1,1 @@
-"""Import paths of the reference system's dense optimizers."""
+"""Hold the dense optimizers at their import paths."""

@@ -1,3 +1,7 @@
-"""Import path of the reference system; see `monolith.optim.adamom`."""
+"""Give the dense optimizer Adamom."""
 
-from monolith.optim.adamom import *  # noqa: F403
+from monolith.optim.adamom import AdamomOptimizer
+
+__all__ = [
+    "AdamomOptimizer",
+]

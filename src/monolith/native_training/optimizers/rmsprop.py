@@ -1,3 +1,7 @@
-"""Import path of the reference system; see `monolith.optim.rmsprop`."""
+"""Give the dense optimizer RMSprop, in its two variants."""
 
-from monolith.optim.rmsprop import *  # noqa: F403
+from monolith.optim.rmsprop import RmspropOptimizer
+
+__all__ = [
+    "RmspropOptimizer",
+]

@@ -1,3 +1,9 @@
-"""Import path of the reference system; see `monolith.optim.shampoo`."""
+"""Give the dense optimizer Shampoo."""
 
-from monolith.optim.shampoo import *  # noqa: F403
+from monolith.optim.shampoo import ShampooOptimizer, apply_sparse_precond, eigen_inverse_root
+
+__all__ = [
+    "ShampooOptimizer",
+    "apply_sparse_precond",
+    "eigen_inverse_root",
+]

@@ -1,4 +1,4 @@
-"""Queues between the threads of a run, as the reference system has them."""
+"""Hold queues of tensors between the threads of a run, and the hooks that fill them."""
 
 from monolith.native_training.queues.async_functions import AsyncFunctionManager, AsyncPushHook
 from monolith.native_training.queues.bounded_queue import BoundedQueue

@@ -1,4 +1,4 @@
-"""Functions whose calls are put off to the next step."""
+"""Put the calls of functions off to the next step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -73,7 +73,7 @@ class AsyncFunctionManager:
         timeout_seconds: limit on the wait for the queue of a function to be empty.
 
     Example:
-        >>> from monolith.train import drive
+        >>> from monolith.train.driver import drive
         >>> pushed, numbers = [], iter(range(3))
         >>> manager = AsyncFunctionManager()
         >>> number = lambda: torch.tensor(next(numbers))
@@ -129,15 +129,17 @@ class AsyncFunctionManager:
             Exception: making the call needs the function that is put off.
             ValueError: an argument that `NestedTensors` does not take; when the call is made.
         """
-        given, named = tuple(args or ()), dict(kwargs or {})
+        positional, named = tuple(args or ()), dict(kwargs or {})
         if not (self._is_async if is_async is None else is_async):
-            return target(*[_value(v) for v in given], **{k: _value(v) for k, v in named.items()})
+            return target(
+                *[_value(v) for v in positional], **{k: _value(v) for k, v in named.items()}
+            )
 
         def make_call() -> Any:
             # Lists, not iterators: those would take a StopIteration of an argument for their own.
             # The tensor makes an element of a call without arguments.
             return (
-                [_value(v) for v in given],
+                [_value(v) for v in positional],
                 {k: _value(v) for k, v in named.items()},
                 torch.zeros(()),
             )
@@ -160,7 +162,7 @@ class AsyncFunctionManager:
 
         run = current_or_default_run()
         name = run.unique_name(queue_name)
-        needs = [v for v in (*given, *named.values()) if isinstance(v, Action)]
+        needs = [v for v in (*positional, *named.values()) if isinstance(v, Action)]
         enqueue = run.action(f"{name}/enqueue", enter, needs)
         targets = [target] if isinstance(target, Action) else []
         deferred = run.action(f"{name}/execute", execute, targets)

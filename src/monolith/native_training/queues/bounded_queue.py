@@ -1,4 +1,4 @@
-"""A first-in, first-out queue between threads that can be closed, and several with one lock."""
+"""Queue elements between threads, first in, first out; several queues may share a lock."""
 
 import threading
 from collections import deque
@@ -26,7 +26,7 @@ class BoundedQueue(Generic[T]):
         name: for messages.
         timeout_seconds: limit on a wait of `put` and `get` that are given none; `math.inf` is
             allowed.
-        beside: a queue with which this one shares a lock, for `put_together`.
+        lock_owner: a queue with which this one shares a lock, for `put_together`.
 
     Raises:
         ValueError: the capacity or the limit is out of range.
@@ -45,7 +45,7 @@ class BoundedQueue(Generic[T]):
         *,
         name: str = "queue",
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        beside: "BoundedQueue[Any] | None" = None,
+        lock_owner: "BoundedQueue[Any] | None" = None,
     ) -> None:
         if capacity < 1:
             raise ValueError(
@@ -54,7 +54,9 @@ class BoundedQueue(Generic[T]):
         self.capacity, self.name = capacity, name
         self.timeout_seconds = check_timeout("[BoundedQueue]", timeout_seconds)
         # One for room and for items: a notice that a giving-up thread swallows could stall others.
-        self._changed: threading.Condition = beside._changed if beside else threading.Condition()
+        self._changed: threading.Condition = (
+            lock_owner._changed if lock_owner else threading.Condition()
+        )
         self._items: deque[T] = deque()
         self._is_closed = False
         self._is_cancelled = False

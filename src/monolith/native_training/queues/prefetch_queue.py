@@ -1,4 +1,4 @@
-"""Queues of tensors that are filled by producers, ahead of the step that uses them."""
+"""Queue tensors that producers make ahead of the step that uses them."""
 
 import threading
 from collections import deque
@@ -141,8 +141,8 @@ class PrefetchQueue:
 
     def _produce(self) -> tuple[Sequence[torch.Tensor], Any]:
         """Tensors of one element, and a companion that travels with them."""
-        made = [made if isinstance(made, torch.Tensor) else made() for made in self._producers]
-        return made, None
+        element = [p if isinstance(p, torch.Tensor) else p() for p in self._producers]
+        return element, None
 
     def _make(self) -> list[TensorElement]:
         tensors, companion = self._produce()
@@ -194,7 +194,7 @@ class DevicePrefetchQueue(PrefetchQueue):
                 first.capacity,
                 name=f"{first.name}_{kind}",
                 timeout_seconds=first.timeout_seconds,
-                beside=first,
+                lock_owner=first,
             )
             self._queues.append(second)
         self._places = [on_cpu, others] if others else [on_cpu]

@@ -1,4 +1,4 @@
-"""A queue between what makes nested structures of tensors and what uses them."""
+"""Queue nested structures of tensors between their maker and their user."""
 
 from collections.abc import Sequence
 from enum import Enum

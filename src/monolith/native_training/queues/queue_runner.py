@@ -1,4 +1,4 @@
-"""Threads that fill queues while a run goes on."""
+"""Fill queues on threads while a run goes on."""
 
 import math
 import threading
@@ -113,7 +113,7 @@ class QueueRunner:
 
 
 class _Filled(Protocol):
-    """What `EnqueueHook` needs of a queue."""
+    """Require of a queue what `EnqueueHook` calls."""
 
     @property
     def queues(self) -> Sequence[BoundedQueue[Any]]: ...

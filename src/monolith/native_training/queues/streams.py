@@ -1,11 +1,11 @@
-"""Tensors that one CUDA stream makes and another one uses."""
+"""Order the CUDA streams that make and use a tensor."""
 
 from collections.abc import Sequence
 
 import torch
 
 Ready = dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Event]]
-"""By device, the stream that made the tensors and a mark behind that work."""
+"""For each device, the stream that made the tensors, and an event after that work."""
 
 
 def mark_ready(tensors: Sequence[torch.Tensor]) -> Ready | None:

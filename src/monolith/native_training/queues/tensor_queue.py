@@ -1,4 +1,4 @@
-"""A bounded queue of tuples of tensors with fixed dtypes and ranks."""
+"""Queue tuples of tensors with fixed dtypes and ranks."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -62,7 +62,7 @@ class ElementSpec:
 
 
 class TensorElement(NamedTuple):
-    """What a queue holds: tensors, marks of the streams that make them, and a companion."""
+    """Hold an element of a queue: tensors, events of their streams, and a companion."""
 
     tensors: tuple[torch.Tensor, ...]
     ready: Ready | None
@@ -91,7 +91,7 @@ class TensorQueue(BoundedQueue[TensorElement]):
         names: of the components; elements are dictionaries then.
         name: of the queue.
         timeout_seconds: limit on waits; see `BoundedQueue`.
-        beside: see `BoundedQueue`.
+        lock_owner: see `BoundedQueue`.
 
     Raises:
         ValueError: there are not as many names as components, or see `BoundedQueue`.
@@ -111,9 +111,11 @@ class TensorQueue(BoundedQueue[TensorElement]):
         names: Sequence[str] | None = None,
         name: str = "padding_fifo_queue",
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        beside: BoundedQueue[Any] | None = None,
+        lock_owner: BoundedQueue[Any] | None = None,
     ) -> None:
-        super().__init__(capacity, name=name, timeout_seconds=timeout_seconds, beside=beside)
+        super().__init__(
+            capacity, name=name, timeout_seconds=timeout_seconds, lock_owner=lock_owner
+        )
         if names is not None and spec is not None and len(names) != len(spec.dtypes):
             raise ValueError(
                 f"[TensorQueue] expected {len(spec.dtypes)} names, one per component, "

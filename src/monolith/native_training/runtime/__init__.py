@@ -1,1 +1,1 @@
-"""Import paths of the reference system below `runtime`."""
+"""Hold the native ops at their import path."""

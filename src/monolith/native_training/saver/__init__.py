@@ -1,6 +1,5 @@
 """Savers and hooks of the reference system's checkpoints."""
 
-import monolith.train  # noqa: F401 - the trainer and the savers import each other
 from monolith.native_training.saver.custom_restore import (
     CLEAR_NN,
     CUSTOM_RESTORE_OP,
@@ -26,9 +25,14 @@ from monolith.native_training.saver.restore_override import (
     copy_checkpoint_state,
     get_checkpoint_state,
 )
-from monolith.native_training.saver.saveables import VARIABLES, NamedTensor, Saveable, Stateful
+from monolith.native_training.saver.saveables import VARIABLES, NamedTensor, Saveable
 from monolith.native_training.saver.saver import PartialRecoverySaver
 from monolith.native_training.saver.saver_builder import SaverBuilder
+from monolith.native_training.saver.state_files import (
+    SaveHelper,
+    get_latest_checkpoint_state,
+    get_monolith_checkpoint_state,
+)
 from monolith.native_training.saver.tide import (
     CustomGlobalStepWaiterHook,
     TideStoppingHook,
@@ -53,11 +57,11 @@ __all__ = [
     "RESTORE_CKPT",
     "RestoreSettings",
     "RestorerListener",
+    "SaveHelper",
     "Saveable",
     "SaverBuilder",
     "SaverListener",
     "SecondOrStepTimer",
-    "Stateful",
     "TideStoppingHook",
     "TideWindow",
     "VARIABLES",
@@ -65,4 +69,6 @@ __all__ = [
     "calc_feed_dict",
     "copy_checkpoint_state",
     "get_checkpoint_state",
+    "get_latest_checkpoint_state",
+    "get_monolith_checkpoint_state",
 ]

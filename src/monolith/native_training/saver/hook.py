@@ -7,17 +7,11 @@ import posixpath
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from monolith.checkpoint.state import (
-    MONOLITH_STATE_FILE,
-    HashTableType,
-    MonolithCheckpointState,
-    get_monolith_checkpoint_state,
-    write_monolith_checkpoint_state,
-)
-from monolith.checkpoint.storage import exists, make_folder, write_file
+from monolith.checkpoint.state import HashTableType, record_save_time
+from monolith.checkpoint.storage import make_folder, write_file
 from monolith.environment import metric_prefix
 from monolith.errors import DeadlineExceededError, OpError
 from monolith.native_training.saver.listeners import RestorerListener, SaverListener
@@ -152,7 +146,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             text = json.dumps(saver.builder.description(), indent=1, sort_keys=True)
             write_file(module_tree_path(self._directory), text.encode())
         saver.setup_ps_initialized_state(run)
-        self._create_or_update_monolith_ckpt_state(do_update=False)
+        self._record_save_time(is_new_only=True)
         with self._lock:
             if not self._no_first_save:
                 self._save(run, step, ignore_save_errors=self._ignore_save_errors)
@@ -262,7 +256,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         self._sink.count(f"{prefix}.save_checkpoint", 1, tags)
         self._sink.time(f"{prefix}.save_checkpoint_time", seconds * 1e6, tags)
         _log.info("saving checkpoint took %.3f s, step %d", seconds, step)
-        self._create_or_update_monolith_ckpt_state(do_update=True)
+        self._record_save_time()
         run.metadata[_LAST_SAVED] = self._last_step = step
         return is_end
 
@@ -274,21 +268,8 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         answers = [listener.after_save(run, step) for listener in self._listeners]
         return any(answers)
 
-    def _create_or_update_monolith_ckpt_state(self, do_update: bool) -> None:
-        """Write `monolith_checkpoint`; exempt paths stay. Without `do_update` a file stays.
-
-        So does one that cannot be read: it may say what is exempt.
-        """
-        is_there = exists(posixpath.join(self._directory, MONOLITH_STATE_FILE))
-        found = get_monolith_checkpoint_state(self._directory) if is_there else None
-        if is_there and (found is None or not do_update):
-            return
-        state = replace(
-            found or MonolithCheckpointState(),
-            builtin_hash_table_type=int(self._table_type),
-            last_checkpoint_save_timestamp=int(self._clock()),
-        )
-        write_monolith_checkpoint_state(self._directory, state)
+    def _record_save_time(self, *, is_new_only: bool = False) -> None:
+        record_save_time(self._directory, self._clock(), self._table_type, is_new_only=is_new_only)
 
     def _checked_saver(self) -> PartialRecoverySaver:
         assert self._saver is not None, "begin() makes one"
@@ -324,12 +305,7 @@ class CheckpointRestorerHook(Hook):
         prefix = state.model_checkpoint_path
         if self._saver is not None:
             self._saver.restore(run, prefix)
-            own = [
-                path
-                for path in state.all_model_checkpoint_paths
-                if posixpath.dirname(path) == self._directory.rstrip("/")
-            ]
-            self._saver.recover_last_checkpoints(own)  # those elsewhere are not ours to delete
+            self._saver.recover_last_checkpoints(state.paths_in(self._directory))
         for listener in self._listeners:
             listener.before_restore(run, prefix)
         for listener in self._listeners:

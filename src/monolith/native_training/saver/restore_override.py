@@ -14,8 +14,8 @@ from monolith.checkpoint.state import (
     STATE_FILE,
     CheckpointState,
     MonolithCheckpointState,
-    get_monolith_checkpoint_state,
     read_checkpoint_state,
+    read_monolith_checkpoint_state,
     write_checkpoint_state,
     write_monolith_checkpoint_state,
 )
@@ -143,14 +143,14 @@ def _copy(directory: str, source: str, wanted: str | None) -> None:
     prefix = prefix if isabs(prefix) else os.path.abspath(prefix)  # it is in another directory
     write_checkpoint_state(directory, CheckpointState(prefix, [prefix]))
     write_file(posixpath.join(directory, RESTORE_CKPT), prefix.encode())
-    own = get_monolith_checkpoint_state(directory) or MonolithCheckpointState()
-    other = get_monolith_checkpoint_state(source) or MonolithCheckpointState()
-    exempt = [*own.exempt_model_checkpoint_paths, prefix]
+    ours = read_monolith_checkpoint_state(directory) or MonolithCheckpointState()
+    other = read_monolith_checkpoint_state(source) or MonolithCheckpointState()
+    exempt = [*ours.exempt_model_checkpoint_paths, prefix]
     kind = other.builtin_hash_table_type
     if kind is None:
-        kind = own.builtin_hash_table_type
+        kind = ours.builtin_hash_table_type
     merged = replace(
-        own,
+        ours,
         exempt_model_checkpoint_paths=list(dict.fromkeys(exempt)),
         builtin_hash_table_type=kind,
     )

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from monolith.checkpoint.dense_tensors import module_tensors
+from monolith.checkpoint.state_tree import Stateful
 from monolith.cluster.servers import LocalServer, LocalServers
 from monolith.train.driver import current_or_default_run
 
 VARIABLES = "variables"
 """Collection of a run with what a saver saves that is given nothing."""
-
-_COMPILED = "_orig_mod."
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,11 @@ class NamedTensor:
 
 
 @runtime_checkable
-class Stateful(Protocol):
-    """An object with a state of its own, as an optimizer of torch is one.
-
-    Its state is what `flatten_state` takes. An attribute `device`, if there is one, is the label of
-    its owner.
-    """
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """The state."""
-
-    def load_state_dict(self, state_dict: Any, /) -> object:
-        """Go on from a state."""
-
-
-@runtime_checkable
 class Saveable(Stateful, Protocol):
-    """An object with a state and a name; the position of an input, for example."""
+    """An object with a state and a name; the position of an input, for example.
+
+    An attribute `device`, if there is one, is the label of its owner.
+    """
 
     name: str
 
@@ -117,14 +105,8 @@ def _items(where: str, source: Any) -> Iterator[Item]:
 
 
 def _module_items(where: str, prefix: str, module: torch.nn.Module) -> Iterator[Item]:
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{where} expected tensors as the state of a module, got {type(tensor).__name__} "
-                f"as {prefix + name!r}; keep it in a buffer, or save tables with tables= and the "
-                "dense modules alone"
-            )
-        yield Item(prefix + name.replace(_COMPILED, ""), str(tensor.device), tensor)
+    for name, tensor in module_tensors(where, prefix, module).items():
+        yield Item(name, str(tensor.device), tensor)
 
 
 def _named(where: str, name: Any, value: Any) -> Item:

@@ -1,29 +1,23 @@
 """The saver: checkpoints one after another, which ones are kept, and partial recovery."""
 
-import copy
 import logging
 import os
 import posixpath
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from monolith.checkpoint.cut import take_cut
-from monolith.checkpoint.files import remove_checkpoint
-from monolith.checkpoint.load import open_checkpoint
-from monolith.checkpoint.retention import Retention
-from monolith.checkpoint.save import save_checkpoint
-from monolith.checkpoint.state import (
-    MONOLITH_STATE_FILE,
-    STATE_FILE,
-    CheckpointState,
+from monolith.checkpoint import (
+    WriteOptions,
     checkpoint_exists,
-    get_monolith_checkpoint_state,
+    open_checkpoint,
     read_checkpoint_state,
-    write_checkpoint_state,
+    write,
 )
-from monolith.checkpoint.storage import exists, has_folder, path_of
-from monolith.errors import OpError
+from monolith.checkpoint.retention import Retention
+from monolith.checkpoint.state import STATE_FILE, exempt_names
+from monolith.checkpoint.storage import has_folder, path_of
 from monolith.native_training.saver.custom_restore import CUSTOM_RESTORE_OP, restore_custom
 from monolith.native_training.saver.ps_monitor import PsMonitor
 from monolith.native_training.saver.saveables import VarList, collect_items
@@ -112,7 +106,12 @@ class PartialRecoverySaver:
         self._ps_monitor = ps_monitor
         self._exempt = {posixpath.basename(path) for path in exempt_checkpoint_paths}
         self._model_dir = None if model_dir is None else os.fspath(model_dir)
-        self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours, clock)
+        self._retention = Retention(
+            max_to_keep,
+            self._read_exempt,
+            every_n_hours=keep_checkpoint_every_n_hours,
+            clock=clock,
+        )
         if not defer_build:
             self.build(var_list)
 
@@ -143,11 +142,7 @@ class PartialRecoverySaver:
         """The names; None where their file is there, but cannot be read."""
         if self._model_dir is None:
             return set(self._exempt)
-        state = get_monolith_checkpoint_state(self._model_dir)
-        if state is not None:
-            return {posixpath.basename(path) for path in state.exempt_model_checkpoint_paths}
-        is_there = exists(posixpath.join(self._model_dir, MONOLITH_STATE_FILE))
-        return None if is_there else set()
+        return exempt_names(self._model_dir)
 
     @property
     def last_checkpoints(self) -> list[str]:
@@ -210,18 +205,17 @@ class PartialRecoverySaver:
         if not has_folder(directory):
             raise ValueError(f"Parent directory of {path} doesn't exist, can't save.")
         contents = builder.gather()
-        step = None if global_step is None else int(global_step)
-        with take_cut(
-            tables=tables,
-            dense=contents.dense,
-            trainer={**contents.states, **(trainer or {})} or None,
+        contents = replace(
+            contents,
+            tables=list(tables),
+            trainer={**(contents.trainer or {}), **(trainer or {})} or None,
             meta=builder.description() if write_meta_graph else None,
-            step=step,
+            step=None if global_step is None else int(global_step),
             with_expired=self._with_expired,
-        ) as cut:
-            save_checkpoint(prefix, cut, clock=self._clock)
+        )
+        write(contents, prefix, WriteOptions(clock=self._clock))
         if write_state:
-            self._update_state(directory, prefix, filename)
+            self._retention.add(prefix, filename, relative=self._save_relative_paths)
         return prefix
 
     def _prefix(self, path: str, global_step: Any, filename: str) -> str:
@@ -235,24 +229,6 @@ class PartialRecoverySaver:
                 f"'latest_filename' collides with 'save_path': '{filename}' and '{path}'"
             )
         return path
-
-    def _update_state(self, directory: str, prefix: str, filename: str) -> None:
-        self._retention.record(prefix)
-        exempt = self._read_exempt()
-        if exempt is None:
-            _log.warning("no checkpoint is deleted: nobody knows which ones are exempt")
-        retention = copy.copy(self._retention)
-        gone = None if exempt is None else retention.next_to_go(exempt)
-        kept = retention.kept or [(prefix, self._clock())]
-        state = CheckpointState(prefix, [each for each, _ in kept], [at for _, at in kept])
-        write_checkpoint_state(directory, state, filename, relative=self._save_relative_paths)
-        self._retention = retention  # not before: what is off the list is never deleted again
-        if gone is None:
-            return
-        try:
-            remove_checkpoint(gone)
-        except OpError as error:  # the new checkpoint is there all the same
-            _log.warning("the old checkpoint %s is not removed: %s", gone, error)
 
     def restore(self, run: Run | None, save_path: str | None) -> None:
         """Restore a checkpoint, or do what the run's `CustomRestore` says in its place, once.

@@ -1,23 +1,17 @@
 """Groups of what a saver saves, by the device that owns it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
+from monolith.checkpoint.cut import Contents
+from monolith.checkpoint.dense_tensors import describe, join_tensors
 from monolith.checkpoint.load import Checkpoint, copy_tensors, matched
-from monolith.checkpoint.state_tree import flatten_state, unflatten_state
-from monolith.errors import NotFoundError
-from monolith.native_training.saver.saveables import Item, Stateful
+from monolith.checkpoint.state_tree import STATES, Stateful, flatten_states
+from monolith.native_training.saver.saveables import Item
 
-_STATES = "saveables"  # in the trainer's document: states that are no tensors, by name
-
-
-class Contents(NamedTuple):
-    """What a save writes: tensors in one group per device, and states that are no tensors."""
-
-    dense: list[dict[str, torch.Tensor]]
-    states: dict[str, Any]
+_RESTORE = "[PartialRecoverySaver.restore]"
 
 
 class SaverBuilder:
@@ -45,34 +39,24 @@ class SaverBuilder:
 
     def description(self) -> dict[str, Any]:
         """Names, dtypes and shapes by device, as JSON."""
-        return {
-            device: {item.name: _shape(item) for item in items}
-            for device, items in self.items_per_device.items()
-        }
+        return describe((item.device, item.name, item.value) for item in self._items)
 
     def gather(self) -> Contents:
-        """What is there now. Each device gives its own items only.
+        """Return what is there now. Each device gives its own items only.
 
         Raises:
             ValueError: a tensor in the state of an object has the name of another one.
         """
         groups: list[dict[str, torch.Tensor]] = []
-        states: dict[str, Any] = {}
-        names: set[str] = set()
+        trees: dict[str, Any] = {}
         for items in self.items_per_device.values():
-            groups.append({})
-            for item in items:
-                found = _tensors_of(item, states)
-                if twice := names & found.keys():
-                    raise ValueError(
-                        "[PartialRecoverySaver] expected each name once, got "
-                        f"{min(twice)!r} twice; one of them is in the state of an object"
-                    )
-                names |= found.keys()
-                groups[-1] |= found
+            states, tensors = flatten_states(_objects(items))
+            trees |= states
+            groups.append(join_tensors("[PartialRecoverySaver]", _tensors(items), tensors))
         if not self._sharded:
-            groups = [{name: tensor for group in groups for name, tensor in group.items()}]
-        return Contents([group for group in groups if group], {_STATES: states} if states else {})
+            groups = [join_tensors("[PartialRecoverySaver]", *groups)]
+        groups = [group for group in groups if group]
+        return Contents(dense=groups, trainer={STATES: trees} if trees else {})
 
     def restore_ops_per_device(
         self,
@@ -95,14 +79,10 @@ class SaverBuilder:
         groups = {
             device: items for device, items in self.items_per_device.items() if is_wanted(device)
         }
-        states = (checkpoint.read_trainer() or {}).get(_STATES, {})
-        names = {
-            name
-            for items in groups.values()
-            for item in items
-            for name in _tensor_names(checkpoint, item, states)
-        }
-        values = checkpoint.read_dense(names, num_threads=num_threads)
+        items = [item for group in groups.values() for item in group]
+        values, states = checkpoint.read_parts(
+            _RESTORE, _tensors(items), _objects(items), num_threads
+        )
         return {
             device: self._action(checkpoint.prefix, items, values, states)
             for device, items in groups.items()
@@ -115,44 +95,19 @@ class SaverBuilder:
         values: Mapping[str, torch.Tensor],
         states: Mapping[str, Any],
     ) -> Callable[[], None]:
-        targets = {item.name: item.value for item in items if isinstance(item.value, torch.Tensor)}
-        pairs = matched(
-            "[PartialRecoverySaver.restore]", prefix, targets, values, reshape=self._reshape
-        )
-        saveables = [item for item in items if not isinstance(item.value, torch.Tensor)]
+        pairs = matched(_RESTORE, prefix, _tensors(items), values, reshape=self._reshape)
 
         def restore() -> None:
             copy_tensors(pairs)
-            for name, _, saveable in saveables:
-                assert isinstance(saveable, Stateful)
-                saveable.load_state_dict(unflatten_state(states[name], values))
+            for name, target in _objects(items).items():
+                target.load_state_dict(states[name])
 
         return restore
 
 
-def _tensors_of(item: Item, states: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors of an item by name; the rest of its state goes into `states`."""
-    if isinstance(item.value, torch.Tensor):
-        return {item.name: item.value.detach()}
-    states[item.name], tensors = flatten_state(item.value.state_dict(), item.name)
-    return tensors
+def _tensors(items: Iterable[Item]) -> dict[str, torch.Tensor]:
+    return {item.name: item.value for item in items if isinstance(item.value, torch.Tensor)}
 
 
-def _tensor_names(checkpoint: Checkpoint, item: Item, states: Mapping[str, Any]) -> list[str]:
-    """Names of the tensors that an item needs."""
-    is_tensor = isinstance(item.value, torch.Tensor)
-    if item.name not in (checkpoint.tensors if is_tensor else states):
-        raise NotFoundError(
-            f"[PartialRecoverySaver.restore] expected {item.name!r} of the model in "
-            f"{checkpoint.prefix}, got a checkpoint without it; the model has changed since it was "
-            "saved, or it is of another model"
-        )
-    if is_tensor:
-        return [item.name]
-    return [name for name in checkpoint.tensors if name.startswith(f"{item.name}/")]
-
-
-def _shape(item: Item) -> Any:
-    if not isinstance(item.value, torch.Tensor):
-        return None
-    return {"dtype": str(item.value.dtype), "shape": list(item.value.shape)}
+def _objects(items: Iterable[Item]) -> dict[str, Stateful]:
+    return {item.name: item.value for item in items if not isinstance(item.value, torch.Tensor)}

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from monolith.train.checkpoints import Pace
+
 
 class Window(Protocol):
     """Hours of the day; a `TideWindow` is one."""
@@ -51,15 +53,14 @@ class SecondOrStepTimer:
                 "[SecondOrStepTimer] expected one of every_secs and every_steps, got "
                 f"{every_secs} and {every_steps}"
             )
-        self._every_secs, self._every_steps = every_secs, every_steps
+        self._pace = Pace(every_steps, every_secs, clock)
         self._tide = tide if tide_every_secs is not None else None
-        self._tide_every_secs = tide_every_secs
-        self._clock = clock
+        self._tide_pace = Pace(every_seconds=tide_every_secs, clock=clock)
         self._is_enabled = True
-        self._last: tuple[int, float] | None = None  # step and time
+        self._last_step: int | None = None
 
     def enable(self) -> None:
-        """Let it trigger again."""
+        """Let the timer trigger again."""
         self._is_enabled = True
 
     def disable(self) -> None:
@@ -68,30 +69,21 @@ class SecondOrStepTimer:
 
     def reset(self) -> None:
         """Let the next query trigger."""
-        self._last = None
+        self._last_step = None
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Whether it is time; never twice for one step."""
-        if not self._is_enabled:
-            return False
-        if self._last is None:
-            return True
-        last_step, last_time = self._last
-        if step == last_step:
-            return False
-        elapsed = self._clock() - last_time
-        if self._tide is not None and not self._tide.is_open():
-            assert self._tide_every_secs is not None
-            return elapsed >= self._tide_every_secs
-        if self._every_secs is not None:
-            return elapsed >= self._every_secs
-        assert self._every_steps is not None
-        return step >= last_step + self._every_steps
+        if not self._is_enabled or self._last_step is None:
+            return self._is_enabled
+        is_closed = self._tide is not None and not self._tide.is_open()
+        return (self._tide_pace if is_closed else self._pace).is_due(step)
 
     def update_last_triggered_step(self, step: int) -> None:
         """Begin the next interval."""
-        self._last = step, self._clock()
+        self._last_step = step
+        self._pace.restart(step)
+        self._tide_pace.restart(step)
 
     def last_triggered_step(self) -> int | None:
-        """The step of the last trigger; None before the first and after `reset`."""
-        return None if self._last is None else self._last[0]
+        """Return the step of the last trigger; None before the first and after `reset`."""
+        return self._last_step

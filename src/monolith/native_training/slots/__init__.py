@@ -1,4 +1,4 @@
-"""Feature slots, slices and columns of the reference system."""
+"""Hold feature slots, slices and columns, and the factories that make them."""
 
 from monolith.native_training.slots.slot_factories import (
     CollectingFactory,

@@ -1,4 +1,4 @@
-"""How the rows of one feature in one example are combined, in the words of the reference system."""
+"""Combine the rows of one feature in one example."""
 
 from dataclasses import dataclass
 
@@ -69,7 +69,7 @@ class FirstN(Combiner):
 
     @property
     def max_seq_length(self) -> int:  # type: ignore[override]
-        """How many rows are kept."""
+        """Return the number of rows that are kept."""
         return self.seq_length
 
     def combine(self, ids: Ragged, rows: torch.Tensor) -> torch.Tensor:

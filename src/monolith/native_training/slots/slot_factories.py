@@ -1,4 +1,4 @@
-"""Factories of slots: one collects what a model declares, the others have rows for it."""
+"""Make slots: one factory collects what a model declares, the others have rows for it."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,7 +57,7 @@ class CollectingFactory:
 
     def __init__(self, batch_size: int, *, device: torch.device | str = "meta") -> None:
         self._batch_size, self._device = batch_size, device
-        self._slots: dict[str, tuple[FeatureSlotConfig, _Collected]] = {}
+        self._slots: dict[str, tuple[FeatureSlotConfig, _CollectedRows]] = {}
         self.slot_to_occurrence_threshold: dict[int, int] = {}
         self.slot_to_expire_time: dict[int, int] = {}
 
@@ -75,7 +75,7 @@ class CollectingFactory:
         else:
             self.slot_to_occurrence_threshold[config.slot_id] = config.occurrence_threshold
             self.slot_to_expire_time[config.slot_id] = config.expire_time
-        rows = _Collected(self._batch_size, self._device)
+        rows = _CollectedRows(self._batch_size, self._device)
         self._slots[name] = config, rows
         return FeatureSlot(rows, config)
 
@@ -86,29 +86,29 @@ class CollectingFactory:
         return lambda: None
 
     def tables(self) -> dict[str, SlotTable]:
-        """What was collected, by slot.
+        """Return the collected slots by name.
 
         Raises:
             RuntimeError: a slot has no slice.
         """
-        found = {}
+        tables = {}
         for name, (config, rows) in self._slots.items():
             if not rows.slices:
                 raise RuntimeError(f"{name} has no slice, pls. check!")
-            found[name] = SlotTable(
+            tables[name] = SlotTable(
                 tuple(merge_slices(rows.slices)),
                 tuple(rows.combiners),
-                tuple(each.segment.dim_size for each in rows.slices),
+                tuple(part.segment.dim_size for part in rows.slices),
                 config.hashtable_config,
                 rows.combiners,
                 config.occurrence_threshold,
                 config.expire_time,
                 rows.is_asked,
             )
-        return found
+        return tables
 
 
-class _Collected:
+class _CollectedRows:
     """A slot that is collected."""
 
     def __init__(self, batch_size: int, device: torch.device | str) -> None:
@@ -139,7 +139,7 @@ class _Collected:
 
     def _leaf(self, name: str) -> torch.Tensor:
         if name not in self._leaves:
-            dim = sum(each.segment.dim_size for each in self.slices)
+            dim = sum(part.segment.dim_size for part in self.slices)
             shape = (self._batch_size, dim)
             self._leaves[name] = torch.zeros(shape, device=self._device, requires_grad=True)
         return self._leaves[name]
@@ -182,7 +182,7 @@ class EmbeddingsFactory:
         name_to_embeddings: Mapping[str, torch.Tensor],
         name_to_slices: Mapping[str, torch.Tensor],
     ) -> None:
-        self._rows = _Given(name_to_embeddings, name_to_slices)
+        self._rows = _GivenRows(name_to_embeddings, name_to_slices)
 
     def create_feature_slot(self, config: FeatureSlotConfig) -> FeatureSlot:
         """A slot over the given rows."""
@@ -199,7 +199,7 @@ class EmbeddingsFactory:
         raise NotImplementedError("apply_gradients is not supported in this factory.")
 
 
-class _Given:
+class _GivenRows:
     """Rows that were given."""
 
     def __init__(

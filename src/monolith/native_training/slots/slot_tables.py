@@ -1,4 +1,4 @@
-"""What slots were found to be: their slices, and the tables and features that they become."""
+"""Turn collected slots into the tables and features that hold their rows."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _COMBINERS = MappingProxyType({ReduceSum: "sum", ReduceMean: "mean", FirstN: "fi
 
 @dataclass(frozen=True)
 class SliceConfig:
-    """What a slice of a row is.
+    """Describe a slice of a row.
 
     Args:
         segment: its width, initializer, optimizer and compressor.
@@ -58,31 +58,31 @@ def merge_slices(slices: Iterable[SliceConfig]) -> list[SliceConfig]:
         >>> from monolith.table.optimizers import SGD
         >>> from monolith.table import Zeros
         >>> one = SliceConfig(EntrySegment(2, Zeros(), SGD()))
-        >>> [each.segment.dim_size for each in merge_slices([one, one])]
+        >>> [part.segment.dim_size for part in merge_slices([one, one])]
         [4]
     """
     merged: list[SliceConfig] = []
-    for each in slices:
-        if merged and _kind(merged[-1]) == _kind(each):
-            dim = merged[-1].segment.dim_size + each.segment.dim_size
-            wider = dataclasses.replace(each.segment, dim_size=dim)
-            merged[-1] = dataclasses.replace(each, segment=wider)
+    for config in slices:
+        if merged and _kind(merged[-1]) == _kind(config):
+            dim = merged[-1].segment.dim_size + config.segment.dim_size
+            wider = dataclasses.replace(config.segment, dim_size=dim)
+            merged[-1] = dataclasses.replace(config, segment=wider)
         else:
-            merged.append(each)
+            merged.append(config)
     return merged
 
 
 def _kind(
-    each: SliceConfig,
+    config: SliceConfig,
 ) -> tuple[Initializer | None, AnyOptimizer | None, Compressor | None, str]:
-    segment = each.segment
-    rate = str(each.learning_rate_fn)
+    segment = config.segment
+    rate = str(config.learning_rate_fn)
     return segment.init_config, segment.opt_config, segment.comp_config, rate
 
 
 @dataclass(frozen=True)
 class SlotTable:
-    """What a slot was found to be.
+    """Describe a slot with all its slices and columns.
 
     Args:
         slice_configs: after merging.
@@ -106,8 +106,8 @@ class SlotTable:
 
     def instance(self) -> HashTableConfigInstance:
         """The table in the words of the reference system."""
-        entry = EntryConfig([each.segment for each in self.slice_configs])
-        rates = [each.learning_rate for each in self.slice_configs]
+        entry = EntryConfig([config.segment for config in self.slice_configs])
+        rates = [config.learning_rate for config in self.slice_configs]
         return HashTableConfigInstance(self.hashtable_config.table_config(entry), rates)
 
     def features(self) -> list[Feature]:
@@ -122,7 +122,7 @@ class SlotTable:
                 f"{self.hashtable_config.feature_evict_every_n_hours}; start a "
                 "monolith.table.BackgroundSweep on the table"
             )
-        owner, found = None, []
+        owner, features = None, []
         for name in self.feature_names:
             combiner = self.feature_to_combiners[name]
             if self.with_rows:
@@ -131,7 +131,7 @@ class SlotTable:
                 how, length = _COMBINERS[type(combiner)], combiner.max_seq_length
             if owner is None:
                 owner = name
-                made = Feature(
+                feature = Feature(
                     name,
                     slices=segments_of(self.instance().table(name)),
                     admission=MinCount(self.occurrence_threshold)
@@ -142,9 +142,9 @@ class SlotTable:
                     max_length=length,
                 )
             else:
-                made = Feature(name, shares=owner, combiner=how, max_length=length)
-            found.append(made)
-        return found
+                feature = Feature(name, shares=owner, combiner=how, max_length=length)
+            features.append(feature)
+        return features
 
 
 def features_of(tables: Iterable[SlotTable]) -> list[Feature]:
@@ -153,7 +153,7 @@ def features_of(tables: Iterable[SlotTable]) -> list[Feature]:
     Raises:
         AssertionError: one feature is a column of two slots.
     """
-    found = [feature for table in tables for feature in table.features()]
-    if len({feature.name for feature in found}) < len(found):
+    features = [feature for table in tables for feature in table.features()]
+    if len({feature.name for feature in features}) < len(features):
         raise AssertionError("Feature must only belongs to one table.")
-    return found
+    return features

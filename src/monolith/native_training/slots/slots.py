@@ -1,4 +1,4 @@
-"""Slots, slices and columns: features in the words of the reference system.
+"""Define slots, slices and columns: the features of a model function.
 
 A slot is a table, a slice a run of columns of its rows, a column a feature that is looked up in it.
 A factory makes slots and decides where rows come from (`slot_factories.py`).
@@ -25,7 +25,7 @@ DEFAULT_EXPIRE_TIME = 36_500
 
 @dataclass(frozen=True)
 class FeatureSlotConfig:
-    """What a slot is.
+    """Describe a slot.
 
     Args:
         name: of the slot; that of its number if None.
@@ -86,7 +86,7 @@ class FeatureSlotConfig:
 
 
 class SlotRows(Protocol):
-    """Where the rows of a slot come from; a factory has one for each slot."""
+    """Provide the rows of a slot; a factory has one source for each slot."""
 
     def add_slice(self, config: SliceConfig) -> None:
         """Take notice of a slice, behind those before."""
@@ -128,7 +128,7 @@ class FeatureSlot:
 
     @property
     def name(self) -> str:
-        """Of the slot."""
+        """Return the name of the slot."""
         return self.config.table
 
     def add_feature_slice(
@@ -185,7 +185,7 @@ class FeatureSlice:
 
     @property
     def dim(self) -> int:
-        """How many."""
+        """Return the number of columns."""
         return self.end - self.start
 
 
@@ -208,17 +208,17 @@ class FeatureColumn:
 
     @classmethod
     def reduce_sum(cls) -> Combiner:
-        """The sum of the rows of a sample."""
+        """Combine by the sum of the rows of a sample."""
         return ReduceSum()
 
     @classmethod
     def reduce_mean(cls) -> Combiner:
-        """Their mean; zeros without rows."""
+        """Combine by the mean of the rows; zeros without rows."""
         return ReduceMean()
 
     @classmethod
     def first_n(cls, seq_length: int) -> Combiner:
-        """So many first rows, padded with zeros."""
+        """Keep the first rows, padded with zeros."""
         return FirstN(seq_length)
 
     def embedding_lookup(self, feature_slice: FeatureSlice) -> torch.Tensor:
@@ -250,7 +250,7 @@ class FeatureColumn:
         self._size = size_mask(row_lengths, self.combiner.max_seq_length)
 
     def get_size_tensor(self) -> torch.Tensor:
-        """Which rows of a sample are of ids: int32 (batch, length), 1 for an id.
+        """Mark the rows that are of ids: int32 (batch, length), 1 for an id.
 
         Raises:
             AssertionError: the combiner is not `first_n`.

@@ -59,12 +59,7 @@ class ShardedGroup:
         clock: Clock = wall_clock,
     ) -> None:
         ordered = sorted(configs, key=lambda config: config.name)
-        for config in ordered:
-            if isinstance(config.admission, SlidingFilter) and config.kind != "serving":
-                raise ValueError(
-                    f"[{owner}] expected tables without SlidingFilter, whose filters belong to "
-                    f"partitions, got one with it (table {config.name!r}); use MinCount"
-                )
+        _check_admission(ordered, owner)
         self.configs = {config.name: config for config in ordered}
         self.order = SlotPacking({config.name: config.dim for config in ordered}, owner)
         self.num_shards = len(transports)
@@ -194,12 +189,14 @@ def connect(
     model_name: str = "",
 ) -> ShardedGroup:
     """The tables on servers, made where they are missing, with a shard on each."""
+    _check_admission(configs, owner)
     routing = FloorModRouting(len(servers))
     hosts = {config.name: servers.shards(config, routing) for config in configs}
     transports = []
     for i in range(len(servers)):
         tables = [cast(BaseTable, own[i].table) for own in hosts.values()]
-        local = LocalTransport(GroupHost(TableGroup(tables)))  # it checks them
+        host = GroupHost(TableGroup(tables), placement=routing.placement_of(i))
+        local = LocalTransport(host)  # it checks the calls
         transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
     return ShardedGroup(
         configs,
@@ -233,6 +230,16 @@ def table_configs(
             )
         configs.append(config)
     return configs
+
+
+def _check_admission(configs: Sequence[TableConfig], owner: str) -> None:
+    """Refuse filters: every shard of a floor-mod routing has keys of each partition."""
+    for config in configs:
+        if isinstance(config.admission, SlidingFilter) and config.kind != "serving":
+            raise ValueError(
+                f"[{owner}] expected tables without SlidingFilter, whose filters belong to "
+                f"partitions, got one with it (table {config.name!r}); use MinCount"
+            )
 
 
 def _counts_calls(config: TableConfig) -> bool:

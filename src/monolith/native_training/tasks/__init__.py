@@ -1,4 +1,4 @@
-"""Tasks of the reference system."""
+"""Hold tasks with model functions, and `local_train` (docs/reference/native_task.md)."""
 
 from monolith.native_training.tasks.context import Context, FeatureFactory
 from monolith.native_training.tasks.local import local_train

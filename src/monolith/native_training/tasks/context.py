@@ -1,4 +1,4 @@
-"""`Context`: what a model may use of its run, where it makes a step of its own."""
+"""Give a model function what it may use of its run: `Context`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -46,7 +46,7 @@ class Context:
 
     @property
     def hooks(self) -> list[Hook]:
-        """Those of the functions that were put off."""
+        """Return the hooks of the functions that were put off."""
         return self.async_functions.hooks
 
     def create_feature_slot(self, config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Columns and slices by name, for model functions that do not care for slots."""
+"""Name columns and slices by feature, for model functions that do not care for slots."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -127,12 +127,12 @@ def named_dims(features: Any, slice_dim: int | None) -> list[tuple[list[Name], i
     if isinstance(features, Mapping):
         return [([name], dim) for name, dim in features.items()]
     if isinstance(features, Sequence) and not isinstance(features, str) and features:
-        kinds = {type(each) for each in features}
+        kinds = {type(feature) for feature in features}
         if slice_dim is not None and kinds <= {str, int, FeatureColumn}:
-            return [([each], slice_dim) for each in features]
+            return [([feature], slice_dim) for feature in features]
         if slice_dim is not None and kinds == {list}:
-            return [(each, slice_dim) for each in features]
-        if kinds == {tuple} and all(len(each) == 2 for each in features):
+            return [(feature, slice_dim) for feature in features]
+        if kinds == {tuple} and all(len(feature) == 2 for feature in features):
             return [([name], dim) for name, dim in features]
     raise ValueError("ValueError for features")
 
@@ -174,20 +174,20 @@ def share_slot(
     Example:
         >>> from monolith.ops.fids import decode_fid_v2, encode_fid_v2
         >>> ids = Ragged.from_lists([[encode_fid_v2(1, torch.tensor(7)).item()]])
-        >>> found = share_slot({"user": ids}, {"user": (False, 3)})
-        >>> [part.item() for part in decode_fid_v2(found["user_share"].values)]
+        >>> shared = share_slot({"user": ids}, {"user": (False, 3)})
+        >>> [part.item() for part in decode_fid_v2(shared["user_share"].values)]
         [3, 7]
     """
     if variant_type not in _SWITCHES:
         raise ValueError(
             f"[share_slot] expected variant_type {', '.join(_SWITCHES)}, got {variant_type!r}"
         )
-    found = dict(features)
+    shared = dict(features)
     for name, (in_place, slot) in share_meta.items():
         ids = features[name]
         values = _SWITCHES[variant_type](ids.values, slot)
-        found[name if in_place else f"{name}_{suffix}"] = Ragged(values, ids.row_splits)
-    return found
+        shared[name if in_place else f"{name}_{suffix}"] = Ragged(values, ids.row_splits)
+    return shared
 
 
 def _name_of(feature: str | int) -> str:

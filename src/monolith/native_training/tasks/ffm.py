@@ -1,4 +1,4 @@
-"""A small field-aware factorization machine: a sample of a `NativeTask`, and a model for tests."""
+"""Train a small field-aware factorization machine: an example of a `NativeTask`."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,10 +44,10 @@ class FFMTask(NativeTask):
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """Those of a `NativeTask`, and `label_high`."""
-        made = super().params()
-        made.define("label_high", 1, "Labels are below it: 1 for zeros only, 2 for binary ones.")
-        return made
+        """Return the parameters of a `NativeTask`, and `label_high`."""
+        params = super().params()
+        params.define("label_high", 1, "Labels are below it: 1 for zeros only, 2 for binary ones.")
+        return params
 
     def create_input_fn(self, mode: Mode) -> Callable[[], Iterable[Mapping[str, Any]]]:
         """Batches of `train.per_replica_batch_size`, parsed once; without end in training."""
@@ -114,7 +114,7 @@ class FFMTask(NativeTask):
 
 
 def deep_insight_actions(metrics: Params) -> list[Callable[[], Any]]:
-    """What a step does for deep insight: nothing, unless it is enabled.
+    """Refuse deep insight where it is enabled; else do nothing.
 
     Raises:
         NotImplementedError: it is.

@@ -1,4 +1,4 @@
-"""Random samples for factorization machines, as `tf.train.Example` records."""
+"""Make random samples for factorization machines, as `tf.train.Example` records."""
 
 import struct
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def generate_ffm_example(
         count = np.random.randint(1, length + 1)
         first = largest * slot
         ids = np.random.randint(first, first + size, size=count)
-        packed = b"".join(varint(int(each)) for each in ids)
+        packed = b"".join(varint(int(number)) for number in ids)
         entries[slot_to_key(slot)] = put_bytes(3, put_bytes(1, packed))
     features = b"".join(
         put_bytes(1, put_bytes(1, name.encode()) + put_bytes(2, feature))

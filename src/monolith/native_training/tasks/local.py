@@ -1,4 +1,4 @@
-"""`local_train`: a whole job in one process, with parameter servers as objects."""
+"""Train a task with parameter servers as objects of the process: `local_train`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,9 +43,9 @@ def local_train(
     if num_ps < 0 or (servers is not None and num_ps not in (0, len(servers))):
         expected = "num_ps >= 0" if servers is None else f"num_ps {len(servers)} or none"
         raise ValueError(f"[local_train] expected {expected}, got {num_ps}")
-    made = _as_task(task)
+    instance = _as_task(task)
     settings = replace(settings or TrainSettings(), steps=steps)
-    trainer = Trainer(made, settings, num_ps if servers is None else servers, hooks)
+    trainer = Trainer(instance, settings, num_ps if servers is None else servers, hooks)
     try:
         trainer.fit()
     except BaseException:

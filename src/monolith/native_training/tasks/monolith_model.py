@@ -1,4 +1,4 @@
-"""`MonolithModel`: a `NativeTask` whose model function names features, not slots."""
+"""Define `MonolithModel`: a `NativeTask` whose model function names features, not slots."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ Heads = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
 
 
 class EstimatorSpec(NamedTuple):
-    """What the model function of a `MonolithModel` gives.
+    """Hold the results of the model function of a `MonolithModel`.
 
     Attributes:
         label: of the samples, as `pred`.
@@ -70,7 +70,7 @@ class MonolithModel(NativeTask):
         """An `EstimatorSpec`, or label, loss and prediction."""
 
     def serving_input_receiver_fn(self) -> ServingReceiver | None:
-        """What a request is; None if there is none."""
+        """Describe a request; None if there is none."""
         return None
 
     def create_input_fn(self, mode: Mode) -> Callable[[], Iterable[Mapping[str, Any] | Batch]]:
@@ -96,10 +96,10 @@ class MonolithModel(NativeTask):
         if not parameters:
             return None
         _ = self.features  # the model function has been called then
-        given = (self._spec and self._spec.optimizer) or self._default_dense_optimizer
-        if given is None:
+        optimizer = (self._spec and self._spec.optimizer) or self._default_dense_optimizer
+        if optimizer is None:
             raise Exception("dense_optimizer not found!")
-        return given if isinstance(given, torch.optim.Optimizer) else given(parameters)
+        return optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer(parameters)
 
     def add_loss(self, losses: torch.Tensor | Sequence[torch.Tensor]) -> None:
         """Add to the loss of this call of the model function."""
@@ -173,25 +173,25 @@ class MonolithModel(NativeTask):
         }
         parts = []
         for names, dim in named_dims(features, slice_dim):
-            found = [self._columns.lookup(name, slice_name, dim, options) for name in names]
-            parts.append(found[0] if len(found) == 1 else joined(found, group_out_type))
+            slices = [self._columns.lookup(name, slice_name, dim, options) for name in names]
+            parts.append(slices[0] if len(slices) == 1 else joined(slices, group_out_type))
         return joined(parts, out_type)
 
     share_slot = staticmethod(share_slot)
 
     def _call(self, features: dict[str, Any], mode: Mode, config: Any) -> ModelSpec:
         self._columns, self._losses = EmbeddingColumns(self.ctx), []
-        given = self.model_fn(features, mode)
-        if not isinstance(given, EstimatorSpec):
-            if not isinstance(given, tuple) or len(given) != 3:
+        spec = self.model_fn(features, mode)
+        if not isinstance(spec, EstimatorSpec):
+            if not isinstance(spec, tuple) or len(spec) != 3:
                 raise Exception("EstimatorSpec Error!")
-            label, loss, pred = given
-            given = EstimatorSpec(label, pred, loss=loss)
-        self._spec = self._spec or given
-        predictions = self._heads(given)
-        if mode == Mode.PREDICT or given.loss is None:
+            label, loss, pred = spec
+            spec = EstimatorSpec(label, pred, loss=loss)
+        self._spec = self._spec or spec
+        predictions = self._heads(spec)
+        if mode == Mode.PREDICT or spec.loss is None:
             return ModelSpec(mode, predictions)
-        return ModelSpec(mode, predictions, sum(self._losses, given.loss))
+        return ModelSpec(mode, predictions, sum(self._losses, spec.loss))
 
     def _heads(self, spec: EstimatorSpec) -> torch.Tensor | Mapping[str, torch.Tensor]:
         """Predictions by head."""

@@ -1,4 +1,4 @@
-"""The parameters of tasks of the reference system."""
+"""Hold the parameters of a `NativeTask`."""
 
 import enum
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from monolith.native_training.util.params import Params
 
 
 class ExportMode(enum.IntEnum):
-    """What an export is made of."""
+    """Name the parts of an export."""
 
     NONE = 0
     STANDALONE = 1
@@ -101,17 +101,17 @@ def native_params(cls: type) -> InstantiableParams:
         >>> params.name, params.train.label_key
         ('Clicks', 'label')
     """
-    made = InstantiableParams(cls)
-    made.define("name", cls.__name__, "Name of the task.")
-    made.define("accelerator", None, "None, 'tpu' or 'horovod'.")
-    made.define("mode", "train", "'train', 'eval' or 'infer'.")
+    parameters = InstantiableParams(cls)
+    parameters.define("name", cls.__name__, "Name of the task.")
+    parameters.define("accelerator", None, "None, 'tpu' or 'horovod'.")
+    parameters.define("mode", "train", "'train', 'eval' or 'infer'.")
     for group, values in _GROUPS.items():
         inner = Params()
         for name, default in values.items():
             value = list(default) if isinstance(default, tuple) else default
             inner.define(name, value, f"Of {group}.")
-        made.define(group, inner, f"Parameters of {group}.")
-    return made
+        parameters.define(group, inner, f"Parameters of {group}.")
+    return parameters
 
 
 def check_built(params: Params) -> None:

@@ -1,4 +1,4 @@
-"""`NativeTask`: a task in the words of the reference system, which the trainer drives as any other.
+"""Define `NativeTask`: a task with a model function, which the trainer drives as any other.
 
 Its model function is called once with a `CollectingFactory`, to see which slots it makes; then once
 for each batch, over the rows that were looked up for it.
@@ -19,7 +19,7 @@ from monolith.native_training.slots.slot_factories import (
 )
 from monolith.native_training.slots.slot_tables import SlotTable, features_of
 from monolith.native_training.tasks.context import Context
-from monolith.native_training.tasks.given_gradients import with_gradients
+from monolith.native_training.tasks.loss_gradients import with_gradients
 from monolith.native_training.tasks.native_params import check_built, native_params
 from monolith.native_training.tasks.step_functions import StepFunctions
 from monolith.native_training.util.instantiable_params import InstantiableParams
@@ -32,11 +32,11 @@ from monolith.train.task import Mode, Task
 
 Action = Callable[[], Any]
 Columns = Mapping[str, Any]
-"""Of a batch by name: ids as `Ragged`, the rest as tensors."""
+"""Columns of a batch by name: ids as `Ragged`, the rest as tensors."""
 
 
 class ModelSpec(NamedTuple):
-    """What a model function gives: `EstimatorSpec` of the reference system.
+    """Hold the results of a model function: `EstimatorSpec` of the reference system.
 
     Attributes:
         mode: of the call.
@@ -56,7 +56,7 @@ class ModelSpec(NamedTuple):
 
 
 class ServingReceiver(NamedTuple):
-    """What a request is, and how it becomes the columns of a batch.
+    """Describe a request, and how it becomes the columns of a batch.
 
     Attributes:
         inputs: names.
@@ -123,28 +123,28 @@ class NativeTask(Task):
 
     @property
     def name(self) -> str:
-        """Of the task."""
+        """Return the name of the task."""
         return str(self.p.name)
 
     @property
     def features(self) -> Sequence[Feature]:  # type: ignore[override]
-        """Of the columns that the model function makes."""
-        return self._found().features
+        """Return the features of the columns that the model function makes."""
+        return self._collect().features
 
     @property
     def label(self) -> str | Sequence[str]:  # type: ignore[override]
         """`train.label_key`, if batches have such a column."""
-        return self._found().label
+        return self._collect().label
 
     def source(self, mode: Mode) -> Iterator[Batch]:
         """Batches of the input function."""
-        found = self._found() if mode == Mode.TRAIN else None
-        if found is not None and found.opened is not None:
-            opened, found.opened = found.opened, None
+        slots = self._collect() if mode == Mode.TRAIN else None
+        if slots is not None and slots.opened is not None:
+            opened, slots.opened = slots.opened, None
         else:
             opened = iter(self.create_input_fn(mode)())
         key = self.p.train.label_key
-        return (as_batch(each, key) for each in opened)
+        return (as_batch(columns, key) for columns in opened)
 
     def build(self) -> torch.nn.Module:
         """The modules of the task, by the names of their attributes.
@@ -152,7 +152,7 @@ class NativeTask(Task):
         Raises:
             ValueError: a parameter is an attribute by itself.
         """
-        found = {}
+        modules = {}
         for name, value in vars(self).items():
             if isinstance(value, torch.nn.Parameter):
                 raise ValueError(
@@ -160,8 +160,8 @@ class NativeTask(Task):
                     f"{name!r} (task {self.name!r})"
                 )
             if isinstance(value, torch.nn.Module):
-                found[name] = value
-        return torch.nn.ModuleDict(found)
+                modules[name] = value
+        return torch.nn.ModuleDict(modules)
 
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
@@ -190,19 +190,19 @@ class NativeTask(Task):
         return _joined(self._called(Mode.PREDICT, inputs.pooled, batch)[0].predictions)
 
     def hooks(self) -> Sequence[Hook]:
-        """Of the model function, and of functions that it puts off."""
-        return [*self._found().hooks, *self._functions.hooks]
+        """Return the hooks of the model function, and of functions that it puts off."""
+        return [*self._collect().hooks, *self._functions.hooks]
 
     def _called(
         self, mode: Mode, embedded: Embedded, batch: Batch
     ) -> tuple[ModelSpec, "_StepFactory"]:
-        factory = _StepFactory(self._found().tables, embedded)
+        factory = _StepFactory(self._collect().tables, embedded)
         self.ctx.feature_factory = factory
         self._functions.begin_call()
         return self.create_model_fn()(_columns(batch), mode, None), factory
 
-    def _found(self) -> "_Collected":
-        """What the model function makes; it is called for that once."""
+    def _collect(self) -> "_Collected":
+        """Call the model function once, and return the slots that it makes."""
         if self._collected is None:
             opened = iter(self.create_input_fn(Mode.TRAIN)())
             first = next(opened, None)
@@ -228,7 +228,7 @@ class NativeTask(Task):
 
 
 class _Collected:
-    """What a model function makes, and the data that were opened to find out."""
+    """Hold the slots of a model function, and the data that were opened to find them."""
 
     def __init__(
         self,
@@ -293,10 +293,10 @@ def as_batch(columns: Columns | Batch, label_key: str) -> Batch:
 
 def _columns(batch: Batch) -> dict[str, Any]:
     """All columns of a batch by name."""
-    found: dict[str, Any] = {**batch.features, **batch.dense, **batch.labels}
+    columns: dict[str, Any] = {**batch.features, **batch.dense, **batch.labels}
     if batch.time is not None:
-        found["req_time"] = batch.time
-    return found
+        columns["req_time"] = batch.time
+    return columns
 
 
 def _joined(predictions: torch.Tensor | Mapping[str, torch.Tensor] | None) -> torch.Tensor:

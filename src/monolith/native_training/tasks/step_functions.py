@@ -1,4 +1,4 @@
-"""Functions that a model function puts off by a step, where it is called in every step."""
+"""Put functions off by a step, where a model function calls them in every step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ class StepFunctions(AsyncFunctionManager):
         ...     return functions.add_async_function(pushed.append, [x])
         >>> functions.begin_call(is_first=True)
         >>> _ = model("nothing is called yet")
-        >>> from monolith.train import drive
+        >>> from monolith.train.driver import drive
         >>> batches = iter("ab")
         >>> def step():
         ...     functions.begin_call()
@@ -50,7 +50,7 @@ class StepFunctions(AsyncFunctionManager):
         is_async: bool | None = None,
         queue_name: str = "async_queue",
     ) -> Any:
-        """As in `AsyncFunctionManager`; while everything is collected, nothing is called.
+        """Put a function off, as `AsyncFunctionManager` does; collecting slots calls nothing.
 
         Raises:
             ValueError: a function that was not collected is put off.
@@ -74,7 +74,7 @@ class StepFunctions(AsyncFunctionManager):
             )
         function = self._put_off[self._next]
         self._next += 1
-        function.target, function.given = target, (list(args or ()), dict(kwargs or {}))
+        function.target, function.last_arguments = target, (list(args or ()), dict(kwargs or {}))
         return function.enter
 
 
@@ -84,10 +84,10 @@ class _Function:
     def __init__(self) -> None:
         self.enter: Callable[[], Any] | None = None
         self.target: Callable[..., Any] | None = None
-        self.given: tuple[list[Any], dict[str, Any]] = ([], {})
+        self.last_arguments: tuple[list[Any], dict[str, Any]] = ([], {})
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        args, kwargs = self.given
+        args, kwargs = self.last_arguments
         values = [value() if callable(value) else value for value in args]
         return values, {k: value() if callable(value) else value for k, value in kwargs.items()}
 

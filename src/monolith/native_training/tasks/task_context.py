@@ -1,4 +1,4 @@
-"""Which process of a job runs: `NativeTaskContext` of the reference system."""
+"""Say which process of a job runs: `NativeTaskContext`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

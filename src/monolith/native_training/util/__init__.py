@@ -1,4 +1,4 @@
-"""Helpers of the reference system."""
+"""Hold small helpers: clipping, `Params`, copies of files, addresses, collections of a run."""
 
 from monolith.native_training.util.clipping import (
     ClippedGradients,

@@ -1,4 +1,4 @@
-"""Parameters of a class, read from the arguments of its constructors."""
+"""Read the parameters of a class from the arguments of its constructors."""
 
 import copy
 import inspect
@@ -31,22 +31,22 @@ def params(cls: type) -> InstantiableParams:
         >>> dense.name, dense.instantiate().units, dense.instantiate().bias
         ('dense', 8, True)
     """
-    made = _inherited_params(cls)
-    made.cls = cls
-    _define(made, "name", unique_name(to_snake_case(cls.__name__)))
-    holders = _inverted_index(made)
+    parameters = _inherited_params(cls)
+    parameters.cls = cls
+    _define(parameters, "name", unique_name(to_snake_case(cls.__name__)))
+    holders = _inverted_index(parameters)
     for name, parameter in _get_all_parameters(cls).items():
         if name == "name" or not is_param_name(name):
             continue
         has_default = parameter.default is not _NO_DEFAULT
         default = _own(parameter.default) if has_default else None
         if name not in holders:
-            made.define(name, default, f"Argument of {cls.__name__}.")
+            parameters.define(name, default, f"Argument of {cls.__name__}.")
         elif has_default:
             holders[name][name] = default
     for name in sorted(ALLOWED_KWARGS):
-        _define(made, name, None)
-    return made
+        _define(parameters, name, None)
+    return parameters
 
 
 def with_params(cls: _Class) -> _Class:
@@ -69,12 +69,12 @@ def _own(default: Any) -> Any:
     return copy.deepcopy(default) if isinstance(default, list | dict | set) else default
 
 
-def _define(made: Params, name: str, default: Any) -> None:
+def _define(parameters: Params, name: str, default: Any) -> None:
     """Define a parameter; one that exists gets the default, unless it is None."""
-    if name not in made:
-        made.define(name, default, f"Argument of {made.cls.__name__}.")
+    if name not in parameters:
+        parameters.define(name, default, f"Argument of {parameters.cls.__name__}.")
     elif default is not None:
-        made[name] = default
+        parameters[name] = default
 
 
 def _get_parameters(cls: type) -> dict[str, inspect.Parameter]:
@@ -94,16 +94,16 @@ def _get_parameters(cls: type) -> dict[str, inspect.Parameter]:
 
 def _get_all_parameters(cls: type) -> dict[str, inspect.Parameter]:
     """The arguments of the constructors of a class and its bases; the bases come first."""
-    found: dict[str, inspect.Parameter] = {}
+    arguments: dict[str, inspect.Parameter] = {}
     for base in reversed(cls.__mro__):
-        found.update(_get_parameters(base))
-    return found
+        arguments.update(_get_parameters(base))
+    return arguments
 
 
-def _inverted_index(made: Params) -> dict[str, Params]:
-    """Which parameters hold a name; the outermost of several."""
+def _inverted_index(parameters: Params) -> dict[str, Params]:
+    """Return the parameters that hold each name; the outermost of several."""
     index: dict[str, Params] = {}
-    for _, value in made.items():
+    for _, value in parameters.items():
         if isinstance(value, Params):
             index = {**_inverted_index(value), **index}
-    return {**index, **dict.fromkeys(made, made)}
+    return {**index, **dict.fromkeys(parameters, parameters)}

@@ -1,4 +1,4 @@
-"""Clipping of gradients, as functions of tensors: new tensors out, arguments unchanged.
+"""Clip gradients by functions of tensors: new tensors out, arguments unchanged.
 
 A gradient that is None stays None.
 """
@@ -14,7 +14,7 @@ Clipped = list[torch.Tensor | None]
 
 
 class GradClipType(enum.IntEnum):
-    """How gradients are clipped; the names are those of the reference system."""
+    """Name the ways to clip gradients."""
 
     ClipByNorm = 1
     ClipByGlobalNorm = 2
@@ -24,7 +24,7 @@ class GradClipType(enum.IntEnum):
 
 
 class ClippedGradients(NamedTuple):
-    """What `clip_gradients` returns; `norm` is that of the clip by the norm of all, else None."""
+    """Hold clipped gradients; `norm` is the global norm, None without a clip by it."""
 
     dense: Clipped
     sparse: Clipped
@@ -38,12 +38,12 @@ def global_norm(t_list: Gradients) -> torch.Tensor:
         >>> global_norm([torch.tensor([3.0]), torch.tensor([4.0])])
         tensor(5.)
     """
-    found = [t.detach() for t in t_list if t is not None]
+    tensors = [t.detach() for t in t_list if t is not None]
     halves = (torch.float16, torch.bfloat16)  # whose norm would be rounded to 3 digits
     return torch.nn.utils.get_total_norm(
         [
             torch.linalg.vector_norm(t, dtype=torch.float32) if t.dtype in halves else t
-            for t in found
+            for t in tensors
         ]
     )
 
@@ -157,10 +157,10 @@ def clip_gradients(
         )
     clip = clip_by_norm if clip_type is GradClipType.ClipByNorm else clip_by_value
 
-    def each(tensors: Clipped) -> Clipped:
+    def clip_each(tensors: Clipped) -> Clipped:
         return [None if t is None else clip(t, clip_norm) for t in tensors]
 
-    return ClippedGradients(each(kept.dense), each(kept.sparse), None)
+    return ClippedGradients(clip_each(kept.dense), clip_each(kept.sparse), None)
 
 
 def _check_bound(where: str, bound: float) -> None:

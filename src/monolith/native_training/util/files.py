@@ -1,4 +1,4 @@
-"""Copies of files and folders, from any file system that fsspec reaches to any other."""
+"""Copy files and folders between any file systems that fsspec reaches."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def copy_file(
 ) -> None:
     """Copy a file; folders above `dst` are made.
 
-    A local copy is written beside `dst` and then takes its place. On other file systems a copy
+    A local copy is written to a file next to `dst`, then renamed. On other file systems a copy
     appears as they have it, in most when it is complete; a failed one is removed.
 
     Args:
@@ -164,7 +164,7 @@ def _below(source: _Place) -> tuple[list[str], list[str]]:
 
 
 def _walk_local(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As `os.walk`; fsspec takes a link to a folder for a file."""
+    """Walk a folder as `os.walk` does; fsspec takes a link to a folder for a file."""
 
     def refuse(error: OSError) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""Gradients that go on from where a caller has them already."""
+"""Continue a backward pass from gradients that a caller already has."""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TypeVar
@@ -45,8 +45,8 @@ def propagate_back_gradients(
     if not pairs or not xs:
         return [None] * len(xs)
     gradients, variables = zip(*pairs, strict=True)
-    found = torch.autograd.grad(variables, xs, gradients, retain_graph=True, allow_unused=True)
-    return list(found)
+    grads = torch.autograd.grad(variables, xs, gradients, retain_graph=True, allow_unused=True)
+    return list(grads)
 
 
 def propagate_back_dict_gradients(

@@ -1,4 +1,4 @@
-"""Parameters of a class, with which it makes its objects."""
+"""Hold the parameters of a class, and make its objects with them."""
 
 import inspect
 from typing import Any

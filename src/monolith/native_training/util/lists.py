@@ -1,4 +1,4 @@
-"""One value or a list of them: what a caller gives, as the list that a callee needs."""
+"""Turn one value or several into the list that a function needs."""
 
 import copy
 from collections.abc import Callable

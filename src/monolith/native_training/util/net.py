@@ -1,4 +1,4 @@
-"""Addresses: how they are written, which one is ours, and who answers at them."""
+"""Write addresses, find that of this host, and check who answers."""
 
 import functools
 import ipaddress
@@ -49,10 +49,10 @@ def get_local_ip() -> str:
     """
     name = socket.gethostname()
     try:
-        found = socket.getaddrinfo(name, None)
+        addresses = socket.getaddrinfo(name, None)
     except socket.gaierror:
-        found = socket.getaddrinfo(name, None, socket.AF_INET6)
-    return str(found[0][4][0])
+        addresses = socket.getaddrinfo(name, None, socket.AF_INET6)
+    return str(addresses[0][4][0])
 
 
 def is_ipv4_supported() -> bool:

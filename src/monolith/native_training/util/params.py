@@ -1,4 +1,4 @@
-"""Named parameters that can nest: what a model is configured with before it is built."""
+"""Hold named parameters, which can nest, until a model is built from them."""
 
 import copy
 import re
@@ -155,11 +155,11 @@ class Params:
         return isinstance(other, Params) and _equal(self._values, other._values)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Self":
-        made = type(self).__new__(type(self))
-        memo[id(self)] = made
+        clone = type(self).__new__(type(self))
+        memo[id(self)] = clone
         memo.update({id(tensor): tensor for tensor in _tensors(self._values)})
-        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return made
+        clone.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return clone
 
     def __str__(self) -> str:
         return _text(self, "")

@@ -1,4 +1,4 @@
-"""Where the package is installed, found from the path of this file; standard library only."""
+"""Find where the package is installed, from the path of this file; standard library only."""
 
 import os
 

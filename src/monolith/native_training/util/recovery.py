@@ -1,6 +1,6 @@
-"""What a run does about errors of others."""
+"""List the errors by which the reference system knows a preempted worker."""
 
 from monolith.errors import AbortedError, OpError
 
 PREEMPTION_ERRORS: tuple[type[OpError], ...] = (AbortedError,)
-"""Errors after which a run restores its state and goes on."""
+"""Any of them ends a run here; `restore` and the next `fit` go on from the last checkpoint."""

@@ -1,4 +1,4 @@
-"""Collections, actions and names of the current run; outside of all runs, of the context."""
+"""Hold collections, actions and names of the current run, or of the context outside of runs."""
 
 import logging
 from collections.abc import Iterable
@@ -58,8 +58,8 @@ def check_ops_dependence(op_names_1: str | Iterable[str], op_names_2: str | Iter
     """
     first, second = _as_list(op_names_1), _as_list(op_names_2)
     needed = current_or_default_run().needed_by(first)
-    if found := [name for name in second if name in needed]:
-        names = ", ".join(found)
+    if conflicts := [name for name in second if name in needed]:
+        names = ", ".join(conflicts)
         raise Exception(
             f"Checking ops dependence, the ops [{', '.join(first)}] depend on ops [{names}], "
             f"which may cause ops [{names}] to be run twice."

@@ -1,4 +1,4 @@
-"""Shapes, as far as they are known."""
+"""Tell shapes, as far as they are known."""
 
 import operator
 from typing import Any, Protocol

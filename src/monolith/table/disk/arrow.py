@@ -1,4 +1,4 @@
-"""Rows and candidates as Arrow record batches, and back, without copies."""
+"""Conversion of rows and candidates to Arrow record batches and back, without copies."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _TIME = "time"
 
 
 def _arrow_type(dtype: str) -> pa.DataType:
-    """bfloat16 has no Arrow type: its bits are uint16."""
+    """Return the Arrow type of a dtype; bfloat16 has none, its bits are stored as uint16."""
     name = {"bfloat16": "uint16", "float16": "float16"}.get(dtype, dtype)
     return getattr(pa, name)()
 
@@ -28,7 +28,7 @@ def _list_type(dtype: str, size: int) -> pa.DataType:
 
 
 def row_schema(config: TableConfig, metadata: Mapping[str, str] | None = None) -> pa.Schema:
-    """key, time, `weight/<segment>` ..., `state/<segment>/<name>` ...; no column has nulls."""
+    """Return the schema key, time, `weight/<segment>`, `state/<segment>/<name>`; without nulls."""
     dtypes, sizes = column_dtypes(config), column_sizes(config)
     fields = [pa.field(name, pa.int64(), nullable=False) for name in (_KEY, _TIME)]
     fields += [
@@ -39,7 +39,7 @@ def row_schema(config: TableConfig, metadata: Mapping[str, str] | None = None) -
 
 
 def candidate_schema(config: TableConfig, metadata: Mapping[str, str] | None = None) -> pa.Schema:
-    """The int64 columns of `Table.export_candidates`."""
+    """Return the schema of the int64 columns of `Table.export_candidates`."""
     fields = [pa.field(name, pa.int64(), nullable=False) for name in candidate_columns(config)]
     return pa.schema(fields, metadata)
 
@@ -47,7 +47,7 @@ def candidate_schema(config: TableConfig, metadata: Mapping[str, str] | None = N
 def metadata_of(
     version: int, config: Any, num_update_calls: int, runs: Sequence[Run]
 ) -> dict[str, str]:
-    """What the schema of each file says of its table."""
+    """Return the metadata about a table in the schema of each file."""
     return {
         "monolith.format_version": str(version),
         "monolith.config": json.dumps(config),
@@ -58,18 +58,18 @@ def metadata_of(
 
 
 def tensors_of_rows(rows: Rows) -> dict[str, torch.Tensor]:
-    """All columns of a chunk by their names in files."""
+    """Return all columns of a chunk by their names in files."""
     return {_KEY: rows.keys, _TIME: rows.times, **rows.columns}
 
 
 def make_batch(schema: pa.Schema, tensors: Mapping[str, torch.Tensor]) -> pa.RecordBatch:
-    """A record batch on the memory of the tensors."""
+    """Return a record batch on the memory of the tensors."""
     arrays = [_array(field.type, tensors[field.name]) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _array(kind: pa.DataType, tensor: torch.Tensor) -> pa.Array:
-    # One value is contiguous whatever its stride, and a view as bytes needs stride 1.
+    # One value is contiguous for any stride, but a view as bytes needs stride 1.
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
     buffer = pa.py_buffer(flat.view(torch.uint8).numpy())
     if not pa.types.is_fixed_size_list(kind):
@@ -79,7 +79,7 @@ def _array(kind: pa.DataType, tensor: torch.Tensor) -> pa.Array:
 
 
 def rows_of_batch(batch: pa.RecordBatch, memory: torch.Tensor, config: TableConfig) -> Rows:
-    """The rows of a batch of `row_schema` that lies in `memory`, on that memory."""
+    """Return the rows of a batch of `row_schema` in `memory`, on that memory."""
     tensors = columns_of_batch(batch, memory)
     dtypes = column_dtypes(config)
     columns = {name: tensors[name].view(getattr(torch, dtype)) for name, dtype in dtypes.items()}
@@ -87,10 +87,10 @@ def rows_of_batch(batch: pa.RecordBatch, memory: torch.Tensor, config: TableConf
 
 
 def columns_of_batch(batch: pa.RecordBatch, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The columns of a batch whose buffers lie in `memory`, a tensor of bytes.
+    """Return the columns of a batch whose buffers lie in `memory`, a tensor of bytes.
 
     Raises:
-        ValueError: a column has nulls, or does not lie there as it was written.
+        ValueError: a column has nulls, or lies elsewhere than it was written.
     """
     batch.validate()
     return {
@@ -120,5 +120,5 @@ def _tensor(name: str, column: pa.Array, memory: torch.Tensor) -> torch.Tensor:
 
 
 def _torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
-    found: torch.dtype = getattr(torch, dtype.name)
-    return found
+    torch_dtype: torch.dtype = getattr(torch, dtype.name)
+    return torch_dtype

@@ -1,4 +1,4 @@
-"""Files of a save, read back: size, checksum, schema and every number are checked before use."""
+"""Reader of the files of a save that checks size, checksum, schema and every number."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +23,10 @@ class FileReader:
     """Reads the files of a table.
 
     Args:
-        plan: what is wanted.
-        config: of the table.
-        buffers: memory to read into; what a method yields lies there, and is gone at its next step.
-        is_read_again: the files are read once more soon.
+        plan: tables and partitions to load.
+        config: settings of the table.
+        buffers: memory to read into; the next step of a method overwrites its previous result.
+        is_read_again: whether the files are re-read soon.
     """
 
     def __init__(
@@ -41,23 +41,23 @@ class FileReader:
         self._is_read_again = is_read_again
 
     def rows(self, source: Source) -> Iterator[Rows]:
-        """The wanted rows of a file, checked, batch by batch.
+        """Yield the checked rows of a file that the plan includes, batch by batch.
 
         Raises:
-            NotFoundError: the file is gone.
-            DataLossError: it is not the file that the manifest names.
+            NotFoundError: the file does not exist.
+            DataLossError: the file is not the file that the manifest names.
         """
         with self._batches(source, row_schema(self._config)) as (batches, memory):
             for batch in batches:
-                with _told(source):
+                with _file_errors(source):
                     rows = rows_of_batch(batch, memory, self._config)
                     check_rows(self._config, rows)
                 yield self._wanted_rows(source, rows)
 
     def candidates(self, source: Source) -> dict[str, torch.Tensor]:
-        """The wanted candidates of a file, checked; raises as `rows`."""
+        """Return the checked candidates of a file that the plan includes; raises as `rows`."""
         with self._batches(source, candidate_schema(self._config)) as (batches, memory):
-            with _told(source):
+            with _file_errors(source):
                 parts = [columns_of_batch(batch, memory) for batch in batches]
                 names = candidate_schema(self._config).names
                 empty = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -79,7 +79,7 @@ class FileReader:
             )
             if f"{crc:08x}" != file.crc32c:
                 raise _damage(source, f"checksum {file.crc32c}", f"{crc:08x}")
-            with _told(source):
+            with _file_errors(source):
                 batches = _open_batches(source, memory, schema)
             yield batches, memory
 
@@ -94,10 +94,10 @@ class FileReader:
         if self._plan.wants_all(source.file):
             return columns
         if "partition" in columns:
-            wanted = torch.from_numpy(self._plan.is_wanted[columns["partition"].numpy()])
+            is_included = torch.from_numpy(self._plan.is_wanted[columns["partition"].numpy()])
         else:
-            wanted = self._plan.wants(columns["key"])
-        return {name: column[wanted] for name, column in columns.items()}
+            is_included = self._plan.wants(columns["key"])
+        return {name: column[is_included] for name, column in columns.items()}
 
 
 def _open_batches(source: Source, memory: torch.Tensor, schema: pa.Schema) -> list[pa.RecordBatch]:
@@ -125,8 +125,8 @@ def _damage(source: Source, expected: str, got: str) -> DataLossError:
 
 
 @contextmanager
-def _told(source: Source) -> Iterator[None]:
-    """What pyarrow and the checks of a table say of bad bytes, with the name of the file."""
+def _file_errors(source: Source) -> Iterator[None]:
+    """Add the name of the file to errors about bad bytes, of pyarrow and of the checks."""
     try:
         yield
     except _BAD_ARROW as error:

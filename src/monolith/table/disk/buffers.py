@@ -13,31 +13,31 @@ from monolith.ops.compiled import load_native
 
 
 def address_of(buffer: Any) -> int:
-    """Where the bytes of a contiguous buffer are, which is not empty and stays the caller's."""
+    """Return the address of a contiguous buffer, which is not empty and belongs to the caller."""
     address: int = np.frombuffer(buffer, np.uint8).ctypes.data
     return address
 
 
 def new_memory(num_bytes: int) -> mmap.mmap:
-    """Memory for a file, of large pages where the system has them: small ones are slow to get.
+    """Allocate memory for a file, in large pages if possible, because small pages are slow.
 
-    It begins at a page, as reads past the page cache want it.
+    The memory begins at a page, as direct reads need it.
     """
     memory = mmap.mmap(-1, max(1, num_bytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):  # a wish
+    with contextlib.suppress(AttributeError, OSError):  # large pages are optional
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 class Buffers:
-    """Memory for whole files, used again: fresh memory is slow at its first touch."""
+    """Reusable memory for whole files, because the first touch of new memory is slow."""
 
     def __init__(self) -> None:
         self._free: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
 
     @contextlib.contextmanager
     def lend(self, num_bytes: int) -> Iterator[torch.Tensor]:
-        """Memory of so many bytes for the length of a block."""
+        """Lend memory of `num_bytes` bytes for the duration of a block."""
         try:
             memory = self._free.get_nowait()
         except queue.Empty:
@@ -51,11 +51,11 @@ class Buffers:
 
 
 def crc32c(data: Any, before: int = 0) -> int:
-    """CRC-32C of the bytes of a buffer; the GIL is released.
+    """Return the CRC-32C of the bytes of a buffer; releases the GIL.
 
     Args:
-        data: whatever has a contiguous buffer.
-        before: checksum of the bytes before.
+        data: object with a contiguous buffer.
+        before: checksum of the preceding bytes.
 
     Example:
         >>> hex(crc32c(b"123456789"))

@@ -1,4 +1,4 @@
-"""Arguments that saves and loads share."""
+"""Checks of arguments that saves and loads share."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ _LOAD = "[load_tables]"
 
 @contextmanager
 def told_as(where: str) -> Iterator[None]:
-    """Errors of what every load does begin with the name of the function that was called."""
+    """Begin errors of shared code with the name of the called function."""
     try:
         yield
     except Exception as error:
@@ -28,7 +28,7 @@ def told_as(where: str) -> Iterator[None]:
 
 
 def checked_path(where: str, path: Any) -> str:
-    """The path as a str."""
+    """Return the path as a str."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise TypeError(f"{where} expected path as a str or a PathLike, got {path!r}")
@@ -36,30 +36,30 @@ def checked_path(where: str, path: Any) -> str:
 
 
 def checked_paths(where: str, path: Any) -> "list[str | Save]":
-    """One place or several as a list; refuses none at all."""
+    """Return one place or several as a list; refuse an empty list."""
     is_one = isinstance(path, str | os.PathLike | Save)
-    given = [path] if is_one else as_list(where, "path", path)
-    if not given:
+    places = [path] if is_one else as_list(where, "path", path)
+    if not places:
         raise ValueError(f"{where} expected path as one folder or more, got []")
-    return [each if isinstance(each, Save) else checked_path(where, each) for each in given]
+    return [place if isinstance(place, Save) else checked_path(where, place) for place in places]
 
 
 def checked_names(where: str, names: Any) -> list[str] | None:
-    """Names of tables; refuses a single str, which is a sequence of its letters."""
+    """Return names of tables; refuse a single str, which is a sequence of letters."""
     if names is None:
         return None
-    chosen = None if isinstance(names, str) else as_list(where, "names", names)
-    if chosen is None or not all(isinstance(name, str) for name in chosen):
+    table_names = None if isinstance(names, str) else as_list(where, "names", names)
+    if table_names is None or not all(isinstance(name, str) for name in table_names):
         raise TypeError(f"{where} expected names as a sequence of str, got {names!r}")
-    return chosen
+    return table_names
 
 
 def checked_partitions(where: str, partitions: Any) -> list[int] | None:
-    """The partitions in ascending order; None stays None."""
+    """Return the partitions in ascending order; None stays None."""
     if partitions is None:
         return None
-    given = as_list(where, "partitions", partitions)
-    numbers = sorted({as_integer(where, "a partition", number) for number in given})
+    values = as_list(where, "partitions", partitions)
+    numbers = sorted({as_integer(where, "a partition", number) for number in values})
     for number in numbers:
         if not 0 <= number < NUM_PARTITIONS:
             raise ValueError(f"{where} expected partitions in [0, {NUM_PARTITIONS}), got {number}")
@@ -67,17 +67,17 @@ def checked_partitions(where: str, partitions: Any) -> list[int] | None:
 
 
 def checked_progress(where: str, progress: Any) -> None:
-    """Refuse what is no function."""
+    """Refuse a value that is no function."""
     if progress is not None and not callable(progress):
         raise TypeError(f"{where} expected progress as a function, got {progress!r}")
 
 
 def checked_shards(where: str, shards: Any, tables: Iterable[BaseTable]) -> list[int] | None:
-    """The shards in ascending order, which every table must have; None stays None."""
+    """Return the shards in ascending order, which every table must have; None stays None."""
     if shards is None:
         return None
-    given = as_list(where, "shards", shards)
-    numbers = sorted({as_integer(where, "a shard", number) for number in given})
+    values = as_list(where, "shards", shards)
+    numbers = sorted({as_integer(where, "a shard", number) for number in values})
     for table in tables:
         num_shards = len(table.shards())
         if not num_shards:
@@ -95,20 +95,20 @@ def checked_shards(where: str, shards: Any, tables: Iterable[BaseTable]) -> list
 
 
 def checked_tables(where: str, tables: Any, *others: type) -> list[Any]:
-    """One table or several as a list; refuses what is none, or of `others`, and equal names."""
+    """Return one table or several as a list; refuse other types than tables and `others`."""
     kinds = (BaseTable, *others)
-    chosen = list(tables) if isinstance(tables, Iterable) else [tables]
-    for table in chosen:
+    table_list = list(tables) if isinstance(tables, Iterable) else [tables]
+    for table in table_list:
         if not isinstance(table, kinds):
             raise TypeError(f"{where} expected tables, got {type(table).__name__}")
-    names = [table.config.name for table in chosen]
+    names = [table.config.name for table in table_list]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"{where} expected tables of different names, got {names}")
-    return chosen
+    return table_list
 
 
 def checked_threads(where: str, num_threads: int | None) -> int:
-    """The number of threads; torch's if None."""
+    """Return the number of threads; None means torch's number."""
     if num_threads is None:
         return torch.get_num_threads()
     number = as_integer(where, "num_threads", num_threads)

@@ -1,4 +1,4 @@
-"""A table's config as JSON: written into every file, read back, and compared field by field."""
+"""Config of a table as JSON: written into every file, read back, and compared by field."""
 
 import dataclasses
 import numbers
@@ -18,13 +18,14 @@ _CLASSES = (
     *(Budget, Constant, Expiry, FixedR8, MinCount, Normal, OneBit, PolynomialDecay, Probabilistic),
     *(Segment, SlidingFilter, TableConfig, Uniform, Zeros),
 )
-_SCHEDULE = "schedule"  # in place of a class: a function, of which only the name is kept
-# A call may bring its own rates, and a budget is one of the machine: no properties of the rows.
+_SCHEDULE = "schedule"  # instead of a class: a function, whose name alone is stored
+# Calls may have their own rates, and a budget depends on the machine: neither is a property of
+# rows.
 _NOT_COMPARED = ("budget", "learning_rate", "warmup_steps")
 
 
 def config_to_json(config: TableConfig) -> Any:
-    """The config as what `json.dumps` takes; a schedule that is a function keeps its name only."""
+    """Return the config as `json.dumps` accepts it; a schedule function becomes its name."""
     return _to_json(config)
 
 
@@ -47,10 +48,10 @@ def _to_json(value: Any) -> Any:
 
 
 def config_from_json(value: Any, where: str) -> TableConfig:
-    """The config; `where` names the file in messages.
+    """Return the config of JSON; `where` names the file in messages.
 
     Raises:
-        InvalidArgumentError: a learning rate was a function; it cannot be read back.
+        InvalidArgumentError: a learning rate was a function, which cannot be read back.
         DataLossError: the value is no config.
     """
     try:
@@ -61,7 +62,7 @@ def config_from_json(value: Any, where: str) -> TableConfig:
         raise DataLossError(
             f"[load_tables] expected a table config, got {error} ({where})"
         ) from error
-    assert isinstance(config, TableConfig)  # no other class has the fields that a manifest must
+    assert isinstance(config, TableConfig)  # only this class has all fields of a manifest
     return config
 
 
@@ -83,18 +84,18 @@ def _from_json(value: Any) -> Any:
 
 
 def first_difference(a: Any, b: Any, where: str = "") -> tuple[str, Any, Any] | None:
-    """The first field in which two JSON configs differ: (its name, value in a, value in b).
+    """Return the first differing field of two JSON configs: (name, value in a, value in b).
 
-    Learning rates and the budget are left out.
+    Learning rates and the budget are ignored.
     """
     if isinstance(a, dict) and isinstance(b, dict) and a.get("class") == b.get("class"):
         for name in sorted({*a, *b}):
             if name in _NOT_COMPARED:
                 continue
             inner = f"{where}.{name}" if where else name
-            found = first_difference(a.get(name), b.get(name), inner)
-            if found:
-                return found
+            difference = first_difference(a.get(name), b.get(name), inner)
+            if difference:
+                return difference
         return None
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         pairs = (
@@ -106,7 +107,7 @@ def first_difference(a: Any, b: Any, where: str = "") -> tuple[str, Any, Any] | 
 
 
 def _brief(value: Any) -> Any:
-    """A class by its name, a list by its length: differences are told in one line."""
+    """Return a class as its name and a list as its length, for messages of one line."""
     if isinstance(value, dict):
         return value.get("class", value)
     return f"{len(value)} of them" if isinstance(value, list) else value

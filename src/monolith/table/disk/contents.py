@@ -1,4 +1,4 @@
-"""What a save holds, without loading its tables: summaries, single rows, a check of every byte."""
+"""Contents of a save without loading its tables: summaries, single rows, a check of every byte."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -26,28 +26,28 @@ from monolith.table.rows import Rows
 from monolith.table.rules import NUM_SLOTS
 
 _WHERE = "[inspect]"
-_MAX_SLOTS = 4096  # keys that spread over more of them are hashes, not fids
+_MAX_SLOTS = 4096  # keys with more slots are hashes, not fids
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class TableContents:
-    """A table of a save.
+    """Summary of a table of a save.
 
     Args:
-        name: of the table.
-        num_rows: rows that were saved.
-        num_candidates: what admission remembers.
-        num_files: files of both.
-        num_bytes: their size.
-        num_expired: rows that were left out of the save.
-        num_update_calls: the apply-call number.
+        name: name of the table.
+        num_rows: number of saved rows.
+        num_candidates: number of candidates of admission.
+        num_files: number of files of rows and candidates.
+        num_bytes: size of these files.
+        num_expired: number of expired rows that the save left out.
+        num_update_calls: apply-call number.
         latest_time: largest update time that the table had seen.
         oldest_time: smallest update time of a row; None without rows.
         newest_time: largest update time of a row; None without rows.
-        slots: slot -> rows, the largest first; empty where keys do not look like fids.
-        config: as JSON.
+        slots: slot -> number of rows, the largest first; empty if keys do not look like fids.
+        config: config as JSON.
     """
 
     name: str
@@ -69,10 +69,10 @@ class RowContents:
     """A row of a table of a save.
 
     Args:
-        table: its name.
-        key: of the row.
-        time: of its last update.
-        columns: `weight/<segment>` decoded, `state/<segment>/<name>`; lists of numbers.
+        table: name of the table.
+        key: key of the row.
+        time: time of the last update.
+        columns: `weight/<segment>` decoded, and `state/<segment>/<name>`, as lists of numbers.
     """
 
     table: str
@@ -84,40 +84,40 @@ class RowContents:
 def describe_save(
     path: "str | os.PathLike[str] | Save", *, names: Sequence[str] | None = None
 ) -> list[TableContents]:
-    """The tables of a save, from its manifest and the keys and times of its rows.
+    """Return summaries of saved tables, from the manifest and the keys and times of rows.
 
     Raises:
-        NotFoundError: there is no save, or no table of a name.
+        NotFoundError: the save does not exist, or has no table of a name.
         DataLossError: a file is damaged.
     """
-    with planned(path, names) as plans:
+    with open_plans(path, names) as plans:
         save = _save(path)
         entries = [entry for entry in save.tables(save.read()) if entry.name in plans]
-        return [_described(entry, plans[entry.name]) for entry in entries]
+        return [_contents_of(entry, plans[entry.name]) for entry in entries]
 
 
 def find_key(
     path: "str | os.PathLike[str] | Save", key: int, *, names: Sequence[str] | None = None
 ) -> list[RowContents]:
-    """The rows of a key, in each table that has it; the files that may hold it are checked.
+    """Return the rows of a key in all tables; checks the files that may contain the key.
 
     Args:
-        path: of the save.
-        key: signed, or unsigned as in records.
-        names: only these tables.
+        path: path of the save.
+        key: signed key, or unsigned key as in records.
+        names: names of the tables to search; None means all.
     """
     key = key - (1 << 64) if key >= 1 << 63 else key
     partition = int(partitions_of(np.array([key], np.int64))[0])
-    found: list[RowContents] = []
-    with planned(path, names) as plans:
+    rows_of_key: list[RowContents] = []
+    with open_plans(path, names) as plans:
         for plan in plans.values():
             config = config_of(plan)
             reader = FileReader(plan, config, Buffers())
             for source in _sources(plan, "rows"):
                 if any(first <= partition <= last for first, last in source.file.partitions):
                     for rows in reader.rows(source):
-                        found += _rows_of(key, config, rows)
-    return found
+                        rows_of_key += _rows_of(key, config, rows)
+    return rows_of_key
 
 
 def verify_save(
@@ -129,16 +129,16 @@ def verify_save(
     """Read every byte of a save: sizes, checksums, columns, numbers, partitions, distinct keys.
 
     Args:
-        path: of the save.
-        names: only these tables.
-        advance: is told how many bytes are done.
+        path: path of the save.
+        names: names of the tables to check; None means all.
+        advance: function that receives the number of bytes that were read.
 
     Raises:
         NotFoundError: a file is missing.
         DataLossError: a file is damaged.
     """
     num_bytes, buffers = 0, Buffers()
-    with planned(path, names) as plans:
+    with open_plans(path, names) as plans:
         for plan in plans.values():
             reader = FileReader(plan, config_of(plan), buffers)
             for source in plan.sources:
@@ -151,10 +151,10 @@ def verify_save(
 
 
 @contextmanager
-def planned(
+def open_plans(
     path: "str | os.PathLike[str] | Save", names: Sequence[str] | None
 ) -> Iterator[dict[str, TablePlan]]:
-    """The tables of a save, whose files stay for the length of the block."""
+    """Return the plans of the tables of a save, whose files stay for the duration of the block."""
     with told_as(_WHERE):
         plan = plan_tables([save := _save(path)], names, None)
         for name in names or ():
@@ -174,7 +174,7 @@ def _sources(plan: TablePlan, kind: str) -> list[Source]:
     return [source for source in plan.sources if source.file.kind == kind]
 
 
-def _described(entry: TableEntry, plan: TablePlan) -> TableContents:
+def _contents_of(entry: TableEntry, plan: TablePlan) -> TableContents:
     counts, times = np.zeros(NUM_SLOTS, np.int64), []
     is_signed = False
     for source in _sources(plan, "rows"):
@@ -202,7 +202,7 @@ def _described(entry: TableEntry, plan: TablePlan) -> TableContents:
 
 
 def _keys_and_times(source: Source) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Of each batch; only these columns are read."""
+    """Yield the keys and times of each batch; other columns are not read."""
     size = source.folder.size(source.file.path)
     if size != source.file.num_bytes:
         raise _damage(source, f"{source.file.num_bytes} bytes", str(size))
@@ -229,36 +229,36 @@ def _damage(source: Source, expected: str, got: str) -> DataLossError:
 
 
 def config_of(plan: TablePlan) -> TableConfig:
-    """The config; learning rates that were functions are left out, because no row needs them."""
-    return config_from_json(_without_functions(plan.config), plan.where)
+    """Return the config without learning rates that were functions: rows do not need them."""
+    return config_from_json(_drop_functions(plan.config), plan.where)
 
 
-def _without_functions(value: Any) -> Any:
+def _drop_functions(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_functions(item) for item in value]
+        return [_drop_functions(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.get("class") == "schedule":
         return 0.0
-    return {name: _without_functions(item) for name, item in value.items()}
+    return {name: _drop_functions(item) for name, item in value.items()}
 
 
 def _rows_of(key: int, config: TableConfig, rows: Rows) -> list[RowContents]:
     places = (rows.keys == key).nonzero()[:, 0].tolist()
-    stored = {
+    storages = {
         f"weight/{segment_name(config, i)}": (storage_of(config, i), segment.dim)
         for i, segment in enumerate(segments_of(config))
     }
-    found = []
+    contents = []
     for place in places:
         columns = {}
         for name, column in rows.columns.items():
             values = column[place : place + 1]
-            if name in stored:
-                values = decode(values.contiguous(), *stored[name])
+            if name in storages:
+                values = decode(values.contiguous(), *storages[name])
             columns[name] = values[0].tolist()
-        found.append(RowContents(config.name, key, int(rows.times[place]), columns))
-    return found
+        contents.append(RowContents(config.name, key, int(rows.times[place]), columns))
+    return contents
 
 
 def _check_keys(source: Source, batches: list[NDArray[np.int64]]) -> None:

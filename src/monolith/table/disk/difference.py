@@ -1,4 +1,4 @@
-"""What differs between the tables of two saves, row by row and candidate by candidate."""
+"""Differences between the tables of two saves, row by row and candidate by candidate."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,28 +10,29 @@ from numpy.typing import NDArray
 
 from monolith.table.disk.block_reader import FileReader
 from monolith.table.disk.buffers import Buffers
-from monolith.table.disk.contents import config_of, planned
+from monolith.table.disk.contents import config_of, open_plans
 from monolith.table.disk.plan import Save, TablePlan
 
 
 @dataclass(frozen=True)
 class TableDifference:
-    """Rows and candidates of a table in one save and in another.
+    """Differences of the rows and candidates of a table between two saves.
 
-    A candidate is a key that admission has counted and that has no row yet (`MinCount`), or a cell
-    of a filter that is in use (`SlidingFilter`).
+    A candidate is a key that admission has counted and that has no row yet (`MinCount`), or a used
+    cell of a filter (`SlidingFilter`).
 
     Args:
-        name: of the table.
-        num_added: rows that only the other save has.
-        num_removed: rows that only the one has.
-        num_changed: rows that both have, with another time, weight or state.
-        num_same: rows that are the same in both, bit for bit.
-        num_candidates: candidates of the one.
-        num_other_candidates: candidates of the other.
-        num_added_candidates: candidates that only the other has.
-        num_removed_candidates: candidates that only the one has.
-        num_changed_candidates: candidates that both have, with another count or time, or value.
+        name: name of the table.
+        num_added: number of rows that only the second save has.
+        num_removed: number of rows that only the first save has.
+        num_changed: number of rows in both saves with another time, weight or state.
+        num_same: number of rows that are equal in both, bit for bit.
+        num_candidates: number of candidates of the first save.
+        num_other_candidates: number of candidates of the second save.
+        num_added_candidates: number of candidates that only the second save has.
+        num_removed_candidates: number of candidates that only the first save has.
+        num_changed_candidates: number of candidates in both saves with another count, time or
+            value.
     """
 
     name: str
@@ -49,24 +50,24 @@ class TableDifference:
 def diff_saves(
     one: Save, other: Save, *, names: Sequence[str] | None = None
 ) -> list[TableDifference]:
-    """Each table of one of two saves, or of both; one table of both is in memory at a time.
+    """Compare each table of two saves; one table of both saves is in memory at a time.
 
     Args:
-        one: the save before.
-        other: the save after.
-        names: only these tables.
+        one: first save.
+        other: second save.
+        names: names of the tables to compare; None means all.
 
     Raises:
         NotFoundError: a save has no table of a name.
         DataLossError: a file is damaged.
     """
-    with planned(one, names) as before, planned(other, names) as after:
-        found = sorted({*before, *after})
-        return [_difference(name, before.get(name), after.get(name)) for name in found]
+    with open_plans(one, names) as before, open_plans(other, names) as after:
+        table_names = sorted({*before, *after})
+        return [_difference(name, before.get(name), after.get(name)) for name in table_names]
 
 
 class _Entries(NamedTuple):
-    """Rows or candidates: their keys, the bytes of what each has, and what that is called."""
+    """Rows or candidates: their keys, the bytes of their contents, and the names of these bytes."""
 
     keys: NDArray[np.int64]  # (n,)
     contents: NDArray[np.uint8]  # (n, num_bytes)
@@ -78,10 +79,10 @@ _NOTHING = _Entries(np.empty(0, np.int64), np.empty((0, 0), np.uint8), ())
 
 def _difference(name: str, before: TablePlan | None, after: TablePlan | None) -> TableDifference:
     one, other = _rows(before), _rows(after)
-    num_both, num_changed = _compared(one, other)
+    num_both, num_changed = _count_differences(one, other)
     ours, theirs = _candidates(before), _candidates(after)
     is_one_rule = ours.columns == theirs.columns
-    num_kept, num_changed_candidates = _compared(ours, theirs) if is_one_rule else (0, 0)
+    num_kept, num_changed_candidates = _count_differences(ours, theirs) if is_one_rule else (0, 0)
     return TableDifference(
         name,
         num_added=len(other.keys) - num_both,
@@ -96,8 +97,8 @@ def _difference(name: str, before: TablePlan | None, after: TablePlan | None) ->
     )
 
 
-def _compared(one: _Entries, other: _Entries) -> tuple[int, int]:
-    """How many keys are in both, and how many of these have something else."""
+def _count_differences(one: _Entries, other: _Entries) -> tuple[int, int]:
+    """Return the number of keys in both, and the number of these with different contents."""
     _, places, new_places = np.intersect1d(
         one.keys, other.keys, assume_unique=True, return_indices=True
     )
@@ -108,10 +109,10 @@ def _compared(one: _Entries, other: _Entries) -> tuple[int, int]:
 
 
 def _rows(plan: TablePlan | None) -> _Entries:
-    found = [] if plan is None else list(_read(plan))
-    if not found:
+    batches = [] if plan is None else list(_read(plan))
+    if not batches:
         return _NOTHING
-    keys, contents, columns = zip(*found, strict=True)
+    keys, contents, columns = zip(*batches, strict=True)
     return _Entries(np.concatenate(keys), np.concatenate(contents), columns[0])
 
 
@@ -120,7 +121,7 @@ def _read(plan: TablePlan) -> Iterator[_Entries]:
     for source in plan.sources:
         if source.file.kind == "rows":
             for rows in reader.rows(source):
-                contents = _joined([rows.times, *rows.columns.values()])
+                contents = _row_bytes([rows.times, *rows.columns.values()])
                 yield _Entries(rows.keys.numpy().copy(), contents, tuple(rows.columns))
 
 
@@ -137,11 +138,11 @@ def _candidates(plan: TablePlan | None) -> _Entries:
         is_cell = columns["split"] >= 0
         columns = {name: column[is_cell] for name, column in columns.items()}
         keys = columns.pop("partition") << 52 | columns.pop("split") << 40 | columns.pop("cell")
-    return _Entries(keys.numpy(), _joined(list(columns.values())), tuple(columns))
+    return _Entries(keys.numpy(), _row_bytes(list(columns.values())), tuple(columns))
 
 
-def _joined(columns: Sequence[torch.Tensor]) -> NDArray[np.uint8]:
-    """The bytes of all columns, side by side: (n, num_bytes)."""
+def _row_bytes(columns: Sequence[torch.Tensor]) -> NDArray[np.uint8]:
+    """Return the bytes of all columns next to each other: (n, num_bytes)."""
     return np.concatenate([_bytes(column) for column in columns], axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Filling tables from the files of a plan."""
+"""Filling of tables from the files of a plan."""
 
 import contextlib
 import functools
@@ -13,58 +13,58 @@ from monolith.table.disk.buffers import Buffers
 from monolith.table.disk.plan import Source, TablePlan
 from monolith.table.disk.workers import ProgressCallback, Work, run_all
 
-_KINDS = ("rows", "candidates")  # in this order: candidates get the room that rows leave
+_KINDS = ("rows", "candidates")  # ordered, because candidates get the room that rows leave
 
 
 @contextlib.contextmanager
-def emptied(
+def refill(
     where: str, tables: Mapping[str, BaseTable], wholes: Sequence[BaseTable] = ()
 ) -> Iterator[None]:
-    """Empty tables that nobody can cut until the block has filled them.
+    """Empty tables and refuse their cuts until the block has filled them.
 
-    If it ends early they are empty again, and a note of the exception says so.
+    After an error the tables are empty again, and a note of the exception says so.
 
     Args:
-        where: begins the messages.
-        tables: by what the note calls them.
-        wholes: tables that these are shards of; nobody can cut them either.
+        where: begin of the messages.
+        tables: tables by their names in the note.
+        wholes: sharded tables whose shards are in `tables`; their cuts are refused too.
 
     Raises:
         FailedPreconditionError: a cut of a table is open, or the table is being filled. No table
             has changed then.
     """
-    held = [*wholes, *tables.values()]
-    _begin(where, held)
+    locked = [*wholes, *tables.values()]
+    _begin(where, locked)
     try:
         for table in tables.values():
             table.clear()
         yield
     except BaseException as error:
         for table in tables.values():
-            with contextlib.suppress(FailedPreconditionError):  # it was closed meanwhile
+            with contextlib.suppress(FailedPreconditionError):  # the table was closed meanwhile
                 table.clear()
         add_notes(error, [f"loading had begun, so the tables {list(tables)} are empty now"])
         raise
     finally:
-        for table in held:
+        for table in locked:
             table._is_loading = False
 
 
 def get_notes(error: BaseException) -> list[str]:
-    """Notes of an exception."""
+    """Return the notes of an exception."""
     notes: list[str] = getattr(error, "__notes__", [])
     return notes
 
 
 def add_notes(error: BaseException, notes: list[str]) -> None:
-    """What `add_note` does since Python 3.11; a note that is there stays alone."""
+    """Add notes as `add_note` of Python 3.11 does, but each text once."""
     if notes:
         vars(error)["__notes__"] = list(dict.fromkeys([*get_notes(error), *notes]))
 
 
 def _begin(where: str, tables: Sequence[BaseTable]) -> None:
     with contextlib.ExitStack() as locks:
-        for table in sorted(tables, key=id):  # in one order, so that two loads never wait in a ring
+        for table in sorted(tables, key=id):  # in one order, so that two loads never deadlock
             locks.enter_context(table._cut_lock)
         for table in tables:
             table._check_not_loading(where)
@@ -75,7 +75,7 @@ def _begin(where: str, tables: Sequence[BaseTable]) -> None:
 
 
 def verify(plans: dict[str, TablePlan], tables: dict[str, BaseTable], num_threads: int) -> None:
-    """Read everything once and change nothing."""
+    """Read and check all files without a change."""
     work = Work(0, None)
 
     def check(reader: FileReader, source: Source, table: BaseTable) -> None:
@@ -100,46 +100,46 @@ def fill(
     """Fill empty tables.
 
     Raises:
-        FailedPreconditionError: the budget of a table refused something.
-        DataLossError: the files hold a key twice.
+        FailedPreconditionError: the budget of a table refused rows.
+        DataLossError: the files contain a key twice.
     """
     work = Work(sum(plan.num_rows for plan in plans.values()), progress)
     before = {name: tables[name].stats() for name in plans}
-    taken: dict[str, list[int]] = {name: [] for name in plans}
+    num_taken: dict[str, list[int]] = {name: [] for name in plans}
 
     def take(reader: FileReader, source: Source, table: BaseTable) -> None:
         if source.file.kind == "candidates":
             table._import_candidates(reader.candidates(source))
         else:
             for rows in reader.rows(source):
-                table._fill_rows(rows)  # the reader has checked them
-                taken[table.name].append(len(rows))
+                table._fill_rows(rows)  # the reader has checked the rows
+                num_taken[table.name].append(len(rows))
                 work.report(len(rows), 0)
         work.report(0, source.file.num_bytes)
 
     for name, plan in plans.items():
         if plan.wants_everything:
             tables[name]._expect_rows(min(plan.num_rows, _most_rows(plan)))
-    # One more, because one of them waits for the disk most of the time.
+    # One more thread, because one of the threads waits for the disk most of the time.
     num_workers = num_threads + (num_threads > 1)
     for kind in _KINDS:
         run_all(work, _tasks(plans, tables, kind, take), num_workers)
     for name, plan in plans.items():
-        _check_taken(where, plan, tables[name], sum(taken[name]), before[name])
+        _check_num_rows(where, plan, tables[name], sum(num_taken[name]), before[name])
         tables[name].num_update_calls = plan.num_update_calls
         tables[name].latest_time = plan.latest_time
 
 
 def _most_rows(plan: TablePlan) -> int:
-    """Rows that the files can hold, whatever a manifest says: each has a key and a time."""
+    """Return the largest number of rows in the files by their sizes: each has a key and a time."""
     sources = [source for source in plan.sources if source.file.kind == "rows"]
     return sum(source.folder.size(source.file.path) for source in sources) // 16
 
 
-def _check_taken(
+def _check_num_rows(
     where: str, plan: TablePlan, table: BaseTable, num_rows: int, before: dict[str, int]
 ) -> None:
-    """Nothing is lost in silence: what found no room is an error or a warning."""
+    """Raise an error or warn if rows or candidates found no room."""
     stats = table.stats()
     num_refused, num_evicted, num_dropped = (
         stats[name] - before[name]
@@ -171,7 +171,7 @@ def _tasks(
     *,
     is_read_again: bool = False,
 ) -> list["functools.partial[None]"]:
-    """A call for each file of a kind."""
+    """Return a call for each file of a kind."""
     buffers = Buffers()
     files = [
         (plan, source)

@@ -1,7 +1,7 @@
-"""Where a save lies: a folder of this machine, or one that fsspec reaches.
+"""Folder of a save, on this machine or on a file system of fsspec.
 
-A folder appears as a whole: files are written into a subfolder of their own and synced, then the
-manifest that names them takes its place in one step.
+A save appears as a whole: files are written into a new subfolder and synced, then the manifest that
+names them replaces the previous one in one step.
 """
 
 import contextlib
@@ -20,87 +20,87 @@ from monolith.table.disk.new_file import LocalFile, NewFile, RemoteFile
 from monolith.table.disk.table_manifest import MANIFEST, is_data_file, is_data_folder
 
 _LOCK = ".lock"
-_READ_BYTES = 1 << 19  # at once: half of a second-level cache
+_READ_BYTES = 1 << 19  # size of one read: half of a second-level cache
 
 
 class Folder(ABC):
-    """A place for one save.
+    """Place of one save.
 
     Args:
-        path: for messages and for files below it.
+        path: path of the folder, for messages and for its files.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def where(self, name: str) -> str:
-        """The path of a file, for messages."""
+        """Return the path of a file, for messages."""
         return f"{self.path.rstrip('/')}/{name}"
 
     @abstractmethod
     def writing(self, who: str = "save_tables") -> contextlib.AbstractContextManager[None]:
-        """Makes the folder and keeps other writers out; `who` begins the messages."""
+        """Create the folder and keep other writers out; `who` begins the messages."""
 
     @abstractmethod
     def create(self, name: str) -> NewFile:
-        """A new file below the folder; its subfolder is made too."""
+        """Create a file in the folder, with its subfolder."""
 
     @abstractmethod
     def commit(self, subfolder: str, manifest: bytes) -> None:
-        """Make files of the subfolder last, then let the manifest take its place in one step."""
+        """Sync the files of the subfolder, then replace the manifest in one step."""
 
     @abstractmethod
-    def remove_data_but(self, kept: set[str]) -> None:
-        """Remove other subfolders that saves made; what is not all theirs, or resists, stays."""
+    def remove_data_but(self, current: set[str]) -> None:
+        """Remove other subfolders of saves; keeps subfolders with other files, or in use."""
 
     @abstractmethod
     def holding(self, subfolders: Iterable[str]) -> contextlib.AbstractContextManager[None]:
-        """Keeps saves from removing subfolders of data, where the file system has locks.
+        """Keep saves from removing subfolders of data, if the file system has locks.
 
         Raises:
-            NotFoundError: one is gone, or is being removed.
+            NotFoundError: a subfolder was removed, or is being removed.
         """
 
     @abstractmethod
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file that takes its place in one step."""
+        """Write a file that replaces the previous file in one step."""
 
     @abstractmethod
     def temporary(self, name: str, mark: str) -> str:
-        """Another name for a file until `settle`; the same where a file appears when complete."""
+        """Return the name for a file until `settle`, which differs if partial files are visible."""
 
     @abstractmethod
     def settle(self, names: Iterable[str], mark: str) -> None:
-        """Give files their names in place of `temporary` ones, and make that last."""
+        """Give files their final names instead of `temporary` ones, and sync the names."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """The bytes of a file; NotFoundError if there is none."""
+        """Return the bytes of a file; raises NotFoundError if there is no such file."""
 
     @abstractmethod
     def read_chunks(self, name: str, num_bytes: int) -> Iterator[bytes]:
-        """The bytes of a file in parts of at most so many; NotFoundError if there is none."""
+        """Yield the bytes of a file in parts of at most `num_bytes`; raises NotFoundError."""
 
     @abstractmethod
     def read_into(self, name: str, memory: Any, *, is_read_again: bool = False) -> tuple[int, int]:
-        """Read a file into a buffer; the number of bytes read, and their CRC-32C.
+        """Read a file into a buffer; return the number of bytes, and their CRC-32C.
 
         Args:
-            name: of the file.
-            memory: as many bytes of it as fit.
-            is_read_again: it is read once more soon, so that it is worth a place in the page cache.
+            name: name of the file.
+            memory: buffer for at most its size of bytes.
+            is_read_again: whether the file is re-read soon, so that the page cache should keep it.
         """
 
     @abstractmethod
     def size(self, name: str) -> int:
-        """Bytes of a file; NotFoundError if there is none."""
+        """Return the size of a file; raises NotFoundError if there is no such file."""
 
     def _missing(self, name: str) -> NotFoundError:
         return NotFoundError(f"[load_tables] expected a file, got none at {self.where(name)}")
 
 
 def open_folder(path: str) -> Folder:
-    """The folder of a path: through fsspec if it has a scheme such as s3://, else a local one."""
+    """Return the folder of a path: by fsspec if the path has a scheme such as s3://, else local."""
     scheme, mark, rest = path.partition("://")
     if not mark:
         return _LocalFolder(path)
@@ -122,7 +122,7 @@ def _sync_directory(path: str) -> None:
 
 
 def _try_lock(number: int, kind: int) -> bool:
-    """Whether nobody else has a lock in the way; also where the file system has no locks."""
+    """Return whether the lock is acquired; True on file systems without locks."""
     try:
         fcntl.flock(number, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -157,12 +157,12 @@ class _LocalFolder(Folder):
             yield
 
     def _make(self) -> None:
-        """Makes the folder and those above it, and makes them last."""
+        """Create the folder and its parents, and sync them."""
         path = above = os.path.abspath(self.path)
         while not os.path.isdir(above):
             above = os.path.dirname(above)
         os.makedirs(path, exist_ok=True)
-        while True:  # the folder itself too: a save may have been killed before it was synced
+        while True:  # the folder itself too, because a save may have been killed before the sync
             path, name = os.path.split(path)
             _sync_directory(path)
             if not name or len(path) <= len(above):
@@ -174,21 +174,23 @@ class _LocalFolder(Folder):
         return LocalFile(path, self._blocks)
 
     def commit(self, subfolder: str, manifest: bytes) -> None:
-        os.makedirs(os.path.join(self.path, subfolder), exist_ok=True)  # it may have no files
+        # The subfolder may have no files.
+        os.makedirs(os.path.join(self.path, subfolder), exist_ok=True)
         _sync_directory(os.path.join(self.path, subfolder))
         self.replace(MANIFEST, manifest)
 
     def replace(self, name: str, data: bytes) -> None:
         path = os.path.join(self.path, name)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path + ".new")  # of a save that was killed
+            os.unlink(path + ".new")  # left by a killed save
         file = LocalFile(path + ".new", self._blocks)
         try:
             try:
                 file.write(data)
             finally:
                 file.close()
-            _sync_directory(self.path)  # what is beside it, and the new file, before the step
+            # Syncs the other entries and the new file before the replacement.
+            _sync_directory(self.path)
             os.replace(path + ".new", path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -203,20 +205,20 @@ class _LocalFolder(Folder):
         paths = [os.path.join(self.path, name) for name in names]
         for path in paths:
             os.replace(f"{path}.{mark}", path)
-        # The folder itself too: it names the folders of the files.
+        # The folder itself too, because it contains the names of the subfolders.
         for folder in sorted({self.path, *(os.path.dirname(path) for path in paths)}):
             _sync_directory(folder)
 
-    def remove_data_but(self, kept: set[str]) -> None:
+    def remove_data_but(self, current: set[str]) -> None:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.path):
-                if is_data_folder(name) and name not in kept:
+                if is_data_folder(name) and name not in current:
                     self._remove_data(os.path.join(self.path, name))
 
     def _remove_data(self, path: str) -> None:
         with contextlib.suppress(OSError), _open_directory(path, os.O_NOFOLLOW) as number:
             if not _try_lock(number, fcntl.LOCK_EX):
-                return  # a load reads it: a later save removes it
+                return  # a load reads the subfolder; a later save removes it
             names = os.listdir(path)
             if all(map(is_data_file, names)):
                 for name in names:
@@ -265,7 +267,7 @@ def _last_part(path: str) -> str:
 
 
 class _RemoteFolder(Folder):
-    """Through fsspec: a single writer, and a store that replaces a file in one step."""
+    """Folder on fsspec, for a single writer, on a store that replaces a file in one step."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -293,25 +295,25 @@ class _RemoteFolder(Folder):
         return name
 
     def settle(self, names: Iterable[str], mark: str) -> None:
-        """Files have their names already."""
+        """Do nothing: files have their final names already."""
 
-    def remove_data_but(self, kept: set[str]) -> None:
+    def remove_data_but(self, current: set[str]) -> None:
         with contextlib.suppress(OSError):
             for path in self._files.ls(self._root, detail=False):
                 name = _last_part(path)
-                if is_data_folder(name) and name not in kept:
+                if is_data_folder(name) and name not in current:
                     self._remove_data(path)
 
     def _remove_data(self, path: str) -> None:
         with contextlib.suppress(OSError):
-            found = self._files.ls(path, detail=True)
-            names = [_last_part(item["name"]) for item in found if item["type"] == "file"]
-            if len(names) == len(found) and all(map(is_data_file, names)):
+            entries = self._files.ls(path, detail=True)
+            names = [_last_part(item["name"]) for item in entries if item["type"] == "file"]
+            if len(names) == len(entries) and all(map(is_data_file, names)):
                 self._files.rm(path, recursive=True)
 
     @contextlib.contextmanager
     def holding(self, subfolders: Iterable[str]) -> Iterator[None]:
-        yield  # there are no locks there
+        yield  # the store has no locks
 
     def read(self, name: str) -> bytes:
         try:
@@ -344,7 +346,7 @@ class _RemoteFolder(Folder):
 
 
 def _read_local(file: io.FileIO, memory: memoryview, is_read_again: bool) -> tuple[int, int]:
-    """Fill the memory, or read all that there is: the number of bytes, and their checksum."""
+    """Fill the memory, or read the whole file; return the number of bytes, and their checksum."""
     if not memory.nbytes:
         return 0, 0
     read = load_native().read_file
@@ -353,12 +355,12 @@ def _read_local(file: io.FileIO, memory: memoryview, is_read_again: bool) -> tup
 
 
 def _read_all(file: Any, memory: memoryview) -> tuple[int, int]:
-    """The same from a store, in pieces: the checksum is taken while they are in the cache."""
-    done = crc = 0
-    while done < len(memory):
-        num_read = file.readinto(memory[done : done + _READ_BYTES])
+    """Read a file of a store in pieces, so that the checksum is computed in the cache."""
+    position = crc = 0
+    while position < len(memory):
+        num_read = file.readinto(memory[position : position + _READ_BYTES])
         if not num_read:
             break
-        crc = crc32c(memory[done : done + num_read], crc)
-        done += num_read
-    return done, crc
+        crc = crc32c(memory[position : position + num_read], crc)
+        position += num_read
+    return position, crc

@@ -1,4 +1,4 @@
-"""Files that are being written: on a disk of this machine, or through fsspec."""
+"""Files during a write: on a disk of this machine, or by fsspec."""
 
 import os
 from typing import Any, Protocol
@@ -8,25 +8,25 @@ from monolith.table.disk.buffers import address_of, crc32c
 
 
 class NewFile(Protocol):
-    """A file that is being written."""
+    """A file during its write."""
 
     @property
     def crc32c(self) -> int:
-        """CRC-32C of all that was written."""
+        """CRC-32C of all written bytes."""
 
     def write(self, data: Any) -> None:
         """Write all bytes of a buffer."""
 
     def close(self) -> None:
-        """Make the bytes last, and end."""
+        """Sync the bytes and close the file."""
 
 
 class LocalFile:
-    """On a disk of this machine; written past the page cache where the file system can.
+    """A file on a disk of this machine; bypasses the page cache if the file system allows it.
 
     Args:
-        path: there is none yet.
-        blocks: memory that it shares with other files.
+        path: path of the file, which must not exist.
+        blocks: memory that the file shares with other files.
     """
 
     def __init__(self, path: str, blocks: Any) -> None:
@@ -35,7 +35,7 @@ class LocalFile:
 
     @property
     def crc32c(self) -> int:
-        """CRC-32C of all that was written."""
+        """CRC-32C of all written bytes."""
         number: int = self._writer.crc32c
         return number
 
@@ -45,17 +45,17 @@ class LocalFile:
             self._writer.write(address_of(data), size)
 
     def close(self) -> None:
-        """Make the bytes last, and end."""
+        """Sync the bytes and close the file."""
         with self._file:
             self._writer.finish()
             os.fsync(self._file.fileno())
 
 
 class RemoteFile:
-    """One that fsspec has opened.
+    """A file that fsspec has opened.
 
     Args:
-        file: takes the bytes.
+        file: open file of fsspec.
     """
 
     def __init__(self, file: Any) -> None:
@@ -69,5 +69,5 @@ class RemoteFile:
             self._file.write(data)
 
     def close(self) -> None:
-        """Make the bytes last, and end."""
+        """Sync the bytes and close the file."""
         self._file.close()

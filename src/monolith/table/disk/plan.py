@@ -1,4 +1,4 @@
-"""What a load takes from which files: one save, or several that hold parts of the same tables."""
+"""Plan of a load: the files of one save, or of several with parts of the same tables."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from monolith.table.routing import Routing
 
 
 class Save(ABC):
-    """A place where tables lie.
+    """A place with tables.
 
     Args:
-        folder: paths of files are relative to it.
-        where: for messages.
+        folder: folder of the files' relative paths.
+        where: description of the place, for messages.
     """
 
     def __init__(self, folder: Folder, where: str) -> None:
@@ -33,35 +33,35 @@ class Save(ABC):
 
     @abstractmethod
     def read(self) -> bytes:
-        """The manifest; NotFoundError if there is none."""
+        """Return the manifest; raises NotFoundError if there is no manifest."""
 
     @abstractmethod
     def tables(self, data: bytes) -> Sequence[TableEntry]:
-        """The tables of a manifest."""
+        """Return the tables of a manifest."""
 
 
 class FolderSave(Save):
-    """What `save_tables` wrote into a folder."""
+    """Save of `save_tables` in a folder."""
 
     def __init__(self, path: str) -> None:
         super().__init__(open_folder(path), path)
 
     def read(self) -> bytes:
-        """The manifest of the folder."""
+        """Return the manifest of the folder."""
         return self.folder.read(MANIFEST)
 
     def tables(self, data: bytes) -> Sequence[TableEntry]:
-        """Its tables."""
+        """Return the tables of the manifest."""
         return parse_manifest(data, self.folder.where(MANIFEST)).tables
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is to be read.
+    """A file to read.
 
     Args:
-        folder: of the save.
-        file: what its manifest says of the file.
+        folder: folder of the save.
+        file: entry of the file in the manifest.
     """
 
     folder: Folder
@@ -69,23 +69,23 @@ class Source:
 
     @property
     def where(self) -> str:
-        """The path, for messages."""
+        """Path of the file, for messages."""
         return self.folder.where(self.file.path)
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What is loaded of a table.
+    """Rows and candidates to load into a table.
 
     Args:
-        name: of the table.
-        config: as JSON.
-        num_update_calls: the apply-call number.
+        name: name of the table.
+        config: config as JSON.
+        num_update_calls: apply-call number.
         latest_time: largest update time that the table had seen.
-        is_wanted: bool (4096,), by partition.
-        sources: files with wanted partitions.
+        is_wanted: whether to load each partition, bool (4096,).
+        sources: files with partitions to load.
         where: the saves, for messages.
-        shard: only the keys that this rule gives to this shard; None: all of them.
+        shard: routing and number of the shard whose keys are loaded; None means all keys.
     """
 
     name: str
@@ -99,30 +99,30 @@ class TablePlan:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files."""
+        """Number of rows of all files."""
         return sum(s.file.num_rows for s in self.sources if s.file.kind == "rows")
 
     @property
     def wants_everything(self) -> bool:
-        """Whether every partition is wanted."""
+        """Whether the plan includes every partition."""
         return bool(self.is_wanted.all())
 
     def wants_all(self, file: FileEntry) -> bool:
-        """Whether everything in a file is wanted."""
+        """Whether the plan includes the whole file."""
         return self.shard is None and all(
             self.is_wanted[first : last + 1].all() for first, last in file.partitions
         )
 
     def wants(self, keys: torch.Tensor) -> torch.Tensor:
-        """Whether each key is wanted: int64 (n,) -> bool (n,)."""
-        wanted = torch.from_numpy(self.is_wanted[partitions_of(keys.numpy())])
+        """Return whether the plan includes each key: int64 (n,) -> bool (n,)."""
+        is_included = torch.from_numpy(self.is_wanted[partitions_of(keys.numpy())])
         if self.shard is None:
-            return wanted
+            return is_included
         routing, number = self.shard
-        return wanted & (routing.shard_of(keys) == number)
+        return is_included & (routing.shard_of(keys) == number)
 
     def of_shard(self, routing: Routing, number: int) -> "TablePlan":
-        """What one shard of the table holds of this plan."""
+        """Return the plan of one shard of the table."""
         is_wanted = np.zeros(NUM_PARTITIONS, np.bool_)
         is_wanted[list(routing.partitions_of(number))] = True
         is_wanted &= self.is_wanted
@@ -130,10 +130,10 @@ class TablePlan:
         return replace(self, is_wanted=is_wanted, sources=sources, shard=(routing, number))
 
     def check_config(self, config: Any) -> None:
-        """Refuse another config (as JSON) than that of the save."""
-        found = first_difference(self.config, config)
-        if found:
-            field, expected, got = found
+        """Refuse a config (as JSON) that differs from that of the save."""
+        difference = first_difference(self.config, config)
+        if difference:
+            field, expected, got = difference
             raise InvalidArgumentError(
                 f"[load_tables] expected {field} {expected!r} as in {self.where}, got {got!r} "
                 f"(table {self.name!r})"
@@ -142,12 +142,12 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is loaded.
+    """Tables to load.
 
     Args:
-        tables: by name, in the order of the saves.
-        names: of all tables that the saves have.
-        manifests: the saves, with the bytes of their manifests.
+        tables: plan of each table by name, in the order of the saves.
+        names: names of all tables of the saves.
+        manifests: saves with the bytes of their manifests.
     """
 
     tables: dict[str, TablePlan]
@@ -156,7 +156,7 @@ class Plan:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keeps saves from removing the files, where the file system has locks."""
+        """Keep saves from removing the files, if the file system has locks."""
         sources = [source for plan in self.tables.values() for source in plan.sources]
         with ExitStack() as stack:
             for save, _ in self.manifests:
@@ -165,7 +165,7 @@ class Plan:
             yield
 
     def is_replaced(self) -> bool:
-        """Whether a save has taken the place of one of these."""
+        """Whether a new save has replaced one of these saves."""
         try:
             return any(save.read() != data for save, data in self.manifests)
         except NotFoundError:
@@ -175,11 +175,11 @@ class Plan:
 def plan_tables(
     paths: "Sequence[str | Save]", names: Sequence[str] | None, partitions: Sequence[int] | None
 ) -> Plan:
-    """The plan of each table that is in a save; of those that are named, where names are given.
+    """Return a plan of each table of the saves, or of the named tables.
 
     Raises:
-        NotFoundError: there is no save.
-        InvalidArgumentError: saves hold a partition twice or, of those asked for, not at all.
+        NotFoundError: a save does not exist.
+        InvalidArgumentError: the saves contain a partition twice, or lack a requested partition.
     """
     entries: dict[str, list[tuple[Save, TableEntry]]] = {}
     saves = [FolderSave(path) if isinstance(path, str) else path for path in paths]
@@ -187,16 +187,20 @@ def plan_tables(
     for save, data in manifests:
         for entry in save.tables(data):
             entries.setdefault(entry.name, []).append((save, entry))
-    wanted = None
+    is_included = None
     if partitions is not None:
-        wanted = np.zeros(NUM_PARTITIONS, np.bool_)
-        wanted[list(partitions)] = True
-    chosen = set(entries if names is None else names)
-    tables = {name: _plan(found, wanted) for name, found in entries.items() if name in chosen}
+        is_included = np.zeros(NUM_PARTITIONS, np.bool_)
+        is_included[list(partitions)] = True
+    selected = set(entries if names is None else names)
+    tables = {
+        name: _plan(saved, is_included) for name, saved in entries.items() if name in selected
+    }
     return Plan(tables, list(entries), manifests)
 
 
-def _plan(entries: list[tuple[Save, TableEntry]], wanted: NDArray[np.bool_] | None) -> TablePlan:
+def _plan(
+    entries: list[tuple[Save, TableEntry]], is_included: NDArray[np.bool_] | None
+) -> TablePlan:
     name, where = entries[0][1].name, ", ".join(save.where for save, _ in entries)
     count = np.zeros(NUM_PARTITIONS, np.int64)
     for _, entry in entries:
@@ -208,7 +212,7 @@ def _plan(entries: list[tuple[Save, TableEntry]], wanted: NDArray[np.bool_] | No
             f"[load_tables] expected each partition of table {name!r} once, got {text} more often "
             f"(in {where})"
         )
-    is_wanted = count > 0 if wanted is None else wanted
+    is_wanted = count > 0 if is_included is None else is_included
     missing = is_wanted & (count == 0)
     if missing.any():
         text = text_of(runs_of(np.flatnonzero(missing).tolist()))
@@ -236,5 +240,5 @@ def _plan(entries: list[tuple[Save, TableEntry]], wanted: NDArray[np.bool_] | No
 
 
 def _is_in(file: FileEntry, is_wanted: NDArray[np.bool_]) -> bool:
-    """Whether a file holds a wanted partition."""
+    """Whether a file contains a requested partition."""
     return any(is_wanted[first : last + 1].any() for first, last in file.partitions)

@@ -1,4 +1,4 @@
-"""Runs of partitions: [(first, last), ...], both ends inside, ascending and apart."""
+"""Runs of partitions: [(first, last), ...], with both ends, ascending and not adjacent."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ Run = tuple[int, int]
 
 
 def runs_of(partitions: Iterable[int]) -> list[Run]:
-    """The runs of ascending distinct partitions.
+    """Return the runs of ascending distinct partitions.
 
     Example:
         >>> runs_of([0, 1, 2, 7])
@@ -22,7 +22,7 @@ def runs_of(partitions: Iterable[int]) -> list[Run]:
 
 
 def pieces(runs: Sequence[Run], num_pieces: int) -> list[tuple[Run, ...]]:
-    """The runs in their order, cut into about `num_pieces` parts of about as many partitions.
+    """Divide the runs, in their order, into about `num_pieces` parts of similar size.
 
     Example:
         >>> pieces([(0, 4095)], 2)
@@ -38,11 +38,11 @@ def pieces(runs: Sequence[Run], num_pieces: int) -> list[tuple[Run, ...]]:
     return [tuple(runs_of(numbers[start : start + length])) for start in starts]
 
 
-def joined(runs: Iterable[Run]) -> list[Run] | None:
-    """Runs of any order as ascending ones that are apart; None if a partition is in two of them.
+def join_runs(runs: Iterable[Run]) -> list[Run] | None:
+    """Join runs of any order; return None if two of them share a partition.
 
     Example:
-        >>> joined([(7, 9), (0, 2), (3, 5)]), joined([(0, 2), (2, 3)])
+        >>> join_runs([(7, 9), (0, 2), (3, 5)]), join_runs([(0, 2), (2, 3)])
         ([(0, 5), (7, 9)], None)
     """
     result: list[Run] = []
@@ -57,7 +57,7 @@ def joined(runs: Iterable[Run]) -> list[Run] | None:
 
 
 def partitions_of_runs(runs: Sequence[Run]) -> list[int]:
-    """The partitions of the runs.
+    """Return the partitions of the runs.
 
     Example:
         >>> partitions_of_runs([(0, 2), (7, 7)])
@@ -67,7 +67,7 @@ def partitions_of_runs(runs: Sequence[Run]) -> list[int]:
 
 
 def text_of(runs: Sequence[Run]) -> str:
-    """For messages and metadata.
+    """Return the runs as text, for messages and metadata.
 
     Example:
         >>> text_of([(0, 2), (7, 7)])

@@ -1,4 +1,4 @@
-"""A table on its way to disk: a task per file, and what a manifest says of them."""
+"""Files of a table during a save: a task per file, and the entries of the manifest."""
 
 import functools
 import threading
@@ -28,10 +28,10 @@ from monolith.table.eviction import candidate_columns
 from monolith.table.rows import RowMemory
 from monolith.table.snapshot import Snapshot
 
-_FILE_BYTES = 1 << 25  # of rows in memory, about, that one file holds
+_FILE_BYTES = 1 << 25  # approximate bytes of rows, as in memory, per file
 _BATCH_ROWS = 65536
-_BATCH_BYTES = 1 << 26  # of a batch of very long rows
-_PIECE_ROWS = 16384  # of candidates; torch works on so few with one thread
+_BATCH_BYTES = 1 << 26  # bytes of a batch of very long rows
+_PIECE_ROWS = 16384  # number of candidates that torch processes with one thread
 _FIRST_PARTITIONS = 16
 
 NameOfFile = Callable[[str, tuple[int, int], tuple[Run, ...]], str]
@@ -40,15 +40,15 @@ NameOfFile = Callable[[str, tuple[int, int], tuple[Run, ...]], str]
 
 @dataclass(frozen=True)
 class SaveJob:
-    """What the files of one save share.
+    """Settings that the files of one save share.
 
     Args:
-        create: makes a file of a name.
-        runs: partitions that are saved.
-        throttle: of the writing.
-        work: progress, and whether to go on.
-        cuts: those of the caller, which stay open and whole.
-        with_expired: whether rows that have expired are written too.
+        create: function that creates a file of a name.
+        runs: partitions to save.
+        throttle: limit of the write rate.
+        work: progress, and whether to continue.
+        cuts: cuts of the caller, which stay open and complete.
+        with_expired: whether to write expired rows too.
     """
 
     create: Callable[[str], NewFile]
@@ -60,12 +60,12 @@ class SaveJob:
 
 
 class TableFiles:
-    """The files of one table.
+    """Files of one table.
 
     Args:
-        job: the save.
-        snapshot: the table, as of a cut.
-        name_of: names the files.
+        job: settings of the save.
+        snapshot: cut of the table.
+        name_of: function that names the files.
     """
 
     def __init__(self, job: SaveJob, snapshot: Snapshot, name_of: NameOfFile) -> None:
@@ -79,17 +79,17 @@ class TableFiles:
         self._num_expired: list[int] = []
         self._num_written: Counter[tuple[Run, ...]] = Counter()
         self._lock = threading.Lock()
-        self._memories: list[RowMemory] = []  # of files that are written
+        self._memories: list[RowMemory] = []  # memories of the files being written
 
     def tasks(self) -> list["functools.partial[None]"]:
-        """A call for each file."""
+        """Return a call for each file."""
         tasks = [functools.partial(self._write_rows, runs) for runs in self._pieces]
         if candidate_columns(self._snapshot.config):
             tasks += [functools.partial(self._write_candidates, runs) for runs in self._pieces]
         return tasks
 
     def entry(self) -> TableEntry:
-        """What the manifest says, when all tasks are done."""
+        """Return the entry of the manifest after all tasks are done."""
         files = sorted(self._files, key=lambda file: (file.kind != "rows", file.path))
         return TableEntry(
             name=self._snapshot.config.name,
@@ -139,7 +139,7 @@ class TableFiles:
         self._write(runs, "candidates", candidate_schema, batches)
 
     def _write(self, runs: tuple[Run, ...], kind: str, make_schema: Any, batches: Any) -> None:
-        """A file of all batches, synced."""
+        """Write a file of all batches and sync it."""
         metadata = metadata_of(VERSION, self._config, self._num_update_calls, runs)
         schema = make_schema(self._snapshot.config, metadata)
         number = self._pieces.index(runs), len(self._pieces)
@@ -152,18 +152,18 @@ class TableFiles:
                     before = sink.num_bytes
                     writer.write_batch(batch)
                     num_rows += batch.num_rows
-                    done = batch.num_rows if kind == "rows" else 0
-                    self._job.work.report(done, sink.num_bytes - before)
+                    num_done = batch.num_rows if kind == "rows" else 0
+                    self._job.work.report(num_done, sink.num_bytes - before)
         except BaseException:
             file.close()
             raise
-        self._job.work.later(file.close)  # the disk is waited for while other files are written
+        self._job.work.later(file.close)  # other files are written while the disk syncs
         crc = f"{sink.crc32c:08x}"
         self._files.append(FileEntry(name, kind, runs, num_rows, sink.num_bytes, crc))
         self._release(runs)
 
     def _release(self, runs: tuple[Run, ...]) -> None:
-        """One more file of the runs is written; after the last, writers need keep nothing more."""
+        """Count a finished file of the runs; after the last file, writers need not keep rows."""
         num_kinds = 1 + bool(candidate_columns(self._snapshot.config))
         with self._lock:
             self._num_written[runs] += 1
@@ -180,7 +180,7 @@ class TableFiles:
 def _candidate_pieces(
     snapshot: Snapshot, partitions: list[int]
 ) -> Iterable[dict[str, torch.Tensor]]:
-    """The candidates of some partitions at a time: about so many that other threads barely wait."""
+    """Yield candidates of some partitions at a time, few enough to block other threads shortly."""
     start, size = 0, _FIRST_PARTITIONS
     waiting: list[dict[str, torch.Tensor]] = []
     num_waiting = 0
@@ -190,22 +190,22 @@ def _candidate_pieces(
         num_rows = len(next(iter(waiting[-1].values())))
         num_waiting += num_rows
         if num_waiting >= _PIECE_ROWS:
-            yield _joined(waiting)
+            yield _concat(waiting)
             waiting, num_waiting = [], 0
         if num_rows > _PIECE_ROWS:
             size = max(1, size // 2)
         elif 2 * num_rows <= _PIECE_ROWS:
             size *= 2
     if num_waiting:
-        yield _joined(waiting)
+        yield _concat(waiting)
 
 
-def _joined(pieces: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def _concat(pieces: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     if len(pieces) == 1:
         return pieces[0]
     return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def _partitions(runs: tuple[Run, ...]) -> list[int] | None:
-    """The partitions of the runs; None, which is quicker, if that is all of them."""
+    """Return the partitions of the runs; None, which is faster, for all partitions."""
     return None if runs == ((0, NUM_PARTITIONS - 1),) else partitions_of_runs(runs)

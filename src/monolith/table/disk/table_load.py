@@ -1,4 +1,4 @@
-"""Read saved tables back, into one table or into shards of it."""
+"""Loading of saved tables, into whole tables or into shards."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from monolith.table.disk.call_arguments import (
     told_as,
 )
 from monolith.table.disk.config_json import config_from_json, config_to_json
-from monolith.table.disk.fill import add_notes, emptied, fill, get_notes, verify
+from monolith.table.disk.fill import add_notes, fill, get_notes, refill, verify
 from monolith.table.disk.plan import Plan, Save, TablePlan, plan_tables
 from monolith.table.disk.workers import ProgressCallback
 
@@ -30,18 +30,17 @@ if TYPE_CHECKING:
 
 
 class Parts:
-    """What of some tables is filled, and from which part of their plans.
+    """Tables or shards to fill, with the parts of their plans.
 
     Args:
-        tables: by name.
-        plans: of the same names.
-        shards: numbers of the shards that are filled of each table, which has them; None: each
-            table is filled as a whole.
+        tables: tables by name.
+        plans: plans by the same names.
+        shards: numbers of the shards to fill; None fills each table as a whole.
 
     Attributes:
         pairs: plans and tables that are filled together, by name.
-        tables: all that are filled, by what messages call them.
-        wholes: tables that these are shards of.
+        tables: all tables to fill, by their names in messages.
+        wholes: sharded tables of these shards.
     """
 
     def __init__(
@@ -58,27 +57,28 @@ class Parts:
             self.pairs.append((dict(plans), dict(tables)))
             self.tables.update(tables)
         for number in shards or ():
-            own = {name: table.shards()[number] for name, table in tables.items()}
+            targets = {name: table.shards()[number] for name, table in tables.items()}
             parts = {n: plan.of_shard(tables[n].routing, number) for n, plan in plans.items()}
-            self.pairs.append((parts, own))
-            self.tables.update({f"{name} (shard {number})": own[name] for name in own})
+            self.pairs.append((parts, targets))
+            self.tables.update({f"{name} (shard {number})": targets[name] for name in targets})
 
-    def count_alike(self) -> None:
-        """Let shards go on with the call number of the others, as if they had seen all calls.
+    def copy_call_numbers(self) -> None:
+        """Copy the call number of each table to its filled shards, as if they had seen all calls.
 
-        Random numbers depend on it, and rows must not depend on which shard they are in.
+        Random numbers depend on the call number, and rows must not depend on their shard.
         """
-        for _, own in self.pairs:
-            for name, table in own.items():
+        for _, targets in self.pairs:
+            for name, table in targets.items():
                 table.num_update_calls = self._by_name[name].num_update_calls
 
 
 T = TypeVar("T")
 
 Place = Union[str, "os.PathLike[str]", Save]
-"""A folder of a save, or what else has tables."""
+"""Folder of a save, or another place with tables."""
 
-_MAX_PLANS = 5  # of one load; each but the first because of a save that was completed meanwhile
+# Largest number of plans of one load: a new plan is made if a new save replaced the old one.
+_MAX_PLANS = 5
 
 
 def load_tables(
@@ -90,31 +90,32 @@ def load_tables(
     progress: ProgressCallback | None = None,
     clock: Clock = wall_clock,
 ) -> "dict[str, Table]":
-    """New tables with the configs, rows, candidates and counters of a save.
+    """Create tables with the configs, rows, candidates and counters of a save.
 
     Args:
-        path: folder of a save, or several that hold different partitions of the same tables.
-        names: only these tables.
-        partitions: only these partitions of the key space.
-        num_threads: threads to read with, torch.get_num_threads() if None.
-        progress: called with a `Progress` after each batch, from the reading threads; from 0 again
-            where a save replaced what was being read.
-        clock: of the new tables.
+        path: folder of a save, or several with different partitions of the same tables.
+        names: names of the tables to load; None means all.
+        partitions: partitions of the key space to load; None means all.
+        num_threads: number of reading threads; None means torch.get_num_threads().
+        progress: called with a `Progress` after each batch, on the reading threads; begins at 0
+            again if a new save replaced the files.
+        clock: clock of the new tables.
 
     Returns:
-        The tables by name, in the order of the save.
+        Tables by name, in the order of the save.
 
     Raises:
-        NotFoundError: the save, a file, a named table or a wanted partition is missing.
-        DataLossError: a file is damaged, truncated or not of this save.
-        InvalidArgumentError: another format or a newer version; or a learning rate was a function.
-        FailedPreconditionError: a budget that refuses new rows has no room for all.
+        NotFoundError: the save, a file, a named table or a requested partition is missing.
+        DataLossError: a file is damaged, truncated or of another save.
+        InvalidArgumentError: the format is unknown or its version too new; or a learning rate was a
+            function.
+        FailedPreconditionError: a budget that refuses new rows has too little room.
 
     Warns:
-        RuntimeWarning: rows made room for others at the budget, or candidates found none; the
-            counts are also in `Table.stats`.
+        RuntimeWarning: rows made room for others at the budget, or candidates found no room;
+            `Table.stats` has the counts too.
     """
-    from monolith.table.native import Table  # late: it imports this module
+    from monolith.table.native import Table  # late, because it imports this module
 
     where = "[load_tables]"
     threads = checked_threads(where, num_threads)
@@ -136,7 +137,7 @@ def load_tables(
             raise
         return tables
 
-    return _planned(request, load)
+    return _use_plan(request, load)
 
 
 def load_table(
@@ -148,14 +149,16 @@ def load_table(
     progress: ProgressCallback | None = None,
     clock: Clock = wall_clock,
 ) -> "Table":
-    """One new table: the only one of a save, or the one that is named. See `load_tables`."""
+    """Create one table: the only table of a save, or the named one. See `load_tables`."""
     if name is None:
         partitions = checked_partitions("[load_tables]", partitions)
         path = checked_paths("[load_tables]", path)
-        found = plan_tables(path, None, partitions).names
-        if len(found) != 1:
-            raise ValueError(f"[load_table] expected a name, one of the tables {found}, got None")
-        name = found[0]
+        table_names = plan_tables(path, None, partitions).names
+        if len(table_names) != 1:
+            raise ValueError(
+                f"[load_table] expected a name, one of the tables {table_names}, got None"
+            )
+        name = table_names[0]
     tables = load_tables(
         path,
         names=[name],
@@ -177,32 +180,33 @@ def restore_tables(
     num_threads: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> list[str]:
-    """Give tables that exist the content of a save; what they held is gone. Not beside writers.
+    """Replace the content of tables by that of a save. Not safe with writers.
 
-    Every file is checked before a table changes. Tables of the save that are not named here are
-    left out. Configs must be equal, but for learning rates and the budget. Where it ends early
-    after that check, whatever the reason, the tables are empty and a note of the exception says so.
+    Every file is checked before a table changes. Other tables of the save are ignored. Configs must
+    be equal, except for learning rates and the budget. After an error in a later phase, the tables
+    are empty and a note of the exception says so.
 
     Args:
-        tables: one table, or several of different names.
-        path: folder of a save, or several that hold different partitions of the same tables.
-        partitions: only these partitions of the key space.
-        shards: of tables in shards (`ShardedTable`), only these; the others keep what they hold.
-        allow_missing: leave tables alone that the save does not have, instead of raising.
-        num_threads: threads to read with, torch.get_num_threads() if None.
-        progress: called with a `Progress` after each batch, from the reading threads; from 0 again
-            for each of `shards`, and where a save replaced what was being read.
+        tables: one table, or several with different names.
+        path: folder of a save, or several with different partitions of the same tables.
+        partitions: partitions of the key space to load; None means all.
+        shards: numbers of the shards to fill of sharded tables (`ShardedTable`); other shards stay
+            unchanged.
+        allow_missing: whether to skip tables that the save does not have, instead of raising.
+        num_threads: number of reading threads; None means torch.get_num_threads().
+        progress: called with a `Progress` after each batch, on the reading threads; begins at 0
+            again for each of `shards`, and if a new save replaced the files.
 
     Returns:
         Names of the tables that the save does not have.
 
     Raises:
-        InvalidArgumentError: a config differs; the message names the field. Otherwise as
-            `load_tables`.
-        FailedPreconditionError: a cut of a table is open, of a save for example, or the table is
+        InvalidArgumentError: a config differs; the message names the field. Other reasons are those
+            of `load_tables`.
+        FailedPreconditionError: a cut of a table is open, for example of a save, or the table is
             being restored.
-        TypeError: shards are named of a table that has none.
-        ValueError: a table has not so many shards.
+        TypeError: shards are named for a table without shards.
+        ValueError: a table has fewer shards.
     """
     where = "[restore_tables]"
     by_name = {table.name: table for table in checked_tables(where, tables)}
@@ -214,24 +218,24 @@ def restore_tables(
     def restore(plan: Plan) -> list[str]:
         if not allow_missing:
             request.check_found(plan)
-        for name, each in plan.tables.items():
-            each.check_config(config_to_json(by_name[name].config))
+        for name, table_plan in plan.tables.items():
+            table_plan.check_config(config_to_json(by_name[name].config))
         parts = Parts({name: by_name[name] for name in plan.tables}, plan.tables, numbers)
-        for plans, own in parts.pairs:
-            verify(plans, own, threads)
-        with emptied(where, parts.tables, parts.wholes):
-            for plans, own in parts.pairs:
-                fill(where, plans, own, threads, progress)
-            parts.count_alike()
+        for plans, targets in parts.pairs:
+            verify(plans, targets, threads)
+        with refill(where, parts.tables, parts.wholes):
+            for plans, targets in parts.pairs:
+                fill(where, plans, targets, threads, progress)
+            parts.copy_call_numbers()
         return [name for name in by_name if name not in plan.tables]
 
     with told_as(where):
-        return _planned(request, restore)
+        return _use_plan(request, restore)
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What a caller wants to load; None: all of it."""
+    """Tables and partitions that a caller loads; None means all."""
 
     paths: list[str | Save]
     names: list[str] | None
@@ -258,8 +262,8 @@ class _Request:
                 )
 
 
-def _planned(request: _Request, use: Callable[[Plan], T]) -> T:
-    """Make a plan and use it, anew where a save replaced what it was reading."""
+def _use_plan(request: _Request, use: Callable[[Plan], T]) -> T:
+    """Make a plan and use it; repeats this if a new save replaced the files."""
     notes: list[str] = []
     for num_left in reversed(range(_MAX_PLANS)):
         plan = None

@@ -1,4 +1,4 @@
-"""The manifest of a save: which tables, which files, and the checksum of each.
+"""Manifest of a save: its tables, its files, and the checksum of each file.
 
 ```
 path/manifest.json                                 replaced as a whole by a complete new save
@@ -16,12 +16,12 @@ from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.table._checks import MAX_TIME
 from monolith.table.config import NUM_PARTITIONS
 from monolith.table.disk.buffers import crc32c
-from monolith.table.disk.ranges import Run, joined, partitions_of_runs, runs_of, text_of
+from monolith.table.disk.ranges import Run, join_runs, partitions_of_runs, runs_of, text_of
 
 MANIFEST = "manifest.json"
 FORMAT = "monolith-tables"
 VERSION = 1
-"""Of the files that are written."""
+"""Version of the written files."""
 
 _PATH = re.compile(r"data-[0-9a-f]+/[A-Za-z0-9%_~.-]+\.arrow")
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{12}")
@@ -36,12 +36,12 @@ class FileEntry:
     """A file of a table.
 
     Args:
-        path: relative to the manifest.
+        path: path relative to the manifest.
         kind: "rows" or "candidates".
-        partitions: runs of partitions of the file.
-        num_rows: rows of all its batches.
-        num_bytes: its size.
-        crc32c: of all its bytes, 8 hexadecimal digits.
+        partitions: runs of partitions in the file.
+        num_rows: number of rows in all its batches.
+        num_bytes: size of the file.
+        crc32c: CRC-32C of the file as 8 hexadecimal digits.
     """
 
     path: str
@@ -57,15 +57,15 @@ class TableEntry:
     """A table of a save.
 
     Args:
-        name: of the table.
-        config: as JSON (`config_json.py`).
-        seed: of initial values and rounding; also in the config.
-        num_update_calls: the apply-call number.
+        name: name of the table.
+        config: config as JSON (`config_json.py`).
+        seed: seed of initial values and rounding; also in the config.
+        num_update_calls: apply-call number.
         latest_time: largest update time that the table had seen.
-        partitions: runs of partitions that were saved.
-        num_rows: rows of all files.
-        num_expired: rows that were left out because they had expired.
-        files: rows first, ascending by partition.
+        partitions: runs of saved partitions.
+        num_rows: number of rows in all files.
+        num_expired: number of expired rows that the save left out.
+        files: files of rows first, ascending by partition.
     """
 
     name: str
@@ -81,37 +81,37 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A save."""
+    """Content of a manifest file."""
 
     tables: tuple[TableEntry, ...]
 
     def to_json(self) -> bytes:
-        """The bytes of the file; the last field is the checksum of the others."""
+        """Return the bytes of the file; the last field is the checksum of the others."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         content["crc32c"] = checksum(content)
         return json.dumps(content, indent=1).encode() + b"\n"
 
     def data_folders(self) -> set[str]:
-        """Folders that hold the files."""
+        """Return the names of the folders with the files."""
         return {file.path.split("/")[0] for table in self.tables for file in table.files}
 
 
 def checksum(content: Any) -> str:
-    """CRC-32C of what `json.dumps` takes, whatever the order of its keys."""
+    """Return the CRC-32C of a JSON value, independent of the order of its keys."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return f"{crc32c(text.encode()):08x}"
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """The manifest in a file's bytes.
+    """Return the manifest in the bytes of a file.
 
     Args:
-        data: of the file.
-        where: its path, for messages.
+        data: bytes of the file.
+        where: path of the file, for messages.
 
     Raises:
-        InvalidArgumentError: it is of another format or a newer version.
-        DataLossError: it is damaged.
+        InvalidArgumentError: the format is unknown, or its version too new.
+        DataLossError: the manifest is damaged.
     """
     content = parse_document(data, where, FORMAT, VERSION)
     check_sum(content, where)
@@ -119,17 +119,17 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
 
 
 def parse_tables(content: Any, where: str, path: "re.Pattern[str]") -> tuple[TableEntry, ...]:
-    """The tables in the field "tables"; paths of their files match the pattern.
+    """Return the tables of the field "tables"; the paths of their files match the pattern.
 
     Raises:
-        DataLossError: they are damaged.
+        DataLossError: the field is damaged.
     """
     tables = get_field(content, "tables", list, where)
     return tuple(_table(table, where, path) for table in tables)
 
 
 def is_data_folder(name: str) -> bool:
-    """Whether a save may have made a folder of this name.
+    """Whether a save may have created a folder of this name.
 
     Example:
         >>> is_data_folder("data-0123456789ab"), is_data_folder("data-raw")
@@ -139,7 +139,7 @@ def is_data_folder(name: str) -> bool:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a save may have made a file of this name in its folder.
+    """Whether a save may have created a file of this name in its folder.
 
     Example:
         >>> is_data_file("0-user.rows-0000-4095.arrow"), is_data_file("notes.arrow")
@@ -149,26 +149,26 @@ def is_data_file(name: str) -> bool:
 
 
 def is_readable(version: int, newest: int | None = None) -> bool:
-    """Whether files of a version are read: of the newest one (`VERSION`), and of the one before."""
+    """Whether this package reads a version: the newest one (`VERSION`) and the previous one."""
     newest = VERSION if newest is None else newest
     return max(1, newest - 1) <= version <= newest
 
 
 def parse_document(data: bytes, where: str, form: str, version: int) -> dict[str, Any]:
-    """JSON of a format, of its version or the one before.
+    """Return a JSON document of a format, of its version or the previous one.
 
     Raises:
-        InvalidArgumentError: it is of another format or a newer version.
-        DataLossError: it is damaged.
+        InvalidArgumentError: the format is unknown, or its version too new.
+        DataLossError: the document is damaged.
     """
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DataLossError(f"[load_tables] expected JSON, got {error} ({where})") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != form:
+    format_name = content.get("format") if isinstance(content, dict) else None
+    if format_name != form:
         raise InvalidArgumentError(
-            f"[load_tables] expected a file of format {form!r}, got {found!r} ({where})"
+            f"[load_tables] expected a file of format {form!r}, got {format_name!r} ({where})"
         )
     got = get_field(content, "version", int, where)
     if not is_readable(got, version):
@@ -181,10 +181,10 @@ def parse_document(data: bytes, where: str, form: str, version: int) -> dict[str
 
 
 def check_sum(content: dict[str, Any], where: str) -> None:
-    """Take the checksum out of a document, and refuse one that is not that of the rest.
+    """Remove the checksum from a document, and refuse a checksum that differs from the content.
 
     Raises:
-        DataLossError: it is damaged.
+        DataLossError: the document is damaged.
     """
     expected = content.pop("crc32c", None)
     got = checksum(content)
@@ -195,7 +195,7 @@ def check_sum(content: dict[str, Any], where: str) -> None:
 
 
 def get_field(content: Any, name: str, kind: type[T], where: str) -> T:
-    """A field of a JSON object; `DataLossError` if it is not there or of another kind."""
+    """Return a field of a JSON object; raises `DataLossError` for a missing or invalid field."""
     value = content.get(name) if isinstance(content, dict) else None
     is_number = kind is int and isinstance(value, int) and not 0 <= value <= _MAX_INT
     if not isinstance(value, kind) or isinstance(value, bool) or is_number:
@@ -265,12 +265,12 @@ def _file(content: Any, where: str, pattern: "re.Pattern[str]") -> FileEntry:
 def _check_cover(
     name: str, runs: tuple[Run, ...], files: tuple[FileEntry, ...], where: str
 ) -> None:
-    """Files of rows cover the table's partitions exactly, each once."""
-    of_rows = [run for file in files if file.kind == "rows" for run in file.partitions]
-    if joined(of_rows) != list(runs):
-        found = sorted(set(partitions_of_runs(of_rows)))
+    """Check that files of rows cover each partition of the table exactly once."""
+    row_runs = [run for file in files if file.kind == "rows" for run in file.partitions]
+    if join_runs(row_runs) != list(runs):
+        covered = sorted(set(partitions_of_runs(row_runs)))
         raise _damage(
             f"files of the partitions {text_of(runs)} of table {name!r}",
-            text_of(runs_of(found)),
+            text_of(runs_of(covered)),
             where,
         )

@@ -1,4 +1,4 @@
-"""Saving tables: parallel by ranges of partitions; complete or invisible."""
+"""Saving of tables: parallel by ranges of partitions; complete or invisible."""
 
 import os
 import uuid
@@ -37,22 +37,22 @@ def save_tables(
 ) -> None:
     """Write tables into a folder, each as of a cut (`Table.cut`). Safe with every verb but `clear`.
 
-    The save is complete or invisible: an earlier one at the same path stays until this one is
-    complete, and if this one fails or is killed. Rows that have expired by the largest update time
+    The save is complete or invisible: an earlier save at the same path stays until this one is
+    complete, also if this one fails or is killed. Rows that are expired at the largest update time
     of their table are left out.
 
     Args:
-        tables: one table, or several of different names. In place of a table may stand an open cut
-            of it, which stays open and whole.
-        path: a folder, made if missing; with a scheme such as s3:// through fsspec.
-        partitions: only these partitions of the key space.
-        num_threads: threads to write with, torch.get_num_threads() if None.
-        max_bytes_per_second: bound on the rate of writing.
-        progress: called with a `Progress` after each batch, from the writing threads.
+        tables: one table, or several with different names. An open cut can replace a table; the cut
+            stays open and complete.
+        path: folder, created if missing; a scheme such as s3:// uses fsspec.
+        partitions: partitions of the key space to save; None means all.
+        num_threads: number of writing threads; None means torch.get_num_threads().
+        max_bytes_per_second: largest write rate.
+        progress: called with a `Progress` after each batch, on the writing threads.
 
     Raises:
-        OSError: the folder cannot be written; a full disk for example.
-        InvalidArgumentError: the folder holds a manifest of another program or a newer version.
+        OSError: the folder cannot be written, for example because the disk is full.
+        InvalidArgumentError: the folder has a manifest of another program or of a newer version.
         FailedPreconditionError: another save into the folder is running, or a cut is closed.
 
     Example:
@@ -66,7 +66,7 @@ def save_tables(
         ...     load_table(path).lookup(torch.tensor([7]))
         tensor([[1., 2.]])
     """
-    chosen = checked_tables("[save_tables]", tables, Snapshot)
+    sources = checked_tables("[save_tables]", tables, Snapshot)
     threads = checked_threads("[save_tables]", num_threads)
     rate = checked_rate("[save_tables]", max_bytes_per_second)
     checked_progress("[save_tables]", progress)
@@ -75,9 +75,10 @@ def save_tables(
     folder = open_folder(checked_path("[save_tables]", path))
     try:
         with folder.writing(), ExitStack() as stack:
-            cuts = [each for each in chosen if isinstance(each, Snapshot)]
+            cuts = [source for source in sources if isinstance(source, Snapshot)]
             snapshots = [
-                each if each in cuts else stack.enter_context(each.cut()) for each in chosen
+                source if source in cuts else stack.enter_context(source.cut())
+                for source in sources
             ]
             work = Work(sum(map(len, snapshots)), progress)
             stack.callback(work.close)
@@ -91,7 +92,7 @@ def save_tables(
 
 
 def checked_rate(where: str, rate: float | None) -> float | None:
-    """The rate in bytes per second; None for no bound."""
+    """Return the rate in bytes per second; None means no bound."""
     if rate is not None:
         check_number(where, "max_bytes_per_second", rate)
         if not rate > 0:
@@ -102,7 +103,7 @@ def checked_rate(where: str, rate: float | None) -> float | None:
 def _save(folder: Folder, job: SaveJob, snapshots: list[Snapshot], num_threads: int) -> None:
     previous = _kept_folders(folder)
     if previous is not None:
-        folder.remove_data_but(previous)  # of saves that were killed
+        folder.remove_data_but(previous)  # left by killed saves
     subfolder = f"data-{uuid.uuid4().hex[:12]}"
     try:
         parts = [TableFiles(job, s, _names(subfolder, i, s)) for i, s in enumerate(snapshots)]
@@ -111,7 +112,7 @@ def _save(folder: Folder, job: SaveJob, snapshots: list[Snapshot], num_threads: 
         manifest = Manifest(tuple(part.entry() for part in parts))
         folder.commit(subfolder, manifest.to_json())
     except BaseException:
-        visible = _kept_folders(folder)  # the new one, if only the last sync failed
+        visible = _kept_folders(folder)  # the new save, if only the last sync failed
         if previous is not None and visible is not None:
             folder.remove_data_but(previous | visible)
         raise
@@ -119,7 +120,7 @@ def _save(folder: Folder, job: SaveJob, snapshots: list[Snapshot], num_threads: 
 
 
 def _kept_folders(folder: Folder) -> set[str] | None:
-    """Folders of the save that is there; None if its manifest is damaged: then nothing goes."""
+    """Return the folders of the present save; None for a damaged manifest, to keep all folders."""
     try:
         return parse_manifest(folder.read(MANIFEST), folder.where(MANIFEST)).data_folders()
     except NotFoundError:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from monolith.errors import CancelledError
 
-_NUM_WAITERS = 16  # a disk that syncs many small files does several at a time
+_NUM_WAITERS = 16  # a disk syncs several small files at a time
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a save or a load is.
+    """Progress of a save or a load.
 
     Args:
-        num_rows: rows done.
-        total_rows: rows in all; at a save, those of the table when it began.
-        num_bytes: bytes written or read.
+        num_rows: number of processed rows.
+        total_rows: number of all rows; for a save, those of the table at its begin.
+        num_bytes: number of written or read bytes.
     """
 
     num_rows: int
@@ -29,12 +29,12 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class Work:
-    """What the tasks of one save or load share: progress, and whether to go on.
+    """State that the tasks of one save or load share: progress, and whether to continue.
 
     Args:
-        total_rows: rows in all.
-        callback: is told the progress, one call at a time, from the threads that do the work; an
-            exception from it ends the work.
+        total_rows: number of all rows.
+        callback: receives the progress, one call at a time, on the working threads; an exception in
+            it ends the work.
     """
 
     def __init__(self, total_rows: int, callback: ProgressCallback | None) -> None:
@@ -47,9 +47,9 @@ class Work:
         self._places = threading.BoundedSemaphore(_NUM_WAITERS)
 
     def later(self, task: Callable[[], None]) -> None:
-        """Leave something that only waits to other threads; `finish` raises its error.
+        """Leave a waiting task to other threads; `finish` raises its error.
 
-        Waits itself while many wait: each may hold memory, a file and a thread until it is done.
+        Blocks while many tasks wait, because each may hold memory, a file and a thread.
         """
         self._places.acquire()
         try:
@@ -61,25 +61,25 @@ class Work:
         self._waiting.append(future)
 
     def finish(self) -> None:
-        """Wait for what was left for later."""
+        """Wait for the tasks of `later`."""
         for future in self._waiting:
             future.result()
 
     def close(self) -> None:
-        """End the threads that wait."""
+        """End the waiting threads."""
         self._waiters.shutdown(wait=True)
 
     def stop(self) -> None:
-        """Let every task end at its next report or wait."""
+        """End every task at its next report or wait."""
         self._stop.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait, but no longer than until `stop`; raises CancelledError then."""
+        """Wait at most `seconds`; raises CancelledError after `stop`."""
         if self._stop.wait(seconds):
             raise CancelledError("[run_all] stopped, because another task failed")
 
     def report(self, num_rows: int, num_bytes: int) -> None:
-        """Some more is done; raises CancelledError after `stop`."""
+        """Add to the progress; raises CancelledError after `stop`."""
         self.wait(0.0)
         with self._lock:
             self._num_rows += num_rows
@@ -89,7 +89,7 @@ class Work:
 
 
 def run_all(work: Work, tasks: Sequence[Callable[[], None]], num_threads: int) -> None:
-    """Run the tasks in their order; the first error is raised when all threads have ended."""
+    """Run the tasks in their order; raise the first error after all threads have ended."""
     if min(num_threads, len(tasks)) <= 1:
         for task in tasks:
             task()

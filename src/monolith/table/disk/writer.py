@@ -1,4 +1,4 @@
-"""Write the files of tables at a bounded rate."""
+"""Writing of table files at a bounded rate."""
 
 import threading
 import time
@@ -12,12 +12,12 @@ from monolith.table.disk.new_file import NewFile
 
 
 class Throttle:
-    """Lets writers wait so that together they write no faster than a rate.
+    """Delays writers so that together they do not exceed a rate.
 
     Args:
-        max_bytes_per_second: the rate; no bound if None.
-        clock: seconds, never backwards.
-        wait: waits for some seconds, also for none; may raise to end the writing.
+        max_bytes_per_second: largest rate; None means no bound.
+        clock: function that returns monotonic seconds.
+        wait: function that waits for some seconds, possibly 0; may raise to end the writing.
 
     Example:
         >>> waits = []
@@ -37,7 +37,7 @@ class Throttle:
         self._rate = max_bytes_per_second
         self._clock, self._wait = clock, wait
         self._lock = threading.Lock()
-        self._next = 0.0  # when the next bytes may be written
+        self._next = 0.0  # time at which the next bytes may be written
 
     def take(self, num_bytes: int) -> None:
         """Wait until these bytes may be written."""
@@ -51,15 +51,15 @@ class Throttle:
         self._wait(start - now)
 
 
-_SLICE = 1 << 20  # bytes that are let through at once
+_SLICE = 1 << 20  # bytes that are written at once
 
 
 class ArrowFile:
-    """What pyarrow writes into; also the size so far.
+    """Sink of pyarrow that counts the bytes.
 
     Args:
-        file: takes the bytes.
-        throttle: holds them to a rate.
+        file: file that receives the bytes.
+        throttle: limit of the write rate.
     """
 
     def __init__(self, file: NewFile, throttle: Throttle) -> None:
@@ -69,7 +69,7 @@ class ArrowFile:
 
     @property
     def crc32c(self) -> int:
-        """Checksum so far."""
+        """CRC-32C of the bytes so far."""
         return self._file.crc32c
 
     def write(self, data: Any) -> int:
@@ -83,16 +83,16 @@ class ArrowFile:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no bytes are buffered."""
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the file is closed elsewhere."""
         self.closed = True
 
 
 @contextmanager
 def write_arrow(sink: ArrowFile, schema: pa.Schema) -> Iterator["pa.ipc.RecordBatchFileWriter"]:
-    """A writer of record batches of the schema; the file is complete when the block ends well."""
+    """Return a writer of record batches; the file is complete when the block ends without error."""
     with pa.PythonFile(sink, mode="w") as file:
         writer = pa.ipc.new_file(file, schema)
         yield writer

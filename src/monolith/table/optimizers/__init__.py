@@ -1,4 +1,4 @@
-"""Optimizers of rows: how a gradient changes a row (docs/optimizers.md)."""
+"""Optimizers of rows: update rules for weights and state (docs/optimizers.md)."""
 
 from monolith.table.optimizers.adagrad import (
     Adagrad,
@@ -53,4 +53,4 @@ OPTIMIZERS: tuple[type[Optimizer], ...] = (
     RowWiseAdagrad,
     SGD,
 )
-"""Every class that has an update rule. A rule goes by the exact class: a subclass has none."""
+"""Every class with an update rule. A rule belongs to the exact class, not to a subclass."""

@@ -27,8 +27,8 @@ class Adagrad(Optimizer):
         learning_rate: a number or a schedule.
         initial_accumulator_value: n of a new row.
         weight_decay_factor: share of the weight that is added to its gradient.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
-        hessian_compression_times: only 1.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
+        hessian_compression_times: only 1 is supported.
 
     Example:
         >>> Adagrad(0.05).initial_accumulator_value
@@ -74,7 +74,7 @@ class RowWiseAdagrad(Optimizer):
 
 @dataclass(frozen=True)
 class GroupAdagrad(Optimizer):
-    """Adagrad with group lasso: weights of a segment that do not matter become 0 together.
+    """Adagrad with group lasso: weak weights of a segment become 0 together.
 
     ```
     h = g + weight_decay_factor * w
@@ -89,7 +89,7 @@ class GroupAdagrad(Optimizer):
         initial_accumulator_value: s of a new row.
         l2_regularization: strength of the group lasso.
         weight_decay_factor: share of the weight that is added to its gradient.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
 
     Example:
         >>> GroupAdagrad().state(dim=64)[0].name
@@ -109,7 +109,7 @@ class GroupAdagrad(Optimizer):
 
 @dataclass(frozen=True)
 class DynamicWdAdagrad(Optimizer):
-    """Adagrad whose weight decay can act beside the gradient instead of through it.
+    """Adagrad whose weight decay can act on the weight instead of on the gradient.
 
     ```
     as Adagrad; with decouple_weight_decay:
@@ -121,12 +121,12 @@ class DynamicWdAdagrad(Optimizer):
         learning_rate: a number or a schedule.
         initial_accumulator_value: n of a new row.
         weight_decay_factor: strength of the weight decay.
-        decouple_weight_decay: take the decay from the weight, not from the gradient.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
-        hessian_compression_times: only 1.
-        enable_dynamic_wd: only False.
-        flip_direction: only False.
-        dynamic_wd_temperature: only 1.
+        decouple_weight_decay: whether the decay acts on the weight, not on the gradient.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
+        hessian_compression_times: only 1 is supported.
+        enable_dynamic_wd: only False is supported.
+        flip_direction: only False is supported.
+        dynamic_wd_temperature: only 1 is supported.
 
     Example:
         >>> DynamicWdAdagrad(0.1).decouple_weight_decay

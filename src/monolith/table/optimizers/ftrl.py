@@ -25,9 +25,9 @@ class FTRL(Optimizer):
         learning_rate: a number or a schedule.
         initial_accumulator_value: n of a new row.
         beta: added to the root.
-        l1_regularization: weights whose |z| does not exceed it are 0.
-        l2_regularization: shrinks all weights.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
+        l1_regularization: bound on |z| up to which a weight is 0.
+        l2_regularization: strength of the shrinkage of all weights.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
 
     Example:
         >>> [column.name for column in FTRL().state(dim=8)]
@@ -60,9 +60,9 @@ class GroupFTRL(FTRL):
         learning_rate: a number or a schedule.
         initial_accumulator_value: n of a new row.
         beta: added to the root.
-        l1_regularization: segments whose |z| does not exceed it are 0.
-        l2_regularization: shrinks all weights.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
+        l1_regularization: bound on |z| up to which a segment is 0.
+        l2_regularization: strength of the shrinkage of all weights.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
 
     Example:
         >>> GroupFTRL().beta

@@ -31,8 +31,8 @@ class Adadelta(Optimizer):
         learning_rate: a number or a schedule.
         weight_decay_factor: share of the weight that is added to its gradient.
         averaging_ratio: share of the averages that stays.
-        epsilon: added below the roots.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
+        epsilon: number added under the roots.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
 
     Example:
         >>> [column.name for column in Adadelta().state(dim=8)]
@@ -84,17 +84,17 @@ class Adam(_Moments):
     p1 <- p1 * beta1;  p2 <- p2 * beta2
     ```
 
-    The powers p1 and p2 start at beta1 and beta2, and count the steps of their own row.
+    The powers p1 and p2 start at beta1 and beta2, and count the steps of their row.
 
     Args:
         learning_rate: a number or a schedule.
         beta1: share of m that stays.
         beta2: share of v that stays.
         weight_decay_factor: share of the weight that is added to its gradient.
-        use_nesterov: look ahead.
-        epsilon: added to the root.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
-        use_beta1_warmup: only False.
+        use_nesterov: whether to use Nesterov's look-ahead.
+        epsilon: number added to the root.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
+        use_beta1_warmup: only False is supported.
 
     Example:
         >>> [column.name for column in Adam().state(dim=8)]
@@ -117,9 +117,9 @@ class AMSGrad(_Moments):
         beta1: share of m that stays.
         beta2: share of v that stays.
         weight_decay_factor: share of the weight that is added to its gradient.
-        use_nesterov: look ahead.
-        epsilon: added to the root.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
+        use_nesterov: whether to use Nesterov's look-ahead.
+        epsilon: number added to the root.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
 
     Example:
         >>> [column.name for column in AMSGrad().state(dim=8)]

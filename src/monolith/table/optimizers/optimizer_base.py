@@ -1,4 +1,4 @@
-"""What every sparse optimizer spec is made of: its options, their checks, its state, its rate."""
+"""Base of the sparse optimizers: options and their checks, state columns, learning rate."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from monolith.table.initializers import MAX_FLOAT32
 from monolith.table.optimizers.schedules import PolynomialDecay
 
 LearningRate = float | Callable[[int], float]
-"""A number, or a schedule: step -> number."""
+"""A number, or a schedule: a function from step to number."""
 
 BELOW_ONE = 1 - 2.0**-24
 """Largest float32 below 1."""
@@ -21,9 +21,9 @@ class StateColumn:
     """One named block of optimizer state of a row.
 
     Args:
-        name: column name in exports and files.
+        name: name of the column in exports and files.
         size: number of values per row.
-        initial: value of each in a new row.
+        initial: initial value in a new row.
         dtype: "float32" or "int64".
 
     Example:
@@ -38,37 +38,37 @@ class StateColumn:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a row."""
+        """Bytes of the column in one row."""
         return self.size * (8 if self.dtype == "int64" else 4)
 
 
 def number(default: float, most: float = MAX_FLOAT32) -> Any:
-    """An option of the update rule: a number in [0, most]."""
+    """Return a field for an option of the update rule: a number in [0, most]."""
     return dataclasses.field(default=default, metadata={"most": most, "is_rule": True})
 
 
 def flag() -> Any:
-    """An option of the update rule that is on or off; off by default."""
+    """Return a field for an option of the update rule that is on or off; off by default."""
     return dataclasses.field(default=False, metadata={"is_flag": True, "is_rule": True})
 
 
 def refused(default: float) -> Any:
-    """An option of the reference system that has no published rule: only its default is taken."""
+    """Return a field for an option without published rule, of which only the default is valid."""
     return dataclasses.field(default=default, metadata={"is_refused": True})
 
 
 def steps() -> Any:
-    """A number of steps, 0 by default, that only the schedule uses."""
+    """Return a field for a number of steps, 0 by default, that only the schedule uses."""
     return dataclasses.field(default=0, metadata={"is_steps": True})
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(ABC):
-    """A sparse optimizer: options, and the state it keeps in each row. None stands for a default.
+    """A sparse optimizer: options, and the state in each row. An option of None means its default.
 
-    The update is one header in `native/optimizer/rules/` and one function in
-    `reference_optimizers.py`. A subclass is a frozen dataclass whose fields are made by `number`,
-    `flag`, `refused` and `steps`; they are checked here.
+    The update is one header in `native/optimizer/rules/` and one function in `reference/steps.py`.
+    A subclass is a frozen dataclass whose fields are created by `number`, `flag`, `refused` and
+    `steps`; this class checks them.
 
     Args:
         learning_rate: a number or a schedule.
@@ -90,23 +90,23 @@ class Optimizer(ABC):
             )
 
     def state(self, dim: int) -> tuple[StateColumn, ...]:
-        """State columns of a segment of `dim` weights."""
+        """Return the state columns of a segment of `dim` weights."""
         return self._state(dim)
 
     @property
     def schedule(self) -> LearningRate:
-        """The learning rate; with `warmup_steps`, a straight line from 0 to it."""
+        """Learning rate; with `warmup_steps`, a schedule that first rises linearly from 0."""
         if callable(self.learning_rate) or not self._warmup_steps():
             return self.learning_rate
         return PolynomialDecay(0.0, self._warmup_steps(), self.learning_rate)
 
     def rate(self, step: int) -> float:
-        """The learning rate at a step."""
+        """Return the learning rate at a step."""
         schedule = self.schedule
         return schedule(step) if callable(schedule) else schedule
 
     def rule_options(self) -> dict[str, float]:
-        """The options that the update rule reads."""
+        """Return the options that the update rule reads."""
         names = (f.name for f in dataclasses.fields(self) if "is_rule" in f.metadata)
         return {name: float(getattr(self, name)) for name in names}
 

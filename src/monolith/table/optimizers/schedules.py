@@ -1,4 +1,4 @@
-"""Learning-rate schedules: step -> rate. Equal schedules compare equal and print the same."""
+"""Learning-rate schedules from step to rate. Equal schedules compare equal and print the same."""
 
 import math
 from dataclasses import dataclass, fields
@@ -9,10 +9,10 @@ from monolith.table.initializers import MAX_FLOAT32
 
 @dataclass(frozen=True)
 class LearningRateFunction:
-    """Base of schedules; prints its class and its options by name, as the reference system does."""
+    """Base of schedules; prints the class and its options by name, as the reference system does."""
 
     def __call__(self, step: int) -> float:
-        """The rate of a step."""
+        """Return the rate at a step."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -23,20 +23,20 @@ class LearningRateFunction:
 
 @dataclass(frozen=True)
 class PolynomialDecay(LearningRateFunction):
-    """From one rate to another in `decay_steps` steps, then constant.
+    """Decreases one rate to another in `decay_steps` steps; constant after that.
 
     ```
     rate = (initial - end) * (1 - min(step, decay_steps) / decay_steps) ^ power + end
     ```
 
     Args:
-        initial_learning_rate: rate of step 0.
-        decay_steps: step at which the end is reached.
-        end_learning_rate: rate from there on.
-        power: 1 is a straight line.
-        cycle: in place of a constant end, the line is stretched to the next multiple of
-            `decay_steps` whenever it ends, so that the rate jumps up and falls again.
-        name: a label; schedules with different ones are different.
+        initial_learning_rate: rate at step 0.
+        decay_steps: step at which the end rate is reached.
+        end_learning_rate: rate from `decay_steps` on.
+        power: exponent; 1 is a straight line.
+        cycle: whether the line is stretched to the next multiple of `decay_steps` whenever it ends,
+            so that the rate jumps up and falls again.
+        name: label; schedules with different labels are different.
 
     Example:
         >>> PolynomialDecay(0.0, 10, 0.5)(5)
@@ -68,7 +68,7 @@ class PolynomialDecay(LearningRateFunction):
         check_kind("[PolynomialDecay]", "cycle", self.cycle, bool)
 
     def __call__(self, step: int) -> float:
-        """The rate of a step."""
+        """Return the rate at a step."""
         span_steps = self.decay_steps
         if self.cycle:
             span_steps *= max(1, math.ceil(step / self.decay_steps))

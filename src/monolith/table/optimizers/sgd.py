@@ -1,4 +1,4 @@
-"""Optimizers with at most one value of state per weight: SGD and its kin."""
+"""Optimizers with at most one value of state per weight: SGD and its relatives."""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ class SGD(Optimizer):
 
     Args:
         learning_rate: a number or a schedule.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
 
     Example:
         >>> SGD(0.1).state(dim=8)
@@ -50,9 +50,9 @@ class Momentum(Optimizer):
     Args:
         learning_rate: a number or a schedule.
         weight_decay_factor: share of the weight that is added to its gradient.
-        use_nesterov: look ahead.
+        use_nesterov: whether to use Nesterov's look-ahead.
         momentum: share of the velocity that stays.
-        warmup_steps: steps in which the rate rises from 0 to `learning_rate`.
+        warmup_steps: number of steps in which the rate rises from 0 to `learning_rate`.
 
     Example:
         >>> Momentum(0.1).momentum
@@ -71,7 +71,7 @@ class Momentum(Optimizer):
 
 @dataclass(frozen=True)
 class MovingAverage(Optimizer):
-    """Moving average of the samples that come as gradients; the learning rate is not used.
+    """Averages the samples that come as gradients; the learning rate is not used.
 
     ```
     w <- momentum * w + (1 - momentum) * g
@@ -94,9 +94,9 @@ class MovingAverage(Optimizer):
 
 @dataclass(frozen=True)
 class BatchSoftmax(Optimizer):
-    """Estimate of the number of steps between two occurrences of a key; needs dim 1.
+    """Estimates the number of steps between two occurrences of a key; needs dim 1.
 
-    The gradient's value is not used; `step` of `apply_gradients` is. A is the last such step.
+    Uses `step` of `apply_gradients`, not the value of the gradient. A is the last such step.
 
     ```
     w <- (1 - lr) * w + lr * (step - A)

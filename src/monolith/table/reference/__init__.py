@@ -1,4 +1,4 @@
-"""The table in Python that defines the meaning of every verb."""
+"""Table in Python that defines the meaning of every verb."""
 
 from monolith.table.reference.table import ReferenceTable
 

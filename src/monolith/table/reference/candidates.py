@@ -1,7 +1,7 @@
-"""Who gets a row, in plain Python: the exact map, the sliding filter and the dice.
+"""Admission of keys in plain Python: the exact map, the sliding filter and the random rule.
 
-Each class answers a question about one missing key of a call, and gives its memory as columns. The
-caller holds the table's lock.
+Each class decides about one missing key of a call, and returns its state as columns. The caller
+holds the table's lock.
 """
 
 import math
@@ -18,7 +18,7 @@ from monolith.table.rules import Admission, MinCount, Probabilistic, SlidingFilt
 
 Columns = dict[str, NDArray[np.int64]]
 
-_STREAM = 2  # of the generator; 0 is initial values, 1 is rounding
+_STREAM = 2  # number of the generator's stream; 0 is for initial values, 1 for rounding
 _CANDIDATE_BYTES = 16
 _MAX_COUNT = (1 << 32) - 1
 
@@ -27,11 +27,11 @@ class Question(NamedTuple):
     """A missing key of a call.
 
     Attributes:
-        key: the key.
-        num_occurrences: in the call.
+        key: missing key.
+        num_occurrences: number of occurrences in the call.
         now: time of the call.
         call: number of the call.
-        may_grow: whether a key that has to wait may be remembered.
+        may_grow: whether a refused key may be stored as a candidate.
     """
 
     key: int
@@ -42,10 +42,10 @@ class Question(NamedTuple):
 
 
 class AdmitAll:
-    """No rule: every key gets a row. Base of the others.
+    """Admits every key. Base of the other rules.
 
     Args:
-        rule: with the thresholds, if there is one.
+        rule: rule with the thresholds, or None.
     """
 
     num_dropped = 0
@@ -53,28 +53,28 @@ class AdmitAll:
     num_candidates = 0
     num_bytes = 0
     growth_bytes = 0
-    """What remembering one more key takes at most."""
+    """Largest growth by one more stored key, in bytes."""
 
     def __init__(self, rule: Admission | None = None) -> None:
         self._thresholds = rule
 
     def has_rule(self, key: int) -> bool:
-        """Whether the key has to ask."""
+        """Whether admission of the key depends on the rule."""
         return self._thresholds is not None and self._thresholds.threshold_of(key) > 0
 
     def ask(self, question: Question) -> bool:
-        """Whether the key gets a row."""
+        """Return whether the key gets a row."""
         return True
 
     def columns(self, partitions: Sequence[int]) -> Columns:
-        """What is remembered of some partitions."""
+        """Return the state of some partitions."""
         return {}
 
     def load(self, columns: Columns, may_grow: Callable[[], bool]) -> None:
-        """Take over checked columns; what has no room counts as dropped."""
+        """Import checked columns; candidates without room count as dropped."""
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all state."""
 
 
 class _Candidate(NamedTuple):
@@ -83,7 +83,7 @@ class _Candidate(NamedTuple):
 
 
 class _CandidateMap(AdmitAll):
-    """`MinCount`: partition -> key -> candidate, the least recently seen first."""
+    """Candidates of `MinCount`: partition -> key -> candidate, the least recently seen first."""
 
     growth_bytes = _CANDIDATE_BYTES
 
@@ -96,26 +96,26 @@ class _CandidateMap(AdmitAll):
 
     @property
     def num_candidates(self) -> int:  # type: ignore[override]
-        """Keys that wait."""
+        """Number of candidates."""
         return sum(map(len, self._partitions.values()))
 
     @property
     def num_bytes(self) -> int:  # type: ignore[override]
-        """Bytes of the candidates."""
+        """Number of bytes of the candidates."""
         return _CANDIDATE_BYTES * self.num_candidates
 
     def ask(self, question: Question) -> bool:
         key, now = question.key, question.now
         candidates = self._partitions.setdefault(key_hash(key) >> 52, {})
         old = candidates.pop(key, None)
-        seen, time = old or (0, now)
+        count, time = old or (0, now)
         ttl = self._rule.ttl_seconds
         if ttl is not None and now - time >= ttl:
-            seen = 0
-        if seen >= self._rule.threshold_of(key):
+            count = 0
+        if count >= self._rule.threshold_of(key):
             return True
         if old or question.may_grow:
-            self._put(key, min(seen + question.num_occurrences, _MAX_COUNT), max(time, now))
+            self._put(key, min(count + question.num_occurrences, _MAX_COUNT), max(time, now))
         return False
 
     def _put(self, key: int, count: int, time: int) -> None:
@@ -132,7 +132,7 @@ class _CandidateMap(AdmitAll):
             for partition in partitions
             for key, candidate in self._partitions.get(partition, {}).items()
         ]
-        return _as_columns(("key", "count", "time"), rows)
+        return _int64_columns(("key", "count", "time"), rows)
 
     def load(self, columns: Columns, may_grow: Callable[[], bool]) -> None:
         for key, count, time in zip(*(columns[n].tolist() for n in columns), strict=True):
@@ -146,42 +146,42 @@ class _CandidateMap(AdmitAll):
 
 
 class _FilterRings(AdmitAll):
-    """`SlidingFilter`: partition -> ring of filters."""
+    """State of `SlidingFilter`: partition -> ring of filters."""
 
     def __init__(self, rule: SlidingFilter) -> None:
         super().__init__(rule)
         self._rule = rule
         self._rings: dict[int, FilterRing] = {}
-        self._cleared = (0, 0)  # drops and overflows that no ring counts
+        self._cleared = (0, 0)  # drops and overflows of removed rings
         self.growth_bytes = self._new_ring().num_bytes
 
     def _new_ring(self) -> FilterRing:
         return FilterRing(self._rule.capacity // NUM_PARTITIONS, self._rule.split_num)
 
     def _ring(self, partition: int, may_grow: bool) -> FilterRing | None:
-        """None: there is none, and no room for one."""
+        """Return the ring of a partition, or None if there is no ring and no room for one."""
         if partition not in self._rings and may_grow:
             self._rings[partition] = self._new_ring()
         return self._rings.get(partition)
 
     @property
     def num_dropped(self) -> int:  # type: ignore[override]
-        """Counts that were forgotten when a filter was used again."""
+        """Number of counts that were dropped when a filter was reused."""
         return self._cleared[0] + sum(ring.num_dropped for ring in self._rings.values())
 
     @property
     def num_overflows(self) -> int:  # type: ignore[override]
-        """Keys that came in because no counter was free."""
+        """Number of keys that were admitted because no counter was free."""
         return self._cleared[1] + sum(ring.num_overflows for ring in self._rings.values())
 
     @property
     def num_candidates(self) -> int:  # type: ignore[override]
-        """Counters in use."""
+        """Number of used counters."""
         return sum(sum(ring.num_elements) for ring in self._rings.values())
 
     @property
     def num_bytes(self) -> int:  # type: ignore[override]
-        """Bytes of the filters."""
+        """Number of bytes of the filters."""
         return sum(ring.num_bytes for ring in self._rings.values())
 
     def ask(self, question: Question) -> bool:
@@ -189,8 +189,8 @@ class _FilterRings(AdmitAll):
         ring = self._ring(hash_of_key >> 52, question.may_grow)
         if ring is None:
             return False
-        seen = ring.add(hash_of_key, question.num_occurrences)
-        return seen is None or seen >= self._rule.threshold_of(question.key)
+        count = ring.add(hash_of_key, question.num_occurrences)
+        return count is None or count >= self._rule.threshold_of(question.key)
 
     def columns(self, partitions: Sequence[int]) -> Columns:
         rows = [
@@ -199,7 +199,7 @@ class _FilterRings(AdmitAll):
             if partition in self._rings
             for row in self._rings[partition].rows()
         ]
-        return _as_columns(("partition", "split", "cell", "value"), rows)
+        return _int64_columns(("partition", "split", "cell", "value"), rows)
 
     def load(self, columns: Columns, may_grow: Callable[[], bool]) -> None:
         for partition, *row in zip(*(columns[n].tolist() for n in columns), strict=True):
@@ -215,7 +215,7 @@ class _FilterRings(AdmitAll):
 
 
 class _Dice(AdmitAll):
-    """`Probabilistic`: one random word per (seed, key, number of the call)."""
+    """Rule of `Probabilistic`: one random word per (seed, key, number of the call)."""
 
     def __init__(self, rule: Probabilistic, seed: int) -> None:
         super().__init__(rule)
@@ -232,17 +232,17 @@ class _Dice(AdmitAll):
         return word * threshold < 0xFFFFFFFF * count
 
 
-def _as_columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> Columns:
+def _int64_columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> Columns:
     values = np.array(rows, np.int64).reshape(-1, len(names))
     return {name: values[:, i].copy() for i, name in enumerate(names)}
 
 
 def make_admission(config: TableConfig) -> AdmitAll:
-    """What answers the questions of a table; a serving table admits every key."""
+    """Return the admission of a table; a serving table admits every key."""
     rule = None if config.kind == "serving" else config.admission
     if isinstance(rule, MinCount):
         return _CandidateMap(rule)
     if isinstance(rule, SlidingFilter):
         return _FilterRings(rule)
-    assert config.seed is not None  # set by the config's constructor
+    assert config.seed is not None  # the config's constructor sets the seed
     return AdmitAll() if rule is None else _Dice(rule, config.seed)

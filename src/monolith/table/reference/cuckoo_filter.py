@@ -1,4 +1,4 @@
-"""The ring of counting filters of one partition, in plain Python (native/table/filter_ring.h)."""
+"""Ring of counting filters of one partition, in plain Python (native/table/filter_ring.h)."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ _CELL_BYTES = 4
 
 
 class FilterRing:
-    """Counts of keys that forgets old ones: a ring of filters, written at `head`.
+    """Counts keys and forgets old ones: a ring of filters, written at `head`.
 
-    A cell holds a 12-bit signature and a 20-bit count; 0 is empty. Equal signatures within a window
-    of 16 cells are counted together.
+    A cell holds a 12-bit signature and a 20-bit count; 0 is empty. Keys with equal signatures
+    within a window of 16 cells share a count.
 
     Args:
-        capacity: keys that are remembered, at least 300.
-        split_num: filters of the ring, at least 5.
+        capacity: number of keys in the ring, at least 300.
+        split_num: number of filters of the ring, at least 5.
 
     Example:
         >>> ring = FilterRing(300, 7)
@@ -36,16 +36,16 @@ class FilterRing:
 
     @property
     def num_elements(self) -> list[int]:
-        """Cells in use, by split."""
+        """Number of used cells in each split."""
         return [len(split) for split in self._splits]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all cells."""
+        """Number of bytes of all cells."""
         return self._size * self._num_cells * _CELL_BYTES
 
     def _probe(self, split: int, key_hash: int) -> int | None:
-        """The cell that is the key's or could be; None if the window is full of others."""
+        """Return the cell of the key, or an empty cell; None if other keys fill the window."""
         cells = self._splits[split]
         start = ((key_hash & 0xFFFFFFFF) * (self._num_cells - RING_SLACK)) >> 32
         for cell in range(start, start + _PROBES):
@@ -54,7 +54,7 @@ class FilterRing:
         return None
 
     def add(self, key_hash: int, count: int) -> int | None:
-        """Count a key; its count before, or None if there is no cell for it."""
+        """Count a key; return its count before, or None if the key has no cell."""
         for split in (self.head, (self.head + 1) % self._size):
             cell = self._probe(split, key_hash)
             if cell is not None:
@@ -72,7 +72,7 @@ class FilterRing:
         return before
 
     def _before(self, key_hash: int) -> int:
-        """Count in the nearest earlier filter that knows the key."""
+        """Return the count in the nearest earlier filter that contains the key."""
         for back in range(1, min(self.head_increment, self._size - 2) + 1):
             split = (self.head - back) % self._size
             cell = self._probe(split, key_hash)
@@ -88,9 +88,9 @@ class FilterRing:
         oldest.clear()
 
     def rows(self) -> Iterator[tuple[int, int, int]]:
-        """(-1, head, head_increment), then (split, cell, value) of the cells in use.
+        """Yield (-1, head, head_increment), then (split, cell, value) of the used cells.
 
-        Nothing, if nothing was counted.
+        Yields no rows if no key was counted.
         """
         if not self.head_increment and not any(self._splits):
             return
@@ -100,7 +100,7 @@ class FilterRing:
                 yield split, cell, cells[cell]
 
     def load(self, split: int, cell: int, value: int) -> None:
-        """Take over one of `rows`."""
+        """Import one of `rows`."""
         if split < 0:
             self.head, self.head_increment = cell, value
         else:

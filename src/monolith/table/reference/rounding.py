@@ -1,10 +1,9 @@
 """Rounding, codes and views of weights, in numpy float32; each operation rounds once.
 
-Stochastic rounding of training rows: a weight v between two neighbours of its precision becomes the
-upper one iff u < (v - down) / (up - down), where u is a function of (seed, key, column, call). The
-call is the table's `num_update_calls`; initial values are rounded as call 0, so that they are a
-function of seed, key and column alone. What lies beyond the largest finite number is held there;
-NaN stays NaN.
+Stochastic rounding of training rows: a weight v between two neighbours of its precision is rounded
+up iff u < (v - down) / (up - down), where u is a function of (seed, key, column, call). The call is
+the table's `num_update_calls`; initial values are rounded as call 0, so that they depend on seed,
+key and column only. Numbers beyond the largest finite number become that number; NaN stays NaN.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ _MAX_BF16 = np.float32((2 - 2**-7) * 2.0**127)
 
 
 def round_randomly(weights: Matrix, u: Matrix, precision: str) -> Matrix:
-    """Weights rounded to a 16-bit precision, as float32."""
+    """Return weights rounded to a 16-bit precision, as float32."""
     with np.errstate(all="ignore"):
         most = _MAX_FP16 if precision == "fp16" else _MAX_BF16
         v = np.clip(weights, -most, most)
@@ -44,15 +43,15 @@ def _neighbours_fp16(v: Matrix) -> tuple[Matrix, Matrix]:
 
 def _neighbours_bf16(v: Matrix) -> tuple[Matrix, Matrix]:
     bits = np.ascontiguousarray(v).view(np.uint32)
-    inner = bits & np.uint32(0xFFFF0000)  # towards zero
+    inner = bits & np.uint32(0xFFFF0000)  # neighbour towards zero
     outer = np.where(inner == bits, inner, inner + np.uint32(0x10000))
     is_negative = bits >> np.uint32(31) == 1
     down = np.where(is_negative, outer, inner).view(np.float32)
     return down, np.where(is_negative, inner, outer).view(np.float32)
 
 
-def stored(config: TableConfig, keys: Sequence[int], weights: Matrix, call: int) -> Matrix:
-    """What a call's weights (n, dim) read as once they are in rows of the table."""
+def round_rows(config: TableConfig, keys: Sequence[int], weights: Matrix, call: int) -> Matrix:
+    """Return a call's weights (n, dim) as rows of the table store and return them."""
     result: Matrix = weights.copy()
     start = 0
     for i, segment in enumerate(segments_of(config)):
@@ -71,7 +70,7 @@ def stored(config: TableConfig, keys: Sequence[int], weights: Matrix, call: int)
 
 
 def encode(weights: Matrix, storage: Storage) -> torch.Tensor:
-    """`codecs.encode` in numpy."""
+    """Encode weights as `codecs.encode` does, in numpy."""
     if isinstance(storage, FixedR8):
         return torch.from_numpy(_quanta(weights, storage).astype(np.int8))
     if isinstance(storage, OneBit):
@@ -85,7 +84,7 @@ def encode(weights: Matrix, storage: Storage) -> torch.Tensor:
 
 
 def decode(codes: torch.Tensor, storage: Storage, dim: int) -> Matrix:
-    """`codecs.decode` in numpy."""
+    """Decode codes as `codecs.decode` does, in numpy."""
     weights: Matrix
     if isinstance(storage, FixedR8):
         weights = codes.numpy().astype(np.float32) * np.float32(storage.unit)
@@ -100,19 +99,19 @@ def decode(codes: torch.Tensor, storage: Storage, dim: int) -> Matrix:
 
 
 def _quanta(x: Matrix, code: FixedR8) -> Matrix:
-    """Nearest multiples of the unit, as whole numbers without -0; NaN is 0."""
+    """Return the nearest multiples of the unit, as whole numbers without -0; NaN becomes 0."""
     unit = np.float32(code.unit)
     half = unit / np.float32(2)
     with np.errstate(all="ignore"):
         q = np.trunc((x + np.where(x >= 0, half, -half)) / unit)
     zero = np.float32(0)
-    held = np.clip(q, np.float32(-128), np.float32(127)) + zero
-    quanta: Matrix = np.where(np.isnan(q), zero, held)
+    clipped = np.clip(q, np.float32(-128), np.float32(127)) + zero
+    quanta: Matrix = np.where(np.isnan(q), zero, clipped)
     return quanta
 
 
-def seen(config: TableConfig, weights: Matrix, step: int) -> Matrix:
-    """What a lookup at a step returns for stored weights (n, dim)."""
+def view_rows(config: TableConfig, weights: Matrix, step: int) -> Matrix:
+    """Return the weights that a lookup at a step returns for stored weights (n, dim)."""
     if config.kind == "serving":
         return weights
     result: Matrix = weights.copy()
@@ -134,8 +133,8 @@ def _view(weights: Matrix, view: View, step: int) -> Matrix:
     return values
 
 
-def seen_gradient(view: View | None, weights: Matrix, grads: Matrix, step: int) -> Matrix:
-    """Gradient of the weights from the gradient of what was read."""
+def view_gradient(view: View | None, weights: Matrix, grads: Matrix, step: int) -> Matrix:
+    """Return the gradient of the weights from the gradient of the viewed weights."""
     if not isinstance(view, OneBit):
         return grads
     scale, one = np.float32(view.scale(step)), np.float32(1)
@@ -147,12 +146,12 @@ def seen_gradient(view: View | None, weights: Matrix, grads: Matrix, step: int) 
 
 
 def tanh(x: NDArray[Any]) -> Matrix:
-    """Hyperbolic tangent from basic operations only (Cephes), so that every table gets equal bits.
+    """Return tanh by basic operations only (Cephes), so that every table gets equal bits.
 
-    Within 1e-6 relative of the true value.
+    The relative error is below 1e-6.
     """
     x = np.asarray(x, np.float32)
-    z = np.minimum(abs(x), np.float32(10))  # 1 from about 9 on
+    z = np.minimum(abs(x), np.float32(10))  # tanh rounds to 1 from about 9 on
     large = np.float32(1) - np.float32(2) / (_exp(z + z) + np.float32(1))
     s = z * z
     p = np.float32(-5.70498872745e-3)
@@ -164,7 +163,7 @@ def tanh(x: NDArray[Any]) -> Matrix:
 
 
 def _exp(x: Matrix) -> Matrix:
-    """e^x for x in [0, 20]."""
+    """Return e^x for x in [0, 20]."""
     n = np.floor(x * np.float32(1.44269504088896341) + np.float32(0.5))
     x = x - n * np.float32(0.693359375)
     x = x - n * np.float32(-2.12194440e-4)

@@ -1,4 +1,4 @@
-"""Which rows the reference table takes in and lets go: admission, budget, expiry."""
+"""Rows of the reference table: admission, budget, expiry."""
 
 import random
 from collections import Counter
@@ -15,14 +15,14 @@ from monolith.table.key_sums import Matrix
 from monolith.table.reference.candidates import Question, make_admission
 from monolith.table.rules import EMPTY_TABLE_BYTES
 
-_INDEX_BYTES = 48  # of a row, nominally
+_INDEX_BYTES = 48  # nominal index bytes of a row
 _NUM_SAMPLED = 16
 _MAX_USES = 255
-_AGEING_PERIOD = 8  # samplings; every so many, use counts are halved
+_AGEING_PERIOD = 8  # number of samplings between two halvings of use counts
 
 
 def tensors_of(columns: Mapping[str, NDArray[np.int64]]) -> dict[str, torch.Tensor]:
-    """Columns of candidates as tensors."""
+    """Return columns of candidates as tensors."""
     return {name: torch.from_numpy(column) for name, column in columns.items()}
 
 
@@ -31,19 +31,19 @@ class ReferenceRow(NamedTuple):
 
     time: int
     values: Matrix  # (width,): decoded weights of all segments, then state; an int64 is two words
-    uses: int = 0  # writing calls, aged by sampling
+    uses: int = 0  # number of writing calls, halved by sampling
 
 
 class ReferenceRows:
-    """key -> row, under the table's rules. The caller holds the table's lock.
+    """Rows by key, under the table's rules. The caller holds the table's lock.
 
     Args:
-        config: what the table is.
-        note: told the keys of every change.
+        config: settings of the table.
+        note: function that receives the keys of every change.
     """
 
     def __init__(self, config: TableConfig, note: Callable[[Iterable[int]], None]) -> None:
-        assert config.seed is not None  # set by the config's constructor
+        assert config.seed is not None  # the config's constructor sets the seed
         self._config = config
         self._note = note
         self._row_bytes = row_bytes(config) - _INDEX_BYTES
@@ -53,7 +53,7 @@ class ReferenceRows:
         self.counters: Counter[str] = Counter()
 
     def put(self, keys: Sequence[int], values: Matrix, times: Sequence[int]) -> int:
-        """Insert or replace rows of distinct keys. Returns how many were new."""
+        """Insert or replace rows of distinct keys; return the number of new keys."""
         num_before = len(self.rows)
         for key, row, time in zip(keys, values.copy(), times, strict=True):
             uses = self.rows[key].uses + 1 if key in self.rows else 1
@@ -64,14 +64,14 @@ class ReferenceRows:
         return num_inserted
 
     def remove(self, keys: Collection[int], counter: str) -> None:
-        """Remove rows that exist."""
+        """Remove existing rows."""
         for key in keys:
             del self.rows[key]
         self._note(keys)
         self.counters[counter] += len(keys)
 
     def admit(self, keys: Sequence[int], now: int, call: int) -> list[int]:
-        """Positions of the occurrences whose keys have a row or get one; the others are counted."""
+        """Return the positions of occurrences whose keys have or get a row; count the others."""
         occurrences = Counter(keys)
         refused = set()
         for key, count in occurrences.items():
@@ -85,11 +85,11 @@ class ReferenceRows:
         return [i for i, key in enumerate(keys) if key not in refused]
 
     def make_room(self, keys: Iterable[int]) -> set[int]:
-        """Room for those of the distinct keys that are new; returns those that get none, counted.
+        """Make room for new keys; return and count the keys that get no room.
 
-        Rows of the call itself make no room.
+        Rows of the call itself are not removed.
         """
-        budget, held = self._config.budget, set(keys)
+        budget, call_keys = self._config.budget, set(keys)
         refused: set[int] = set()
         if budget is None:
             return refused
@@ -98,7 +98,7 @@ class ReferenceRows:
             num_new += 1
             if self._fits(num_new * (self._row_bytes + _INDEX_BYTES)):
                 continue
-            others = [other for other in self.rows if other not in held]
+            others = [other for other in self.rows if other not in call_keys]
             if budget.policy == "refuse" or not others:
                 refused.add(key)
                 num_new -= 1
@@ -128,11 +128,11 @@ class ReferenceRows:
         return len(expired)
 
     def export_candidates(self, partitions: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Columns of `Table.export_candidates`."""
+        """Return the columns of `Table.export_candidates`."""
         return tensors_of(self.admission.columns(partitions))
 
     def import_candidates(self, columns: dict[str, torch.Tensor]) -> None:
-        """Take over checked columns, as far as the budget allows."""
+        """Import checked columns, as far as the budget allows."""
         values = {name: columns[name].numpy() for name in candidate_columns(self._config)}
         self.admission.load(values, self._may_remember)
 
@@ -147,14 +147,14 @@ class ReferenceRows:
     # Facts
 
     def memory_report(self) -> dict[str, int]:
-        """Nominal bytes by use."""
+        """Return nominal bytes by use."""
         report = {
             "row_bytes": len(self.rows) * self._row_bytes,
             "index_bytes": len(self.rows) * _INDEX_BYTES,
             "candidate_bytes": self.admission.num_bytes,
         }
-        beside = {"cut_bytes": 0, "log_bytes": 0, "spare_log_bytes": 0}
-        return {**report, **beside, "total_bytes": sum(report.values())}
+        not_in_total = {"cut_bytes": 0, "log_bytes": 0, "spare_log_bytes": 0}
+        return {**report, **not_in_total, "total_bytes": sum(report.values())}
 
     def _fits(self, num_bytes: int) -> bool:
         budget = self._config.budget
@@ -164,7 +164,7 @@ class ReferenceRows:
         return self.memory_report()["total_bytes"] + num_bytes <= room
 
     def stats(self) -> dict[str, int]:
-        """Counters since construction."""
+        """Return counters since construction."""
         counted = ("inserted", "erased", "evicted", "evicted_for_budget", "refused", "skipped")
         return {
             "num_rows": len(self.rows),

@@ -1,9 +1,9 @@
-"""The update rule of every sparse optimizer, in numpy float32; each operation rounds once.
+"""Update rule of every sparse optimizer, in numpy float32; each operation rounds once.
 
 An optimizer is one function here, registered by its spec class. It changes weights and state in
-place; the caller leaves out segments whose learning rate is 0. What would not fit into float32 is
-held at the largest float32, and a gradient at the largest one that can be squared: rows stay
-finite, so no rule makes NaN.
+place; the caller skips segments whose learning rate is 0. Results beyond float32 become the largest
+float32, and a gradient at most the largest number whose square fits: rows stay finite, so no rule
+creates NaN.
 """
 
 from functools import singledispatch
@@ -21,14 +21,14 @@ State = dict[str, NDArray[Any]]
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _MAX = np.float32(MAX_FLOAT32)
-_ROOT_MAX = np.float32((1 - 2.0**-24) * 2.0**64)  # its square fits
+_ROOT_MAX = np.float32((1 - 2.0**-24) * 2.0**64)  # largest number whose square fits
 
 
 class Call(NamedTuple):
-    """What one call brings to n rows of a segment.
+    """Arguments of one call for n rows of a segment.
 
     Attributes:
-        grads: (n, dim), the sum of each key's gradients.
+        grads: sum of each key's gradients, (n, dim).
         rate: learning rate, above 0.
         step: training step.
     """
@@ -40,12 +40,12 @@ class Call(NamedTuple):
 
 @singledispatch
 def optimizer_step(optimizer: object, w: Matrix, state: State, call: Call) -> None:
-    """One step on n rows of a segment.
+    """Apply one step to n rows of a segment.
 
     Args:
         optimizer: spec of the segment.
         w: weights (n, dim), changed in place.
-        state: changed in place.
+        state: state, changed in place.
         call: gradients, rate and step.
     """
     raise TypeError(f"[optimizer_step] expected an optimizer spec, got {optimizer!r}")
@@ -55,14 +55,14 @@ def _finite(x: Any) -> Any:
     return np.clip(x, -_MAX, _MAX)
 
 
-def _decayed(w: Matrix, g: Matrix, factor: float | np.float32) -> Matrix:
-    """Gradient with weight decay, small enough to be squared."""
+def _decay(w: Matrix, g: Matrix, factor: float | np.float32) -> Matrix:
+    """Return the gradient with weight decay, small enough to be squared."""
     decayed: Matrix = np.clip(g + np.float32(factor) * w, -_ROOT_MAX, _ROOT_MAX)
     return decayed
 
 
 def _where_positive(divisor: Matrix, quotient: Matrix) -> Matrix:
-    """The quotient, or 0 where its divisor is 0."""
+    """Return the quotient, or 0 for a divisor of 0."""
     return np.where(divisor > 0, quotient, _ZERO)
 
 
@@ -100,7 +100,7 @@ def _batch_softmax(optimizer: specs.BatchSoftmax, w: Matrix, state: State, call:
 @optimizer_step.register
 def _adagrad(optimizer: specs.Adagrad, w: Matrix, state: State, call: Call) -> None:
     n = state["norm"]
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     n[:] = _finite(n + h * h)
     w[:] = _finite(w - _where_positive(n, call.rate * h / np.sqrt(n)))
 
@@ -113,7 +113,7 @@ def _dynamic_wd_adagrad(
     coupled, shrink = factor, _ZERO
     if optimizer.decouple_weight_decay:
         coupled, shrink = _ZERO, _finite(call.rate * factor)
-    h = _decayed(w, call.grads, coupled)
+    h = _decay(w, call.grads, coupled)
     n[:] = _finite(n + h * h)
     stepped = _finite(w - _where_positive(n, call.rate * h / np.sqrt(n)))
     w[:] = _finite(stepped - shrink * w)
@@ -131,14 +131,14 @@ def _row_wise_adagrad(optimizer: specs.RowWiseAdagrad, w: Matrix, state: State, 
 @optimizer_step.register
 def _group_adagrad(optimizer: specs.GroupAdagrad, w: Matrix, state: State, call: Call) -> None:
     s, l2 = state["grad_square_sum"], np.float32(optimizer.l2_regularization)
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     s[:] = _finite(s + (h * h).max(axis=1, keepdims=True))
     divisor = np.float32(optimizer.beta) + np.sqrt(s)
     length = _finite(call.rate / divisor)
     y = _finite(h - w / length)
     norm = _finite(np.sqrt(row_sum(y * y)))
     new = np.where(norm <= l2, _ZERO, _finite(-length * ((norm - l2) / norm) * y))
-    w[:] = np.where((divisor > 0) & (length > 0), new, w)  # without a length there is no step
+    w[:] = np.where((divisor > 0) & (length > 0), new, w)  # no step for a length of 0
 
 
 @optimizer_step.register
@@ -160,7 +160,7 @@ def _group_ftrl(optimizer: specs.GroupFTRL, w: Matrix, state: State, call: Call)
 
 
 def _ftrl_sums(optimizer: specs.FTRL, w: Matrix, state: State, call: Call) -> Matrix:
-    """Updates z and n; returns what the weights are divided by."""
+    """Update z and n; return the divisor of the weights."""
     z, n = state["zero"], state["norm"]
     g = np.clip(call.grads, -_ROOT_MAX, _ROOT_MAX)
     new = _finite(n + g * g)
@@ -179,7 +179,7 @@ def _ftrl_sums(optimizer: specs.FTRL, w: Matrix, state: State, call: Call) -> Ma
 def _adadelta(optimizer: specs.Adadelta, w: Matrix, state: State, call: Call) -> None:
     a, u = state["accum"], state["accum_update"]
     r, epsilon = np.float32(optimizer.averaging_ratio), np.float32(optimizer.epsilon)
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     a[:] = _finite(r * a + (_ONE - r) * (h * h))
     divisor = _finite(a + epsilon)
     ratio = _finite(np.sqrt(_finite(u + epsilon)) / np.sqrt(divisor))
@@ -194,15 +194,15 @@ def _adam(optimizer: specs.Adam | specs.AMSGrad, w: Matrix, state: State, call: 
     m, v, p1, p2 = (state[name] for name in ("m", "v", "beta1_power", "beta2_power"))
     beta1, beta2 = np.float32(optimizer.beta1), np.float32(optimizer.beta2)
     length = _finite(call.rate * np.sqrt(_ONE - p2) / (_ONE - p1))
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     m[:] = _finite(m + (_ONE - beta1) * (h - m))
     v[:] = _finite(v + (_ONE - beta2) * (h * h - v))
     largest = v
     if "vhat" in state:
         largest = state["vhat"]
         largest[:] = np.maximum(largest, v)
-    of_h, of_m = (_ONE - beta1, beta1) if optimizer.use_nesterov else (_ZERO, _ONE)
-    direction = _finite(of_h * h + of_m * m)
+    h_weight, m_weight = (_ONE - beta1, beta1) if optimizer.use_nesterov else (_ZERO, _ONE)
+    direction = _finite(h_weight * h + m_weight * m)
     divisor = np.sqrt(largest) + np.float32(optimizer.epsilon)
     w[:] = _finite(w - _where_positive(divisor, length * direction / divisor))
     p1 *= beta1
@@ -222,6 +222,6 @@ def _rmsprop(optimizer: specs.RMSprop, w: Matrix, state: State, call: Call) -> N
 @optimizer_step.register
 def _rmsprop_v2(optimizer: specs.RMSpropV2, w: Matrix, state: State, call: Call) -> None:
     n, mu = state["n"], np.float32(optimizer.momentum)
-    h = _decayed(w, call.grads, optimizer.weight_decay_factor)
+    h = _decay(w, call.grads, optimizer.weight_decay_factor)
     n[:] = _finite(mu * n + h * h)
     w[:] = _finite(w - call.rate * h / (np.sqrt(n) + _ONE))

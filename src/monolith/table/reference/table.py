@@ -1,4 +1,4 @@
-"""`ReferenceTable`: the table in Python that defines what every verb means."""
+"""`ReferenceTable`: the table in Python that defines the meaning of every verb."""
 
 import copy
 import functools
@@ -23,7 +23,7 @@ from monolith.table.key_sums import (
     occurrence_sums,
     split_absent,
 )
-from monolith.table.reference import rounding as reference_codecs
+from monolith.table.reference import rounding
 from monolith.table.reference.row_store import ReferenceRow, ReferenceRows, tensors_of
 from monolith.table.reference.steps import Call, optimizer_step
 from monolith.table.reference.touched import ReferenceCut, ReferenceLog
@@ -32,10 +32,10 @@ from monolith.table.snapshot import MAX_CUTS
 
 
 class ReferenceLayout:
-    """Rows are float32 words: decoded weights of all segments, then state of any dtype.
+    """Layout of rows in float32 words: decoded weights of all segments, then state of any dtype.
 
     Args:
-        config: of the table.
+        config: settings of the table.
     """
 
     def __init__(self, config: TableConfig) -> None:
@@ -49,11 +49,11 @@ class ReferenceLayout:
         }
 
     def zeros(self, num_rows: int) -> Matrix:
-        """Rows of zeros, (num_rows, width)."""
+        """Return rows of zeros, (num_rows, width)."""
         return np.zeros((num_rows, self.width), np.float32)
 
     def fresh(self, keys: Sequence[int]) -> Matrix:
-        """The rows that missing keys would get, (n, width); of a serving table, zeros."""
+        """Return the new rows of missing keys, (n, width); zeros for a serving table."""
         config, rows = self._config, self.zeros(len(keys))
         if config.kind == "serving":
             return rows
@@ -61,39 +61,39 @@ class ReferenceLayout:
             weights = self.columns[f"weight/{segment_name(config, i)}"]
             rows[:, weights] = initial_weights(config, segment.initializer, keys, weights)
         initial = rows[:, : config.dim]
-        initial[:] = reference_codecs.stored(config, keys, initial, call=0)
+        initial[:] = rounding.round_rows(config, keys, initial, call=0)
         for name, column in state_columns(config):
             self.column(rows, name)[:] = column.initial
         return rows
 
     def column(self, rows: Matrix, name: str) -> NDArray[Any]:
-        """A column of rows as a view of its own dtype, (n, size)."""
+        """Return a column of rows as a view with the column's dtype, (n, size)."""
         return rows[:, self.columns[name]].view(self._dtypes.get(name, "float32"))
 
-    def decoded(self, name: str, column: torch.Tensor) -> NDArray[Any]:
-        """The values of a column of an export."""
+    def decode(self, name: str, column: torch.Tensor) -> NDArray[Any]:
+        """Return the values of a column of an export."""
         if name in self._storages:
             dim = self.columns[name].stop - self.columns[name].start
-            return reference_codecs.decode(column, self._storages[name], dim)
+            return rounding.decode(column, self._storages[name], dim)
         values: NDArray[Any] = column.numpy()
         return values
 
-    def exported(self, keys: Sequence[int], times: Sequence[int], values: Matrix) -> Rows:
-        """Rows as exports have them."""
+    def export_rows(self, keys: Sequence[int], times: Sequence[int], values: Matrix) -> Rows:
+        """Return rows in the form of exports."""
         return Rows(
             torch.from_numpy(np.array(keys, np.int64)),
             torch.from_numpy(np.array(times, np.int64)),
-            {name: self._encoded(name, self.column(values, name)) for name in self.columns},
+            {name: self._encode(name, self.column(values, name)) for name in self.columns},
         )
 
-    def _encoded(self, name: str, values: NDArray[Any]) -> torch.Tensor:
+    def _encode(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         if name in self._storages:
-            return reference_codecs.encode(values, self._storages[name])
+            return rounding.encode(values, self._storages[name])
         return torch.from_numpy(values.copy())
 
 
 def _slices(config: TableConfig) -> dict[str, slice]:
-    """Where each column of an export lies in a row's 4-byte words, its weights decoded."""
+    """Return the place of each export column in a row's 4-byte words, with decoded weights."""
     words = {f"weight/{segment_name(config, i)}": s.dim for i, s in enumerate(segments_of(config))}
     words.update({name: column.num_bytes // 4 for name, column in state_columns(config)})
     ends = np.cumsum(list(words.values())).tolist()
@@ -101,11 +101,11 @@ def _slices(config: TableConfig) -> dict[str, slice]:
 
 
 class ReferenceTable(BaseTable):
-    """The table that defines the meaning of the verbs; see `BaseTable` for each of them.
+    """Defines the meaning of the verbs; `BaseTable` describes each verb.
 
     Args:
-        config: what the table is.
-        clock: gives the time of a call that has no `now`.
+        config: settings of the table.
+        clock: function that returns the time of a call without `now`.
         changes_bytes: bound of the touched log.
 
     Example:
@@ -135,9 +135,9 @@ class ReferenceTable(BaseTable):
 
     @contextmanager
     def _open(self, verb: str, now: int = 0) -> Iterator[None]:
-        """The lock for one call; refuses the call if the table was closed meanwhile.
+        """Hold the lock for one call; refuse the call if the table was closed meanwhile.
 
-        The time of a call that succeeds is seen.
+        The time of a successful call updates `latest_time`.
         """
         with self._lock:
             self._check_open(verb)
@@ -148,7 +148,7 @@ class ReferenceTable(BaseTable):
 
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
         with self._open("lookup"):
-            return self._seen(keys.tolist(), initial, step)
+            return self._view_rows(keys.tolist(), initial, step)
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         with self._open("contains"):
@@ -156,7 +156,9 @@ class ReferenceTable(BaseTable):
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         with self._open("lookup_entry"):
-            return Entries(torch.from_numpy(self._is_present(keys)), self._as_rows(keys.tolist()))
+            return Entries(
+                torch.from_numpy(self._is_present(keys)), self._rows_of_keys(keys.tolist())
+            )
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         with self._open("export"):
@@ -172,7 +174,7 @@ class ReferenceTable(BaseTable):
             refused = self._store.make_room(distinct)
             new = [key for key in distinct if key not in self._rows and key not in refused]
             self._store.put(new, self._layout.fresh(new), [now] * len(new))
-            return self._seen(keys.tolist(), True, step)
+            return self._view_rows(keys.tolist(), True, step)
 
     def _assign(
         self,
@@ -183,13 +185,13 @@ class ReferenceTable(BaseTable):
         threads: int,
     ) -> None:
         with self._open("assign", now):
-            kept, gone = split_absent(keys.tolist(), absent)
-            numbers, given = keys[kept].tolist(), values.detach()[kept].numpy()
-            distinct, place, admitted = self._admit(numbers, given, now)
+            places, gone = split_absent(keys.tolist(), absent)
+            numbers, updates = keys[places].tolist(), values.detach()[places].numpy()
+            distinct, place, admitted = self._admit(numbers, updates, now)
             rows = self._read(distinct)
             for i, value in zip(place, admitted, strict=True):
                 rows[i, : self.dim] = value
-            self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
+            self._store.put(distinct, self._round_rows(distinct, rows), self._later(distinct, now))
             self._store.remove([key for key in gone if key in self._rows], "erased")
 
     def _assign_add(self, keys: torch.Tensor, values: torch.Tensor, now: int, threads: int) -> None:
@@ -197,7 +199,7 @@ class ReferenceTable(BaseTable):
             distinct, place, admitted = self._admit(keys.tolist(), values.detach().numpy(), now)
             rows = self._read(distinct)
             rows[:, : self.dim] += occurrence_sums(place, admitted)
-            self._store.put(distinct, self._stored(distinct, rows), self._later(distinct, now))
+            self._store.put(distinct, self._round_rows(distinct, rows), self._later(distinct, now))
 
     def _apply_gradients(
         self,
@@ -208,16 +210,16 @@ class ReferenceTable(BaseTable):
         now: int,
         threads: int,
     ) -> Applied:
-        kept, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
-        num_skipped = len(keys) - len(kept)
+        remaining, finite = finite_gradients(self.config, keys.tolist(), grads.detach().numpy())
+        num_skipped = len(keys) - len(remaining)
         with self._open("apply_gradients", now), np.errstate(all="ignore"):
-            distinct, place, admitted = self._admit(kept, finite, now)
+            distinct, place, admitted = self._admit(remaining, finite, now)
             rows = self._read(distinct)
             self._step(rows, occurrence_sums(place, admitted), rates, step)
-            rows = self._stored(distinct, rows)
+            rows = self._round_rows(distinct, rows)
             num_inserted = self._store.put(distinct, rows, self._later(distinct, now))
             self._store.counters["skipped"] += num_skipped
-        num_refused = len(set(kept)) - len(distinct)
+        num_refused = len(set(remaining)) - len(distinct)
         return Applied(len(distinct), num_inserted, num_refused, num_skipped)
 
     def _reinitialize(self, keys: torch.Tensor, now: int) -> torch.Tensor:
@@ -243,11 +245,13 @@ class ReferenceTable(BaseTable):
             values = np.empty((len(rows), self._layout.width), np.float32)
             for name in self._layout.columns:
                 column = rows.columns[name].detach()
-                self._layout.column(values, name)[:] = self._layout.decoded(name, column)
+                self._layout.column(values, name)[:] = self._layout.decode(name, column)
             last = {key: i for i, key in enumerate(rows.keys.tolist())}
             refused = self._store.make_room(last)
-            kept = [i for key, i in last.items() if key not in refused]
-            self._store.put(rows.keys[kept].tolist(), values[kept], rows.times[kept].tolist())
+            admitted = [i for key, i in last.items() if key not in refused]
+            self._store.put(
+                rows.keys[admitted].tolist(), values[admitted], rows.times[admitted].tolist()
+            )
             self._store.remove([key for key in gone if key in self._rows], "erased")
 
     def _clear(self) -> None:
@@ -277,7 +281,8 @@ class ReferenceTable(BaseTable):
             self._check_open("export_candidates")
             return tensors_of(admission.columns(partitions))
 
-        # Without the lock: a collection of garbage may close a cut inside any call that holds it.
+        # Without the lock: a garbage collection may close a cut inside any call that holds the
+        # lock.
         end = functools.partial(self._cuts.discard, cut)
         return ReferenceCut(facts, export_chunk, export_candidates, end)
 
@@ -362,12 +367,12 @@ class ReferenceTable(BaseTable):
     def _admit(
         self, keys: list[int], values: Matrix, now: int
     ) -> tuple[list[int], list[int], Matrix]:
-        """Distinct keys that have a row or get one, the places and the values of occurrences."""
-        kept = self._store.admit(keys, now, self._num_update_calls + 1)
-        return *distinct_keys([keys[i] for i in kept]), values[kept]
+        """Return the admitted distinct keys, and the places and the values of their occurrences."""
+        positions = self._store.admit(keys, now, self._num_update_calls + 1)
+        return *distinct_keys([keys[i] for i in positions]), values[positions]
 
     def _read(self, keys: Sequence[int], initial: bool = True) -> Matrix:
-        """Copies of the rows, (n, width); a missing one is fresh, or zeros."""
+        """Return copies of the rows, (n, width); a missing row is new, or zeros."""
         rows = self._layout.zeros(len(keys))
         missing = [i for i, key in enumerate(keys) if key not in self._rows]
         if initial and missing:
@@ -377,24 +382,24 @@ class ReferenceTable(BaseTable):
                 rows[i] = self._rows[key].values
         return rows
 
-    def _stored(self, keys: Sequence[int], rows: Matrix) -> Matrix:
-        """The rows of one more updating call, with its weights rounded."""
+    def _round_rows(self, keys: Sequence[int], rows: Matrix) -> Matrix:
+        """Return the rows after one more update call, with rounded weights."""
         self._num_update_calls += 1
         weights, call = rows[:, : self.dim], self._num_update_calls
-        weights[:] = reference_codecs.stored(self.config, keys, weights, call)
+        weights[:] = rounding.round_rows(self.config, keys, weights, call)
         return rows
 
-    def _seen(self, keys: Sequence[int], initial: bool, step: int) -> torch.Tensor:
-        """What a lookup returns: a missing key that would have to ask for a row reads zeros."""
+    def _view_rows(self, keys: Sequence[int], initial: bool, step: int) -> torch.Tensor:
+        """Return the result of a lookup: zeros for a missing key that needs admission."""
         rows = self._read(keys, initial)
-        seen = reference_codecs.seen(self.config, rows[:, : self.dim], step)
+        weights = rounding.view_rows(self.config, rows[:, : self.dim], step)
         for i, key in enumerate(keys):
             if key not in self._rows and self._store.admission.has_rule(key):
-                seen[i] = 0
-        return torch.from_numpy(seen)
+                weights[i] = 0
+        return torch.from_numpy(weights)
 
     def _step(self, rows: Matrix, grads: Matrix, rates: list[float], step: int) -> None:
-        """Every segment's optimizer on all rows; a learning rate of 0 leaves its segment alone."""
+        """Apply every segment's optimizer to all rows; a learning rate of 0 skips a segment."""
         for i, segment in enumerate(segments_of(self.config)):
             name, rate = segment_name(self.config, i), np.float32(rates[i])
             weights = self._layout.columns[f"weight/{name}"]
@@ -404,7 +409,7 @@ class ReferenceTable(BaseTable):
             }
             if rate != 0:
                 w = rows[:, weights]
-                g = reference_codecs.seen_gradient(segment.view, w, grads[:, weights], step)
+                g = rounding.view_gradient(segment.view, w, grads[:, weights], step)
                 optimizer_step(segment.optimizer, w, state, Call(g, rate, step))
 
     def _later(self, keys: Sequence[int], now: int) -> list[int]:
@@ -416,13 +421,13 @@ class ReferenceTable(BaseTable):
         keys = np.fromiter(rows, np.int64, len(rows))
         hashes = counter_random.key_hashes(keys)
         inside = np.flatnonzero((hashes >= np.uint64(first)) & (hashes <= np.uint64(last)))
-        chosen: list[int] = keys[inside[np.argsort(hashes[inside])][:limit]].tolist()
-        values = self._layout.zeros(len(chosen))
-        for i, key in enumerate(chosen):
+        selected: list[int] = keys[inside[np.argsort(hashes[inside])][:limit]].tolist()
+        values = self._layout.zeros(len(selected))
+        for i, key in enumerate(selected):
             values[i] = rows[key].values
-        return self._layout.exported(chosen, [rows[key].time for key in chosen], values)
+        return self._layout.export_rows(selected, [rows[key].time for key in selected], values)
 
-    def _as_rows(self, keys: Sequence[int]) -> Rows:
+    def _rows_of_keys(self, keys: Sequence[int]) -> Rows:
         values = self._read(keys, initial=False)
         times = [self._rows[key].time if key in self._rows else 0 for key in keys]
-        return self._layout.exported(keys, times, values)
+        return self._layout.export_rows(keys, times, values)

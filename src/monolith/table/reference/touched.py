@@ -1,4 +1,4 @@
-"""Cuts and the touched log of the reference table: whole copies, and sets of keys."""
+"""Cuts and the touched log of the reference table, as whole copies and sets of keys."""
 
 from collections.abc import Callable, Iterable
 
@@ -15,9 +15,9 @@ class ReferenceCut(CutStorage):
 
     Args:
         facts: rows, update calls and latest time at the cut.
-        export_chunk: rows of the copy.
-        export_candidates: candidates of the copy.
-        on_close: called once.
+        export_chunk: function that returns rows of the copy.
+        export_candidates: function that returns candidates of the copy.
+        on_close: function that is called once, at `close`.
     """
 
     def __init__(
@@ -36,26 +36,26 @@ class ReferenceCut(CutStorage):
     def export_chunk(
         self, first: int, last: int, limit: int, memory: RowMemory | None = None
     ) -> Rows:
-        """Rows of the cut."""
+        """Return rows of the cut."""
         return self._export_chunk(first, last, limit)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
-        """Candidates of the cut."""
+        """Return candidates of the cut."""
         return self._export_candidates(partitions)
 
     def release(self, partitions: list[int]) -> None:
-        """Nothing: the copy is shared with the table as far as rows did not change."""
+        """Do nothing: the copy shares unchanged rows with the table."""
 
     def close(self) -> None:
-        """End the cut."""
+        """Close the cut."""
         self._on_close()
 
 
 class ReferenceLog:
-    """Per cursor, the keys that changed since its last read; None: too many, or all. Locked.
+    """Changed keys of each cursor; None means that the cursor must re-read the whole table.
 
     Args:
-        max_bytes: 8 bytes per key; a cursor with more starts anew.
+        max_bytes: bound of 8 bytes per key; a cursor with more keys starts anew.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -63,21 +63,21 @@ class ReferenceLog:
         self.cursors: dict[str, set[int] | None] = {}
 
     def note(self, keys: Iterable[int]) -> None:
-        """The keys changed or went."""
-        noted = list(keys)
+        """Log keys that changed or were removed."""
+        new_keys = list(keys)
         for cursor, changed in self.cursors.items():
             if changed is not None:
-                changed.update(noted)
+                changed.update(new_keys)
                 if len(changed) > self._max_keys:
                     self.cursors[cursor] = None
 
     def read(self, cursor: str) -> set[int] | None:
-        """What changed since the cursor's last read; None for everything."""
+        """Return the changes since the cursor's last read; None means the whole table."""
         changed = self.cursors.get(cursor)
         self.cursors[cursor] = set()
         return changed
 
     def forget(self) -> None:
-        """Everything may have changed."""
+        """Mark the whole table as changed."""
         for cursor in self.cursors:
             self.cursors[cursor] = None

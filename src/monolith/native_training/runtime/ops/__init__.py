@@ -1,1 +1,1 @@
-"""Import paths of the reference system's native ops."""
+"""Hold the native ops at their import path."""

@@ -1,3 +1,3 @@
-"""Import path of the reference system: the native ops, as in `gen_monolith_ops_base`."""
+"""Give the native ops, as `gen_monolith_ops_base` does."""
 
 from monolith.native_training.runtime.ops.gen_monolith_ops_base import *  # noqa: F403

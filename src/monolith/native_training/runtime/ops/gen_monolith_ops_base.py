@@ -1,6 +1,6 @@
-"""Import path of the reference system: every public name of the compiled core.
+"""Give every public name of the compiled core.
 
-Importing this module loads the core and has no fallback; see `monolith.ops.compiled`.
+The import loads the core and has no fallback; see `monolith.ops.compiled`.
 """
 
 from monolith.ops.compiled import load_native

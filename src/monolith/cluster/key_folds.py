@@ -1,0 +1,109 @@
+"""Fold the equal keys of a call on a sharded table, so that each shard gets a key once."""
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.errors import DataLossError
+from monolith.table.native import empty
+from monolith.table.routing import FloorModRouting, PartitionRouting, Routing
+
+if TYPE_CHECKING:
+    import monolith._native as _native
+
+
+def check_floats(where: str, values: Any, shape: tuple[int, ...]) -> None:
+    """Refuse an answer that is not contiguous float32 of the shape: its memory is read as such."""
+    is_tensor = isinstance(values, torch.Tensor)
+    is_plain = is_tensor and values.is_cpu and values.is_contiguous()
+    if is_plain and values.dtype == torch.float32 and values.shape == shape:
+        return
+    got = f"{values.dtype} of shape {tuple(values.shape)}" if is_tensor else repr(values)[:80]
+    raise DataLossError(f"{where}: expected an answer of float32 of shape {shape}, got {got}")
+
+
+class KeyFolds:
+    """Folds calls on one table.
+
+    Args:
+        dim: width of the rows.
+        routing: gives each key its shard.
+    """
+
+    def __init__(self, dim: int, routing: Routing) -> None:
+        import monolith._native as native
+
+        owners = routing.owners if isinstance(routing, PartitionRouting) else []
+        features = [("keys", 0, "rows", 0, 0)]
+        self._core = native.Exchange([dim], features, owners, routing.num_shards)
+        self.dim = dim
+
+    def fold(self, keys: torch.Tensor, threads: int) -> "FoldedKeys":
+        """Find the distinct keys of each shard. keys: int64 (n,), contiguous."""
+        splits = torch.tensor([0, len(keys)], dtype=torch.int64, device="cpu")
+        column: tuple[list[int], list[int], list[int], list[bool], int]
+        column = ([keys.data_ptr()], [len(keys)], [splits.data_ptr()], [], 1)
+        return FoldedKeys(self._core, self._core.group(column, threads), self.dim, threads)
+
+
+def key_folds(dim: int, routing: Routing) -> KeyFolds | None:
+    """Return what folds the calls of a table; None if the core does not know the routing."""
+    is_known = type(routing) in (PartitionRouting, FloorModRouting)
+    return KeyFolds(dim, routing) if is_known else None
+
+
+class FoldedKeys:
+    """The distinct keys of one call, shard by shard.
+
+    Args:
+        exchange: of the table.
+        core: the keys.
+        dim: width of the rows.
+        threads: most threads to use.
+    """
+
+    def __init__(
+        self, exchange: "_native.Exchange", core: "_native.ExchangeKeys", dim: int, threads: int
+    ) -> None:
+        self._exchange, self._core, self._dim, self._threads = exchange, core, dim, threads
+        self._starts = core.key_starts
+
+    def parts(self) -> Sequence[torch.Tensor]:
+        """Return the keys of each shard."""
+        keys = empty(self._starts[-1], dtype=torch.int64)
+        splits = empty(len(self._starts) - 1, 2, dtype=torch.int64)
+        self._core.write(keys.data_ptr(), splits.data_ptr(), self._threads)
+        return self._parts(keys)
+
+    def _sizes(self) -> list[int]:
+        return [end - first for first, end in itertools.pairwise(self._starts)]
+
+    def _parts(self, values: torch.Tensor) -> Sequence[torch.Tensor]:
+        return [values[first:end] for first, end in itertools.pairwise(self._starts)]
+
+    def spread(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the row of each key of the call, from the rows of each shard's keys."""
+        for shard, (part, count) in enumerate(zip(rows, self._sizes(), strict=True)):
+            check_floats(f"[ShardedTable.lookup] shard {shard}", part, (count, self._dim))
+        out = empty(self._core.num_ids, self._dim)
+        answers = [part.data_ptr() for part in rows]
+        self._exchange.pool(self._core, answers, 0, 0, [out.data_ptr()], self._threads)
+        return out
+
+    def sums(
+        self, grads: torch.Tensor
+    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], float]:
+        """Add up the gradients of equal keys in order; also count them.
+
+        Returns:
+            Sums and counts of each shard's keys, and the norm of all sums, which is not finite if a
+            gradient is not.
+        """
+        sums = empty(self._starts[-1], self._dim)
+        counts = empty(self._starts[-1], dtype=torch.int32)
+        pieces = [(self._core, 0, 0, [grads.data_ptr()])]
+        addresses = sums.data_ptr(), counts.data_ptr()
+        (norm,) = self._exchange.sum(self._core, pieces, *addresses, self._threads)
+        return self._parts(sums), self._parts(counts), norm
