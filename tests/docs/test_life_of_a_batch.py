@@ -26,5 +26,6 @@ def test_every_file_in_the_drawing_exists():
 
 
 def test_the_loop_names_the_stages_of_the_page_in_order():
-    numbers = [int(n) for n in re.findall(r"# (\d)(?:, (?:\d))?:", (SRC / "train/loop.py").read_text())]
+    loop = (SRC / "train" / "loop.py").read_text()
+    numbers = [int(number) for number in re.findall(r"# (\d)(?:, \d)?:", loop)]
     assert numbers == sorted(numbers) == [1, 2, 3, 5, 6, 7]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from monolith.features.gradients import PendingGradients, step_all
 from monolith.table.base import BaseTable
@@ -122,6 +123,30 @@ class Optimizer(torch.optim.Optimizer):
         if self.dense is not None:
             self.dense.step()
         return functools.partial(step_all, queues)
+
+    @staticmethod
+    def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `step` in torch's frame, which calls hooks and names the step in a profile.
+
+        Without hooks and profiler the frame is left out: it takes a quarter of the step of a small
+        bag (docs/design/0019-tricks-measured.md).
+        """
+        with_frame = torch.optim.Optimizer.profile_hook_step(function)
+
+        @functools.wraps(function)
+        def step(self: "Optimizer", *arguments: Any, **named: Any) -> Any:
+            is_framed = torch._C._autograd._profiler_enabled() or self._has_step_hooks()
+            return (with_frame if is_framed else function)(self, *arguments, **named)
+
+        return step
+
+    def _has_step_hooks(self) -> bool:
+        return bool(
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+        )
 
     def _checked_queues(self) -> list[PendingGradients[Any]] | None:
         """Return the queues with gradients; None and empty queues if a gradient scaler skips."""
