@@ -286,3 +286,16 @@ def test_a_copy_of_an_engine_is_refused():
         engine = servers_engine(servers)(sharded(servers, SMALL), [X, Y])
         with pytest.raises(TypeError, match="expected a table that holds its rows itself"):
             copy.deepcopy(engine)
+
+
+def test_an_engine_that_is_closed_leaves_the_rows_on_the_servers():
+    servers = LocalServers(2)
+    for num_rows in (0, 2):
+        engine = servers_engine(servers)(sharded(servers, SMALL), [X, Y])
+        assert len(engine.tables["a"]) == num_rows
+        pending = PendingGradients(engine)
+        read(pending, lists(x=[[1], [2]], y=[[3], [4]]))[0].sum().backward()
+        pending.apply()
+        engine.close()
+    with pytest.raises(FailedPreconditionError, match="expected open tables, got a closed one"):
+        engine.lookup(lists(x=[[1]], y=[[2]]), None, None, "initial")

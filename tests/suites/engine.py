@@ -441,6 +441,16 @@ class Refusals(EngineCase):
         with pytest.raises(error, match=text):
             self.small().engine.lookup(lists(x=[[1]], y=[[2]]), None, dense, "initial")
 
+    def test_gradients_that_one_table_refuses_step_no_table(self):
+        skipping = TableConfig("a", Segment(1, SGD(1.0)), non_finite="skip")
+        engine = self.build([skipping, TableConfig("b", Segment(1, SGD(1.0)))], [X, Y])
+        _, looked = engine.lookup(lists(x=[[1], [2]], y=[[3], [4]]), None, None, "initial")
+        gradients = torch.tensor([[1.0, 1.0], [1.0, math.inf]])
+        summed = engine.sum([(looked, Gradients(gradients, {}))])
+        with pytest.raises(ValueError, match=r"expected finite gradients, got .*'b'"):
+            engine.step(summed, [1.0, 1.0], [NOW, NOW])
+        assert [len(table) for table in engine.tables.values()] == [0, 0]
+
     def test_weights_of_ids(self):
         with pytest.raises(NotImplementedError, match="expected no weights of ids, got those of x"):
             self.small().engine.lookup(lists(x=[[1]], y=[[2]]), {"x": None}, None, "initial")

@@ -84,6 +84,12 @@ def test_dense_columns_stand_side_by_side():
     assert dense_matrix(batch_of_two, []).shape == (2, 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float16, torch.bfloat16])
+def test_a_dense_column_of_another_type_is_read_as_float32(dtype):
+    matrix = dense_matrix(Batch({}, {"a": torch.ones(2, dtype=dtype)}), ["a"])
+    assert (matrix.dtype, matrix.tolist()) == (torch.float32, [[1.0], [1.0]])
+
+
 def test_a_dense_column_must_be_there():
     text = r"^\[Task.dense\] expected column 'c' in the batch, got a$"
     with pytest.raises(ValueError, match=text):

@@ -66,3 +66,28 @@ def test_a_source_that_gives_nothing_ends_the_wait():
     assert str(error.value) == (
         "[StepReader.take] expected a batch within 0 s, got none; the source is stuck"
     )
+
+
+class Restarted(StepReader):
+    """Starts its second thread while the first one ends."""
+
+    is_restarted = False
+
+    def _is_next_wanted(self):
+        is_wanted = super()._is_next_wanted()
+        if not is_wanted and not self.is_restarted:
+            self.is_restarted = True
+            self.set_capacity(1)
+        return is_wanted
+
+
+def test_a_thread_that_ends_does_not_speak_for_the_next_one():
+    numbers = iter(range(9))
+    with Coordinator() as coordinator:
+        reader = Restarted(lambda: next(numbers), 1)
+        reader.start(coordinator)
+        until(lambda: reader.num_ready == 2)
+        reader.set_capacity(0)
+        until(lambda: reader.is_restarted)
+        coordinator._threads[0].join()
+        assert reader._is_thread_on

@@ -196,7 +196,7 @@ class CallHost(ABC):
         )
 
     def _answer(self, call: Call, write: _Write) -> Any:
-        """Of a write that another thread may be doing; it goes on if it takes too long."""
+        """Wait for the answer of a write that another thread may be doing."""
         concurrent.futures.wait([write.answer], self._timeout_seconds)
         if not write.answer.done():
             raise DeadlineExceededError(

@@ -154,6 +154,11 @@ class ServersEngine(EngineBase):
         owner = f"{first}{f' and {len(others)} more' if others else ''}"
         self._client = ShardClient(owner, transports, owner="ServersEngine")
 
+    def close(self) -> None:
+        """End the connections; the servers keep the rows. Closing twice is fine."""
+        self._note_closed(next(iter(self.tables)))
+        self._client.close()
+
     def _make_exchange(
         self, features: Sequence[BagFeature], numbers: Mapping[str, int], num_servers: int
     ) -> "_native.Exchange":
@@ -259,7 +264,7 @@ class ServersEngine(EngineBase):
     def step(self, summed: ServersSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
         """Make one optimizer step for each distinct key."""
         self.check_open("[Features.step]")
-        self._check_finite(summed)
+        self.check_finite(summed)
         in_order = [rate for segments in self._segments for rate in rates[segments]]
         time_of = torch.tensor([times[i] for i in self._order], dtype=torch.int64, device="cpu")
         others = [i for i, t in enumerate(self._sharded) if not math.isfinite(summed.norms[t.name])]
@@ -277,16 +282,6 @@ class ServersEngine(EngineBase):
         for number in others:
             counts.append(self._step_each(summed, number, rates, int(time_of[number])))
         return Applied(*map(sum, zip(*counts, strict=True)))
-
-    def _check_finite(self, summed: ServersSum) -> None:
-        """Refuse gradients that a table refuses, before the first server changes."""
-        for table in self.tables.values():
-            norm = summed.norms[table.name]
-            if table.config.non_finite == "refuse" and not math.isfinite(norm):
-                raise ValueError(
-                    f"[Features.step] expected finite gradients, got norm {norm} (table "
-                    f"{table.name!r}); choose non_finite='skip' or 'clip'"
-                )
 
     def _step_each(
         self, summed: ServersSum, number: int, rates: Sequence[float], now: int

@@ -2,7 +2,7 @@
 
 What crosses it is plain: a verb's name, numbers, tensors, and tuples, lists and dicts of them. A
 call has an id, (client, sequence number), so that one that was lost can be sent again and one that
-comes twice is done once (`call_host.py`).
+comes twice is done once (`hosts.py`).
 """
 
 import concurrent.futures
@@ -116,7 +116,12 @@ class ShardClient:
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.RLock()
         # Hosts outlive their clients, and would keep the last answer of each.
-        weakref.finalize(self, _say_bye, self.transports, self._client).atexit = False
+        self._goodbye = weakref.finalize(self, _say_bye, self.transports, self._client)
+        self._goodbye.atexit = False
+
+    def close(self) -> None:
+        """Let the shards forget this client. No call may follow; closing twice is fine."""
+        self._goodbye()
 
     def call(self, verb: str, arguments: Sequence[tuple[Any, ...] | None]) -> list[Any]:
         """One call per shard; a shard without arguments is not asked.

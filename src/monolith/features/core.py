@@ -1,5 +1,6 @@
 """Read, sum and step all features of a batch in one call of the C++ core each way."""
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -304,6 +305,8 @@ class CoreEngine(EngineBase):
 
     def step(self, summed: CoreSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
         """Make one optimizer step for each distinct key."""
+        if not math.isfinite(summed.core.norm):
+            self.check_finite(summed)
         rates = tuple(rates)  # of a tuple itself
         if rates is not self._rates:
             self._rates = rates

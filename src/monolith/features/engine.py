@@ -1,5 +1,6 @@
 """Define the interface of an engine: it reads all features of a batch, and trains their tables."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -216,7 +217,10 @@ class FeatureEngine(Protocol):
         """Refuse a call after a table or the engine was closed; `where` begins the message."""
 
     def close(self) -> None:
-        """Close the tables, and end threads and connections. Closing twice is fine."""
+        """End threads and connections, and close the tables of this process.
+
+        Tables on servers stay. Closing twice is fine.
+        """
 
 
 class EngineBase:
@@ -248,6 +252,16 @@ class EngineBase:
             raise FailedPreconditionError(
                 f"{where} expected open tables, got a closed one (table {self._closed!r})"
             )
+
+    def check_finite(self, summed: Summed) -> None:
+        """Refuse gradients that a table refuses, before the first table changes."""
+        for table in self.tables.values():
+            norm = summed.norm_of(table.name)
+            if table.config.non_finite == "refuse" and not math.isfinite(norm):
+                raise ValueError(
+                    f"[Features.step] expected finite gradients, got norm {norm} (table "
+                    f"{table.name!r}); choose non_finite='skip' or 'clip'"
+                )
 
     def close(self) -> None:
         """Close the tables. Closing twice is fine."""

@@ -149,6 +149,7 @@ class PlainEngine(EngineBase):
     def step(self, summed: PlainSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
         """Make one optimizer step for each distinct key."""
         self.check_open("[Features.step]")
+        self.check_finite(summed)
         counts, first = [], 0
         for (name, table), now in zip(self.tables.items(), times, strict=True):
             end = first + len(segments_of(table.config))

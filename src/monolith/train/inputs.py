@@ -146,7 +146,7 @@ def _column(dense: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
         raise ValueError(
             f"[Task.dense] expected column {name!r} in the batch, got {', '.join(dense) or 'none'}"
         )
-    column = dense[name]
+    column = dense[name].float()
     return column.unsqueeze(1) if column.dim() == 1 else column
 
 

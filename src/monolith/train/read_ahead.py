@@ -141,9 +141,7 @@ class StepReader(Generic[T]):
         except BaseException as error:  # the next `take` raises it
             with self._changed:
                 self._error = error
-        finally:
-            with self._changed:
-                self._is_thread_on = False
+                self._is_thread_on = False  # else `_is_next_wanted` has said so
                 self._changed.notify_all()
 
     def _is_next_wanted(self) -> bool:
@@ -153,6 +151,7 @@ class StepReader(Generic[T]):
                 self._changed.wait()
             if self._is_stopped or self._capacity == 0:
                 self._is_thread_on = False
+                self._changed.notify_all()
                 return False
             self._num_made += 1
             return True

@@ -317,8 +317,7 @@ class Trainer:
 
         Tables on `LocalServers` of the caller stay.
         """
-        if self.servers is None:
-            self.features.close()
+        self.features.close()
         if self._own_servers is not None:
             self._own_servers.close()
 
