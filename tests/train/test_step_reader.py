@@ -68,7 +68,7 @@ def test_a_source_that_gives_nothing_ends_the_wait():
     )
 
 
-class Restarted(StepReader):
+class Restarted(StepReader[int]):
     """Starts its second thread while the first one ends."""
 
     is_restarted = False
