@@ -45,7 +45,7 @@ class Gate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside with nobody else."""
+        """Hold the gate alone."""
         with self._changed:
             self._num_alone += 1
             try:

@@ -27,7 +27,7 @@ _MAX_NAME = 1024  # characters
 
 
 class HostFacts:
-    """What the checks must know about the tables behind a host.
+    """The facts about the tables of a host that its checks need.
 
     Args:
         name: of the tables, for messages.

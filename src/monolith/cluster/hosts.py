@@ -86,10 +86,10 @@ class _Client:
 
 
 class CallHost(ABC):
-    """Something behind calls. Any thread may call at any time.
+    """Base of hosts: does each call once, checked. Any thread may call at any time.
 
     Args:
-        facts: of what is behind the host.
+        facts: Facts about the tables of the host.
         verbs: by name.
         timeout_seconds: how long a write that comes again waits for the first one at most.
         placement: which keys the host holds; None: not known yet.
@@ -225,7 +225,7 @@ PlainRows = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
 
 
 class ShardHost(CallHost):
-    """A table that is a shard, behind calls. Any thread may call at any time.
+    """Serves one shard of a table by calls. Any thread may call at any time.
 
     Args:
         table: the rows of the shard; the host closes it.
@@ -336,7 +336,7 @@ def plain_rows(rows: Rows) -> PlainRows:
 
 
 class GroupHost(CallHost):
-    """The tables of a shard, behind calls. Any thread may call at any time.
+    """Serves the shards of several tables by calls, all in one. Any thread may call at any time.
 
     Keys arrive as the values and row splits of a `Ragged` with a row per table. A writing call also
     names its idle tables: those without keys here that have some on other shards. Times are taken

@@ -58,7 +58,9 @@ class ShardedReads(TableCalls, ABC):
 
     def _chunk(self, verb: str, cuts: list[int] | None, first: int, last: int, limit: int) -> Rows:
         """Rows in ascending order of their hash; `cuts` are numbers that go before the range."""
-        is_ordered = isinstance(self.routing, PartitionRouting)  # a shard's rows behind the last's
+        is_ordered = isinstance(
+            self.routing, PartitionRouting
+        )  # rows of a shard come after those of the shard before
         parts: list[Rows] = []
         for shard in range(self.routing.num_shards):
             head = () if cuts is None else (cuts[shard],)

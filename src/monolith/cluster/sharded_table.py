@@ -190,7 +190,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         transports: one per shard, each to a `ShardHost` of `shard_config`.
         routing: which shard holds a key; `PartitionRouting` if None.
         clock: gives the time of a call that has no `now`.
-        timeout_seconds: how long a call waits for calls that it cannot run beside.
+        timeout_seconds: Maximum seconds that a call waits for calls that exclude it.
 
     Example:
         >>> from monolith.table.optimizers import SGD
@@ -244,7 +244,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
             routing: which shard holds a key.
             clock: gives the time of a call that has no `now`.
             changes_bytes: bound of the touched log, divided among the shards.
-            timeout_seconds: how long a call waits for calls that it cannot run beside.
+            timeout_seconds: Maximum seconds that a call waits for calls that exclude it.
         """
         changes_bytes = check_options(config, clock, changes_bytes)
         routing = PartitionRouting(num_shards) if routing is None else routing
@@ -265,14 +265,14 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         clock: Clock = wall_clock,
         timeout_seconds: float = WAIT_SECONDS,
     ) -> "ShardedTable":
-        """A table in shards of this process that somebody has, such as `LocalServers`.
+        """Make a table over existing shards of this process, such as those of `LocalServers`.
 
         Args:
             config: what the table is.
             hosts: the shards in the order of their numbers; `close` closes them.
             routing: which shard holds a key; hosts that were made for another one are refused.
             clock: gives the time of a call that has no `now`.
-            timeout_seconds: how long a call waits for calls that it cannot run beside.
+            timeout_seconds: Maximum seconds that a call waits for calls that exclude it.
         """
         routing = PartitionRouting(len(hosts)) if routing is None else routing
         ways = [LocalTransport(host) for host in hosts]

@@ -1,4 +1,4 @@
-"""Calls to shards: one small interface, in process now, in other processes behind the same.
+"""Send calls to shards through one small interface: in this process now, over a wire later.
 
 What crosses it is plain: a verb's name, numbers, tensors, and tuples, lists and dicts of them. A
 call has an id, (client, sequence number), so that one that was lost can be sent again and one that
@@ -86,11 +86,11 @@ class ShardClient:
     Any thread may call at any time.
 
     Args:
-        name: of the table, for messages.
-        transports: one per shard.
-        timeout_seconds: how long to wait for an answer before the call is sent again.
-        num_tries: how often a call is sent at most.
-        owner: whose calls these are, for messages.
+        name: Name of the table, for messages.
+        transports: Transports, one per shard.
+        timeout_seconds: Seconds to wait for an answer before the call is sent again.
+        num_tries: Maximum number of times that a call is sent.
+        owner: Class that calls, for messages.
     """
 
     def __init__(
@@ -195,5 +195,5 @@ class ShardClient:
 def _say_bye(transports: list[Transport], client: int) -> None:
     """Let the shards forget a client; one that cannot be reached keeps its last answers."""
     for transport in transports:
-        with contextlib.suppress(Exception):  # nobody is there to whom it would be raised
+        with contextlib.suppress(Exception):  # the client is gone: no caller is left for the error
             transport.send(Call(client, 0, 0, BYE, ()))

@@ -123,8 +123,8 @@ class PendingGradients(Generic[Engine]):
         """Keep the gradients of one lookup until the running backward comes to the anchor.
 
         Args:
-            looked: as the engine's lookup returned it, in memory that nobody else writes.
-            gradients: as the engine's `sum` takes them, in memory that nobody else writes.
+            looked: Result of the engine's lookup; its memory is not written until the step.
+            gradients: Arguments of the engine's `sum`; their memory is not written until the step.
 
         Returns:
             A zero, the share in the anchor's gradient; the norm replaces the sum of all shares.

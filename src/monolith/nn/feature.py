@@ -42,7 +42,7 @@ class Feature:
         combiner: "sum", "mean" or "sqrtn" of the rows of a sample; "first" gives
             (batch, max_length, dim), padded with zeros; "rows" gives (num_ids, dim), the rows of
             all ids of the batch, as they come.
-        max_length: uses only so many first ids of a sample; 0 for all.
+        max_length: number of first ids of a sample that are used; 0 uses all ids.
         shares: name of a feature whose table this one uses; what belongs to the table is said
             there.
         admission: which new ids get a row; all if None.

@@ -28,7 +28,8 @@ class TableModule(QueueModule):
     """Hold a table. Backward queues gradients; `step` of it or of an optimizer applies.
 
     In training mode a missing key reads as the row that it would get (`missing`), in eval mode as
-    zeros, and nothing is queued. One thread trains a module at a time; lookups may run beside.
+    zeros, and nothing is queued. One thread trains a module at a time; lookups may be
+    concurrent.
 
     Attributes:
         queue: gradients of the table, shared by all modules of the table.

@@ -24,7 +24,7 @@ class Optimizer(torch.optim.Optimizer):
     the modules come; the `lr` there is the learning rate of the segment. A segment whose optimizer
     has a schedule of its own follows that, by the number of the table's updates.
 
-    One thread steps at a time; lookups may run beside.
+    One thread steps at a time; lookups may run concurrently.
 
     Args:
         modules: a module, or several; their tables are stepped. A table used twice is one.
