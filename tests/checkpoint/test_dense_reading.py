@@ -76,3 +76,11 @@ def test_tensors_of_one_file_have_storages_of_their_own(tmp_path):
     write(Contents(dense=TENSORS), tmp_path / "ckpt-1")
     found = open_checkpoint(tmp_path / "ckpt-1").read_dense()
     assert found["b"].untyped_storage().nbytes() == 28
+
+
+def test_tensors_come_in_the_order_of_their_names_whatever_files_they_are_in(tmp_path):
+    groups = [{"d": torch.ones(1), "b": torch.ones(2)}, {"c": torch.ones(3), "a": torch.ones(4)}]
+    write(Contents(dense=groups), tmp_path / "ckpt-1")
+    checkpoint = open_checkpoint(tmp_path / "ckpt-1")
+    assert list(checkpoint.read_dense()) == ["a", "b", "c", "d"]
+    assert list(checkpoint.read_dense(["d", "c"])) == ["c", "d"]

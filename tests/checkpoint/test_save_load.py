@@ -353,6 +353,15 @@ def test_objects_come_back_with_their_tensors(tmp_path):
     assert checkpoint.read_trainer()["epoch"] == 1
 
 
+def test_tensors_of_objects_are_in_the_last_file(tmp_path):
+    dense = [{"a": torch.ones(1)}, {"b": torch.ones(2)}]
+    write(Contents(dense=dense, states={"counter": Counter(3)}), tmp_path / "ckpt-1")
+    first, last = open_checkpoint(tmp_path / "ckpt-1").manifest.dense
+    assert set(first.tensors) == {"a"}
+    assert set(last.tensors) > {"b"}
+    assert all(name.startswith("counter/") for name in set(last.tensors) - {"b"})
+
+
 @pytest.mark.parametrize("option", ["dense", "states"])
 def test_nothing_changes_where_a_part_is_missing(tmp_path, option):
     prefix = saved(tmp_path / "c")

@@ -95,6 +95,15 @@ def test_an_exported_program_keeps_the_lookups_as_ops(strict):
     torch.testing.assert_close(program.module()(*batch(1)), model(*batch(1)))
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_backward_of_an_exported_program_queues_the_gradients_of_its_lookups(strict):
+    model = Model()
+    program = torch.export.export(model, batch(1), strict=strict).module()
+    assert model.features.pending.num_lookups == 0
+    program(*batch(1)).backward()
+    assert model.features.pending.num_lookups == 2
+
+
 def test_features_without_a_module_compile():
     table = Table(TableConfig("user", Segment(1, SGD(1.0))))
     bags = FeatureBags([table], [BagFeature("user", "user")])

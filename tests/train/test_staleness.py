@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 from monolith.table import Table
 from monolith.table.reference import ReferenceTable
 from monolith.table.replay import Record
-from monolith.train import Trainer, TrainSettings, hosting
+from monolith.train import Hook, Trainer, TrainSettings, hosting
 from tests.native_training.queues.threads import LIMIT_SECONDS, until
 from tests.train.tasks import Clicks, Counting, Raise, StopAfter, clicks, counted, state_of
 
@@ -201,6 +202,23 @@ def test_an_evaluation_sees_all_updates():
     assert {step: figures["loss"] for step, figures in result.evaluations.items()} == {
         2: -2.0, 4: -4.0, 6: -6.0
     }  # fmt: skip
+
+
+def test_an_eviction_sees_all_updates():
+    class Evict(Hook):
+        def after_run(self, ctx, results):
+            trainer.evict()
+            seen.append(len(applied))
+
+    def begin_step():
+        apply = begin()
+        return lambda: (time.sleep(0.02), apply(), applied.append(apply))
+
+    applied, seen = [], []
+    with Trainer(Counting(3), TrainSettings(push=1)) as trainer:
+        begin, trainer.optimizer.begin_step = trainer.optimizer.begin_step, begin_step
+        trainer.fit(hooks=[Evict()])
+    assert seen == [1, 2, 3]
 
 
 def test_a_run_with_prefetch_trains_the_same_batches():

@@ -57,3 +57,12 @@ def test_values_may_be_nested_a_little(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"a": 1, "b": ' + "[" * 50 + "]" * 50 + "}\n")
     source = data.jsonl(tmp_path / "x.jsonl", columns=data.Columns(["a"]))
     assert [batch.features["a"].to_lists() for batch in source.batch(1)] == [[[1]]]
+
+
+@pytest.mark.parametrize(
+    ("middle", "levels"), [("0", 0), ('"["', 0), ("[]", 1), ("{}", 1), ('{"a": []}', 2)]
+)
+@pytest.mark.parametrize("depth", [1, 60])
+def test_a_depth_is_never_too_small_and_too_large_by_at_most_2(depth, middle, levels):
+    found = depth_of(("[" * depth + middle + "]" * depth).encode())
+    assert depth + levels <= found <= depth + levels + 2
