@@ -48,7 +48,7 @@ def rates_of(trainer):
 
 def fitted(rated, steps, path=None, hooks=(), source=None):
     """Return rates and state after some steps; save a checkpoint if there is a path."""
-    with Trainer(rated, TrainSettings(steps=steps)) as trainer:
+    with Trainer(rated, TrainSettings(steps=steps), clock=lambda: 100) as trainer:
         trainer.fit(source or clicks(6), hooks=hooks)
         if path is not None:
             trainer.save(path)
@@ -80,11 +80,11 @@ def test_a_run_goes_on_as_with_rates_that_a_hook_changed(tmp_path):
                 trainer.optimizer.param_groups[1]["lr"] = 0.3
 
     batches = clicks(6)
-    with Trainer(task(0.01, 0.1)) as trainer:
+    with Trainer(task(0.01, 0.1), clock=lambda: 100) as trainer:
         trainer.fit(batches, hooks=[Change()])
         expected = state_of(trainer)
     fitted(task(0.01, 0.1), 3, tmp_path, source=batches)
-    with Trainer(task(0.02, 0.3)) as other:
+    with Trainer(task(0.02, 0.3), clock=lambda: 100) as other:
         other.restore(tmp_path)
         other.fit(batches[3:])
         assert state_of(other) == expected
