@@ -12,7 +12,7 @@ from monolith.cluster.key_folds import check_floats
 from monolith.cluster.servers import LocalServers
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
-from monolith.features.core import IdPlaces
+from monolith.features.core import IdPlaces, new_matrix
 from monolith.features.engine import (
     BagFeature,
     EngineBase,
@@ -25,14 +25,13 @@ from monolith.ops import Ragged
 from monolith.table._checks import check_num_keys, default_threads
 from monolith.table.base import BaseTable
 from monolith.table.config import segments_of
-from monolith.table.native import OpenCore, empty, empty_rows
+from monolith.table.native import OpenCore, empty
 from monolith.table.routing import PartitionRouting
 from monolith.table.rows import Applied
 
 if TYPE_CHECKING:
     import monolith._native as _native
 
-_LINE = 16  # floats of a cache line
 _Piece = tuple["_native.ExchangeKeys", int, int, list[int]]
 
 
@@ -221,11 +220,9 @@ class ServersEngine(EngineBase):
 
     def _matrix(self, batch: int, dense: torch.Tensor | None) -> torch.Tensor:
         """Allocate the matrix, with the dense columns after those of the features."""
-        if dense is None:
-            return empty(batch, self.width)
-        width = self.width + dense.shape[1]
-        matrix = empty_rows(batch, width, -(-width // _LINE) * _LINE)
-        matrix[:, self.width :] = dense.detach()
+        matrix = new_matrix(batch, self.width, 0 if dense is None else dense.shape[1])
+        if dense is not None:
+            matrix[:, self.width :] = dense.detach()
         return matrix
 
     def sum(self, items: Sequence[tuple[ServersLooked, Gradients]]) -> ServersSum:

@@ -271,19 +271,14 @@ class CoreEngine(EngineBase):
         return matrix, CoreLooked(keys, rows)
 
     def _out(self, batch: int, dense: torch.Tensor | None) -> tuple[torch.Tensor, _Out]:
-        """Allocate the matrix; return also what the core takes of it and of dense columns.
-
-        With dense columns every row begins with a cache line: then the core need not fetch the
-        lines that it writes.
-        """
+        """Allocate the matrix; return also what the core takes of it and of dense columns."""
         if dense is None:
-            matrix = empty(batch, self.width)
+            matrix = new_matrix(batch, self.width, 0)
             return matrix, (matrix.data_ptr(), self.width, 0, 0, 0, 0)
         num_dense = dense.shape[1]
-        stride = -(-(self.width + num_dense) // _LINE) * _LINE
-        matrix = empty_rows(batch, self.width + num_dense, stride)
+        matrix = new_matrix(batch, self.width, num_dense)
         columns = (dense.data_ptr(), dense.stride(0), num_dense, self.width)
-        return matrix, (matrix.data_ptr(), stride, *columns)
+        return matrix, (matrix.data_ptr(), matrix.stride(0), *columns)
 
     def sum(self, items: Sequence[tuple[CoreLooked, Gradients]]) -> CoreSum:
         """Add up the gradients of equal keys of each table."""
@@ -315,6 +310,17 @@ class CoreEngine(EngineBase):
         with self._open("step") as core:
             address = self._rate_tensor.data_ptr()
             return Applied(*core.step(summed.core, address, list(times), threads))
+
+
+def new_matrix(batch: int, width: int, num_dense: int) -> torch.Tensor:
+    """Allocate (batch, width + num_dense) for the core to fill.
+
+    With dense columns every row begins with a cache line: then the core need not fetch the lines
+    that it writes.
+    """
+    if not num_dense:
+        return empty(batch, width)
+    return empty_rows(batch, width + num_dense, -(-(width + num_dense) // _LINE) * _LINE)
 
 
 def engine_for(tables: Iterable[BaseTable], features: Sequence[BagFeature]) -> FeatureEngine:
