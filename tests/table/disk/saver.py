@@ -15,7 +15,7 @@ from monolith.table.optimizers import SGD
 from tests.forker import fork_for_lines
 
 NUM_KEYS, DIM = 3000, 256
-CONFIG = TableConfig("user", Segment(DIM, SGD()), admission=MinCount(0, {1: 5}))
+CONFIG = TableConfig("user", Segment(DIM, SGD()), admission=MinCount(0, {1: 1000}))
 
 
 def save_versions(line):
