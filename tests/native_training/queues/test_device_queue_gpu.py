@@ -243,7 +243,6 @@ def test_batches_of_a_thread_come_out_on_the_device_in_order():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-@pytest.mark.req("NT-PFQ-T7")
 def test_tensors_go_from_one_device_to_another():
     queue = TensorQueue(1, device="cuda:1")
     queue.enqueue(slow_ragged(3).values)
