@@ -109,7 +109,7 @@ def read_page() -> dict[str, Entry]:
 
 
 def main() -> int:
-    """Print the summary and what differs from the page, or write the page; 1 if the page is wrong."""
+    """Print the summary and what differs from the page, or write the page; 1 if that is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
