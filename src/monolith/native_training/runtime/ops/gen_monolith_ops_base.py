@@ -7,11 +7,11 @@ from monolith.ops.compiled import load_native
 
 load_native()  # before the modules that need the core, for a clear error
 
+from monolith.native_training.ops.segment import monolith_fused_value_rowids  # noqa: E402
 from monolith.native_training.optimizers.dense_updates import (  # noqa: E402
     resource_apply_adamom,
     resource_apply_rmsprop,
 )
-from monolith.native_training.ops.segment import monolith_fused_value_rowids  # noqa: E402
 from monolith.native_training.static_reshape_op import (  # noqa: E402
     static_reshape as monolith_static_reshape_n,
 )
