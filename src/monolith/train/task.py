@@ -66,7 +66,9 @@ class Task(ABC):
         settings: Settings of the task, an object of its class `Settings`; None takes the defaults.
 
     Attributes:
-        features: Features of the model.
+        features: Features of the model; a model of dense columns alone has none.
+        missing: Value that an id without a row reads as in training: "initial", the row that the id
+            will get, or "zeros". Evaluation and prediction read zeros always.
         dense: Names of the dense columns.
         label: Name of the label column, or names of several.
         Settings: Class of the settings.
@@ -89,6 +91,7 @@ class Task(ABC):
     """
 
     features: ClassVar[Sequence[Feature]] = ()
+    missing: ClassVar[str] = "initial"
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
     Settings: ClassVar[type[TaskSettings]] = TaskSettings

@@ -14,7 +14,7 @@ from monolith.checkpoint import Checkpoint
 from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers
 from monolith.data import Batch, Batches
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn import Features
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
@@ -122,6 +122,7 @@ class Trainer:
         self.servers = servers if isinstance(servers, LocalServers) else self._own_servers
         self.features = Features(
             task.features,
+            missing=task.missing,
             make_table=table_maker(self.servers, self.clock),
             make_engine=engine_maker(self.servers),
         )
@@ -131,6 +132,11 @@ class Trainer:
         for parameter, state in self.hosted:
             if dense is not None:
                 dense.state[parameter] = state
+        if dense is None and not self.features.features:
+            raise InvalidArgumentError(
+                "[Trainer] expected features, or a model with parameters and an optimizer, got "
+                f"neither: nothing would be trained (task {task.name!r})"
+            )
         self.optimizer = Optimizer([self.features, self.model], dense)
         self.rates = TaskRates(task, self.optimizer)
         labels = [task.label] if isinstance(task.label, str) else list(task.label)

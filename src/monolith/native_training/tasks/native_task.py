@@ -77,9 +77,12 @@ class NativeTask(Task):
         params: made by `params`.
 
     Attributes:
+        missing: what an id without a row reads as in training: zeros, as in the reference system.
         p: the parameters.
         ctx: makes slots, takes gradients, puts functions off.
     """
+
+    missing = "zeros"
 
     def __init__(self, params: Params) -> None:
         super().__init__()
