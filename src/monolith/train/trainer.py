@@ -115,7 +115,7 @@ class Trainer:
         clock: Clock = wall_clock,
     ) -> None:
         self.task, self.hooks = task, tuple(hooks)
-        self.settings = settings or TrainSettings()
+        self.settings = task.train_settings(settings or TrainSettings())
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
@@ -199,6 +199,7 @@ class Trainer:
         saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         hooks = [hook for hook in hooks if hook not in saves]
         saves += _checkpoint_hooks(settings)
+        saves.sort(key=lambda hook: hook.is_dense_only)  # a save of everything makes it superfluous
         meter = self.trainee.new_meter()
         state.watch(meter)
         figures = FiguresHook(self.trainee, meter, loop.reader, hooks, lambda: _share_read(batches))
@@ -357,7 +358,8 @@ def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
     return [
         CheckpointHook(
             settings.checkpoint_dir,
-            every_steps=settings.save_every or None,
+            every_steps=None if settings.save_seconds else settings.save_every or None,
+            every_seconds=settings.save_seconds,
             keep=settings.keep,
             ignore_save_errors=settings.ignore_save_errors,
         )
