@@ -1,11 +1,14 @@
 """Observation of a run: measurements and their sinks, and learning figures."""
 
+from monolith.observe.buffered_sink import TimeSummary
+from monolith.observe.json_lines import JsonLinesSink
 from monolith.observe.learning import Auc, LogLoss, Mean, Throughput
-from monolith.observe.metrics import MemorySink, MetricsSink, MultiSink, NullSink, TimeSummary
+from monolith.observe.metrics import MemorySink, MetricsSink, MultiSink, NullSink
 from monolith.observe.summaries import TensorSummaries, TensorSummary
 
 __all__ = [
     "Auc",
+    "JsonLinesSink",
     "LogLoss",
     "Mean",
     "MemorySink",
