@@ -55,7 +55,7 @@ def test_an_interval_has_its_gauges_and_times_and_all_counters(sink, path):
     second, third = lines(path)[1:]
     assert (second["gauges"], second["microseconds"]) == ({}, {})
     assert second["counters"] == {"requests": 3.0}
-    assert third["step"] == 3
+    assert (third["step"], third["counters"]) == (3, {"requests": 3.0})
 
 
 def test_an_event_is_a_line_at_once(sink, path):

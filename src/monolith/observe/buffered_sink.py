@@ -75,7 +75,7 @@ class BufferedSink(ABC):
         self._counters: dict[Series, float] = {}
         self._gauges: dict[Series, float] = {}
         self._times: dict[Series, Times] = {}
-        self._has_news = False
+        self._has_news = False  # whether anything came since the last interval
 
     def count(self, name: str, number: float, tags: Mapping[str, str]) -> None:
         """Add to a counter."""
@@ -111,11 +111,9 @@ class BufferedSink(ABC):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _take(self) -> Interval | None:
-        """Return the interval that ends now and begin the next one; None if nothing came."""
+    def _take(self) -> Interval:
+        """Return the interval that ends now, and begin the next one."""
         with self._lock:
-            if not self._has_news:
-                return None
             self._has_news = False
             interval = Interval(self._gauges, self._counters.copy(), self._times)
             self._gauges, self._times = {}, {}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from monolith.observe.buffered_sink import BufferedSink, Interval, Times, label, plain
+from monolith.observe.buffered_sink import BufferedSink, Times, label, plain
 
 
 class JsonLinesSink(BufferedSink):
@@ -58,43 +58,43 @@ class JsonLinesSink(BufferedSink):
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Append the line of an event."""
-        self._write({"event": name, "step": self._step, "time": time.time(), "fields": fields})
+        with self._file_lock:
+            self._write({"event": name, "step": self._step, "time": time.time(), "fields": fields})
 
     def flush(self, step: int) -> None:
         """Append the line of an interval."""
-        self._step = step
-        self._write_interval(self._take() or Interval({}, {}, {}))
+        with self._file_lock:
+            self._step = step
+            self._write_interval()
 
     def close(self) -> None:
         """Append what came since the last flush, under its step, and close the file."""
-        if not self._file.closed:
-            if interval := self._take():
-                self._write_interval(interval)
-            with self._file_lock:
+        with self._file_lock:
+            try:
+                if self._has_news and not self._file.closed:
+                    self._write_interval()
+            finally:
                 self._file.close()
 
-    def _write_interval(self, interval: Interval) -> None:
+    def _write_interval(self) -> None:
+        gauges, counters, times = self._take()
         self._write(
             {
                 "step": self._step,
                 "time": time.time(),
-                "gauges": {label(series): value for series, value in interval.gauges.items()},
-                "counters": {label(series): value for series, value in interval.counters.items()},
-                "microseconds": {
-                    label(series): _figures(times) for series, times in interval.times.items()
-                },
+                "gauges": {label(series): value for series, value in gauges.items()},
+                "counters": {label(series): value for series, value in counters.items()},
+                "microseconds": {label(series): _figures(times[series]) for series in times},
             }
         )
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        text = json.dumps(plain(line), allow_nan=False)
-        with self._file_lock:
-            if self._file.closed:
-                raise ValueError(
-                    f"[JsonLinesSink] expected an open sink, got a closed one of {self._path}"
-                )
-            self._file.write(text.encode() + b"\n")
-            self._file.flush()
+        if self._file.closed:
+            raise ValueError(
+                f"[JsonLinesSink] expected an open sink, got a closed one of {self._path}"
+            )
+        self._file.write(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
+        self._file.flush()
 
 
 def _ends_within_a_line(path: str) -> bool:

@@ -205,7 +205,7 @@ class MemorySink(BufferedSink):
         """Add the gauges that were set since the last call to the history, under this step."""
         interval = self._take()
         with self._lock:
-            for series, value in interval.gauges.items() if interval else ():
+            for series, value in interval.gauges.items():
                 history = self._history.setdefault(series, deque(maxlen=_MAX_RECORDS))
                 history.append((step, value))
 
