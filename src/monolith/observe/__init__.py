@@ -4,6 +4,7 @@ from monolith.observe.buffered_sink import TimeSummary
 from monolith.observe.json_lines import JsonLinesSink
 from monolith.observe.learning import Auc, LogLoss, Mean, Throughput
 from monolith.observe.metrics import MemorySink, MetricsSink, MultiSink, NullSink
+from monolith.observe.prometheus import PrometheusSink
 from monolith.observe.summaries import TensorSummaries, TensorSummary
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "MetricsSink",
     "MultiSink",
     "NullSink",
+    "PrometheusSink",
     "TensorSummaries",
     "TensorSummary",
     "Throughput",
