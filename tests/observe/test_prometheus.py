@@ -48,8 +48,8 @@ def test_a_counter_has_the_suffix_total(sink):
 
 
 def test_a_gauge_has_its_last_value(sink):
-    sink.gauge("monolith_rows", 1, {})
-    sink.gauge("monolith_rows", 0.1, {})
+    sink.gauge("monolith.rows", 1, {})
+    sink.gauge("monolith.rows", 0.1, {})
     sink.flush(70)
     metrics = families(sink)
     assert metrics["monolith_rows"].type == "gauge"

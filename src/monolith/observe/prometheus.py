@@ -141,7 +141,7 @@ def _by_name(
 
 
 def _metric_name(name: str) -> str:
-    return _PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", name.removeprefix(_PREFIX))
+    return _PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", name).removeprefix(_PREFIX)
 
 
 def _unused(name: str, suffixes: Iterable[str], used: set[str]) -> str:
