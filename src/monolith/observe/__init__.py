@@ -6,6 +6,7 @@ from monolith.observe.learning import Auc, LogLoss, Mean, Throughput
 from monolith.observe.metrics import MemorySink, MetricsSink, MultiSink, NullSink
 from monolith.observe.prometheus import PrometheusSink
 from monolith.observe.summaries import TensorSummaries, TensorSummary
+from monolith.observe.tensorboard import TensorBoardSink
 
 __all__ = [
     "Auc",
@@ -17,6 +18,7 @@ __all__ = [
     "MultiSink",
     "NullSink",
     "PrometheusSink",
+    "TensorBoardSink",
     "TensorSummaries",
     "TensorSummary",
     "Throughput",
