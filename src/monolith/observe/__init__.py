@@ -2,7 +2,7 @@
 
 from monolith.observe.buffered_sink import TimeSummary
 from monolith.observe.json_lines import JsonLinesSink
-from monolith.observe.learning import Auc, LogLoss, Mean, Throughput
+from monolith.observe.learning import Auc, Calibration, LogLoss, Mean, Throughput
 from monolith.observe.metrics import MemorySink, MetricsSink, MultiSink, NullSink
 from monolith.observe.prometheus import PrometheusSink
 from monolith.observe.summaries import TensorSummaries, TensorSummary
@@ -10,6 +10,7 @@ from monolith.observe.tensorboard import TensorBoardSink
 
 __all__ = [
     "Auc",
+    "Calibration",
     "JsonLinesSink",
     "LogLoss",
     "Mean",
