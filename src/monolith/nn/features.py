@@ -179,6 +179,9 @@ class Features(torch.nn.Module):
         configs = {config.name: config for config in table_configs(features)}
         bags = [BagFeature(f.name, f.table, f.combiner, f.max_length) for f in features]
         engine = make_engine([make_table(config) for config in configs.values()], bags)
+        for feature in features:
+            if feature.restore_names:
+                engine.tables[feature.name].restore_names = feature.restore_names
         self.missing = missing
         self.pending = PendingGradients(engine)
         self.queues = torch.nn.ModuleList([_Held(self.pending)])

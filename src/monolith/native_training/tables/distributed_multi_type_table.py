@@ -9,7 +9,7 @@ from monolith.cluster.sharded_table import ShardedTable
 from monolith.native_training.ops.split import split_by_indices
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.key_routes import PackedRoutes, RawRoutes
-from monolith.native_training.tables.sharded_group import connect, table_configs
+from monolith.native_training.tables.sharded_group import connect
 from monolith.native_training.tables.updates import Completion
 from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
@@ -67,7 +67,7 @@ class DistributedMultiTypeHashTable:
     ) -> None:
         self.is_raw = is_raw and not transfer_float16
         self._group = connect(
-            table_configs(_OWNER, slot_to_config),
+            slot_to_config,
             current_servers() if servers is None else servers,
             owner=_OWNER,
             transfer_float16=transfer_float16,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
-from monolith.native_training.tables.sharded_group import table_configs
+from monolith.native_training.tables.sharded_group import restore_names_of, table_configs
 from monolith.table import Table
 from monolith.table.config import TableConfig
 from monolith.table.rows import Entries
@@ -39,6 +39,7 @@ class HashTable:
 
     def __init__(self, name: str, config: HashTableConfigInstance | TableConfig) -> None:
         self.table = Table(*table_configs("HashTable", {name: config}))
+        self.table.restore_names = restore_names_of({name: config}).get(name, ())
 
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the ids, float32 (n, dim); nothing is stored."""

@@ -10,7 +10,7 @@ from monolith.cluster.table_group import TableGroup
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.fused import FusedRows, fused_apply_gradients, fused_lookup
 from monolith.native_training.tables.merged_table import Pairs
-from monolith.native_training.tables.sharded_group import table_configs
+from monolith.native_training.tables.sharded_group import restore_names_of, table_configs
 from monolith.ops import Ragged
 from monolith.table import Table
 from monolith.table.calls import Clock, wall_clock
@@ -54,6 +54,8 @@ class MultiTypeHashTable:
     ) -> None:
         configs = table_configs(type(self).__name__, slot_to_config)
         self.group = TableGroup([Table(config, clock=clock) for config in configs])
+        for name, others in restore_names_of(slot_to_config).items():
+            self.group.tables[name].restore_names = others
         dims = {name: table.dim for name, table in self.group.tables.items()}
         self._order = SlotPacking(dims, type(self).__name__)
 

@@ -102,7 +102,7 @@ class PartitionedHashTable:
         _check_tables(self.feature_configs, {config.name: config.dim for config in configs})
         self._own_servers = LocalServers(1) if servers is None and params.num_ps == 0 else None
         self._group: ShardedGroup = connect(
-            configs,
+            params.sub_table_name_to_config,
             _checked_servers(self._own_servers or servers, params.num_shards),
             owner=_OWNER,
             transfer_float16=params.transfer_float16,

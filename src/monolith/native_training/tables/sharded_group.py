@@ -28,6 +28,9 @@ from monolith.table.routing import FloorModRouting
 from monolith.table.rows import Applied
 from monolith.table.rules import Probabilistic, SlidingFilter
 
+TableConfigs = Mapping[str, HashTableConfigInstance | TableConfig]
+"""Configs of tables by name, in the reference system's words or in ours."""
+
 
 class ShardedGroup:
     """Tables that are read and updated together, each in the same shards.
@@ -46,6 +49,7 @@ class ShardedGroup:
         owner: whose calls these are, for messages.
         transfer_float16: rows of lookups and gradients travel as float16.
         clock: gives the time of a call that has no `now`.
+        restore_names: table -> other names under which a save may have the table.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class ShardedGroup:
         owner: str = "ShardedGroup",
         transfer_float16: bool = False,
         clock: Clock = wall_clock,
+        restore_names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         ordered = sorted(configs, key=lambda config: config.name)
         _check_admission(ordered, owner)
@@ -68,6 +73,7 @@ class ShardedGroup:
         self.updates = RunningUpdates(self.name)
         self._owner, self._clock, self._as_float16 = owner, clock, transfer_float16
         self._hosts = dict(hosts or {})
+        self._restore_names = dict(restore_names or {})
         self._rates = GroupRates(ordered, owner)
         self._client = ShardClient(self.name, transports, owner=owner)
         self._counting = {i: c.name for i, c in enumerate(ordered) if _counts_calls(c)}
@@ -76,12 +82,15 @@ class ShardedGroup:
     @functools.cached_property
     def tables(self) -> dict[str, ShardedTable]:
         """The same rows as tables, by name; made when they are asked for, for there may be many."""
-        return {
+        tables = {
             name: ShardedTable.over(
                 self.configs[name], hosts, routing=self.routing, clock=self._clock
             )
             for name, hosts in self._hosts.items()
         }
+        for name, table in tables.items():
+            table.restore_names = self._restore_names.get(name, ())
+        return tables
 
     def num_floats(self, keys: Ragged) -> int:
         """Floats in the rows of the keys."""
@@ -179,7 +188,7 @@ class ShardedGroup:
 
 
 def connect(
-    configs: Sequence[TableConfig],
+    tables: TableConfigs,
     servers: LocalServers,
     *,
     owner: str,
@@ -188,14 +197,25 @@ def connect(
     sink: MetricsSink | None = None,
     model_name: str = "",
 ) -> ShardedGroup:
-    """The tables on servers, made where they are missing, with a shard on each."""
+    """Open tables on servers, with a shard on each; a table that is missing is made.
+
+    Args:
+        tables: configs by name, in the reference system's words or in ours.
+        servers: servers of the shards.
+        owner: class whose tables these are, for messages.
+        transfer_float16: rows of lookups and gradients travel as float16.
+        clock: gives the time of a call that has no `now`.
+        sink: takes the lookup times of each server.
+        model_name: a tag of these times.
+    """
+    configs = table_configs(owner, tables)
     _check_admission(configs, owner)
     routing = FloorModRouting(len(servers))
     hosts = {config.name: servers.shards(config, routing) for config in configs}
     transports = []
     for i in range(len(servers)):
-        tables = [cast(BaseTable, own[i].table) for own in hosts.values()]
-        host = GroupHost(TableGroup(tables), placement=routing.placement_of(i))
+        shards = [cast(BaseTable, own[i].table) for own in hosts.values()]
+        host = GroupHost(TableGroup(shards), placement=routing.placement_of(i))
         local = LocalTransport(host)  # it checks the calls
         transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
     return ShardedGroup(
@@ -205,13 +225,21 @@ def connect(
         owner=owner,
         transfer_float16=transfer_float16,
         clock=clock,
+        restore_names=restore_names_of(tables),
     )
 
 
-def table_configs(
-    owner: str, given: Mapping[str, HashTableConfigInstance | TableConfig]
-) -> list[TableConfig]:
-    """Configs by name, in the reference system's words or in ours, as ours."""
+def restore_names_of(tables: TableConfigs) -> dict[str, Sequence[str]]:
+    """Return the other names that configs give to their tables in saves."""
+    return {
+        name: config.extra_restore_names
+        for name, config in tables.items()
+        if isinstance(config, HashTableConfigInstance) and config.extra_restore_names
+    }
+
+
+def table_configs(owner: str, given: TableConfigs) -> list[TableConfig]:
+    """Return configs by name, in the reference system's words or in ours, as ours."""
     if not given:
         raise ValueError(f"[{owner}] expected the config of at least one table, got none")
     configs = []
