@@ -82,6 +82,6 @@ def test_another_number_of_rates_is_refused():
     (host,) = hosts(1)
     keys, grads = random_batch(0)
     text = "expected 2 learning rates, one per segment of all tables, got 1"
-    arguments = (keys.values, keys.row_splits, grads, [], [1.0], 0, NOW)
+    arguments = (keys.values, keys.row_splits, grads, None, [], [1.0], 0, NOW)
     with pytest.raises(ValueError, match=text):
         host.do(Call(1, 0, 0, "apply_gradients", arguments))
