@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from monolith.checkpoint.state import record_save_time
 from monolith.checkpoint.state_tree import Stateful
 from monolith.errors import NotFoundError, OpError
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.train.rates import rename_tables
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
@@ -204,28 +205,38 @@ def restore_trainer(
         raise NotFoundError(
             f"[Trainer.restore] expected a checkpoint, got none at {os.fspath(path)!r}"
         )
-    checkpoint.restore(
-        tables=list(trainer.features.tables.values()),
-        dense=_model_tensors(trainer),
-        states=_states(trainer),
-    )
-    trainer.rates.take_over(trainer.state.saved_rates, trainer.state.step)
+    tables = list(trainer.features.tables.values())
+    names = checkpoint.older_names(tables)
+    checkpoint.restore(tables=tables, dense=_model_tensors(trainer), states=_states(trainer, names))
+    saved_rates = rename_tables(trainer.state.saved_rates, names)
+    trainer.rates.take_over(saved_rates, trainer.state.step)
     return checkpoint
 
 
 class _OptimizerState:
-    """Saves the optimizer of a trainer; a restore keeps the state objects that servers hold."""
+    """Saves the optimizer of a trainer; a restore keeps the state objects that servers hold.
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+    Args:
+        trainer: Trainer of the optimizer.
+        names: Saved name -> name of a table, for tables with another name since the save.
+    """
+
+    def __init__(self, trainer: "Trainer", names: Mapping[str, str]) -> None:
+        self._trainer, self._names = trainer, names
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._trainer.optimizer.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        optimizer = self._trainer.optimizer
-        optimizer.load_state_dict(state)
+        optimizer, names = self._trainer.optimizer, self._names
+        groups = [
+            {**group, "table": names.get(group["table"], group["table"])}
+            if "table" in group
+            else group
+            for group in state["param_groups"]
+        ]
+        optimizer.load_state_dict({**state, "param_groups": groups})
         for parameter, hosted in self._trainer.hosted:
             hosted.clear()
             hosted.update(optimizer.state.get(parameter, {}))
@@ -250,6 +261,7 @@ def _model_tensors(trainer: "Trainer") -> dict[str, Any]:
     return module_tensors("[CheckpointHook]", "model.", trainer.model)
 
 
-def _states(trainer: "Trainer") -> dict[str, Stateful]:
-    states: dict[str, Stateful] = {"optimizer": _OptimizerState(trainer), "run": trainer.state}
+def _states(trainer: "Trainer", names: Mapping[str, str] | None = None) -> dict[str, Stateful]:
+    optimizer = _OptimizerState(trainer, names or {})
+    states: dict[str, Stateful] = {"optimizer": optimizer, "run": trainer.state}
     return states if trainer.scheduler is None else {**states, "scheduler": trainer.scheduler}
