@@ -118,16 +118,21 @@ class CheckpointHook(Hook):
         Raises:
             TypeError: a state or a tensor cannot be saved, for example one of complex numbers.
         """
-        self._trainer = trainer
+        self._trainer, self._saved_step = trainer, None
         self._retention = Retention.of_directory(self.directory, self._keep, self._clock)
         # What cannot be saved fails now, not after hours.
         replace(_contents(trainer), tables=()).cut().close()
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Begin the first interval; the state at the beginning is not saved."""
+        """Begin the first interval; the state at the beginning is not saved.
+
+        A recovery goes on with the interval, unless the recovery goes back before its beginning.
+        """
         record_save_time(self.directory, self._clock(), is_new_only=True)
-        self._saved_step = self._trainer.state.step
-        self._pace.restart(self._saved_step)
+        step = self._trainer.state.step
+        if self._saved_step is None or step < self._saved_step:
+            self._saved_step = step
+            self._pace.restart(step)
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Save if it is time."""
@@ -146,6 +151,8 @@ class CheckpointHook(Hook):
         metadata = self._trainer.run.metadata
         if self.is_dense_only and metadata.get(_LAST_SAVED) == step:
             return
+        self._trainer.finish_updates()
+        self._trainer.state.check_whole("[CheckpointHook]")
         try:
             try:
                 self._try_to_save()
@@ -164,11 +171,12 @@ class CheckpointHook(Hook):
 
     def _try_to_save(self) -> None:
         start = time.monotonic()
-        self._trainer.finish_updates()
         contents, options = _contents(self._trainer), WriteOptions(clock=self._clock)
         if self.is_dense_only:
             contents = replace(contents, tables=())
         prefix = save(contents, self.directory, keep=self._retention, options=options)
+        if not self.is_dense_only:
+            self._trainer.state.note_checkpoint(prefix)
         _log.info("saving %s took %.3f s", prefix, time.monotonic() - start)
 
 
@@ -179,10 +187,14 @@ def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: 
         The prefix of the checkpoint.
 
     Raises:
+        FailedPreconditionError: an update began and did not end.
         OpError: the directory cannot be written; older checkpoints are as they were.
     """
     trainer.finish_updates()
-    return save(_contents(trainer), directory, keep=keep)
+    trainer.state.check_whole("[Trainer.save]")
+    prefix = save(_contents(trainer), directory, keep=keep)
+    trainer.state.note_checkpoint(prefix)
+    return prefix
 
 
 def restore_trainer(
