@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from monolith.data.cursor import Cursor, Stage, State
@@ -39,7 +40,10 @@ class Flow:
 
     def describe(self) -> list[str]:
         """See `Stage`."""
-        return [*self.source.describe(), f"flow {self.name!r} of a split {self.splitter.description}"]
+        return [
+            *self.source.describe(),
+            f"flow {self.name!r} of a split {self.splitter.description}",
+        ]
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
@@ -177,21 +181,23 @@ class FlowReader:
         assert self._cursor is not None
         try:
             block = self._cursor.next()
-            places = None if block is None else self._splitter.places(block)
+            if block is None:
+                self.is_over = True
+            else:
+                self._pass_on(block, self._cursor.state())
         except BaseException:
             self._rewind()  # the source may have failed within a block
             raise
-        if block is None:
-            self.is_over = True
-        else:
-            number, self._next = self._next.block, _Position(self._next.block + 1, self._cursor.state())
-            for place, name in enumerate(self._splitter.names):
-                flow = self._flows.get(name)
-                if flow is not None and number >= flow.since:
-                    is_ours = places == place
-                    rows = block if is_ours.all() else block.filter(pa.array(is_ours))
-                    flow.put(rows, self._next)
         self._changed.notify_all()
+
+    def _pass_on(self, block: pa.RecordBatch, state: State) -> None:
+        places, number = self._splitter.places(block), self._next.block
+        self._next = _Position(number + 1, state)
+        for place, name in enumerate(self._splitter.names):
+            flow = self._flows.get(name)
+            if flow is not None and number >= flow.since:
+                is_ours = np.equal(places, place)
+                flow.put(block if is_ours.all() else block.filter(pa.array(is_ours)), self._next)
 
     def progress(self) -> tuple[int, int]:
         """See `Cursor`."""

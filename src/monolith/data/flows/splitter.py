@@ -90,7 +90,8 @@ class Splitter:
                 f"{_WHERE} expected numbers of flows below {len(self.names)} of the function, got "
                 f"{places.max()}"
             )
-        return np.maximum(places, -1)
+        places[places < 0] = -1
+        return places
 
 
 def make_splitter(
