@@ -1,7 +1,5 @@
 """Records agree with google.protobuf, in both directions."""
 
-import struct
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -30,7 +28,9 @@ FIDS = st.integers(0, (1 << 64) - 1) | st.integers(0, 3)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.just(0.0)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1) | st.just(0)
-WIRES = st.sampled_from([(newer, packed) for newer in (False, True) for packed in (None, True, False)])
+WIRES = st.sampled_from(
+    [(newer, packed) for newer in (False, True) for packed in (None, True, False)]
+)
 
 
 def signed(number):
@@ -235,7 +235,9 @@ INSTANCE_IDS = {
 
 
 @given(
-    fids=st.lists(st.tuples(st.sampled_from([0, 1, 1023]), st.integers(0, (1 << 54) - 1)), max_size=6),
+    fids=st.lists(
+        st.tuples(st.sampled_from([0, 1, 1023]), st.integers(0, (1 << 54) - 1)), max_size=6
+    ),
     features=st.dictionaries(TEXTS.filter(bool), payloads(INSTANCE_IDS), max_size=3),
     values=st.lists(FLOATS, min_size=2, max_size=2),
     labels=st.lists(FLOATS, min_size=1, max_size=3),
@@ -347,7 +349,9 @@ PLAIN = ["one", "many", "text", "texts", "price", "pair"]
 
 
 def table_of(rows):
-    return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in TYPES.items()})
+    return pa.table(
+        {name: pa.array([row[name] for row in rows], kind) for name, kind in TYPES.items()}
+    )
 
 
 def as_list(value):
@@ -390,7 +394,9 @@ def test_google_reads_our_examples(rows):
     for row, record in zip(rows, data.RecordWriter("example").records(table_of(rows)), strict=True):
         message = types["Example"].FromString(record)
         read = {named.name: payload_of(named.feature) for named in message.named_feature}
-        assert {name: values for name, values in read.items() if values is not None} == values_of(row)
+        assert {name: values for name, values in read.items() if values is not None} == values_of(
+            row
+        )
         assert list(message.label) == [row["label"]]
         assert message.instance_weight == row["instance_weight"]
         assert_line(message.line_id, row)
@@ -415,7 +421,9 @@ def test_google_reads_our_example_batches(rows):
 
 @given(st.lists(ROWS, min_size=1, max_size=3))
 def test_google_reads_our_instances(rows):
-    table = table_of(rows).append_column("fc_slot_5", pa.array([[5 << 48 | 3, 5 << 48]] * len(rows)))
+    table = table_of(rows).append_column(
+        "fc_slot_5", pa.array([[5 << 48 | 3, 5 << 48]] * len(rows))
+    )
     for row, record in zip(rows, data.RecordWriter("instance").records(table), strict=True):
         message = classes(INSTANCE)["Instance"].FromString(record)
         assert list(message.fid) == [5 << 54 | 3, 5 << 54]
@@ -430,7 +438,10 @@ def test_google_reads_our_instances(rows):
         assert {name: read.get(name, []) for name in PLAIN} == {
             name: values_of(row).get(name, []) for name in PLAIN
         }
-        assert (list(message.label), message.instance_weight) == ([row["label"]], row["instance_weight"])
+        assert (list(message.label), message.instance_weight) == (
+            [row["label"]],
+            row["instance_weight"],
+        )
         assert_line(message.line_id.SerializeToString(), row)
         assert_canonical(message, record)
 
@@ -446,20 +457,27 @@ def test_google_reads_our_tf_examples(rows):
 
 @given(st.integers(1, 50), st.sampled_from(list(PoolingType)), st.booleans())
 def test_feature_configs_agree_in_both_directions(width, pooling, is_newer):
+    pieces = [(0, width), (width, width + 2)]
     configs = FeatureConfigs(
         {"b": FeatureConfig("t", (width, 2), pooling, 300), "a": FeatureConfig("u", (1,))},
-        {"out": OutConfig([SliceConfig("b", 0, width), SliceConfig("b", width, width + 2)], OutType.NONE)},
+        {"out": OutConfig([SliceConfig("b", *piece) for piece in pieces], OutType.NONE)},
     )
     ours = encode_feature_configs(configs, batch_size=-1)
     message = classes(EXAMPLE)["FeatureConfigs"].FromString(ours)
     assert message.SerializeToString(deterministic=True) == ours
     feature, out = message.feature_configs["b"], message.out_configs["out"]
-    assert (feature.table, list(feature.slice_dims), feature.pooling_type) == ("t", [width, 2], pooling)
+    assert (feature.table, list(feature.slice_dims), feature.pooling_type) == (
+        "t",
+        [width, 2],
+        pooling,
+    )
     assert [(piece.feature_name, piece.start, piece.end) for piece in out.slice_configs] == [
         ("b", 0, width), ("b", width, width + 2),
     ]  # fmt: skip
     assert (out.out_type, out.shape[0].dims[0]) == (OutType.NONE, -1)
-    theirs = classes(EXAMPLE, newer=is_newer, packed=not is_newer)["FeatureConfigs"].FromString(ours)
+    theirs = classes(EXAMPLE, newer=is_newer, packed=not is_newer)["FeatureConfigs"].FromString(
+        ours
+    )
     surprise(theirs)
     surprise(theirs.feature_configs["b"])
     assert decode_feature_configs(theirs.SerializeToString()) == decode_feature_configs(ours)
