@@ -210,6 +210,20 @@ def test_files_are_split_while_they_are_read_ahead(tmp_path):
     assert sorted(itertools.chain(*received)) == list(range(900))
 
 
+def test_the_state_of_a_rare_flow_is_near_the_place_of_the_reader():
+    source = devices(640)
+    flows = source.split(lambda block: np.asarray(block["user"]) == 100, ["most", "rare"])
+    with iter(flows["rare"]) as batches:
+        next(batches)
+        assert batches.state_dict()["state"]["block"] == 2
+        assert next(batches, None) is None
+        assert batches.state_dict()["state"]["block"] == 10
+    with together(flows) as batches:
+        users(batches["most"])
+        assert users(batches["rare"]) == [100]
+        assert batches["rare"].state_dict()["state"]["source"]["block"] == 10
+
+
 # What decides about the flow of a sample.
 
 

@@ -126,8 +126,8 @@ def classes(schema, *, newer=False, packed=None):
             _add(message, package, text.startswith("oneof ") and field in fields, packed, *field)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = message_factory.GetMessageClassesForFiles([file.name], pool)
-    return {name.rpartition(".")[2]: value for name, value in found.items()}
+    types = message_factory.GetMessageClassesForFiles([file.name], pool)
+    return {name.rpartition(".")[2]: value for name, value in types.items()}
 
 
 def _add(message, package, is_oneof, packed, name, number, kind):

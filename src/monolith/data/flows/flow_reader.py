@@ -279,25 +279,25 @@ def share(
         The stages, and the reader of each; None without one.
     """
     readers: dict[tuple[int, Splitter], FlowReader] = {}
-    taken: set[tuple[int, Splitter, str]] = set()
+    names: set[tuple[int, Splitter, str]] = set()
     users: list[FlowReader | None] = []
 
-    def shared(stage: Any) -> Any:
+    def with_reader(stage: Any) -> Any:
         if isinstance(stage, Flow):
             key = (id(stage.source), stage.splitter)
-            if (*key, stage.name) in taken:
+            if (*key, stage.name) in names:  # two cursors of one flow need two readers
                 return stage
-            taken.add((*key, stage.name))
+            names.add((*key, stage.name))
             if key not in readers:
                 readers[key] = FlowReader(stage.source, stage.splitter, epoch, **options)
             users[-1] = readers[key]
             return _SharedFlow(readers[key], stage)
         if isinstance(stage, _SINGLE_PASS):
-            return replace(stage, source=shared(stage.source))
+            return replace(stage, source=with_reader(stage.source))
         return stage
 
     result = []
     for stage in stages:
         users.append(None)
-        result.append(shared(stage))
+        result.append(with_reader(stage))
     return result, users

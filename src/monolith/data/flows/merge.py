@@ -113,9 +113,9 @@ class _MergeCursor:
 
     def _starved_reader(self) -> FlowReader | None:
         """Return a reader none of whose flows has samples, although the source has not ended."""
-        fed = {id(stream.reader) for stream in self._streams if stream.num_rows}
+        ready = {id(stream.reader) for stream in self._streams if stream.num_rows}
         for stream in self._streams:
-            if stream.reader is not None and not stream.is_over and id(stream.reader) not in fed:
+            if stream.reader is not None and not stream.is_over and id(stream.reader) not in ready:
                 return stream.reader
         return None
 
@@ -138,10 +138,10 @@ class _MergeCursor:
             int(np.searchsorted(each, limit, "right" if number <= first else "left"))
             for number, each in enumerate(times)
         ]
-        merged = np.concatenate([each[:count] for each, count in zip(times, counts, strict=True)])
+        keys = np.concatenate([each[:count] for each, count in zip(times, counts, strict=True)])
         pairs = zip(streams, counts, strict=True)
         rows = [stream.take(count) for stream, count in pairs if count]
-        return self._joined(rows, np.argsort(merged, kind="stable"))
+        return self._joined(rows, np.argsort(keys, kind="stable"))
 
     def _joined(self, parts: Sequence[pa.RecordBatch], order: np.ndarray) -> pa.RecordBatch:
         if len(parts) == 1:

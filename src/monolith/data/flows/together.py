@@ -64,9 +64,10 @@ class FlowBatches(Mapping[str, Batches]):
         self._batches: dict[str, Batches] = {}
         try:
             for (name, pipeline), stage in zip(pipelines.items(), stages, strict=True):
-                shared = replace(pipeline, stage=stage)
-                resumed = None if state is None else shared.resume(state["flows"][name])
-                self._batches[name] = iter(shared) if resumed is None else resumed
+                part = replace(pipeline, stage=stage)
+                self._batches[name] = (
+                    iter(part) if state is None else part.resume(state["flows"][name])
+                )
         except BaseException:
             self.close()
             raise
