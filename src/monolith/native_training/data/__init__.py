@@ -1,0 +1,1 @@
+"""Hold the functions on datasets at their import paths."""
