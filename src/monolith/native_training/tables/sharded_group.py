@@ -289,6 +289,8 @@ def connect(
     _check_admission(configs, owner)
     routing = FloorModRouting(len(servers))
     hosts = {config.name: servers.shards(config, routing) for config in configs}
+    for name, seconds in sweeps_of(tables).items():
+        servers.sweep(name, seconds, clock)
     transports = []
     for i in range(len(servers)):
         shards = [cast(BaseTable, own[i].table) for own in hosts.values()]
@@ -313,6 +315,16 @@ def restore_names_of(tables: TableConfigs) -> dict[str, Sequence[str]]:
         for name, config in tables.items()
         if isinstance(config, HashTableConfigInstance) and config.extra_restore_names
     }
+
+
+def sweeps_of(tables: TableConfigs) -> dict[str, int]:
+    """Return the seconds between two sweeps of the tables whose configs ask for eviction."""
+    every = {
+        name: config.evict_every_seconds
+        for name, config in tables.items()
+        if isinstance(config, HashTableConfigInstance)
+    }
+    return {name: seconds for name, seconds in every.items() if seconds is not None}
 
 
 def table_configs(owner: str, given: TableConfigs) -> list[TableConfig]:
