@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.cluster.hosts import GroupHost, ShardHost
-from monolith.cluster.sharded_table import check_admission, make_shard, shard_config
+from monolith.cluster.sharded_table import make_shard, shard_config, spread_config
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.table.arguments import as_integer, check_kind
@@ -74,6 +74,7 @@ class LocalServer:
             InvalidArgumentError: the table was made with another routing.
         """
         placement = self._placement(config, routing)
+        config = config if routing is None else spread_config(config, routing)
         with self._lock:
             self._check_open("shard")
             shard = self._found(config, placement)
@@ -283,7 +284,7 @@ class LocalServers:
                 f"[LocalServers.shards] expected a routing over {len(self)} shards, one per "
                 f"server, got {routing.num_shards} (table {config.name!r})"
             )
-        check_admission(config, routing)
+        config = spread_config(config, routing)
         with self._lock:
             for server in self._servers:
                 server.check_shard(config, routing)

@@ -26,7 +26,7 @@ from monolith.table.calls import Clock, resolve_time, wall_clock
 from monolith.table.config import TableConfig, segments_of
 from monolith.table.key_sums import finite_gradients
 from monolith.table.routing import FloorModRouting
-from monolith.table.rules import Probabilistic, SlidingFilter
+from monolith.table.rules import Probabilistic
 
 TableConfigs = Mapping[str, HashTableConfigInstance | TableConfig]
 """Configs of tables by name, in the reference system's words or in ours."""
@@ -67,7 +67,6 @@ class ShardedGroup:
         restore_names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         ordered = sorted(configs, key=lambda config: config.name)
-        _check_admission(ordered, owner)
         self.configs = {config.name: config for config in ordered}
         self.order = SlotPacking({config.name: config.dim for config in ordered}, owner)
         self.num_shards = len(transports)
@@ -286,7 +285,6 @@ def connect(
         model_name: a tag of these times.
     """
     configs = table_configs(owner, tables)
-    _check_admission(configs, owner)
     routing = FloorModRouting(len(servers))
     hosts = {config.name: servers.shards(config, routing) for config in configs}
     for name, seconds in sweeps_of(tables).items():
@@ -347,16 +345,6 @@ def table_configs(owner: str, given: TableConfigs) -> list[TableConfig]:
             )
         configs.append(config)
     return configs
-
-
-def _check_admission(configs: Sequence[TableConfig], owner: str) -> None:
-    """Refuse filters: every shard of a floor-mod routing has keys of each partition."""
-    for config in configs:
-        if isinstance(config.admission, SlidingFilter) and config.kind != "serving":
-            raise ValueError(
-                f"[{owner}] expected tables without SlidingFilter, whose filters belong to "
-                f"partitions, got one with it (table {config.name!r}); use MinCount"
-            )
 
 
 def _counts_calls(config: TableConfig) -> bool:
