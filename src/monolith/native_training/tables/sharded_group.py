@@ -14,11 +14,11 @@ from monolith.cluster.shard_split import is_finite
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.slot_packing import SlotPacking
 from monolith.cluster.table_group import GroupRates, TableGroup
+from monolith.cluster.timed_transport import timed
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
-from monolith.native_training.tables.timed_transport import TimedTransport
 from monolith.native_training.tables.updates import AppliedUpdate, RunningUpdates
-from monolith.observe.metrics import MetricsSink, NullSink
+from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.table import _checks as checks
 from monolith.table.base import BaseTable
@@ -289,15 +289,14 @@ def connect(
     hosts = {config.name: servers.shards(config, routing) for config in configs}
     for name, seconds in sweeps_of(tables).items():
         servers.sweep(name, seconds, clock)
-    transports = []
+    transports: list[Transport] = []
     for i in range(len(servers)):
         shards = [cast(BaseTable, own[i].table) for own in hosts.values()]
         host = GroupHost(TableGroup(shards), placement=routing.placement_of(i))
-        local = LocalTransport(host)  # it checks the calls
-        transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
+        transports.append(LocalTransport(host))  # it checks the calls
     return ShardedGroup(
         configs,
-        transports,
+        timed(transports, sink, model_name),
         hosts=hosts,
         owner=owner,
         transfer_float16=transfer_float16,
