@@ -257,6 +257,12 @@ class NativeTask(Task):
         """`train.label_key`, if batches have such a column."""
         return self._collect().label
 
+    @property
+    def evict_every_hours(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Return `feature_evict_every_n_hours` of the slots that have it, by table."""
+        tables = self._collect().tables.values()
+        return {name: hours for table in tables for name, hours in table.evict_every_hours.items()}
+
     def source(self, mode: Mode) -> Iterable[Batch]:
         """Return the batches of the input function; they can resume where those can."""
         slots = self._collect() if mode == Mode.TRAIN else None
