@@ -33,6 +33,14 @@ ALLOWED: dict[tuple[str, str], str] = {
         "_SETS_LOCK",
     ): "guards the names of these sets",
     (
+        "monolith.native_training.tasks.registry",
+        "_KEYS",
+    ): "classes register under their keys when they are imported",
+    (
+        "monolith.native_training.tasks.registry",
+        "_KEYS_LOCK",
+    ): "guards the keys",
+    (
         "monolith.native_training.tasks.task_context",
         "_CURRENT",
     ): "which process of a job runs, by thread and task",

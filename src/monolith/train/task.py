@@ -96,6 +96,11 @@ class Task(ABC):
     def __init__(self, settings: Any = None) -> None:
         self.settings: Any = self.Settings() if settings is None else settings
 
+    @classmethod
+    def from_settings(cls, settings: Any) -> "Task":
+        """Return a task with the settings that the command line resolved."""
+        return cls(settings)
+
     @property
     def name(self) -> str:
         """Name of the task: the name of its class."""
@@ -149,6 +154,17 @@ class Task(ABC):
         parameters = list(model.parameters())
         return torch.optim.Adam(parameters, lr=1e-3) if parameters else None
 
+    def change_gradients(self, optimizer: Optimizer, step: int) -> None:  # noqa: B027
+        """Change the gradients of a step, after backward and the trainer's clipping.
+
+        Unless overridden, this does nothing.
+
+        Args:
+            optimizer: Optimizer with the gradients of the dense parameters, and in the gradient of
+                each anchor the norm of the queued gradients of tables.
+            step: Number of steps before this one.
+        """
+
     def schedule(self, optimizer: Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
         """Return a schedule of learning rates, which is stepped after each step; None without one.
 
@@ -175,3 +191,11 @@ class Task(ABC):
     def hooks(self) -> Sequence[Hook]:
         """Return the hooks of a run; called when the run begins."""
         return ()
+
+
+class TaskParams(ABC):
+    """Parameters that make a task class; the command line reads these from a task file too."""
+
+    @abstractmethod
+    def task_class(self) -> type[Task]:
+        """Return the class of the task, made with these parameters."""

@@ -22,6 +22,7 @@ from monolith.native_training.tasks.context import Context
 from monolith.native_training.tasks.loss_gradients import with_gradients
 from monolith.native_training.tasks.native_params import check_built, native_params
 from monolith.native_training.tasks.step_functions import StepFunctions
+from monolith.native_training.tasks.task_settings import NativeSettings, set_params
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
@@ -81,6 +82,8 @@ class NativeTask(Task):
         ctx: makes slots, takes gradients, puts functions off.
     """
 
+    Settings = NativeSettings
+
     def __init__(self, params: Params) -> None:
         super().__init__()
         if not params.name:
@@ -103,6 +106,13 @@ class NativeTask(Task):
     def params(cls) -> InstantiableParams:
         """Parameters with their defaults; `instantiate` makes the task."""
         return native_params(cls)
+
+    @classmethod
+    def from_settings(cls, settings: NativeSettings) -> "NativeTask":
+        """Return a task with the parameters that the settings of the command line change."""
+        task = cls(set_params(cls.params(), settings))
+        task.settings = settings
+        return task
 
     @abstractmethod
     def create_input_fn(self, mode: Mode) -> Callable[[], Iterable[Columns | Batch]]:
