@@ -7,16 +7,18 @@ for each batch, over the rows that were looked up for it.
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
-from monolith.native_training.slots.slot_factories import (
-    CollectingFactory,
-    FeaturesFactory,
-    GradsAndVars,
+from monolith.native_training.ops.layout_config import OutConfig
+from monolith.native_training.slots.layout_factories import (
+    CollectingLayoutFactory,
+    EmbeddingLayoutFactory,
 )
+from monolith.native_training.slots.slot_factories import GradsAndVars
 from monolith.native_training.slots.slot_tables import SlotTable, features_of
 from monolith.native_training.tasks.context import Context
 from monolith.native_training.tasks.loss_gradients import with_gradients
@@ -47,6 +49,7 @@ class ModelSpec(NamedTuple):
             it, backward of the loss trains tables and dense parameters. With it, only gradients
             that were handed in train anything.
         training_hooks: of the run; those of the first call are used.
+        export_outputs: further outputs of an exported model, by name.
     """
 
     mode: Mode
@@ -54,6 +57,7 @@ class ModelSpec(NamedTuple):
     loss: torch.Tensor | None = None
     train_op: Action | Sequence[Action] | None = None
     training_hooks: Sequence[Hook] = ()
+    export_outputs: Mapping[str, Any] = MappingProxyType({})
 
 
 class ServingReceiver(NamedTuple):
@@ -206,10 +210,15 @@ class NativeTask(Task):
     def _called(
         self, mode: Mode, embedded: Embedded, batch: Batch
     ) -> tuple[ModelSpec, "_StepFactory"]:
-        factory = _StepFactory(self._collect().tables, embedded)
-        self.ctx.feature_factory = factory
+        slots = self._collect()
+        factory = _StepFactory(slots.tables, embedded, slots.layouts)
+        self._use_factory(factory)
         self._functions.begin_call()
         return self.create_model_fn()(_columns(batch), mode, None), factory
+
+    def _use_factory(self, factory: CollectingLayoutFactory | EmbeddingLayoutFactory) -> None:
+        """Let the context make slots, or with fused layouts slots and layouts, by a factory."""
+        self.ctx.feature_factory = factory
 
     def _collect(self) -> "_Collected":
         """Call the model function once, and return the slots that it makes."""
@@ -222,13 +231,14 @@ class NativeTask(Task):
                     f"none (task {self.name!r})"
                 )
             batch = as_batch(first, self.p.train.label_key)
-            factory = CollectingFactory(len(batch), device="cpu")
-            self.ctx.feature_factory = factory
+            factory = CollectingLayoutFactory(len(batch), device="cpu")
+            self._use_factory(factory)
             self._functions.begin_call(is_first=True)
             spec = self.create_model_fn()(_columns(batch), Mode.TRAIN, None)
             tables = factory.tables()
             self._collected = _Collected(
                 tables,
+                factory.layouts,
                 features_of(tables.values()),
                 tuple(batch.labels),
                 list(spec.training_hooks),
@@ -243,20 +253,27 @@ class _Collected:
     def __init__(
         self,
         tables: dict[str, SlotTable],
+        layouts: dict[str, OutConfig],
         features: list[Feature],
         label: Sequence[str],
         hooks: list[Hook],
         opened: Iterator[Columns | Batch],
     ) -> None:
-        self.tables, self.features, self.label, self.hooks = tables, features, label, hooks
+        self.tables, self.layouts, self.features = tables, layouts, features
+        self.label, self.hooks = label, hooks
         self.opened: Iterator[Columns | Batch] | None = opened
 
 
-class _StepFactory(FeaturesFactory):
+class _StepFactory(EmbeddingLayoutFactory):
     """Keeps gradients until their action is called; then the trainer's backward brings them."""
 
-    def __init__(self, tables: Mapping[str, SlotTable], embedded: Embedded) -> None:
-        super().__init__(tables, embedded)
+    def __init__(
+        self,
+        tables: Mapping[str, SlotTable],
+        embedded: Embedded,
+        layouts: Mapping[str, OutConfig],
+    ) -> None:
+        super().__init__(tables, embedded, layouts)
         self.taken: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._num_left = 0
 
