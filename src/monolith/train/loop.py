@@ -203,6 +203,7 @@ class TrainLoop(Hook):
             mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued on the tables
         if trainee.settings.clip_norm is not None:
             trainee.clip_gradients(trainee.settings.clip_norm)
+        trainee.task.change_gradients(optimizer, self._run.global_step or 0)
         trainee.clock.set([part.batch for part in parts])
         # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
         updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)

@@ -45,12 +45,10 @@ class TaskSettings:
     batch_size: int = 4096
 
     def __post_init__(self) -> None:
-        self.data = DataPaths(self.data)
+        self.data = _Paths(self.data)
 
 
-class DataPaths(dict[str, str]):
-    """Paths of data by mode, with an error for a mode without a path."""
-
+class _Paths(dict[str, str]):
     def __missing__(self, mode: str) -> str:
         raise InvalidArgumentError(
             f"[TaskSettings.data] expected a path for mode {str(mode)!r}, got "
@@ -103,13 +101,9 @@ class Task(ABC):
         self.settings: Any = self.Settings() if settings is None else settings
 
     @classmethod
-    def from_settings(cls, settings: Any = None) -> "Task":
-        """Return a task with these settings, as the command line makes it; None takes the defaults.
-
-        Args:
-            settings: Object of the class `Settings`.
-        """
-        return cls() if settings is None else cls(settings)
+    def from_settings(cls, settings: Any) -> "Task":
+        """Return a task with the settings that the command line resolved."""
+        return cls(settings)
 
     @property
     def name(self) -> str:
@@ -164,6 +158,17 @@ class Task(ABC):
         parameters = list(model.parameters())
         return torch.optim.Adam(parameters, lr=1e-3) if parameters else None
 
+    def change_gradients(self, optimizer: Optimizer, step: int) -> None:  # noqa: B027
+        """Change the gradients of a step, after backward and the trainer's clipping.
+
+        Unless overridden, this does nothing.
+
+        Args:
+            optimizer: Optimizer with the gradients of the dense parameters, and in the gradient of
+                each anchor the norm of the queued gradients of tables.
+            step: Number of steps before this one.
+        """
+
     def schedule(self, optimizer: Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
         """Return a schedule of learning rates, which is stepped after each step; None without one.
 
@@ -198,3 +203,11 @@ class Task(ABC):
     def hooks(self) -> Sequence[Hook]:
         """Return the hooks of a run; called when the run begins."""
         return ()
+
+
+class TaskParams(ABC):
+    """Parameters that make a task class; the command line reads these from a task file too."""
+
+    @abstractmethod
+    def task_class(self) -> type[Task]:
+        """Return the class of the task, made with these parameters."""

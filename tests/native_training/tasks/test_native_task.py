@@ -13,11 +13,11 @@ from monolith.native_training.slots import FeatureColumn
 from monolith.native_training.tasks import local_train, native_task
 from monolith.native_training.tasks.native_task import (
     ModelSpec,
-    NativeSettings,
     NativeTask,
     as_batch,
 )
 from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
+from monolith.native_training.tasks.task_settings import NativeSettings
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
 from monolith.table import Constant
@@ -483,12 +483,12 @@ def test_steps_are_counted_in_the_sink_of_the_task():
 
 
 def test_settings_of_the_command_line_are_parameters():
-    settings = NativeSettings({"train": "clicks"}, {"train.steps": 3})
+    settings = NativeSettings({"train": "clicks"}, params={"train.steps": 3})
     task = Score.from_settings(settings)
     assert (task.p.train.steps, task.p.train.file_pattern, task.settings) == (3, "clicks", settings)
-    text = r"got params.trian.steps \(did you mean: \[train\]\) \(task 'Score'\)$"
+    text = r"got 'params.trian.steps': trian.steps \(did you mean: \[train\]\)$"
     with pytest.raises(ValueError, match=text):
-        Score.from_settings(NativeSettings({}, {"trian.steps": 3}))
+        Score.from_settings(NativeSettings(params={"trian.steps": 3}))
 
 
 def test_records_of_several_heads_have_their_names():

@@ -7,6 +7,7 @@ from typing import Any
 
 from monolith.checkpoint import find
 from monolith.cluster import LocalServers
+from monolith.native_training.tasks.native_task import NativeTask
 from monolith.train.driver import Hook
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Task
@@ -76,7 +77,7 @@ def _as_task(task: Any) -> Task:
     if hasattr(task, "instantiate"):
         task = task.instantiate()
     elif isinstance(task, type) and issubclass(task, Task):
-        task = task.from_settings()
+        task = task.params().instantiate() if issubclass(task, NativeTask) else task()
     if not isinstance(task, Task):
         raise TypeError(
             f"[local_train] expected a Task, its class or its parameters, got {type(task).__name__}"

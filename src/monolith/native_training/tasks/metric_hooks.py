@@ -174,6 +174,8 @@ class RecordDump(Hook):
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
         """Open the file, and have it closed when the run ends."""
+        if self._file is not None and not self._file.closed:
+            return  # a recovery goes on with the file
         try:
             os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
             self._file = open(self._path, "ab")  # noqa: SIM115
@@ -234,6 +236,7 @@ class ThroughputMetricHook(Hook):
         self._last = _Interval(run.global_step or 0, now)
         if self._start_time is not None:
             self._time("run_start_elapsed_time.all", now - self._start_time)
+            self._start_time = None  # a recovery is no start
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Write the interval if it is over."""
