@@ -243,7 +243,7 @@ class NativeTask(Task):
             return (as_batch(columns, key) for columns in self._repeated(data))
         if mode == Mode.EVAL:
             data = itertools.islice(data, self._eval_steps())
-        return _Source(data, key) if hasattr(data, "resume") else _Converted(iter(data), key)
+        return InputData(data, key) if hasattr(data, "resume") else InputBatches(iter(data), key)
 
     def _repeated(self, data: Iterable[Columns | Batch]) -> Iterator[Columns | Batch]:
         while True:
@@ -522,7 +522,7 @@ class _StepFactory(EmbeddingLayoutFactory):
         return hand_in
 
 
-class _Converted(Iterator[Batch]):
+class InputBatches(Iterator[Batch]):
     """Iterates over the batches of an input function, and knows their source position."""
 
     def __init__(self, inner: Iterator[Columns | Batch], label_key: str) -> None:
@@ -536,18 +536,18 @@ class _Converted(Iterator[Batch]):
         return as_batch(next(self._inner), self._key)
 
 
-class _Source:
+class InputData:
     """The batches of an input function whose data can resume."""
 
     def __init__(self, data: Any, label_key: str) -> None:
         self._data, self._key = data, label_key
 
     def __iter__(self) -> Iterator[Batch]:
-        return _Converted(iter(self._data), self._key)
+        return InputBatches(iter(self._data), self._key)
 
     def resume(self, position: Any) -> Iterator[Batch]:
         """Return the batches after a position."""
-        return _Converted(self._data.resume(position), self._key)
+        return InputBatches(self._data.resume(position), self._key)
 
 
 def slow_start_step(steps: int, worker_index: int) -> int:
