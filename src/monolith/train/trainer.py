@@ -19,6 +19,7 @@ from monolith.nn import Features
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_trainer
+from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
 from monolith.train.figures import Figures, FiguresHook, label_of
 from monolith.train.hooks import EvalHook, EvictHook
@@ -204,6 +205,7 @@ class Trainer:
         with contextlib.ExitStack() as stack:
             for directory in dict.fromkeys(hook.directory for hook in saves):
                 stack.enter_context(only_run(directory))
+                write_debugging_files(directory, self)
             for hook in saves:
                 hook.attach(self)
             stack.enter_context(_torch_threads(settings.threads))
