@@ -1,7 +1,8 @@
-"""Observation of a run: counters, timers and learning figures."""
+"""Observation of a run: measurements and their sinks, and learning figures."""
 
 from monolith.observe.learning import Auc, LogLoss, Mean, Throughput
-from monolith.observe.metrics import MemorySink, MetricsSink, NullSink, TimeSummary
+from monolith.observe.metrics import MemorySink, MetricsSink, MultiSink, NullSink, TimeSummary
+from monolith.observe.summaries import TensorSummaries, TensorSummary
 
 __all__ = [
     "Auc",
@@ -9,7 +10,10 @@ __all__ = [
     "Mean",
     "MemorySink",
     "MetricsSink",
+    "MultiSink",
     "NullSink",
+    "TensorSummaries",
+    "TensorSummary",
     "Throughput",
     "TimeSummary",
 ]
