@@ -108,6 +108,47 @@ class LogLoss:
         self._mean.load_state_dict(state)
 
 
+class Calibration:
+    """Mean prediction divided by mean label: 1 for a calibrated model, above 1 if it overestimates.
+
+    Example:
+        >>> calibration = Calibration()
+        >>> calibration.update([0.5, 0.25], [0, 1])
+        >>> calibration.value
+        0.75
+    """
+
+    def __init__(self) -> None:
+        self._predicted = self._positive = 0.0
+
+    def update(
+        self, predictions: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> None:
+        """Add samples; arguments and errors are those of `LogLoss.update`."""
+        chances, is_positive = _samples(self, predictions, labels)
+        counts = _weights(self, weights, len(chances))
+        self._predicted += _sum(chances if counts is None else chances * counts)
+        self._positive += float(is_positive.sum() if counts is None else counts[is_positive].sum())
+
+    @property
+    def value(self) -> float | None:
+        """Calibration so far; None while label 1 has no weight."""
+        return self._predicted / self._positive if self._positive else None
+
+    def merge(self, other: "Calibration") -> None:
+        """Add all samples of another calibration."""
+        self._predicted += other._predicted
+        self._positive += other._positive
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums as plain numbers."""
+        return {"predicted": self._predicted, "positive": self._positive}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the sums by those of a saved state."""
+        self._predicted, self._positive = float(state["predicted"]), float(state["positive"])
+
+
 class Auc:
     """Area under the ROC curve, from counts of predictions by their log-odds.
 

@@ -14,6 +14,7 @@ from monolith.checkpoint.state import record_save_time
 from monolith.checkpoint.state_tree import Stateful
 from monolith.errors import NotFoundError, OpError
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.train.run_metrics import write_save
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
@@ -154,7 +155,9 @@ class CheckpointHook(Hook):
         self._trainer.finish_updates()
         contents, options = _contents(self._trainer), WriteOptions(clock=self._clock)
         prefix = save(contents, self.directory, keep=self._retention, options=options)
-        _log.info("saving %s took %.3f s", prefix, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        _log.info("saving %s took %.3f s", prefix, seconds)
+        write_save(self._trainer.metrics, prefix, step=self._trainer.state.step, seconds=seconds)
 
 
 def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: int) -> str:
@@ -166,8 +169,12 @@ def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: 
     Raises:
         OpError: the directory cannot be written; older checkpoints are as they were.
     """
+    start = time.monotonic()
     trainer.finish_updates()
-    return save(_contents(trainer), directory, keep=keep)
+    prefix = save(_contents(trainer), directory, keep=keep)
+    seconds = time.monotonic() - start
+    write_save(trainer.metrics, prefix, step=trainer.state.step, seconds=seconds)
+    return prefix
 
 
 def restore_trainer(

@@ -16,6 +16,8 @@ from monolith.cluster import LocalServers
 from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError
 from monolith.nn import Features
+from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
+from monolith.observe.summaries import SUMMARIES
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_trainer
@@ -29,6 +31,7 @@ from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
+from monolith.train.run_metrics import MetricsHook, write_evaluation
 from monolith.train.run_state import RunState, StepClock, seed_all
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
@@ -74,6 +77,9 @@ class Trainer:
             closes. None or 0 keeps the tables in the trainer. Rows do not depend on this choice.
         hooks: Hooks of every `fit`.
         clock: Clock that returns seconds since 1970, for samples without a time.
+        metrics: Sink of the measurements of every run; None measures nothing. The trainer flushes
+            the sink, also if a run fails, and the caller closes it. A sink that fails does not end
+            a run.
 
     Attributes:
         task: Task of the trainer.
@@ -85,6 +91,7 @@ class Trainer:
         run: Run that counts steps over all calls of `fit`.
         state: State of the run apart from tables, model and optimizer, for checkpoints.
         servers: Servers for tables and dense parameters; None without servers.
+        metrics: Sink of the measurements; a `NullSink` without one.
         result: Result of the last `fit`; None before.
 
     Example:
@@ -114,8 +121,10 @@ class Trainer:
         hooks: Sequence[Hook] = (),
         *,
         clock: Clock = wall_clock,
+        metrics: MetricsSink | None = None,
     ) -> None:
         self.task, self.hooks = task, tuple(hooks)
+        self.metrics = NullSink() if metrics is None else MultiSink([metrics])
         self.settings = settings or TrainSettings()
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
@@ -196,6 +205,8 @@ class Trainer:
         saves += _checkpoint_hooks(settings)
         meter = self.trainee.new_meter()
         state.watch(meter)
+        recorders = self._recorders(loop)
+        hooks += recorders
         figures = FiguresHook(self.trainee, meter, loop.reader, hooks, lambda: _share_read(batches))
         evals = EvalHook(self.evaluate, settings, state, meter)
         last_hooks: list[Hook] = [figures]
@@ -203,6 +214,8 @@ class Trainer:
         last_hooks += [evals] if settings.eval_every else []
         last_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
         with contextlib.ExitStack() as stack:
+            for recorder in recorders:
+                stack.enter_context(recorder.recording(lambda: figures.figures(state.step)))
             for directory in dict.fromkeys(hook.directory for hook in saves):
                 stack.enter_context(only_run(directory))
                 write_debugging_files(directory, self)
@@ -213,7 +226,7 @@ class Trainer:
             interrupt = stack.enter_context(Interrupt(loop.stop))
             drive(loop, [loop, *hooks, *last_hooks, *saves], run=self.run)
         assert figures.last is not None
-        return FitResult(
+        result = FitResult(
             ended=self._reason_of_end(loop, interrupt.received, is_early=evals.is_early),
             num_steps=state.step - first_step,
             num_samples=figures.num_samples,
@@ -222,6 +235,15 @@ class Trainer:
             evaluations=evals.evaluations,
             prefetch=loop.reader.capacity,
         )
+        for recorder in recorders:
+            recorder.finish(result)
+        return result
+
+    def _recorders(self, loop: TrainLoop) -> list[MetricsHook]:
+        """Return the hook that writes measurements; an empty list without a sink."""
+        if isinstance(self.metrics, NullSink):
+            return []
+        return [MetricsHook(self.metrics, self.run, self.features, loop.stages)]
 
     def _reason_of_end(
         self, loop: TrainLoop, received: signal.Signals | None, *, is_early: bool
@@ -251,6 +273,7 @@ class Trainer:
             ValueError: The source has no batch.
         """
         meter, labels = self.trainee.new_meter(), self.trainee.columns.labels
+        start = time.perf_counter()
         for batch in self.task.source(Mode.EVAL) if source is None else source:
             batch = self.trainee.columns.bind(batch)
             with self._no_training():
@@ -259,7 +282,9 @@ class Trainer:
             meter.add(loss.item(), prediction, label_of(batch, labels), batch.weight)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
-        return {"loss": meter.loss, **meter.values()}
+        figures, seconds = {"loss": meter.loss, **meter.values()}, time.perf_counter() - start
+        write_evaluation(self.metrics, figures, step=self.state.step, seconds=seconds)
+        return figures
 
     def predict(self, source: Iterable[Batch] | None = None) -> Iterator[BatchOutput]:
         """Yield the prediction of each batch, without training.
@@ -336,15 +361,21 @@ class Trainer:
 
     @contextlib.contextmanager
     def _no_training(self) -> Iterator[None]:
-        """Put the dense model into eval mode and disable gradients until the block ends."""
+        """Put the dense model into eval mode and disable gradients until the block ends.
+
+        Tensors that the model's code records are those of the training only.
+        """
         self.finish_updates()
         was_training = self.model.training
+        summaries = self.run.metadata.pop(SUMMARIES, None)
         self.model.eval()
         try:
             with torch.no_grad():
                 yield
         finally:
             self.model.train(was_training)
+            if summaries is not None:
+                self.run.metadata[SUMMARIES] = summaries
 
 
 def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:

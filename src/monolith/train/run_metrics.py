@@ -1,0 +1,166 @@
+"""Write the measurements of a run to a sink; docs/metrics.md lists their names."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from monolith.nn import Features
+from monolith.observe.metrics import MetricsSink
+from monolith.observe.summaries import SUMMARIES, TensorSummaries
+from monolith.train.driver import Run, StepContext, StepResults
+from monolith.train.figures import Figures, ReportHook, TableCounts, table_counts
+
+if TYPE_CHECKING:
+    from monolith.train.loop import Stages
+    from monolith.train.trainer import FitResult
+
+_log = logging.getLogger(__name__)
+
+
+class MetricsHook(ReportHook):
+    """The hook that writes figures, counts, times and tensors of a run to a sink.
+
+    The time of each step goes to the sink after the step, and everything else at each report of
+    figures, which ends an interval of the sink. The sink is flushed and not closed.
+
+    Args:
+        sink: Sink of the measurements.
+        run: Run, whose metadata have the tensors of the model's code if the sink writes tensors.
+        features: Features with the tables.
+        stages: Stages of the steps, which are timed from now on.
+    """
+
+    def __init__(self, sink: MetricsSink, run: Run, features: Features, stages: "Stages") -> None:
+        self._sink, self._run, self._features, self._stages = sink, run, features, stages
+        self._tensors = TensorSummaries() if getattr(sink, "writes_tensors", False) else None
+        self._counts = _counters(table_counts(features))
+        self._num_steps = self._num_samples = 0  # since the last report
+        self._seconds = dict.fromkeys((stage.name for stage in stages.all), 0.0)
+        stages.start_timing()
+
+    @contextmanager
+    def recording(self, unreported: Callable[[], Figures]) -> Iterator[None]:
+        """Collect tensors until the block ends; an error of the block is written and flushed.
+
+        Args:
+            unreported: Function that returns the figures since the last report; they are written if
+                the block fails.
+        """
+        if self._tensors is not None:
+            self._run.metadata[SUMMARIES] = self._tensors
+        self._sink.event("run_started", {"step": self._step})
+        try:
+            yield
+        except BaseException as error:
+            self._write_failure(error, unreported)
+            raise
+        finally:
+            self._run.metadata.pop(SUMMARIES, None)
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Write the time of the step, and count it."""
+        self._num_steps += 1
+        self._num_samples += sum(len(part.prediction) for part in results.value.parts)
+        seconds = self._stages.step.seconds - self._seconds["step"]
+        self._seconds["step"] += seconds
+        self._sink.time("step/time", seconds * 1e6, {})
+
+    def report(self, figures: Figures) -> None:
+        """Write the figures, and end an interval of the sink."""
+        sink = self._sink
+        gauges = {
+            "train/loss": figures.loss,
+            **{f"train/{name}": value for name, value in figures.metrics.items()},
+            "train/samples_per_second": figures.samples_per_second,
+            "train/staleness": figures.staleness,
+            "run/step": figures.step,
+            "tables/rows": figures.num_rows,
+            "tables/bytes": sum(
+                table.memory_report()["total_bytes"] for table in self._features.tables.values()
+            ),
+            "process/memory_bytes": figures.memory_bytes,
+            **self._stage_times(),
+        }
+        if figures.share is not None:
+            gauges["run/share"] = figures.share
+        for name, value in gauges.items():
+            sink.gauge(name, value, {})
+        for name, number in self._new_counts(figures).items():
+            sink.count(name, number, {})
+        self._num_steps = self._num_samples = 0
+        for tensor in self._tensors.take() if self._tensors is not None else ():
+            sink.write_tensor(tensor, figures.step)  # type: ignore[attr-defined]
+        sink.flush(figures.step)
+
+    def finish(self, result: "FitResult") -> None:
+        """Write that the run has ended, and flush the sink."""
+        self._sink.event(
+            "run_ended",
+            {
+                "step": self._step,
+                "ended": result.ended,
+                "num_steps": result.num_steps,
+                "num_samples": result.num_samples,
+                "seconds": result.seconds,
+            },
+        )
+        self._sink.flush(self._step)
+
+    @property
+    def _step(self) -> int:
+        return self._run.global_step or 0
+
+    def _stage_times(self) -> dict[str, float]:
+        """Return the milliseconds of each stage per step since the last report."""
+        times = {}
+        for stage in self._stages.all:
+            if stage is not self._stages.step:
+                before, self._seconds[stage.name] = self._seconds[stage.name], stage.seconds
+                milliseconds = (self._seconds[stage.name] - before) * 1e3
+                times[f"step/{stage.name}_ms"] = milliseconds / max(self._num_steps, 1)
+        return times
+
+    def _new_counts(self, figures: Figures) -> dict[str, int]:
+        """Return the numbers to add to the counters."""
+        counts = _counters(figures)
+        before, self._counts = self._counts, counts
+        # A restore during the run may set the counters of the tables back.
+        numbers = {name: max(0, number - before[name]) for name, number in counts.items()}
+        return {"run/steps": self._num_steps, "run/samples": self._num_samples, **numbers}
+
+    def _write_failure(self, error: BaseException, unreported: Callable[[], Figures]) -> None:
+        """Write the figures since the last report and the error."""
+        try:
+            if self._num_steps:
+                self.report(unreported())
+        except Exception:
+            _log.exception("the figures before the error of the run are lost")
+        fields = {"step": self._step, "error": type(error).__name__, "text": str(error)}
+        self._sink.event("run_failed", fields)
+        self._sink.flush(self._step)
+
+
+def _counters(counts: TableCounts | Figures) -> dict[str, int]:
+    return {
+        "tables/admitted": counts.num_admitted,
+        "tables/refused": counts.num_refused,
+        "tables/evicted": counts.num_evicted,
+    }
+
+
+def write_evaluation(
+    sink: MetricsSink, figures: Mapping[str, float], *, step: int, seconds: float
+) -> None:
+    """Write the figures of an evaluation after a step, which ends an interval of the sink."""
+    for name, value in figures.items():
+        sink.gauge(f"eval/{name}", value, {})
+    sink.time("eval/time", seconds * 1e6, {})
+    sink.flush(step)
+
+
+def write_save(sink: MetricsSink, prefix: str, *, step: int, seconds: float) -> None:
+    """Write that a checkpoint was saved; the next flush of the sink writes it out."""
+    sink.count("run/checkpoints", 1, {})
+    sink.time("run/checkpoint_time", seconds * 1e6, {})
+    sink.event("checkpoint_saved", {"step": step, "path": prefix, "seconds": seconds})
