@@ -4,7 +4,6 @@ import os
 import pytest
 import torch
 
-from monolith.errors import UnavailableError
 from monolith.train import ProfilerHook, Trainer, TrainSettings
 from tests.train.tasks import Clicks, Counting, Raise, clicks
 
@@ -108,5 +107,5 @@ def test_two_paces_are_refused(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UnavailableError, match=r"a folder that can be written, got .*file/traces"):
+    with pytest.raises(ValueError, match=r"a folder that can be written, got .*file/traces"):
         ProfilerHook(tmp_path / "file" / "traces")

@@ -10,7 +10,9 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from monolith.observe.buffered_sink import BufferedSink, Series, TimeSummary, quantile, series_of
 
 if TYPE_CHECKING:
     from monolith.observe.summaries import TensorSummary
@@ -20,8 +22,6 @@ _log = logging.getLogger(__name__)
 _MAX_AGE_SECONDS = 900.0  # longest interval of a summary
 _MAX_TIMES = 100_000  # of each timer; the oldest are dropped first
 _MAX_RECORDS = 10_000  # of each gauge, and of the events and tensors; the oldest are dropped first
-
-_Series = tuple[str, tuple[tuple[str, str], ...]]  # name, sorted tags
 
 
 class MetricsSink(Protocol):
@@ -155,17 +155,7 @@ def _writes_tensors(sink: MetricsSink) -> bool:
     return getattr(sink, "writes_tensors", False)
 
 
-class TimeSummary(NamedTuple):
-    """Summary of the times of an interval, in microseconds; NaN without times."""
-
-    num_times: int
-    minimum: float
-    maximum: float
-    mean: float
-    p99: float
-
-
-class MemorySink:
+class MemorySink(BufferedSink):
     """Keeps measurements in memory: counters for ever, times for 15 minutes.
 
     Of each gauge the values of the last 10,000 flushes are kept, and the last 10,000 events and
@@ -185,36 +175,21 @@ class MemorySink:
     writes_tensors = True
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._clock = clock
-        self._lock = threading.Lock()
-        self._counts: dict[_Series, float] = defaultdict(float)
-        self._times: dict[_Series, deque[tuple[float, float]]] = {}
-        self._values: dict[_Series, float] = {}
-        self._fresh: set[_Series] = set()  # gauges that were set since the last flush
-        self._history: dict[_Series, deque[tuple[int, float]]] = {}
+        self._times_of: dict[Series, deque[tuple[float, float]]] = {}
+        self._history: dict[Series, deque[tuple[int, float]]] = {}
         self._events: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_MAX_RECORDS)
         self._tensors: deque[tuple[int, TensorSummary]] = deque(maxlen=_MAX_RECORDS)
 
-    def count(self, name: str, number: float, tags: Mapping[str, str]) -> None:
-        """Add to a counter."""
-        with self._lock:
-            self._counts[_series(name, tags)] += number
-
     def time(self, name: str, microseconds: float, tags: Mapping[str, str]) -> None:
         """Record a time."""
-        series, now = _series(name, tags), self._clock()
+        series, now = series_of(name, tags), self._clock()
         with self._lock:
-            times = self._times.setdefault(series, deque(maxlen=_MAX_TIMES))
+            times = self._times_of.setdefault(series, deque(maxlen=_MAX_TIMES))
             times.append((now, microseconds))
             while times[0][0] < now - _MAX_AGE_SECONDS:
                 times.popleft()
-
-    def gauge(self, name: str, value: float, tags: Mapping[str, str]) -> None:
-        """Replace the value of a gauge."""
-        series = _series(name, tags)
-        with self._lock:
-            self._values[series] = value
-            self._fresh.add(series)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Keep an event."""
@@ -228,30 +203,35 @@ class MemorySink:
 
     def flush(self, step: int) -> None:
         """Add the gauges that were set since the last call to the history, under this step."""
+        interval = self._take()
         with self._lock:
-            for series in self._fresh:
+            for series, value in interval.gauges.items():
                 history = self._history.setdefault(series, deque(maxlen=_MAX_RECORDS))
-                history.append((step, self._values[series]))
-            self._fresh.clear()
+                history.append((step, value))
 
     def close(self) -> None:
         """Do nothing; the measurements stay readable."""
 
     def value(self, name: str, tags: Mapping[str, str]) -> float | None:
         """Return the value of a gauge; None if it was never set."""
+        series = series_of(name, tags)
         with self._lock:
-            return self._values.get(_series(name, tags))
+            if series in self._gauges:
+                return self._gauges[series]
+            history = self._history.get(series)
+            return history[-1][1] if history else None
 
     def history(self, name: str, tags: Mapping[str, str]) -> list[tuple[int, float]]:
-        """Return the steps and values of a gauge, one pair for each flush that wrote it."""
+        """Return the steps and values of a gauge, one pair for each flush that wrote the gauge."""
         with self._lock:
-            return list(self._history.get(_series(name, tags), ()))
+            return list(self._history.get(series_of(name, tags), ()))
 
     @property
     def names(self) -> frozenset[str]:
         """Names of all counters, gauges and timers so far."""
         with self._lock:
-            return frozenset(name for name, _ in (*self._counts, *self._values, *self._times))
+            kinds = (self._counters, self._gauges, self._history, self._times_of)
+            return frozenset(name for series in kinds for name, _ in series)
 
     @property
     def events(self) -> list[tuple[str, dict[str, Any]]]:
@@ -268,7 +248,7 @@ class MemorySink:
     def total(self, name: str, tags: Mapping[str, str]) -> float:
         """Return the counter of a name and tags."""
         with self._lock:
-            return self._counts.get(_series(name, tags), 0.0)
+            return self._counters.get(series_of(name, tags), 0.0)
 
     def summary(
         self, name: str, tags: Mapping[str, str], interval_seconds: float = _MAX_AGE_SECONDS
@@ -276,13 +256,9 @@ class MemorySink:
         """Summarize the times of a name and tags over the last seconds, at most 900."""
         since = self._clock() - interval_seconds
         with self._lock:
-            series = self._times.get(_series(name, tags), ())
+            series = self._times_of.get(series_of(name, tags), ())
             times = sorted(microseconds for at, microseconds in series if at >= since)
         if not times:
             return TimeSummary(0, math.nan, math.nan, math.nan, math.nan)
-        p99 = times[math.ceil(0.99 * len(times)) - 1]
-        return TimeSummary(len(times), times[0], times[-1], sum(times) / len(times), p99)
-
-
-def _series(name: str, tags: Mapping[str, str]) -> _Series:
-    return name, tuple(sorted(tags.items()))
+        mean = sum(times) / len(times)
+        return TimeSummary(len(times), times[0], times[-1], mean, quantile(times, 0.99))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import torch
 from torch.profiler import ProfilerActivity
 
-from monolith.errors import UnavailableError
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 
 _log = logging.getLogger(__name__)
@@ -42,8 +41,8 @@ class ProfilerHook(Hook):
         traces: Paths of the traces so far.
 
     Raises:
-        ValueError: The window is empty or longer than `save_steps`, or both paces are set.
-        UnavailableError: The folder cannot be written.
+        ValueError: The window is empty or longer than `save_steps`, both paces are set, or the
+            folder cannot be written.
 
     Example:
         >>> import tempfile
@@ -144,7 +143,7 @@ def _check_folder(directory: str) -> None:
             pass
         os.remove(probe)
     except OSError as error:
-        raise UnavailableError(
+        raise ValueError(
             f"[ProfilerHook] expected a folder that can be written, got {directory!r}: "
             f"{error.strerror}; choose another one"
         ) from error

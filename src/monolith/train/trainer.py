@@ -124,7 +124,8 @@ class Trainer:
         metrics: MetricsSink | None = None,
     ) -> None:
         self.task, self.hooks = task, tuple(hooks)
-        self.metrics = NullSink() if metrics is None else MultiSink([metrics])
+        # A sink that fails in the middle of a run must not end the run.
+        self.metrics = NullSink() if isinstance(metrics, NullSink | None) else MultiSink([metrics])
         self.settings = settings or TrainSettings()
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
