@@ -132,15 +132,18 @@ def test_log_loss_of_nothing_is_none():
     assert updated(LogLoss(), [], []).value is None
 
 
-def test_calibration_is_the_mean_prediction_by_the_mean_label():
-    weights = [3.0, 1.0, 2.0]
-    calibration = updated(Calibration(), [0.2, 0.9, 0.4], [0, 1, 1], weights=weights)
-    assert calibration.value == pytest.approx((0.6 + 0.9 + 0.8) / 3)
-    assert updated(Calibration(), [0.5, 0.5, 0.5], [0, 1, 0]).value == pytest.approx(1.5)
+def test_calibration_is_the_ratio_of_the_sums():
+    predictions, labels = samples(1000)
+    weights = np.random.default_rng(1).random(1000)
+    calibration = updated(Calibration(), predictions, labels, weights=weights)
+    exact = (predictions * weights).sum() / (labels * weights).sum()
+    assert calibration.value == pytest.approx(exact, rel=1e-12)
+    assert updated(Calibration(), [0.0, 0.0], [0, 1]).value == 0.0  # nothing is clipped
 
 
-def test_without_a_label_of_1_there_is_no_calibration():
+def test_calibration_without_a_positive_is_none():
     assert updated(Calibration(), [0.5], [0]).value is None
+    assert updated(Calibration(), [0.5], [1], weights=[0.0]).value is None
 
 
 def test_a_mean_counts_every_update():
