@@ -4,7 +4,7 @@ import os
 import pytest
 import torch
 
-from monolith.train import ProfilerHook, Trainer, TrainSettings
+from monolith.train import Hook, ProfilerHook, Trainer, TrainSettings
 from tests.train.tasks import Clicks, Counting, Raise, clicks
 
 STAGES = ("read", "lookup", "wait", "forward", "backward", "update", "step")
@@ -20,6 +20,17 @@ def ranges(path):
     with open(path) as file:
         names = [event.get("name") for event in json.load(file)["traceEvents"]]
     return {stage: names.count(f"monolith.{stage}") for stage in STAGES}
+
+
+class Profiled(Hook):
+    """Records the steps at which torch's profiler runs."""
+
+    def __init__(self):
+        self.steps = []
+
+    def after_run(self, ctx, results):
+        if torch.autograd.profiler._is_profiler_enabled:
+            self.steps.append(ctx.run.global_step - 1)
 
 
 def test_a_trace_has_the_stages_of_the_steps_of_the_window(tmp_path):
@@ -98,6 +109,22 @@ def test_a_pace_below_the_window_is_refused(tmp_path, window, pace):
         ValueError, match=r"^Save steps must be greater than delta steps\(default: 10\), got"
     ):
         ProfilerHook(tmp_path, window, save_steps=pace)
+
+
+@pytest.mark.parametrize("steps", [{"delta_steps": 0}, {"warm_up_steps": -1}])
+def test_numbers_of_steps_out_of_range_are_refused(tmp_path, steps):
+    with pytest.raises(ValueError, match=r"delta_steps >= 1 and warm_up_steps >= 0, got \d+ and"):
+        ProfilerHook(tmp_path, **steps)
+
+
+def test_a_window_begins_after_the_warm_up_of_its_run(tmp_path):
+    hook = ProfilerHook(tmp_path, delta_steps=2, warm_up_steps=3)
+    with Trainer(Counting(12), TrainSettings(steps=6)) as trainer:
+        batches = iter(trainer.task.source("train"))
+        trainer.fit(batches)
+        trainer.fit(batches, hooks=[profiled := Profiled(), hook])
+    assert profiled.steps == [9, 10]
+    assert ranges(hook.traces[0])["step"] == 2
 
 
 def test_two_paces_are_refused(tmp_path):

@@ -63,6 +63,16 @@ def test_counters_of_a_second_fit_begin_where_the_first_ended():
     assert sink.total("run/steps", {}) == 6
 
 
+def test_samples_of_a_restored_run_are_counted_once(tmp_path):
+    batches = clicks(6, size=8)
+    fit(Clicks(batches[:4]), checkpoint_dir=str(tmp_path), save_every=3)
+    with Trainer(Clicks(), metrics=(sink := MemorySink())) as trainer:
+        trainer.restore(tmp_path / "model.ckpt-3")
+        figures = trainer.fit(batches[3:]).figures
+    assert figures.num_samples == 48
+    assert (sink.total("run/steps", {}), sink.total("run/samples", {})) == (3, 24)
+
+
 def test_bytes_of_tables_are_those_of_their_memory_reports():
     sink = MemorySink()
     with Trainer(Clicks(), metrics=sink) as trainer:
@@ -77,13 +87,13 @@ def test_times_of_the_stages_add_up_to_the_step(prefetch):
     step = sink.summary("step/time", {})
     assert step.num_times == 40
     stages = ("wait", "forward", "backward", "update")
-    times = [value(sink, f"step/{stage}_ms") for stage in stages]
+    times = [value(sink, f"step/{stage}_seconds") for stage in stages]
     assert all(times)
-    assert sum(times) <= step.mean / 1e3
-    inside = [value(sink, f"step/{stage}_ms") for stage in ("read", "lookup")]
+    assert sum(times) <= step.mean / 1e6
+    inside = [value(sink, f"step/{stage}_seconds") for stage in ("read", "lookup")]
     assert all(inside)
     if not prefetch:
-        assert sum(inside) <= value(sink, "step/wait_ms")
+        assert sum(inside) <= value(sink, "step/wait_seconds")
 
 
 def test_without_a_sink_nothing_is_timed():
@@ -103,7 +113,7 @@ def test_a_stage_that_raises_an_error_adds_no_time():
     stage.is_timed = True
     with pytest.raises(KeyError), stage:
         raise KeyError
-    assert (stage.num_times, stage.seconds) == (0, 0.0)
+    assert stage.seconds == 0.0
 
 
 def test_evaluations_are_written_at_their_steps():

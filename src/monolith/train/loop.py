@@ -94,13 +94,12 @@ class Stage:
     Attributes:
         name: Name of the stage.
         is_timed: Whether the stage is timed.
-        seconds: Sum of the measured times.
-        num_times: Number of measured times; a stage that raises an error adds none.
+        seconds: Sum of the measured times; a stage that raises an error adds none.
     """
 
     def __init__(self, name: str) -> None:
         self.name, self.is_timed = name, False
-        self.seconds, self.num_times = 0.0, 0
+        self.seconds = 0.0
         self._begin: float | None = None
         self._range: profiler.record_function | None = None
 
@@ -120,7 +119,6 @@ class Stage:
         begin, self._begin = self._begin, None
         if begin is not None and kind is None:
             self.seconds += time.perf_counter() - begin
-            self.num_times += 1
         if self._range is not None:
             self._range.__exit__(kind, error, traceback)
             self._range = None

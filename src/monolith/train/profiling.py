@@ -13,8 +13,7 @@ from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResul
 
 _log = logging.getLogger(__name__)
 
-_FIRST_STEPS = 500  # before the first window, if its start is not set
-_WINDOW_STEPS = 10
+_DELTA_STEPS = 10
 
 
 class ProfilerHook(Hook):
@@ -29,15 +28,18 @@ class ProfilerHook(Hook):
         directory: Folder for the traces; made if missing.
         init_step_range: Global steps between which the first window lies: its steps are those
             after the first number, up to the second. If the run is at a later step already, the
-            window is as long and begins at once. Without a start, the window begins 500 steps after
-            the start of the run; without an end, it has 10 steps.
+            window is as long and begins at once. Without a start, the window begins
+            `warm_up_steps` after the first step of the run; without an end, it has `delta_steps`.
         save_steps: Number of steps from the start of a window to the start of the next one.
         save_secs: Number of seconds from the start of a window to the start of the next one;
             without both there is one window.
+        delta_steps: Number of steps of a window without an end.
+        warm_up_steps: Number of steps of the run before a window without a start.
         clock: Clock that returns seconds; only differences count.
 
     Attributes:
         directory: Folder for the traces.
+        num_steps: Number of steps of a window.
         traces: Paths of the traces so far.
 
     Raises:
@@ -58,18 +60,25 @@ class ProfilerHook(Hook):
         save_steps: int | None = None,
         save_secs: float | None = None,
         *,
+        delta_steps: int = _DELTA_STEPS,
+        warm_up_steps: int = 500,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start, end = init_step_range
         if end is not None and (self._start is None or end <= self._start):
             raise ValueError(
                 f"End step invalid, expected one above the start step {self._start}, got {end}; "
-                "without an end the window has 10 steps"
+                f"without an end the window has {delta_steps} steps"
             )
-        self.num_steps = _WINDOW_STEPS if end is None else end - (self._start or 0)
+        self.num_steps = delta_steps if end is None else end - (self._start or 0)
+        if self.num_steps < 1 or warm_up_steps < 0:
+            raise ValueError(
+                "[ProfilerHook] expected delta_steps >= 1 and warm_up_steps >= 0, got "
+                f"{delta_steps} and {warm_up_steps}"
+            )
         if save_steps is not None and save_steps <= self.num_steps:
             raise ValueError(
-                f"Save steps must be greater than delta steps(default: {_WINDOW_STEPS}), got "
+                f"Save steps must be greater than delta steps(default: {_DELTA_STEPS}), got "
                 f"{save_steps} with a window of {self.num_steps}"
             )
         if save_steps is not None and save_secs is not None:
@@ -80,6 +89,7 @@ class ProfilerHook(Hook):
         self.directory = os.path.abspath(os.fspath(directory))
         _check_folder(self.directory)
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
+        self._warm_up_steps = warm_up_steps
         self.traces: list[str] = []
         self._profile: torch.profiler.profile | None = None
         self._next: int | None = self._start  # first step of the next window, if steps count
@@ -89,7 +99,7 @@ class ProfilerHook(Hook):
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
         """Set the first window, and write the trace of a window that a failure cuts short."""
         if self._next is None and self._next_time is None and not self.traces:
-            self._next = (run.global_step or 0) + _FIRST_STEPS
+            self._next = (run.global_step or 0) + self._warm_up_steps
         coordinator.add_cleanup(self._stop)
 
     def before_run(self, ctx: StepContext) -> None:

@@ -1,6 +1,7 @@
 """Write the measurements of a run to a sink; docs/metrics.md lists their names."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,25 +18,40 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_BYTES_SECONDS = 1.0  # least time between two sums over the memory of all tables
+
 
 class MetricsHook(ReportHook):
     """The hook that writes figures, counts, times and tensors of a run to a sink.
 
-    The time of each step goes to the sink after the step, and everything else at each report of
-    figures, which ends an interval of the sink. The sink is flushed and not closed.
+    Measurements go to the sink at each report of figures, which ends an interval of the sink. The
+    sink is flushed and not closed.
 
     Args:
         sink: Sink of the measurements.
         run: Run, whose metadata have the tensors of the model's code if the sink writes tensors.
         features: Features with the tables.
         stages: Stages of the steps, which are timed from now on.
+        num_restored: Number of samples in the first report that an earlier run has counted.
+        clock: Clock that returns seconds; only differences count.
     """
 
-    def __init__(self, sink: MetricsSink, run: Run, features: Features, stages: "Stages") -> None:
+    def __init__(
+        self,
+        sink: MetricsSink,
+        run: Run,
+        features: Features,
+        stages: "Stages",
+        *,
+        num_restored: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._next_bytes = clock, clock() + _BYTES_SECONDS
         self._sink, self._run, self._features, self._stages = sink, run, features, stages
         self._tensors = TensorSummaries() if getattr(sink, "writes_tensors", False) else None
         self._counts = _counters(table_counts(features))
-        self._num_steps = self._num_samples = 0  # since the last report
+        self._num_restored = num_restored
+        self._step_seconds: list[float] = []  # since the last report
         self._seconds = dict.fromkeys((stage.name for stage in stages.all), 0.0)
         stages.start_timing()
 
@@ -59,12 +75,10 @@ class MetricsHook(ReportHook):
             self._run.metadata.pop(SUMMARIES, None)
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
-        """Write the time of the step, and count it."""
-        self._num_steps += 1
-        self._num_samples += sum(len(part.prediction) for part in results.value.parts)
-        seconds = self._stages.step.seconds - self._seconds["step"]
-        self._seconds["step"] += seconds
-        self._sink.time("step/time", seconds * 1e6, {})
+        """Keep the time of the step until the next report, when calls of the sink are cheaper."""
+        seconds = self._stages.step.seconds
+        self._step_seconds.append(seconds - self._seconds["step"])
+        self._seconds["step"] = seconds
 
     def report(self, figures: Figures) -> None:
         """Write the figures, and end an interval of the sink."""
@@ -74,11 +88,7 @@ class MetricsHook(ReportHook):
             **{f"train/{name}": value for name, value in figures.metrics.items()},
             "train/samples_per_second": figures.samples_per_second,
             "train/staleness": figures.staleness,
-            "run/step": figures.step,
             "tables/rows": figures.num_rows,
-            "tables/bytes": sum(
-                table.memory_report()["total_bytes"] for table in self._features.tables.values()
-            ),
             "process/memory_bytes": figures.memory_bytes,
             **self._stage_times(),
         }
@@ -86,15 +96,20 @@ class MetricsHook(ReportHook):
             gauges["run/share"] = figures.share
         for name, value in gauges.items():
             sink.gauge(name, value, {})
+        if self._clock() >= self._next_bytes:
+            self._write_bytes()
         for name, number in self._new_counts(figures).items():
             sink.count(name, number, {})
-        self._num_steps = self._num_samples = 0
+        for seconds in self._step_seconds:
+            sink.time("step/time", seconds * 1e6, {})
+        self._step_seconds.clear()
         for tensor in self._tensors.take() if self._tensors is not None else ():
             sink.write_tensor(tensor, figures.step)  # type: ignore[attr-defined]
         sink.flush(figures.step)
 
     def finish(self, result: "FitResult") -> None:
         """Write that the run has ended, and flush the sink."""
+        self._write_bytes()
         self._sink.event(
             "run_ended",
             {
@@ -111,14 +126,20 @@ class MetricsHook(ReportHook):
     def _step(self) -> int:
         return self._run.global_step or 0
 
+    def _write_bytes(self) -> None:
+        tables = self._features.tables.values()
+        num_bytes = sum(table.memory_report()["total_bytes"] for table in tables)
+        self._sink.gauge("tables/bytes", num_bytes, {})
+        self._next_bytes = self._clock() + _BYTES_SECONDS
+
     def _stage_times(self) -> dict[str, float]:
-        """Return the milliseconds of each stage per step since the last report."""
+        """Return the seconds of each stage per step since the last report."""
         times = {}
         for stage in self._stages.all:
             if stage is not self._stages.step:
                 before, self._seconds[stage.name] = self._seconds[stage.name], stage.seconds
-                milliseconds = (self._seconds[stage.name] - before) * 1e3
-                times[f"step/{stage.name}_ms"] = milliseconds / max(self._num_steps, 1)
+                seconds = self._seconds[stage.name] - before
+                times[f"step/{stage.name}_seconds"] = seconds / max(len(self._step_seconds), 1)
         return times
 
     def _new_counts(self, figures: Figures) -> dict[str, int]:
@@ -127,12 +148,13 @@ class MetricsHook(ReportHook):
         before, self._counts = self._counts, counts
         # A restore during the run may set the counters of the tables back.
         numbers = {name: max(0, number - before[name]) for name, number in counts.items()}
-        return {"run/steps": self._num_steps, "run/samples": self._num_samples, **numbers}
+        num_samples, self._num_restored = figures.num_samples - self._num_restored, 0
+        return {"run/steps": len(self._step_seconds), "run/samples": num_samples, **numbers}
 
     def _write_failure(self, error: BaseException, unreported: Callable[[], Figures]) -> None:
         """Write the figures since the last report and the error."""
         try:
-            if self._num_steps:
+            if self._step_seconds:
                 self.report(unreported())
         except Exception:
             _log.exception("the figures before the error of the run are lost")

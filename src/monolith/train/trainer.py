@@ -23,7 +23,7 @@ from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_trainer
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
-from monolith.train.figures import Figures, FiguresHook, label_of
+from monolith.train.figures import Figures, FiguresHook, Meter, label_of
 from monolith.train.hooks import EvalHook, EvictHook
 from monolith.train.hosting import engine_maker, host_parameters, table_maker
 from monolith.train.inputs import TaskColumns, Trainee
@@ -124,8 +124,7 @@ class Trainer:
         metrics: MetricsSink | None = None,
     ) -> None:
         self.task, self.hooks = task, tuple(hooks)
-        # A sink that fails in the middle of a run must not end the run.
-        self.metrics = NullSink() if isinstance(metrics, NullSink | None) else MultiSink([metrics])
+        self.metrics = _lenient_sink(metrics)
         self.settings = settings or TrainSettings()
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
@@ -206,7 +205,7 @@ class Trainer:
         saves += _checkpoint_hooks(settings)
         meter = self.trainee.new_meter()
         state.watch(meter)
-        recorders = self._recorders(loop)
+        recorders = self._recorders(loop, meter)
         hooks += recorders
         figures = FiguresHook(self.trainee, meter, loop.reader, hooks, lambda: _share_read(batches))
         evals = EvalHook(self.evaluate, settings, state, meter)
@@ -240,11 +239,12 @@ class Trainer:
             recorder.finish(result)
         return result
 
-    def _recorders(self, loop: TrainLoop) -> list[MetricsHook]:
+    def _recorders(self, loop: TrainLoop, meter: Meter) -> list[MetricsHook]:
         """Return the hook that writes measurements; an empty list without a sink."""
         if isinstance(self.metrics, NullSink):
             return []
-        return [MetricsHook(self.metrics, self.run, self.features, loop.stages)]
+        num = meter.num_samples
+        return [MetricsHook(self.metrics, self.run, self.features, loop.stages, num_restored=num)]
 
     def _reason_of_end(
         self, loop: TrainLoop, received: signal.Signals | None, *, is_early: bool
@@ -377,6 +377,13 @@ class Trainer:
             self.model.train(was_training)
             if summaries is not None:
                 self.run.metadata[SUMMARIES] = summaries
+
+
+def _lenient_sink(sink: MetricsSink | None) -> MultiSink | NullSink:
+    """Return a sink whose failures do not end a run."""
+    if sink is None:
+        return NullSink()
+    return sink if isinstance(sink, MultiSink | NullSink) else MultiSink([sink])
 
 
 def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
