@@ -49,6 +49,7 @@ STAGES = (
     "queues",
     "records",
     "trainer",
+    "metrics",
 )
 
 
