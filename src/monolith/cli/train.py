@@ -135,7 +135,7 @@ def train(
     with (
         options.opened() as observers,
         Trainer(
-            task_class(resolved.value),
+            task_class.from_settings(resolved.value),
             how,
             servers or None,
             observers.profilers,

@@ -32,7 +32,6 @@ class MetricsHook(ReportHook):
         run: Run, whose metadata have the tensors of the model's code if the sink writes tensors.
         features: Features with the tables.
         stages: Stages of the steps, which are timed from now on.
-        num_restored: Number of samples in the first report that an earlier run has counted.
         clock: Clock that returns seconds; only differences count.
     """
 
@@ -42,16 +41,15 @@ class MetricsHook(ReportHook):
         run: Run,
         features: Features,
         stages: "Stages",
-        *,
-        num_restored: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock, self._next_bytes = clock, clock() + _BYTES_SECONDS
         self._sink, self._run, self._features, self._stages = sink, run, features, stages
         self._tensors = TensorSummaries() if getattr(sink, "writes_tensors", False) else None
         self._counts = _counters(table_counts(features))
-        self._num_restored = num_restored
-        self._step_seconds: list[float] = []  # since the last report
+        self._num_recoveries = run.num_recoveries
+        self._num_samples = 0  # since the last report, as the times of steps
+        self._step_seconds: list[float] = []
         self._seconds = dict.fromkeys((stage.name for stage in stages.all), 0.0)
         stages.start_timing()
 
@@ -76,6 +74,7 @@ class MetricsHook(ReportHook):
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Keep the time of the step until the next report, when calls of the sink are cheaper."""
+        self._num_samples += sum([len(part.batch) for part in results.value.parts])
         seconds = self._stages.step.seconds
         self._step_seconds.append(seconds - self._seconds["step"])
         self._seconds["step"] = seconds
@@ -103,6 +102,7 @@ class MetricsHook(ReportHook):
         for seconds in self._step_seconds:
             sink.time("step/time", seconds * 1e6, {})
         self._step_seconds.clear()
+        self._num_samples = 0
         for tensor in self._tensors.take() if self._tensors is not None else ():
             sink.write_tensor(tensor, figures.step)  # type: ignore[attr-defined]
         sink.flush(figures.step)
@@ -148,8 +148,13 @@ class MetricsHook(ReportHook):
         before, self._counts = self._counts, counts
         # A restore during the run may set the counters of the tables back.
         numbers = {name: max(0, number - before[name]) for name, number in counts.items()}
-        num_samples, self._num_restored = figures.num_samples - self._num_restored, 0
-        return {"run/steps": len(self._step_seconds), "run/samples": num_samples, **numbers}
+        num_before, self._num_recoveries = self._num_recoveries, self._run.num_recoveries
+        return {
+            "run/steps": len(self._step_seconds),
+            "run/samples": self._num_samples,
+            "run/recoveries": self._num_recoveries - num_before,
+            **numbers,
+        }
 
     def _write_failure(self, error: BaseException, unreported: Callable[[], Figures]) -> None:
         """Write the figures since the last report and the error."""

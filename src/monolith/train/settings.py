@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from monolith.train.driver import MAX_RECOVERIES
+
 AUTO = "auto"
 """Value of `TrainSettings.prefetch`: measure, and prefetch only if steps become faster."""
 
@@ -61,8 +63,11 @@ class TrainSettings:
         keep_dir: Folder for the batch of a loss that is NaN or infinite; None writes no file.
         checkpoint_dir: Folder for the checkpoints of a run; None saves no checkpoints.
         save_every: Number of steps between two checkpoints; 0 saves only at the end.
+        save_seconds: Number of seconds between two checkpoints, instead of `save_every`; or None.
         keep: Number of newest checkpoints to keep; 0 keeps all.
         ignore_save_errors: Whether a run goes on after a checkpoint could not be saved.
+        max_recoveries: Largest number of recoveries from an `AbortedError` in a row without a new
+            step; 0 ends the run at the first one.
 
     Raises:
         ValueError: An option is out of range, or requires another option.
@@ -87,13 +92,15 @@ class TrainSettings:
     keep_dir: str | None = None
     checkpoint_dir: str | None = None
     save_every: int = 1000
+    save_seconds: float | None = None
     keep: int = 5
     ignore_save_errors: bool = False
+    max_recoveries: int = MAX_RECOVERIES
 
     def __post_init__(self) -> None:
         for name, least in (("accumulate", 1), ("log_every", 0), ("eval_every", 0)):
             _check_at_least("TrainSettings", name, getattr(self, name), least)
-        for name in ("evict_every", "save_every", "keep"):
+        for name in ("evict_every", "save_every", "keep", "max_recoveries"):
             _check_at_least("TrainSettings", name, getattr(self, name), 0)
         for name in ("steps", "threads"):
             if getattr(self, name) is not None:
@@ -110,6 +117,11 @@ class TrainSettings:
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ValueError(
                 f"[TrainSettings] expected clip_norm above 0 and finite, got {self.clip_norm!r}"
+            )
+        if self.save_seconds is not None and not 0 < self.save_seconds < math.inf:
+            raise ValueError(
+                "[TrainSettings] expected save_seconds above 0 and finite, got "
+                f"{self.save_seconds!r}"
             )
         if self.early_stop is not None and not self.eval_every:
             raise ValueError(

@@ -14,7 +14,7 @@ from monolith.checkpoint import Checkpoint
 from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers
 from monolith.data import Batch, Batches
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.nn import Features
 from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
 from monolith.observe.summaries import SUMMARIES
@@ -53,6 +53,7 @@ class FitResult:
         figures: Last figures of the run.
         evaluations: Step -> figures of the evaluation after that step.
         prefetch: Number of steps read ahead at the end of the run; with "auto", the choice.
+        num_recoveries: Number of recoveries from an `AbortedError`.
     """
 
     ended: str
@@ -62,6 +63,7 @@ class FitResult:
     figures: Figures
     evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     prefetch: int = 0
+    num_recoveries: int = 0
 
 
 class Trainer:
@@ -125,13 +127,14 @@ class Trainer:
     ) -> None:
         self.task, self.hooks = task, tuple(hooks)
         self.metrics = _lenient_sink(metrics)
-        self.settings = settings or TrainSettings()
+        self.settings = task.train_settings(settings or TrainSettings())
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         self.servers = servers if isinstance(servers, LocalServers) else self._own_servers
         self.features = Features(
             task.features,
+            missing=task.missing,
             make_table=table_maker(self.servers, self.clock),
             make_engine=engine_maker(self.servers),
         )
@@ -141,6 +144,11 @@ class Trainer:
         for parameter, state in self.hosted:
             if dense is not None:
                 dense.state[parameter] = state
+        if dense is None and not self.features.features:
+            raise InvalidArgumentError(
+                "[Trainer] expected features, or a model with parameters and an optimizer, got "
+                f"neither: nothing would be trained (task {task.name!r})"
+            )
         self.optimizer = Optimizer([self.features, self.model], dense)
         self.rates = TaskRates(task, self.optimizer)
         labels = [task.label] if isinstance(task.label, str) else list(task.label)
@@ -168,12 +176,19 @@ class Trainer:
         the next batch, if the source has `resume` like a `Pipeline`, and until both runs together
         have made `settings.steps` steps.
 
+        After an `AbortedError` of the source, a step, a hook or a thread, the run recovers, at most
+        `settings.max_recoveries` times in a row without a new step. If no update was torn, the
+        state stays and the batch of the failed step is trained once more; otherwise the newest
+        checkpoint of this `fit` is restored, and the source is read from there.
+
         Args:
             source: Iterable of batches; None takes `task.source(Mode.TRAIN)`.
             hooks: Hooks of this run, called after the trainer's hooks and before the task's.
 
         Raises:
             NonFiniteLossError: The loss is NaN or infinite.
+            FailedPreconditionError: The run cannot recover: there is no checkpoint of this `fit`,
+                or the source has ended by its error or cannot be read from the checkpoint.
             BaseException: The error of a hook, the source, the model or a thread.
         """
         stream = self.task.source(Mode.TRAIN) if source is None else source
@@ -187,27 +202,31 @@ class Trainer:
         schedule = None if self.scheduler is None else self.scheduler.step
         self._loop = loop = TrainLoop(self.trainee, self.run, self.state, batches, unread, schedule)
         try:
-            self.result = self._drive(loop, batches, [*self.hooks, *hooks, *self.task.hooks()])
+            self.result = self._drive(loop, stream, [*self.hooks, *hooks, *self.task.hooks()])
         finally:
             self._loop = None
             if batches is stream:
                 self._unread = batches, loop.unread
-            elif hasattr(batches, "close"):
-                batches.close()  # no caller holds this iterator: free its files and threads
+            elif hasattr(loop.batches, "close"):
+                loop.batches.close()  # no caller holds this iterator: free its files and threads
         return self.result
 
-    def _drive(self, loop: TrainLoop, batches: Iterator[Batch], hooks: Sequence[Hook]) -> FitResult:
+    def _drive(self, loop: TrainLoop, stream: Iterable[Batch], hooks: Sequence[Hook]) -> FitResult:
         """Drive the loop to its end; hooks of user and task come before those of the trainer."""
         settings, state = self.settings, self.state
         start_time, first_step = time.perf_counter(), state.step
+        num_recoveries = self.run.num_recoveries
         saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         hooks = [hook for hook in hooks if hook not in saves]
         saves += _checkpoint_hooks(settings)
+        saves.sort(key=lambda hook: hook.is_dense_only)  # a save of everything makes it superfluous
         meter = self.trainee.new_meter()
         state.watch(meter)
-        recorders = self._recorders(loop, meter)
+        recorders = self._recorders(loop)
         hooks += recorders
-        figures = FiguresHook(self.trainee, meter, loop.reader, hooks, lambda: _share_read(batches))
+        figures = FiguresHook(
+            self.trainee, meter, loop.reader, hooks, lambda: _share_read(loop.batches)
+        )
         evals = EvalHook(self.evaluate, settings, state, meter)
         last_hooks: list[Hook] = [figures]
         last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
@@ -224,27 +243,53 @@ class Trainer:
             stack.enter_context(_torch_threads(settings.threads))
             stack.callback(loop.close)
             interrupt = stack.enter_context(Interrupt(loop.stop))
-            drive(loop, [loop, *hooks, *last_hooks, *saves], run=self.run)
+            drive(
+                loop,
+                [loop, *hooks, *last_hooks, *saves],
+                run=self.run,
+                overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
+                finish=loop.finish,
+                recover=lambda error: self._recover(loop, stream, meter, error),
+                max_recoveries=settings.max_recoveries,
+            )
         assert figures.last is not None
         result = FitResult(
             ended=self._reason_of_end(loop, interrupt.received, is_early=evals.is_early),
             num_steps=state.step - first_step,
-            num_samples=figures.num_samples,
+            num_samples=state.num_samples,
             seconds=time.perf_counter() - start_time,
             figures=figures.last,
             evaluations=evals.evaluations,
             prefetch=loop.reader.capacity,
+            num_recoveries=self.run.num_recoveries - num_recoveries,
         )
         for recorder in recorders:
             recorder.finish(result)
         return result
 
-    def _recorders(self, loop: TrainLoop, meter: Meter) -> list[MetricsHook]:
+    def _recorders(self, loop: TrainLoop) -> list[MetricsHook]:
         """Return the hook that writes measurements; an empty list without a sink."""
         if isinstance(self.metrics, NullSink):
             return []
-        num = meter.num_samples
-        return [MetricsHook(self.metrics, self.run, self.features, loop.stages, num_restored=num)]
+        return [MetricsHook(self.metrics, self.run, self.features, loop.stages)]
+
+    def _recover(
+        self, loop: TrainLoop, stream: Iterable[Batch], meter: Meter, error: OpError
+    ) -> bool:
+        """Make the state whole after an error; return whether it is that of a checkpoint."""
+        loop.drop_step(stream)
+        if not self.state.is_torn:
+            return False
+        if self.state.checkpoint is None:
+            raise FailedPreconditionError(
+                f"[Trainer.fit] expected a checkpoint of this fit, to go on after an update that "
+                f"an {type(error).__name__} tore in step {self.state.step}, got none; set "
+                "checkpoint_dir and a smaller save_every"
+            ) from error
+        restore_trainer(self, self.state.checkpoint, fallback=False)
+        loop.go_back(stream, None if self.scheduler is None else self.scheduler.step)
+        self.state.watch(meter)
+        return True
 
     def _reason_of_end(
         self, loop: TrainLoop, received: signal.Signals | None, *, is_early: bool
@@ -317,6 +362,7 @@ class Trainer:
             The prefix of the checkpoint, `<directory>/model.ckpt-<step>`.
 
         Raises:
+            FailedPreconditionError: An update began and did not end; restore a checkpoint first.
             OpError: The checkpoint cannot be written; older checkpoints stay as they were.
         """
         return save_trainer(self, directory, self.settings.keep)
@@ -338,7 +384,9 @@ class Trainer:
             raise FailedPreconditionError("[Trainer.restore] expected no fit that runs, got one")
         self.optimizer.zero_grad()
         self._unread = None, []
-        return restore_trainer(self, path, fallback=fallback)
+        checkpoint = restore_trainer(self, path, fallback=fallback)
+        self.state.note_checkpoint(checkpoint.prefix)
+        return checkpoint
 
     def close(self) -> None:
         """Free the tables and close the trainer's own servers; a second call is fine.
@@ -392,7 +440,8 @@ def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
     return [
         CheckpointHook(
             settings.checkpoint_dir,
-            every_steps=settings.save_every or None,
+            every_steps=None if settings.save_seconds else settings.save_every or None,
+            every_seconds=settings.save_seconds,
             keep=settings.keep,
             ignore_save_errors=settings.ignore_save_errors,
         )
