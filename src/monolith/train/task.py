@@ -11,7 +11,7 @@ import torch
 from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Feature
-from monolith.observe.learning import Auc, LogLoss
+from monolith.observe.learning import Auc, Calibration, LogLoss
 from monolith.optim import Optimizer
 from monolith.train.driver import Hook
 from monolith.train.figures import Metric
@@ -181,11 +181,13 @@ class Task(ABC):
     def metrics(self) -> Mapping[str, Metric]:
         """Return new metrics of predictions and labels by name.
 
-        Unless overridden, a task with one label has AUC and log loss. A run leaves them out, with a
-        warning, if predictions are not probabilities or labels are not 0 and 1.
+        Unless overridden, a task with one label has AUC, log loss and calibration. A run leaves
+        them out, with a warning, if predictions are not probabilities or labels are not 0 and 1.
         """
         is_one = isinstance(self.label, str) or len(self.label) == 1
-        return {"auc": Auc(), "log_loss": LogLoss()} if is_one else {}
+        if not is_one:
+            return {}
+        return {"auc": Auc(), "log_loss": LogLoss(), "calibration": Calibration()}
 
     @classmethod
     def has_default_metrics(cls) -> bool:
