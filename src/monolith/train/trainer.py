@@ -31,7 +31,7 @@ from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
-from monolith.train.run_metrics import MetricsHook, write_evaluation
+from monolith.train.run_metrics import METRICS, MetricsHook, write_evaluation
 from monolith.train.run_state import RunState, StepClock, seed_all
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
@@ -157,6 +157,7 @@ class Trainer:
             task, self.settings, columns, self.features, self.model, self.optimizer, self.clock
         )
         self.run = Run(global_step=0)
+        self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)
         self.result: FitResult | None = None
         self._loop: TrainLoop | None = None  # of the running fit

@@ -129,7 +129,8 @@ def test_predictions_of_heads_are_side_by_side(heads, expected):
 
 def test_hooks_of_the_first_call_are_those_of_the_run():
     hook = Hook()
-    assert made(hooks_made=[hook]).hooks() == [hook]
+    *_, last = made(hooks_made=[hook]).hooks()
+    assert last is hook
 
 
 def test_functions_are_put_off_by_a_step():
@@ -256,7 +257,8 @@ def test_training_needs_no_predictions(predictions, caplog):
     assert weights(trainer) == [-2.0, -4.0]
     assert (trainer.result.num_samples, dict(trainer.result.figures.metrics)) == (4, {})
     assert [r.getMessage() for r in caplog.records if r.name == "monolith.train.figures"] == [
-        "auc, log_loss are left out: the task has no predictions; choose others in Task.metrics"
+        "auc, log_loss, calibration are left out: the task has no predictions; choose others in "
+        "Task.metrics"
     ]
 
 
@@ -470,16 +472,22 @@ def test_a_pipeline_goes_on_after_the_last_trained_batch(tmp_path):
     assert Seen.labels == [0, 2, 4, 6]
 
 
-def test_steps_are_counted_in_the_sink_of_the_task():
-    task, sink = made(), MemorySink()
-    task.metrics_sink = sink
-    trained(task)
+@pytest.mark.parametrize(("is_enabled", "number"), [(True, 2), (False, 0)])
+def test_steps_are_counted_in_the_sink_of_the_trainer(is_enabled, number):
+    sink = MemorySink()
+    with Trainer(with_params(metrics__enable_throughput_hook=is_enabled), metrics=sink) as trainer:
+        trainer.fit()
     tags = {"model_name": "di_name_Score", "cluster_type": "stable"}
-    assert sink.total("monolith.training.run_steps.all", tags) == 2
-    quiet, sink = with_params(metrics__enable_throughput_hook=False), MemorySink()
-    quiet.metrics_sink = sink
-    trained(quiet)
-    assert sink.total("monolith.training.run_steps.all", tags) == 0
+    assert sink.total("monolith.training.run_steps.all", tags) == number
+
+
+@pytest.mark.parametrize(("is_enabled", "number"), [(True, 1), (False, 0)])
+def test_steps_are_traced_where_the_task_has_a_folder_for_it(is_enabled, number, tmp_path):
+    task = with_params(metrics__enable_tf2_profiler_hook=is_enabled)
+    task.profile_dir = str(tmp_path)
+    task.batches = [columns()] * 503  # the first trace begins after 500 steps
+    trained(task)
+    assert len(list(tmp_path.glob("*.pt.trace.json"))) == number
 
 
 def test_settings_of_the_command_line_are_parameters():

@@ -116,7 +116,7 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
             [], list, "columns that records of several heads have too"
         ),
         "metrics.enable_throughput_hook": Parameter(
-            True, bool, "whether steps are counted every 30 s in the metrics sink of the task"
+            True, bool, "whether steps are counted every 30 s in the metrics sink of the trainer"
         ),
         "metrics.enable_kafka_metrics": Parameter(
             False,

@@ -5,7 +5,6 @@ for each batch, over the rows that were looked up for it.
 """
 
 import itertools
-import logging
 import math
 import os
 from abc import abstractmethod
@@ -46,15 +45,15 @@ from monolith.native_training.tasks.task_settings import NativeSettings, set_par
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
-from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.train.checkpoints import CheckpointHook
 from monolith.train.driver import Hook
 from monolith.train.inputs import Inputs
+from monolith.train.profiling import ProfilerHook
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Mode, Task
 
-_log = logging.getLogger(__name__)
+_PROFILE_STEPS = 5000  # between the beginnings of two traces
 
 Action = Callable[[], Any]
 Columns = Mapping[str, Any]
@@ -109,13 +108,13 @@ class NativeTask(Task):
         p: the parameters.
         ctx: makes slots, takes gradients, puts functions off.
         deep_insight_sink: receives each record of `deep_insight_actions` as text.
-        metrics_sink: receives counters and times of steps.
+        profile_dir: folder for traces of 10 steps; None for none.
     """
 
     missing = "zeros"
     Settings = NativeSettings
     deep_insight_sink: Send | None = None
-    metrics_sink: MetricsSink | None = None
+    profile_dir: str | None = None
 
     def __init__(self, params: Params) -> None:
         super().__init__()
@@ -399,9 +398,12 @@ class NativeTask(Task):
         ]
 
     def _counters(self) -> list[Hook]:
-        if self.metrics_sink is None or not self.p.metrics.enable_throughput_hook:
-            return []
-        return [ThroughputMetricHook(self.model_name, sink=self.metrics_sink)]
+        hooks: list[Hook] = []
+        if self.p.metrics.enable_throughput_hook:
+            hooks.append(ThroughputMetricHook(self.model_name))
+        if self.p.metrics.enable_tf2_profiler_hook and self.profile_dir is not None:
+            hooks.append(ProfilerHook(self.profile_dir, save_steps=_PROFILE_STEPS))
+        return hooks
 
     def _record_hooks(self) -> list[Hook]:
         """Make the files of records; refuse records that nothing receives."""
