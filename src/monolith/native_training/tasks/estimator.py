@@ -162,12 +162,19 @@ class Estimator:
 
         Raises:
             NotFoundError: There is no checkpoint.
+            InvalidArgumentError: There is no batch.
         """
         with self._restored("eval", log_every=0) as trainer:
             step = trainer.run.global_step or 0
             source = trainer.task.source(Mode.EVAL)
             limit = StepLimitHook(steps)
-            figures = trainer.fit(source, hooks=[limit, *_hooks_of(hooks)]).figures
+            result = trainer.fit(source, hooks=[limit, *_hooks_of(hooks)])
+        if not result.num_steps:
+            raise InvalidArgumentError(
+                "[Estimator.evaluate] expected at least one batch of mode 'eval', got none (task "
+                f"{trainer.task.name!r})"
+            )
+        figures = result.figures
         return {"loss": figures.loss, **figures.metrics, _GLOBAL_STEP: step}
 
     def predict(self, *, yield_single_examples: bool = True) -> Iterator[torch.Tensor]:

@@ -379,9 +379,11 @@ class NativeTask(Task):
 
     def _limits(self) -> list[Hook]:
         train, hooks = self.p.train, list[Hook]()
+        if self.p.mode != "train":
+            return []
         if train.steps is not None or train.max_steps is not None:
             hooks.append(StepLimitHook(train.steps, train.max_steps))
-        if train.slow_start_steps > 0 and self.p.mode == "train":
+        if train.slow_start_steps > 0:
             index = task_context.get().worker_index
             step = slow_start_step(train.slow_start_steps, index)
             hooks.append(CustomGlobalStepWaiterHook(step))
