@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from monolith.cli.console import emit_json, fail, say
+from monolith.cli.observe_options import ObserveOptions
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.resume_options import ResumeOptions
 from monolith.cli.task_file import load_task_class
@@ -77,6 +78,37 @@ def train(
     fallback: Annotated[
         bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
     ] = False,
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write TensorBoard's event files here.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="N",
+            help="Answer Prometheus at this port; 0 chooses a free port.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="Listen at this address instead of 127.0.0.1."),
+    ] = None,
+    metrics_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Append metrics to a file of JSON lines.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS", help="Write a trace of steps=10 steps, or of from=500,steps=10."
+        ),
+    ] = None,
+    profile_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Write traces here, not to TensorBoard's folder or to profiles."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
     """Train the task until its data or its steps end, or until Ctrl-C or SIGTERM."""
@@ -97,7 +129,19 @@ def train(
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
-    with Trainer(task_class.from_settings(resolved.value), how, servers or None) as trainer:
+    options = ObserveOptions(
+        tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir
+    )
+    with (
+        options.opened() as observers,
+        Trainer(
+            task_class.from_settings(resolved.value),
+            how,
+            servers or None,
+            observers.profilers,
+            metrics=observers.sink,
+        ) as trainer,
+    ):
         # Open the held-out data before the run, so that an error in it is raised now.
         is_evaluated = Mode.EVAL.value in resolved.value.data
         held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None

@@ -1,1 +1,1 @@
-"""Hold the functions on datasets at their import paths."""
+"""Give the import paths of the reference system's `data`."""
