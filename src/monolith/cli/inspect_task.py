@@ -36,7 +36,8 @@ def inspect_task(place: str, as_json: bool) -> None:
             }
         )
         return
-    emit_table(list(features[0]), [list(row.values()) for row in features])
+    if features:
+        emit_table(list(features[0]), [list(row.values()) for row in features])
     say(
         f"task {task.name}: {len(features)} features in "
         f"{len({row['table'] for row in features})} tables; dense columns: "

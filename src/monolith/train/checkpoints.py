@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_LAST_SAVED = "last_saved_step"  # in the metadata of a run
+
 
 class Pace:
     """Tells whether some steps or seconds have passed since the last `restart`. Not thread-safe.
@@ -80,10 +82,13 @@ class CheckpointHook(Hook):
         every_seconds: pace in seconds; without both only the end is saved.
         keep: number of checkpoints that are kept; 0 keeps all.
         ignore_save_errors: whether the run goes on after a save that failed, with a log.
+        is_dense_only: whether tables are left out. Then nothing is saved at the end of the run, nor
+            after a step after which another hook has saved the whole trainer.
         clock: seconds since 1970.
 
     Attributes:
         directory: folder for the checkpoints, as a str; `fit` keeps other runs out of it.
+        is_dense_only: see above.
 
     Raises:
         ValueError: both paces are given.
@@ -97,9 +102,11 @@ class CheckpointHook(Hook):
         every_seconds: float | None = None,
         keep: int = 5,
         ignore_save_errors: bool = False,
+        is_dense_only: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = os.fspath(directory)
+        self.is_dense_only = is_dense_only
         self._pace = Pace(every_steps, every_seconds, clock)
         self._keep, self._ignore_save_errors, self._clock = keep, ignore_save_errors, clock
         self._saved_step: int | None = None
@@ -131,10 +138,13 @@ class CheckpointHook(Hook):
     def end(self, run: Run) -> None:
         """Save the steps since the last save."""
         step = self._trainer.state.step
-        if step != self._saved_step:
+        if step != self._saved_step and not self.is_dense_only:
             self._save(step)
 
     def _save(self, step: int) -> None:
+        metadata = self._trainer.run.metadata
+        if self.is_dense_only and metadata.get(_LAST_SAVED) == step:
+            return
         try:
             try:
                 self._try_to_save()
@@ -148,11 +158,15 @@ class CheckpointHook(Hook):
             _log.exception("the checkpoint of step %d is not saved; the run goes on", step)
         else:
             self._saved_step = step
+            if not self.is_dense_only:
+                metadata[_LAST_SAVED] = step
 
     def _try_to_save(self) -> None:
         start = time.monotonic()
         self._trainer.finish_updates()
         contents, options = _contents(self._trainer), WriteOptions(clock=self._clock)
+        if self.is_dense_only:
+            contents = replace(contents, tables=())
         prefix = save(contents, self.directory, keep=self._retention, options=options)
         _log.info("saving %s took %.3f s", prefix, time.monotonic() - start)
 

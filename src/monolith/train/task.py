@@ -16,6 +16,7 @@ from monolith.optim import Optimizer
 from monolith.train.driver import Hook
 from monolith.train.figures import Metric
 from monolith.train.inputs import Inputs
+from monolith.train.settings import TrainSettings
 
 
 class Mode(str, Enum):
@@ -66,7 +67,9 @@ class Task(ABC):
         settings: Settings of the task, an object of its class `Settings`; None takes the defaults.
 
     Attributes:
-        features: Features of the model.
+        features: Features of the model; a model of dense columns alone has none.
+        missing: Value that an id without a row reads as in training: "initial", the row that the id
+            will get, or "zeros". Evaluation and prediction read zeros always.
         dense: Names of the dense columns.
         label: Name of the label column, or names of several.
         Settings: Class of the settings.
@@ -89,6 +92,7 @@ class Task(ABC):
     """
 
     features: ClassVar[Sequence[Feature]] = ()
+    missing: ClassVar[str] = "initial"
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
@@ -187,6 +191,14 @@ class Task(ABC):
     def has_default_metrics(cls) -> bool:
         """Whether the task does not override `metrics`, so that its metrics may not fit."""
         return cls.metrics is Task.metrics
+
+    def train_settings(self, settings: TrainSettings) -> TrainSettings:
+        """Return the options of a trainer of this task; called when the trainer is made.
+
+        Args:
+            settings: Options that the trainer was given.
+        """
+        return settings
 
     def hooks(self) -> Sequence[Hook]:
         """Return the hooks of a run; called when the run begins."""

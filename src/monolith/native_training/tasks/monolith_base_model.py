@@ -1,7 +1,7 @@
 """Define `MonolithBaseModel`: a task with heads, clipping, metrics and files of predictions."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -220,7 +220,7 @@ class MonolithBaseModel(NativeTask):
         self._collect()
         return tuple(_LABEL + head for head in self._labels)
 
-    def source(self, mode: Mode) -> Iterator[Batch]:
+    def source(self, mode: Mode) -> Iterable[Batch]:
         """Return the batches of `input_fn`; with native metrics they have room for labels."""
         batches = super().source(mode)
         if self.p.metrics.disable_native_metrics:
@@ -299,6 +299,11 @@ class MonolithBaseModel(NativeTask):
         hooks, extra = tuple(self._hooks), dict(self._extra_outputs)
         if mode == Mode.PREDICT or spec.loss is None:
             return ModelSpec(mode, predictions, training_hooks=hooks, export_outputs=extra)
+        if mode == Mode.TRAIN and self._labels:
+            of_heads = self._named(spec.pred, spec)
+            labelled = {head: of_heads[head] for head in self._labels}
+            for send in self.deep_insight_actions(features, self._labels, labelled):
+                send()
         loss = sum(self._losses, spec.loss)
         return ModelSpec(mode, predictions, loss, training_hooks=hooks, export_outputs=extra)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from monolith.native_training.tasks.native_params import set_by_name
 from monolith.native_training.util.params import Params
 from monolith.train.task import TaskSettings
 
@@ -36,7 +37,7 @@ def set_params(params: Params, settings: NativeSettings) -> Params:
         params.eval.per_replica_batch_size = settings.batch_size
     for name, value in settings.params.items():
         try:
-            params.set(**{name: value})
+            set_by_name(params, {name: value})
         except (AttributeError, AssertionError) as error:
             raise ValueError(
                 f"[settings] expected a parameter of the task, got 'params.{name}': {error}"
