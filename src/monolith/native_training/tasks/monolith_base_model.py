@@ -8,10 +8,15 @@ from typing import Any, NamedTuple
 import torch
 
 from monolith.data import Batch
-from monolith.native_training.tasks.head_metrics import HeadMetric, LastFigure
-from monolith.native_training.tasks.native_task import ModelSpec, NativeTask, ServingReceiver
+from monolith.native_training.tasks.native_task import (
+    Columns,
+    ModelSpec,
+    NativeTask,
+    ServingReceiver,
+)
 from monolith.native_training.tasks.prediction_files import PredictionFile
 from monolith.native_training.util.gradient_rules import clip_and_decay
+from monolith.native_training.util.head_metrics import HeadMetric, LastFigure
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.optim import Optimizer
@@ -220,19 +225,13 @@ class MonolithBaseModel(NativeTask):
         self._collect()
         return tuple(_LABEL + head for head in self._labels)
 
-    def source(self, mode: Mode) -> Iterable[Batch]:
-        """Return the batches of `input_fn`; with native metrics they have room for labels."""
-        batches = super().source(mode)
+    def _converted(self, columns: Columns | Batch) -> Batch:
+        """Return the batch; with native metrics it has room for the labels of the heads."""
+        batch = super()._converted(columns)
         if self.p.metrics.disable_native_metrics:
-            return batches
-        columns = self.label
-        return (
-            replace(
-                batch,
-                labels={**batch.labels, **{name: torch.zeros(len(batch)) for name in columns}},
-            )
-            for batch in batches
-        )
+            return batch
+        labels = {name: torch.zeros(len(batch)) for name in self.label}
+        return replace(batch, labels={**batch.labels, **labels})
 
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
