@@ -3,6 +3,7 @@ import pytest
 from monolith.cli.task_file import load_task_class
 from monolith.cli.task_imports import MOVED, PAGE, TaskImportError, check_imports
 from monolith.errors import NotFoundError
+from tests.cli.run import run
 from tests.meta.tree import ROOT
 
 
@@ -93,6 +94,15 @@ def test_the_table_has_modules_that_are_not_there_and_lines_that_run(module, tmp
 
 def test_the_page_is_there():
     assert (ROOT / PAGE).is_file()
+
+
+def test_the_command_ends_with_one_line_and_status_2(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "ported.py"
+    path.write_text("import tensorflow as tf\nfrom monolith import base_model\n")
+    result = run(capsys, monkeypatch, "train", path)
+    (line,) = result.err.splitlines()
+    assert (result.status, result.out) == (2, "")
+    assert line.startswith("error: [task file] expected an import that is there, got 'import tens")
 
 
 FFM = """

@@ -24,6 +24,7 @@ from monolith.train import (
     Trainer,
     TrainSettings,
 )
+from monolith.train.run_state import seed_all
 from monolith.util.layered_settings import SETTING_PREFIX, resolve
 
 app = typer.Typer(add_completion=False)
@@ -97,6 +98,7 @@ def train(
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
+    seed_all(how.seed)  # a task may make its dense model in its constructor
     with Trainer(task_class.from_settings(resolved.value), how, servers or None) as trainer:
         # Open the held-out data before the run, so that an error in it is raised now.
         is_evaluated = Mode.EVAL.value in resolved.value.data
