@@ -23,6 +23,10 @@ def refusal(tmp_path, source):
         ("from tensorflow.keras import layers", "'from torch import nn'"),
         ("from tensorflow import keras", "'from torch import nn'"),
         ("from monolith.core import model_registry", "'from monolith import model_registry'"),
+        (
+            "from monolith.native_training.estimator import EstimatorSpec",
+            "'from monolith.base_model import EstimatorSpec'",
+        ),
         ("import monolith.core.model_registry", "'from monolith import model_registry'"),
         ("from idl.matrix.proto.example_pb2 import Example", "import RecordParser'"),
     ],
@@ -46,7 +50,7 @@ def test_a_name_that_a_module_lacks_names_the_nearest(tmp_path):
 
 
 def test_a_module_without_a_neighbour_is_told(tmp_path):
-    assert "no module 'monolith.nowhere' here" in refusal(tmp_path, "import monolith.nowhere")
+    assert "no 'monolith.nowhere' here" in refusal(tmp_path, "import monolith.nowhere")
     text = refusal(tmp_path, "from monolith.native_training.entry import Qqqq")
     assert "entry has no 'Qqqq'" in text
 
