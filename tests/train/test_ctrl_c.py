@@ -11,15 +11,15 @@ from tests.train.tasks import Counting, counted
 
 
 class Press(Hook):
-    """Sends Ctrl-C to the process during a step."""
+    """Sends Ctrl-C to the process before a step."""
 
     def __init__(self, at, times=1):
         self._at, self._times = at, times
 
     def before_run(self, ctx):
         if ctx.run.global_step == self._at:
-            return lambda: [signal.raise_signal(signal.SIGINT) for _ in range(self._times)]
-        return None
+            for _ in range(self._times):
+                signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize(("prefetch", "push"), [(0, 0), (2, 0), (2, 1)])

@@ -57,7 +57,7 @@ def stopping(at, method="after_run"):
 def test_hooks_are_called_in_order_around_each_step():
     seen = []
     hooks = [Recorder(seen, "a"), Recorder(seen, "b"), stopping(1)]
-    drive(step_of(seen, [7]), hooks)
+    drive(step_of(seen, [7]), hooks, overlap=False)
     assert seen == [
         *("a begin", "b begin", "a create", "b create"),
         *("a before", "b before", "a call", "b call", "step", "a after a 7", "b after b 7"),
@@ -72,7 +72,7 @@ def test_the_end_of_the_input_is_a_normal_end(end):
     def step():
         raise end
 
-    drive(step, [Recorder(seen)])
+    drive(step, [Recorder(seen)], overlap=False)
     assert seen == ["h begin", "h create", "h before", "h call", "h end"]
 
 
@@ -135,7 +135,7 @@ def test_a_run_that_fails_does_not_call_end_but_the_clean_ups(error):
         raise error
 
     with pytest.raises(type(error)):
-        drive(step, [Cleaning(seen)])
+        drive(step, [Cleaning(seen)], overlap=False, max_recoveries=0)
     assert "h end" not in seen
     assert seen[-1] == "clean"
 

@@ -178,6 +178,9 @@ class Features(torch.nn.Module):
         bags = [BagFeature(f.name, f.table, f.combiner, f.max_length) for f in features]
         make = make_engine if bags else engine_for
         engine = make([make_table(config) for config in configs.values()], bags)
+        for feature in features:
+            if feature.restore_names:
+                engine.tables[feature.name].restore_names = feature.restore_names
         self.missing = missing
         self.pending = PendingGradients(engine)
         self.queues = torch.nn.ModuleList([_Held(self.pending)])

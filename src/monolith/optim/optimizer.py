@@ -26,6 +26,10 @@ class Optimizer(torch.optim.Optimizer):
 
     One thread steps at a time; lookups may run concurrently.
 
+    Attributes:
+        num_begun: Number of steps that began to change parameters or tables; a step that is refused
+            or skipped changes nothing.
+
     Args:
         modules: a module, or several; their tables are stepped. A table used twice is one.
         dense: optimizer of the other parameters; it belongs to this one from now on, and the
@@ -60,6 +64,7 @@ class Optimizer(torch.optim.Optimizer):
         with_names = any("param_names" in group for group in groups)
         self._places: list[tuple[int, int]] = []  # of each queue among the groups of tables
         self._schedules: list[tuple[int, BaseTable, Segment]] = []
+        self.num_begun = 0
         for queue in self.queues:
             first = len(groups) - self._num_dense
             groups += _groups_of(queue, with_names)
@@ -106,6 +111,7 @@ class Optimizer(torch.optim.Optimizer):
         queues = self._checked_queues()
         if queues is None:
             return loss
+        self.num_begun += 1
         if self.dense is not None:
             self.dense.step()
         step_all(queues)
@@ -120,6 +126,7 @@ class Optimizer(torch.optim.Optimizer):
         queues = self._checked_queues()
         if queues is None:
             return lambda: None
+        self.num_begun += 1
         if self.dense is not None:
             self.dense.step()
         return functools.partial(step_all, queues)

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from monolith.checkpoint.state import record_save_time
 from monolith.checkpoint.state_tree import Stateful
 from monolith.errors import NotFoundError, OpError
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.train.rates import rename_tables
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
@@ -117,16 +118,21 @@ class CheckpointHook(Hook):
         Raises:
             TypeError: a state or a tensor cannot be saved, for example one of complex numbers.
         """
-        self._trainer = trainer
+        self._trainer, self._saved_step = trainer, None
         self._retention = Retention.of_directory(self.directory, self._keep, self._clock)
         # What cannot be saved fails now, not after hours.
         replace(_contents(trainer), tables=()).cut().close()
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Begin the first interval; the state at the beginning is not saved."""
+        """Begin the first interval; the state at the beginning is not saved.
+
+        A recovery goes on with the interval, unless the recovery goes back before its beginning.
+        """
         record_save_time(self.directory, self._clock(), is_new_only=True)
-        self._saved_step = self._trainer.state.step
-        self._pace.restart(self._saved_step)
+        step = self._trainer.state.step
+        if self._saved_step is None or step < self._saved_step:
+            self._saved_step = step
+            self._pace.restart(step)
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Save if it is time."""
@@ -145,6 +151,8 @@ class CheckpointHook(Hook):
         metadata = self._trainer.run.metadata
         if self.is_dense_only and metadata.get(_LAST_SAVED) == step:
             return
+        self._trainer.finish_updates()
+        self._trainer.state.check_whole("[CheckpointHook]")
         try:
             try:
                 self._try_to_save()
@@ -163,11 +171,12 @@ class CheckpointHook(Hook):
 
     def _try_to_save(self) -> None:
         start = time.monotonic()
-        self._trainer.finish_updates()
         contents, options = _contents(self._trainer), WriteOptions(clock=self._clock)
         if self.is_dense_only:
             contents = replace(contents, tables=())
         prefix = save(contents, self.directory, keep=self._retention, options=options)
+        if not self.is_dense_only:
+            self._trainer.state.note_checkpoint(prefix)
         _log.info("saving %s took %.3f s", prefix, time.monotonic() - start)
 
 
@@ -178,10 +187,14 @@ def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: 
         The prefix of the checkpoint.
 
     Raises:
+        FailedPreconditionError: an update began and did not end.
         OpError: the directory cannot be written; older checkpoints are as they were.
     """
     trainer.finish_updates()
-    return save(_contents(trainer), directory, keep=keep)
+    trainer.state.check_whole("[Trainer.save]")
+    prefix = save(_contents(trainer), directory, keep=keep)
+    trainer.state.note_checkpoint(prefix)
+    return prefix
 
 
 def restore_trainer(
@@ -204,28 +217,38 @@ def restore_trainer(
         raise NotFoundError(
             f"[Trainer.restore] expected a checkpoint, got none at {os.fspath(path)!r}"
         )
-    checkpoint.restore(
-        tables=list(trainer.features.tables.values()),
-        dense=_model_tensors(trainer),
-        states=_states(trainer),
-    )
-    trainer.rates.take_over(trainer.state.saved_rates, trainer.state.step)
+    tables = list(trainer.features.tables.values())
+    names = checkpoint.older_names(tables)
+    checkpoint.restore(tables=tables, dense=_model_tensors(trainer), states=_states(trainer, names))
+    saved_rates = rename_tables(trainer.state.saved_rates, names)
+    trainer.rates.take_over(saved_rates, trainer.state.step)
     return checkpoint
 
 
 class _OptimizerState:
-    """Saves the optimizer of a trainer; a restore keeps the state objects that servers hold."""
+    """Saves the optimizer of a trainer; a restore keeps the state objects that servers hold.
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+    Args:
+        trainer: Trainer of the optimizer.
+        names: Saved name -> name of a table, for tables with another name since the save.
+    """
+
+    def __init__(self, trainer: "Trainer", names: Mapping[str, str]) -> None:
+        self._trainer, self._names = trainer, names
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._trainer.optimizer.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        optimizer = self._trainer.optimizer
-        optimizer.load_state_dict(state)
+        optimizer, names = self._trainer.optimizer, self._names
+        groups = [
+            {**group, "table": names.get(group["table"], group["table"])}
+            if "table" in group
+            else group
+            for group in state["param_groups"]
+        ]
+        optimizer.load_state_dict({**state, "param_groups": groups})
         for parameter, hosted in self._trainer.hosted:
             hosted.clear()
             hosted.update(optimizer.state.get(parameter, {}))
@@ -250,6 +273,7 @@ def _model_tensors(trainer: "Trainer") -> dict[str, Any]:
     return module_tensors("[CheckpointHook]", "model.", trainer.model)
 
 
-def _states(trainer: "Trainer") -> dict[str, Stateful]:
-    states: dict[str, Stateful] = {"optimizer": _OptimizerState(trainer), "run": trainer.state}
+def _states(trainer: "Trainer", names: Mapping[str, str] | None = None) -> dict[str, Stateful]:
+    optimizer = _OptimizerState(trainer, names or {})
+    states: dict[str, Stateful] = {"optimizer": optimizer, "run": trainer.state}
     return states if trainer.scheduler is None else {**states, "scheduler": trainer.scheduler}

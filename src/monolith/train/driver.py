@@ -1,160 +1,35 @@
 """Drive a run: a step function, hooks around it, and the threads that belong to it.
 
-`drive` calls the step until its input ends or a hook requests a stop; `Run` has the collections,
-names and actions of the run; `Coordinator` stops and joins threads; `Hook` is the base class of
-users' hooks.
+`drive` calls the step until its input ends or a hook requests a stop, and recovers from
+`PREEMPTION_ERRORS`; `Run` has the collections, names and actions of the run; `Hook` is the base
+class of users' hooks.
 """
 
 import contextvars
 import logging
+import queue
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from monolith.errors import CancelledError, DeadlineExceededError, OutOfRangeError
+from monolith.errors import AbortedError, CancelledError, OpError, OutOfRangeError
+from monolith.train.coordinator import Coordinator as Coordinator
 from monolith.util.names import UniqueNames
-from monolith.util.waiting import check_timeout
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+PREEMPTION_ERRORS: tuple[type[OpError], ...] = (AbortedError,)
+"""Errors from which `drive` recovers; any other error ends the run."""
 
+QUEUE_HOOKS = "queue_hooks"
+"""Collection of a run with further hooks, such as those of the queues that a table feeds."""
+
+MAX_RECOVERIES = 3
+"""Default bound on recoveries in a row without a complete step."""
 
 _log = logging.getLogger(__name__)
-
-
-class Coordinator:
-    """Stops the threads of a run, joins them, runs its clean-ups and keeps the first error.
-
-    As a context manager, the coordinator is closed when the block ends, also by an error. The error
-    of a thread is raised then, and replaces a `CancelledError` that it caused in the block. Any
-    other error of the block stays, and the errors of threads and clean-ups are logged.
-
-    Every method is thread-safe.
-
-    Args:
-        stop_seconds: Limit on the wait of `close` for all threads together.
-
-    Example:
-        >>> with Coordinator() as coordinator:
-        ...     thread = coordinator.start(lambda: coordinator.wait_for_stop(60), name="waiter")
-        >>> thread.is_alive()
-        False
-    """
-
-    def __init__(self, stop_seconds: float = 120.0) -> None:
-        self.stop_seconds = check_timeout("[Coordinator]", stop_seconds)
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._error: BaseException | None = None
-        self._threads: list[threading.Thread] = []
-        self._cleanups: list[Callable[[], None]] = []
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether the end of the run was requested, or a thread failed."""
-        return self._stop.is_set()
-
-    def request_stop(self, error: BaseException | None = None) -> None:
-        """Request the end of the run; with an error, the run fails with the first error.
-
-        Later errors are logged.
-        """
-        if error is not None:
-            with self._lock:
-                is_first = self._error is None
-                self._error = self._error or error
-            if not is_first:
-                _log.error("a further error while a run ends", exc_info=error)
-        self._stop.set()
-
-    def wait_for_stop(self, timeout_seconds: float) -> bool:
-        """Wait for a stop request, at most `timeout_seconds`; return whether there is one."""
-        return self._stop.wait(min(timeout_seconds, threading.TIMEOUT_MAX))
-
-    def raise_error(self) -> None:
-        """Raise the error that `request_stop` keeps, if any."""
-        if self._error is not None:
-            raise self._error
-
-    def start(self, target: Callable[[], None], *, name: str) -> threading.Thread:
-        """Run a function on a thread, in a copy of the calling context.
-
-        An error of the function ends the run.
-        """
-        context = contextvars.copy_context()
-
-        def body() -> None:
-            try:
-                context.run(target)
-            except BaseException as error:
-                self.request_stop(error)
-
-        thread = threading.Thread(target=body, name=name, daemon=True)
-        with self._lock:
-            self._threads.append(thread)
-        thread.start()
-        return thread
-
-    def add_cleanup(self, call: Callable[[], None]) -> None:
-        """Add a function that is called when the run ends, also by an error, last added first."""
-        with self._lock:
-            self._cleanups.append(call)
-
-    def close(self) -> None:
-        """Request a stop, run the clean-ups, join the threads. Safe to call again.
-
-        Raises:
-            DeadlineExceededError: A thread did not end within `stop_seconds`.
-            BaseException: The first error of a thread or clean-up.
-        """
-        self.request_stop()
-        while cleanup := self._next_cleanup():
-            try:
-                cleanup()
-            except BaseException as error:
-                self.request_stop(error)
-        self._join()
-        self.raise_error()
-
-    def _next_cleanup(self) -> Callable[[], None] | None:
-        with self._lock:
-            return self._cleanups.pop() if self._cleanups else None
-
-    def _join(self) -> None:
-        deadline = time.monotonic() + self.stop_seconds
-        with self._lock:
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
-        if alive := [thread.name for thread in threads if thread.is_alive()]:
-            late = DeadlineExceededError(
-                f"[Coordinator.close] expected all threads to end within {self.stop_seconds} s of "
-                f"the stop, got {len(alive)} that go on: {', '.join(alive)}; have them look at "
-                "`stop_requested`, or add a clean-up that wakes them"
-            )
-            self.request_stop(late)
-
-    def __enter__(self) -> "Self":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.close()
-        except BaseException as other:
-            if error is None or isinstance(error, CancelledError):
-                raise
-            if other is not error:
-                _log.error("a further error while a failed run ends", exc_info=other)
 
 
 @dataclass(frozen=True)
@@ -183,6 +58,7 @@ class Run:
 
     Attributes:
         metadata: Values of the run by name, for its parts.
+        num_recoveries: Number of recoveries of the run from `PREEMPTION_ERRORS`.
 
     Example:
         >>> run = Run(global_step=0)
@@ -197,6 +73,7 @@ class Run:
     def __init__(self, *, global_step: int | None = None, is_exporting: bool = False) -> None:
         self.global_step, self.is_exporting = global_step, is_exporting
         self.metadata: dict[str, Any] = {}
+        self.num_recoveries = 0
         self._lock = threading.Lock()
         self._collections: dict[str, list[Any]] = {}
         self._actions: dict[str, Action] = {}
@@ -364,16 +241,91 @@ class Hook:
         """Run once before the first step; the run is already current."""
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Run when parameters are initialised or restored."""
+        """Run when parameters are initialised or restored, and again after each recovery.
+
+        Each time the coordinator is a new one: the threads of the one before have ended.
+        """
 
     def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
-        """Run before each step; a returned callable is called before the step, in hook order."""
+        """Run before each step; a returned callable is called concurrently with the step.
+
+        The callables of a step are called in hook order on one thread, or before the step on the
+        calling thread if the run does not overlap; their results are `results.extra`.
+        """
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
-        """Run after each step."""
+        """Run after each step and after the callables of all hooks."""
 
     def end(self, run: Run) -> None:
         """Run once when the run ends normally."""
+
+
+class _HookWork:
+    """The callables that hooks have returned for one step, and their results."""
+
+    def __init__(self, calls: Sequence[tuple[Hook, Callable[[], Any]]]) -> None:
+        self._calls, self._num_done = calls, 0
+        self._error: BaseException | None = None
+        self._is_over: threading.Event | None = None  # set by the thread; None without a thread
+        self.extra: dict[Hook, Any] = {}
+
+    def run(self) -> None:
+        for hook, call in self._calls:
+            self.extra[hook] = call()
+            self._num_done += 1
+
+    def is_missing(self, hook: Hook) -> bool:
+        """Whether the callable of a hook has no result, because it or one before it failed."""
+        return any(other is hook for other, _ in self._calls[self._num_done :])
+
+    def start(self, thread: "_HookThread") -> None:
+        self._is_over = threading.Event()
+        context = contextvars.copy_context()
+        thread.put(lambda: context.run(self._run_on_thread, thread.coordinator))
+
+    def _run_on_thread(self, coordinator: Coordinator) -> None:
+        assert self._is_over is not None
+        try:
+            self.run()
+        except BaseException as error:
+            self._error = error
+            is_end = isinstance(error, OutOfRangeError)
+            if not is_end and not (isinstance(error, CancelledError) and coordinator.is_closed):
+                coordinator.request_stop(error)  # now, so that a step that waits is woken
+        finally:
+            self._is_over.set()
+
+    def wait(self) -> None:
+        """Wait for the thread, if one has the work, and raise the error of the work."""
+        if self._is_over is None:
+            return
+        while not self._is_over.wait(_WORD_SECONDS):
+            _log.info("waiting for the work of hooks; Ctrl-C ends the run")
+        if self._error is not None:
+            raise self._error
+
+
+_WORD_SECONDS = 60.0
+
+
+class _HookThread:
+    """The thread of a session that runs the callables of hooks; the first of them starts it."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_started = False
+
+    def put(self, call: Callable[[], None]) -> None:
+        if not self._is_started:
+            self._is_started = True
+            self.coordinator.add_cleanup(lambda: self._calls.put(None))
+            self.coordinator.start(self._serve, name="hooks")
+        self._calls.put(call)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
 
 
 def drive(
@@ -382,6 +334,10 @@ def drive(
     *,
     run: Run | None = None,
     stop_seconds: float = 120.0,
+    overlap: bool = True,
+    finish: Callable[[], None] | None = None,
+    recover: Callable[[OpError], bool] | None = None,
+    max_recoveries: int = MAX_RECOVERIES,
 ) -> Run:
     """Call `step` until its input ends or a hook requests a stop.
 
@@ -389,14 +345,33 @@ def drive(
     `StopIteration`. The run is current while hooks and steps are called. When the run fails, `end`
     of the hooks is not called; clean-ups of the coordinator are always called.
 
+    Hooks that the collection `QUEUE_HOOKS` of the run has, or gets while the run goes on, are hooks
+    of the run too, and are called before the others.
+
+    After one of `PREEMPTION_ERRORS`, of the step, a hook or a thread, the run recovers: its threads
+    end, its clean-ups are called, `recover` is called, and the run goes on with a new coordinator
+    and `after_create_session` of all hooks. A step whose body had not ended is begun anew; hooks
+    that had not been told of a complete step are told now. An error of `begin` or `end` ends the
+    run, and so does an error of a thread or clean-up that is not one of `PREEMPTION_ERRORS`.
+
     Args:
-        step: Function that does one step; it may count `run.global_step`.
+        step: Function that does one step; it may count `run.global_step`. A step that raises one of
+            `PREEMPTION_ERRORS` is called again: it must then do the same step.
         hooks: Hooks of the run, called in this order.
         run: State of the run; None makes a new `Run`.
         stop_seconds: Limit on the wait for the threads of the run at its end.
+        overlap: Whether callables that hooks return are called on a thread, concurrently with the
+            step; False calls them before the step, on the calling thread.
+        finish: Function that is called after the last step, before `end` of the hooks, for work of
+            the steps that may still fail; None for no such work.
+        recover: Function of the error that makes the state of the run whole. It returns whether it
+            has set the state back to an earlier step; the rest of the failed step is then
+            forgotten, and so are stops that were requested. None keeps the state as it is.
+        max_recoveries: Largest number of recoveries in a row without a complete step beyond those
+            that were complete before; 0 never recovers.
 
     Returns:
-        The run.
+        The run, with `num_recoveries`.
 
     Raises:
         DeadlineExceededError: A thread of the run did not end after the run.
@@ -410,30 +385,149 @@ def drive(
         [1, 2, 3]
     """
     run = Run() if run is None else run
-    with run.as_current(), Coordinator(stop_seconds) as coordinator:
-        for hook in hooks:
+    loop = _StepLoop(step, hooks, run, finish)
+    with run.as_current():
+        loop.begin()
+        while True:
+            coordinator = Coordinator(stop_seconds)
+            try:
+                with coordinator:
+                    loop.run_session(coordinator, _HookThread(coordinator) if overlap else None)
+                return run
+            except PREEMPTION_ERRORS as error:
+                loop.begin_recovery(error, coordinator, max_recoveries)
+                if recover is not None and recover(error):
+                    loop.set_back()
+
+
+class _StepLoop:
+    """The loop over the steps of a run, over all its sessions.
+
+    A session is the life of one coordinator: a recovery ends a session and begins the next one.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], Any],
+        hooks: Sequence[Hook],
+        run: Run,
+        finish: Callable[[], None] | None,
+    ) -> None:
+        self._step, self._run, self._finish = step, run, finish
+        self._hooks = list(hooks)
+        self._num_front = self._num_listed = 0  # hooks of QUEUE_HOOKS, at the front of the hooks
+        self._is_ending = False
+        self._is_stop_wanted = False  # requested in an earlier session
+        self._is_step_open = False  # a step has begun, and its body has not ended
+        self._results: StepResults | None = None  # of the last step
+        self._untold: deque[Hook] = deque()  # hooks that await `after_run` of that step
+        self._num_tries = 0  # recoveries since the last complete step
+        self._step_at_error: int | None = None
+        self._lost_until: int | None = None  # step before which steps are done a second time
+
+    def begin(self) -> None:
+        """Call `begin` of all hooks."""
+        self._take_up_hooks()
+        for hook in list(self._hooks):
             hook.begin()
-        for hook in hooks:
-            hook.after_create_session(run, coordinator)
+        while new := self._take_up_hooks():
+            for hook in new:
+                hook.begin()
+
+    def run_session(self, coordinator: Coordinator, thread: _HookThread | None) -> None:
+        """Run steps until the run ends, and call `end` of the hooks."""
+        ctx = StepContext(self._run, coordinator)
+        for hook in list(self._hooks):
+            hook.after_create_session(self._run, coordinator)
+        self._start_new_hooks(coordinator)
         try:
-            while not coordinator.stop_requested:
-                _drive_one(step, hooks, StepContext(run, coordinator))
+            self._tell_hooks(ctx)
+            while self._is_step_open or not (self._is_stop_wanted or coordinator.stop_requested):
+                self._drive_one(ctx, thread)
         except OutOfRangeError:
-            coordinator.request_stop()
+            self._untold.clear()
         coordinator.raise_error()
-        for hook in hooks:
-            hook.end(run)
-    return run
+        self._is_step_open, self._is_stop_wanted = False, True
+        coordinator.request_stop()
+        if self._finish is not None:
+            self._finish()
+        self._is_ending = True
+        for hook in self._hooks:
+            hook.end(self._run)
 
+    def begin_recovery(self, error: OpError, coordinator: Coordinator, most: int) -> None:
+        """Count a recovery, or raise the error that ends the run.
 
-def _drive_one(step: Callable[[], Any], hooks: Sequence[Hook], ctx: StepContext) -> None:
-    calls = [(hook, call) for hook in hooks if (call := hook.before_run(ctx)) is not None]
-    ctx.coordinator.raise_error()  # of a thread that failed while a hook waited
-    extra = {hook: call() for hook, call in calls}
-    try:
-        value = step()
-    except StopIteration as end:
-        raise OutOfRangeError("[drive] the input of the step ended") from end
-    results = StepResults(value, extra)
-    for hook in hooks:
-        hook.after_run(ctx, results)
+        Args:
+            error: Error of the session.
+            coordinator: Closed coordinator of the session.
+            most: Largest number of recoveries in a row.
+        """
+        if self._is_ending or coordinator.has_threads:
+            raise error
+        other = coordinator.error
+        if other is not None and not isinstance(other, (*PREEMPTION_ERRORS, CancelledError)):
+            raise other from error
+        if self._num_tries >= most:
+            raise error
+        self._num_tries += 1
+        self._run.num_recoveries += 1
+        self._step_at_error = self._run.global_step
+        if coordinator.is_end_requested:
+            self._is_stop_wanted = True
+        _log.warning("recovery %d of at most %d in a row, from: %s", self._num_tries, most, error)
+
+    def set_back(self) -> None:
+        """Forget the rest of the failed step, because the state is that of an earlier step."""
+        self._is_step_open = self._is_stop_wanted = False
+        self._untold.clear()
+        self._lost_until = max(self._lost_until or 0, self._step_at_error or 0)
+
+    def _drive_one(self, ctx: StepContext, thread: _HookThread | None) -> None:
+        self._start_new_hooks(ctx.coordinator)
+        self._is_step_open = True
+        calls = [(hook, call) for hook in self._hooks if (call := hook.before_run(ctx)) is not None]
+        ctx.coordinator.raise_error()  # of a thread that failed while a hook waited
+        work = _HookWork(calls)
+        if calls and thread is not None:
+            work.start(thread)
+        else:
+            work.run()
+        try:
+            value = self._step()
+        except (StopIteration, OutOfRangeError) as end:
+            work.wait()
+            raise OutOfRangeError("[drive] the input of the step ended") from end
+        self._is_step_open = False
+        try:
+            work.wait()
+        finally:
+            self._results = StepResults(value, work.extra)
+            self._untold.extend(hook for hook in self._hooks if not work.is_missing(hook))
+        self._tell_hooks(ctx)
+        if self._lost_until is None or (self._run.global_step or 0) > self._lost_until:
+            self._num_tries, self._lost_until = 0, None
+
+    def _tell_hooks(self, ctx: StepContext) -> None:
+        while self._untold:
+            assert self._results is not None
+            self._untold.popleft().after_run(ctx, self._results)
+        self._results = None
+
+    def _start_new_hooks(self, coordinator: Coordinator) -> None:
+        while new := self._take_up_hooks():
+            for hook in new:
+                hook.begin()
+                hook.after_create_session(self._run, coordinator)
+
+    def _take_up_hooks(self) -> list[Hook]:
+        """Add the hooks that the collection of the run has got, and return them."""
+        listed = self._run.collection(QUEUE_HOOKS)
+        new: list[Hook] = []
+        for hook in listed[self._num_listed :]:
+            if not any(hook is other for other in (*self._hooks, *new)):
+                new.append(hook)
+        self._num_listed = len(listed)
+        self._hooks[self._num_front : self._num_front] = new
+        self._num_front += len(new)
+        return new

@@ -7,19 +7,28 @@
 stages 5 to 7.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
-from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.errors import FailedPreconditionError
+from monolith.train.driver import (
+    PREEMPTION_ERRORS,
+    Coordinator,
+    Hook,
+    Run,
+    StepContext,
+    StepResults,
+)
 from monolith.train.inputs import Inputs, Trainee
 from monolith.train.non_finite import loss_error
 from monolith.train.read_ahead import StepReader
-from monolith.train.run_state import RunState
+from monolith.train.run_state import RunState, StepClock, set_random_states, torch_states
 
 
 class SourceBatch(NamedTuple):
@@ -80,10 +89,35 @@ class StepOutput(NamedTuple):
         return sum(part.loss or 0.0 for part in self.parts) / len(self.parts)
 
 
+class Attempt(NamedTuple):
+    """A step whose update has not begun, and the state that its forward pass changes.
+
+    Attributes:
+        parts: Batches of the step.
+        clock: State of the clock of the updates.
+        buffers: Buffers of the model with their modules, names and copies of their values.
+        random: State of torch's generators, for `set_random_states`.
+    """
+
+    parts: list[Part]
+    clock: dict[str, Any]
+    buffers: list[tuple[torch.nn.Module, str, torch.Tensor, torch.Tensor]]
+    random: dict[str, Any]
+
+    def restore(self, clock: StepClock) -> None:
+        """Set the state back to what it was when the step had its input."""
+        clock.load_state_dict(self.clock)
+        with torch.no_grad():
+            for module, name, buffer, value in self.buffers:
+                setattr(module, name, buffer.copy_(value))
+        set_random_states(self.random)
+
+
 class Updates:
     """The updates of steps, applied in order, at once or on a thread.
 
     Args:
+        state: State of the run, which is torn if an update fails on the thread.
         is_async: Whether updates are applied on a thread, one at a time. The caller then calls
             `wait` before work that must not run concurrently with an update.
 
@@ -91,8 +125,8 @@ class Updates:
         num_applied: Number of complete updates. The count never runs ahead of the tables.
     """
 
-    def __init__(self, *, is_async: bool) -> None:
-        self.num_applied = 0
+    def __init__(self, state: RunState, *, is_async: bool) -> None:
+        self.num_applied, self._state = 0, state
         self._running: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, "push") if is_async else None
 
@@ -102,7 +136,7 @@ class Updates:
         if self._thread is None:
             self._run(update)
         else:
-            self._running = self._thread.submit(self._run, update)
+            self._running = self._thread.submit(self._run_on_thread, update)
 
     def wait(self) -> None:
         """Wait until no update is running.
@@ -123,6 +157,13 @@ class Updates:
         update()
         self.num_applied += 1
 
+    def _run_on_thread(self, update: Callable[[], object]) -> None:
+        try:
+            self._run(update)
+        except BaseException:
+            self._state.is_torn = True  # the dense parameters have made their step
+            raise
+
 
 def position_of(batches: Iterator[Batch]) -> Any:
     """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
@@ -142,8 +183,10 @@ class TrainLoop(Hook):
         schedule: Function that sets the learning rates for the next step; called after each step.
 
     Attributes:
+        schedule: The function.
         reader: Reader that calls `read`, ahead of the steps with prefetch.
         updates: Updates of the tables and dense parameters.
+        batches: Iterator of the batches.
         unread: Batches that were taken from the iterator and not trained.
         has_data_ended: Whether the iterator has no more batches.
     """
@@ -154,18 +197,25 @@ class TrainLoop(Hook):
         run: Run,
         state: RunState,
         batches: Iterator[Batch],
-        unread: Iterable[SourceBatch] = (),
+        unread: Sequence[SourceBatch] = (),
         schedule: Callable[[], None] | None = None,
     ) -> None:
         settings = trainee.settings
-        self._trainee, self._run, self._state, self._schedule = trainee, run, state, schedule
-        self._batches, self.unread, self.has_data_ended = batches, list(unread), False
+        self._trainee, self._run, self._state, self.schedule = trainee, run, state, schedule
+        self.batches, self.unread, self.has_data_ended = batches, list(unread), False
+        self._position = unread[-1].position if unread else state.position  # after the last batch
+        self._attempt: Attempt | None = None
+        self._source_error: BaseException | None = None  # of the last read; None if there was none
+        self._random: dict[str, Any] = {}  # before the last read of the source
+        self._retried: Attempt | None = None
+        modules = trainee.model.modules()
+        self._with_buffers = [m for m in modules if any(True for _ in m.buffers(recurse=False))]
         self._num_read, self._num_steps = state.step - state.first, 0
         capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
         self._is_stopping = False
         self._last_step = None if settings.steps is None else state.first + settings.steps
         self.reader: StepReader[StepInput] = StepReader(self.read, capacity)
-        self.updates = Updates(is_async=settings.push > 0)
+        self.updates = Updates(state, is_async=settings.push > 0)
 
     def read(self) -> StepInput:
         """Read the batches of the next step and look up their rows: stages 1 to 4.
@@ -180,10 +230,14 @@ class TrainLoop(Hook):
         self._num_read += 1
         version = self.updates.num_applied  # the lookup may see more updates, never fewer
         parts = []
-        for batch, position in samples:
-            batch = trainee.columns.bind(batch)  # 2: ids of features, dense columns, labels
-            inputs = trainee.look_up(batch, is_training=True)  # 3, 4: rows, one matrix
-            parts.append(Part(batch, inputs, position))
+        try:
+            for batch, position in samples:
+                batch = trainee.columns.bind(batch)  # 2: ids of features, dense columns, labels
+                inputs = trainee.look_up(batch, is_training=True)  # 3, 4: rows, one matrix
+                parts.append(Part(batch, inputs, position))
+        except PREEMPTION_ERRORS:
+            self.unread = samples + self.unread
+            raise
         return StepInput(parts, version)
 
     def __call__(self) -> StepOutput:
@@ -193,7 +247,7 @@ class TrainLoop(Hook):
             StopIteration: There is no further step.
         """
         trainee, optimizer, updates = self._trainee, self._trainee.optimizer, self.updates
-        parts, version = self.reader.take()
+        parts, version = self._take()
         outputs = []
         for batch, inputs, _ in parts:
             loss, prediction = trainee.forward(inputs, batch, is_training=True)  # 5: model, loss
@@ -205,17 +259,39 @@ class TrainLoop(Hook):
             trainee.clip_gradients(trainee.settings.clip_norm)
         trainee.task.change_gradients(optimizer, self._run.global_step or 0)
         trainee.clock.set([part.batch for part in parts])
-        # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
-        updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)
-        if optimizer.dense is not None:
-            optimizer.dense.zero_grad()
-        if self._schedule is not None:
-            self._schedule()
+        num_begun = optimizer.num_begun
+        try:
+            # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
+            updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)
+            if optimizer.dense is not None:
+                optimizer.dense.zero_grad()
+            if self.schedule is not None:
+                self.schedule()
+        except BaseException:
+            self._state.is_torn |= optimizer.num_begun > num_begun
+            raise
+        self._attempt = None
         self._run.global_step = (self._run.global_step or 0) + 1
         self._state.position = parts[-1].position
+        self._state.num_samples += sum([len(part.batch) for part in parts])
         staleness, self._num_steps = self._num_steps - version, self._num_steps + 1
         self.reader.finish()
         return StepOutput(outputs, staleness)
+
+    def _take(self) -> StepInput:
+        """Return the input of the step, and keep what a second attempt of the step needs."""
+        step = self.reader.take()
+        if self._retried is not None:
+            self._retried.restore(self._trainee.clock)
+            self._retried = None
+        buffers = [
+            (module, name, buffer, buffer.clone())
+            for module in self._with_buffers
+            for name, buffer in module.named_buffers(recurse=False)
+        ]
+        clock = self._trainee.clock.state_dict()
+        self._attempt = Attempt(step.parts, clock, buffers, torch_states())
+        return step
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
         """Start to read ahead."""
@@ -226,9 +302,64 @@ class TrainLoop(Hook):
         if self._is_stopping or self._run.global_step == self._last_step:
             ctx.request_stop()
 
-    def end(self, run: Run) -> None:
-        """Wait for the last update, so that `end` of the other hooks sees all updates."""
+    def finish(self) -> None:
+        """Wait for the last update, so that `end` of the hooks sees all updates."""
         self.updates.wait()
+
+    def drop_step(self, source: Any) -> None:
+        """Drop the failed step and what was read ahead, and keep their batches to be read again.
+
+        The thread that reads ahead has ended. An update that runs is waited for.
+
+        Args:
+            source: Source of the iterator; a source with `resume` is opened again if it failed.
+
+        Raises:
+            BaseException: The error of the update, unless it is one of `PREEMPTION_ERRORS`.
+        """
+        with contextlib.suppress(*PREEMPTION_ERRORS):
+            self.updates.wait()
+        self._trainee.optimizer.zero_grad()
+        attempt, self._attempt = self._attempt, None
+        parts = [] if attempt is None else attempt.parts
+        parts = parts + [part for step in self.reader.drain() for part in step.parts]
+        self.unread = [SourceBatch(part.batch, part.position) for part in parts] + self.unread
+        self._retried = attempt or self._retried
+        if self._source_error is not None:
+            if self._position is not None and hasattr(source, "resume"):
+                self._close_iterator(source)
+                self.batches, self._source_error = source.resume(self._position), None
+            if not self.reader.capacity:
+                set_random_states(self._random)
+        self._restart()
+
+    def go_back(self, source: Any, schedule: Callable[[], None] | None) -> None:
+        """Go on after a checkpoint that was restored, with the batch after `RunState.position`.
+
+        Args:
+            source: Source of the iterator.
+            schedule: Function that sets the learning rates for the next step.
+
+        Raises:
+            FailedPreconditionError: The source cannot be read from a position.
+        """
+        batches = self._state.resume(source)
+        self._close_iterator(source)
+        self.batches, self.schedule = batches, schedule
+        self.unread, self.has_data_ended, self._position = [], False, self._state.position
+        self._retried = self._source_error = None
+        self._num_steps = self.updates.num_applied
+        self._restart()
+
+    def _close_iterator(self, source: Any) -> None:
+        if self.batches is not source and hasattr(self.batches, "close"):
+            self.batches.close()
+
+    def _restart(self) -> None:
+        self._num_read = self._state.step - self._state.first
+        self.reader.restart()
+        if self._is_stopping:
+            self.reader.stop()
 
     def stop(self) -> None:
         """End the run after the running step. Safe in a signal handler; a second call is fine."""
@@ -244,16 +375,31 @@ class TrainLoop(Hook):
     def _next_batches(self, number: int) -> list[SourceBatch]:
         """Return `number` batches, fewer at the end of the source; an error keeps them unread."""
         while len(self.unread) < number and not self.has_data_ended:
+            self._random = torch_states()
             try:
-                batch = next(self._batches)
+                batch = next(self.batches)
             except StopIteration:
+                self._check_source_alive()
                 self.has_data_ended = True
+            except PREEMPTION_ERRORS as error:
+                self._source_error = error
+                raise
             else:
-                self.unread.append(SourceBatch(batch, position_of(self._batches)))
+                self._source_error, self._position = None, position_of(self.batches)
+                self.unread.append(SourceBatch(batch, self._position))
         if not self.unread:
             raise StopIteration
         samples, self.unread = self.unread[:number], self.unread[number:]
         return samples
+
+    def _check_source_alive(self) -> None:
+        """Refuse an end of the source right after its error, as generators end."""
+        if self._source_error is not None:
+            raise FailedPreconditionError(
+                "[Trainer.fit] expected a source that goes on after an AbortedError, got the end "
+                f"of a {type(self.batches).__name__}; use a Pipeline, or an iterator with a "
+                "__next__ of its own"
+            ) from self._source_error
 
     def _finite(self, loss: torch.Tensor, batch: Batch) -> float:
         """Return the loss as a number; drop the step's gradients and raise if it is not finite."""

@@ -121,6 +121,15 @@ class StepReader(Generic[T]):
             self._is_stopped = True
             self._changed.notify_all()
 
+    def restart(self) -> None:
+        """Forget the error of the thread and a stop, so that `start` begins again.
+
+        The thread has ended. Items that were not taken are drained before.
+        """
+        with self._changed:
+            self._num_made = self._num_finished = 0
+            self._error, self._is_stopped = None, False
+
     def drain(self) -> list[T]:
         """Remove and return the items that were not taken."""
         with self._changed:

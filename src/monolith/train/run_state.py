@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from monolith.data import Batch
+from monolith.errors import FailedPreconditionError
 from monolith.table.calls import Clock
 from monolith.train.driver import Run
 from monolith.train.rates import RateValue
@@ -39,6 +40,11 @@ def random_states() -> dict[str, Any]:
         "python_random": {"version": version, "words": torch.tensor(words), "gauss": gauss},
         "numpy_random": {**numpy, "state": _tensors(numpy["state"])},
     }
+
+
+def torch_states() -> dict[str, Any]:
+    """Return the states of torch's generators, for `set_random_states`."""
+    return {"random": torch.get_rng_state(), "cuda_random": _cuda_states()}
 
 
 def set_random_states(states: dict[str, Any]) -> None:
@@ -136,6 +142,9 @@ class RunState:
         position: Source position after the last trained batch; None if the source has none.
         best: Best figure of the evaluations for the early stop; None before the first evaluation.
         num_worse: Number of evaluations since the best one.
+        num_samples: Number of samples that the `fit` has trained.
+        is_torn: Whether an update began and did not end, so that only a restore makes the state
+            whole.
         saved_rates: Learning rates of the task when the restored checkpoint was saved; None without
             a restore, or for an older checkpoint.
     """
@@ -147,6 +156,9 @@ class RunState:
         self.position: Any = None
         self.best: float | None = None
         self.num_worse = 0
+        self.num_samples = 0
+        self.is_torn = False
+        self._checkpoint: tuple[str, int] | None = None  # of this `fit`, and its num_samples
         self._meter: Meter | None = None
         self._sums: Any = None  # restored state of a meter
         self._random: dict[str, Any] | None = None  # restored state of the generators
@@ -162,6 +174,9 @@ class RunState:
         After a restore, the iterator begins after the last trained batch.
         """
         random, self._random = self._random, None
+        self.num_samples = 0
+        prefix = None if random is None else self.checkpoint
+        self._checkpoint = None if prefix is None else (prefix, 0)
         batches = self._iterate(source, is_restored=random is not None)
         if random is not None:
             # The source may have drawn numbers, as in the run that was saved.
@@ -189,6 +204,44 @@ class RunState:
         if self._sums is not None:
             meter.load_state_dict(self._sums)
 
+    @property
+    def checkpoint(self) -> str | None:
+        """Prefix of the newest checkpoint of this `fit`, saved by it or restored before it."""
+        return None if self._checkpoint is None else self._checkpoint[0]
+
+    def note_checkpoint(self, prefix: str) -> None:
+        """Note that a checkpoint has the state as it is now."""
+        self._checkpoint = (prefix, self.num_samples)
+
+    def resume(self, source: Any) -> Iterator[Batch]:
+        """Return an iterator over a source of the running `fit`, after the checkpoint is restored.
+
+        Raises:
+            FailedPreconditionError: The source cannot be read from the position.
+        """
+        if self.position is None or not hasattr(source, "resume"):
+            raise FailedPreconditionError(
+                f"[Trainer.fit] expected a source with resume, to go on after an AbortedError, got "
+                f"a {type(source).__name__}; use a Pipeline, or restore in a new process"
+            )
+        assert self._checkpoint is not None
+        checkpoint = self._checkpoint
+        batches = self.begin(source)
+        self._checkpoint, self.num_samples = checkpoint, checkpoint[1]
+        return batches
+
+    def check_whole(self, where: str) -> None:
+        """Refuse a state that an update has torn.
+
+        Raises:
+            FailedPreconditionError: An update began and did not end.
+        """
+        if self.is_torn:
+            raise FailedPreconditionError(
+                f"{where} expected a state of whole steps, got one after an update that began and "
+                f"did not end (step {self.step}); restore a checkpoint first"
+            )
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the `fit`, for `flatten_state`."""
         return {
@@ -209,6 +262,7 @@ class RunState:
         self.first, self.position = state["first"], state["position"]
         self.best = None if state["best"] is None else float.fromhex(state["best"])
         self.num_worse = state["num_worse"]
+        self.is_torn = False
         # Older checkpoints have no figures and no rates.
         self._meter, self._sums = None, state.get("figures")
         self.saved_rates = state.get("rates")

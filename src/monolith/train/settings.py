@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from monolith.train.driver import MAX_RECOVERIES
+
 AUTO = "auto"
 """Value of `TrainSettings.prefetch`: measure, and prefetch only if steps become faster."""
 
@@ -64,6 +66,8 @@ class TrainSettings:
         save_seconds: Number of seconds between two checkpoints, instead of `save_every`; or None.
         keep: Number of newest checkpoints to keep; 0 keeps all.
         ignore_save_errors: Whether a run goes on after a checkpoint could not be saved.
+        max_recoveries: Largest number of recoveries from an `AbortedError` in a row without a new
+            step; 0 ends the run at the first one.
 
     Raises:
         ValueError: An option is out of range, or requires another option.
@@ -91,11 +95,12 @@ class TrainSettings:
     save_seconds: float | None = None
     keep: int = 5
     ignore_save_errors: bool = False
+    max_recoveries: int = MAX_RECOVERIES
 
     def __post_init__(self) -> None:
         for name, least in (("accumulate", 1), ("log_every", 0), ("eval_every", 0)):
             _check_at_least("TrainSettings", name, getattr(self, name), least)
-        for name in ("evict_every", "save_every", "keep"):
+        for name in ("evict_every", "save_every", "keep", "max_recoveries"):
             _check_at_least("TrainSettings", name, getattr(self, name), 0)
         for name in ("steps", "threads"):
             if getattr(self, name) is not None:

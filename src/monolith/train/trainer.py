@@ -14,13 +14,13 @@ from monolith.checkpoint import Checkpoint
 from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers
 from monolith.data import Batch, Batches
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.nn import Features
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_trainer
 from monolith.train.driver import Hook, Run, drive
-from monolith.train.figures import Figures, FiguresHook, label_of
+from monolith.train.figures import Figures, FiguresHook, Meter, label_of
 from monolith.train.hooks import EvalHook, EvictHook
 from monolith.train.hosting import engine_maker, host_parameters, table_maker
 from monolith.train.inputs import TaskColumns, Trainee
@@ -49,6 +49,7 @@ class FitResult:
         figures: Last figures of the run.
         evaluations: Step -> figures of the evaluation after that step.
         prefetch: Number of steps read ahead at the end of the run; with "auto", the choice.
+        num_recoveries: Number of recoveries from an `AbortedError`.
     """
 
     ended: str
@@ -58,6 +59,7 @@ class FitResult:
     figures: Figures
     evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     prefetch: int = 0
+    num_recoveries: int = 0
 
 
 class Trainer:
@@ -164,12 +166,19 @@ class Trainer:
         the next batch, if the source has `resume` like a `Pipeline`, and until both runs together
         have made `settings.steps` steps.
 
+        After an `AbortedError` of the source, a step, a hook or a thread, the run recovers, at most
+        `settings.max_recoveries` times in a row without a new step. If no update was torn, the
+        state stays and the batch of the failed step is trained once more; otherwise the newest
+        checkpoint of this `fit` is restored, and the source is read from there.
+
         Args:
             source: Iterable of batches; None takes `task.source(Mode.TRAIN)`.
             hooks: Hooks of this run, called after the trainer's hooks and before the task's.
 
         Raises:
             NonFiniteLossError: The loss is NaN or infinite.
+            FailedPreconditionError: The run cannot recover: there is no checkpoint of this `fit`,
+                or the source has ended by its error or cannot be read from the checkpoint.
             BaseException: The error of a hook, the source, the model or a thread.
         """
         stream = self.task.source(Mode.TRAIN) if source is None else source
@@ -183,26 +192,29 @@ class Trainer:
         schedule = None if self.scheduler is None else self.scheduler.step
         self._loop = loop = TrainLoop(self.trainee, self.run, self.state, batches, unread, schedule)
         try:
-            self.result = self._drive(loop, batches, [*self.hooks, *hooks, *self.task.hooks()])
+            self.result = self._drive(loop, stream, [*self.hooks, *hooks, *self.task.hooks()])
         finally:
             self._loop = None
             if batches is stream:
                 self._unread = batches, loop.unread
-            elif hasattr(batches, "close"):
-                batches.close()  # no caller holds this iterator: free its files and threads
+            elif hasattr(loop.batches, "close"):
+                loop.batches.close()  # no caller holds this iterator: free its files and threads
         return self.result
 
-    def _drive(self, loop: TrainLoop, batches: Iterator[Batch], hooks: Sequence[Hook]) -> FitResult:
+    def _drive(self, loop: TrainLoop, stream: Iterable[Batch], hooks: Sequence[Hook]) -> FitResult:
         """Drive the loop to its end; hooks of user and task come before those of the trainer."""
         settings, state = self.settings, self.state
         start_time, first_step = time.perf_counter(), state.step
+        num_recoveries = self.run.num_recoveries
         saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         hooks = [hook for hook in hooks if hook not in saves]
         saves += _checkpoint_hooks(settings)
         saves.sort(key=lambda hook: hook.is_dense_only)  # a save of everything makes it superfluous
         meter = self.trainee.new_meter()
         state.watch(meter)
-        figures = FiguresHook(self.trainee, meter, loop.reader, hooks, lambda: _share_read(batches))
+        figures = FiguresHook(
+            self.trainee, meter, loop.reader, hooks, lambda: _share_read(loop.batches)
+        )
         evals = EvalHook(self.evaluate, settings, state, meter)
         last_hooks: list[Hook] = [figures]
         last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
@@ -216,17 +228,44 @@ class Trainer:
             stack.enter_context(_torch_threads(settings.threads))
             stack.callback(loop.close)
             interrupt = stack.enter_context(Interrupt(loop.stop))
-            drive(loop, [loop, *hooks, *last_hooks, *saves], run=self.run)
+            drive(
+                loop,
+                [loop, *hooks, *last_hooks, *saves],
+                run=self.run,
+                overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
+                finish=loop.finish,
+                recover=lambda error: self._recover(loop, stream, meter, error),
+                max_recoveries=settings.max_recoveries,
+            )
         assert figures.last is not None
         return FitResult(
             ended=self._reason_of_end(loop, interrupt.received, is_early=evals.is_early),
             num_steps=state.step - first_step,
-            num_samples=figures.num_samples,
+            num_samples=state.num_samples,
             seconds=time.perf_counter() - start_time,
             figures=figures.last,
             evaluations=evals.evaluations,
             prefetch=loop.reader.capacity,
+            num_recoveries=self.run.num_recoveries - num_recoveries,
         )
+
+    def _recover(
+        self, loop: TrainLoop, stream: Iterable[Batch], meter: Meter, error: OpError
+    ) -> bool:
+        """Make the state whole after an error; return whether it is that of a checkpoint."""
+        loop.drop_step(stream)
+        if not self.state.is_torn:
+            return False
+        if self.state.checkpoint is None:
+            raise FailedPreconditionError(
+                f"[Trainer.fit] expected a checkpoint of this fit, to go on after an update that "
+                f"an {type(error).__name__} tore in step {self.state.step}, got none; set "
+                "checkpoint_dir and a smaller save_every"
+            ) from error
+        restore_trainer(self, self.state.checkpoint, fallback=False)
+        loop.go_back(stream, None if self.scheduler is None else self.scheduler.step)
+        self.state.watch(meter)
+        return True
 
     def _reason_of_end(
         self, loop: TrainLoop, received: signal.Signals | None, *, is_early: bool
@@ -296,6 +335,7 @@ class Trainer:
             The prefix of the checkpoint, `<directory>/model.ckpt-<step>`.
 
         Raises:
+            FailedPreconditionError: An update began and did not end; restore a checkpoint first.
             OpError: The checkpoint cannot be written; older checkpoints stay as they were.
         """
         return save_trainer(self, directory, self.settings.keep)
@@ -317,7 +357,9 @@ class Trainer:
             raise FailedPreconditionError("[Trainer.restore] expected no fit that runs, got one")
         self.optimizer.zero_grad()
         self._unread = None, []
-        return restore_trainer(self, path, fallback=fallback)
+        checkpoint = restore_trainer(self, path, fallback=fallback)
+        self.state.note_checkpoint(checkpoint.prefix)
+        return checkpoint
 
     def close(self) -> None:
         """Free the tables and close the trainer's own servers; a second call is fine.

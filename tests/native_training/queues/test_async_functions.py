@@ -25,8 +25,8 @@ class StopAfter(Hook):
             ctx.request_stop()
 
 
-def drive_steps(number, step, manager):
-    drive(step, [*manager.hooks, StopAfter(number)])
+def drive_steps(number, step, manager, **options):
+    drive(step, [*manager.hooks, StopAfter(number)], **options)
 
 
 def adder(value):
@@ -45,7 +45,7 @@ def test_a_call_is_executed_one_step_later_and_the_last_at_the_end():
         push()
         seen.append(value.item())
 
-    drive_steps(2, step, manager)
+    drive_steps(2, step, manager, overlap=False)
     assert seen == [0, 1]
     assert value.item() == 2
 
@@ -73,7 +73,7 @@ def test_a_function_without_arguments_is_put_off_too():
         push()
         seen.append(value.item())
 
-    drive_steps(2, step, manager)
+    drive_steps(2, step, manager, overlap=False)
     assert seen == [0, 1]
 
 
@@ -98,7 +98,7 @@ def test_effects_equal_those_of_synchronous_calls_one_step_earlier():
                 manager.add_async_function(target, *arguments())
             seen.append(list(log))
 
-        drive_steps(6, step, manager)
+        drive_steps(6, step, manager, overlap=False)
         return seen, log
 
     (late, all_late), (early, all_early) = effects(True), effects(False)

@@ -19,7 +19,7 @@ def run(functions, model, number):
         functions.begin_call()
         model(functions, next(numbers))
 
-    drive(step, functions.hooks)
+    drive(step, functions.hooks, overlap=False)
 
 
 def test_calls_are_made_a_step_later_with_the_arguments_of_their_step():

@@ -1,5 +1,6 @@
 """Put the calls of functions off to the next step."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,12 +26,15 @@ class _Sized(Protocol):
 
 
 class AsyncPushHook(Hook):
-    """Has `ops` called before each step, from the step on that follows the first element.
+    """The hook that has `ops` called during each step after the queue was seen with an element.
+
+    A run that overlaps calls `ops` on a thread, concurrently with the step.
 
     Args:
-        queue: has `size()`.
-        ops: takes one element out of the queue and uses it. At the end of the run it is called
-            until the queue is empty; a run that fails leaves the rest in the queue for the next.
+        queue: Queue with `size()`.
+        ops: Function that takes one element out of the queue and uses it. At the end of the run it
+            is called until the queue is empty; a run that fails leaves the rest in the queue for
+            the next run.
     """
 
     def __init__(self, queue: _Sized, ops: Callable[[], Any]) -> None:
@@ -47,7 +51,7 @@ class AsyncPushHook(Hook):
         self._has_seen_element = self._size() > 0
 
     def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
-        """`ops`, once the queue has been seen with an element."""
+        """Return `ops`, once the queue has been seen with an element."""
         return self._ops if self._has_seen_element else None
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
@@ -60,13 +64,68 @@ class AsyncPushHook(Hook):
             self._ops()
 
 
+class _DeferredCalls(AsyncPushHook):
+    """The hook that executes the calls of a function that were entered before a step.
+
+    A call is taken out of the queue before the step begins, so that the queue has room for the call
+    that the step enters, and so that this call waits for the next step.
+
+    Args:
+        queue: Queue of the calls.
+        take: Function that takes the arguments of a call out of the queue.
+        execute: Function of the arguments of a call.
+    """
+
+    def __init__(
+        self, queue: _Sized, take: Callable[[], Any], execute: Callable[[Any], Any]
+    ) -> None:
+        super().__init__(queue, self._execute_calls)
+        self._take, self._execute = take, execute
+        self._calls: deque[Any] = deque()  # taken and not executed
+        self._last_step = 0
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Drop the calls of steps that a recovery has undone."""
+        step = run.global_step or 0
+        if step < self._last_step:
+            self._take_calls()
+            self._calls.clear()
+        self._last_step = step
+
+    def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
+        """Return the execution of the calls that were entered."""
+        self._take_calls()
+        return self._ops if self._calls else None
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Keep the step, to notice a recovery that goes back."""
+        self._last_step = ctx.run.global_step or 0
+
+    def end(self, run: Run) -> None:
+        """Execute the calls that are left."""
+        self._take_calls()
+        self._execute_calls()
+        self._last_step = 0
+
+    def _take_calls(self) -> None:
+        while self._queue.size() > 0:
+            self._calls.append(self._take())
+
+    def _execute_calls(self) -> Any:
+        result = None
+        while self._calls:
+            result = self._execute(self._calls.popleft())
+        return result
+
+
 class AsyncFunctionManager:
-    """Turns calls of functions into entries of queues that the next step works off.
+    """Turns calls of functions into entries of queues, which are executed during the next step.
 
     A queue holds one call: a step makes at most one call of each function. Every call that was
     entered is executed once, the last ones when the run ends; a run that fails executes no more,
     and the next run with these hooks begins with what it left. A call that found no room was not
-    entered.
+    entered. A run that overlaps executes the calls on a thread, concurrently with the next step;
+    the next step must then not write the tensors of their arguments.
 
     Args:
         is_async: whether functions are put off unless told otherwise.
@@ -78,13 +137,7 @@ class AsyncFunctionManager:
         >>> manager = AsyncFunctionManager()
         >>> number = lambda: torch.tensor(next(numbers))
         >>> push = manager.add_async_function(lambda x: pushed.append(x.item()), [number])
-        >>> def step():
-        ...     push()
-        ...     print(pushed)
-        >>> run = drive(step, manager.hooks)
-        []
-        [0]
-        [0, 1]
+        >>> run = drive(push, manager.hooks)
         >>> pushed
         [0, 1, 2]
     """
@@ -154,10 +207,8 @@ class AsyncFunctionManager:
                 queue.drop_unsent()  # the next call has arguments of its own
                 raise
 
-        def execute() -> Any:
-            if queue.size() == 0:  # a step that made no call
-                return None
-            positional, keywords, _ = call()
+        def execute(arguments: Any) -> Any:
+            positional, keywords, _ = arguments
             return target(*positional, **keywords)
 
         run = current_or_default_run()
@@ -167,7 +218,7 @@ class AsyncFunctionManager:
         targets = [target] if isinstance(target, Action) else []
         deferred = run.action(f"{name}/execute", execute, targets)
         check_ops_dependence(enqueue.name, [deferred.name, *(action.name for action in targets)])
-        self._hooks.append(AsyncPushHook(queue, deferred))
+        self._hooks.append(_DeferredCalls(queue, call, deferred))
         return enqueue
 
 

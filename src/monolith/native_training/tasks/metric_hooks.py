@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
-from monolith.data.records.framing import tfrecord_frame
 from monolith.environment import metric_prefix
 from monolith.errors import UnavailableError
 from monolith.native_training.tasks import task_context
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.util.tfrecord import tfrecord_frame
 
 Record = Mapping[str, Any]
 

@@ -85,13 +85,22 @@ class _Function:
         self.enter: Callable[[], Any] | None = None
         self.target: Callable[..., Any] | None = None
         self.last_arguments: tuple[list[Any], dict[str, Any]] = ([], {})
+        self._targets: dict[int, Callable[..., Any]] = {}  # of calls that were made, by number
+        self._num_calls = 0
 
-    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self) -> tuple[int, list[Any], dict[str, Any]]:
+        assert self.target is not None
         args, kwargs = self.last_arguments
         values = [value() if callable(value) else value for value in args]
-        return values, {k: value() if callable(value) else value for k, value in kwargs.items()}
+        named = {k: value() if callable(value) else value for k, value in kwargs.items()}
+        self._num_calls += 1
+        self._targets[self._num_calls] = self.target
+        return self._num_calls, values, named
 
-    def execute(self, call: tuple[list[Any], dict[str, Any]]) -> Any:
-        # The next call of the model function, which brings a new target, comes after this.
-        assert self.target is not None
-        return self.target(*call[0], **call[1])
+    def execute(self, call: tuple[int, list[Any], dict[str, Any]]) -> Any:
+        # The model function may bring a new target concurrently.
+        number, values, named = call
+        target = self._targets.pop(number)
+        for other in [n for n in list(self._targets) if n < number]:
+            del self._targets[other]  # of a call that found no room
+        return target(*values, **named)
