@@ -24,8 +24,8 @@ def refusal(tmp_path, source):
         ("from tensorflow import keras", "'from torch import nn'"),
         ("from monolith.core import model_registry", "'from monolith import model_registry'"),
         (
-            "from monolith.native_training.estimator import EstimatorSpec",
-            "'from monolith.base_model import EstimatorSpec'",
+            "from monolith.native_training.native_model import MonolithModel",
+            "'from monolith.base_model import MonolithModel'",
         ),
         ("import monolith.core.model_registry", "'from monolith import model_registry'"),
         ("from idl.matrix.proto.example_pb2 import Example", "import RecordParser'"),

@@ -26,12 +26,6 @@ MOVED = MappingProxyType(
         "monolith.native_training.data.datasets": "from monolith import data",
         "monolith.native_training.data.feature_utils": "from monolith.data import operations",
         "monolith.native_training.data.parsers": "from monolith.data import RecordParser",
-        "monolith.native_training.estimator": (
-            "from monolith.native_training.cpu_training import local_train"
-        ),
-        "monolith.native_training.estimator.EstimatorSpec": (
-            "from monolith.base_model import EstimatorSpec"
-        ),
         "monolith.native_training.layers": "from torch import nn",
         "monolith.native_training.monolith_export": None,
         "monolith.native_training.native_model": "from monolith import base_model",

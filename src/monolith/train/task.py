@@ -92,7 +92,7 @@ class Task(ABC):
     """
 
     features: ClassVar[Sequence[Feature]] = ()
-    missing: ClassVar[str] = "initial"
+    missing: str = "initial"
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
     Settings: ClassVar[type[TaskSettings]] = TaskSettings

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -266,3 +267,20 @@ def test_of_metric_hooks_the_first_of_each_kind_counts():
         return two_heads(task, logits, label)
 
     assert make(spec).hooks() == [hooks[0], hooks[1], reports, reports]
+
+
+def test_records_of_deep_insight_have_the_labelled_heads():
+    def one_label(task, logits, label):
+        spec = two_heads(task, logits, label)
+        return spec._replace(label={"y": label})
+
+    metrics = {"enable_deep_insight": True, "deep_insight_sample_ratio": 1.0}
+    task, records = make(one_label, **{f"metrics.{k}": v for k, v in metrics.items()}), []
+    of_samples = {"req_time": torch.tensor([1, 2]), "sample_rate": torch.ones(2)}
+    task.input_fn = lambda mode: [{**batch(), **of_samples}] * 2
+    task.deep_insight_sink = records.append
+    with Trainer(task) as trainer:
+        trainer.fit()
+    first, *_ = map(json.loads, records)
+    assert (len(records), first["uid"], first["label"]) == (4, 7, {"y": 1.0})
+    assert list(first["predict"]) == ["y"]

@@ -18,6 +18,12 @@ import torch
 
 from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
+from monolith.native_training.metric.deep_insight_ops import Send, write_deep_insight
+from monolith.native_training.metric.metric_hook import (
+    FileMetricHook,
+    RecordDump,
+    ThroughputMetricHook,
+)
 from monolith.native_training.ops.layout_config import OutConfig
 from monolith.native_training.saver.tide import CustomGlobalStepWaiterHook
 from monolith.native_training.slots.layout_factories import (
@@ -28,13 +34,7 @@ from monolith.native_training.slots.slot_factories import GradsAndVars
 from monolith.native_training.slots.slot_tables import SlotTable, features_of
 from monolith.native_training.tasks import task_context
 from monolith.native_training.tasks.context import Context
-from monolith.native_training.tasks.deep_insight import Send, write_deep_insight
 from monolith.native_training.tasks.loss_gradients import with_gradients
-from monolith.native_training.tasks.metric_hooks import (
-    FileMetricHook,
-    RecordDump,
-    ThroughputMetricHook,
-)
 from monolith.native_training.tasks.native_params import (
     PARAMETERS,
     check_params,
@@ -125,6 +125,8 @@ class NativeTask(Task):
             raise AssertionError(f'Layer params for {type(self).__name__} must have a "name"')
         check_params(params)
         self.p = params
+        if params.mode != "train":
+            self.missing = "zeros"  # as in each evaluation and prediction
         self._functions = StepFunctions()
         self.ctx = Context(async_functions=self._functions)
         self._collected: _Collected | None = None
