@@ -42,7 +42,12 @@ _STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
     short_help="Train the task of a task file.",
 )
 def train(
-    task: Annotated[str, typer.Argument(help="Task file; FILE.py:CLASS names one task.")],
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="Task file; FILE.py:CLASS names one task. Or a key, package.module.Class."
+        ),
+    ],
     data: Annotated[
         list[str] | None,
         typer.Option(
