@@ -45,7 +45,7 @@ def train(
     task: Annotated[
         str,
         typer.Argument(
-            help="Task file; FILE.py:CLASS names one task. Or a key, package.module.Class."
+            help="Task file, FILE.py:CLASS, or module.CLASS."
         ),
     ],
     data: Annotated[
