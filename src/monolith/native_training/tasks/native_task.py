@@ -59,6 +59,8 @@ Action = Callable[[], Any]
 Columns = Mapping[str, Any]
 """Columns of a batch by name: ids as `Ragged`, the rest as tensors."""
 
+_Convert = Callable[[Columns | Batch], Batch]
+
 
 class ModelSpec(NamedTuple):
     """Hold the results of a model function: `EstimatorSpec` of the reference system.
@@ -243,12 +245,17 @@ class NativeTask(Task):
             data, slots.opened = slots.opened, None
         else:
             data = self.create_input_fn(mode)()
-        key = self.p.train.label_key
         if mode == Mode.TRAIN and self.p.train.repeat:
-            return (as_batch(columns, key) for columns in self._repeated(data))
+            return map(self._converted, self._repeated(data))
         if mode == Mode.EVAL:
             data = itertools.islice(data, self._eval_steps())
-        return InputData(data, key) if hasattr(data, "resume") else InputBatches(iter(data), key)
+        if hasattr(data, "resume"):
+            return InputData(data, self._converted)
+        return InputBatches(iter(data), self._converted)
+
+    def _converted(self, columns: Columns | Batch) -> Batch:
+        """Return the batch of the columns that the input function yields."""
+        return as_batch(columns, self.p.train.label_key)
 
     def _repeated(self, data: Iterable[Columns | Batch]) -> Iterator[Columns | Batch]:
         while True:
@@ -535,29 +542,29 @@ class _StepFactory(EmbeddingLayoutFactory):
 class InputBatches(Iterator[Batch]):
     """Iterates over the batches of an input function, and knows their source position."""
 
-    def __init__(self, inner: Iterator[Columns | Batch], label_key: str) -> None:
-        self._inner, self._key = inner, label_key
+    def __init__(self, inner: Iterator[Columns | Batch], convert: _Convert) -> None:
+        self._inner, self._convert = inner, convert
         if hasattr(inner, "state_dict"):
             self.state_dict = inner.state_dict
         if hasattr(inner, "close"):
             self.close = inner.close
 
     def __next__(self) -> Batch:
-        return as_batch(next(self._inner), self._key)
+        return self._convert(next(self._inner))
 
 
 class InputData:
     """The batches of an input function whose data can resume."""
 
-    def __init__(self, data: Any, label_key: str) -> None:
-        self._data, self._key = data, label_key
+    def __init__(self, data: Any, convert: _Convert) -> None:
+        self._data, self._convert = data, convert
 
     def __iter__(self) -> Iterator[Batch]:
-        return InputBatches(iter(self._data), self._key)
+        return InputBatches(iter(self._data), self._convert)
 
     def resume(self, position: Any) -> Iterator[Batch]:
         """Return the batches after a position."""
-        return InputBatches(self._data.resume(position), self._key)
+        return InputBatches(self._data.resume(position), self._convert)
 
 
 def slow_start_step(steps: int, worker_index: int) -> int:
