@@ -85,35 +85,26 @@ def train(
         bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
     ] = False,
     tensorboard: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write TensorBoard's event files here.")
+        str | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard.")
     ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="N",
-            help="Answer Prometheus at this port; 0 chooses a free port.",
-        ),
+        typer.Option(min=0, metavar="N", help="Serve metrics to Prometheus at this port."),
     ] = None,
     metrics_host: Annotated[
         str | None,
-        typer.Option(metavar="HOST", help="Listen at this address instead of 127.0.0.1."),
+        typer.Option(metavar="HOST", help="Address of --metrics-port."),
     ] = None,
     metrics_file: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Append metrics to a file of JSON lines.")
+        str | None, typer.Option(metavar="PATH", help="Append metrics as JSON lines.")
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="STEPS", help="Write a trace of steps=10 steps, or of from=500,steps=10."
-        ),
+        typer.Option(metavar="STEPS", help="Trace steps=10, or from=500,steps=10."),
     ] = None,
     profile_dir: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="Write traces here, not to TensorBoard's folder or to profiles."
-        ),
+        typer.Option(metavar="DIR", help="Write traces in this folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
