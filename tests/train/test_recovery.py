@@ -177,6 +177,19 @@ def test_a_fit_that_accumulates_gradients_trains_the_same_batches_again(tmp_path
     assert_same_end(*folders)
 
 
+def test_gradients_of_a_step_that_failed_in_its_second_batch_are_dropped():
+    class Second(Counting):
+        def loss(self, model, inputs, batch):
+            loss, prediction = super().loss(model, inputs, batch)
+            if len(self.seen) == 4:
+                raise AbortedError("gone")
+            return loss, prediction
+
+    with Trainer(Second(8), TrainSettings(accumulate=2)) as trainer:
+        assert trainer.fit().num_recoveries == 1
+        assert trainer.features.tables["id"].lookup(torch.tensor([7])).item() == -4
+
+
 AHEAD = [(0, 0), (2, 0), (0, 1), (2, 1)]
 
 
@@ -341,9 +354,12 @@ def test_a_save_beside_a_torn_push_is_refused_also_where_save_errors_are_ignored
             trainer.state.is_torn = ctx.run.global_step == 2
 
     settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2, ignore_save_errors=True)
-    with Trainer(Counting(4), settings) as trainer:
-        with pytest.raises(FailedPreconditionError, match=r"^\[CheckpointHook\] expected a state"):
-            trainer.fit(hooks=[Torn()])
+    text = r"^\[CheckpointHook\] expected a state"
+    with (
+        Trainer(Counting(4), settings) as trainer,
+        pytest.raises(FailedPreconditionError, match=text),
+    ):
+        trainer.fit(hooks=[Torn()])
 
 
 def test_a_step_that_is_refused_tears_nothing(tmp_path):
