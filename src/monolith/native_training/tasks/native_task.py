@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from monolith.data import Batch
+from monolith.native_training.queues.queue_hooks import queue_hooks_of
 from monolith.native_training.slots.slot_factories import (
     CollectingFactory,
     FeaturesFactory,
@@ -190,8 +191,10 @@ class NativeTask(Task):
         return _joined(self._called(Mode.PREDICT, inputs.pooled, batch)[0].predictions)
 
     def hooks(self) -> Sequence[Hook]:
-        """Return the hooks of the model function, and of functions that it puts off."""
-        return [*self._collect().hooks, *self._functions.hooks]
+        """Return the hooks of the task's tables, the model function, and what it puts off."""
+        collected = self._collect()
+        tables = queue_hooks_of(vars(self).values())
+        return [*tables, *collected.hooks, *self._functions.hooks]
 
     def _called(
         self, mode: Mode, embedded: Embedded, batch: Batch
