@@ -318,10 +318,13 @@ def test_a_call_waits_for_the_step_after_its_own_however_slow_the_thread_is():
     assert log == [0, 2, 3, 6]
 
 
-@pytest.mark.parametrize("method", ["step", "before_run", "after_run"])
-def test_every_call_is_executed_once_over_a_recovery(method):
-    log, numbers, manager = [], iter(range(6)), AsyncFunctionManager()
-    push = manager.add_async_function(lambda x: log.append(x.item()), [torch.tensor(1)])
+@pytest.mark.parametrize("method", ["step", "pushed", "before_run", "after_run"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_every_call_is_executed_once_over_a_recovery(method, is_first):
+    log, left, manager = [], list(range(6)), AsyncFunctionManager()
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(left[0])]
+    )
     failures = [AbortedError("gone")]
 
     def fail():
@@ -339,11 +342,19 @@ def test_every_call_is_executed_once_over_a_recovery(method):
     def step():
         if method == "step":
             fail()
-        next(numbers)
+        if not left:
+            raise StopIteration
         push()
+        if method == "pushed":
+            fail()
+        left.pop(0)
 
-    run = drive(step, [*manager.hooks, Failing()], overlap=False)
-    assert (run.num_recoveries, len(log)) == (1, 6)
+    run = drive(
+        step,
+        [Failing(), *manager.hooks] if is_first else [*manager.hooks, Failing()],
+        overlap=False,
+    )
+    assert (run.num_recoveries, log) == (1, list(range(6)))
 
 
 def test_calls_of_steps_that_a_recovery_has_undone_are_not_executed():
