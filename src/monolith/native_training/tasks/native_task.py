@@ -24,6 +24,7 @@ from monolith.native_training.metric.metric_hook import (
     ThroughputMetricHook,
 )
 from monolith.native_training.ops.layout_config import OutConfig
+from monolith.native_training.queues.queue_hooks import queue_hooks_of
 from monolith.native_training.saver.tide import CustomGlobalStepWaiterHook
 from monolith.native_training.slots.layout_factories import (
     CollectingLayoutFactory,
@@ -385,10 +386,11 @@ class NativeTask(Task):
         return settings
 
     def hooks(self) -> Sequence[Hook]:
-        """Return the hooks of parameters, of the model function, and of functions put off."""
+        """Return the hooks of tables, of parameters, of the model function, and of its queues."""
         collected = self._collect()
         parameters = [*self._limits(), *self._saves(), *self._counters(), *self._record_hooks()]
-        return [*parameters, *collected.hooks, *self._functions.hooks]
+        tables = queue_hooks_of(vars(self).values())
+        return [*tables, *parameters, *collected.hooks, *self._functions.hooks]
 
     def _limits(self) -> list[Hook]:
         train, hooks = self.p.train, list[Hook]()
