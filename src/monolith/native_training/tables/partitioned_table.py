@@ -1,5 +1,6 @@
 """All features of a model over shards: ids to layouts, and gradients of layouts to tables."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -350,8 +351,11 @@ class PartitionedHashTable:
         self._queue_hooks.append(hook)
 
     def get_queue_hooks(self) -> list[Any]:
-        """The hooks that were added; tables in servers have none of their own."""
-        return list(self._queue_hooks)
+        """Return the hooks that were added, then those of the underlying tables that have some."""
+        inner: list[list[Any]] = [
+            getattr(table, "get_queue_hooks", list)() for table in self.tables.values()
+        ]
+        return [*self._queue_hooks, *itertools.chain(*inner)]
 
     def close(self) -> None:
         """Free the shard of `num_ps` 0; shards on servers stay. Closing twice is fine."""
