@@ -1,6 +1,5 @@
 """All features of a model over shards: ids to layouts, and gradients of layouts to tables."""
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +19,7 @@ from monolith.native_training.ops.layout_config import (
     ShardingSparseFidsOpParams,
 )
 from monolith.native_training.ops.sharding import ShardedFids, sharding_sparse_fids
+from monolith.native_training.queues.queue_hooks import queue_hooks_of, use_queue_hooks
 from monolith.native_training.tables import fid_bundle
 from monolith.native_training.tables.feature_plan import check_capabilities
 from monolith.native_training.tables.feature_plan import gen_feature_configs as _gen_feature_configs
@@ -158,6 +158,7 @@ class PartitionedHashTable:
             The outputs by name (`nest_layout`): leaves that take gradients. Or the function that
             goes on; it takes the bundle, or one that went through a queue in its place.
         """
+        use_queue_hooks(self._queue_hooks)
         bundle: Bundle = {} if auxiliary_bundle is None else auxiliary_bundle
         fid_bundle.put_sharded(bundle, self._sharded(features, batch_size, shared))
 
@@ -346,16 +347,17 @@ class PartitionedHashTable:
         """The opposite of `flatten_layout`."""
         return nest_layout(tensors, self.feature_configs)
 
-    def add_queue_hook(self, hook: object) -> None:
-        """Keep a hook of a queue that this table feeds."""
+    def add_queue_hook(self, hook: Any) -> None:
+        """Keep a hook of a queue that this table feeds.
+
+        The current run calls the hook, and so does each run whose steps look up rows of this table.
+        """
         self._queue_hooks.append(hook)
+        use_queue_hooks([hook])
 
     def get_queue_hooks(self) -> list[Any]:
         """Return the hooks that were added, then those of the underlying tables that have some."""
-        inner: list[list[Any]] = [
-            getattr(table, "get_queue_hooks", list)() for table in self.tables.values()
-        ]
-        return [*self._queue_hooks, *itertools.chain(*inner)]
+        return [*self._queue_hooks, *queue_hooks_of(self.tables.values())]
 
     def close(self) -> None:
         """Free the shard of `num_ps` 0; shards on servers stay. Closing twice is fine."""
