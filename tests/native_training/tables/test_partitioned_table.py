@@ -360,6 +360,14 @@ def test_queue_hooks_are_kept_in_order(make):
     assert table.get_queue_hooks() == hooks
 
 
+def test_queue_hooks_of_underlying_tables_come_last(make):
+    table, inner = make(2, TWINS, TWIN_OUTPUT), {"fc_slot_2": ["c"], "fc_slot_1": ["a", "b"]}
+    for name, hooks in inner.items():
+        table.tables[name].get_queue_hooks = lambda hooks=hooks: hooks
+    table.add_queue_hook("own")
+    assert table.get_queue_hooks() == ["own", "a", "b", "c"]
+
+
 class Told(Hook):
     """Records the calls of its methods."""
 

@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from monolith.environment import metric_prefix
 from monolith.errors import UnavailableError
-from monolith.native_training.tasks import task_context
 from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 from monolith.train.run_metrics import METRICS
@@ -24,6 +23,12 @@ _CHECK_SECONDS = 600.0
 _PART = re.compile(r"part_(\d{6,})\.")
 _FIRST_SECONDS = 100_000_000  # smaller request times are days such as 20220927
 _FLUSH_RECORDS = 1024
+
+
+def _worker_index() -> int:
+    from monolith.native_training.tasks import task_context  # its package imports this module
+
+    return task_context.get().worker_index
 
 
 def folder_of_record(record: Record, worker: int, base: str) -> str:
@@ -96,7 +101,7 @@ class FileMetricHook(Hook):
                 f"and {partition_size}"
             )
         self._base = base_name
-        self._worker = task_context.get().worker_index if worker_id is None else worker_id
+        self._worker = _worker_index() if worker_id is None else worker_id
         self._parse, self._folder = parse_fn or json.loads, key_fn or folder_of_record
         self._layout, self._ext = layout_fn or line_of_record, file_ext
         self._batch_size, self._partition_size, self._clock = batch_size, partition_size, clock
