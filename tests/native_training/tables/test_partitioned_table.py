@@ -8,9 +8,13 @@ import torch
 from monolith.cluster import LocalServers
 from monolith.native_training.ops import ParserContext, sharding_sparse_fids
 from monolith.native_training.queues import EnqueueHook, prefetch
+from monolith.native_training.slots.combiners import ReduceSum
 from monolith.native_training.tables import PartitionedHashTable
+from monolith.native_training.tables.entry_config import HashTableConfigInstance
+from monolith.native_training.tables.feature_plan import FeatureSpec
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
+from monolith.table.optimizers import PolynomialDecay
 from monolith.train import Hook, Run
 from monolith.train.driver import drive
 from tests.native_training.tables.partitioned_oracle import (
@@ -226,6 +230,18 @@ class TestUpdates:
         update = table.apply_gradients(self.pairs(out), auxiliary_bundle=bundle)
         assert update == (4, 4, 0, 0)
         update.as_op().wait(0.0)
+
+    def test_an_update_has_the_rates_of_its_step_and_its_time(self, make):
+        decay = HashTableConfigInstance(ONE.table_config, [PolynomialDecay(1.0, 10, 11.0)])
+        features = {name: FeatureSpec(decay, [1], ReduceSum()) for name in TWINS}
+        table, bundle = make(2, features, TWIN_OUTPUT), {}
+        out = table.lookup(TWIN_READ, bundle)["out"]
+        table.apply_gradients(
+            [(torch.ones(1, 2), out)], auxiliary_bundle=bundle, global_step=5, req_time=NOW - 9
+        )
+        assert table.lookup(TWIN_READ)["out"].tolist() == [[-6, -6]]
+        (rows,) = table.tables["fc_slot_1"].export()
+        assert rows.times.tolist() == [NOW - 9]
 
     def test_gradients_are_scaled(self, make):
         table, bundle = make(2, TWINS, TWIN_OUTPUT), {}
