@@ -163,10 +163,11 @@ def test_a_recovery_goes_on_with_the_file_and_is_no_start(tmp_path):
     sink, dump = MemorySink(), RecordDump(str(tmp_path / "dump"))
     hook = ThroughputMetricHook("m", 90.0, sink=sink, clock=lambda: 100.0)
     with Coordinator() as coordinator:
-        for _ in range(2):
+        for message in ("first", "second"):
             for part in (dump, hook):
                 part.after_create_session(Run(global_step=0), coordinator)
-            dump(TEXT)
-    assert (tmp_path / "dump").stat().st_size == 2 * (8 + 4 + len(TEXT) + 4)
+            dump(message)
+    content = (tmp_path / "dump").read_bytes()
+    assert 0 < content.index(b"first") < content.index(b"second")
     tags = {"model_name": "m", "cluster_type": "stable"}
     assert sink.summary("monolith.training.run_start_elapsed_time.all", tags).num_times == 1
