@@ -3,6 +3,7 @@ import pytest
 from monolith.cli.task_file import load_task_class
 from monolith.cli.task_imports import MOVED, PAGE, TaskImportError, check_imports
 from monolith.errors import NotFoundError
+from tests.cli.run import run
 from tests.meta.tree import ROOT
 
 
@@ -22,6 +23,10 @@ def refusal(tmp_path, source):
         ("from tensorflow.keras import layers", "'from torch import nn'"),
         ("from tensorflow import keras", "'from torch import nn'"),
         ("from monolith.core import model_registry", "'from monolith import model_registry'"),
+        (
+            "from monolith.native_training.native_model import MonolithModel",
+            "'from monolith.base_model import MonolithModel'",
+        ),
         ("import monolith.core.model_registry", "'from monolith import model_registry'"),
         ("from idl.matrix.proto.example_pb2 import Example", "import RecordParser'"),
     ],
@@ -45,7 +50,7 @@ def test_a_name_that_a_module_lacks_names_the_nearest(tmp_path):
 
 
 def test_a_module_without_a_neighbour_is_told(tmp_path):
-    assert "no module 'monolith.nowhere' here" in refusal(tmp_path, "import monolith.nowhere")
+    assert "no 'monolith.nowhere' here" in refusal(tmp_path, "import monolith.nowhere")
     text = refusal(tmp_path, "from monolith.native_training.entry import Qqqq")
     assert "entry has no 'Qqqq'" in text
 
@@ -93,6 +98,15 @@ def test_the_table_has_modules_that_are_not_there_and_lines_that_run(module, tmp
 
 def test_the_page_is_there():
     assert (ROOT / PAGE).is_file()
+
+
+def test_the_command_ends_with_one_line_and_status_2(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "ported.py"
+    path.write_text("import tensorflow as tf\nfrom monolith import base_model\n")
+    result = run(capsys, monkeypatch, "train", path)
+    (line,) = result.err.splitlines()
+    assert (result.status, result.out) == (2, "")
+    assert line.startswith("error: [task file] expected an import that is there, got 'import tens")
 
 
 FFM = """

@@ -92,6 +92,12 @@ def test_a_wrong_profile_is_refused_at_the_start(train, text):
     assert refused(train("--profile", text), f"from=STEP,steps=N, got {text!r}")
 
 
+@pytest.mark.parametrize("option", ["--tensorboard", "--metrics-file", "--profile-dir"])
+def test_a_path_in_a_store_is_refused(train, option):
+    ran = train("--profile", "steps=1", option, "s3://logs")
+    assert refused(ran, f"expected a path of this machine as {option}, got 's3://logs'")
+
+
 @pytest.mark.parametrize(
     ("option", "other"), [("--profile-dir", "--profile"), ("--metrics-host", "--metrics-port")]
 )

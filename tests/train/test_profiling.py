@@ -97,6 +97,14 @@ def test_a_run_that_fails_in_a_window_has_a_trace(tmp_path):
     assert not torch.autograd.profiler._is_profiler_enabled
 
 
+def test_a_trace_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
+    hook = ProfilerHook(tmp_path / "traces", (1, 2))
+    (tmp_path / "traces").rmdir()
+    assert fit(hook).num_steps == 12
+    assert hook.traces == []
+    assert "is not written; the run goes on" in caplog.text
+
+
 @pytest.mark.parametrize("window", [(None, 5), (5, 5), (5, 4)])
 def test_a_window_without_steps_is_refused(tmp_path, window):
     with pytest.raises(ValueError, match=r"^End step invalid, expected one above the start step"):

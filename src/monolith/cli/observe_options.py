@@ -61,6 +61,7 @@ class ObserveOptions:
         """
         sinks: list[MetricsSink] = []
         try:
+            self._check()
             profilers = self._profilers()
             self._open(sinks)
         except ValueError as error:
@@ -73,10 +74,23 @@ class ObserveOptions:
             sink.close()
             _say_traces(profilers)
 
-    def _open(self, sinks: list[MetricsSink]) -> None:
-        """Append each sink to `sinks` when it is open."""
+    def _check(self) -> None:
+        """Refuse paths in a store, and an option without the option that it belongs to."""
+        paths = {
+            "--tensorboard": self.tensorboard,
+            "--metrics-file": self.file,
+            "--profile-dir": self.profile_dir,
+        }
+        for option, path in paths.items():
+            if path is not None and "://" in path:
+                raise ValueError(f"expected a path of this machine as {option}, got {path!r}")
         if self.host is not None and self.port is None:
             raise ValueError("expected --metrics-port with --metrics-host, got none")
+        if self.profile_dir is not None and self.profile is None:
+            raise ValueError("expected --profile with --profile-dir, got none")
+
+    def _open(self, sinks: list[MetricsSink]) -> None:
+        """Append each sink to `sinks` when it is open."""
         if self.port is not None:
             host = self.host or "127.0.0.1"
             sinks.append(endpoint := PrometheusSink(self.port, host))
@@ -89,8 +103,6 @@ class ObserveOptions:
 
     def _profilers(self) -> list[ProfilerHook]:
         if self.profile is None:
-            if self.profile_dir is not None:
-                raise ValueError("expected --profile with --profile-dir, got none")
             return []
         start, steps = _window(self.profile)
         folder = self.profile_dir or self.tensorboard or _PROFILE_DIR

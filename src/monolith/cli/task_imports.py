@@ -19,20 +19,23 @@ _CAUGHT = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 
 MOVED = MappingProxyType(
     {
-        "monolith.core.base_task": "from monolith.native_training.native_task import NativeTask",
-        "monolith.core.model_registry": "from monolith import model_registry",
-        "monolith.core.py_utils": "from types import SimpleNamespace",
-        "monolith.core.dense": "from torch import nn",
         "monolith.core.base_layer": "from torch import nn",
-        "monolith.native_training.layers": "from torch import nn",
+        "monolith.core.base_task": "from monolith.native_training.native_task import NativeTask",
+        "monolith.core.dense": "from torch import nn",
+        "monolith.core.model_registry": "from monolith import model_registry",
         "monolith.native_training.data.datasets": "from monolith import data",
-        "monolith.native_training.data.parsers": "from monolith.data import RecordParser",
         "monolith.native_training.data.feature_utils": "from monolith.data import operations",
+        "monolith.native_training.data.parsers": "from monolith.data import RecordParser",
+        "monolith.native_training.layers": "from torch import nn",
         "monolith.native_training.monolith_export": None,
+        "monolith.native_training.native_model": "from monolith import base_model",
+        "monolith.native_training.native_model.MonolithModel": (
+            "from monolith.base_model import MonolithModel"
+        ),
         "idl": "from monolith.data import RecordParser",
     }
 )
-"""Module that is not there -> the import in its place; None for a line to be removed."""
+"""Module or name that is not there -> the import in its place; None for a line to be removed."""
 
 
 class TaskImportError(InvalidArgumentError):
@@ -122,7 +125,7 @@ def _better(part: _Import, is_of_reference: bool) -> str | None:
     if top != "monolith":
         return None
     if not _is_there(part.module):
-        return _change_to(part.module)
+        return _change_to(f"{part.module}.{part.names[0]}" if part.names else part.module)
     missing = [name for name in part.names if name != "*" and not _has(part.module, name)]
     if not missing:
         return None
@@ -136,7 +139,7 @@ def _better(part: _Import, is_of_reference: bool) -> str | None:
 def _change_to(module: str) -> str:
     entry = _entry(module)
     if entry is None:
-        return f"there is no module {module!r} here, leave out what uses it"
+        return f"there is no {module!r} here, leave out what uses it"
     return "remove the line" if MOVED[entry] is None else f"change it to {MOVED[entry]!r}"
 
 

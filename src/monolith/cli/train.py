@@ -25,6 +25,7 @@ from monolith.train import (
     Trainer,
     TrainSettings,
 )
+from monolith.train.run_state import seed_all
 from monolith.util.layered_settings import SETTING_PREFIX, resolve
 
 app = typer.Typer(add_completion=False)
@@ -42,7 +43,10 @@ _STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
     short_help="Train the task of a task file.",
 )
 def train(
-    task: Annotated[str, typer.Argument(help="Task file; FILE.py:CLASS names one task.")],
+    task: Annotated[
+        str,
+        typer.Argument(help="Task file, FILE.py:CLASS, or module.CLASS."),
+    ],
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,35 +83,26 @@ def train(
         bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
     ] = False,
     tensorboard: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write TensorBoard's event files here.")
+        str | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard.")
     ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="N",
-            help="Answer Prometheus at this port; 0 chooses a free port.",
-        ),
+        typer.Option(min=0, metavar="N", help="Serve metrics to Prometheus at this port."),
     ] = None,
     metrics_host: Annotated[
         str | None,
-        typer.Option(metavar="HOST", help="Listen at this address instead of 127.0.0.1."),
+        typer.Option(metavar="HOST", help="Address of --metrics-port."),
     ] = None,
     metrics_file: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Append metrics to a file of JSON lines.")
+        str | None, typer.Option(metavar="PATH", help="Append metrics as JSON lines.")
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="STEPS", help="Write a trace of steps=10 steps, or of from=500,steps=10."
-        ),
+        typer.Option(metavar="STEPS", help="Trace steps=10, or from=500,steps=10."),
     ] = None,
     profile_dir: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="Write traces here, not to TensorBoard's folder or to profiles."
-        ),
+        typer.Option(metavar="DIR", help="Write traces in this folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
@@ -129,6 +124,7 @@ def train(
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
+    seed_all(how.seed)  # a task may make its dense model in its constructor
     options = ObserveOptions(
         tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir
     )

@@ -21,8 +21,8 @@ class ProfilerHook(Hook):
 
     A trace is a file `*.pt.trace.json` for Perfetto and TensorBoard, with the operators of all
     threads and the stages of the steps by name (docs/life_of_a_batch.md). A window that the end of
-    the run cuts short has a trace too, also if the run fails. A process can profile one window at
-    a time.
+    the run cuts short has a trace too, also if the run fails. A trace that cannot be written is
+    logged and does not end the run. A process can profile one window at a time.
 
     Args:
         directory: Folder for the traces; made if missing.
@@ -138,10 +138,14 @@ class ProfilerHook(Hook):
         profile.stop()
         name = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"
         path = os.path.join(self.directory, name)
-        profile.export_chrome_trace(f"{path}.part")
-        os.replace(f"{path}.part", path)
-        self.traces.append(path)
-        _log.info("the profiler has written %s", path)
+        try:
+            profile.export_chrome_trace(f"{path}.part")
+            os.replace(f"{path}.part", path)
+        except (OSError, RuntimeError):  # the disk may be full
+            _log.exception("the trace %s is not written; the run goes on", path)
+        else:
+            self.traces.append(path)
+            _log.info("the profiler has written %s", path)
 
 
 def _check_folder(directory: str) -> None:

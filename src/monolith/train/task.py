@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -72,6 +73,8 @@ class Task(ABC):
             will get, or "zeros". Evaluation and prediction read zeros always.
         dense: Names of the dense columns.
         label: Name of the label column, or names of several.
+        evict_every_hours: Table -> hours of its clock between two removals of its expired rows
+            during a run.
         Settings: Class of the settings.
 
     Example:
@@ -95,6 +98,7 @@ class Task(ABC):
     missing: str = "initial"
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
+    evict_every_hours: ClassVar[Mapping[str, int]] = MappingProxyType({})
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: Any = None) -> None:

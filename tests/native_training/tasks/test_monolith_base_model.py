@@ -134,6 +134,15 @@ def test_dense_weights_decay():
     torch.testing.assert_close(rows, same_rows)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("clip_norm", -1), ("dense_weight_decay", None), ("sparse_norm_warmup_steps", 0)],
+)
+def test_a_bound_out_of_range_is_refused_at_the_start(name, value):
+    with pytest.raises(ValueError, match=rf"expected params.{name} >= \d, got {value}"):
+        make(**{name: value})
+
+
 def test_norms_are_figures():
     _, result = train(make(enable_grads_and_vars_summary=True))
     dense, rows = change_of_a_step()

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import re
+import threading
 
 import pyarrow as pa
 import pytest
@@ -9,6 +10,7 @@ import torch
 from monolith import data
 from monolith.checkpoint import existing_checkpoints, find
 from monolith.data import Batch
+from monolith.errors import AbortedError
 from monolith.native_training.slots import FeatureColumn
 from monolith.native_training.tasks import local_train, native_task
 from monolith.native_training.tasks.native_task import (
@@ -70,6 +72,46 @@ def test_gradients_that_were_handed_in_are_clipped():
     trainer = Trainer(made(with_op=True, batches=[columns()]), TrainSettings(clip_norm=1.0))
     trainer.fit()
     assert weights(trainer) == pytest.approx([-1 / 5**0.5, -2 / 5**0.5], rel=1e-5)
+
+
+def test_the_hooks_of_queues_of_the_tasks_tables_are_hooks_of_its_runs():
+    class Owner:
+        def __init__(self, hooks):
+            self.get_queue_hooks = lambda: hooks
+
+    hooks = [Hook(), Hook()]
+    task = made(table=Owner(hooks))
+    assert list(task.hooks()) == hooks
+
+
+@pytest.mark.parametrize(("push", "is_other"), [(0, False), (1, True)])
+def test_functions_that_are_put_off_overlap_unless_the_run_is_sequential(push, is_other):
+    class Deferring(Score):
+        def lookup(self):
+            self.ctx.add_async_function(lambda: threads.append(threading.current_thread()))()
+            return super().lookup()
+
+    threads = []
+    Trainer(made(Deferring), TrainSettings(push=push)).fit()
+    assert len(threads) == 2
+    assert (threads[0] is not threading.current_thread()) == is_other
+
+
+@pytest.mark.parametrize("push", [0, 1])
+def test_a_step_that_is_trained_once_more_puts_its_function_off_once(push):
+    class Deferring(Score):
+        def lookup(self):
+            self.ctx.add_async_function(pushed.append, [len(self.calls)])()
+            column, score = super().lookup()
+            if len(self.calls) == 2 and failures:
+                raise failures.pop()
+            return column, score
+
+    pushed, failures = [], [AbortedError("gone")]
+    trainer = Trainer(made(Deferring), TrainSettings(push=push))
+    assert trainer.fit().num_recoveries == 1
+    assert pushed == [3, 4]
+    assert weights(trainer) == [-2.0, -4.0]
 
 
 def test_the_model_function_is_collected_once_and_called_for_each_batch():

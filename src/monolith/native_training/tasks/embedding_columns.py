@@ -41,7 +41,8 @@ class EmbeddingColumns:
 
     def __init__(self, ctx: Context, feature_list: FeatureList | None = None) -> None:
         self._ctx, self._feature_list = ctx, feature_list
-        self._numbers: set[int] = set()
+        slots = () if feature_list is None else (feature.slot for feature in feature_list)
+        self._numbers = {slot for slot in slots if slot is not None}
         self._slots: dict[str, FeatureSlot] = {}
         self._columns: dict[str, FeatureColumn] = {}
         self._slices: dict[tuple[str, str], FeatureSlice] = {}

@@ -8,10 +8,15 @@ from typing import Any, NamedTuple
 import torch
 
 from monolith.data import Batch
-from monolith.native_training.tasks.head_metrics import HeadMetric, LastFigure
-from monolith.native_training.tasks.native_task import ModelSpec, NativeTask, ServingReceiver
+from monolith.native_training.tasks.native_task import (
+    Columns,
+    ModelSpec,
+    NativeTask,
+    ServingReceiver,
+)
 from monolith.native_training.tasks.prediction_files import PredictionFile
 from monolith.native_training.util.gradient_rules import clip_and_decay
+from monolith.native_training.util.head_metrics import HeadMetric, LastFigure
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.optim import Optimizer
@@ -72,6 +77,7 @@ class MonolithBaseModel(NativeTask):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
+        _check_norms(params)
         self._default_dense_optimizer: MakeOptimizer | torch.optim.Optimizer | None = None
         self._spec: EstimatorSpec | None = None
         self._losses: list[torch.Tensor] = []
@@ -99,18 +105,36 @@ class MonolithBaseModel(NativeTask):
         """Return the parameters of a `NativeTask`, and those of outputs, clipping and metrics."""
         params = super().params()
         params.metrics.define(
-            "disable_native_metrics", True, "Whether the heads have no metrics of their own."
+            "disable_native_metrics",
+            True,
+            "whether the heads have no AUC or squared error of their own",
         )
         for name, default, description in (
-            ("output_path", None, "Folder for predictions as lines of text."),
-            ("output_fields", None, "Columns of each line, with commas between them."),
-            ("delimiter", "\t", "Text between two values of a line."),
-            ("file_name", "", "Name of the files, `part` if it is empty."),
-            ("enable_grads_and_vars_summary", False, "Whether the figures have norms."),
-            ("dense_weight_decay", 0.0, "Factor of the dense values added to their gradients."),
-            ("clip_norm", 1000.0, "Greatest norm of all gradients; None for any."),
-            ("sparse_norm_warmup_steps", None, "Steps until tables have the whole clip_norm."),
-            ("default_occurrence_threshold", 0, "Occurrences before an id gets a row."),
+            (
+                "output_path",
+                None,
+                "folder for predictions of evaluations and predictions, as lines of text",
+            ),
+            ("output_fields", None, "columns of each line, separated by commas"),
+            ("delimiter", "\t", "text between two values of a line"),
+            ("file_name", "", "first part of the name of the file; `part` if empty"),
+            (
+                "enable_grads_and_vars_summary",
+                False,
+                "whether the metrics have the norms of gradients and dense parameters",
+            ),
+            ("dense_weight_decay", 0.0, "factor of dense values that are added to their gradients"),
+            ("clip_norm", 1000.0, "greatest norm of all gradients together; None clips nothing"),
+            (
+                "sparse_norm_warmup_steps",
+                None,
+                "steps in which the bound of the tables grows from 0",
+            ),
+            (
+                "default_occurrence_threshold",
+                0,
+                "occurrences before an id gets a row, where a column sets none",
+            ),
         ):
             params.define(name, default, description)
         return params
@@ -220,19 +244,13 @@ class MonolithBaseModel(NativeTask):
         self._collect()
         return tuple(_LABEL + head for head in self._labels)
 
-    def source(self, mode: Mode) -> Iterable[Batch]:
-        """Return the batches of `input_fn`; with native metrics they have room for labels."""
-        batches = super().source(mode)
+    def _converted(self, columns: Columns | Batch) -> Batch:
+        """Return the batch; with native metrics it has room for the labels of the heads."""
+        batch = super()._converted(columns)
         if self.p.metrics.disable_native_metrics:
-            return batches
-        columns = self.label
-        return (
-            replace(
-                batch,
-                labels={**batch.labels, **{name: torch.zeros(len(batch)) for name in columns}},
-            )
-            for batch in batches
-        )
+            return batch
+        labels = {name: torch.zeros(len(batch)) for name in self.label}
+        return replace(batch, labels={**batch.labels, **labels})
 
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
@@ -339,6 +357,23 @@ class MonolithBaseModel(NativeTask):
             gradient = parameter.grad
             norms[f"grad_norm/{name}"] = 0.0 if gradient is None else float(gradient.norm())
         return norms
+
+
+def _check_norms(params: Params) -> None:
+    """Refuse bounds and factors below 0, before anything is trained."""
+    for name, least in (
+        ("clip_norm", 0),
+        ("dense_weight_decay", 0),
+        ("sparse_norm_warmup_steps", 1),
+    ):
+        value = params[name]
+        if value is None and name != "dense_weight_decay":
+            continue
+        if not isinstance(value, int | float) or not value >= least:
+            raise ValueError(
+                f"[MonolithBaseModel] expected params.{name} >= {least}, got {value!r} (task "
+                f"{params.name!r})"
+            )
 
 
 def _is_exporting() -> bool:

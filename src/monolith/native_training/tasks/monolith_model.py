@@ -46,8 +46,10 @@ class MonolithModel(MonolithBaseModel):
     def params(cls) -> InstantiableParams:
         """Return the parameters of a `MonolithBaseModel`, `feature_list` and fused layouts."""
         params = super().params()
-        params.define("feature_list", None, "Path of a feature_list.conf.")
-        params.define("enable_fused_layout", False, "Whether lookups return layouts by name.")
+        params.define(
+            "feature_list", None, "path of a `feature_list.conf`, which says the slots of features"
+        )
+        params.define("enable_fused_layout", False, "whether lookups return layouts by name")
         return params
 
     def create_embedding_feature_column(

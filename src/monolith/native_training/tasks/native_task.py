@@ -24,6 +24,7 @@ from monolith.native_training.metric.metric_hook import (
     ThroughputMetricHook,
 )
 from monolith.native_training.ops.layout_config import OutConfig
+from monolith.native_training.queues.queue_hooks import queue_hooks_of
 from monolith.native_training.saver.tide import CustomGlobalStepWaiterHook
 from monolith.native_training.slots.layout_factories import (
     CollectingLayoutFactory,
@@ -58,6 +59,8 @@ _PROFILE_STEPS = 5000  # between the beginnings of two traces
 Action = Callable[[], Any]
 Columns = Mapping[str, Any]
 """Columns of a batch by name: ids as `Ragged`, the rest as tensors."""
+
+_Convert = Callable[[Columns | Batch], Batch]
 
 
 class ModelSpec(NamedTuple):
@@ -230,6 +233,12 @@ class NativeTask(Task):
         """`train.label_key`, if batches have such a column."""
         return self._collect().label
 
+    @property
+    def evict_every_hours(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Return `feature_evict_every_n_hours` of the slots that have it, by table."""
+        tables = self._collect().tables.values()
+        return {name: hours for table in tables for name, hours in table.evict_every_hours.items()}
+
     def source(self, mode: Mode) -> Iterable[Batch]:
         """Return the batches of the input function; they can resume where those can."""
         slots = self._collect() if mode == Mode.TRAIN else None
@@ -237,12 +246,17 @@ class NativeTask(Task):
             data, slots.opened = slots.opened, None
         else:
             data = self.create_input_fn(mode)()
-        key = self.p.train.label_key
         if mode == Mode.TRAIN and self.p.train.repeat:
-            return (as_batch(columns, key) for columns in self._repeated(data))
+            return map(self._converted, self._repeated(data))
         if mode == Mode.EVAL:
             data = itertools.islice(data, self._eval_steps())
-        return InputData(data, key) if hasattr(data, "resume") else InputBatches(iter(data), key)
+        if hasattr(data, "resume"):
+            return InputData(data, self._converted)
+        return InputBatches(iter(data), self._converted)
+
+    def _converted(self, columns: Columns | Batch) -> Batch:
+        """Return the batch of the columns that the input function yields."""
+        return as_batch(columns, self.p.train.label_key)
 
     def _repeated(self, data: Iterable[Columns | Batch]) -> Iterator[Columns | Batch]:
         while True:
@@ -372,10 +386,11 @@ class NativeTask(Task):
         return settings
 
     def hooks(self) -> Sequence[Hook]:
-        """Return the hooks of parameters, of the model function, and of functions put off."""
+        """Return the hooks of tables, of parameters, of the model function, and of its queues."""
         collected = self._collect()
         parameters = [*self._limits(), *self._saves(), *self._counters(), *self._record_hooks()]
-        return [*parameters, *collected.hooks, *self._functions.hooks]
+        tables = queue_hooks_of(vars(self).values())
+        return [*tables, *parameters, *collected.hooks, *self._functions.hooks]
 
     def _limits(self) -> list[Hook]:
         train, hooks = self.p.train, list[Hook]()
@@ -530,29 +545,29 @@ class _StepFactory(EmbeddingLayoutFactory):
 class InputBatches(Iterator[Batch]):
     """Iterates over the batches of an input function, and knows their source position."""
 
-    def __init__(self, inner: Iterator[Columns | Batch], label_key: str) -> None:
-        self._inner, self._key = inner, label_key
+    def __init__(self, inner: Iterator[Columns | Batch], convert: _Convert) -> None:
+        self._inner, self._convert = inner, convert
         if hasattr(inner, "state_dict"):
             self.state_dict = inner.state_dict
         if hasattr(inner, "close"):
             self.close = inner.close
 
     def __next__(self) -> Batch:
-        return as_batch(next(self._inner), self._key)
+        return self._convert(next(self._inner))
 
 
 class InputData:
     """The batches of an input function whose data can resume."""
 
-    def __init__(self, data: Any, label_key: str) -> None:
-        self._data, self._key = data, label_key
+    def __init__(self, data: Any, convert: _Convert) -> None:
+        self._data, self._convert = data, convert
 
     def __iter__(self) -> Iterator[Batch]:
-        return InputBatches(iter(self._data), self._key)
+        return InputBatches(iter(self._data), self._convert)
 
     def resume(self, position: Any) -> Iterator[Batch]:
         """Return the batches after a position."""
-        return InputBatches(self._data.resume(position), self._key)
+        return InputBatches(self._data.resume(position), self._convert)
 
 
 def slow_start_step(steps: int, worker_index: int) -> int:
