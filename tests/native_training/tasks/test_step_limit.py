@@ -1,7 +1,7 @@
 import pytest
 
 from monolith.native_training.tasks.step_limit import StepLimitHook
-from monolith.train.driver import Run, drive
+from monolith.train.driver import Coordinator, Run, StepContext, StepResults, drive
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,14 @@ def test_without_limits_the_input_ends_the_run():
     steps = iter(range(3))
     drive(lambda: next(steps), [StepLimitHook()])
     assert next(steps, None) is None
+
+
+def test_a_recovery_adds_no_steps():
+    hook, coordinator = StepLimitHook(3), Coordinator()
+    hook.begin()
+    hook.after_create_session(Run(global_step=5), coordinator)
+    run = Run(global_step=7)
+    hook.after_create_session(run, coordinator)
+    run.global_step = 8
+    hook.after_run(StepContext(run, coordinator), StepResults(None))
+    assert coordinator.stop_requested

@@ -25,12 +25,6 @@ _FIRST_SECONDS = 100_000_000  # smaller request times are days such as 20220927
 _FLUSH_RECORDS = 1024
 
 
-def _worker_index() -> int:
-    from monolith.native_training.tasks import task_context  # its package imports this module
-
-    return task_context.get().worker_index
-
-
 def folder_of_record(record: Record, worker: int, base: str) -> str:
     """Return the folder of a record's line: `<base>/<model>/<day in UTC>/worker_<id>`.
 
@@ -64,7 +58,7 @@ class FileMetricHook(Hook):
 
     Args:
         base_name: folder of all files; made when the run begins.
-        worker_id: number of the worker; that of the task context if None.
+        worker_id: number of the worker.
         parse_fn: record as text -> dictionary.
         key_fn: record, worker and base -> folder.
         layout_fn: record -> line.
@@ -80,7 +74,7 @@ class FileMetricHook(Hook):
     def __init__(
         self,
         base_name: str,
-        worker_id: int | None = None,
+        worker_id: int = 0,
         parse_fn: Callable[[str], Record] | None = None,
         key_fn: Callable[[Record, int, str], str] | None = None,
         layout_fn: Callable[[Record], str] | None = None,
@@ -100,8 +94,7 @@ class FileMetricHook(Hook):
                 f"[FileMetricHook] expected batch_size and partition_size >= 1, got {batch_size} "
                 f"and {partition_size}"
             )
-        self._base = base_name
-        self._worker = _worker_index() if worker_id is None else worker_id
+        self._base, self._worker = base_name, worker_id
         self._parse, self._folder = parse_fn or json.loads, key_fn or folder_of_record
         self._layout, self._ext = layout_fn or line_of_record, file_ext
         self._batch_size, self._partition_size, self._clock = batch_size, partition_size, clock
