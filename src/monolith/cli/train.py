@@ -44,9 +44,7 @@ _STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
 def train(
     task: Annotated[
         str,
-        typer.Argument(
-            help="Task file, FILE.py:CLASS, or module.CLASS."
-        ),
+        typer.Argument(help="Task file, FILE.py:CLASS, or module.CLASS."),
     ],
     data: Annotated[
         list[str] | None,

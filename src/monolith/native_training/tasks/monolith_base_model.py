@@ -84,6 +84,7 @@ class MonolithBaseModel(NativeTask):
         self._hooks: list[Hook] = []
         self._extra_outputs: dict[str, ExtraOutput] = {}
         self._labels: dict[str, torch.Tensor] = {}  # of the last call, by head
+        self._label_heads: tuple[str, ...] = ()  # heads that have a label
         self._norms: dict[str, float] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -242,7 +243,7 @@ class MonolithBaseModel(NativeTask):
         if self.p.metrics.disable_native_metrics:
             return super().label
         self._collect()
-        return tuple(_LABEL + head for head in self._labels)
+        return tuple(_LABEL + head for head in self._label_heads)
 
     def _converted(self, columns: Columns | Batch) -> Batch:
         """Return the batch; with native metrics it has room for the labels of the heads."""
@@ -271,7 +272,7 @@ class MonolithBaseModel(NativeTask):
         metrics: dict[str, Metric] = {}
         spec = self._spec
         if not self.p.metrics.disable_native_metrics and spec is not None:
-            heads, labels = list(self._named(spec.pred, spec)), list(self._labels)
+            heads, labels = list(self._named(spec.pred, spec)), list(self._label_heads)
             kind = "auc" if spec.classification else "mse"
             metrics = {
                 f"{head}_{kind}": HeadMetric(
@@ -284,7 +285,9 @@ class MonolithBaseModel(NativeTask):
         elif spec is None or (spec.classification and len(self._named(spec.pred, spec)) == 1):
             metrics = dict(super().metrics())
         if self.p.enable_grads_and_vars_summary:
-            for name in ("global_gradient_norm", *self._parameter_norms()):
+            names = [name for name, _ in self.build().named_parameters()]
+            norms = [f"{kind}_norm/{name}" for name in names for kind in ("grad", "var")]
+            for name in ("global_gradient_norm", *norms):
                 metrics[name] = LastFigure(lambda name=name: self._norms.get(name))  # type: ignore[misc]
         return metrics
 
@@ -306,9 +309,10 @@ class MonolithBaseModel(NativeTask):
                 raise Exception("EstimatorSpec Error!")
             label, loss, pred = spec
             spec = EstimatorSpec(label, pred, loss=loss)
-        self._spec = self._spec or spec
         predictions = self._heads(spec)
         self._labels = {} if spec.label is None else self._named(spec.label, spec)
+        if self._spec is None:
+            self._spec, self._label_heads = spec, tuple(self._labels)
         if mode != Mode.TRAIN and self.p.output_path is not None and not _is_exporting():
             file = PredictionFile(
                 self.p.output_path, self.p.output_fields, self.p.delimiter, self.p.file_name
