@@ -1,4 +1,4 @@
-"""Check of the imports of a task file, before the file runs: those of the reference system."""
+"""Check the imports of a task file of the reference system before the file runs."""
 
 import ast
 import difflib
@@ -39,7 +39,7 @@ MOVED = MappingProxyType(
 
 
 class TaskImportError(InvalidArgumentError):
-    """A task file imports something that is not there; the text says what to import instead."""
+    """Raised if a task file imports something that is not there; the text says what to import."""
 
 
 class _Import(NamedTuple):

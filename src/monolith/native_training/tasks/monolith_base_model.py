@@ -36,12 +36,12 @@ class EstimatorSpec(NamedTuple):
     """Hold the results of the model function of a `MonolithModel`.
 
     Attributes:
-        label: of the samples, as `pred`.
-        pred: predictions; by head if there are several.
-        head_name: names of the heads.
-        loss: a scalar; None in prediction.
-        optimizer: of the dense model: a function of its parameters, or an optimizer.
-        classification: whether predictions are probabilities.
+        label: Labels of the samples, in the form of `pred`.
+        pred: Predictions; by head if there are several heads.
+        head_name: Names of the heads.
+        loss: Loss, a scalar; None in prediction.
+        optimizer: Function of the dense parameters that returns their optimizer, or an optimizer.
+        classification: Whether predictions are probabilities.
     """
 
     label: Heads | None
@@ -67,7 +67,7 @@ class ExtraOutput(NamedTuple):
 
 
 class MonolithBaseModel(NativeTask):
-    """A task with `input_fn` and `model_fn`.
+    """Train a model that `input_fn` and `model_fn` define.
 
     Parameters are attributes too: `self.train.label_key`, `self.clip_norm`.
 
@@ -142,34 +142,34 @@ class MonolithBaseModel(NativeTask):
 
     @abstractmethod
     def input_fn(self, mode: Mode) -> Iterable[Mapping[str, Any] | Batch]:
-        """Batches, as those of `NativeTask.create_input_fn`."""
+        """Open the data, and return batches as `NativeTask.create_input_fn` describes them."""
 
     @abstractmethod
     def model_fn(
         self, features: dict[str, Any], mode: Mode
     ) -> EstimatorSpec | tuple[Heads, torch.Tensor, Heads]:
-        """An `EstimatorSpec`, or label, loss and prediction."""
+        """Return an `EstimatorSpec`, or label, loss and prediction."""
 
     def serving_input_receiver_fn(self) -> ServingReceiver | None:
         """Describe a request; None if there is none."""
         return None
 
     def create_input_fn(self, mode: Mode) -> Callable[[], Iterable[Mapping[str, Any] | Batch]]:
-        """`input_fn`."""
+        """Return a function that calls `input_fn`."""
         return lambda: self.input_fn(mode)
 
     def create_serving_input_receiver_fn(self) -> Callable[[], ServingReceiver] | None:
-        """`serving_input_receiver_fn`, if it gives something."""
+        """Return a function that returns the receiver of the task; None without a receiver."""
         receiver = self.serving_input_receiver_fn()
         return None if receiver is None else lambda: receiver
 
     def create_model_fn(self) -> Callable[[dict[str, Any], Mode, Any], ModelSpec]:
-        """`model_fn`, with columns of its own for each call."""
+        """Return a function that calls `model_fn` and turns its result into a `ModelSpec`."""
         return self._call
 
     @property
     def batch_size(self) -> int | None:
-        """Number of samples of a batch: that of training, or of evaluation if `mode` says so."""
+        """Return the number of samples of a batch in training, or in evaluation if `mode` says so."""
         group = self.p.eval if self.p.mode == Mode.EVAL else self.p.train
         size: int | None = group.per_replica_batch_size
         return size
@@ -206,7 +206,7 @@ class MonolithBaseModel(NativeTask):
     # What the trainer asks a task for.
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
-        """That of the spec, or the default of the task.
+        """Return the optimizer of the spec, else the default optimizer of the task.
 
         Raises:
             Exception: there is neither.
@@ -256,7 +256,7 @@ class MonolithBaseModel(NativeTask):
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return loss and prediction of the model function; the batch keeps labels of heads."""
+        """Return loss and prediction of the model function; labels of heads go into the batch."""
         outputs = super().loss(model, inputs, batch)
         if not self.p.metrics.disable_native_metrics:
             for head, label in self._labels.items():
