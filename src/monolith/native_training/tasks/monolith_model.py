@@ -109,7 +109,7 @@ class MonolithModel(MonolithBaseModel):
                 width, or a dictionary; or lists of them (groups), with `slice_dim`.
             slice_name: name of the slice.
             slice_dim: width of the slice.
-            initializer: initializer of the slice; None takes that of the slot, as in the next three.
+            initializer: initializer of the slice; None takes the slot's, as below.
             optimizer: optimizer of the slice.
             compressor: compressor of the slice.
             learning_rate_fn: learning rate of the slice.
