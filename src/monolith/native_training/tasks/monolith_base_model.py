@@ -169,7 +169,7 @@ class MonolithBaseModel(NativeTask):
 
     @property
     def batch_size(self) -> int | None:
-        """Return the number of samples of a batch in training, or in evaluation if `mode` says so."""
+        """Return the number of samples of a batch, in evaluation if `mode` says so."""
         group = self.p.eval if self.p.mode == Mode.EVAL else self.p.train
         size: int | None = group.per_replica_batch_size
         return size
