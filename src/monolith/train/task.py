@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Feature
-from monolith.observe.learning import Auc, LogLoss
+from monolith.observe.learning import Auc, Calibration, LogLoss
 from monolith.optim import Optimizer
 from monolith.train.driver import Hook
 from monolith.train.figures import Metric
@@ -72,6 +73,8 @@ class Task(ABC):
             will get, or "zeros". Evaluation and prediction read zeros always.
         dense: Names of the dense columns.
         label: Name of the label column, or names of several.
+        evict_every_hours: Table -> hours of its clock between two removals of its expired rows
+            during a run.
         Settings: Class of the settings.
 
     Example:
@@ -95,6 +98,7 @@ class Task(ABC):
     missing: str = "initial"
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
+    evict_every_hours: ClassVar[Mapping[str, int]] = MappingProxyType({})
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: Any = None) -> None:
@@ -181,11 +185,13 @@ class Task(ABC):
     def metrics(self) -> Mapping[str, Metric]:
         """Return new metrics of predictions and labels by name.
 
-        Unless overridden, a task with one label has AUC and log loss. A run leaves them out, with a
-        warning, if predictions are not probabilities or labels are not 0 and 1.
+        Unless overridden, a task with one label has AUC, log loss and calibration. A run leaves
+        them out, with a warning, if predictions are not probabilities or labels are not 0 and 1.
         """
         is_one = isinstance(self.label, str) or len(self.label) == 1
-        return {"auc": Auc(), "log_loss": LogLoss()} if is_one else {}
+        if not is_one:
+            return {}
+        return {"auc": Auc(), "log_loss": LogLoss(), "calibration": Calibration()}
 
     @classmethod
     def has_default_metrics(cls) -> bool:

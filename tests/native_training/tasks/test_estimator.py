@@ -90,6 +90,25 @@ def test_an_evaluation_changes_nothing(tmp_path):
     assert (estimator.latest_checkpoint(), estimator.result.num_steps) == (before, 1)
 
 
+def test_an_evaluation_has_nothing_to_do_with_the_steps_of_the_training(tmp_path):
+    params = Dense.params().set(**{"train.max_steps": 1, "train.steps": 1})
+    estimator = Estimator(params, local(tmp_path)).train()
+    hook = Count()
+    assert estimator.evaluate(hooks=[hook])["loss"] > 0
+    assert hook.steps == 2
+
+
+def test_an_evaluation_needs_a_batch(tmp_path):
+    class Empty(Dense):
+        def create_input_fn(self, mode):
+            return lambda: self.batches if mode == "train" else []
+
+    estimator = Estimator(Empty.params(), local(tmp_path)).train()
+    text = r"expected at least one batch of mode 'eval', got none \(task 'Empty'\)"
+    with pytest.raises(ValueError, match=text):
+        estimator.evaluate()
+
+
 def test_predictions_come_by_sample_or_by_batch(tmp_path):
     estimator = Estimator(Dense, local(tmp_path)).train(steps=1)
     assert [round(row.item(), 4) for row in estimator.predict()] == [9.0, 30.6] * 2

@@ -23,6 +23,7 @@ from monolith.native_training.tasks.native_task import NativeTask
 from monolith.native_training.tasks.run_config import RunConfig
 from monolith.native_training.tasks.step_limit import StepLimitHook
 from monolith.native_training.util.params import Params
+from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Mode
@@ -50,6 +51,7 @@ class Estimator:
         conf: Options; a local run in a temporary folder if None.
         warm_start_from: Checkpoint, or folder with checkpoints, whose rows and parameters the first
             training in an empty `model_dir` begins with, at step 0.
+        metrics: Sink of the measurements of trainings, which the caller closes.
 
     Attributes:
         params: Parameters of the task.
@@ -75,9 +77,12 @@ class Estimator:
         model: Any,
         conf: RunConfig | None = None,
         warm_start_from: "str | os.PathLike[str] | None" = None,
+        *,
+        metrics: MetricsSink | None = None,
     ) -> None:
         self.conf = RunConfig(is_local=True) if conf is None else conf
         self.conf.check_local()
+        self._metrics = metrics
         self.params = _params_of(model)
         self.params.metrics.enable_deep_insight = False
         self._take_over(self.conf)
@@ -134,7 +139,8 @@ class Estimator:
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps.")
         checkpoint, settings = self._checkpoint("train"), self._settings(self.model_dir)
-        with Trainer(self._task("train"), settings, self.conf.num_ps or None) as trainer:
+        servers = self.conf.num_ps or None
+        with Trainer(self._task("train"), settings, servers, metrics=self._metrics) as trainer:
             if checkpoint is not None:
                 trainer.restore(checkpoint.prefix)
             elif self._warm_start is not None:
@@ -156,12 +162,19 @@ class Estimator:
 
         Raises:
             NotFoundError: There is no checkpoint.
+            InvalidArgumentError: There is no batch.
         """
         with self._restored("eval", log_every=0) as trainer:
             step = trainer.run.global_step or 0
             source = trainer.task.source(Mode.EVAL)
             limit = StepLimitHook(steps)
-            figures = trainer.fit(source, hooks=[limit, *_hooks_of(hooks)]).figures
+            result = trainer.fit(source, hooks=[limit, *_hooks_of(hooks)])
+        if not result.num_steps:
+            raise InvalidArgumentError(
+                "[Estimator.evaluate] expected at least one batch of mode 'eval', got none (task "
+                f"{trainer.task.name!r})"
+            )
+        figures = result.figures
         return {"loss": figures.loss, **figures.metrics, _GLOBAL_STEP: step}
 
     def predict(self, *, yield_single_examples: bool = True) -> Iterator[torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 from monolith.checkpoint import find
 from monolith.cluster import LocalServers
 from monolith.native_training.tasks.native_task import NativeTask
+from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Task
@@ -25,6 +26,7 @@ def local_train(
     settings: TrainSettings | None = None,
     servers: LocalServers | None = None,
     hooks: Sequence[Hook] = (),
+    metrics: MetricsSink | None = None,
 ) -> Trainer:
     """Train a task with `num_ps` parameter servers in this process, and return its trainer.
 
@@ -42,6 +44,7 @@ def local_train(
         servers: those of an earlier run, which this one continues; they stay open. Without them the
             trainer has servers of its own, and closes them.
         hooks: hooks of the run.
+        metrics: sink of the measurements, which the caller closes.
 
     Returns:
         The trainer; `result` says how the run went. Close it.
@@ -61,7 +64,9 @@ def local_train(
         settings = replace(
             settings, checkpoint_dir=model_dir, save_every=save_checkpoints_steps, save_seconds=None
         )
-    trainer = Trainer(instance, settings, num_ps if servers is None else servers, hooks)
+    trainer = Trainer(
+        instance, settings, num_ps if servers is None else servers, hooks, metrics=metrics
+    )
     try:
         if model_dir is not None and find(model_dir) is not None:
             trainer.restore(model_dir)

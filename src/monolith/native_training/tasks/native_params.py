@@ -63,7 +63,7 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
             10000, int, "steps between two evaluations of `fit`, unless it is the default"
         ),
         "eval.steps": Parameter(None, _NUMBER, "batches of an evaluation; None reads all"),
-        "train.steps": Parameter(None, _NUMBER, "most steps of one `fit`"),
+        "train.steps": Parameter(None, _NUMBER, "most steps of one `fit` of mode 'train'"),
         "train.max_steps": Parameter(
             None, _NUMBER, "global step at which training ends, earlier runs included"
         ),
@@ -116,7 +116,7 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
             [], list, "columns that records of several heads have too"
         ),
         "metrics.enable_throughput_hook": Parameter(
-            True, bool, "whether steps are counted every 30 s in the metrics sink of the task"
+            True, bool, "whether steps are counted every 30 s in the metrics sink of the trainer"
         ),
         "metrics.enable_kafka_metrics": Parameter(
             False,

@@ -5,7 +5,6 @@ for each batch, over the rows that were looked up for it.
 """
 
 import itertools
-import logging
 import math
 import os
 from abc import abstractmethod
@@ -25,6 +24,7 @@ from monolith.native_training.metric.metric_hook import (
     ThroughputMetricHook,
 )
 from monolith.native_training.ops.layout_config import OutConfig
+from monolith.native_training.queues.queue_hooks import queue_hooks_of
 from monolith.native_training.saver.tide import CustomGlobalStepWaiterHook
 from monolith.native_training.slots.layout_factories import (
     CollectingLayoutFactory,
@@ -46,15 +46,15 @@ from monolith.native_training.tasks.task_settings import NativeSettings, set_par
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
-from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.train.checkpoints import CheckpointHook
 from monolith.train.driver import Hook
 from monolith.train.inputs import Inputs
+from monolith.train.profiling import ProfilerHook
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Mode, Task
 
-_log = logging.getLogger(__name__)
+_PROFILE_STEPS = 5000  # between the beginnings of two traces
 
 Action = Callable[[], Any]
 Columns = Mapping[str, Any]
@@ -111,13 +111,13 @@ class NativeTask(Task):
         p: the parameters.
         ctx: makes slots, takes gradients, puts functions off.
         deep_insight_sink: receives each record of `deep_insight_actions` as text.
-        metrics_sink: receives counters and times of steps.
+        profile_dir: folder for traces of 10 steps; None for none.
     """
 
     missing = "zeros"
     Settings = NativeSettings
     deep_insight_sink: Send | None = None
-    metrics_sink: MetricsSink | None = None
+    profile_dir: str | None = None
 
     def __init__(self, params: Params) -> None:
         super().__init__()
@@ -233,6 +233,12 @@ class NativeTask(Task):
         """`train.label_key`, if batches have such a column."""
         return self._collect().label
 
+    @property
+    def evict_every_hours(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Return `feature_evict_every_n_hours` of the slots that have it, by table."""
+        tables = self._collect().tables.values()
+        return {name: hours for table in tables for name, hours in table.evict_every_hours.items()}
+
     def source(self, mode: Mode) -> Iterable[Batch]:
         """Return the batches of the input function; they can resume where those can."""
         slots = self._collect() if mode == Mode.TRAIN else None
@@ -245,8 +251,8 @@ class NativeTask(Task):
         if mode == Mode.EVAL:
             data = itertools.islice(data, self._eval_steps())
         if hasattr(data, "resume"):
-            return _Source(data, self._converted)
-        return _Converted(iter(data), self._converted)
+            return InputData(data, self._converted)
+        return InputBatches(iter(data), self._converted)
 
     def _converted(self, columns: Columns | Batch) -> Batch:
         """Return the batch of the columns that the input function yields."""
@@ -380,16 +386,19 @@ class NativeTask(Task):
         return settings
 
     def hooks(self) -> Sequence[Hook]:
-        """Return the hooks of parameters, of the model function, and of functions put off."""
+        """Return the hooks of tables, of parameters, of the model function, and of its queues."""
         collected = self._collect()
         parameters = [*self._limits(), *self._saves(), *self._counters(), *self._record_hooks()]
-        return [*parameters, *collected.hooks, *self._functions.hooks]
+        tables = queue_hooks_of(vars(self).values())
+        return [*tables, *parameters, *collected.hooks, *self._functions.hooks]
 
     def _limits(self) -> list[Hook]:
         train, hooks = self.p.train, list[Hook]()
+        if self.p.mode != "train":
+            return []
         if train.steps is not None or train.max_steps is not None:
             hooks.append(StepLimitHook(train.steps, train.max_steps))
-        if train.slow_start_steps > 0 and self.p.mode == "train":
+        if train.slow_start_steps > 0:
             index = task_context.get().worker_index
             step = slow_start_step(train.slow_start_steps, index)
             hooks.append(CustomGlobalStepWaiterHook(step))
@@ -406,9 +415,12 @@ class NativeTask(Task):
         ]
 
     def _counters(self) -> list[Hook]:
-        if self.metrics_sink is None or not self.p.metrics.enable_throughput_hook:
-            return []
-        return [ThroughputMetricHook(self.model_name, sink=self.metrics_sink)]
+        hooks: list[Hook] = []
+        if self.p.metrics.enable_throughput_hook:
+            hooks.append(ThroughputMetricHook(self.model_name))
+        if self.p.metrics.enable_tf2_profiler_hook and self.profile_dir is not None:
+            hooks.append(ProfilerHook(self.profile_dir, save_steps=_PROFILE_STEPS))
+        return hooks
 
     def _record_hooks(self) -> list[Hook]:
         """Make the files of records; refuse records that nothing receives."""
@@ -529,7 +541,7 @@ class _StepFactory(EmbeddingLayoutFactory):
         return hand_in
 
 
-class _Converted(Iterator[Batch]):
+class InputBatches(Iterator[Batch]):
     """Iterates over the batches of an input function, and knows their source position."""
 
     def __init__(self, inner: Iterator[Columns | Batch], convert: _Convert) -> None:
@@ -543,18 +555,18 @@ class _Converted(Iterator[Batch]):
         return self._convert(next(self._inner))
 
 
-class _Source:
+class InputData:
     """The batches of an input function whose data can resume."""
 
     def __init__(self, data: Any, convert: _Convert) -> None:
         self._data, self._convert = data, convert
 
     def __iter__(self) -> Iterator[Batch]:
-        return _Converted(iter(self._data), self._convert)
+        return InputBatches(iter(self._data), self._convert)
 
     def resume(self, position: Any) -> Iterator[Batch]:
         """Return the batches after a position."""
-        return _Converted(self._data.resume(position), self._convert)
+        return InputBatches(self._data.resume(position), self._convert)
 
 
 def slow_start_step(steps: int, worker_index: int) -> int:
