@@ -3,8 +3,9 @@ import os
 import pytest
 
 from monolith import utils
-from monolith.errors import AbortedError
-from monolith.native_training.util import paths, recovery
+from monolith.errors import AbortedError, UnavailableError
+from monolith.native_training.util import paths
+from monolith.train import driver
 
 
 @pytest.mark.req("TS-MUTIL-T1")
@@ -19,10 +20,28 @@ def test_get_libops_path():
 
 
 @pytest.mark.req("TS-MUTIL-T3")
-def test_load_monitored_session():
+def test_load_monitored_session(monkeypatch):
     for _ in range(2):
         utils.enable_monkey_patch()
-        assert utils._PREEMPTION_ERRORS == recovery.PREEMPTION_ERRORS == (AbortedError,)
+        assert (AbortedError,) == utils._PREEMPTION_ERRORS
+        assert utils._PREEMPTION_ERRORS is driver.PREEMPTION_ERRORS
+    assert driver.drive(failing_once(AbortedError)).num_recoveries == 1
+    with pytest.raises(UnavailableError):
+        driver.drive(failing_once(UnavailableError))
+    monkeypatch.setattr(driver, "PREEMPTION_ERRORS", (UnavailableError,))  # the list is read
+    assert driver.drive(failing_once(UnavailableError)).num_recoveries == 1
+    with pytest.raises(AbortedError):
+        driver.drive(failing_once(AbortedError))
+
+
+def failing_once(error):
+    """Return a step that raises an error, and ends the run when it is called again."""
+    errors = iter([error("gone")])
+
+    def step():
+        raise next(errors)
+
+    return step
 
 
 @pytest.mark.req("TS-MUTIL-T4")

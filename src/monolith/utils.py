@@ -2,7 +2,7 @@
 
 from monolith.native_training.util.files import copy_file, copy_tree
 from monolith.native_training.util.paths import find_main, get_libops_path
-from monolith.native_training.util.recovery import PREEMPTION_ERRORS
+from monolith.train.driver import PREEMPTION_ERRORS
 
 __all__ = ["CopyFile", "CopyRecursively", "enable_monkey_patch", "find_main", "get_libops_path"]
 
@@ -10,7 +10,7 @@ _PREEMPTION_ERRORS = PREEMPTION_ERRORS
 
 
 def enable_monkey_patch() -> None:
-    """Change nothing: no run needs a patch."""
+    """Change nothing: runs recover from `_PREEMPTION_ERRORS` without a patch."""
 
 
 def CopyFile(  # noqa: N802

@@ -1,9 +1,11 @@
+import signal
 import threading
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import pytest
 
-from monolith.errors import AbortedError, OutOfRangeError
+from monolith.errors import AbortedError, CancelledError, OutOfRangeError
 from monolith.train import Hook, Run
 from monolith.train.driver import current_run, drive
 
@@ -263,3 +265,164 @@ def test_every_one_of_equal_hooks_is_called():
 
     drive(lambda: next(numbers), [Count(), Count()])
     assert len(calls) == 2
+
+
+class Work(Hook):
+    """Returns a callable in each step."""
+
+    def __init__(self, call):
+        self.call, self.results = call, []
+
+    def before_run(self, ctx):
+        return self.call
+
+    def after_run(self, ctx, results):
+        self.results.append(results.extra[self])
+
+
+def test_work_of_hooks_overlaps_with_the_step_on_one_thread_in_hook_order():
+    seen, met = [], threading.Barrier(2, timeout=60)
+
+    def call(name):
+        seen.append((name, threading.current_thread(), current_run()))
+        if name == "b":
+            met.wait()
+        return name
+
+    def step():
+        met.wait()
+        return threading.current_thread()
+
+    hooks = [Work(lambda: call("a")), Work(lambda: call("b")), stopping(2)]
+    run = drive(step, hooks)
+    assert [name for name, _, _ in seen] == ["a", "b", "a", "b"]
+    assert [hook.results for hook in hooks[:2]] == [["a", "a"], ["b", "b"]]
+    threads = {thread for _, thread, _ in seen}
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+    assert {run_of_thread for _, _, run_of_thread in seen} == {run}
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_without_overlap_work_is_done_before_the_step_on_the_calling_thread():
+    seen = []
+    work = Work(lambda: seen.append(threading.current_thread()))
+    drive(lambda: seen.append("step"), [work, stopping(1)], overlap=False)
+    assert seen == [threading.current_thread(), "step"]
+
+
+def test_a_run_whose_hooks_return_no_work_starts_no_thread():
+    names = []
+    drive(lambda: names.extend(t.name for t in threading.enumerate()), [stopping(1)])
+    assert "hooks" not in names
+
+
+def test_the_work_sees_context_variables_that_before_run_sets():
+    variable, seen = ContextVar("variable"), []
+
+    class Setting(Hook):
+        def before_run(self, ctx):
+            variable.set(len(seen))
+            return lambda: seen.append(variable.get())
+
+    drive(lambda: None, [Setting(), stopping(3)])
+    assert seen == [0, 1, 2]
+
+
+def test_an_error_of_work_is_raised_after_the_step_in_place_of_after_run():
+    seen, error = [], KeyError("bad")
+
+    def fail():
+        raise error
+
+    with pytest.raises(KeyError) as raised:
+        drive(lambda: seen.append("step"), [Recorder(seen), Work(fail)])
+    assert raised.value is error
+    assert [line for line in seen if line == "step" or "after" in line] == ["step"]
+
+
+def test_if_the_step_and_the_work_fail_the_step_counts_and_the_work_is_logged(caplog):
+    may_fail = threading.Event()
+
+    def step():
+        may_fail.set()
+        raise KeyError("step")
+
+    def fail():
+        may_fail.wait(60)
+        raise ValueError("work")
+
+    with pytest.raises(KeyError, match="step"):
+        drive(step, [Work(fail)])
+    assert [record.exc_info[1].args for record in caplog.records] == [("work",)]
+
+
+def test_a_step_that_waits_for_work_that_failed_is_woken_and_the_work_counts():
+    coordinators = []
+
+    class Fail(Work):
+        def after_create_session(self, run, coordinator):
+            coordinators.append(coordinator)
+
+    def fail():
+        raise ValueError("work")
+
+    def step():
+        assert coordinators[0].wait_for_stop(60)
+        raise CancelledError("woken")
+
+    with pytest.raises(ValueError, match="work"):
+        drive(step, [Fail(fail)])
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_the_work_of_the_last_step_is_done_before_end(is_last):
+    seen, is_over = [], threading.Event()
+
+    class Last(Work):
+        def end(self, run):
+            seen.append("end")
+
+    def work():
+        is_over.wait(60)
+        seen.append("work")
+
+    def step():
+        threading.Timer(0.01, is_over.set).start()
+        raise StopIteration if is_last else OutOfRangeError("ended")
+
+    drive(step, [Last(work)])
+    assert seen == ["work", "end"]
+
+
+def test_an_out_of_range_error_of_work_is_a_normal_end():
+    seen = []
+
+    def fail():
+        raise OutOfRangeError("no more")
+
+    drive(lambda: seen.append("step"), [Recorder(seen), Work(fail)])
+    assert (seen.count("step"), seen[-1]) == (1, "h end")
+
+
+def test_ctrl_c_while_work_runs_ends_the_run_and_the_thread():
+    is_working, threads = threading.Event(), []
+
+    class Cleaning(Hook):
+        def after_create_session(self, run, coordinator):
+            self.may_end = threading.Event()
+            coordinator.add_cleanup(self.may_end.set)
+
+        def before_run(self, ctx):
+            return self.work
+
+        def work(self):
+            threads.append(threading.current_thread())
+            is_working.set()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            self.may_end.wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        drive(lambda: None, [Cleaning()])
+    assert is_working.is_set()
+    assert not threads[0].is_alive()

@@ -25,6 +25,7 @@ from monolith.train import (
     Trainer,
     TrainSettings,
 )
+from monolith.train.run_state import seed_all
 from monolith.util.layered_settings import SETTING_PREFIX, resolve
 
 app = typer.Typer(add_completion=False)
@@ -42,7 +43,10 @@ _STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
     short_help="Train the task of a task file.",
 )
 def train(
-    task: Annotated[str, typer.Argument(help="Task file; FILE.py:CLASS names one task.")],
+    task: Annotated[
+        str,
+        typer.Argument(help="Task file, FILE.py:CLASS, or module.CLASS."),
+    ],
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -120,6 +124,7 @@ def train(
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
+    seed_all(how.seed)  # a task may make its dense model in its constructor
     options = ObserveOptions(
         tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir
     )

@@ -59,6 +59,8 @@ class Run:
     Attributes:
         metadata: Values of the run by name, for its parts.
         num_recoveries: Number of recoveries of the run from `PREEMPTION_ERRORS`.
+        is_step_open: Whether a step has begun and its body has not ended. In `after_create_session`
+            this means that the failed step will be done once more.
 
     Example:
         >>> run = Run(global_step=0)
@@ -74,6 +76,7 @@ class Run:
         self.global_step, self.is_exporting = global_step, is_exporting
         self.metadata: dict[str, Any] = {}
         self.num_recoveries = 0
+        self.is_step_open = False
         self._lock = threading.Lock()
         self._collections: dict[str, list[Any]] = {}
         self._actions: dict[str, Action] = {}
@@ -418,7 +421,7 @@ class _StepLoop:
         self._num_front = self._num_listed = 0  # hooks of QUEUE_HOOKS, at the front of the hooks
         self._is_ending = False
         self._is_stop_wanted = False  # requested in an earlier session
-        self._is_step_open = False  # a step has begun, and its body has not ended
+        run.is_step_open = False
         self._results: StepResults | None = None  # of the last step
         self._untold: deque[Hook] = deque()  # hooks that await `after_run` of that step
         self._num_tries = 0  # recoveries since the last complete step
@@ -442,12 +445,14 @@ class _StepLoop:
         self._start_new_hooks(coordinator)
         try:
             self._tell_hooks(ctx)
-            while self._is_step_open or not (self._is_stop_wanted or coordinator.stop_requested):
+            while self._run.is_step_open or not (
+                self._is_stop_wanted or coordinator.stop_requested
+            ):
                 self._drive_one(ctx, thread)
         except OutOfRangeError:
             self._untold.clear()
         coordinator.raise_error()
-        self._is_step_open, self._is_stop_wanted = False, True
+        self._run.is_step_open, self._is_stop_wanted = False, True
         coordinator.request_stop()
         if self._finish is not None:
             self._finish()
@@ -479,13 +484,13 @@ class _StepLoop:
 
     def set_back(self) -> None:
         """Forget the rest of the failed step, because the state is that of an earlier step."""
-        self._is_step_open = self._is_stop_wanted = False
+        self._run.is_step_open = self._is_stop_wanted = False
         self._untold.clear()
         self._lost_until = max(self._lost_until or 0, self._step_at_error or 0)
 
     def _drive_one(self, ctx: StepContext, thread: _HookThread | None) -> None:
         self._start_new_hooks(ctx.coordinator)
-        self._is_step_open = True
+        self._run.is_step_open = True
         calls = [(hook, call) for hook in self._hooks if (call := hook.before_run(ctx)) is not None]
         ctx.coordinator.raise_error()  # of a thread that failed while a hook waited
         work = _HookWork(calls)
@@ -498,7 +503,7 @@ class _StepLoop:
         except (StopIteration, OutOfRangeError) as end:
             work.wait()
             raise OutOfRangeError("[drive] the input of the step ended") from end
-        self._is_step_open = False
+        self._run.is_step_open = False
         try:
             work.wait()
         finally:

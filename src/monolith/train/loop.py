@@ -31,7 +31,7 @@ from monolith.train.driver import (
 from monolith.train.inputs import Inputs, Trainee
 from monolith.train.non_finite import loss_error
 from monolith.train.read_ahead import StepReader
-from monolith.train.run_state import RunState, StepClock, set_random_states, torch_states
+from monolith.train.run_state import RunState, set_random_states, torch_states
 
 
 class SourceBatch(NamedTuple):
@@ -164,19 +164,16 @@ class Attempt(NamedTuple):
 
     Attributes:
         parts: Batches of the step.
-        clock: State of the clock of the updates.
         buffers: Buffers of the model with their modules, names and copies of their values.
         random: State of torch's generators, for `set_random_states`.
     """
 
     parts: list[Part]
-    clock: dict[str, Any]
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor, torch.Tensor]]
     random: dict[str, Any]
 
-    def restore(self, clock: StepClock) -> None:
+    def restore(self) -> None:
         """Set the state back to what it was when the step had its input."""
-        clock.load_state_dict(self.clock)
         with torch.no_grad():
             for module, name, buffer, value in self.buffers:
                 setattr(module, name, buffer.copy_(value))
@@ -349,6 +346,7 @@ class TrainLoop(Hook):
         trainee, optimizer = self._trainee, self._trainee.optimizer
         if trainee.settings.clip_norm is not None:
             trainee.clip_gradients(trainee.settings.clip_norm)
+        trainee.task.change_gradients(optimizer, self._run.global_step or 0)
         trainee.clock.set(batches)
         num_begun = optimizer.num_begun
         try:
@@ -366,15 +364,14 @@ class TrainLoop(Hook):
         """Return the input of the step, and keep what a second attempt of the step needs."""
         step = self.reader.take()
         if self._retried is not None:
-            self._retried.restore(self._trainee.clock)
+            self._retried.restore()
             self._retried = None
         buffers = [
             (module, name, buffer, buffer.clone())
             for module in self._with_buffers
             for name, buffer in module.named_buffers(recurse=False)
         ]
-        clock = self._trainee.clock.state_dict()
-        self._attempt = Attempt(step.parts, clock, buffers, torch_states())
+        self._attempt = Attempt(step.parts, buffers, torch_states())
         return step
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:

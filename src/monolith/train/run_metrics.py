@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+METRICS = "metrics"
+"""Metadata of the run of a trainer: the sink of its measurements."""
+
 _BYTES_SECONDS = 1.0  # least time between two sums over the memory of all tables
 
 

@@ -24,14 +24,14 @@ from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_tra
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
 from monolith.train.figures import Figures, FiguresHook, Meter, label_of
-from monolith.train.hooks import EvalHook, EvictHook
+from monolith.train.hooks import EvalHook, EvictHook, SweepHook, check_hours
 from monolith.train.hosting import engine_maker, host_parameters, table_maker
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
-from monolith.train.run_metrics import MetricsHook, write_evaluation
+from monolith.train.run_metrics import METRICS, MetricsHook, write_evaluation
 from monolith.train.run_state import RunState, StepClock, seed_all
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
@@ -138,6 +138,7 @@ class Trainer:
             make_table=table_maker(self.servers, self.clock),
             make_engine=engine_maker(self.servers),
         )
+        check_hours(task.evict_every_hours, self.features.tables)
         self.model = task.build()
         self.hosted = host_parameters(self.model, self.servers)
         dense = task.optimizer(self.model)
@@ -157,6 +158,7 @@ class Trainer:
             task, self.settings, columns, self.features, self.model, self.optimizer, self.clock
         )
         self.run = Run(global_step=0)
+        self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)
         self.result: FitResult | None = None
         self._loop: TrainLoop | None = None  # of the running fit
@@ -230,6 +232,8 @@ class Trainer:
         evals = EvalHook(self.evaluate, settings, state, meter)
         last_hooks: list[Hook] = [figures]
         last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
+        if self.task.evict_every_hours:
+            last_hooks.append(SweepHook(self.evict, self.task.evict_every_hours, self.clock))
         last_hooks += [evals] if settings.eval_every else []
         last_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
         with contextlib.ExitStack() as stack:
@@ -347,11 +351,15 @@ class Trainer:
                 prediction = self.task.predict(self.model, inputs, batch)
             yield BatchOutput(batch, None, prediction)
 
-    def evict(self) -> None:
-        """Remove the expired rows of all tables, by the latest time that each table has seen."""
+    def evict(self, tables: Iterable[str] | None = None) -> None:
+        """Remove expired rows, by the latest time that each table has seen.
+
+        Args:
+            tables: Names of tables; None means all.
+        """
         self.finish_updates()
-        for table in self.features.tables.values():
-            table.evict()
+        for name in self.features.tables if tables is None else tables:
+            self.features.tables[name].evict()
 
     def save(self, directory: "str | os.PathLike[str]") -> str:
         """Save a checkpoint from which a run goes on, and keep the newest `settings.keep`.

@@ -1,7 +1,10 @@
+import threading
+import time
+
 import pytest
 import torch
 
-from monolith.errors import QueueFullError
+from monolith.errors import AbortedError, QueueFullError
 from monolith.native_training.queues import AsyncFunctionManager, AsyncPushHook, BoundedQueue
 from monolith.train import Hook, Run
 from monolith.train.driver import drive
@@ -242,3 +245,137 @@ def test_a_call_that_found_no_room_is_not_executed_in_place_of_a_later_one():
         push()
     drive(push, manager.hooks)
     assert log == [0, 2]
+
+
+def timed(overlap):
+    """Run 5 steps of 0.2 s with a function of 0.2 s; return the seconds and the threads."""
+    threads = []
+
+    def target():
+        threads.append(threading.current_thread())
+        time.sleep(0.2)
+
+    manager = AsyncFunctionManager()
+    push = manager.add_async_function(target)
+
+    def step():
+        push()
+        time.sleep(0.2)
+
+    start = time.perf_counter()
+    drive_steps(5, step, manager, overlap=overlap)
+    return time.perf_counter() - start, threads
+
+
+@pytest.mark.req("NT-PFQ-T6")
+def test_functions_run_on_a_thread_concurrently_with_the_steps():
+    seconds, threads = timed(overlap=True)
+    assert seconds < 1.6
+    *others, last = threads
+    assert threading.current_thread() not in others
+    assert len(others) == 4
+    assert last is threading.current_thread()  # of the last step, when the run ends
+
+
+@pytest.mark.req("NT-PFQ-T6")
+def test_without_overlap_functions_run_on_the_calling_thread():
+    seconds, threads = timed(overlap=False)
+    assert set(threads) == {threading.current_thread()}
+    assert seconds > 1.9
+
+
+@pytest.mark.req("NT-PFQ-T6")
+def test_the_error_of_a_function_on_the_thread_ends_the_run_with_the_original_error():
+    error, threads = KeyError("bad"), []
+
+    def target():
+        threads.append(threading.current_thread())
+        raise error
+
+    manager = AsyncFunctionManager()
+    push = manager.add_async_function(target)
+    with pytest.raises(KeyError) as raised:
+        drive_steps(5, push, manager)
+    assert raised.value is error
+    assert threads != [threading.current_thread()]
+
+
+def test_a_call_waits_for_the_step_after_its_own_however_slow_the_thread_is():
+    log, step_number, manager = [], iter(range(100)), AsyncFunctionManager()
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(now[0])]
+    )
+    now, makes_call = [0], [True, False, True, True, False, False, True]
+
+    def step():
+        now[0] = next(step_number)
+        before = list(log)
+        if makes_call[now[0]]:
+            push()
+        assert now[0] not in before
+
+    drive_steps(7, step, manager)
+    assert log == [0, 2, 3, 6]
+
+
+@pytest.mark.parametrize("method", ["step", "pushed", "before_run", "after_run"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_every_call_is_executed_once_over_a_recovery(method, is_first):
+    log, left, manager = [], list(range(6)), AsyncFunctionManager()
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(left[0])]
+    )
+    failures = [AbortedError("gone")]
+
+    def fail():
+        if len(log) == 2 and failures:
+            raise failures.pop()
+
+    class Failing(Hook):
+        def before_run(self, ctx):
+            return (method == "before_run" and fail()) or None
+
+        def after_run(self, ctx, results):
+            if method == "after_run":
+                fail()
+
+    def step():
+        if method == "step":
+            fail()
+        if not left:
+            raise StopIteration
+        push()
+        if method == "pushed":
+            fail()
+        left.pop(0)
+
+    run = drive(
+        step,
+        [Failing(), *manager.hooks] if is_first else [*manager.hooks, Failing()],
+        overlap=False,
+    )
+    assert (run.num_recoveries, log) == (1, list(range(6)))
+
+
+def test_calls_of_steps_that_a_recovery_has_undone_are_not_executed():
+    log, run, manager = [], Run(global_step=0), AsyncFunctionManager()
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(run.global_step)]
+    )
+    failures = [AbortedError("gone")]
+
+    class Failing(Hook):
+        def after_run(self, ctx, results):
+            if run.global_step == 3 and failures:
+                raise failures.pop()
+
+    def step():
+        push()
+        run.global_step += 1
+
+    def recover(error):
+        run.global_step = 2
+        return True
+
+    drive(step, [*manager.hooks, Failing(), StopAfter(5)], run=run, recover=recover)
+    assert log == [0, 1, 2, 3, 4]

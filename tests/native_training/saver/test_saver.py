@@ -1,15 +1,18 @@
 import os
 
+import pyarrow as pa
 import pytest
 import torch
 
+from monolith import data
 from monolith.checkpoint import open_checkpoint, read_checkpoint_state
 from monolith.cluster import LocalServers
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.native_training.saver import VARIABLES, NamedTensor, PartialRecoverySaver, SaveHelper
-from monolith.train.driver import Run
+from monolith.train.driver import Run, drive
 from tests.checkpoint.cases import manifest_of
 from tests.checkpoint.golden import DTYPES
+from tests.train.tasks import StopAfter
 
 RUN = Run()
 
@@ -338,12 +341,55 @@ def test_a_large_tensor(tmp_path):
 @pytest.mark.req("TS-SAVE-T25")
 @pytest.mark.parametrize("sharded", [True, False])
 def test_inputs_of_two_devices_go_on_from_their_positions(tmp_path, sharded):
-    first = [Counter("it0", "/job:ps/task:0"), Counter("it1", "/job:ps/task:1")]
-    first[0].position, first[1].position = 3, 5
-    prefix = PartialRecoverySaver(first, sharded=True).save(RUN, tmp_path / "c")
-    second = [Counter("it0", "/job:ps/task:0"), Counter("it1", "/job:ps/task:1")]
+    whole = read(inputs())
+    first = inputs()
+    before = read(first, steps=3)
+    saver = PartialRecoverySaver(first, sharded=True)
+    prefix = saver.save(RUN, tmp_path / "c")
+    assert list(saver.builder.items_per_device) == [source.device for source in first]
+    second = inputs()
+    read(second, steps=1)
     PartialRecoverySaver(second, sharded=sharded).restore(RUN, prefix)
-    assert [each.position for each in second] == [3, 5]
+    after = read(second)
+    assert [one + other for one, other in zip(before, after, strict=True)] == whole
+    assert [len(batches) for batches in after] == [2, 7]
+
+
+class Input:
+    """The iterator of a shuffled pipeline, as a saveable."""
+
+    def __init__(self, name, device, number):
+        table = pa.table({"user": range(number), "label": [0.0] * number})
+        self.name, self.device = name, device
+        self._pipeline = data.arrow_table(table, label="label").shuffle(8, seed=number).batch(2)
+        self.batches = iter(self._pipeline)
+
+    def state_dict(self):
+        return self.batches.state_dict()
+
+    def load_state_dict(self, state):
+        self.batches.close()
+        self.batches = self._pipeline.resume(state)
+
+
+def inputs():
+    return [Input("it0", "/job:ps/task:0", 10), Input("it1", "/job:ps/task:1", 20)]
+
+
+def read(sources, steps=None):
+    """Run steps that read a batch of each source; return the users of each source."""
+    users = [[] for _ in sources]
+
+    def step():
+        batches = [next(source.batches, None) for source in sources]
+        if not any(batches):
+            raise StopIteration
+        for own, batch in zip(users, batches, strict=True):
+            if batch is not None:
+                own.append(batch.features["user"].values.tolist())
+
+    drive(step, [] if steps is None else [StopAfter(steps)])
+    return users
 
 
 @pytest.mark.req("TS-SAVE-T29")

@@ -45,7 +45,7 @@ def by_segment(data, weight):
 
 
 @pytest.fixture
-def written(run, tmp_path):
+def write_and_read(run, tmp_path):
     """A function that makes ten steps of a summary, and reads them back with TensorBoard."""
 
     def write(record):
@@ -61,9 +61,9 @@ def written(run, tmp_path):
 
 
 @pytest.mark.req("TS-SUMOP-T1")
-def test_nas_data(written):
+def test_nas_data(write_and_read):
     weight = torch.tensor([0.5, 0.8])
-    reader = written(lambda step: nas_data(weight * (step + 1), NAMES, SIZES, GROUPS))
+    reader = write_and_read(lambda step: nas_data(weight * (step + 1), NAMES, SIZES, GROUPS))
     (tag,) = reader.tensors("monolith")
     series = reader.tensors("monolith")[tag]
     assert (tag, series.description) == ("gating/monolith_nas_weight", "gating")
@@ -79,9 +79,11 @@ def test_nas_data(written):
 
 
 @pytest.mark.req("TS-SUMOP-T2")
-def test_feature_insight_data(written):
+def test_feature_insight_data(write_and_read):
     data, weight, label = numbers(3, 17), numbers(17, 2), torch.tensor([1, 0, 1])
-    reader = written(lambda step: feature_insight_data(data, NAMES, SIZES, weight, label=label))
+    reader = write_and_read(
+        lambda step: feature_insight_data(data, NAMES, SIZES, weight, label=label)
+    )
     (tag,) = reader.tensors("monolith")
     assert tag == "fi_train/monolith_feature_insight"
     assert reader.tensors("monolith")[tag].plugin_content == (

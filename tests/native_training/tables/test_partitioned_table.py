@@ -7,9 +7,12 @@ import torch
 
 from monolith.cluster import LocalServers
 from monolith.native_training.ops import ParserContext, sharding_sparse_fids
+from monolith.native_training.queues import EnqueueHook, prefetch
 from monolith.native_training.tables import PartitionedHashTable
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
+from monolith.train import Hook, Run
+from monolith.train.driver import drive
 from tests.native_training.tables.partitioned_oracle import (
     ASK,
     BATCH,
@@ -355,3 +358,73 @@ def test_queue_hooks_are_kept_in_order(make):
     for hook in hooks:
         table.add_queue_hook(hook)
     assert table.get_queue_hooks() == hooks
+
+
+class Told(Hook):
+    """Records the calls of its methods."""
+
+    def __init__(self):
+        self.calls = []
+
+    def begin(self):
+        self.calls.append("begin")
+
+    def after_create_session(self, run, coordinator):
+        self.calls.append("create")
+
+    def after_run(self, ctx, results):
+        self.calls.append(results.value)
+
+    def end(self, run):
+        self.calls.append("end")
+
+
+def steps(table=None, number=3):
+    """Return a step that looks up rows of a table, and ends after `number` steps."""
+    left = iter(range(number))
+
+    def step():
+        value = next(left)
+        if table is not None:
+            table.lookup(BATCH, **ASK)
+        return value
+
+    return step
+
+
+def test_a_run_calls_the_queue_hooks_of_a_table_that_was_set_up_in_it(make):
+    table, run, hook = make(2), Run(), Told()
+    with run.as_current():
+        table.add_queue_hook(hook)
+    drive(steps(), run=run)
+    assert hook.calls == ["begin", "create", 0, 1, 2, "end"]
+
+
+def test_a_run_calls_the_queue_hooks_of_a_table_that_its_steps_use_once(make):
+    table, hook = make(2), Told()
+    table.add_queue_hook(hook)
+    drive(steps(table))
+    assert hook.calls == ["begin", "create", 1, 2, "end"]  # from the step after the first use
+    other = Told()
+    drive(steps(table), [other, hook])
+    assert hook.calls[5:] == other.calls == ["begin", "create", 0, 1, 2, "end"]
+
+
+def test_a_queue_hook_that_is_added_while_a_session_starts_begins_with_it(make):
+    table, hook = make(2), Told()
+
+    class Starting(Hook):
+        def after_create_session(self, run, coordinator):
+            table.add_queue_hook(hook)
+
+    drive(steps(), [Starting()])
+    assert hook.calls == ["begin", "create", 0, 1, 2, "end"]
+
+
+def test_a_queue_of_a_table_is_filled_for_the_steps_of_the_run(make):
+    table, run, numbers, taken = make(2), Run(), iter(range(4)), []
+    with run.as_current():
+        batch, queue = prefetch(lambda: {"x": torch.tensor(next(numbers))}, capacity=2)
+        table.add_queue_hook(EnqueueHook(queue))
+    drive(lambda: taken.append(batch()["x"].item()), run=run)
+    assert taken == [0, 1, 2, 3]

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import re
+import threading
 
 import pyarrow as pa
 import pytest
@@ -9,15 +10,16 @@ import torch
 from monolith import data
 from monolith.checkpoint import existing_checkpoints, find
 from monolith.data import Batch
+from monolith.errors import AbortedError
 from monolith.native_training.slots import FeatureColumn
 from monolith.native_training.tasks import local_train, native_task
 from monolith.native_training.tasks.native_task import (
     ModelSpec,
-    NativeSettings,
     NativeTask,
     as_batch,
 )
 from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
+from monolith.native_training.tasks.task_settings import NativeSettings
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
 from monolith.table import Constant
@@ -69,6 +71,46 @@ def test_gradients_that_were_handed_in_are_clipped():
     trainer = Trainer(made(with_op=True, batches=[columns()]), TrainSettings(clip_norm=1.0))
     trainer.fit()
     assert weights(trainer) == pytest.approx([-1 / 5**0.5, -2 / 5**0.5], rel=1e-5)
+
+
+def test_the_hooks_of_queues_of_the_tasks_tables_are_hooks_of_its_runs():
+    class Owner:
+        def __init__(self, hooks):
+            self.get_queue_hooks = lambda: hooks
+
+    hooks = [Hook(), Hook()]
+    task = made(table=Owner(hooks))
+    assert list(task.hooks()) == hooks
+
+
+@pytest.mark.parametrize(("push", "is_other"), [(0, False), (1, True)])
+def test_functions_that_are_put_off_overlap_unless_the_run_is_sequential(push, is_other):
+    class Deferring(Score):
+        def lookup(self):
+            self.ctx.add_async_function(lambda: threads.append(threading.current_thread()))()
+            return super().lookup()
+
+    threads = []
+    Trainer(made(Deferring), TrainSettings(push=push)).fit()
+    assert len(threads) == 2
+    assert (threads[0] is not threading.current_thread()) == is_other
+
+
+@pytest.mark.parametrize("push", [0, 1])
+def test_a_step_that_is_trained_once_more_puts_its_function_off_once(push):
+    class Deferring(Score):
+        def lookup(self):
+            self.ctx.add_async_function(pushed.append, [len(self.calls)])()
+            column, score = super().lookup()
+            if len(self.calls) == 2 and failures:
+                raise failures.pop()
+            return column, score
+
+    pushed, failures = [], [AbortedError("gone")]
+    trainer = Trainer(made(Deferring), TrainSettings(push=push))
+    assert trainer.fit().num_recoveries == 1
+    assert pushed == [3, 4]
+    assert weights(trainer) == [-2.0, -4.0]
 
 
 def test_the_model_function_is_collected_once_and_called_for_each_batch():
@@ -129,7 +171,8 @@ def test_predictions_of_heads_are_side_by_side(heads, expected):
 
 def test_hooks_of_the_first_call_are_those_of_the_run():
     hook = Hook()
-    assert made(hooks_made=[hook]).hooks() == [hook]
+    *_, last = made(hooks_made=[hook]).hooks()
+    assert last is hook
 
 
 def test_functions_are_put_off_by_a_step():
@@ -256,7 +299,8 @@ def test_training_needs_no_predictions(predictions, caplog):
     assert weights(trainer) == [-2.0, -4.0]
     assert (trainer.result.num_samples, dict(trainer.result.figures.metrics)) == (4, {})
     assert [r.getMessage() for r in caplog.records if r.name == "monolith.train.figures"] == [
-        "auc, log_loss are left out: the task has no predictions; choose others in Task.metrics"
+        "auc, log_loss, calibration are left out: the task has no predictions; choose others in "
+        "Task.metrics"
     ]
 
 
@@ -470,25 +514,31 @@ def test_a_pipeline_goes_on_after_the_last_trained_batch(tmp_path):
     assert Seen.labels == [0, 2, 4, 6]
 
 
-def test_steps_are_counted_in_the_sink_of_the_task():
-    task, sink = made(), MemorySink()
-    task.metrics_sink = sink
-    trained(task)
+@pytest.mark.parametrize(("is_enabled", "number"), [(True, 2), (False, 0)])
+def test_steps_are_counted_in_the_sink_of_the_trainer(is_enabled, number):
+    sink = MemorySink()
+    with Trainer(with_params(metrics__enable_throughput_hook=is_enabled), metrics=sink) as trainer:
+        trainer.fit()
     tags = {"model_name": "di_name_Score", "cluster_type": "stable"}
-    assert sink.total("monolith.training.run_steps.all", tags) == 2
-    quiet, sink = with_params(metrics__enable_throughput_hook=False), MemorySink()
-    quiet.metrics_sink = sink
-    trained(quiet)
-    assert sink.total("monolith.training.run_steps.all", tags) == 0
+    assert sink.total("monolith.training.run_steps.all", tags) == number
+
+
+@pytest.mark.parametrize(("is_enabled", "number"), [(True, 1), (False, 0)])
+def test_steps_are_traced_where_the_task_has_a_folder_for_it(is_enabled, number, tmp_path):
+    task = with_params(metrics__enable_tf2_profiler_hook=is_enabled)
+    task.profile_dir = str(tmp_path)
+    task.batches = [columns()] * 503  # the first trace begins after 500 steps
+    trained(task)
+    assert len(list(tmp_path.glob("*.pt.trace.json"))) == number
 
 
 def test_settings_of_the_command_line_are_parameters():
-    settings = NativeSettings({"train": "clicks"}, {"train.steps": 3})
+    settings = NativeSettings({"train": "clicks"}, params={"train.steps": 3})
     task = Score.from_settings(settings)
     assert (task.p.train.steps, task.p.train.file_pattern, task.settings) == (3, "clicks", settings)
-    text = r"got params.trian.steps \(did you mean: \[train\]\) \(task 'Score'\)$"
+    text = r"got 'params.trian.steps': trian.steps \(did you mean: \[train\]\)$"
     with pytest.raises(ValueError, match=text):
-        Score.from_settings(NativeSettings({}, {"trian.steps": 3}))
+        Score.from_settings(NativeSettings(params={"trian.steps": 3}))
 
 
 def test_records_of_several_heads_have_their_names():

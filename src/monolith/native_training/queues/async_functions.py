@@ -83,29 +83,37 @@ class _DeferredCalls(AsyncPushHook):
         self._take, self._execute = take, execute
         self._calls: deque[Any] = deque()  # taken and not executed
         self._last_step = 0
+        self._has_begun = False  # the step that is open
+
+    def begin(self) -> None:
+        """Begin a run; calls that an earlier run has left are executed."""
+        self._last_step, self._has_begun = 0, False
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Drop the calls of steps that a recovery has undone."""
+        """Drop the calls of steps that a recovery has undone or that are done once more."""
         step = run.global_step or 0
         if step < self._last_step:
             self._take_calls()
             self._calls.clear()
-        self._last_step = step
+        elif run.is_step_open and self._has_begun:
+            while self._queue.size() > 0:
+                self._take()
+        self._last_step, self._has_begun = step, False
 
     def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
         """Return the execution of the calls that were entered."""
         self._take_calls()
+        self._has_begun = True
         return self._ops if self._calls else None
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Keep the step, to notice a recovery that goes back."""
-        self._last_step = ctx.run.global_step or 0
+        self._last_step, self._has_begun = ctx.run.global_step or 0, False
 
     def end(self, run: Run) -> None:
         """Execute the calls that are left."""
         self._take_calls()
         self._execute_calls()
-        self._last_step = 0
 
     def _take_calls(self) -> None:
         while self._queue.size() > 0:

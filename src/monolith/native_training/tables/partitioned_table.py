@@ -19,6 +19,7 @@ from monolith.native_training.ops.layout_config import (
     ShardingSparseFidsOpParams,
 )
 from monolith.native_training.ops.sharding import ShardedFids, sharding_sparse_fids
+from monolith.native_training.queues.queue_hooks import use_queue_hooks
 from monolith.native_training.tables import fid_bundle
 from monolith.native_training.tables.feature_plan import check_capabilities
 from monolith.native_training.tables.feature_plan import gen_feature_configs as _gen_feature_configs
@@ -75,7 +76,7 @@ class PartitionedHashTable:
             tables and outputs are.
         servers: `num_ps` of them hold the shards; those of the run if None.
         clock: gives the time of an update.
-        sink: takes the lookup times of each server (`timed_transport.py`).
+        sink: takes the lookup times of each server (`cluster/timed_transport.py`).
         model_name: a tag of these times.
 
     Raises:
@@ -157,6 +158,7 @@ class PartitionedHashTable:
             The outputs by name (`nest_layout`): leaves that take gradients. Or the function that
             goes on; it takes the bundle, or one that went through a queue in its place.
         """
+        use_queue_hooks(self._queue_hooks)
         bundle: Bundle = {} if auxiliary_bundle is None else auxiliary_bundle
         fid_bundle.put_sharded(bundle, self._sharded(features, batch_size, shared))
 
@@ -345,12 +347,16 @@ class PartitionedHashTable:
         """The opposite of `flatten_layout`."""
         return nest_layout(tensors, self.feature_configs)
 
-    def add_queue_hook(self, hook: object) -> None:
-        """Keep a hook of a queue that this table feeds."""
+    def add_queue_hook(self, hook: Any) -> None:
+        """Keep a hook of a queue that this table feeds.
+
+        The current run calls the hook, and so does each run whose steps look up rows of this table.
+        """
         self._queue_hooks.append(hook)
+        use_queue_hooks([hook])
 
     def get_queue_hooks(self) -> list[Any]:
-        """The hooks that were added; tables in servers have none of their own."""
+        """Return the hooks that were added; tables on servers have no hooks of their own."""
         return list(self._queue_hooks)
 
     def close(self) -> None:
