@@ -3,6 +3,7 @@ import weakref
 
 import pytest
 
+from monolith.errors import AbortedError
 from monolith.observe import Auc, MemorySink, NullSink
 from monolith.observe.summaries import SUMMARIES
 from monolith.train import EarlyStop, ReportHook, Trainer, TrainSettings
@@ -71,6 +72,18 @@ def test_samples_of_a_restored_run_are_counted_once(tmp_path):
         figures = trainer.fit(batches[3:]).figures
     assert figures.num_samples == 48
     assert (sink.total("run/steps", {}), sink.total("run/samples", {})) == (3, 24)
+
+
+def test_recoveries_are_counted():
+    class Aborted(Counting):
+        def loss(self, model, inputs, batch):
+            loss, prediction = super().loss(model, inputs, batch)
+            if len(self.seen) in (3, 5):
+                raise AbortedError("gone")
+            return loss, prediction
+
+    sink = fit(Aborted(6))
+    assert (sink.total("run/recoveries", {}), sink.total("run/steps", {})) == (2, 6)
 
 
 def test_bytes_of_tables_are_those_of_their_memory_reports():
