@@ -6,7 +6,7 @@ import pytest
 from monolith.errors import AbortedError
 from monolith.observe import Auc, MemorySink, NullSink
 from monolith.observe.summaries import SUMMARIES
-from monolith.train import EarlyStop, ReportHook, Trainer, TrainSettings
+from monolith.train import EarlyStop, Hook, ReportHook, Trainer, TrainSettings
 from monolith.train.driver import current_run
 from monolith.train.loop import Stages
 from tests.train.tasks import Clicks, Counting, Raise, StopAfter, clicks
@@ -107,6 +107,18 @@ def test_times_of_the_stages_add_up_to_the_step(prefetch):
     assert all(inside)
     if not prefetch:
         assert sum(inside) <= value(sink, "step/wait_seconds")
+
+
+def test_times_of_many_steps_do_not_wait_for_the_report():
+    numbers = []
+
+    class Look(Hook):
+        def before_run(self, ctx):
+            numbers.append(sink.summary("step/time", {}).num_times)
+
+    fit(Counting(1030), Look(), sink=(sink := MemorySink()), log_every=0)
+    assert sorted(set(numbers)) == [0, 1024]
+    assert sink.summary("step/time", {}).num_times == sink.total("run/steps", {}) == 1030
 
 
 def test_without_a_sink_nothing_is_timed():
