@@ -10,7 +10,7 @@ PYTEST := OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 PIP_INSTALL := $(PY) -m pip install --quiet -c constraints.txt
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help build demo test test-fast test-all check stubs bench bench-peers format clean
+.PHONY: help build demo test test-fast test-all test-gpu check stubs bench bench-peers bench-history format clean
 .DEFAULT_GOAL := help
 
 help:  ## print this list
@@ -36,11 +36,12 @@ demo: build  ## train a ranking model on a stream of new ids, compare, draw a fi
 	@echo "== the same model beside hashed ids, and a figure"
 	$(PY) examples/demo.py
 
-test: build  ## run every test but the slow ones (about five minutes)
-	@echo "== building and running the C++ tests"
-	bash tools/native_tests.sh plain
+test: build  ## run every test but the slow ones, C++ tests also under the thread sanitizer (eight minutes)
+	@echo "== building and running the C++ tests, plain and under the thread sanitizer"
+	bash tools/native_tests.sh plain thread
 	@echo "== running the tests, without those marked slow"
 	$(PYTEST) -q -n auto -m "not slow"
+	@$(PY) tools/acceptance.py
 
 test-fast: build  ## run the tests of one process that are not marked thorough (under one minute)
 	@echo "== running the fast tests"
@@ -51,6 +52,11 @@ test-all: build  ## run every test, and the C++ tests under the sanitizers
 	bash tools/native_tests.sh plain address thread
 	@echo "== running all tests"
 	$(PYTEST) --hypothesis-profile=long
+	@$(PY) tools/acceptance.py
+
+test-gpu: build  ## run the tests marked gpu on a CUDA device, and record the outcomes (on a clean tree)
+	@echo "== running the tests of devices"
+	$(PY) tools/device_tests.py
 
 check: build  ## check format, lint, types, sizes, stubs and the changelog
 	@echo "== checking format, lint, types, sizes, stubs and the changelog"
@@ -60,14 +66,17 @@ stubs: build  ## rewrite src/monolith/_native.pyi from the built module
 	@echo "== writing src/monolith/_native.pyi"
 	$(PY) tools/stubs.py --write
 
-bench: build  ## measure speed and memory
+bench: build  ## measure speed and memory, and record the figures (on a clean tree)
 	@echo "== running the benchmarks"
 	$(PY) benchmarks/run.py
 
-bench-peers: build  ## install the peer libraries aside and measure against them
+bench-peers: build  ## the same beside the peer libraries, which it installs aside
 	@echo "== running the benchmarks beside the peers"
 	bash benchmarks/peers/install.sh
 	$(PY) benchmarks/run.py --peers
+
+bench-history: .venv/.ready  ## print the recorded runs of a stage: make bench-history STAGE=lookup
+	@$(PY) benchmarks/run.py --history $(STAGE)
 
 format: build  ## rewrite Python and C++ files in the project's format
 	@echo "== formatting"

@@ -3,6 +3,10 @@
 python benchmarks/run.py --quick                  all stages on small tables, under 2 minutes
 python benchmarks/run.py                          the real sizes, under 15 minutes
 python benchmarks/run.py --peers --only lookup    one stage, beside TFRA and FBGEMM
+python benchmarks/run.py --history lookup         what earlier runs of a stage measured
+
+The figures are added to benchmarks/results/<stage>.json, with machine, commit and date. A tree with
+changes is measured with --no-record only.
 """
 
 import argparse
@@ -16,8 +20,11 @@ from typing import Any
 # Started as a file, Python looks for modules beside it; `benchmarks` itself lies one level up.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import targets
+from benchmarks import history, targets
 from benchmarks.harness import ROOT, say
+from tools.commit import TreeError, clean_commit
+
+RESULTS = "benchmarks/results"
 
 STAGES = (
     "lookup",
@@ -64,9 +71,10 @@ def parse() -> argparse.Namespace:
         "--out",
         metavar="FILE",
         type=Path,
-        help="write all JSON lines here instead of benchmarks/results/<stage>.json "
-        "(build/benchmarks with --quick)",
+        help="write all JSON lines to this file, and record nothing",
     )
+    parser.add_argument("--no-record", action="store_true", help="print only; any tree will do")
+    parser.add_argument("--history", metavar="NAME", choices=STAGES, help="print earlier runs")
     return parser.parse_args()
 
 
@@ -99,18 +107,29 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Run the stages, write the lines, print the table of targets."""
+    """Run the stages, record the figures, print the table of targets."""
     options = parse()
+    folder = ROOT / RESULTS
+    if options.history is not None:
+        runs = history.read_runs(folder / f"{options.history}.json")
+        print(history.table(options.history, runs))
+        return 0
+    is_recorded = not (options.quick or options.no_record or options.out)
+    try:
+        advice = "commit them, or measure with --no-record"
+        commit = clean_commit("benchmarks", advice, ignore=RESULTS) if is_recorded else None
+    except TreeError as error:
+        say(str(error))
+        return 2
     flags = ["--quick"] * options.quick + ["--peers"] * options.peers
-    folder = ROOT / ("build/benchmarks" if options.quick else "benchmarks/results")
     lines, failed = [], []
     for stage in [options.only] if options.only else STAGES:
         measured, is_good = run_stage(stage, flags)
         lines += measured
         if not is_good:
             failed.append(stage)
-        elif options.out is None:
-            write_lines(folder / f"{stage}.json", measured)
+        elif commit is not None:
+            history.add_run(folder / f"{stage}.json", history.describe_run(measured, commit))
     if options.out is not None:
         write_lines(options.out, lines)
     say("\n" + targets.table(lines))

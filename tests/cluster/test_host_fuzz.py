@@ -74,7 +74,7 @@ def group_calls():
     times = torch.full((3,), NOW)
     return {
         "lookup": (KEYS, splits, 3, False),
-        "apply_gradients": (KEYS, splits, flat, ["b"], [0.1] * 3, 3, NOW),
+        "apply_gradients": (KEYS, splits, flat, counts, ["b"], [0.1] * 3, 3, NOW),
         "assign": (KEYS, splits, flat, ["b"], NOW),
         "assign_add": (KEYS, splits, flat, [], NOW),
         "count_clamped": (["a", "c"],),

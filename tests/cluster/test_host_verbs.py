@@ -139,8 +139,13 @@ def test_a_shard_refuses(verb, arguments, text):
         ),
         (
             "apply_gradients",
-            (K, keys(0, 1, 2), torch.ones(3).double(), [], [1.0, 1.0], 0, NOW),
+            (K, keys(0, 1, 2), torch.ones(3).double(), None, [], [1.0, 1.0], 0, NOW),
             "expected grads of dtype float32, got float64",
+        ),
+        (
+            "apply_gradients",
+            (K, keys(0, 1, 2), torch.ones(3), COUNTS[:1], [], [1.0, 1.0], 0, NOW),
+            r"expected counts of shape \(n\) = \(2,\), got \(1,\)",
         ),
         (
             "assign",

@@ -7,8 +7,9 @@ import pytest
 
 from monolith.train import Figures, TrainSettings
 from tests.docs.pages import first_cells, page
-from tests.meta.parity import listed_ids, marked_ids
+from tests.meta.parity import marked_ids
 from tests.meta.tree import ROOT
+from tools.acceptance import listed_ids
 
 PAGE = page("docs/train.md")
 HEADINGS = [

@@ -4,17 +4,6 @@ import ast
 import importlib
 import re
 
-ACCEPTANCE_ID = re.compile(r"\b((?:G|(?:MN|NT|TS)-[A-Z0-9]+)-T)(\d+)(?:\.\.T(\d+))?")
-
-
-def listed_ids(text):
-    """The ids of a text; `NT-GENOPS-T1..T3` stands for three of them."""
-    return {
-        f"{prefix}{number}"
-        for prefix, first, last in ACCEPTANCE_ID.findall(text)
-        for number in range(int(first), int(last or first) + 1)
-    }
-
 
 def marked_ids(source):
     """The ids that the `pytest.mark.req` of a test file name."""

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from tests.meta.layers import LEAVES, RANK, WING, layer_of, wrong_imports
+from tests.meta.layers import LEAVES, LOADER, RANK, WING, imported, layer_of, wrong_imports
 from tests.meta.tree import ROOT, SRC, WING_DOORS, modules
 
 MAX_FILES = 20  # of a folder
@@ -25,6 +25,11 @@ def test_layers_import_downwards_only():
 def test_every_module_belongs_to_a_layer():
     known = {"", WING, *RANK, *LEAVES, *WING_DOORS}
     assert [name for name, _, _ in modules() if layer_of(name) not in known] == []
+
+
+def test_the_loader_of_the_core_imports_nothing_of_ours():
+    (tree,) = [tree for name, _, tree in modules() if name == LOADER]
+    assert list(imported(tree, LOADER, is_package=False)) == ["monolith"]
 
 
 def test_a_module_name_means_one_thing():
@@ -52,8 +57,9 @@ def test_a_folder_can_be_taken_in_at_a_glance():
         ("ops", "from ..train import loop", "monolith.train.loop"),
         ("ops", "def late():\n    from monolith.cli import env", "monolith.cli.env"),
         ("nn", "from monolith.optim import adam", "monolith.optim.adam"),
-        ("util", "from monolith.ops import compiled", "monolith.ops.compiled"),
-        ("observe", "import monolith.util", "monolith.util"),
+        ("util", "from monolith.ops import ragged", "monolith.ops.ragged"),
+        ("util", "import monolith.observe", "monolith.observe"),
+        ("observe", "from monolith.ops import compiled", "monolith.ops.compiled"),
         ("train", "import monolith.native_training", "monolith.native_training"),
         ("train", "from monolith import path_utils", "monolith.path_utils"),
         ("native_training", "from monolith import utils", "monolith.utils"),
@@ -74,6 +80,8 @@ def test_a_wrong_import_is_found(tmp_path, layer, source, target):
         ("table", "from . import rows\nfrom .rows import Row"),
         ("observe", "from monolith import __version__\nimport torch"),
         ("util", "from monolith.errors import OpError"),
+        ("util", "from monolith.ops.compiled import load_native"),
+        ("observe", "from monolith.util import protobuf"),
         ("native_training", "from monolith.train import loop\nimport monolith.native_training.x"),
         ("utils", "from monolith.native_training.util import files"),
     ],

@@ -8,6 +8,10 @@ from tests.meta.tree import modules
 # (module, name) -> why this state belongs to the process and not to an object.
 ALLOWED: dict[tuple[str, str], str] = {
     (
+        "monolith.native_training.optimizers.dense_updates",
+        "_LOCK",
+    ): "steps with use_locking run one after the other",
+    (
         "monolith.native_training.saver.restore_override",
         "_lock",
     ): "one read of a state file at a time",

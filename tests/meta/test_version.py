@@ -5,7 +5,9 @@ from tools.version import problems
 PACKAGE = '__version__ = "1.2.0"\n'
 
 
-@pytest.mark.parametrize("changelog", ["## [Unreleased]\n", "## [Unreleased]\n## [1.2.0] - day\n"])
+@pytest.mark.parametrize(
+    "changelog", ["## [Unreleased]\n", "## [Unreleased]\n## [1.2.0] - 2026-11-18\n"]
+)
 def test_a_changelog_that_agrees_has_no_problem(changelog):
     assert problems(changelog, PACKAGE) == []
 
@@ -19,6 +21,11 @@ def test_a_changelog_that_agrees_has_no_problem(changelog):
             "## [Unreleased]\n## [1.1.0]\n## [1.0.0]\n",
             PACKAGE,
             "expected the newest release to be 1.2.0, got 1.1.0",
+        ),
+        (
+            "## [Unreleased]\n## [1.2.0] - day\n",
+            PACKAGE,
+            "expected '## [1.2.0] - YYYY-MM-DD', got no such date",
         ),
         ("## [Unreleased]\n", "", 'expected one line __version__ = "..." in the package, got 0'),
     ],

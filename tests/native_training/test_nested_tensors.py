@@ -41,11 +41,11 @@ def test_ragged_tensor_with_place_holder():
 
 def test_helpers_go_between_ragged_and_flat_tensors():
     pair = [Ragged.from_lists(ROWS), Ragged.from_lists([[4]])]
-    flat = nested_tensors._ragged_to_flatten(pair)
+    flat = NestedTensors._ragged_to_flatten(pair)
     assert [tensor.tolist() for tensor in flat] == [[1, 2, 3], [0, 0, 1, 3], [4], [0, 1]]
-    assert [one.to_lists() for one in nested_tensors._flatten_to_ragged(flat)] == [ROWS, [[4]]]
-    tensors = nested_tensors._convert_ragged_to_tensors(pair[0])
-    assert nested_tensors._convert_tensors_to_ragged(*tensors).to_lists() == ROWS
+    assert [one.to_lists() for one in NestedTensors._flatten_to_ragged(flat)] == [ROWS, [[4]]]
+    tensors = NestedTensors._convert_ragged_to_tensors(pair[0])
+    assert NestedTensors._convert_tensors_to_ragged(*tensors).to_lists() == ROWS
 
 
 def test_a_helper_maps_leaves_in_order():

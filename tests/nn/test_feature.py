@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from monolith.nn import Feature
+from monolith.nn import Feature, Features
 from monolith.nn.feature import slice_columns, table_configs
 from monolith.table import Budget, Expiry, MinCount, Segment, Zeros
 from monolith.table.config import segments_of
@@ -161,3 +161,14 @@ def test_features_that_share_have_the_table_of_the_owner():
 def test_features_that_do_not_fit_together_are_refused(features, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         table_configs(features)
+
+
+def test_a_table_has_the_other_names_of_its_feature():
+    features = Features([Feature("user", dim=1, restore_names=["uid"]), Feature("item", dim=1)])
+    assert [tuple(t.restore_names) for t in features.tables.values()] == [("uid",), ()]
+
+
+@pytest.mark.parametrize("names", ["uid", [1]])
+def test_other_names_are_a_sequence_of_words(names):
+    with pytest.raises(TypeError, match=r"restore_names as a sequence of str, got .*'user'"):
+        Feature("user", dim=1, restore_names=names)

@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from monolith.errors import FailedPreconditionError
+from monolith.features.core import CoreEngine
+from monolith.features.plain import PlainEngine
 from monolith.nn import Feature, Features
 from monolith.ops import Ragged
 from monolith.optim import Optimizer
@@ -217,9 +219,17 @@ def test_rows_are_counted_and_tables_closed():
         module.tables["b"].lookup(torch.tensor([1]))
 
 
-def test_no_features_are_refused():
-    with pytest.raises(ValueError, match=r"\[Features\] expected at least one feature, got none"):
-        Features([])
+def test_a_model_without_features_reads_its_dense_columns():
+    module, numbers = Features([]), torch.ones(3, 2)
+    assert module({}, dense=numbers).joined is numbers
+    assert (module.width, module.num_rows(), dict(module.tables)) == (0, 0, {})
+
+
+def test_the_plain_engine_alone_takes_no_tables():
+    matrix, looked = PlainEngine([], []).lookup({}, None, torch.ones(3, 2), "zeros")
+    assert (matrix.tolist(), looked.num_keys) == ([[1.0, 1.0]] * 3, 0)
+    with pytest.raises(ValueError, match=r"^\[Features\] expected at least one table, got none$"):
+        CoreEngine([], [])
 
 
 def test_missing_ids_are_refused_by_name():

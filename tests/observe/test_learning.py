@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.observe.learning import Auc, LogLoss, Mean, Throughput
+from monolith.observe.learning import Auc, Calibration, LogLoss, Mean, Throughput
 
 
 def exact_auc(predictions, labels, weights=None):
@@ -86,7 +86,7 @@ def test_a_label_without_weight_has_no_auc():
     assert updated(Auc(), [0.1, 0.2], [0, 1], weights=[1, 0]).value is None
 
 
-@pytest.mark.parametrize("kind", [Auc, LogLoss])
+@pytest.mark.parametrize("kind", [Auc, Calibration, LogLoss])
 def test_merged_halves_are_the_whole(kind):
     predictions, labels = samples(1000)
     half = updated(kind(), predictions[:400], labels[:400])
@@ -94,7 +94,7 @@ def test_merged_halves_are_the_whole(kind):
     assert half.value == pytest.approx(updated(kind(), predictions, labels).value, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", [Auc, LogLoss])
+@pytest.mark.parametrize("kind", [Auc, Calibration, LogLoss])
 def test_a_state_goes_through_json(kind):
     predictions, labels = samples(100)
     metric, other = updated(kind(), predictions, labels), updated(kind(), [0.5], [1])
@@ -103,7 +103,7 @@ def test_a_state_goes_through_json(kind):
     assert updated(other, [0.9], [0]).value == updated(metric, [0.9], [0]).value
 
 
-@pytest.mark.parametrize("kind", [Auc, LogLoss])
+@pytest.mark.parametrize("kind", [Auc, Calibration, LogLoss])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_tensors_count_as_arrays(kind, dtype):
     predictions = torch.tensor([0.25, 0.5, 0.75], dtype=dtype, requires_grad=True)
@@ -132,6 +132,20 @@ def test_log_loss_of_nothing_is_none():
     assert updated(LogLoss(), [], []).value is None
 
 
+def test_calibration_is_the_ratio_of_the_sums():
+    predictions, labels = samples(1000)
+    weights = np.random.default_rng(1).random(1000)
+    calibration = updated(Calibration(), predictions, labels, weights=weights)
+    exact = (predictions * weights).sum() / (labels * weights).sum()
+    assert calibration.value == pytest.approx(exact, rel=1e-12)
+    assert updated(Calibration(), [0.0, 0.0], [0, 1]).value == 0.0  # nothing is clipped
+
+
+def test_calibration_without_a_positive_is_none():
+    assert updated(Calibration(), [0.5], [0]).value is None
+    assert updated(Calibration(), [0.5], [1], weights=[0.0]).value is None
+
+
 def test_a_mean_counts_every_update():
     mean = updated(updated(Mean(), 3.0), np.array([[1.0], [2.0]]))
     assert mean.value == 2.0
@@ -156,7 +170,7 @@ def test_a_mean_goes_on_from_its_state():
         (([0.5], [0, 1]), "1 labels, got 2"),
     ],
 )
-@pytest.mark.parametrize("kind", [Auc, LogLoss])
+@pytest.mark.parametrize("kind", [Auc, Calibration, LogLoss])
 def test_wrong_samples_are_refused(kind, arguments, text):
     with pytest.raises(ValueError, match=rf"^\[{kind.__name__}\] expected {text}$"):
         kind().update(*arguments)
@@ -171,7 +185,7 @@ def test_wrong_samples_are_refused(kind, arguments, text):
         ([1.0, math.nan], "finite weights of at least 0, got from nan to nan"),
     ],
 )
-@pytest.mark.parametrize("kind", [Auc, LogLoss])
+@pytest.mark.parametrize("kind", [Auc, Calibration, LogLoss])
 def test_wrong_weights_are_refused(kind, weights, text):
     metric = kind()
     with pytest.raises(ValueError, match=rf"^\[{kind.__name__}\] expected {text}$"):

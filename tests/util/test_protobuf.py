@@ -3,7 +3,15 @@
 import pytest
 
 from monolith.errors import DataLossError
-from monolith.util.protobuf import fields, put_bytes, put_fixed32, put_varint, signed, varint
+from monolith.util.protobuf import (
+    fields,
+    put_bytes,
+    put_fixed32,
+    put_fixed64,
+    put_varint,
+    signed,
+    varint,
+)
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 1 << 40, (1 << 64) - 1])
@@ -17,8 +25,8 @@ def test_negative_numbers_take_ten_bytes_and_keep_their_sign():
 
 
 def test_fields_come_in_order_with_their_bytes():
-    message = put_bytes(1, b"ab") + put_fixed32(300, 1.0) + varint(2 << 3 | 1) + bytes(8)
-    assert list(fields(message)) == [(1, b"ab"), (300, b"\x00\x00\x80?"), (2, bytes(8))]
+    message = put_bytes(1, b"ab") + put_fixed32(300, 1.0) + put_fixed64(2, 1.0)
+    assert list(fields(message)) == [(1, b"ab"), (300, b"\x00\x00\x80?"), (2, bytes(6) + b"\xf0?")]
 
 
 @pytest.mark.parametrize(

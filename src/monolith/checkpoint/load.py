@@ -85,6 +85,20 @@ class Checkpoint(Save):
         """Names of the tables, sorted."""
         return [table.name for table in self.manifest.tables]
 
+    def older_names(self, tables: Iterable[BaseTable]) -> dict[str, str]:
+        """Return the saved names of the tables that the checkpoint has under a restore name.
+
+        Returns:
+            Saved name -> name of the table.
+        """
+        saved = set(self.table_names)
+        return {
+            old: table.name
+            for table in tables
+            for old in table.restore_names
+            if table.name not in saved and old in saved
+        }
+
     def read(self) -> bytes:
         """Return the bytes of the manifest."""
         return self.folder.read(self._name + MANIFEST_SUFFIX)

@@ -45,6 +45,7 @@ class Retention:
         self._every_seconds = every_n_hours * 3600
         self._next_keep = clock() + self._every_seconds
         self._kept: list[tuple[str, float]] = []
+        self._dropped: list[str] = []  # off the list, with files
 
     @classmethod
     def of_directory(
@@ -95,6 +96,15 @@ class Retention:
         Raises:
             OpError: the state file cannot be written; nothing is removed then.
         """
+        self.record(prefix, filename, relative=relative)
+        self.remove_dropped()
+
+    def record(self, prefix: str, filename: str = STATE_FILE, *, relative: bool = True) -> None:
+        """Make a checkpoint the current one, and drop the oldest beyond `keep` from the list.
+
+        `remove_dropped` removes the files of dropped checkpoints. Arguments and errors are those of
+        `add`.
+        """
         if self._keep:
             self._kept = [item for item in self._kept if item[0] != prefix]
             self._kept.append((prefix, self._clock()))
@@ -104,12 +114,17 @@ class Retention:
         write_checkpoint_state(split_prefix(prefix)[0], state, filename, relative=relative)
         # Not before: a checkpoint that is off the list is never removed.
         self._kept, self._next_keep = kept, next_keep
-        if last is None:
-            return
-        try:
-            remove(last)
-        except OpError as error:  # the new checkpoint is complete all the same
-            _log.warning("the old checkpoint %s is not removed: %s", last, error)
+        if last is not None:
+            self._dropped.append(last)
+
+    def remove_dropped(self) -> None:
+        """Remove the files of the checkpoints that `record` dropped."""
+        dropped, self._dropped = self._dropped, []
+        for prefix in dropped:
+            try:
+                remove(prefix)
+            except OpError as error:  # the new checkpoint is complete all the same
+                _log.warning("the old checkpoint %s is not removed: %s", prefix, error)
 
     def _next(self) -> tuple[list[tuple[str, float]], float, str | None]:
         """The next `_kept` and `_next_keep`, and the checkpoint to remove."""

@@ -18,7 +18,7 @@ def inspect_task(place: str, as_json: bool) -> None:
         place: path of the task file, in the form that `load_task_class` accepts.
         as_json: whether to print one line of JSON instead of tables.
     """
-    task = load_task_class(place)()
+    task = load_task_class(place).from_settings()
     features = [_feature_row(task, feature) for feature in task.features]
     settings = {field.name: getattr(task.settings, field.name) for field in _settings(task)}
     num_parameters = sum(parameter.numel() for parameter in task.build().parameters())
@@ -35,7 +35,8 @@ def inspect_task(place: str, as_json: bool) -> None:
             }
         )
         return
-    emit_table(list(features[0]), [list(row.values()) for row in features])
+    if features:
+        emit_table(list(features[0]), [list(row.values()) for row in features])
     say(
         f"task {task.name}: {len(features)} features in "
         f"{len({row['table'] for row in features})} tables; dense columns: "

@@ -97,7 +97,7 @@ def train(
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
-    with Trainer(task_class(resolved.value), how, servers or None) as trainer:
+    with Trainer(task_class.from_settings(resolved.value), how, servers or None) as trainer:
         # Open the held-out data before the run, so that an error in it is raised now.
         is_evaluated = Mode.EVAL.value in resolved.value.data
         held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None

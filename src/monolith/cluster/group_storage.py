@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from monolith.cluster.shard_split import is_finite
 from monolith.ops import Ragged
 from monolith.table.base import BaseTable
 from monolith.table.config import segments_of
@@ -119,6 +120,19 @@ class GroupStorage(ABC):
         """`TableGroup.apply_gradients`."""
 
     @abstractmethod
+    def apply_sums(
+        self,
+        keys: Ragged,
+        sums: torch.Tensor,
+        counts: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        """`apply_gradients` of a sum for each key; counts: int32 (num_keys,), its occurrences."""
+
+    @abstractmethod
     def pull(self, keys: Ragged, initial: bool, threads: int) -> torch.Tensor:
         """Rows of the keys, where a view sees each table at the number of its updates so far."""
 
@@ -184,8 +198,31 @@ class _Loop(GroupStorage):
                 counts += torch.tensor(own, device="cpu")
         return Applied(*counts.tolist())
 
+    def apply_sums(
+        self,
+        keys: Ragged,
+        sums: torch.Tensor,
+        counts: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        self._check_finite(keys, sums)
+        total, at = torch.zeros(4, dtype=torch.int64, device="cpu"), 0
+        repeats = torch.split_with_sizes(counts, keys.lengths.tolist())
+        for (table, part, rows), own in zip(self._parts(keys, sums), repeats, strict=True):
+            own_rates = rates[at : at + len(segments_of(table.config))]
+            at += len(own_rates)
+            if len(part):
+                applied = table._apply_sums(part, rows, own, own_rates, step, now, threads)
+                total += torch.tensor(applied, device="cpu")
+        return Applied(*total.tolist())
+
     def _check_finite(self, keys: Ragged, grads: torch.Tensor) -> None:
         """Refuse a call before the first table changes."""
+        if is_finite(grads):
+            return
         for table, part, rows in self._parts(keys, grads):
             if table.config.non_finite == "refuse":
                 finite_gradients(table.config, part.tolist(), rows.detach().numpy())
@@ -260,6 +297,27 @@ class _Fused(GroupStorage):
             counts = core.apply_gradients(*buffers, rates, scales, step, now, threads)
         return Applied(*counts)
 
+    def apply_sums(
+        self,
+        keys: Ragged,
+        sums: torch.Tensor,
+        counts: torch.Tensor,
+        rates: list[float],
+        step: int,
+        now: int,
+        threads: int,
+    ) -> Applied:
+        """Step tables that ask for admission one after another, and the others in one call."""
+        loop = _Loop(self._tables, self._dims)
+        loop._check_finite(keys, sums)
+        asks = [i for i, table in enumerate(self._tables) if table.config.admission is not None]
+        others = sorted(set(range(len(self._tables))) - set(asks))
+        some, own, repeats = without_tables(keys, (sums, counts), others, self._dims)
+        applied = loop.apply_sums(some, own, repeats, rates, step, now, threads)
+        rest, own, _ = without_tables(keys, (sums, counts), asks, self._dims)
+        stepped = self.apply_gradients(rest, own, rates, step, now, threads)
+        return Applied(*map(sum, zip(applied, stepped, strict=True)))
+
     def _own_scales(self) -> list[float]:
         """Scales of the views, each table at the number of its updates so far."""
         if not self._has_views:
@@ -289,6 +347,31 @@ class _Fused(GroupStorage):
                 threads,
             )
         return Applied(*counts)
+
+
+def without_tables(
+    keys: Ragged,
+    values: tuple[torch.Tensor, torch.Tensor],
+    tables: Sequence[int],
+    dims: torch.Tensor,
+) -> tuple[Ragged, torch.Tensor, torch.Tensor]:
+    """Leave out the keys of some tables, with their flat rows and their counts.
+
+    Args:
+        keys: a row for each table.
+        values: flat rows of the keys, and a number for each key.
+        tables: numbers of the tables to leave out.
+        dims: width of the rows of each table.
+    """
+    rows, counts = values
+    lengths = keys.lengths
+    is_kept = torch.ones(len(lengths), dtype=torch.bool, device="cpu")
+    is_kept[list(tables)] = False
+    key_is_kept = is_kept.repeat_interleave(lengths)
+    float_is_kept = is_kept.repeat_interleave(lengths * dims)
+    splits = torch.nn.functional.pad((lengths * is_kept).cumsum(0), (1, 0))
+    kept = Ragged._unchecked(keys.values[key_is_kept], splits)
+    return kept, rows[float_is_kept], counts[key_is_kept]
 
 
 def _buffers(keys: Ragged) -> tuple[int, int, int]:

@@ -159,9 +159,20 @@ class Flags(Tensor):
 
 
 class Counts(Tensor):
-    """The number of occurrences of each key, int32 (n,): at least 1, of a call in all."""
+    """The number of occurrences of each key, int32 (n,): at least 1, of a call in all.
+
+    Args:
+        name: in messages.
+        is_optional: whether None stands for keys that come once for each occurrence.
+    """
+
+    def __init__(self, name: str, *, is_optional: bool = False) -> None:
+        super().__init__(name, (torch.int32,), ("n",))
+        self._is_optional = is_optional
 
     def _check(self, call: Checked, value: Any) -> None:
+        if value is None and self._is_optional:
+            return
         super()._check(call, value)
         least, total = int(value.min()) if value.numel() else 1, int(value.sum())
         if least < 1 or total > checks.MAX_BATCH:
@@ -368,7 +379,7 @@ _F32 = (torch.float32,)
 _KEYS = Keys("keys")  # int64 (n,)
 _VALUES = Tensor("values", _F32, ("n", "dim"))
 _GRADS = Tensor("grads", _F32, ("n", "dim"))
-_COUNTS = Counts("counts", (torch.int32,), ("n",))
+_COUNTS = Counts("counts")
 _ROWS = RowChunk("rows")  # (keys, times, columns), all with n rows
 _ABSENT = Flags("absent")  # bool (n,) or None
 _INITIAL = Flag("initial", in_training=True)
@@ -377,6 +388,7 @@ _INITIAL = Flag("initial", in_training=True)
 _SPLITS = Splits("row_splits")  # int64 (splits,)
 _FLAT_VALUES = Tensor("values", _F32, ("floats",))
 _FLAT_GRADS = Tensor("grads", (torch.float32, torch.float16), ("floats",))
+_REPEATS = Counts("counts", is_optional=True)
 _IDLE = TableNames("idle")
 _SUMS = Tensor("grads", _F32, ("floats",))
 _TIMES = Times("times", (torch.int64,), ("tables",))
@@ -442,7 +454,7 @@ GROUP_VERBS: Mapping[str, Verb] = MappingProxyType(
         "pull": Read(_KEYS, _SPLITS, _INITIAL),
         #
         "apply_gradients": Write(
-            _KEYS, _SPLITS, _FLAT_GRADS, _IDLE, _RATES, _STEP, _NOW, needs=_training
+            *(_KEYS, _SPLITS, _FLAT_GRADS, _REPEATS, _IDLE, _RATES, _STEP, _NOW), needs=_training
         ),
         "assign": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
         "assign_add": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),

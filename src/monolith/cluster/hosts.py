@@ -393,14 +393,14 @@ class GroupHost(CallHost):
         keys: torch.Tensor,
         splits: torch.Tensor,
         grads: torch.Tensor,
+        counts: torch.Tensor | None,
         idle: list[str],
         rates: list[float],
         step: int,
         now: int,
     ) -> tuple[int, ...]:
-        applied = self.group._apply_at(
-            Ragged._unchecked(keys, splits), grads.float(), rates, step, now
-        )
+        ragged = Ragged._unchecked(keys, splits)
+        applied = self.group._apply_at(ragged, grads.float(), rates, step, now, counts=counts)
         self._count_call(idle, now)
         return tuple(applied)
 

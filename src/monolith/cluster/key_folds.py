@@ -1,12 +1,15 @@
-"""Fold the equal keys of a call on a sharded table, so that each shard gets a key once."""
+"""Fold the equal keys of a call, so that each shard gets a key of a table once."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monolith.errors import DataLossError
+from monolith.ops import Ragged
+from monolith.table._checks import default_threads
 from monolith.table.native import empty
 from monolith.table.routing import FloorModRouting, PartitionRouting, Routing
 
@@ -107,3 +110,96 @@ class FoldedKeys:
         addresses = sums.data_ptr(), counts.data_ptr()
         (norm,) = self._exchange.sum(self._core, pieces, *addresses, self._threads)
         return self._parts(sums), self._parts(counts), norm
+
+
+class GroupFolds:
+    """Folds the keys of calls on several tables, which all go to one shard.
+
+    Args:
+        dims: width of the rows of each table.
+    """
+
+    def __init__(self, dims: torch.Tensor) -> None:
+        import monolith._native as native
+
+        features = [(str(i), i, "rows", 0, 0) for i in range(len(dims))]
+        self._core = native.Exchange(dims.tolist(), features, [], 1)
+        self._dims = dims
+
+    def fold(self, keys: Ragged) -> "FoldedGroup":
+        """Find the distinct keys of each table. keys: a row for each table."""
+        return FoldedGroup(self._core, self._dims, keys)
+
+
+class FoldedGroup:
+    """The distinct keys of one call on several tables.
+
+    Args:
+        exchange: of the tables.
+        dims: width of the rows of each table.
+        given: the keys of the call, with a row for each table.
+
+    Attributes:
+        keys: the distinct keys, with a row for each table.
+    """
+
+    def __init__(self, exchange: "_native.Exchange", dims: torch.Tensor, given: Ragged) -> None:
+        self._exchange, self._dims = exchange, dims
+        self._threads = default_threads(given.values.numel())
+        lengths, values = given.lengths, given.values.contiguous()
+        self._float_starts = _starts(lengths * dims)
+        splits = torch.nn.functional.pad(lengths[:, None], (1, 0))
+        self._core = exchange.group(
+            (
+                _addresses(values, _starts(lengths)[:-1]),
+                lengths.tolist(),
+                _addresses(splits, torch.arange(len(dims), device="cpu") * 2),
+                [],
+                1,
+            ),
+            self._threads,
+        )
+        self._kept = values, splits  # memory that the core reads
+        distinct = empty(self._core.key_starts[-1], dtype=torch.int64)
+        ends = empty(1, len(dims) + 1, dtype=torch.int64)
+        self._core.write(distinct.data_ptr(), ends.data_ptr(), self._threads)
+        self.keys = Ragged._unchecked(distinct, ends[0])
+
+    def spread(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the flat rows of all keys of the call, from those of the distinct keys."""
+        check_floats("[FoldedGroup.spread]", rows, (self._core.float_starts[-1],))
+        out = empty(int(self._float_starts[-1]))
+        apart = _addresses(out, self._float_starts[:-1])
+        self._exchange.pool(self._core, [rows.data_ptr()], 0, 0, apart, self._threads)
+        return out
+
+    def sums(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
+        """Add up the flat rows of equal keys in order; also count them.
+
+        Returns:
+            Sums and counts of the distinct keys, and whether all sums are finite.
+        """
+        rows = rows.detach().contiguous()
+        sums = empty(self._core.float_starts[-1])
+        counts = empty(self._core.key_starts[-1], dtype=torch.int32)
+        pieces = [(self._core, 0, 0, _addresses(rows, self._float_starts[:-1]))]
+        addresses = sums.data_ptr(), counts.data_ptr()
+        norms = self._exchange.sum(self._core, pieces, *addresses, self._threads)
+        return sums, counts, all(map(math.isfinite, norms))
+
+    def add_counts(self, counts: torch.Tensor) -> torch.Tensor:
+        """Add up counts of the call's keys, int32 (n,), which may be those of earlier folds."""
+        widths = self._dims.repeat_interleave(self._float_starts.diff() // self._dims)
+        sums, _, _ = self.sums(counts.float().repeat_interleave(widths))
+        own = self._dims.repeat_interleave(self.keys.lengths)
+        return sums[own.cumsum(0) - own].int()
+
+
+def _starts(sizes: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+
+
+def _addresses(memory: torch.Tensor, numbers: torch.Tensor) -> list[int]:
+    """Return the addresses of elements by their numbers."""
+    addresses: list[int] = (numbers * memory.element_size() + memory.data_ptr()).tolist()
+    return addresses

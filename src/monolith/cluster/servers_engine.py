@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from monolith.cluster.group_storage import without_tables
 from monolith.cluster.key_folds import check_floats
 from monolith.cluster.servers import LocalServers
 from monolith.cluster.sharded_table import ShardedTable
@@ -268,7 +269,7 @@ class ServersEngine(EngineBase):
         counts: list[tuple[int, ...]] = [(0, 0, 0, 0)]
         parts = _parts_of(summed)
         if others:
-            dims = [table.dim for table in self._sharded]
+            dims = torch.tensor([table.dim for table in self._sharded], device="cpu")
             parts = [_without(part, others, dims) for part in parts]
         lengths = torch.stack([part[1] for part in parts]).diff()  # (num_servers, num_tables)
         is_stepped = lengths.sum(0) > 0
@@ -331,17 +332,11 @@ def _parts_of(summed: ServersSum) -> list[_Part]:
     return [(*part, own_grads, own_counts) for part, own_grads, own_counts in keys]
 
 
-def _without(part: _Part, tables: Sequence[int], dims: Sequence[int]) -> _Part:
+def _without(part: _Part, tables: Sequence[int], dims: torch.Tensor) -> _Part:
     """Leave out the keys of some tables."""
     keys, splits, grads, counts = part
-    lengths = splits.diff()
-    is_kept = torch.ones(len(lengths), dtype=torch.bool, device="cpu")
-    is_kept[list(tables)] = False
-    key_is_kept = is_kept.repeat_interleave(lengths)
-    widths = torch.tensor(dims, dtype=torch.int64, device="cpu")
-    float_is_kept = is_kept.repeat_interleave(lengths * widths)
-    kept_splits = torch.nn.functional.pad((lengths * is_kept).cumsum(0), (1, 0))
-    return keys[key_is_kept], kept_splits, grads[float_is_kept], counts[key_is_kept]
+    kept, *others = without_tables(Ragged._unchecked(keys, splits), (grads, counts), tables, dims)
+    return kept.values, kept.row_splits, others[0], others[1]
 
 
 def servers_engine(

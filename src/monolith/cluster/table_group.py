@@ -259,9 +259,13 @@ class TableGroup:
         step: int,
         time_now: int,
         *,
+        counts: torch.Tensor | None = None,
         num_threads: int | None = None,
     ) -> Applied:
-        """`apply_gradients` at a time, with a rate for each segment in the order of names."""
+        """`apply_gradients` at a time, with a rate for each segment in the order of names.
+
+        With counts, int32 (num_keys,), each key has the sum of its gradients and its occurrences.
+        """
         verb = "apply_gradients"
         threads = self._check(verb, keys, num_threads)
         self._check_flat(verb, "grads", grads, keys)
@@ -271,7 +275,10 @@ class TableGroup:
                 f"[TableGroup.{verb}] expected {self._rates.num_rates} learning rates, one per "
                 f"segment of all tables, got {len(rates)}"
             )
-        return self._open(verb).apply_gradients(keys, grads, rates, step, time_now, threads)
+        storage = self._open(verb)
+        if counts is not None:
+            return storage.apply_sums(keys, grads, counts, rates, step, time_now, threads)
+        return storage.apply_gradients(keys, grads, rates, step, time_now, threads)
 
     def _pull(self, keys: Ragged, initial: bool) -> torch.Tensor:
         """The rows of keys that a host has checked."""

@@ -327,12 +327,14 @@ def engine_for(tables: Iterable[BaseTable], features: Sequence[BagFeature]) -> F
     """Return the engine in this process that suits the tables.
 
     Native tables without record and views share calls of the core; if one table is of another
-    class, all tables go one by one, to the same bits.
+    class, all tables go one by one, to the same bits. There may be no tables.
 
     Args:
         tables: of one kind, with different names.
         features: of these tables, with different names.
     """
     listed = list(tables)
-    is_native = all(isinstance(t, BaseTable) and t._step_core() is not None for t in listed)
+    is_native = bool(listed) and all(
+        isinstance(t, BaseTable) and t._step_core() is not None for t in listed
+    )
     return (CoreEngine if is_native else PlainEngine)(listed, features)

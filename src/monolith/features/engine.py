@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
@@ -229,12 +229,18 @@ class EngineBase:
     Args:
         tables: of one kind, with different names.
         features: of these tables, with different names.
+
+    Attributes:
+        takes_none: whether an engine of this class may have no tables and no features.
     """
+
+    takes_none: ClassVar[bool] = False
 
     def __init__(self, tables: Iterable[BaseTable], features: Sequence[BagFeature]) -> None:
         listed = list(tables)
-        _check_tables(listed)
-        _check_features(features, {table.name for table in listed})
+        if listed or features or not self.takes_none:
+            _check_tables(listed)
+            _check_features(features, {table.name for table in listed})
         self.tables: Mapping[str, BaseTable] = MappingProxyType({t.name: t for t in listed})
         self.features = tuple(features)
         columns, self.width = columns_of(features, {table.name: table.dim for table in listed})

@@ -85,8 +85,11 @@ class PlainSum(NamedTuple):
 class PlainEngine(EngineBase):
     """Read and step the tables of features one by one. Works with tables of any class.
 
-    The arguments are those of `EngineBase`; the methods are those of `FeatureEngine`.
+    Without tables, the matrix is that of the dense columns. The arguments are those of
+    `EngineBase`; the methods are those of `FeatureEngine`.
     """
+
+    takes_none = True
 
     def lookup(
         self,
@@ -100,7 +103,10 @@ class PlainEngine(EngineBase):
         if weights is not None:
             refuse_weights(weights)
         check_ids(self.features, ids)
-        batch = ids[self.features[0].name].num_rows
+        if self.features:
+            batch = ids[self.features[0].name].num_rows
+        else:
+            batch = 0 if dense is None else len(dense)
         if dense is not None:
             check_dense(dense, batch)
         matrix = empty(batch, self.width + (0 if dense is None else dense.shape[1]))

@@ -1,6 +1,6 @@
 """Give the reshape of many tensors in one call."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 
@@ -11,7 +11,7 @@ __all__ = ["StaticReshapeNBuilder", "static_reshape"]
 
 
 def static_reshape(
-    inputs: Sequence[torch.Tensor], shapes: Sequence[Shape], enable_parallelism: bool = True
+    inputs: Iterable[torch.Tensor], shapes: Iterable[Shape], enable_parallelism: bool = True
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Reshape tensors; views take no time, so `enable_parallelism` changes nothing."""
     return _reshape.static_reshape(inputs, shapes)

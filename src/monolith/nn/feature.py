@@ -19,7 +19,10 @@ BIAS = "bias"
 
 _UNITS = MappingProxyType({"d": 1, "w": 7, "y": 365})
 _OF_SLICE = ("optimizer", "initializer", "precision")
-_OF_TABLE = (*_OF_SLICE, "slices", "bias", "admission", "expiry", "budget", "seed")
+_OF_TABLE = (
+    *(*_OF_SLICE, "slices", "bias", "admission", "expiry", "budget", "seed"),
+    "restore_names",
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Feature:
         expiry: how long a row lives after its last update: an `Expiry`, days, or "90d", "12w".
         budget: bound on the table's memory.
         seed: of initial values; from the name if None.
+        restore_names: other names under which a checkpoint may have the table, for example the
+            name that the feature had once.
 
     Example:
         >>> user = Feature("user_id", dim=16, optimizer=Adagrad(0.05), expiry="90d")
@@ -71,6 +76,7 @@ class Feature:
     expiry: Expiry | int | str | None = None
     budget: Budget | None = None
     seed: int | None = None
+    restore_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -79,6 +85,7 @@ class Feature:
         object.__setattr__(
             self, "slices", tuple(as_list("[Feature]", "slices", self.slices, which))
         )
+        self._check_restore_names(which)
         check_kind("[Feature]", "bias", self.bias, bool, which=which)
         object.__setattr__(self, "expiry", _as_expiry(self.name, self.expiry))
         self._check_combiner(which)
@@ -87,6 +94,15 @@ class Feature:
             self.table_config()
         else:
             self._check_shares(which)
+
+    def _check_restore_names(self, which: str) -> None:
+        names = as_list("[Feature]", "restore_names", self.restore_names, which)
+        if isinstance(self.restore_names, str) or not all(isinstance(n, str) for n in names):
+            raise TypeError(
+                f"[Feature] expected restore_names as a sequence of str, got "
+                f"{self.restore_names!r}{which}"
+            )
+        object.__setattr__(self, "restore_names", tuple(names))
 
     def _check_combiner(self, which: str) -> None:
         if self.combiner not in COMBINERS:

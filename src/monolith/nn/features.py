@@ -144,7 +144,7 @@ class Features(torch.nn.Module):
     missing id reads as the row that it would get (`missing`), in eval mode as zeros.
 
     Args:
-        features: declared with `Feature`.
+        features: declared with `Feature`; a model without features has none, and reads nothing.
         missing: what a missing id reads as in training mode, "initial" or "zeros".
         make_table: config -> table; `Table` unless the rows live elsewhere.
         make_engine: tables, features -> engine; one in this process unless the engine reaches
@@ -172,13 +172,15 @@ class Features(torch.nn.Module):
         make_engine: Callable[[list[BaseTable], list[BagFeature]], FeatureEngine] = engine_for,
     ) -> None:
         super().__init__()
-        if not features:
-            raise ValueError("[Features] expected at least one feature, got none")
         if missing not in ("initial", "zeros"):
             raise ValueError(f"[Features] expected missing 'initial' or 'zeros', got {missing!r}")
         configs = {config.name: config for config in table_configs(features)}
         bags = [BagFeature(f.name, f.table, f.combiner, f.max_length) for f in features]
-        engine = make_engine([make_table(config) for config in configs.values()], bags)
+        make = make_engine if bags else engine_for
+        engine = make([make_table(config) for config in configs.values()], bags)
+        for feature in features:
+            if feature.restore_names:
+                engine.tables[feature.name].restore_names = feature.restore_names
         self.missing = missing
         self.pending = PendingGradients(engine)
         self.queues = torch.nn.ModuleList([_Held(self.pending)])
@@ -229,6 +231,8 @@ class Features(torch.nn.Module):
         self, ids: Mapping[str, Ragged], *, dense: torch.Tensor | None = None, is_training: bool
     ) -> Embedded:
         """Call `forward` in a mode of the call, whatever the mode of the module. Thread-safe."""
+        if not self._features:
+            return Embedded(torch.empty(0, 0) if dense is None else dense, {}, self, ids)
         missing = self.missing if is_training else "zeros"
         anchor: torch.Tensor = self.pending.anchor
         if torch.compiler.is_compiling():

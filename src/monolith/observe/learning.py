@@ -86,7 +86,7 @@ class LogLoss:
         Raises:
             ValueError: a value is outside its range, or the lengths differ.
         """
-        chances, is_positive = _samples(self, predictions, labels)
+        chances, is_positive = _clipped_samples(self, predictions, labels)
         counts = _weights(self, weights, len(chances))
         self._mean.update(-np.log(np.where(is_positive, chances, 1 - chances)), weights=counts)
 
@@ -106,6 +106,47 @@ class LogLoss:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the sums by those of a saved state."""
         self._mean.load_state_dict(state)
+
+
+class Calibration:
+    """Sum of predictions over sum of labels: above 1, the model predicts too many positives.
+
+    Example:
+        >>> calibration = Calibration()
+        >>> calibration.update([0.5, 0.25, 0.75], [0, 0, 1])
+        >>> calibration.value, Calibration().value
+        (1.5, None)
+    """
+
+    def __init__(self) -> None:
+        self._predicted = self._positive = 0.0
+
+    def update(
+        self, predictions: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> None:
+        """Add samples; arguments and errors are those of `LogLoss.update`."""
+        chances, is_positive = _samples(self, predictions, labels)
+        counts = _weights(self, weights, len(chances))
+        self._predicted += _sum(chances if counts is None else chances * counts)
+        self._positive += _sum(is_positive if counts is None else is_positive * counts)
+
+    @property
+    def value(self) -> float | None:
+        """Calibration so far; None while label 1 has no weight."""
+        return self._predicted / self._positive if self._positive else None
+
+    def merge(self, other: "Calibration") -> None:
+        """Add all samples of another calibration."""
+        self._predicted += other._predicted
+        self._positive += other._positive
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums as plain numbers."""
+        return {"predicted": self._predicted, "positive": self._positive}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the sums by those of a saved state."""
+        self._predicted, self._positive = float(state["predicted"]), float(state["positive"])
 
 
 class Auc:
@@ -136,7 +177,7 @@ class Auc:
         self, predictions: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
     ) -> None:
         """Add samples; arguments and errors are those of `LogLoss.update`."""
-        chances, is_positive = _samples(self, predictions, labels)
+        chances, is_positive = _clipped_samples(self, predictions, labels)
         counts = _weights(self, weights, len(chances))
         logits = np.log(chances / (1 - chances))
         places = (logits + _MAX_LOGIT) * (self._num_bins / (2 * _MAX_LOGIT))
@@ -246,7 +287,7 @@ def _float_array(values: Any) -> _Floats:
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
-def _sum(values: _Floats) -> float:
+def _sum(values: NDArray[Any]) -> float:
     return float(values.sum(dtype=np.float64))
 
 
@@ -266,7 +307,7 @@ def _weights(metric: object, weights: Any, num_values: int) -> NDArray[np.float6
 
 
 def _samples(metric: object, predictions: Any, labels: Any) -> tuple[_Floats, NDArray[np.bool_]]:
-    """Return the predictions clipped for the logarithm, and whether each label is 1."""
+    """Return the predictions, and whether each label is 1."""
     chances, numbers = _float_array(predictions), _float_array(labels)
     where = f"[{type(metric).__name__}]"
     if len(chances) != len(numbers):
@@ -281,4 +322,12 @@ def _samples(metric: object, predictions: Any, labels: Any) -> tuple[_Floats, ND
     if not (is_positive == numbers).all():
         wrong = numbers[is_positive != numbers][0]
         raise ValueError(f"{where} expected labels 0 and 1, got {wrong}")
+    return chances, is_positive
+
+
+def _clipped_samples(
+    metric: object, predictions: Any, labels: Any
+) -> tuple[_Floats, NDArray[np.bool_]]:
+    """Return the predictions clipped for the logarithm, and whether each label is 1."""
+    chances, is_positive = _samples(metric, predictions, labels)
     return np.clip(chances, _LEAST, 1 - _LEAST), is_positive

@@ -4,7 +4,7 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -221,6 +221,10 @@ class TableCalls(TableStorage):
         clock: function that returns the time of a call without `now`.
         changes_bytes: bound of the touched log; a cursor that has not read dropped entries starts
             anew.
+
+    Attributes:
+        restore_names: other names under which a save may have the table; `restore_tables` reads
+            them.
     """
 
     _is_spread = False  # the rows belong to shards that this object calls but does not own
@@ -236,6 +240,7 @@ class TableCalls(TableStorage):
         self.config = config
         self.name = config.name
         self.dim = config.dim
+        self.restore_names: Sequence[str] = ()
         self._is_serving = config.kind == "serving"
         self._clock = clock
         self._is_closed = False

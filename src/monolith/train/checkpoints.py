@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,15 @@ from monolith.checkpoint.state import record_save_time
 from monolith.checkpoint.state_tree import Stateful
 from monolith.errors import NotFoundError, OpError
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.train.rates import rename_tables
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
 
 
 _log = logging.getLogger(__name__)
+
+_LAST_SAVED = "last_saved_step"  # in the metadata of a run
 
 
 class Pace:
@@ -80,10 +83,13 @@ class CheckpointHook(Hook):
         every_seconds: pace in seconds; without both only the end is saved.
         keep: number of checkpoints that are kept; 0 keeps all.
         ignore_save_errors: whether the run goes on after a save that failed, with a log.
+        is_dense_only: whether tables are left out. Then nothing is saved at the end of the run, nor
+            after a step after which another hook has saved the whole trainer.
         clock: seconds since 1970.
 
     Attributes:
         directory: folder for the checkpoints, as a str; `fit` keeps other runs out of it.
+        is_dense_only: see above.
 
     Raises:
         ValueError: both paces are given.
@@ -97,9 +103,11 @@ class CheckpointHook(Hook):
         every_seconds: float | None = None,
         keep: int = 5,
         ignore_save_errors: bool = False,
+        is_dense_only: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = os.fspath(directory)
+        self.is_dense_only = is_dense_only
         self._pace = Pace(every_steps, every_seconds, clock)
         self._keep, self._ignore_save_errors, self._clock = keep, ignore_save_errors, clock
         self._saved_step: int | None = None
@@ -136,10 +144,13 @@ class CheckpointHook(Hook):
     def end(self, run: Run) -> None:
         """Save the steps since the last save."""
         step = self._trainer.state.step
-        if step != self._saved_step:
+        if step != self._saved_step and not self.is_dense_only:
             self._save(step)
 
     def _save(self, step: int) -> None:
+        metadata = self._trainer.run.metadata
+        if self.is_dense_only and metadata.get(_LAST_SAVED) == step:
+            return
         self._trainer.finish_updates()
         self._trainer.state.check_whole("[CheckpointHook]")
         try:
@@ -155,12 +166,17 @@ class CheckpointHook(Hook):
             _log.exception("the checkpoint of step %d is not saved; the run goes on", step)
         else:
             self._saved_step = step
+            if not self.is_dense_only:
+                metadata[_LAST_SAVED] = step
 
     def _try_to_save(self) -> None:
         start = time.monotonic()
         contents, options = _contents(self._trainer), WriteOptions(clock=self._clock)
+        if self.is_dense_only:
+            contents = replace(contents, tables=())
         prefix = save(contents, self.directory, keep=self._retention, options=options)
-        self._trainer.state.note_checkpoint(prefix)
+        if not self.is_dense_only:
+            self._trainer.state.note_checkpoint(prefix)
         _log.info("saving %s took %.3f s", prefix, time.monotonic() - start)
 
 
@@ -201,28 +217,38 @@ def restore_trainer(
         raise NotFoundError(
             f"[Trainer.restore] expected a checkpoint, got none at {os.fspath(path)!r}"
         )
-    checkpoint.restore(
-        tables=list(trainer.features.tables.values()),
-        dense=_model_tensors(trainer),
-        states=_states(trainer),
-    )
-    trainer.rates.take_over(trainer.state.saved_rates, trainer.state.step)
+    tables = list(trainer.features.tables.values())
+    names = checkpoint.older_names(tables)
+    checkpoint.restore(tables=tables, dense=_model_tensors(trainer), states=_states(trainer, names))
+    saved_rates = rename_tables(trainer.state.saved_rates, names)
+    trainer.rates.take_over(saved_rates, trainer.state.step)
     return checkpoint
 
 
 class _OptimizerState:
-    """Saves the optimizer of a trainer; a restore keeps the state objects that servers hold."""
+    """Saves the optimizer of a trainer; a restore keeps the state objects that servers hold.
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+    Args:
+        trainer: Trainer of the optimizer.
+        names: Saved name -> name of a table, for tables with another name since the save.
+    """
+
+    def __init__(self, trainer: "Trainer", names: Mapping[str, str]) -> None:
+        self._trainer, self._names = trainer, names
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._trainer.optimizer.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        optimizer = self._trainer.optimizer
-        optimizer.load_state_dict(state)
+        optimizer, names = self._trainer.optimizer, self._names
+        groups = [
+            {**group, "table": names.get(group["table"], group["table"])}
+            if "table" in group
+            else group
+            for group in state["param_groups"]
+        ]
+        optimizer.load_state_dict({**state, "param_groups": groups})
         for parameter, hosted in self._trainer.hosted:
             hosted.clear()
             hosted.update(optimizer.state.get(parameter, {}))
@@ -247,6 +273,7 @@ def _model_tensors(trainer: "Trainer") -> dict[str, Any]:
     return module_tensors("[CheckpointHook]", "model.", trainer.model)
 
 
-def _states(trainer: "Trainer") -> dict[str, Stateful]:
-    states: dict[str, Stateful] = {"optimizer": _OptimizerState(trainer), "run": trainer.state}
+def _states(trainer: "Trainer", names: Mapping[str, str] | None = None) -> dict[str, Stateful]:
+    optimizer = _OptimizerState(trainer, names or {})
+    states: dict[str, Stateful] = {"optimizer": optimizer, "run": trainer.state}
     return states if trainer.scheduler is None else {**states, "scheduler": trainer.scheduler}

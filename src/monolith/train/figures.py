@@ -131,7 +131,8 @@ class Meter:
 
         Args:
             loss: Mean loss of the batch.
-            prediction: Predictions, a row for each sample.
+            prediction: Predictions, a row for each sample; with width 0, the task has none, and
+                the metrics are left out with a warning.
             label: Labels, a row for each sample; None adds nothing to the metrics.
             weight: Weights of the samples, (batch,).
 
@@ -142,6 +143,9 @@ class Meter:
         self.num_samples += num
         self._loss += loss * num
         if label is None or not self._metrics:
+            return
+        if prediction.dim() == 2 and not prediction.shape[1]:
+            self._leave_out("the task has no predictions")
             return
         self._pending.append((prediction, label) if weight is None else (prediction, label, weight))
         self._num_pending += num
@@ -163,9 +167,12 @@ class Meter:
         except ValueError as error:
             if not self._is_lenient:
                 raise
-            names = ", ".join(self._metrics)
-            _log.warning("%s are left out: %s; choose others in Task.metrics", names, error)
-            self._make_metrics, self._metrics = dict, {}
+            self._leave_out(error)
+
+    def _leave_out(self, reason: object) -> None:
+        names = ", ".join(self._metrics)
+        _log.warning("%s are left out: %s; choose others in Task.metrics", names, reason)
+        self._make_metrics, self._metrics = dict, {}
 
     @property
     def loss(self) -> float:

@@ -226,7 +226,9 @@ class Trainee:
 
         Safe concurrently with a step.
         """
-        dense = dense_matrix(batch, self.columns.dense) if self.columns.dense else None
+        # Without features, the dense columns alone know the number of samples.
+        with_dense = self.columns.dense or not self.features.features
+        dense = dense_matrix(batch, self.columns.dense) if with_dense else None
         return Inputs(
             self.features.read(batch.features, dense=dense, is_training=is_training), dense
         )

@@ -106,6 +106,25 @@ def _names_of(optimizer: Optimizer) -> list[str]:
     return names
 
 
+def rename_tables(
+    rates: Mapping[str, RateValue] | None, names: Mapping[str, str]
+) -> Mapping[str, RateValue] | None:
+    """Return learning rates by name with the tables' new names.
+
+    Args:
+        rates: `TaskRates.values`, or None.
+        names: old name -> new name of a table.
+    """
+    if rates is None or not names:
+        return rates
+    endings = {f"table {old!r}": f"table {new!r}" for old, new in names.items()}
+    renamed = {}
+    for name, rate in rates.items():
+        ending = next((old for old in endings if name.endswith(f" {old}")), None)
+        renamed[name.removesuffix(ending) + endings[ending] if ending else name] = rate
+    return renamed
+
+
 def _rates_of(optimizer: Optimizer) -> dict[str, RateValue]:
     """Return the learning rate of each group before a schedule changed it, by name."""
     names = _names_of(optimizer)

@@ -63,6 +63,7 @@ class TrainSettings:
         keep_dir: Folder for the batch of a loss that is NaN or infinite; None writes no file.
         checkpoint_dir: Folder for the checkpoints of a run; None saves no checkpoints.
         save_every: Number of steps between two checkpoints; 0 saves only at the end.
+        save_seconds: Number of seconds between two checkpoints, instead of `save_every`; or None.
         keep: Number of newest checkpoints to keep; 0 keeps all.
         ignore_save_errors: Whether a run goes on after a checkpoint could not be saved.
         max_recoveries: Largest number of recoveries from an `AbortedError` in a row without a new
@@ -91,6 +92,7 @@ class TrainSettings:
     keep_dir: str | None = None
     checkpoint_dir: str | None = None
     save_every: int = 1000
+    save_seconds: float | None = None
     keep: int = 5
     ignore_save_errors: bool = False
     max_recoveries: int = MAX_RECOVERIES
@@ -115,6 +117,11 @@ class TrainSettings:
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ValueError(
                 f"[TrainSettings] expected clip_norm above 0 and finite, got {self.clip_norm!r}"
+            )
+        if self.save_seconds is not None and not 0 < self.save_seconds < math.inf:
+            raise ValueError(
+                "[TrainSettings] expected save_seconds above 0 and finite, got "
+                f"{self.save_seconds!r}"
             )
         if self.early_stop is not None and not self.eval_every:
             raise ValueError(

@@ -16,6 +16,7 @@ from monolith.optim import Optimizer
 from monolith.train.driver import Hook
 from monolith.train.figures import Metric
 from monolith.train.inputs import Inputs
+from monolith.train.settings import TrainSettings
 
 
 class Mode(str, Enum):
@@ -44,10 +45,12 @@ class TaskSettings:
     batch_size: int = 4096
 
     def __post_init__(self) -> None:
-        self.data = _Paths(self.data)
+        self.data = DataPaths(self.data)
 
 
-class _Paths(dict[str, str]):
+class DataPaths(dict[str, str]):
+    """Paths of data by mode, with an error for a mode without a path."""
+
     def __missing__(self, mode: str) -> str:
         raise InvalidArgumentError(
             f"[TaskSettings.data] expected a path for mode {str(mode)!r}, got "
@@ -66,7 +69,9 @@ class Task(ABC):
         settings: Settings of the task, an object of its class `Settings`; None takes the defaults.
 
     Attributes:
-        features: Features of the model.
+        features: Features of the model; a model of dense columns alone has none.
+        missing: Value that an id without a row reads as in training: "initial", the row that the id
+            will get, or "zeros". Evaluation and prediction read zeros always.
         dense: Names of the dense columns.
         label: Name of the label column, or names of several.
         Settings: Class of the settings.
@@ -89,12 +94,22 @@ class Task(ABC):
     """
 
     features: ClassVar[Sequence[Feature]] = ()
+    missing: ClassVar[str] = "initial"
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: Any = None) -> None:
         self.settings: Any = self.Settings() if settings is None else settings
+
+    @classmethod
+    def from_settings(cls, settings: Any = None) -> "Task":
+        """Return a task with these settings, as the command line makes it; None takes the defaults.
+
+        Args:
+            settings: Object of the class `Settings`.
+        """
+        return cls() if settings is None else cls(settings)
 
     @property
     def name(self) -> str:
@@ -171,6 +186,14 @@ class Task(ABC):
     def has_default_metrics(cls) -> bool:
         """Whether the task does not override `metrics`, so that its metrics may not fit."""
         return cls.metrics is Task.metrics
+
+    def train_settings(self, settings: TrainSettings) -> TrainSettings:
+        """Return the options of a trainer of this task; called when the trainer is made.
+
+        Args:
+            settings: Options that the trainer was given.
+        """
+        return settings
 
     def hooks(self) -> Sequence[Hook]:
         """Return the hooks of a run; called when the run begins."""

@@ -14,7 +14,7 @@ from monolith.checkpoint import Checkpoint
 from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers
 from monolith.data import Batch, Batches
-from monolith.errors import FailedPreconditionError, OpError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.nn import Features
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
@@ -117,13 +117,14 @@ class Trainer:
         clock: Clock = wall_clock,
     ) -> None:
         self.task, self.hooks = task, tuple(hooks)
-        self.settings = settings or TrainSettings()
+        self.settings = task.train_settings(settings or TrainSettings())
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         self.servers = servers if isinstance(servers, LocalServers) else self._own_servers
         self.features = Features(
             task.features,
+            missing=task.missing,
             make_table=table_maker(self.servers, self.clock),
             make_engine=engine_maker(self.servers),
         )
@@ -133,6 +134,11 @@ class Trainer:
         for parameter, state in self.hosted:
             if dense is not None:
                 dense.state[parameter] = state
+        if dense is None and not self.features.features:
+            raise InvalidArgumentError(
+                "[Trainer] expected features, or a model with parameters and an optimizer, got "
+                f"neither: nothing would be trained (task {task.name!r})"
+            )
         self.optimizer = Optimizer([self.features, self.model], dense)
         self.rates = TaskRates(task, self.optimizer)
         labels = [task.label] if isinstance(task.label, str) else list(task.label)
@@ -203,6 +209,7 @@ class Trainer:
         saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         hooks = [hook for hook in hooks if hook not in saves]
         saves += _checkpoint_hooks(settings)
+        saves.sort(key=lambda hook: hook.is_dense_only)  # a save of everything makes it superfluous
         meter = self.trainee.new_meter()
         state.watch(meter)
         figures = FiguresHook(
@@ -393,7 +400,8 @@ def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
     return [
         CheckpointHook(
             settings.checkpoint_dir,
-            every_steps=settings.save_every or None,
+            every_steps=None if settings.save_seconds else settings.save_every or None,
+            every_seconds=settings.save_seconds,
             keep=settings.keep,
             ignore_save_errors=settings.ignore_save_errors,
         )

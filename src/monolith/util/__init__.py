@@ -1,1 +1,1 @@
-"""Settings, names, waits and protobuf for all layers; imports only `errors`."""
+"""Settings, names, waits, protobuf and TFRecord frames for all layers."""

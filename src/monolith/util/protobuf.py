@@ -46,6 +46,11 @@ def put_fixed32(field: int, number: float) -> bytes:
     return varint(field << 3 | _FIXED32) + struct.pack("<f", number)
 
 
+def put_fixed64(field: int, number: float) -> bytes:
+    """Return the bytes of a field with a double."""
+    return varint(field << 3 | _FIXED64) + struct.pack("<d", number)
+
+
 def signed(number: int) -> int:
     """Return the signed number of a varint of type int32 or int64."""
     return number - (1 << 64) if number >= 1 << 63 else number

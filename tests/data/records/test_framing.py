@@ -9,8 +9,9 @@ import pytest
 
 from monolith import data
 from monolith.data.files.byte_stream import compress
-from monolith.data.records.framing import data_source_key, java_hash_code, tfrecord_frame
+from monolith.data.records.framing import data_source_key, java_hash_code
 from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.util.tfrecord import tfrecord_frame
 from tests.data.records.record_bytes import example, fids, put_bytes
 
 OPTIONS = ("lagrangex_header", "kafka_dump_prefix", "has_sort_id", "kafka_dump")

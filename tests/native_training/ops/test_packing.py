@@ -175,7 +175,17 @@ def test_without_gradients_a_parameter_is_packed_as_bytes():
 @pytest.mark.parametrize(
     ("keyed", "error", "text"),
     [
-        ([torch.ones(1)], TypeError, "expected a dictionary, got list"),
+        (7, TypeError, "expected a dictionary, got int"),
+        (
+            [torch.ones(1)],
+            TypeError,
+            "expected a dictionary, or pairs of a name and a tensor, got Tensor as pair 0",
+        ),
+        (
+            [("x", torch.ones(1)), ("x", torch.ones(1))],
+            ValueError,
+            "expected each name once, got 'x' twice",
+        ),
         ({}, ValueError, "expected at least 1 entry, got 0"),
         ({1: torch.ones(1)}, TypeError, "expected keys of type str, got int"),
         ({"x": [1.0]}, TypeError, "expected 'x' as a tensor, got list"),

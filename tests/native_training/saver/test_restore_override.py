@@ -1,4 +1,5 @@
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from monolith.checkpoint.state import (
     write_checkpoint_state,
     write_monolith_checkpoint_state,
 )
+from monolith.native_training.runner_utils import gen_get_checkpoint_state
 from monolith.native_training.saver import (
     RestoreSettings,
     copy_checkpoint_state,
@@ -161,3 +163,21 @@ def test_exempt_paths_of_the_directory_stay(tmp_path, old):
         f'exempt_model_checkpoint_paths: "{old}/model.ckpt-61"\n'
         "last_checkpoint_save_timestamp: 9\nbuiltin_hash_table_type: CUCKOO_HASH_MAP\n"
     )
+
+
+def test_a_function_for_the_settings_of_a_job_reads_them_at_each_call(tmp_path):
+    put(tmp_path)
+    settings = SimpleNamespace(restore_ckpt=None, mode="eval")
+    get_state = gen_get_checkpoint_state(settings)
+    before = get_state(tmp_path).model_checkpoint_path
+    settings.restore_ckpt = "model.ckpt-30"
+    after = get_state(tmp_path).model_checkpoint_path
+    assert (before, after) == (f"{tmp_path}/model.ckpt-61", f"{tmp_path}/model.ckpt-30")
+
+
+def test_a_function_for_settings_takes_the_waits_of_the_caller(tmp_path):
+    (tmp_path / "checkpoint").write_text("}")
+    waits = []
+    with pytest.raises(Exception, match="read ckpt error!"):
+        gen_get_checkpoint_state(wait=waits.append)(tmp_path)
+    assert len(waits) == 5

@@ -188,3 +188,27 @@ def test_a_state_that_cannot_be_written_leaves_no_checkpoint_behind(tmp_path, mo
     assert on_disk(tmp_path) == [1, 2]
     assert saved_steps(saver, tmp_path, 3, 4) == {3, 4}  # one goes with each save
     assert on_disk(tmp_path) == [3, 4]
+
+
+def test_a_class_may_keep_the_files_of_dropped_checkpoints(tmp_path):
+    class Archive(PartialRecoverySaver):
+        def _MaybeDeleteOldCheckpoints(self):  # noqa: N802
+            """Keep everything."""
+
+    saver = Archive({"v": torch.ones(1)}, max_to_keep=1)
+    assert saved_steps(saver, tmp_path, 1, 2, 3) == {3}
+    assert on_disk(tmp_path) == [1, 2, 3]
+    PartialRecoverySaver._MaybeDeleteOldCheckpoints(saver)
+    assert on_disk(tmp_path) == [3]
+
+
+def test_a_class_may_record_checkpoints_elsewhere(tmp_path):
+    recorded = []
+
+    class Recorder(PartialRecoverySaver):
+        def _RecordLastCheckpoint(self, prefix, filename):  # noqa: N802
+            recorded.append((os.path.basename(prefix), filename))
+
+    saver = Recorder({"v": torch.ones(1)}, max_to_keep=1)
+    assert saved_steps(saver, tmp_path, 1, 2) == set()
+    assert recorded == [("ckpt-1", "checkpoint"), ("ckpt-2", "checkpoint")]

@@ -220,6 +220,13 @@ class TestUpdates:
         ):
             table.apply_gradients(self.pairs(out), auxiliary_bundle=bundle, async_push=True)
 
+    def test_an_update_gives_its_counts_and_a_handle(self, make):
+        table, bundle = make(2, TWINS, TWIN_OUTPUT), {}
+        out = table.lookup(TWIN_BATCH, bundle)["out"]
+        update = table.apply_gradients(self.pairs(out), auxiliary_bundle=bundle)
+        assert update == (4, 4, 0, 0)
+        update.as_op().wait(0.0)
+
     def test_gradients_are_scaled(self, make):
         table, bundle = make(2, TWINS, TWIN_OUTPUT), {}
         out = table.lookup(TWIN_BATCH, bundle)["out"]

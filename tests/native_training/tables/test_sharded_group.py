@@ -42,7 +42,9 @@ def train(group):
 @pytest.mark.parametrize("num_shards", [1, 3])
 def test_lost_doubled_and_late_calls_change_nothing(num_shards):
     with LocalServers(1) as servers:
-        expected = train(connect(CONFIGS, servers, owner="Test", clock=lambda: NOW))
+        expected = train(
+            connect({c.name: c for c in CONFIGS}, servers, owner="Test", clock=lambda: NOW)
+        )
     flaky = [FlakyTransport(host, seed) for seed, host in enumerate(hosts(num_shards))]
     group = ShardedGroup(CONFIGS, flaky, clock=lambda: NOW)
     group._client._timeout_seconds, group._client._num_tries = 0.0, 1000
@@ -80,6 +82,6 @@ def test_another_number_of_rates_is_refused():
     (host,) = hosts(1)
     keys, grads = random_batch(0)
     text = "expected 2 learning rates, one per segment of all tables, got 1"
-    arguments = (keys.values, keys.row_splits, grads, [], [1.0], 0, NOW)
+    arguments = (keys.values, keys.row_splits, grads, None, [], [1.0], 0, NOW)
     with pytest.raises(ValueError, match=text):
         host.do(Call(1, 0, 0, "apply_gradients", arguments))

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from monolith.native_training.distributed_ps import PartitionedHashTable
 from monolith.native_training.tables.table_merge import (
     get_sub_table_name,
     merge_feature_config,
@@ -53,6 +54,13 @@ def test_restore_names_that_were_given_stay():
     merged = merge_feature_config({"fc_slot_1": config, "user": FOUR}, ids_carry_slot=True)
     (table,) = merged.sub_table_name_to_config.values()
     assert table.extra_restore_names == ("old", md5("slot_1", "user"))
+
+
+def test_a_partitioned_table_has_both_ways():
+    one, other = {"b": FOUR, "a": FOUR}, no_merge_feature_config({"a": FOUR, "b": FOUR})
+    assert PartitionedHashTable.no_merge_feature_config(one) == other
+    merged = PartitionedHashTable.merge_feature_config(one, ids_carry_slot=True)
+    assert list(merged.sub_table_name_to_config) == [md5("a", "b")]
 
 
 def test_plain_ids_are_never_merged():

@@ -3,6 +3,7 @@ import re
 import pytest
 import torch
 
+from monolith.checkpoint import existing_checkpoints, find
 from monolith.cluster import LocalServers
 from monolith.errors import FailedPreconditionError
 from monolith.native_training.tasks import local_train
@@ -104,3 +105,40 @@ def test_tied_parameters_are_one_on_a_server():
         assert torch.equal(trainer.model["a"].bias, before)
         names = [name for i in range(2) for name in trainer.servers[i].parameter_names]
     assert sorted(names) == ["a.bias", "a.weight", "b.bias"]
+
+
+@pytest.mark.parametrize("num_ps", [0, 2])
+def test_a_second_call_goes_on_from_the_checkpoints_of_the_first(num_ps, tmp_path):
+    with local_train(Clicks(timed(8)), steps=None) as whole:
+        expected = state_of(whole)
+    for part in (timed(8)[:5], timed(8)[5:]):
+        with local_train(Clicks(part), num_ps, str(tmp_path), steps=None) as trainer:
+            pass
+        steps = trainer.run.global_step
+    assert steps == 8
+    assert find(tmp_path).step == 8
+    with Trainer(Clicks()) as restored:
+        restored.restore(tmp_path)
+        assert state_of(restored) == expected
+
+
+def test_steps_are_those_of_each_call(tmp_path):
+    for step in (2, 4):
+        with local_train(Clicks(), model_dir=str(tmp_path), steps=2) as trainer:
+            assert (trainer.run.global_step, trainer.result.ended) == (step, "steps")
+
+
+def test_checkpoints_come_at_the_pace_of_the_call(tmp_path):
+    with local_train(Clicks(), model_dir=str(tmp_path), save_checkpoints_steps=2, steps=5):
+        pass
+    prefixes = existing_checkpoints(tmp_path)
+    assert sorted(prefix.rpartition("-")[2] for prefix in prefixes) == ["2", "4", "5"]
+
+
+def test_a_folder_is_deleted_first_where_that_is_asked_for(tmp_path):
+    (tmp_path / "old").write_text("")
+    for step in (2, 2):
+        options = {"model_dir": str(tmp_path), "remove_model_dir_if_exists": True}
+        with local_train(Clicks(), **options, steps=2) as trainer:
+            assert trainer.run.global_step == step
+    assert not (tmp_path / "old").exists()

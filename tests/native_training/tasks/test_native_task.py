@@ -1,14 +1,30 @@
+import dataclasses
+import json
+import re
 import threading
 
+import pyarrow as pa
 import pytest
 import torch
 
+from monolith import data
+from monolith.checkpoint import existing_checkpoints, find
 from monolith.data import Batch
 from monolith.errors import AbortedError
-from monolith.native_training.tasks.native_task import ModelSpec, as_batch
+from monolith.native_training.slots import FeatureColumn
+from monolith.native_training.tasks import local_train, native_task
+from monolith.native_training.tasks.native_task import (
+    ModelSpec,
+    NativeSettings,
+    NativeTask,
+    as_batch,
+)
+from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
+from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
+from monolith.table import Constant
 from monolith.train import Hook, Trainer, TrainSettings
-from tests.native_training.tasks.native_tasks import Score, columns, made, trained, weights
+from tests.native_training.tasks.native_tasks import SLOT, Score, columns, made, trained, weights
 
 
 class Dense(Score):
@@ -16,10 +32,11 @@ class Dense(Score):
 
     def __init__(self, params):
         super().__init__(params)
-        self.layer = torch.nn.Linear(1, 1)
+        self.layer, self.modes = torch.nn.Linear(1, 1), []
 
     def create_model_fn(self):
         def model_fn(features, mode, config):
+            self.modes.append(mode)
             _, score = self.lookup()
             out = self.layer(score[:, None]).squeeze(1)
             return ModelSpec(mode, out, (out - features["label"]).square().sum())
@@ -252,19 +269,284 @@ def test_an_action_that_was_not_called_is_refused():
         trained(made(Forgetful, with_op=True))
 
 
+class Changed(Score):
+    """A score whose specs have other results in some modes."""
+
+    change, modes = {"predictions": None}, ("train",)
+
+    def create_model_fn(self):
+        inner = super().create_model_fn()
+
+        def model_fn(features, mode, config):
+            spec = inner(features, mode, config)
+            return spec._replace(**self.change) if mode in self.modes else spec
+
+        return model_fn
+
+
+def test_a_model_function_gives_a_loss():
+    text = r"expected a loss in mode train, got None \(task 'Changed'\)"
+    with pytest.raises(ValueError, match=text):
+        trained(made(Changed, change={"loss": None}))
+
+
+@pytest.mark.req("NT-MODEL-T4")
+@pytest.mark.parametrize("predictions", [None, {}])
+def test_training_needs_no_predictions(predictions, caplog):
+    task = made(Changed, with_op=True, change={"predictions": predictions})
+    trainer = trained(task)
+    assert weights(trainer) == [-2.0, -4.0]
+    assert (trainer.result.num_samples, dict(trainer.result.figures.metrics)) == (4, {})
+    assert [r.getMessage() for r in caplog.records if r.name == "monolith.train.figures"] == [
+        "auc, log_loss are left out: the task has no predictions; choose others in Task.metrics"
+    ]
+
+
+@pytest.mark.req("NT-MODEL-T4")
+@pytest.mark.parametrize("mode", ["eval", "predict"])
+def test_other_modes_need_predictions(mode):
+    trainer = trained(made(Changed, modes=("train", "eval", "predict")))
+    text = rf"expected predictions in mode {mode}, got none \(task 'Changed'\); only training"
+    with pytest.raises(ValueError, match=text):
+        trainer.evaluate() if mode == "eval" else list(trainer.predict())
+
+
+class Prices(NativeTask):
+    """A linear model of a dense column, without a slot."""
+
+    def __init__(self, params):
+        super().__init__(params)
+        self.layer = torch.nn.Linear(1, 1)
+        torch.nn.init.zeros_(self.layer.weight)
+
+    def create_input_fn(self, mode):
+        return lambda: [columns(), columns()]
+
+    def create_model_fn(self):
+        def model_fn(features, mode, config):
+            pred = self.layer(features["price"][:, None]).squeeze(1)
+            return ModelSpec(mode, pred, (pred - features["label"]).square().sum())
+
+        return model_fn
+
+    def optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.req("NT-MODEL-T4")
+@pytest.mark.parametrize("num_ps", [0, 2])
+def test_a_task_without_a_slot_trains(num_ps):
+    with local_train(Prices, num_ps, steps=1) as trainer:
+        assert trainer.features.num_rows() == 0
+        assert trainer.model.layer.weight.item() != 0
+
+
+@pytest.mark.req("NT-MODEL-T4")
+@pytest.mark.parametrize("missing", [None, "initial"])
+def test_a_new_id_reads_zeros_unless_the_task_says_otherwise(missing):
+    values = []
+
+    class New(Score):
+        def lookup(self):
+            config = dataclasses.replace(SLOT, default_vec_initializer=Constant(3.0))
+            slot = self.ctx.create_feature_slot(config)
+            column = FeatureColumn(slot, "a")
+            values.append(column.embedding_lookup(slot.add_feature_slice(1)).squeeze(1))
+            return column, values[-1]
+
+    if missing is not None:
+        New.missing = missing
+    trained(made(New), steps=1)
+    assert values[-1].tolist() == ([0.0, 0.0] if missing is None else [3.0, 6.0])
+
+
+def with_params(cls=Score, **values):
+    return cls.params().set(**{k.replace("__", "."): v for k, v in values.items()}).instantiate()
+
+
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("values", "steps"),
     [
-        ({"loss": None}, r"expected a loss in mode train, got None \(task 'Broken'\)"),
-        ({"predictions": None}, "expected predictions, got none"),
-        ({"predictions": {}}, "expected predictions, got none"),
+        ({"train__steps": 1}, 2),
+        ({"train__max_steps": 1}, 1),
+        ({"train__steps": 2, "train__max_steps": 3}, 3),
     ],
 )
-def test_a_model_function_gives_loss_and_predictions(change, text):
-    class Broken(Score):
-        def create_model_fn(self):
-            inner = super().create_model_fn()
-            return lambda *args: inner(*args)._replace(**change)
+def test_steps_are_those_of_a_run_and_the_most_of_all_runs(values, steps):
+    trainer = Trainer(with_params(**values))
+    for _ in range(2):
+        trainer.fit()
+    assert trainer.run.global_step == steps
 
+
+def test_data_that_end_are_opened_again_with_repeat():
+    trainer = Trainer(with_params(train__repeat=True), TrainSettings(steps=7))
+    assert (trainer.fit().num_steps, trainer.result.ended) == (7, "steps")
+
+
+def test_data_without_a_batch_are_not_repeated():
+    task = with_params(train__repeat=True)
+    task.batches = iter([columns()])  # ends, and gives nothing more
+    assert trained(task).run.global_step == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"eval__steps": 1},
+        {"input__eval_examples": 3, "eval__per_replica_batch_size": 2},
+        {"input__eval_examples": 2, "train__per_replica_batch_size": 2},
+    ],
+)
+def test_an_evaluation_has_the_number_of_batches_that_the_parameters_say(values):
+    assert len(list(with_params(**values).source("eval"))) == 1
+    assert len(list(with_params().source("eval"))) == 2
+
+
+def test_a_number_of_samples_needs_a_batch_size():
+    task = with_params(input__eval_examples=3)
+    text = "expected params.eval.per_replica_batch_size with params.input.eval_examples=3, got None"
     with pytest.raises(ValueError, match=text):
-        trained(made(Broken))
+        task.source("eval")
+
+
+def test_evaluations_come_between_steps_if_the_parameters_say_so():
+    trainer = Trainer(with_params(eval__steps_per_eval=2))
+    assert list(trainer.fit().evaluations) == [2]
+
+
+@pytest.mark.req("NT-MODEL-T4")
+@pytest.mark.parametrize(
+    ("values", "saved"),
+    [
+        ({"train__save_checkpoints_steps": 2}, ["2", "4", "5"]),
+        ({"train__save_checkpoints_secs": 1e-9}, ["1", "2", "3", "4", "5"]),
+        ({}, ["5"]),
+    ],
+)
+def test_checkpoints_are_saved_at_the_pace_of_the_parameters(tmp_path, values, saved):
+    task = with_params(**values)
+    task.batches = [columns()] * 5
+    with Trainer(task, TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        trainer.fit()
+    assert steps_of(tmp_path) == saved
+
+
+def steps_of(folder):
+    return sorted(prefix.rpartition("-")[2] for prefix in existing_checkpoints(folder))
+
+
+@pytest.mark.req("NT-MODEL-T4")
+def test_checkpoints_of_dense_parameters_lie_apart_and_have_no_tables(tmp_path):
+    task = with_params(
+        Dense, train__save_checkpoints_steps=4, train__dense_only_save_checkpoints_steps=2
+    )
+    task.batches = [columns()] * 7
+    with Trainer(task, TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        trainer.fit()
+    assert steps_of(tmp_path) == ["4", "7"]
+    assert steps_of(tmp_path / "dense_only") == ["2", "6"]  # 4 has all; the end is saved whole
+    checkpoint = find(tmp_path / "dense_only")
+    assert checkpoint.table_names == []
+    assert "model.layer.weight" in checkpoint.tensors
+
+
+def test_checkpoints_need_a_folder():
+    text = (
+        "[NativeTask] expected a folder for the checkpoints of "
+        "params.train.dense_only_save_checkpoints_secs=5, got none (task 'Score'); set "
+        "TrainSettings.checkpoint_dir, --checkpoints or model_dir"
+    )
+    with pytest.raises(ValueError, match=re.escape(text)):
+        Trainer(with_params(train__dense_only_save_checkpoints_secs=5))
+
+
+@pytest.mark.req("NT-MODEL-T4")
+@pytest.mark.parametrize(("index", "step"), [(0, 0), (1, 6), (3, 13)])
+def test_a_worker_waits_for_the_step_of_its_index(index, step, monkeypatch):
+    waits = []
+    monkeypatch.setattr(
+        native_task, "CustomGlobalStepWaiterHook", lambda n: waits.append(n) or Hook()
+    )
+    with with_ctx(NativeTaskContext(num_workers=4, worker_index=index)):
+        trained(with_params(train__slow_start_steps=10))
+    assert waits == [step]
+
+
+def test_the_first_worker_starts_at_once():
+    assert trained(with_params(train__slow_start_steps=10**9)).run.global_step == 2
+
+
+@pytest.mark.parametrize(("mode", "called"), [("eval", "eval"), ("infer", "predict")])
+def test_other_modes_change_nothing(mode, called, tmp_path):
+    task = with_params(Dense, mode=mode)
+    before = [p.tolist() for p in task.build().parameters()]
+    with Trainer(task, TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        result = trainer.fit()
+        assert trainer.features.num_rows() == 0
+    assert [p.tolist() for p in task.build().parameters()] == before
+    assert (result.num_steps, list(tmp_path.iterdir())) == (2, [])
+    assert [str(mode) for mode in task.modes][-2:] == [called] * 2
+    assert (result.figures.loss > 0) is (mode == "eval")
+
+
+class Stream(Score):
+    """A score over a pipeline, which can resume."""
+
+    def create_input_fn(self, mode):
+        table = {"a": [[1], [2, 2]] * 4, "label": [float(i) for i in range(8)]}
+        return lambda: data.arrow_table(pa.table(table), label="label").batch(2)
+
+
+def test_a_pipeline_goes_on_after_the_last_trained_batch(tmp_path):
+    class Seen(Stream):
+        labels = []
+
+        def loss(self, model, inputs, batch):
+            self.labels.append(int(batch.label[0]))
+            return super().loss(model, inputs, batch)
+
+    for _ in range(2):
+        with local_train(Seen, model_dir=str(tmp_path), steps=2):
+            pass
+    assert Seen.labels == [0, 2, 4, 6]
+
+
+def test_steps_are_counted_in_the_sink_of_the_task():
+    task, sink = made(), MemorySink()
+    task.metrics_sink = sink
+    trained(task)
+    tags = {"model_name": "di_name_Score", "cluster_type": "stable"}
+    assert sink.total("monolith.training.run_steps.all", tags) == 2
+    quiet, sink = with_params(metrics__enable_throughput_hook=False), MemorySink()
+    quiet.metrics_sink = sink
+    trained(quiet)
+    assert sink.total("monolith.training.run_steps.all", tags) == 0
+
+
+def test_settings_of_the_command_line_are_parameters():
+    settings = NativeSettings({"train": "clicks"}, {"train.steps": 3})
+    task = Score.from_settings(settings)
+    assert (task.p.train.steps, task.p.train.file_pattern, task.settings) == (3, "clicks", settings)
+    text = r"got params.trian.steps \(did you mean: \[train\]\) \(task 'Score'\)$"
+    with pytest.raises(ValueError, match=text):
+        Score.from_settings(NativeSettings({}, {"trian.steps": 3}))
+
+
+def test_records_of_several_heads_have_their_names():
+    records = []
+    task = with_params(
+        metrics__enable_deep_insight=True,
+        metrics__deep_insight_sample_ratio=1.0,
+        metrics__deep_insight_name="ctr",
+        metrics__extra_fields_keys=["price"],
+    )
+    task.deep_insight_sink = records.append
+    task.hooks()
+    one, ones = torch.tensor([7]), torch.ones(1)
+    batch = {"uid": one, "req_time": one, "sample_rate": ones, "price": ones}
+    (send,) = task.deep_insight_actions(batch, {"x": ones, "y": ones * 2}, {"x": ones, "y": ones})
+    send()
+    (record,) = map(json.loads, records)
+    assert record["label"] == {"x": 1.0, "y": 2.0}
+    assert (record["model_name"], record["extra_float"]) == ("ctr", {"price": 1.0})

@@ -73,3 +73,21 @@ def test_groups_keep_the_order_of_the_dictionary():
     grouped = propagate_back_dict_gradients(pairs, {c: "x", a: "y", b: "x"})
     assert grouped == {"x": [(3.0, c), (2.0, b)], "y": [(1.0, a)]}
     assert list(grouped) == ["x", "y"]
+
+
+@pytest.mark.req("G-T4")
+def test_one_shot_iterators_give_what_lists_give():
+    a, b = leaf(2.0), leaf(3.0)
+    y = a * b
+    pairs = zip([torch.tensor(1.0)], [y], strict=True)
+    gradients = propagate_back_gradients(pairs, (x for x in (a, b)), (x for x in [y]))
+    assert gradients == [3.0, 2.0]
+
+
+@pytest.mark.req("G-T4")
+def test_groups_of_a_one_shot_iterator_have_gradients():
+    a, b = leaf(2.0), leaf(3.0)
+    y = a * b
+    pairs = zip([torch.tensor(1.0)], [y], strict=True)
+    grouped = propagate_back_dict_gradients(pairs, {a: "x", b: "y"}, iter([y]))
+    assert grouped == {"x": [(3.0, a)], "y": [(2.0, b)]}

@@ -146,3 +146,16 @@ def test_the_local_host_is_resolved_as_its_system_announces_it(monkeypatch, syst
 
 def test_the_families_have_their_names():
     assert (net.AddressFamily.IPV4, net.AddressFamily.IPV6) == ("ipv4", "ipv6")
+
+
+def test_a_class_may_replace_the_check_of_an_address(capsys):
+    class EvenPorts(NodeAliveChecker):
+        def _ping(self, addr):
+            if addr.endswith("2"):
+                self._alive.add(addr)
+            else:
+                self._dead[addr] = OSError("odd")
+
+    checker = EvenPorts(["a:1", "b:2"])
+    assert (checker.get_alive_nodes(), checker.get_dead_nodes()) == (["b:2"], ["a:1"])
+    assert capsys.readouterr().out == "cannot connect to a:1, because odd\n"

@@ -2,16 +2,11 @@
 
     header | u64 length | bytes of the record
 
-All numbers are little-endian. A TFRecord frame differs: length, checksum of the length, bytes of
-the record, checksum of the bytes.
+All numbers are little-endian. Frames of TFRecord files differ, see `monolith.util.tfrecord`.
 """
 
 import struct
 from dataclasses import dataclass
-
-import numpy as np
-
-from monolith.ops.compiled import load_native
 
 _ZEROS = bytes(8)
 _INT32 = 1 << 32
@@ -58,22 +53,6 @@ class Framing:
             num_words = 2 * self.kafka_dump_prefix + self.has_sort_id + self.kafka_dump
             header = _ZEROS * num_words
         return header + struct.pack("<Q", len(record)) + record
-
-
-def tfrecord_frame(record: bytes) -> bytes:
-    """Return the record as a frame of a TFRecord file.
-
-    Example:
-        >>> len(tfrecord_frame(b"ab"))
-        18
-    """
-    size = struct.pack("<Q", len(record))
-    return b"".join([size, _masked_crc(size), record, _masked_crc(record)])
-
-
-def _masked_crc(data: bytes) -> bytes:
-    array = np.frombuffer(data, np.uint8)
-    return struct.pack("<I", load_native().masked_crc32c(array.ctypes.data, len(data)))
 
 
 def java_hash_code(name: str) -> int:

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from monolith.data.files.byte_stream import compress, compression_of
 from monolith.data.records.cells import LINE_ID, Cells, cells_of, line_ids
-from monolith.data.records.framing import Framing, tfrecord_frame
+from monolith.data.records.framing import Framing
 from monolith.data.records.record_columns import RECORD_TYPES
 from monolith.util.protobuf import put_bytes, put_varint, varint
+from monolith.util.tfrecord import tfrecord_frame
 
 _LABEL, _WEIGHT = "label", "instance_weight"
 # Field numbers of payloads with ids, floats and strings.

@@ -1,7 +1,7 @@
 """Flatten nested lists, tuples and dictionaries of tensors into one list, and restore them."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,10 @@ class NestedTensors:
 
         ([d0], {"r": r0, "k": 3}, (d1,))   ->   [d0, d1, r0.values, r0.row_splits]
 
-    Lists, tuples and dictionaries may be nested in any way; they are copied, never changed. A
-    tensor that occurs several times is one entry. `bool`, `int`, `str`, `torch.nn.Parameter` and
-    `None` stay where they are. Gradients pass through the tensors, which are not copied.
+    Lists, tuples and dictionaries may be nested in any way; they are copied, never changed. An
+    iterator, such as a generator or `zip`, is read once and becomes a list. A tensor that occurs
+    several times is one entry. `bool`, `int`, `str`, `torch.nn.Parameter` and `None` stay where
+    they are. Gradients pass through the tensors, which are not copied.
 
     Raises:
         ValueError: a leaf is ragged twice, or anything else.
@@ -42,14 +43,17 @@ class NestedTensors:
 
     def get_tensors(self) -> list[torch.Tensor]:
         """The dense tensors, then values and row splits of each ragged one; as first seen."""
-        return self._dense + _ragged_to_flatten(self._ragged)
+        return self._dense + self._ragged_to_flatten(self._ragged)
 
-    def get_nested_result(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """A new structure of these tensors in place of those of `get_tensors`; unchecked.
+    def get_nested_result(self, tensors: Iterable[torch.Tensor]) -> Any:
+        """Return a new structure with these tensors in place of those of `get_tensors`.
+
+        Shapes and dtypes are not checked.
 
         Raises:
-            AssertionError: there are more or fewer of them.
+            AssertionError: the number of tensors differs.
         """
+        tensors = list(tensors)
         num_dense, num_ragged = len(self._dense), len(self._ragged)
         expected = num_dense + 2 * num_ragged
         if len(tensors) != expected:
@@ -57,8 +61,8 @@ class NestedTensors:
                 f"[NestedTensors.get_nested_result] expected {expected} tensors, got {len(tensors)}"
             )
         leaves = (
-            list(tensors[:num_dense]),
-            _flatten_to_ragged(tensors[num_dense:]),
+            tensors[:num_dense],
+            self._flatten_to_ragged(tensors[num_dense:]),
             self._preserved,
         )
 
@@ -89,6 +93,23 @@ class NestedTensors:
             kept.append(leaf)
         return _Place(*self._places[id(leaf)])
 
+    @staticmethod
+    def _convert_ragged_to_tensors(ragged: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+        return ragged.values, ragged.row_splits
+
+    @staticmethod
+    def _convert_tensors_to_ragged(values: torch.Tensor, row_splits: torch.Tensor) -> Ragged:
+        return Ragged._unchecked(values, row_splits)
+
+    @classmethod
+    def _ragged_to_flatten(cls, ragged: Iterable[Ragged]) -> list[torch.Tensor]:
+        return [tensor for one in ragged for tensor in cls._convert_ragged_to_tensors(one)]
+
+    @classmethod
+    def _flatten_to_ragged(cls, tensors: Sequence[torch.Tensor]) -> list[Ragged]:
+        pairs = zip(tensors[::2], tensors[1::2], strict=True)
+        return [cls._convert_tensors_to_ragged(values, row_splits) for values, row_splits in pairs]
+
 
 class _Place:
     """Stands for a leaf in the copied structure."""
@@ -117,7 +138,8 @@ def snapshot(nested: Any) -> tuple[list[torch.Tensor], Any]:
         if kind == _DENSE:
             dense.append(leaf)
         elif kind == _RAGGED:
-            leaf = _convert_tensors_to_ragged(*_convert_ragged_to_tensors(leaf))
+            pair = NestedTensors._convert_ragged_to_tensors(leaf)
+            leaf = NestedTensors._convert_tensors_to_ragged(*pair)
             ragged.append(leaf)
         return leaf
 
@@ -134,7 +156,7 @@ def snapshot(nested: Any) -> tuple[list[torch.Tensor], Any]:
         return kind([copied(value) for value in nested])
 
     whole = copied(nested)
-    return dense + _ragged_to_flatten(ragged), whole
+    return dense + NestedTensors._ragged_to_flatten(ragged), whole
 
 
 def _kind_of(leaf: Any) -> int:
@@ -151,7 +173,7 @@ def _kind_of(leaf: Any) -> int:
 
 
 def _iterate(nested: Any, action: Callable[[Any], Any]) -> Any:
-    """A copy of the structure with action(leaf) for every leaf; `None` is none."""
+    """Return a copy of the structure with action(leaf) for every leaf; `None` is no leaf."""
     if nested is None:
         return None
     if isinstance(nested, dict):
@@ -159,26 +181,9 @@ def _iterate(nested: Any, action: Callable[[Any], Any]) -> Any:
         for key, value in nested.items():
             copied[key] = _iterate(value, action)
         return copied
-    if isinstance(nested, list):
+    if isinstance(nested, list | Iterator):
         return [_iterate(item, action) for item in nested]
     if isinstance(nested, tuple):
         items = [_iterate(item, action) for item in nested]
         return type(nested)._make(items) if hasattr(nested, "_make") else tuple(items)
     return action(nested)
-
-
-def _convert_ragged_to_tensors(ragged: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    return ragged.values, ragged.row_splits
-
-
-def _convert_tensors_to_ragged(values: torch.Tensor, row_splits: torch.Tensor) -> Ragged:
-    return Ragged._unchecked(values, row_splits)
-
-
-def _ragged_to_flatten(ragged: Sequence[Ragged]) -> list[torch.Tensor]:
-    return [tensor for one in ragged for tensor in _convert_ragged_to_tensors(one)]
-
-
-def _flatten_to_ragged(tensors: Sequence[torch.Tensor]) -> list[Ragged]:
-    pairs = zip(tensors[::2], tensors[1::2], strict=True)
-    return [_convert_tensors_to_ragged(values, row_splits) for values, row_splits in pairs]

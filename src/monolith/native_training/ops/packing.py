@@ -1,7 +1,7 @@
 """Pack dictionaries of tensors into few buffers, and unpack them."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -9,6 +9,9 @@ import torch
 from monolith.native_training.ops.reshape import Shape, resolve_shape
 from monolith.ops.compiled import load_native
 from monolith.ops.ragged import name_of
+
+KeyedTensors = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+"""Tensors by name: a dictionary, or pairs, which may come from `zip` or a generator."""
 
 Packed = tuple[torch.Tensor, torch.Tensor]
 """All elements, and the number of elements of each tensor as int64."""
@@ -32,13 +35,13 @@ _PLAIN_DTYPES = frozenset(
 _MAX_NATIVE_BYTES = 8 << 20  # torch copies with all threads, which pays for larger tensors
 
 
-def pack_tensors(keyed_tensors: Mapping[str, torch.Tensor]) -> Packed:
+def pack_tensors(keyed_tensors: KeyedTensors) -> Packed:
     """Copy all elements to one buffer, tensor after tensor in sorted order of keys.
 
     Differentiable. `unpack_tensors` undoes it.
 
     Args:
-        keyed_tensors: of one dtype, on one device; at least one.
+        keyed_tensors: tensors by name, of one dtype, on one device; at least one.
 
     Returns:
         The buffer, (num_elements,), and the number of elements of each tensor, int64 on the host.
@@ -55,10 +58,9 @@ def pack_tensors(keyed_tensors: Mapping[str, torch.Tensor]) -> Packed:
     return packed, int64_tensor(sizes)
 
 
-def pack_in_order(
-    where: str, keyed_tensors: Mapping[str, torch.Tensor]
-) -> tuple[torch.Tensor, list[int]]:
-    """`pack_tensors` with its sizes as a list."""
+def pack_in_order(where: str, keyed_tensors: KeyedTensors) -> tuple[torch.Tensor, list[int]]:
+    """Pack as `pack_tensors` does; return the sizes as a list."""
+    keyed_tensors = by_name(where, keyed_tensors)
     names = sorted_names(where, keyed_tensors)
     tensors = list(map(keyed_tensors.__getitem__, names))
     if not (torch.compiler.is_compiling() or _is_watched()):
@@ -113,6 +115,28 @@ def unpack_tensors(keyed_shape: Mapping[str, Shape], packed: Packed) -> dict[str
             )
         shapes.append(shape)
     return dict(zip(names, _views(buffer, counts, shapes), strict=True))
+
+
+def by_name(where: str, keyed_tensors: KeyedTensors) -> Mapping[str, torch.Tensor]:
+    """Return the pairs of a list or an iterator as a dictionary; anything else as it is.
+
+    Raises:
+        ValueError: two pairs have one name.
+    """
+    if not isinstance(keyed_tensors, list | tuple | Iterator):
+        return keyed_tensors  # type: ignore[return-value]  # `sorted_names` checks it
+    keyed: dict[str, torch.Tensor] = {}
+    for number, pair in enumerate(keyed_tensors):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(
+                f"{where} expected a dictionary, or pairs of a name and a tensor, got "
+                f"{type(pair).__name__} as pair {number}"
+            )
+        name, tensor = pair
+        if name in keyed:
+            raise ValueError(f"{where} expected each name once, got {name!r} twice")
+        keyed[name] = tensor
+    return keyed
 
 
 def sorted_names(where: str, keyed: Mapping[str, object]) -> list[str]:

@@ -1,7 +1,7 @@
 """Reshape many tensors in one call."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -29,7 +29,7 @@ def resolve_shape(shape: Shape, numel: int) -> tuple[int, ...] | None:
 
 
 def static_reshape(
-    inputs: Sequence[torch.Tensor], shapes: Sequence[Shape]
+    inputs: Iterable[torch.Tensor], shapes: Iterable[Shape]
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Reshape each tensor to its shape: views where torch can make them; differentiable.
 
@@ -50,6 +50,7 @@ def static_reshape(
         ([(5, 8), (3, 2)], tensor([40,  6]))
     """
     where = "[static_reshape]"
+    inputs, shapes = list(inputs), list(shapes)
     if len(inputs) != len(shapes):
         raise ValueError(
             f"{where} expected a shape for each input, got {len(inputs)} inputs and "

@@ -36,6 +36,25 @@ def fused_value_rowids(rt: Ragged) -> torch.Tensor:
     return kept
 
 
+def monolith_fused_value_rowids(row_splits: torch.Tensor) -> torch.Tensor:
+    """Return the row of each value, int64 (num_values,), for the row splits of a ragged tensor.
+
+    Raises:
+        TypeError: the row splits are no int64 tensor.
+        ValueError: they do not begin with 0, or decrease.
+
+    Example:
+        >>> monolith_fused_value_rowids(torch.tensor([0, 0, 1, 3]))
+        tensor([1, 2, 2])
+    """
+    where = "[monolith_fused_value_rowids]"
+    splits = check_tensor(where, "row_splits", row_splits, torch.int64, 1)
+    num_values = int(splits[-1]) if len(splits) else 0
+    if not len(splits) or splits[0] != 0 or num_values < 0:
+        raise ValueError(f"{where} expected row_splits that begin with 0, got {splits.tolist()}")
+    return _value_rowids(splits, num_values)
+
+
 def _value_rowids(row_splits: torch.Tensor, num_values: int) -> torch.Tensor:
     if row_splits.device.type != "cpu" or isinstance(row_splits, FakeTensor):
         # Searches; repeat_interleave would be as fast, but waits for the device to add up lengths.

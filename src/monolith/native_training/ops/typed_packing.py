@@ -1,11 +1,13 @@
 """Pack dictionaries of tensors of several dtypes into a buffer for each dtype, and unpack them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import torch
 
 from monolith.native_training.ops.packing import (
+    KeyedTensors,
+    by_name,
     int64_tensor,
     pack_in_order,
     sorted_names,
@@ -29,14 +31,14 @@ def get_keyed_shape(keyed_tensors: Mapping[str, torch.Tensor]) -> dict[str, Shap
 
 
 def get_typed_keyed_shape(
-    list_keyed_tensors: Sequence[Mapping[str, torch.Tensor]],
+    list_keyed_tensors: Iterable[Mapping[str, torch.Tensor]],
 ) -> list[dict[str, Shape]]:
     """`get_keyed_shape` of each dictionary."""
     return [get_keyed_shape(keyed_tensors) for keyed_tensors in list_keyed_tensors]
 
 
 def split_tensors_with_type(
-    keyed_tensors: Mapping[str, torch.Tensor],
+    keyed_tensors: KeyedTensors,
 ) -> list[dict[str, torch.Tensor]]:
     """Group tensors by dtype: groups in sorted order of the dtype's name, keys sorted in each.
 
@@ -45,14 +47,16 @@ def split_tensors_with_type(
         >>> [list(group) for group in split_tensors_with_type(tensors)]
         [['b', 'c'], ['a']]
     """
+    where = "[split_tensors_with_type]"
+    keyed_tensors = by_name(where, keyed_tensors)
     groups: dict[str, dict[str, torch.Tensor]] = {}
-    for name in sorted_names("[split_tensors_with_type]", keyed_tensors):
+    for name in sorted_names(where, keyed_tensors):
         tensor = keyed_tensors[name]
         groups.setdefault(name_of(tensor.dtype), {})[name] = tensor
     return [groups[dtype] for dtype in sorted(groups)]
 
 
-def merge_dicts(dicts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
+def merge_dicts(dicts: Iterable[Mapping[str, _Value]]) -> dict[str, _Value]:
     """One dictionary of all entries.
 
     Raises:
@@ -72,7 +76,7 @@ def merge_dicts(dicts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
 
 
 def pack_typed_keyed_tensors(
-    list_keyed_tensors: Sequence[Mapping[str, torch.Tensor]],
+    list_keyed_tensors: Iterable[KeyedTensors],
 ) -> list[torch.Tensor]:
     """`pack_tensors` of each dictionary; last, one tensor of counts; differentiable.
 
@@ -90,16 +94,16 @@ def pack_typed_keyed_tensors(
         [tensor([1, 2]), tensor([0.5000]), tensor([1, 1, 2, 1])]
     """
     where = "[pack_typed_keyed_tensors]"
-    if not list_keyed_tensors:
-        raise ValueError(f"{where} expected at least 1 dictionary, got 0")
     packed = [pack_in_order(where, keyed_tensors) for keyed_tensors in list_keyed_tensors]
+    if not packed:
+        raise ValueError(f"{where} expected at least 1 dictionary, got 0")
     counts = [len(sizes) for _, sizes in packed]
     every_size = [size for _, sizes in packed for size in sizes]
     return [*(buffer for buffer, _ in packed), int64_tensor(counts + every_size)]
 
 
 def unpack_packed_tensors(
-    list_keyed_shape: Sequence[Mapping[str, Shape]], packed_list: Sequence[torch.Tensor]
+    list_keyed_shape: Iterable[Mapping[str, Shape]], packed_list: Iterable[torch.Tensor]
 ) -> list[dict[str, torch.Tensor]]:
     """The dictionaries that `pack_typed_keyed_tensors` packed, as views of the buffers.
 
@@ -112,6 +116,7 @@ def unpack_packed_tensors(
         [{'x': tensor([1, 2])}]
     """
     where = "[unpack_packed_tensors]"
+    list_keyed_shape, packed_list = list(list_keyed_shape), list(packed_list)
     if len(packed_list) < 2:
         raise ValueError("Wrong packed_list length")
     *buffers, counts = packed_list

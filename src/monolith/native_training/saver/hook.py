@@ -146,7 +146,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             text = json.dumps(saver.builder.description(), indent=1, sort_keys=True)
             write_file(module_tree_path(self._directory), text.encode())
         saver.setup_ps_initialized_state(run)
-        self._record_save_time(is_new_only=True)
+        self._create_or_update_monolith_ckpt_state(do_update=False)
         with self._lock:
             if not self._no_first_save:
                 self._save(run, step, ignore_save_errors=self._ignore_save_errors)
@@ -256,7 +256,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         self._sink.count(f"{prefix}.save_checkpoint", 1, tags)
         self._sink.time(f"{prefix}.save_checkpoint_time", seconds * 1e6, tags)
         _log.info("saving checkpoint took %.3f s, step %d", seconds, step)
-        self._record_save_time()
+        self._create_or_update_monolith_ckpt_state(do_update=True)
         run.metadata[_LAST_SAVED] = self._last_step = step
         return is_end
 
@@ -268,8 +268,14 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         answers = [listener.after_save(run, step) for listener in self._listeners]
         return any(answers)
 
-    def _record_save_time(self, *, is_new_only: bool = False) -> None:
-        record_save_time(self._directory, self._clock(), self._table_type, is_new_only=is_new_only)
+    def _create_or_update_monolith_ckpt_state(self, do_update: bool) -> None:
+        """Write the time and the type of tables to `monolith_checkpoint`.
+
+        Args:
+            do_update: whether a file that exists is changed.
+        """
+        now, is_new_only = self._clock(), not do_update
+        record_save_time(self._directory, now, self._table_type, is_new_only=is_new_only)
 
     def _checked_saver(self) -> PartialRecoverySaver:
         assert self._saver is not None, "begin() makes one"

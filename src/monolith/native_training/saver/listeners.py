@@ -1,7 +1,8 @@
 """What takes part in saves and restores: tables, and guards around a save."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from monolith.checkpoint.load import open_checkpoint
 from monolith.cluster.servers import LocalServers
@@ -48,17 +49,35 @@ class RestorerListener:
         """Called after the `before_restore` of all listeners."""
 
 
+class _OneTable(Protocol):
+    @property
+    def table(self) -> Any: ...
+
+
+class _SeveralTables(Protocol):
+    @property
+    def tables(self) -> Mapping[str, BaseTable]: ...
+
+
+Tables = BaseTable | _OneTable | _SeveralTables
+"""A table, or an object with one as `table` or with several by name as `tables`."""
+
+
 class HashTableCheckpointSaverListener(SaverListener):
     """Puts tables into checkpoints, with what their admission remembers.
 
     Args:
-        tables: the tables; of servers, those that belong to one server alone. A table that is
-            spread over servers is given itself: `DistributedHashTable.table`, or the values of the
-            `tables` of a `DistributedMultiTypeHashTable` or `PartitionedHashTable`.
+        tables: tables, or objects of the reference system's classes with tables, such as
+            `HashTable`, `MultiHashTable` or `PartitionedHashTable`; one, or several. Of
+            `LocalServers`, the tables that belong to one server alone; a table that is spread over
+            servers is given itself.
+
+    Raises:
+        TypeError: an object has no tables.
     """
 
-    def __init__(self, tables: "LocalServers | Iterable[BaseTable]") -> None:
-        self._tables = tables if isinstance(tables, LocalServers) else list(tables)
+    def __init__(self, tables: "LocalServers | Tables | Iterable[Tables]") -> None:
+        self._tables = _listed(type(self).__name__, tables)
 
     @property
     def tables(self) -> Sequence[BaseTable]:
@@ -76,9 +95,11 @@ class HashTableCheckpointRestorerListener(RestorerListener):
     """
 
     def __init__(
-        self, tables: "LocalServers | Iterable[BaseTable]", ps_monitor: PsMonitor | None = None
+        self,
+        tables: "LocalServers | Tables | Iterable[Tables]",
+        ps_monitor: PsMonitor | None = None,
     ) -> None:
-        self._tables = tables if isinstance(tables, LocalServers) else list(tables)
+        self._tables = _listed(type(self).__name__, tables)
         self._ps_monitor = ps_monitor
 
     def before_restore(self, run: Run, prefix: str) -> None:
@@ -102,6 +123,25 @@ class HashTableCheckpointRestorerListener(RestorerListener):
         if all(is_new):
             return None
         return tuple(number for number, is_wanted in enumerate(is_new) if is_wanted)
+
+
+def _listed(
+    owner: str, tables: "LocalServers | Tables | Iterable[Tables]"
+) -> LocalServers | list[BaseTable]:
+    if isinstance(tables, LocalServers):
+        return tables
+    listed = list(tables) if isinstance(tables, Iterable) else [tables]
+    return [table for item in listed for table in _tables_of(owner, item)]
+
+
+def _tables_of(owner: str, item: Any) -> list[BaseTable]:
+    if isinstance(item, BaseTable):
+        return [item]
+    if isinstance(tables := getattr(item, "tables", None), Mapping):
+        return list(tables.values())
+    if hasattr(item, "table"):
+        return _tables_of(owner, item.table)
+    raise TypeError(f"[{owner}] expected tables, got {type(item).__name__}")
 
 
 def _by_device(

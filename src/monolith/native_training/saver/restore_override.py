@@ -1,5 +1,6 @@
 """Which checkpoint a job starts from, if not from the current one of its directory."""
 
+import functools
 import logging
 import os
 import posixpath
@@ -80,6 +81,22 @@ def get_checkpoint_state(
         except Exception:
             _log.exception("the override by %s=%s failed", RESTORE_CKPT, wanted)
             return state
+
+
+def gen_get_checkpoint_state(
+    settings: Any = None, *, wait: Callable[[float], None] = time.sleep
+) -> Callable[..., CheckpointState | None]:
+    """Return `get_checkpoint_state` with the settings of a job; nothing else is changed.
+
+    The settings are read at each call, so that a later change of them counts.
+
+    Example:
+        >>> import tempfile
+        >>> get_state = gen_get_checkpoint_state(RestoreSettings("model.ckpt-30"))
+        >>> get_state(tempfile.mkdtemp()) is None
+        True
+    """
+    return functools.partial(get_checkpoint_state, settings=settings, wait=wait)
 
 
 def _read(directory: str, filename: str, wait: Callable[[float], None]) -> CheckpointState | None:

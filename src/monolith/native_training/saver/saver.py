@@ -215,8 +215,17 @@ class PartialRecoverySaver:
         )
         write(contents, prefix, WriteOptions(clock=self._clock))
         if write_state:
-            self._retention.add(prefix, filename, relative=self._save_relative_paths)
+            self._RecordLastCheckpoint(prefix, filename)
+            self._MaybeDeleteOldCheckpoints()
         return prefix
+
+    def _RecordLastCheckpoint(self, prefix: str, filename: str = STATE_FILE) -> None:  # noqa: N802
+        """Make a checkpoint the current one of its state file, and drop the oldest one too many."""
+        self._retention.record(prefix, filename, relative=self._save_relative_paths)
+
+    def _MaybeDeleteOldCheckpoints(self) -> None:  # noqa: N802 - names of the reference
+        """Delete the files of the checkpoints that were dropped."""
+        self._retention.remove_dropped()
 
     def _prefix(self, path: str, global_step: Any, filename: str) -> str:
         if posixpath.basename(filename) != filename:

@@ -65,7 +65,7 @@ class SaverBuilder:
         *,
         num_threads: int | None = None,
     ) -> dict[str, Callable[[], None]]:
-        """By device, what gives its items the values of a checkpoint; all values are checked.
+        """Return, by device, a function that restores its items; all values are checked.
 
         Args:
             checkpoint: where the values come from.
@@ -79,6 +79,12 @@ class SaverBuilder:
         groups = {
             device: items for device, items in self.items_per_device.items() if is_wanted(device)
         }
+        return self._AddShardedRestoreOps(checkpoint, groups, num_threads)
+
+    def _AddShardedRestoreOps(  # noqa: N802 - a name of the reference
+        self, checkpoint: Checkpoint, groups: Mapping[str, list[Item]], num_threads: int | None
+    ) -> dict[str, Callable[[], None]]:
+        """Read the values of all groups, and return the function that restores each group."""
         items = [item for group in groups.values() for item in group]
         values, states = checkpoint.read_parts(
             _RESTORE, _tensors(items), _objects(items), num_threads

@@ -16,6 +16,7 @@ from monolith.native_training.tables.entry_parts import (
     Compressor,
     StochasticRoundingFloat16OptimizerWrapper,
 )
+from monolith.native_training.tables.table_merge import older_name
 from monolith.nn.feature import Feature
 from monolith.table import Expiry, MinCount
 from monolith.table.config import segments_of
@@ -111,7 +112,10 @@ class SlotTable:
         return HashTableConfigInstance(self.hashtable_config.table_config(entry), rates)
 
     def features(self) -> list[Feature]:
-        """The columns: the first has the table, the others share it.
+        """Return the columns: the first has the table, the others share it.
+
+        A checkpoint may have the table under the name of any column, and without the `fc_` of
+        `fc_slot_<digits>`.
 
         Raises:
             NotImplementedError: expired rows are to be removed in the background.
@@ -140,11 +144,16 @@ class SlotTable:
                     expiry=Expiry(self.expire_time),
                     combiner=how,
                     max_length=length,
+                    restore_names=self._other_names(),
                 )
             else:
                 feature = Feature(name, shares=owner, combiner=how, max_length=length)
             features.append(feature)
         return features
+
+    def _other_names(self) -> list[str]:
+        names = [*self.feature_names, *map(older_name, self.feature_names)]
+        return [name for name in dict.fromkeys(names) if name != self.feature_names[0]]
 
 
 def features_of(tables: Iterable[SlotTable]) -> list[Feature]:

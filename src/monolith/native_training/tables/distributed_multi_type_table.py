@@ -9,14 +9,13 @@ from monolith.cluster.sharded_table import ShardedTable
 from monolith.native_training.ops.split import split_by_indices
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.key_routes import PackedRoutes, RawRoutes
-from monolith.native_training.tables.sharded_group import connect, table_configs
-from monolith.native_training.tables.updates import Completion
+from monolith.native_training.tables.sharded_group import connect
+from monolith.native_training.tables.updates import AppliedUpdate, Completion
 from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.table import _checks as checks
 from monolith.table.calls import Clock, wall_clock
 from monolith.table.config import TableConfig
-from monolith.table.rows import Applied
 
 _OWNER = "DistributedMultiTypeHashTable"
 
@@ -67,7 +66,7 @@ class DistributedMultiTypeHashTable:
     ) -> None:
         self.is_raw = is_raw and not transfer_float16
         self._group = connect(
-            table_configs(_OWNER, slot_to_config),
+            slot_to_config,
             current_servers() if servers is None else servers,
             owner=_OWNER,
             transfer_float16=transfer_float16,
@@ -147,7 +146,7 @@ class DistributedMultiTypeHashTable:
         step: int = 0,
         learning_rates: Mapping[str, Sequence[float]] | None = None,
         now: int | None = None,
-    ) -> Applied:
+    ) -> AppliedUpdate:
         """One optimizer step per distinct id of each slot, on the sum of its gradients.
 
         Args:
@@ -157,7 +156,7 @@ class DistributedMultiTypeHashTable:
             now: time of the update in seconds.
 
         Returns:
-            Counts over all slots and servers.
+            Counts over all slots and servers; `as_op()` gives a handle to wait for updates.
         """
         for slot, (ids, values) in slot_to_id_and_grad.items():
             self._group.order.check_rows("apply_gradients", slot, ids, values)
@@ -174,7 +173,7 @@ class DistributedMultiTypeHashTable:
         step: int = 0,
         learning_rates: Mapping[str, Sequence[float]] | None = None,
         now: int | None = None,
-    ) -> Applied:
+    ) -> AppliedUpdate:
         """`apply_gradients` without a cost per slot. grads: float32 (num_floats,)."""
         routes = self._raw("raw_apply_gradients")
         where = (f"[{_OWNER}.raw_apply_gradients]", "")

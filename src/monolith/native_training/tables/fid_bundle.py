@@ -58,6 +58,22 @@ def keys_of(ids: torch.Tensor, lengths: torch.Tensor) -> list[Ragged]:
     return [Ragged(part, own) for part, own in zip(parts, splits, strict=True)]
 
 
+def occurrences(sharded: ShardedFids, dims: torch.Tensor) -> torch.Tensor:
+    """Return how often the batch has each of the ids, int32 (num_fids,).
+
+    Args:
+        sharded: ids of a batch.
+        dims: width of the rows of each table, in the order of names.
+    """
+    # A code is the number of the list, table by table, and the float at which the row begins.
+    lists, floats = sharded.fid_offset >> 32, sharded.fid_offset & 0xFFFFFFFF
+    tables = torch.arange(len(dims), device="cpu").repeat_interleave(sharded.ps_num)
+    ends = sharded.fid_sizes.cumsum(0)
+    begins = (ends - sharded.fid_sizes).view(sharded.ps_num, -1).t().reshape(-1)
+    places = begins[lists] + floats // dims[tables[lists]]
+    return torch.bincount(places, minlength=len(sharded.fids)).int()
+
+
 def put_embeddings(bundle: Bundle, embeddings: list[torch.Tensor]) -> None:
     """Store the rows of each shard."""
     bundle[_EMBEDDINGS] = embeddings

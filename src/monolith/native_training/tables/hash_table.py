@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
-from monolith.native_training.tables.sharded_group import table_configs
+from monolith.native_training.tables.sharded_group import restore_names_of, table_configs
+from monolith.native_training.tables.updates import Completion, RunningUpdates
 from monolith.table import Table
 from monolith.table.config import TableConfig
 from monolith.table.rows import Entries
@@ -39,6 +40,8 @@ class HashTable:
 
     def __init__(self, name: str, config: HashTableConfigInstance | TableConfig) -> None:
         self.table = Table(*table_configs("HashTable", {name: config}))
+        self._updates = RunningUpdates(name)
+        self.table.restore_names = restore_names_of({name: config}).get(name, ())
 
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the ids, float32 (n, dim); nothing is stored."""
@@ -50,20 +53,27 @@ class HashTable:
 
     def assign(self, ids: torch.Tensor, values: torch.Tensor, req_time: int = 0) -> "Self":
         """Set rows at a time in seconds; of equal ids the last wins."""
-        self.table.assign(ids, values, now=req_time)
+        with self._updates.update():
+            self.table.assign(ids, values, now=req_time)
         return self
 
     def assign_add(self, ids: torch.Tensor, values: torch.Tensor, req_time: int = 0) -> "Self":
         """Add to rows at a time in seconds; values of equal ids are summed."""
-        self.table.assign_add(ids, values, now=req_time)
+        with self._updates.update():
+            self.table.assign_add(ids, values, now=req_time)
         return self
 
     def apply_gradients(
         self, ids: torch.Tensor, grads: torch.Tensor, global_step: int, req_time: int = 0
     ) -> "Self":
         """One optimizer step per distinct id, on the sum of its gradients."""
-        self.table.apply_gradients(ids, grads, step=global_step, now=req_time)
+        with self._updates.update():
+            self.table.apply_gradients(ids, grads, step=global_step, now=req_time)
         return self
+
+    def as_op(self) -> Completion:
+        """Return a handle that is done when the updates that run now have ended."""
+        return self._updates.completion()
 
     def size(self) -> int:
         """Number of rows."""

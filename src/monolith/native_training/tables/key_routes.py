@@ -57,7 +57,7 @@ class RawRoutes(KeyRoutes):
         dims = self._group.order.widths
         unique, offsets = unique_key_with_value_and_offset(keys, dims)
         parts, places = self._by_shard(unique)
-        rows = self._group.lookup(parts, step=step)
+        rows = self._group.lookup(parts, step=step, is_distinct=True)
         return fill_with_offset_map(places, rows, offsets, dims, self._group.num_floats(keys))
 
     def split(self, pairs: Pairs) -> tuple[list[Ragged], list[torch.Tensor]]:
@@ -96,9 +96,10 @@ class PackedRoutes(KeyRoutes):
         by_slot = {slot: self._split(each, each) for slot, each in distinct.items()}
         shards = self._shards(by_slot)
         parts = [self._group.order.keys(shard) for shard in shards]
+        flats = self._group.lookup(parts, step=step, is_distinct=True)
         rows = [
             self._group.order.rows(flat, {slot: len(each) for slot, each in shard.items()})
-            for shard, flat in zip(shards, self._group.lookup(parts, step=step), strict=True)
+            for shard, flat in zip(shards, flats, strict=True)
         ]
         return {
             slot: map_id_to_embedding(by_slot[slot], [each[slot] for each in rows], given)

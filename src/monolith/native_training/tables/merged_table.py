@@ -1,14 +1,17 @@
 """Slots with equal configs in one table."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.table_merge import SubTables, merge_feature_config
+from monolith.native_training.tables.updates import AppliedUpdate, Completion
 from monolith.table import _checks as checks
-from monolith.table.rows import Applied
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Pairs = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 """Ids and rows by slot."""
@@ -35,8 +38,11 @@ class MultiTypeTable(Protocol):
         step: int = 0,
         learning_rates: Mapping[str, Sequence[float]] | None = None,
         now: int | None = None,
-    ) -> Applied:
+    ) -> AppliedUpdate:
         """One step per distinct id."""
+
+    def as_op(self) -> Completion:
+        """A handle that is done when the updates that run now have ended."""
 
 
 class MergedMultiTypeHashTable:
@@ -66,7 +72,7 @@ class MergedMultiTypeHashTable:
         ...     table = MergedMultiTypeHashTable(
         ...         slots, lambda configs: DistributedMultiTypeHashTable(configs, servers)
         ...     )
-        ...     table.assign({"slot1": (torch.tensor([1 << 48]), torch.ones(1, 1))})
+        ...     _ = table.assign({"slot1": (torch.tensor([1 << 48]), torch.ones(1, 1))})
         ...     print(table.lookup({"slot1": torch.tensor([1 << 48])}))
         {'slot1': tensor([[1.]])}
     """
@@ -95,13 +101,15 @@ class MergedMultiTypeHashTable:
             found.update(zip(slots[table], torch.split(rows, sizes), strict=True))
         return {slot: found[slot] for slot in slot_to_id}
 
-    def assign(self, slot_to_id_and_value: Pairs, *, now: int | None = None) -> None:
-        """Set rows; of equal ids the last wins, slots in the order of their names."""
+    def assign(self, slot_to_id_and_value: Pairs, *, now: int | None = None) -> "Self":
+        """Set rows; of equal ids the last wins, slots in the order of names. Returns this table."""
         self.table.assign(self._joined("assign", slot_to_id_and_value), now=now)
+        return self
 
-    def assign_add(self, slot_to_id_and_value: Pairs, *, now: int | None = None) -> None:
-        """Add to rows; values of equal ids are summed."""
+    def assign_add(self, slot_to_id_and_value: Pairs, *, now: int | None = None) -> "Self":
+        """Add to rows; values of equal ids are summed. Returns this table."""
         self.table.assign_add(self._joined("assign_add", slot_to_id_and_value), now=now)
+        return self
 
     def apply_gradients(
         self,
@@ -110,7 +118,7 @@ class MergedMultiTypeHashTable:
         step: int = 0,
         learning_rates: Mapping[str, Sequence[float]] | None = None,
         now: int | None = None,
-    ) -> Applied:
+    ) -> AppliedUpdate:
         """One optimizer step per distinct id, on the sum of its gradients.
 
         Args:
@@ -121,6 +129,10 @@ class MergedMultiTypeHashTable:
         """
         pairs = self._joined("apply_gradients", slot_to_id_and_grad)
         return self.table.apply_gradients(pairs, step=step, learning_rates=learning_rates, now=now)
+
+    def as_op(self) -> Completion:
+        """Return a handle that is done when the updates that run now have ended everywhere."""
+        return self.table.as_op()
 
     def _by_table(self, verb: str, slots: Mapping[str, object]) -> dict[str, list[str]]:
         """The slots of each table that is asked for, in the order of their names."""

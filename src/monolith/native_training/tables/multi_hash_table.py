@@ -1,21 +1,23 @@
 """Many tables of this process, with the calls of the reference system."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.cluster.hosts import short_name
 from monolith.cluster.slot_packing import SlotPacking
 from monolith.cluster.table_group import TableGroup
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.fused import FusedRows, fused_apply_gradients, fused_lookup
 from monolith.native_training.tables.merged_table import Pairs
-from monolith.native_training.tables.sharded_group import table_configs
+from monolith.native_training.tables.sharded_group import restore_names_of, table_configs
+from monolith.native_training.tables.updates import AppliedUpdate, Completion, RunningUpdates
 from monolith.ops import Ragged
 from monolith.table import Table
+from monolith.table.base import BaseTable
 from monolith.table.calls import Clock, wall_clock
 from monolith.table.config import TableConfig
-from monolith.table.rows import Applied
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,8 +56,16 @@ class MultiTypeHashTable:
     ) -> None:
         configs = table_configs(type(self).__name__, slot_to_config)
         self.group = TableGroup([Table(config, clock=clock) for config in configs])
+        for name, others in restore_names_of(slot_to_config).items():
+            self.group.tables[name].restore_names = others
         dims = {name: table.dim for name, table in self.group.tables.items()}
+        self._updates = RunningUpdates(short_name(list(dims)))
         self._order = SlotPacking(dims, type(self).__name__)
+
+    @property
+    def tables(self) -> Mapping[str, BaseTable]:
+        """Return the tables by slot."""
+        return self.group.tables
 
     def lookup(
         self, slot_to_id: Mapping[str, torch.Tensor], *, step: int = 0
@@ -77,12 +87,16 @@ class MultiTypeHashTable:
 
     def assign(self, slot_to_id_and_value: Pairs, *, now: int | None = None) -> "Self":
         """Set rows; of equal ids of a slot the last wins. Returns this table."""
-        self.group.assign(*self._joined("assign", slot_to_id_and_value), now=now)
+        pairs = self._joined("assign", slot_to_id_and_value)
+        with self._updates.update():
+            self.group.assign(*pairs, now=now)
         return self
 
     def assign_add(self, slot_to_id_and_value: Pairs, *, now: int | None = None) -> "Self":
         """Add to rows; values of equal ids of a slot are summed. Returns this table."""
-        self.group.assign_add(*self._joined("assign_add", slot_to_id_and_value), now=now)
+        pairs = self._joined("assign_add", slot_to_id_and_value)
+        with self._updates.update():
+            self.group.assign_add(*pairs, now=now)
         return self
 
     def apply_gradients(
@@ -92,7 +106,7 @@ class MultiTypeHashTable:
         step: int = 0,
         learning_rates: Mapping[str, Sequence[float]] | None = None,
         now: int | None = None,
-    ) -> Applied:
+    ) -> AppliedUpdate:
         """One optimizer step per distinct id of each slot, on the sum of its gradients.
 
         Args:
@@ -102,12 +116,19 @@ class MultiTypeHashTable:
             now: time of the update in seconds.
 
         Returns:
-            Counts over all slots.
+            Counts over all slots; `as_op()` gives a handle to wait for updates.
         """
         keys, grads = self._joined("apply_gradients", slot_to_id_and_grad)
-        return self.group.apply_gradients(
-            keys, grads, step=step, learning_rates=learning_rates, now=now
-        )
+        return self._apply(keys, grads, step=step, learning_rates=learning_rates, now=now)
+
+    def _apply(self, keys: Ragged, grads: torch.Tensor, **options: Any) -> AppliedUpdate:
+        with self._updates.update():
+            applied = self.group.apply_gradients(keys, grads, **options)
+        return AppliedUpdate.of([applied], self._updates)
+
+    def as_op(self) -> Completion:
+        """Return a handle that is done when the updates that run now have ended."""
+        return self._updates.completion()
 
     def reinitialize(self, slot: str, ids: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
         """Only `MultiHashTable` has it."""
@@ -179,7 +200,8 @@ class MultiHashTable(MultiTypeHashTable):
         self, keys: Ragged, values: torch.Tensor, *, now: int | None = None
     ) -> "MultiHashTable":
         """Set rows; of equal keys of a slot the last wins. Returns this table."""
-        self.group.assign(keys, values, now=now)
+        with self._updates.update():
+            self.group.assign(keys, values, now=now)
         return self
 
     def raw_apply_gradients(
@@ -190,11 +212,9 @@ class MultiHashTable(MultiTypeHashTable):
         step: int = 0,
         learning_rates: Mapping[str, Sequence[float]] | None = None,
         now: int | None = None,
-    ) -> Applied:
+    ) -> AppliedUpdate:
         """`apply_gradients` of keys and gradients as `raw_lookup` has them."""
-        return self.group.apply_gradients(
-            keys, grads, step=step, learning_rates=learning_rates, now=now
-        )
+        return self._apply(keys, grads, step=step, learning_rates=learning_rates, now=now)
 
     def reinitialize(self, slot: str, ids: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
         """Give the ids of a slot fresh rows.
@@ -221,15 +241,17 @@ class MultiHashTable(MultiTypeHashTable):
         step: int = 0,
         learning_rates: Mapping[str, Sequence[float]] | None = None,
         now: int | None = None,
-    ) -> Applied:
+    ) -> AppliedUpdate:
         """`fused_apply_gradients` of these tables (`fused.py`)."""
-        return fused_apply_gradients(
-            self.group,
-            ids,
-            fused_slot_size,
-            grads,
-            num_of_shards,
-            step=step,
-            learning_rates=learning_rates,
-            now=now,
-        )
+        with self._updates.update():
+            applied = fused_apply_gradients(
+                self.group,
+                ids,
+                fused_slot_size,
+                grads,
+                num_of_shards,
+                step=step,
+                learning_rates=learning_rates,
+                now=now,
+            )
+        return AppliedUpdate.of([applied], self._updates)

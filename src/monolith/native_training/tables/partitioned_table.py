@@ -26,11 +26,16 @@ from monolith.native_training.tables.feature_plan import gen_feature_configs as 
 from monolith.native_training.tables.fid_bundle import Bundle
 from monolith.native_training.tables.key_routes import KeyRoutes, PackedRoutes, RawRoutes
 from monolith.native_training.tables.sharded_group import ShardedGroup, connect, table_configs
-from monolith.native_training.tables.updates import Completion
+from monolith.native_training.tables.table_merge import (
+    merge_feature_config as _merge_feature_config,
+)
+from monolith.native_training.tables.table_merge import (
+    no_merge_feature_config as _no_merge_feature_config,
+)
+from monolith.native_training.tables.updates import AppliedUpdate, Completion
 from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.table.calls import Clock, wall_clock
-from monolith.table.rows import Applied
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,6 +85,8 @@ class PartitionedHashTable:
     """
 
     gen_feature_configs = staticmethod(_gen_feature_configs)
+    merge_feature_config = staticmethod(_merge_feature_config)
+    no_merge_feature_config = staticmethod(_no_merge_feature_config)
 
     def __init__(
         self,
@@ -103,7 +110,7 @@ class PartitionedHashTable:
         _check_tables(self.feature_configs, {config.name: config.dim for config in configs})
         self._own_servers = LocalServers(1) if servers is None and params.num_ps == 0 else None
         self._group: ShardedGroup = connect(
-            configs,
+            params.sub_table_name_to_config,
             _checked_servers(self._own_servers or servers, params.num_shards),
             owner=_OWNER,
             transfer_float16=params.transfer_float16,
@@ -113,6 +120,8 @@ class PartitionedHashTable:
         )
         is_raw = params.use_native_multi_hash_table
         self._routes: KeyRoutes = (RawRoutes if is_raw else PackedRoutes)(self._group)
+        tables = [feature.table for feature in self.feature_configs.feature_configs.values()]
+        self._is_distinct = params.unique and len(set(tables)) == len(tables)
         self._queue_hooks: list[Any] = []
 
     @property
@@ -203,7 +212,8 @@ class PartitionedHashTable:
     def call_lookup(self, auxiliary_bundle: Bundle, *, step: int = 0) -> None:
         """The phase of the rows: from the ids of the bundle to rows in the bundle."""
         sharded = self._of("call_lookup", auxiliary_bundle)
-        rows = self._group.lookup(fid_bundle.shard_keys(sharded), step=step)
+        keys = fid_bundle.shard_keys(sharded)
+        rows = self._group.lookup(keys, step=step, is_distinct=self._is_distinct)
         fid_bundle.put_embeddings(auxiliary_bundle, rows)
 
     def fused_layout(self, auxiliary_bundle: Bundle) -> Layout:
@@ -239,7 +249,8 @@ class PartitionedHashTable:
             learning_rates: of some tables, by name, one per segment; the others have their own.
 
         Returns:
-            Counts over all tables and servers; what the manager returns if there is one.
+            Counts over all tables and servers, whose `as_op()` gives a handle to wait for updates;
+            what the manager returns if there is one.
         """
 
         def gradients() -> list[torch.Tensor]:
@@ -252,13 +263,24 @@ class PartitionedHashTable:
                 self.feature_configs,
             )
             scaled = parts if grad_scale == 1 else [part * grad_scale for part in parts]
-            return [sharded.fids, sharded.fid_list_table_row_length, *scaled]
+            numbers = sharded.fids[:0].int()
+            if self._group.is_counting:
+                numbers = fid_bundle.occurrences(sharded, self._group.order.widths)
+            return [sharded.fids, sharded.fid_list_table_row_length, numbers, *scaled]
 
-        def push(tensors: list[torch.Tensor], step: int) -> Applied:
-            ids, lengths, *grads = tensors
+        def push(tensors: list[torch.Tensor], step: int) -> AppliedUpdate:
+            ids, lengths, numbers, *grads = tensors
             keys = fid_bundle.keys_of(ids, lengths.view(self._group.num_shards, -1))
+            sizes = [len(part.values) for part in keys]
+            counts = numbers.split_with_sizes(sizes) if self._group.is_counting else None
             return self._group.apply_gradients(
-                keys, grads, step=step, learning_rates=learning_rates, now=req_time
+                keys,
+                grads,
+                counts=counts,
+                step=step,
+                learning_rates=learning_rates,
+                now=req_time,
+                is_distinct=self._is_distinct,
             )
 
         if async_function_mgr is not None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 
 from monolith.cluster.hosts import GroupHost, ShardHost, narrowed, short_name
+from monolith.cluster.key_folds import GroupFolds
 from monolith.cluster.servers import LocalServers
 from monolith.cluster.shard_split import is_finite
 from monolith.cluster.sharded_table import ShardedTable
@@ -16,7 +17,7 @@ from monolith.cluster.table_group import GroupRates, TableGroup
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.timed_transport import TimedTransport
-from monolith.native_training.tables.updates import RunningUpdates
+from monolith.native_training.tables.updates import AppliedUpdate, RunningUpdates
 from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.ops import Ragged
 from monolith.table import _checks as checks
@@ -25,8 +26,10 @@ from monolith.table.calls import Clock, resolve_time, wall_clock
 from monolith.table.config import TableConfig, segments_of
 from monolith.table.key_sums import finite_gradients
 from monolith.table.routing import FloorModRouting
-from monolith.table.rows import Applied
 from monolith.table.rules import Probabilistic, SlidingFilter
+
+TableConfigs = Mapping[str, HashTableConfigInstance | TableConfig]
+"""Configs of tables by name, in the reference system's words or in ours."""
 
 
 class ShardedGroup:
@@ -46,6 +49,10 @@ class ShardedGroup:
         owner: whose calls these are, for messages.
         transfer_float16: rows of lookups and gradients travel as float16.
         clock: gives the time of a call that has no `now`.
+        restore_names: table -> other names under which a save may have the table.
+
+    Attributes:
+        is_counting: whether a table asks for admission, which counts the occurrences of keys.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class ShardedGroup:
         owner: str = "ShardedGroup",
         transfer_float16: bool = False,
         clock: Clock = wall_clock,
+        restore_names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         ordered = sorted(configs, key=lambda config: config.name)
         _check_admission(ordered, owner)
@@ -68,20 +76,26 @@ class ShardedGroup:
         self.updates = RunningUpdates(self.name)
         self._owner, self._clock, self._as_float16 = owner, clock, transfer_float16
         self._hosts = dict(hosts or {})
+        self._restore_names = dict(restore_names or {})
         self._rates = GroupRates(ordered, owner)
         self._client = ShardClient(self.name, transports, owner=owner)
         self._counting = {i: c.name for i, c in enumerate(ordered) if _counts_calls(c)}
+        self._folds = GroupFolds(self.order.widths)
+        self.is_counting = any(config.admission is not None for config in ordered)
         self._is_refusing = any(config.non_finite == "refuse" for config in ordered)
 
     @functools.cached_property
     def tables(self) -> dict[str, ShardedTable]:
         """The same rows as tables, by name; made when they are asked for, for there may be many."""
-        return {
+        tables = {
             name: ShardedTable.over(
                 self.configs[name], hosts, routing=self.routing, clock=self._clock
             )
             for name, hosts in self._hosts.items()
         }
+        for name, table in tables.items():
+            table.restore_names = self._restore_names.get(name, ())
+        return tables
 
     def num_floats(self, keys: Ragged) -> int:
         """Floats in the rows of the keys."""
@@ -100,52 +114,124 @@ class ShardedGroup:
             if names:
                 self._client.call("count_clamped", [(names,)] + [None] * (self.num_shards - 1))
 
-    def lookup(self, parts: Sequence[Ragged], *, step: int = 0) -> list[torch.Tensor]:
-        """Rows of the keys of each shard, flat; shards without keys are not asked."""
+    def lookup(
+        self, parts: Sequence[Ragged], *, step: int = 0, is_distinct: bool = False
+    ) -> list[torch.Tensor]:
+        """Return the rows of the keys of each shard, flat; shards without keys are not asked.
+
+        Args:
+            parts: keys of each shard, with a row per table.
+            step: training step, for a `OneBit` view.
+            is_distinct: no key comes twice in a table; otherwise keys are folded.
+        """
         step = checks.check_step_of(self._where("lookup"), step)
+        folds = [None if is_distinct else self._folds.fold(part) for part in parts]
+        asked = [
+            part if fold is None else fold.keys for part, fold in zip(parts, folds, strict=True)
+        ]
         calls = [
             (part.values, part.row_splits, step, self._as_float16) if len(part.values) else None
-            for part in parts
+            for part in asked
         ]
         answers = iter(self._client.call("lookup", calls))
         nothing = torch.empty(0, dtype=torch.float32, device="cpu")
-        return [nothing if call is None else next(answers).float() for call in calls]
+        rows = [nothing if call is None else next(answers).float() for call in calls]
+        return [
+            part if fold is None else fold.spread(part)
+            for part, fold in zip(rows, folds, strict=True)
+        ]
 
     def write(
         self, verb: str, parts: Sequence[Ragged], rows: Sequence[torch.Tensor], now: int | None
     ) -> None:
         """`TableGroup.assign` or `assign_add` on each shard, as the verb says."""
         with self._time(verb, now) as time_now:
-            self._client.call(verb, self._calls(parts, rows, time_now))
+            calls = self._calls(parts, [(own,) for own in rows], time_now)
+            self._client.call(verb, calls)
 
     def apply_gradients(
         self,
         parts: Sequence[Ragged],
         grads: Sequence[torch.Tensor],
         *,
+        counts: Sequence[torch.Tensor] | None = None,
         step: int = 0,
         learning_rates: Mapping[str, Sequence[float]] | None = None,
         now: int | None = None,
-    ) -> Applied:
-        """`TableGroup.apply_gradients` on each shard; counts over all of them."""
+        is_distinct: bool = False,
+    ) -> AppliedUpdate:
+        """`TableGroup.apply_gradients` on each shard, which gets each key of a table once.
+
+        A shard gets the sum of the gradients of a key in order, and for admission the number of
+        its occurrences. If a sum is not finite, the shards get the gradients as they are, so that
+        the policy of a table sees each of them.
+
+        Args:
+            parts: keys of each shard, with a row per table.
+            grads: flat gradients of the keys.
+            counts: int32, occurrences of each key of `parts`, where gradients are sums; 1 if None.
+            step: training step.
+            learning_rates: of some tables, by name, one per segment.
+            now: time of the update in seconds.
+            is_distinct: no key comes twice in a table.
+
+        Returns:
+            Counts over all shards.
+        """
         step = checks.check_step_of(self._where("apply_gradients"), step)
         rates = self._rates.at(step, learning_rates)
-        if self._is_refusing and len(parts) > 1 and not all(map(is_finite, grads)):
-            self._check_finite(parts, grads)
+        folded = self._folded(parts, grads, counts, is_distinct)
+        if folded is not None:
+            parts, grads, repeats = folded
+        else:
+            repeats = [None] * len(parts)
+            if self._is_refusing and len(parts) > 1:
+                self._check_finite(parts, grads)
         if self._as_float16:
             where = f"[{self._owner}.apply_gradients]"
             grads = [narrowed(where, "gradients", part) for part in grads]
         with self._time("apply_gradients", now) as time_now:
-            calls = self._calls(parts, grads, rates, step, time_now)
-            counts = self._client.call("apply_gradients", calls)
-        return Applied(*map(sum, zip((0, 0, 0, 0), *counts, strict=True)))
+            rows = list(zip(grads, repeats, strict=True))
+            answers = self._client.call(
+                "apply_gradients", self._calls(parts, rows, rates, step, time_now)
+            )
+        return AppliedUpdate.of(answers, self.updates)
+
+    def _folded(
+        self,
+        parts: Sequence[Ragged],
+        grads: Sequence[torch.Tensor],
+        counts: Sequence[torch.Tensor] | None,
+        is_distinct: bool,
+    ) -> tuple[list[Ragged], list[torch.Tensor], list[torch.Tensor | None]] | None:
+        """Return the distinct keys, sums and occurrences of each shard, or None.
+
+        Occurrences are None where no table asks for them. The result is None if a sum is not
+        finite.
+        """
+        repeats: list[torch.Tensor | None] = [None] * len(parts)
+        if is_distinct:
+            repeats = repeats if counts is None else list(counts)
+            return (list(parts), list(grads), repeats) if all(map(is_finite, grads)) else None
+        keys, sums = [], []
+        for i, (part, flat) in enumerate(zip(parts, grads, strict=True)):
+            fold = self._folds.fold(part)
+            own, numbers, has_finite_sums = fold.sums(flat)
+            if not has_finite_sums:
+                return None
+            if counts is not None:
+                numbers = fold.add_counts(counts[i])
+            keys.append(fold.keys)
+            sums.append(own)
+            repeats[i] = numbers if self.is_counting else None
+        return keys, sums, repeats
 
     def _calls(
-        self, parts: Sequence[Ragged], rows: Sequence[torch.Tensor], *options: Any
+        self, parts: Sequence[Ragged], rows: Sequence[tuple[Any, ...]], *options: Any
     ) -> list[tuple[Any, ...] | None]:
         """Arguments of a writing call for each shard; one with nothing to do is not asked."""
         return [
-            (keys.values, keys.row_splits, own, idle, *options)
+            (keys.values, keys.row_splits, *own, idle, *options)
             if len(keys.values) or idle
             else None
             for keys, own, idle in zip(parts, rows, self._idle(parts), strict=True)
@@ -179,7 +265,7 @@ class ShardedGroup:
 
 
 def connect(
-    configs: Sequence[TableConfig],
+    tables: TableConfigs,
     servers: LocalServers,
     *,
     owner: str,
@@ -188,14 +274,25 @@ def connect(
     sink: MetricsSink | None = None,
     model_name: str = "",
 ) -> ShardedGroup:
-    """The tables on servers, made where they are missing, with a shard on each."""
+    """Open tables on servers, with a shard on each; a table that is missing is made.
+
+    Args:
+        tables: configs by name, in the reference system's words or in ours.
+        servers: servers of the shards.
+        owner: class whose tables these are, for messages.
+        transfer_float16: rows of lookups and gradients travel as float16.
+        clock: gives the time of a call that has no `now`.
+        sink: takes the lookup times of each server.
+        model_name: a tag of these times.
+    """
+    configs = table_configs(owner, tables)
     _check_admission(configs, owner)
     routing = FloorModRouting(len(servers))
     hosts = {config.name: servers.shards(config, routing) for config in configs}
     transports = []
     for i in range(len(servers)):
-        tables = [cast(BaseTable, own[i].table) for own in hosts.values()]
-        host = GroupHost(TableGroup(tables), placement=routing.placement_of(i))
+        shards = [cast(BaseTable, own[i].table) for own in hosts.values()]
+        host = GroupHost(TableGroup(shards), placement=routing.placement_of(i))
         local = LocalTransport(host)  # it checks the calls
         transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
     return ShardedGroup(
@@ -205,13 +302,21 @@ def connect(
         owner=owner,
         transfer_float16=transfer_float16,
         clock=clock,
+        restore_names=restore_names_of(tables),
     )
 
 
-def table_configs(
-    owner: str, given: Mapping[str, HashTableConfigInstance | TableConfig]
-) -> list[TableConfig]:
-    """Configs by name, in the reference system's words or in ours, as ours."""
+def restore_names_of(tables: TableConfigs) -> dict[str, Sequence[str]]:
+    """Return the other names that configs give to their tables in saves."""
+    return {
+        name: config.extra_restore_names
+        for name, config in tables.items()
+        if isinstance(config, HashTableConfigInstance) and config.extra_restore_names
+    }
+
+
+def table_configs(owner: str, given: TableConfigs) -> list[TableConfig]:
+    """Return configs by name, in the reference system's words or in ours, as ours."""
     if not given:
         raise ValueError(f"[{owner}] expected the config of at least one table, got none")
     configs = []

@@ -34,6 +34,16 @@ def get_sub_table_name(strs: Iterable[str]) -> tuple[str, str]:
     return joined, hashlib.md5(joined.encode(), usedforsecurity=False).hexdigest()
 
 
+def older_name(name: str) -> str:
+    """Return the name that older checkpoints have for a feature: without `fc_` of `fc_slot_<n>`.
+
+    Example:
+        >>> older_name("fc_slot_12"), older_name("fc_slot_user")
+        ('slot_12', 'fc_slot_user')
+    """
+    return _OLD_SLOT.sub("", name)
+
+
 def merge_feature_config(
     feature_configs: Mapping[str, HashTableConfigInstance], *, ids_carry_slot: bool
 ) -> SubTables:
@@ -59,7 +69,7 @@ def merge_feature_config(
         given = [
             other for name in names for other in feature_configs[name].extra_restore_names or ()
         ]
-        older = get_sub_table_name(_OLD_SLOT.sub("", name) for name in names)[1]
+        older = get_sub_table_name(map(older_name, names))[1]
         extra = dict.fromkeys([*given, older])  # in order, each once
         extra.pop(table, None)
         tables[table] = dataclasses.replace(config, extra_restore_names=tuple(extra) or None)

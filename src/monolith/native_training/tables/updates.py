@@ -6,6 +6,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager
 
 from monolith.errors import DeadlineExceededError
+from monolith.table.rows import Applied
 
 
 class Completion:
@@ -34,6 +35,35 @@ class Completion:
                 f"[Completion.wait] expected the updates to end within {timeout_seconds} seconds, "
                 f"got {len(running)} that run (table {self._name!r}); wait longer"
             )
+
+
+class AppliedUpdate(Applied):
+    """The counts of an update, with a handle for the updates of its table.
+
+    Example:
+        >>> updates = RunningUpdates("user")
+        >>> update = AppliedUpdate.of([(2, 1, 0, 0), (1, 1, 0, 0)], updates)
+        >>> update, update.as_op().is_done()
+        (AppliedUpdate(num_applied=3, num_inserted=2, num_refused=0, num_skipped=0), True)
+    """
+
+    _updates: "RunningUpdates"
+
+    @classmethod
+    def of(cls, counts: Iterable[Iterable[int]], updates: "RunningUpdates") -> "AppliedUpdate":
+        """Return the sum of the counts of shards.
+
+        Args:
+            counts: counts of each shard, as `Applied` has them.
+            updates: updates of the table.
+        """
+        update = cls(*map(sum, zip((0, 0, 0, 0), *counts, strict=True)))
+        update._updates = updates
+        return update
+
+    def as_op(self) -> Completion:
+        """Return a handle that is done when the updates that run now have ended everywhere."""
+        return self._updates.completion()
 
 
 class RunningUpdates:

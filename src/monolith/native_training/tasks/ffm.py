@@ -1,6 +1,7 @@
 """Train a small field-aware factorization machine: an example of a `NativeTask`."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ from monolith.native_training.slots.slots import FeatureColumn, FeatureSlotConfi
 from monolith.native_training.tasks.ffm_data import generate_ffm_example, slot_to_key
 from monolith.native_training.tasks.native_task import ModelSpec, NativeTask, ServingReceiver
 from monolith.native_training.util.instantiable_params import InstantiableParams
-from monolith.native_training.util.params import Params
 from monolith.table.optimizers import FTRL, SGD
 from monolith.train.task import Mode
 
@@ -39,8 +39,14 @@ class FFMTask(NativeTask):
     """Predicts a click from dot products of slices of user and item, and biases of users.
 
     The data are 64 examples drawn by NumPy's global generator, which is seeded with 0; training
-    goes over them again and again.
+    goes over them again and again. Records of deep insight have the numbers of the samples as
+    users.
+
+    Attributes:
+        clock: seconds since 1970, of the records.
     """
+
+    clock: Callable[[], float] = staticmethod(time.time)
 
     @classmethod
     def params(cls) -> InstantiableParams:
@@ -110,21 +116,18 @@ class FFMTask(NativeTask):
         rows = [column.get_all_embeddings_concat() for column in columns]
         gradients = torch.autograd.grad(loss, rows)
         apply = self.ctx.apply_embedding_gradients(zip(gradients, rows, strict=True))
-        return ModelSpec(mode, prediction, loss, [apply, *deep_insight_actions(self.p.metrics)])
+        return ModelSpec(mode, prediction, loss, [apply, *self._records(features, prediction)])
 
-
-def deep_insight_actions(metrics: Params) -> list[Callable[[], Any]]:
-    """Refuse deep insight where it is enabled; else do nothing.
-
-    Raises:
-        NotImplementedError: it is.
-    """
-    if metrics.enable_deep_insight and metrics.deep_insight_sample_ratio > 0:
-        raise NotImplementedError(
-            "[FFMTask] expected metrics.enable_deep_insight=False, got True with a sample ratio of "
-            f"{metrics.deep_insight_sample_ratio}; deep insight is not built"
-        )
-    return []
+    def _records(
+        self, features: dict[str, Any], prediction: torch.Tensor
+    ) -> list[Callable[[], Any]]:
+        size = len(prediction)
+        users = {
+            "uid": torch.arange(size),
+            "req_time": torch.full((size,), int(self.clock())),
+            "sample_rate": torch.ones(size),
+        }
+        return self.deep_insight_actions({**features, **users}, features["label"], prediction)
 
 
 class FFMParams:

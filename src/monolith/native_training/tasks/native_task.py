@@ -5,31 +5,55 @@ for each batch, over the rows that were looked up for it.
 """
 
 import itertools
+import logging
+import math
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
+from monolith.errors import InvalidArgumentError
 from monolith.native_training.queues.queue_hooks import queue_hooks_of
+from monolith.native_training.saver.tide import CustomGlobalStepWaiterHook
 from monolith.native_training.slots.slot_factories import (
     CollectingFactory,
     FeaturesFactory,
     GradsAndVars,
 )
 from monolith.native_training.slots.slot_tables import SlotTable, features_of
+from monolith.native_training.tasks import task_context
 from monolith.native_training.tasks.context import Context
+from monolith.native_training.tasks.deep_insight import Send, write_deep_insight
 from monolith.native_training.tasks.loss_gradients import with_gradients
-from monolith.native_training.tasks.native_params import check_built, native_params
+from monolith.native_training.tasks.metric_hooks import (
+    FileMetricHook,
+    RecordDump,
+    ThroughputMetricHook,
+)
+from monolith.native_training.tasks.native_params import (
+    PARAMETERS,
+    check_params,
+    native_params,
+    set_params,
+)
 from monolith.native_training.tasks.step_functions import StepFunctions
+from monolith.native_training.tasks.step_limit import StepLimitHook
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
+from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
+from monolith.train.checkpoints import CheckpointHook
 from monolith.train.driver import Hook
 from monolith.train.inputs import Inputs
-from monolith.train.task import Mode, Task
+from monolith.train.settings import TrainSettings
+from monolith.train.task import DataPaths, Mode, Task
+
+_log = logging.getLogger(__name__)
 
 Action = Callable[[], Any]
 Columns = Mapping[str, Any]
@@ -68,6 +92,22 @@ class ServingReceiver(NamedTuple):
     parse: Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
+@dataclass
+class NativeSettings:
+    """Settings of a native task on the command line.
+
+    Args:
+        data: mode -> path; that of "train" becomes `train.file_pattern`, unless this is set.
+        params: dotted name of a parameter -> value: `--set params.train.max_steps=100`.
+    """
+
+    data: dict[str, str] = field(default_factory=dict)
+    params: dict[str, int | float | bool | str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.data = DataPaths(self.data)
+
+
 class NativeTask(Task):
     """A task with an input function and a model function.
 
@@ -78,19 +118,29 @@ class NativeTask(Task):
         params: made by `params`.
 
     Attributes:
+        missing: what an id without a row reads as in training: zeros, as in the reference system.
         p: the parameters.
         ctx: makes slots, takes gradients, puts functions off.
+        deep_insight_sink: receives each record of `deep_insight_actions` as text.
+        metrics_sink: receives counters and times of steps.
     """
+
+    missing = "zeros"
+    Settings = NativeSettings  # type: ignore[assignment]
+    deep_insight_sink: Send | None = None
+    metrics_sink: MetricsSink | None = None
 
     def __init__(self, params: Params) -> None:
         super().__init__()
         if not params.name:
             raise AssertionError(f'Layer params for {type(self).__name__} must have a "name"')
-        check_built(params)
+        check_params(params)
         self.p = params
         self._functions = StepFunctions()
         self.ctx = Context(async_functions=self._functions)
         self._collected: _Collected | None = None
+        self._checkpoint_dir: str | None = None
+        self._sends: list[Send] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, torch.nn.Module) and hasattr(Task, name):
@@ -102,23 +152,94 @@ class NativeTask(Task):
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """Parameters with their defaults; `instantiate` makes the task."""
+        """Return the parameters with their defaults; `instantiate` makes the task."""
         return native_params(cls)
+
+    @classmethod
+    def from_settings(cls, settings: Any = None) -> "NativeTask":
+        """Return a task with the parameters of the settings.
+
+        Raises:
+            ValueError: There is no such parameter; the text has the nearest name.
+        """
+        settings = cls.Settings() if settings is None else settings
+        params = cls.params()
+        try:
+            set_params(params, settings.params)
+        except (AttributeError, AssertionError) as error:
+            raise InvalidArgumentError(
+                f"[NativeTask] expected a parameter of the task, got params.{error} "
+                f"(task {params.name!r})"
+            ) from error
+        path = settings.data.get(Mode.TRAIN.value)
+        if path is not None and params.train.file_pattern is None:
+            params.train.file_pattern = path
+        task: NativeTask = params.instantiate()
+        task.settings = settings
+        return task
 
     @abstractmethod
     def create_input_fn(self, mode: Mode) -> Callable[[], Iterable[Columns | Batch]]:
-        """A function that opens the data: batches as dictionaries of `Ragged` and tensors.
+        """Return a function that opens the data: batches as dictionaries of `Ragged` and tensors.
 
         `req_time`, int64 seconds, is the time of a sample. A `Batch` is taken as it is.
         """
 
     @abstractmethod
     def create_model_fn(self) -> Callable[[dict[str, Any], Mode, Any], ModelSpec]:
-        """A function of the columns of a batch, the mode and a config, which is None."""
+        """Return a function of the columns of a batch, the mode and a config, which is None."""
 
     def create_serving_input_receiver_fn(self) -> Callable[[], ServingReceiver] | None:
-        """A function that says what a request is; None if there is none."""
+        """Return a function that describes a request; None without one."""
         return None
+
+    def deep_insight_actions(
+        self,
+        features: Mapping[str, Any],
+        labels: torch.Tensor | Mapping[str, torch.Tensor],
+        predictions: torch.Tensor | Mapping[str, torch.Tensor],
+    ) -> list[Action]:
+        """Return the action that sends records of a batch; none unless deep insight is enabled.
+
+        The action belongs into `train_op`.
+
+        Args:
+            features: columns with `uid`, `req_time`, `sample_rate` and those of
+                `metrics.extra_fields_keys`; without `req_time` nothing is sent.
+            labels: (batch,); by head if there are several.
+            predictions: the same of predictions.
+        """
+        metrics = self.p.metrics
+        if not metrics.enable_deep_insight or metrics.deep_insight_sample_ratio <= 0:
+            return []
+        name, ratio = self.model_name, metrics.deep_insight_sample_ratio
+        extra = list(metrics.extra_fields_keys)
+
+        def send() -> None:
+            if isinstance(predictions, Mapping) and isinstance(labels, Mapping):
+                write_deep_insight(
+                    features,
+                    ratio,
+                    name,
+                    targets=list(predictions),
+                    labels_list=[labels[head] for head in predictions],
+                    preds_list=list(predictions.values()),
+                    extra_fields_keys=extra,
+                    send=self._send,
+                )
+            else:
+                target = metrics.deep_insight_target
+                pair = {"labels": labels, "preds": predictions, "target": target}
+                write_deep_insight(
+                    features, ratio, name, **pair, extra_fields_keys=extra, send=self._send
+                )
+
+        return [send]
+
+    @property
+    def model_name(self) -> str:
+        """Return the name of the model in records and counters."""
+        return self.p.metrics.deep_insight_name or f"di_name_{type(self).__name__}"
 
     # What the trainer asks a task for.
 
@@ -137,15 +258,42 @@ class NativeTask(Task):
         """`train.label_key`, if batches have such a column."""
         return self._collect().label
 
-    def source(self, mode: Mode) -> Iterator[Batch]:
-        """Batches of the input function."""
+    def source(self, mode: Mode) -> Iterable[Batch]:
+        """Return the batches of the input function; they can resume where those can."""
         slots = self._collect() if mode == Mode.TRAIN else None
         if slots is not None and slots.opened is not None:
-            opened, slots.opened = slots.opened, None
+            data, slots.opened = slots.opened, None
         else:
-            opened = iter(self.create_input_fn(mode)())
+            data = self.create_input_fn(mode)()
         key = self.p.train.label_key
-        return (as_batch(columns, key) for columns in opened)
+        if mode == Mode.TRAIN and self.p.train.repeat:
+            return (as_batch(columns, key) for columns in self._repeated(data))
+        if mode == Mode.EVAL:
+            data = itertools.islice(data, self._eval_steps())
+        return _Source(data, key) if hasattr(data, "resume") else _Converted(iter(data), key)
+
+    def _repeated(self, data: Iterable[Columns | Batch]) -> Iterator[Columns | Batch]:
+        while True:
+            num_batches = 0
+            for num_batches, columns in enumerate(data, 1):  # noqa: B007
+                yield columns
+            if not num_batches:
+                return
+            data = self.create_input_fn(Mode.TRAIN)()
+
+    def _eval_steps(self) -> int | None:
+        """Return the number of batches of an evaluation; None reads all."""
+        p = self.p
+        if p.eval.steps is not None or p.input.eval_examples is None:
+            return None if p.eval.steps is None else int(p.eval.steps)
+        size = p.eval.per_replica_batch_size or p.train.per_replica_batch_size
+        if not size:
+            raise InvalidArgumentError(
+                "[NativeTask] expected params.eval.per_replica_batch_size with "
+                f"params.input.eval_examples={p.input.eval_examples}, got {size!r} (task "
+                f"{self.name!r})"
+            )
+        return max(1, int(p.input.eval_examples) // int(size))
 
     def build(self) -> torch.nn.Module:
         """The modules of the task, by the names of their attributes.
@@ -167,14 +315,12 @@ class NativeTask(Task):
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss and prediction of the model function; with gradients that it handed in."""
+        """Return loss and prediction of the model function, with gradients that were handed in."""
+        if model.training and self.p.mode != "train":
+            return self._loss_without_training(model, inputs, batch)
         mode = Mode.TRAIN if model.training else Mode.EVAL
         spec, factory = self._called(mode, inputs.pooled, batch)
-        if spec.loss is None:
-            raise ValueError(
-                f"[NativeTask] expected a loss in mode {mode}, got None (task {self.name!r})"
-            )
-        loss = spec.loss
+        loss = self._loss_of(spec)
         if mode == Mode.TRAIN and spec.train_op is not None:
             for action in [spec.train_op] if callable(spec.train_op) else spec.train_op:
                 action()
@@ -184,17 +330,135 @@ class NativeTask(Task):
                 "[NativeTask] expected the action of apply_embedding_gradients in train_op, got "
                 f"gradients whose action was not called (task {self.name!r})"
             )
-        return loss, _joined(spec.predictions)
+        is_empty = not isinstance(spec.predictions, torch.Tensor) and not spec.predictions
+        if mode == Mode.TRAIN and is_empty:
+            return loss, torch.empty(len(batch), 0)
+        return loss, self._joined(spec)
+
+    def _loss_without_training(
+        self, model: torch.nn.Module, inputs: Inputs, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return loss and prediction of mode "eval" or "infer"; backward reaches no gradient."""
+        mode = Mode.EVAL if self.p.mode == "eval" else Mode.PREDICT
+        model.eval()
+        try:
+            with torch.no_grad():
+                spec, _ = self._called(mode, inputs.pooled, batch)
+        finally:
+            model.train()
+        loss = self._loss_of(spec) if mode == Mode.EVAL else torch.zeros(())
+        return with_gradients(loss, []), self._joined(spec)
+
+    def _loss_of(self, spec: ModelSpec) -> torch.Tensor:
+        if spec.loss is None:
+            raise ValueError(
+                f"[NativeTask] expected a loss in mode {spec.mode}, got None (task {self.name!r})"
+            )
+        return spec.loss
+
+    def _joined(self, spec: ModelSpec) -> torch.Tensor:
+        """Return the predictions, those of several heads side by side."""
+        predictions = spec.predictions
+        if isinstance(predictions, torch.Tensor):
+            return predictions
+        if not predictions:
+            raise ValueError(
+                f"[NativeTask] expected predictions in mode {spec.mode}, got none (task "
+                f"{self.name!r}); only training needs none"
+            )
+        heads = list(predictions.values())
+        return heads[0] if len(heads) == 1 else torch.stack(heads, 1)
 
     def predict(self, model: torch.nn.Module, inputs: Inputs, batch: Batch) -> torch.Tensor:
-        """Predictions of the model function."""
-        return _joined(self._called(Mode.PREDICT, inputs.pooled, batch)[0].predictions)
+        """Return the predictions of the model function."""
+        return self._joined(self._called(Mode.PREDICT, inputs.pooled, batch)[0])
+
+    def train_settings(self, settings: TrainSettings) -> TrainSettings:
+        """Return the options with those that the parameters ask for.
+
+        Raises:
+            InvalidArgumentError: Checkpoints are asked for, and there is no folder for them.
+        """
+        train, changes = self.p.train, dict[str, Any]()
+        if self.p.eval.steps_per_eval != PARAMETERS["eval.steps_per_eval"].default:
+            changes["eval_every"] = self.p.eval.steps_per_eval
+        if self.p.mode != "train":
+            changes["checkpoint_dir"] = None  # nothing changes, so there is nothing to save
+        elif asked := [name for name, value in train.items() if "save_" in name and value]:
+            if settings.checkpoint_dir is None:
+                raise InvalidArgumentError(
+                    f"[NativeTask] expected a folder for the checkpoints of params.train."
+                    f"{asked[0]}={train[asked[0]]}, got none (task {self.name!r}); set "
+                    "TrainSettings.checkpoint_dir, --checkpoints or model_dir"
+                )
+            if train.save_checkpoints_steps is not None:
+                changes.update(save_every=train.save_checkpoints_steps, save_seconds=None)
+            if train.save_checkpoints_secs is not None:
+                changes["save_seconds"] = train.save_checkpoints_secs
+        settings = replace(settings, **changes)
+        self._checkpoint_dir = settings.checkpoint_dir
+        return settings
 
     def hooks(self) -> Sequence[Hook]:
-        """Return the hooks of the task's tables, the model function, and what it puts off."""
-        collected = self._collect()
-        tables = queue_hooks_of(vars(self).values())
-        return [*tables, *collected.hooks, *self._functions.hooks]
+        """Return the hooks of parameters, tables, the model function, and functions put off."""
+        collected, tables = self._collect(), queue_hooks_of(vars(self).values())
+        parameters = [*self._limits(), *self._saves(), *self._counters(), *self._record_hooks()]
+        return [*parameters, *tables, *collected.hooks, *self._functions.hooks]
+
+    def _limits(self) -> list[Hook]:
+        train, hooks = self.p.train, list[Hook]()
+        if train.steps is not None or train.max_steps is not None:
+            hooks.append(StepLimitHook(train.steps, train.max_steps))
+        if train.slow_start_steps > 0 and self.p.mode == "train":
+            index = task_context.get().worker_index
+            step = slow_start_step(train.slow_start_steps, index)
+            hooks.append(CustomGlobalStepWaiterHook(step))
+        return hooks
+
+    def _saves(self) -> list[Hook]:
+        steps = self.p.train.dense_only_save_checkpoints_steps
+        seconds = self.p.train.dense_only_save_checkpoints_secs
+        if self._checkpoint_dir is None or (steps is None and seconds is None):
+            return []
+        directory = os.path.join(self._checkpoint_dir, "dense_only")
+        return [
+            CheckpointHook(directory, every_steps=steps, every_seconds=seconds, is_dense_only=True)
+        ]
+
+    def _counters(self) -> list[Hook]:
+        if self.metrics_sink is None or not self.p.metrics.enable_throughput_hook:
+            return []
+        return [ThroughputMetricHook(self.model_name, sink=self.metrics_sink)]
+
+    def _record_hooks(self) -> list[Hook]:
+        """Make the files of records; refuse records that nothing receives."""
+        metrics, hooks = self.p.metrics, list[FileMetricHook | RecordDump]()
+        if metrics.enable_file_metrics:
+            hooks.append(
+                FileMetricHook(
+                    metrics.file_base_name,
+                    parse_fn=metrics.parse_fn,
+                    key_fn=metrics.key_fn,
+                    layout_fn=metrics.layout_fn,
+                    file_ext=metrics.file_ext,
+                )
+            )
+        if metrics.dump_filename:
+            hooks.append(RecordDump(metrics.dump_filename))
+        sinks = [self.deep_insight_sink] if self.deep_insight_sink is not None else []
+        self._sends = [*sinks, *hooks]
+        if metrics.enable_deep_insight and not self._sends:
+            raise InvalidArgumentError(
+                "[NativeTask] expected a receiver of the records of "
+                f"params.metrics.enable_deep_insight=True, got none (task {self.name!r}); set "
+                "deep_insight_sink of the task, params.metrics.enable_file_metrics or "
+                "params.metrics.dump_filename"
+            )
+        return [*hooks]
+
+    def _send(self, record: str) -> None:
+        for send in self._sends:
+            send(record)
 
     def _called(
         self, mode: Mode, embedded: Embedded, batch: Batch
@@ -207,7 +471,8 @@ class NativeTask(Task):
     def _collect(self) -> "_Collected":
         """Call the model function once, and return the slots that it makes."""
         if self._collected is None:
-            opened = iter(self.create_input_fn(Mode.TRAIN)())
+            data = self.create_input_fn(Mode.TRAIN)()
+            opened = iter(data)
             first = next(opened, None)
             if first is None:
                 raise ValueError(
@@ -225,7 +490,8 @@ class NativeTask(Task):
                 features_of(tables.values()),
                 tuple(batch.labels),
                 list(spec.training_hooks),
-                itertools.chain([first], opened),  # the batch is trained all the same
+                # The batch is trained all the same.
+                data if hasattr(data, "resume") else itertools.chain([first], opened),
             )
         return self._collected
 
@@ -239,10 +505,10 @@ class _Collected:
         features: list[Feature],
         label: Sequence[str],
         hooks: list[Hook],
-        opened: Iterator[Columns | Batch],
+        opened: Iterable[Columns | Batch],
     ) -> None:
         self.tables, self.features, self.label, self.hooks = tables, features, label, hooks
-        self.opened: Iterator[Columns | Batch] | None = opened
+        self.opened: Iterable[Columns | Batch] | None = opened
 
 
 class _StepFactory(FeaturesFactory):
@@ -268,6 +534,44 @@ class _StepFactory(FeaturesFactory):
             self.taken += pairs
 
         return hand_in
+
+
+class _Converted(Iterator[Batch]):
+    """Iterates over the batches of an input function, and knows their source position."""
+
+    def __init__(self, inner: Iterator[Columns | Batch], label_key: str) -> None:
+        self._inner, self._key = inner, label_key
+        if hasattr(inner, "state_dict"):
+            self.state_dict = inner.state_dict
+        if hasattr(inner, "close"):
+            self.close = inner.close
+
+    def __next__(self) -> Batch:
+        return as_batch(next(self._inner), self._key)
+
+
+class _Source:
+    """The batches of an input function whose data can resume."""
+
+    def __init__(self, data: Any, label_key: str) -> None:
+        self._data, self._key = data, label_key
+
+    def __iter__(self) -> Iterator[Batch]:
+        return _Converted(iter(self._data), self._key)
+
+    def resume(self, position: Any) -> Iterator[Batch]:
+        """Return the batches after a position."""
+        return _Converted(self._data.resume(position), self._key)
+
+
+def slow_start_step(steps: int, worker_index: int) -> int:
+    """Return the global step for which a worker waits before its first step.
+
+    Example:
+        >>> [slow_start_step(100, index) for index in range(4)]
+        [0, 69, 109, 138]
+    """
+    return int(steps * math.log(1 + worker_index))
 
 
 def as_batch(columns: Columns | Batch, label_key: str) -> Batch:
@@ -300,13 +604,3 @@ def _columns(batch: Batch) -> dict[str, Any]:
     if batch.time is not None:
         columns["req_time"] = batch.time
     return columns
-
-
-def _joined(predictions: torch.Tensor | Mapping[str, torch.Tensor] | None) -> torch.Tensor:
-    """Predictions of several heads side by side."""
-    if isinstance(predictions, torch.Tensor):
-        return predictions
-    if not predictions:
-        raise ValueError("[NativeTask] expected predictions, got none")
-    heads = list(predictions.values())
-    return heads[0] if len(heads) == 1 else torch.stack(heads, 1)

@@ -1,28 +1,29 @@
 """Continue a backward pass from gradients that a caller already has."""
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 import torch
 
 _Key = TypeVar("_Key", bound=Hashable)
-_GradsAndVars = Sequence[tuple[torch.Tensor | None, torch.Tensor]]
+_GradsAndVars = Iterable[tuple[torch.Tensor | None, torch.Tensor]]
 
 
 def propagate_back_gradients(
     grads_and_vars: _GradsAndVars,
-    xs: Sequence[torch.Tensor],
-    valid_var_set: Collection[torch.Tensor] | None = None,
+    xs: Iterable[torch.Tensor],
+    valid_var_set: Iterable[torch.Tensor] | None = None,
 ) -> list[torch.Tensor | None]:
     """Propagate gradients of variables back to what the variables were computed from.
 
     The graph stays, so that a caller may ask again.
 
     Args:
-        grads_and_vars: pairs of a gradient and its variable; None stands for no gradient. Variables
-            that were computed from nothing that requires a gradient are left out.
+        grads_and_vars: pairs of a gradient and its variable, also as `zip` or a generator; None
+            stands for no gradient. Variables that were computed from nothing that requires a
+            gradient are left out.
         xs: tensors that require a gradient.
-        valid_var_set: the only variables that may occur, if given.
+        valid_var_set: the only variables that may occur; None allows every variable.
 
     Returns:
         The gradient of each of `xs`; None where no variable depends on it.
@@ -36,12 +37,14 @@ def propagate_back_gradients(
         >>> propagate_back_gradients([(torch.tensor(3.0), y)], [x])
         [tensor(6.)]
     """
+    all_pairs, xs = list(grads_and_vars), list(xs)  # an iterator gives its values once
     if valid_var_set is not None:
-        valid = {id(variable) for variable in valid_var_set}  # == of tensors compares numbers
-        for _, variable in grads_and_vars:
+        allowed = list(valid_var_set)
+        valid = {id(variable) for variable in allowed}  # == of tensors compares numbers
+        for _, variable in all_pairs:
             if id(variable) not in valid:
-                raise RuntimeError("Invalid variables in the input", variable, valid_var_set)
-    pairs = [pair for pair in grads_and_vars if pair[0] is not None and pair[1].requires_grad]
+                raise RuntimeError("Invalid variables in the input", variable, allowed)
+    pairs = [pair for pair in all_pairs if pair[0] is not None and pair[1].requires_grad]
     if not pairs or not xs:
         return [None] * len(xs)
     gradients, variables = zip(*pairs, strict=True)
@@ -52,9 +55,11 @@ def propagate_back_gradients(
 def propagate_back_dict_gradients(
     grads_and_vars: _GradsAndVars,
     x_to_key: Mapping[torch.Tensor, _Key],
-    valid_var_set: Collection[torch.Tensor] | None = None,
+    valid_var_set: Iterable[torch.Tensor] | None = None,
 ) -> dict[_Key, list[tuple[torch.Tensor | None, torch.Tensor]]]:
-    """`propagate_back_gradients` to the keys of a dictionary, grouped by its values.
+    """Propagate gradients back to the keys of a dictionary, grouped by its values.
+
+    See `propagate_back_gradients`.
 
     Returns:
         For each value of `x_to_key` the pairs of a gradient and its tensor, in its order.

@@ -1,11 +1,11 @@
 """Write addresses, find that of this host, and check who answers."""
 
-import functools
+import collections
 import ipaddress
 import platform
 import socket
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 _Connect = Callable[[str, int, float], None]
 
@@ -74,10 +74,10 @@ def get_local_host() -> str:
 
 
 class NodeAliveChecker:
-    """Connects to every address once, and knows which of them answered.
+    """Connects to every address once, and tells which addresses answered.
 
-    The constructor returns when all are checked; nothing changes afterwards, so any thread may
-    read. Who does not answer is printed with the reason.
+    The constructor returns when all addresses are checked; nothing changes afterwards, so any
+    thread may read. Addresses that do not answer are printed with the reason.
 
     Args:
         addrs: `host:port`; an IPv6 host stands in brackets.
@@ -107,16 +107,47 @@ class NodeAliveChecker:
                 "[NodeAliveChecker] expected timeout > 0 and num_thread > 0, "
                 f"got {timeout} and {num_thread}"
             )
-        self._addrs = list(addrs)
-        ping = functools.partial(_ping, connect=connect or _connect, timeout=timeout)
-        with ThreadPoolExecutor(num_thread) as pool:
-            errors = list(pool.map(ping, self._addrs))
-        self._dead: set[str] = set()
-        for addr, error in zip(self._addrs, errors, strict=True):
-            if error is not None:
-                print(f"cannot connect to {addr}, because {error}")
-                self._dead.add(addr)
-        self._alive = set(self._addrs) - self._dead
+        self._addrs, self._timeout, self._num_thread = list(addrs), timeout, num_thread
+        self._connect = connect or _connect
+        self._alive: set[str] = set()
+        self._dead: dict[str, Exception] = {}
+        self._lock = threading.Lock()
+        self._queue = collections.deque(self._addrs)
+        self._start()
+
+    def _start(self) -> None:
+        """Check all addresses on threads, and print the dead ones."""
+        threads = [
+            threading.Thread(target=self._check_open, name=f"monolith-ping-{number}", daemon=True)
+            for number in range(min(self._num_thread, len(self._addrs)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for addr in self._addrs:
+            if addr in self._dead:
+                print(f"cannot connect to {addr}, because {self._dead[addr]}")
+
+    def _check_open(self) -> None:
+        """Check the addresses of the queue until it is empty."""
+        while True:
+            try:
+                addr = self._queue.popleft()
+            except IndexError:
+                return
+            self._ping(addr)
+
+    def _ping(self, addr: str) -> None:
+        """Connect to an address, and note whether it is alive."""
+        try:
+            self._connect(*_split_address(addr), self._timeout)
+        except Exception as error:  # whatever it is, only this address suffers
+            with self._lock:
+                self._dead[addr] = error
+        else:
+            with self._lock:
+                self._alive.add(addr)
 
     def all_nodes_alive(self) -> bool:
         """Whether every address answered."""
@@ -133,15 +164,6 @@ class NodeAliveChecker:
     def get_addrs(self) -> list[str]:
         """All addresses, as they were given."""
         return list(self._addrs)
-
-
-def _ping(addr: str, *, connect: _Connect, timeout: float) -> Exception | None:
-    """Why an address does not answer; None if it does."""
-    try:
-        connect(*_split_address(addr), timeout)
-    except Exception as error:  # whatever it is, only this address suffers
-        return error
-    return None
 
 
 def _split_address(addr: str) -> tuple[str, int]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from monolith.errors import InvalidArgumentError, NotFoundError
-from monolith.table.config import NUM_PARTITIONS
+from monolith.table.config import NUM_PARTITIONS, name_seed
 from monolith.table.disk.config_json import first_difference
 from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.ranges import runs_of, text_of
@@ -129,6 +129,15 @@ class TablePlan:
         sources = tuple(source for source in self.sources if _is_in(source.file, is_wanted))
         return replace(self, is_wanted=is_wanted, sources=sources, shard=(routing, number))
 
+    def renamed(self, name: str) -> "TablePlan":
+        """Return the plan for a table of another name; a seed that came from the name follows."""
+        if name == self.name or not isinstance(self.config, dict):
+            return self
+        config = {**self.config, "name": name}
+        if config.get("seed") == name_seed(self.name):
+            config["seed"] = name_seed(name)
+        return replace(self, name=name, config=config)
+
     def check_config(self, config: Any) -> None:
         """Refuse a config (as JSON) that differs from that of the save."""
         difference = first_difference(self.config, config)
@@ -153,6 +162,11 @@ class Plan:
     tables: dict[str, TablePlan]
     names: list[str]
     manifests: list[tuple[Save, bytes]]
+
+    @property
+    def where(self) -> str:
+        """The saves, for messages."""
+        return ", ".join(save.where for save, _ in self.manifests)
 
     @contextmanager
     def holding(self) -> Iterator[None]:

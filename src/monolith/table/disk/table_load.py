@@ -1,11 +1,12 @@
 """Loading of saved tables, into whole tables or into shards."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
-from monolith.errors import DataLossError, NotFoundError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.table.base import BaseTable
 from monolith.table.calls import Clock, wall_clock
 from monolith.table.disk.call_arguments import (
@@ -186,6 +187,9 @@ def restore_tables(
     be equal, except for learning rates and the budget. After an error in a later phase, the tables
     are empty and a note of the exception says so.
 
+    A table is found under its name or one of its `restore_names`; then a seed that came from the
+    saved name counts as equal to one that came from the table's name.
+
     Args:
         tables: one table, or several with different names.
         path: folder of a save, or several with different partitions of the same tables.
@@ -201,8 +205,8 @@ def restore_tables(
         Names of the tables that the save does not have.
 
     Raises:
-        InvalidArgumentError: a config differs; the message names the field. Other reasons are those
-            of `load_tables`.
+        InvalidArgumentError: a config differs; the message names the field. Or the save has two
+            names of one table, or one name of two tables. Other reasons are those of `load_tables`.
         FailedPreconditionError: a cut of a table is open, for example of a save, or the table is
             being restored.
         TypeError: shards are named for a table without shards.
@@ -213,24 +217,70 @@ def restore_tables(
     numbers = checked_shards(where, shards, by_name.values())
     threads = checked_threads(where, num_threads)
     checked_progress(where, progress)
-    request = _Request.checked(where, path, list(by_name), partitions)
+    names = {name: _names_of(where, table, by_name) for name, table in by_name.items()}
+    request = _Request.checked(where, path, list(chain(*names.values())), partitions)
 
     def restore(plan: Plan) -> list[str]:
-        if not allow_missing:
-            request.check_found(plan)
-        for name, table_plan in plan.tables.items():
+        table_plans = _plans_by_name(plan, names)
+        missing = [name for name in by_name if name not in table_plans]
+        if missing and not allow_missing:
+            raise _not_found(names[missing[0]], plan)
+        for name, table_plan in table_plans.items():
             table_plan.check_config(config_to_json(by_name[name].config))
-        parts = Parts({name: by_name[name] for name in plan.tables}, plan.tables, numbers)
+        parts = Parts({name: by_name[name] for name in table_plans}, table_plans, numbers)
         for plans, targets in parts.pairs:
             verify(plans, targets, threads)
         with refill(where, parts.tables, parts.wholes):
             for plans, targets in parts.pairs:
                 fill(where, plans, targets, threads, progress)
             parts.copy_call_numbers()
-        return [name for name in by_name if name not in plan.tables]
+        return missing
 
     with told_as(where):
         return _use_plan(request, restore)
+
+
+def _names_of(where: str, table: BaseTable, tables: Container[str]) -> list[str]:
+    """Return the names under which a save may have a table; those of other tables are theirs."""
+    others = checked_names(where, table.restore_names)
+    assert others is not None
+    return [table.name, *(name for name in dict.fromkeys(others) if name not in tables)]
+
+
+def _plans_by_name(plan: Plan, names: Mapping[str, Sequence[str]]) -> dict[str, TablePlan]:
+    """Return the plan of each table that the save has, in the order of the tables.
+
+    Args:
+        plan: tables of the save.
+        names: table -> the names under which the save may have the table.
+    """
+    plans: dict[str, TablePlan] = {}
+    users: dict[str, str] = {}
+    for name, options in names.items():
+        saved = [option for option in options if option in plan.tables]
+        if len(saved) > 1:
+            raise InvalidArgumentError(
+                f"[load_tables] expected one of the names {list(options)} of table {name!r} in "
+                f"{plan.where}, got {saved}; clear the table's restore_names that are not meant"
+            )
+        for old in saved:
+            if old in users:
+                raise InvalidArgumentError(
+                    f"[load_tables] expected a saved table for each table, got {old!r} of "
+                    f"{plan.where} for both {users[old]!r} and {name!r}; clear the restore_names "
+                    "of one of the two"
+                )
+            users[old] = name
+            plans[name] = plan.tables[old].renamed(name)
+    return plans
+
+
+def _not_found(names: Sequence[str], plan: Plan) -> NotFoundError:
+    others = f" or {' or '.join(map(repr, names[1:]))}" if len(names) > 1 else ""
+    return NotFoundError(
+        f"[load_tables] expected table {names[0]!r}{others} in {plan.where}, "
+        f"got tables {plan.names}"
+    )
 
 
 @dataclass(frozen=True)
@@ -253,13 +303,9 @@ class _Request:
         return plan_tables(self.paths, self.names, self.partitions)
 
     def check_found(self, plan: Plan) -> None:
-        where = [save.where for save, _ in plan.manifests]
         for name in self.names or []:
             if name not in plan.tables:
-                raise NotFoundError(
-                    f"[load_tables] expected table {name!r} in {', '.join(where)}, "
-                    f"got tables {plan.names}"
-                )
+                raise _not_found([name], plan)
 
 
 def _use_plan(request: _Request, use: Callable[[Plan], T]) -> T:

@@ -1,3 +1,21 @@
-"""Give the native ops, as `gen_monolith_ops_base` does."""
+"""Give the ops of `gen_monolith_ops_base`, which take tensors."""
 
-from monolith.native_training.runtime.ops.gen_monolith_ops_base import *  # noqa: F403
+from monolith.native_training.runtime.ops.gen_monolith_ops_base import (
+    monolith_fused_value_rowids,
+    monolith_static_reshape_n,
+    monolith_touched_key_set,
+    monolith_touched_key_set_insert,
+    monolith_touched_key_set_steal,
+    resource_apply_adamom,
+    resource_apply_rmsprop,
+)
+
+__all__ = [
+    "monolith_fused_value_rowids",
+    "monolith_static_reshape_n",
+    "monolith_touched_key_set",
+    "monolith_touched_key_set_insert",
+    "monolith_touched_key_set_steal",
+    "resource_apply_adamom",
+    "resource_apply_rmsprop",
+]
