@@ -24,12 +24,17 @@ class StepLimitHook(Hook):
         self._num_steps, self._last_step = num_steps, last_step
         self._end: int | None = None
 
+    def begin(self) -> None:
+        """Forget the last step of an earlier run."""
+        self._end = None
+
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Compute the last step of the run."""
+        """Compute the last step of the run, which stays the same over recoveries."""
         step = run.global_step or 0
-        ends = [] if self._num_steps is None else [step + self._num_steps]
-        ends += [] if self._last_step is None else [self._last_step]
-        self._end = min(ends, default=None)
+        if self._end is None:
+            ends = [] if self._num_steps is None else [step + self._num_steps]
+            ends += [] if self._last_step is None else [self._last_step]
+            self._end = min(ends, default=None)
         if self._end is not None and step >= self._end:
             coordinator.request_stop()
 
