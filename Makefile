@@ -40,8 +40,7 @@ test: build  ## run every test but the slow ones, C++ tests also under the threa
 	@echo "== building and running the C++ tests, plain and under the thread sanitizer"
 	bash tools/native_tests.sh plain thread
 	@echo "== running the tests, without those marked slow"
-	$(PYTEST) -q -n auto -m "not slow"
-	@$(PY) tools/acceptance.py
+	$(PYTEST) -q -n auto -m "not slow"; status=$$?; $(PY) tools/acceptance.py && exit $$status
 
 test-fast: build  ## run the tests of one process that are not marked thorough (under one minute)
 	@echo "== running the fast tests"
@@ -51,8 +50,7 @@ test-all: build  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"
 	bash tools/native_tests.sh plain address thread
 	@echo "== running all tests"
-	$(PYTEST) --hypothesis-profile=long
-	@$(PY) tools/acceptance.py
+	$(PYTEST) --hypothesis-profile=long; status=$$?; $(PY) tools/acceptance.py && exit $$status
 
 test-gpu: build  ## run the tests marked gpu on a CUDA device, and record the outcomes (on a clean tree)
 	@echo "== running the tests of devices"

@@ -56,6 +56,7 @@ STAGES = (
     "queues",
     "records",
     "trainer",
+    "metrics",
 )
 
 

@@ -174,6 +174,7 @@ TARGETS = (
         "step of a bag of 64 ids: x nn.EmbeddingBag's", "small_bag", 0.7, _ratio("torch"), (), True
     ),
     Target("step of 1,000 features at batch 1 [ms]", "trainer", 2, _field("median"), (), True),
+    Target("step with all sinks: x one without", "metrics", 1.02, _ratio("none"), (), True),
     Target("step over 100 tables: x one table's", "group", 0.9, _ratio("one_table")),
     Target("26 features on 2 servers: x in the trainer", "servers_tables", 0.4, _ratio("trainer")),
     Target("click model on 2 servers: x in the trainer", "servers_click", 0.7, _ratio("trainer")),

@@ -109,14 +109,18 @@ def read_page() -> dict[str, Entry]:
 
 
 def main() -> int:
-    """Print the summary and what differs from the page, or write the page."""
+    """Print the summary and what differs from the page, or write the page; 1 if that is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="write the states into the page")
     options = parser.parse_args()
-    listed = read_page()
-    states = update(listed, _read(RUN))
+    try:
+        listed = read_page()
+        states = update(listed, _read(RUN))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
     if options.write:
         rewrite(PAGE, render(states))
     others = sorted(req_id for req_id in states if states[req_id] != listed[req_id])

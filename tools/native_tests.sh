@@ -16,7 +16,8 @@ run() {
   cmake --build "$build"
   # The thread sanitizer needs fixed addresses, which kernels with much randomisation do not give.
   if setarch "$(uname -m)" -R true 2>/dev/null; then no_randomisation=(setarch "$(uname -m)" -R); fi
-  "${no_randomisation[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error
+  "${no_randomisation[@]}" ctest --test-dir "$build" --parallel 2 \
+    --output-on-failure --no-tests=error
 }
 
 for kind in "${@:-}"; do  # none is an error too

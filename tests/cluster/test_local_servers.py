@@ -6,9 +6,9 @@ import torch
 from monolith.cluster import LocalServers, ShardedTable
 from monolith.cluster.hosts import ShardHost
 from monolith.cluster.servers import current_server, current_servers, ps_device, ps_label
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.native_training.tables import DistributedHashTable, DistributedMultiTypeHashTable
-from monolith.table import Segment, Table, TableConfig
+from monolith.table import Expiry, Segment, Table, TableConfig
 from monolith.table.optimizers import SGD, Adagrad
 from monolith.table.routing import FloorModRouting, PartitionRouting
 from monolith.train.hosting import table_maker
@@ -294,3 +294,36 @@ def test_the_state_of_an_optimizer_stays_with_its_parameter():
         assert servers[0].state("bias") == {}
     with pytest.raises(FailedPreconditionError, match=r"^\[LocalServer.state\] expected an open"):
         servers[0].state("weight")
+
+
+class TestSweeps:
+    def test_each_server_sweeps_its_shard_until_it_is_closed(self):
+        times = [5 * 86_400]
+        config = TableConfig("user", Segment(1), expiry=Expiry(1))
+        with LocalServers(2) as servers:
+            table = ShardedTable.over(config, servers.shards(config, PartitionRouting(2)))
+            table.assign(torch.arange(20), torch.ones(20, 1), now=0)
+            table.assign(torch.arange(2), torch.ones(2, 1), now=2 * 86_400)
+            servers.sweep("user", 3600, lambda: times[0])
+            sweeps = [servers[i].sweeps["user"] for i in range(2)]
+            assert [sweep.check() for sweep in sweeps] == [None, None]
+            times[0] += 3600
+            assert sum(sweep.check() for sweep in sweeps) == 18
+            assert len(table) == 2
+            servers.restart(0)
+            assert [sweep.is_running for sweep in sweeps] == [False, True]
+        assert not any(sweep.is_running for sweep in sweeps)
+
+    def test_another_interval_replaces_a_sweep(self):
+        config = TableConfig("user", Segment(1), expiry=Expiry(1))
+        with LocalServers(1) as servers:
+            servers[0].table(config)
+            first = servers[0].sweep("user", 3600)
+            assert servers[0].sweep("user", 3600) is first
+            second = servers[0].sweep("user", 60)
+            assert (first.is_running, second.is_running) == (False, True)
+
+    def test_a_sweep_needs_its_table(self):
+        text = r"\[LocalServer.sweep\] expected a shard of the table, got none of 'user' .*task:0"
+        with LocalServers(1) as servers, pytest.raises(NotFoundError, match=text):
+            servers.sweep("user", 3600)

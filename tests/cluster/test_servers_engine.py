@@ -1,6 +1,7 @@
 """Tables on servers as an engine: the facts of all engines, and how little is sent."""
 
 import copy
+import dataclasses
 import threading
 
 import pytest
@@ -15,6 +16,7 @@ from monolith.cluster.transport import LocalTransport, Transport
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
 from monolith.features import BagFeature, PendingGradients
 from monolith.features.engine import Gradients
+from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
 from monolith.table import (
     MinCount,
@@ -100,7 +102,32 @@ def test_a_step_is_one_message_to_each_server_each_way():
         assert [server for server, _, _ in calls] == [ps_label(i) for i in (0, 1, 0, 1)]
 
 
-@pytest.mark.req("NT-DPS-T12")
+def test_the_time_of_each_servers_part_of_a_lookup_goes_to_the_sink():
+    sink = MemorySink()
+    with LocalServers(2) as servers:
+        make_engine = servers_engine(servers, sink, "clicks")
+        pending = PendingGradients(make_engine(sharded(servers, SMALL), [X, Y]))
+        for numbers in (list(range(100)), [7]):  # the second asks one of the servers
+            read(pending, ids_of([numbers], [[]]))[0].sum().backward()
+            pending.apply()
+    tags = [{"model_name": "clicks", "ps": str(server)} for server in range(2)]
+    assert sorted(sink.summary("embedding_lookup", tag).num_times for tag in tags) == [1, 2]
+
+
+@pytest.mark.req("NT-DPS-T13")
+def test_admission_counts_every_occurrence():
+    configs = [dataclasses.replace(config, admission=MinCount(999)) for config in SMALL]
+    with LocalServers(2) as servers:
+        pending = PendingGradients(servers_engine(servers)(sharded(servers, configs), [X, Y]))
+        sizes = []
+        for _ in range(2):
+            read(pending, ids_of([[7] * 999 + [8] * 998], [[]]))[0].sum().backward()
+            pending.apply()
+            sizes.append([len(table) for table in tables_of(pending)])
+    assert sizes == [[0, 0], [1, 0]]
+
+
+@pytest.mark.req("NT-DPS-T12", "NT-DPS-T13")
 def test_equal_ids_are_sent_once():
     calls = []
     with LocalServers(2) as servers:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monolith.cluster import LocalServers, ShardedTable
+from monolith.cluster import ShardedTable
 from monolith.cluster.sharded_table import make_shard, shard_config
 from monolith.cluster.transport import LocalTransport
 from monolith.errors import DataLossError, FailedPreconditionError
@@ -12,7 +12,6 @@ from monolith.table import (
     Expiry,
     MinCount,
     Segment,
-    SlidingFilter,
     Table,
     TableConfig,
     Zeros,
@@ -233,20 +232,6 @@ def test_a_budget_too_small_for_the_shards_is_refused():
     )
     with pytest.raises(ValueError, match=text):
         shard_config(TableConfig("user", Segment(1), budget=Budget(10_000)), 7)
-
-
-def test_a_filter_needs_shards_of_partitions():
-    config = TableConfig("user", Segment(1), admission=SlidingFilter(2))
-    text = (
-        r"\[ShardedTable\] expected PartitionRouting with a SlidingFilter, got FloorModRouting "
-        r"\(table 'user'\); use MinCount"
-    )
-    with pytest.raises(ValueError, match=text):
-        ShardedTable.local(config, 2, routing=FloorModRouting(2))
-    with LocalServers(2) as servers:
-        with pytest.raises(ValueError, match=text):
-            servers.shards(config, FloorModRouting(2))
-        assert servers[0].table_names == []
 
 
 class Kept(LocalTransport):

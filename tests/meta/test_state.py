@@ -37,6 +37,30 @@ ALLOWED: dict[tuple[str, str], str] = {
         "_SETS_LOCK",
     ): "guards the names of these sets",
     (
+        "monolith.native_training.data.feature_list",
+        "_LISTS",
+    ): "a file is parsed once for each path",
+    (
+        "monolith.native_training.data.feature_list",
+        "_LISTS_LOCK",
+    ): "guards these lists",
+    (
+        "monolith.native_training.data.utils",
+        "_SLOTS",
+    ): "features that were registered with a slot",
+    (
+        "monolith.native_training.data.utils",
+        "_SLOTS_LOCK",
+    ): "guards these slots",
+    (
+        "monolith.native_training.tasks.registry",
+        "_KEYS",
+    ): "classes register under their keys when they are imported",
+    (
+        "monolith.native_training.tasks.registry",
+        "_KEYS_LOCK",
+    ): "guards the keys",
+    (
         "monolith.native_training.tasks.task_context",
         "_CURRENT",
     ): "which process of a job runs, by thread and task",

@@ -118,7 +118,7 @@ def test_prediction_gives_predictions_alone():
     task._model = lambda *args: specs.append(inner(*args)) or specs[-1]
     list(Trainer(task).predict())
     assert specs[-1].mode == ModeKeys.PREDICT
-    assert specs[-1][2:] == (None, None, ())
+    assert specs[-1][2:5] == (None, None, ())
 
 
 @pytest.mark.req("NT-MODEL-T3")

@@ -46,3 +46,10 @@ def test_wrong_arguments_are_refused():
 def test_a_queue_is_not_shared_by_name():
     with pytest.raises(ValueError, match=r"\[q\] expected no shared_name, got 'x'; share it"):
         Queue(1, [torch.int64], [()], shared_name="x", name="q")
+
+
+@pytest.mark.req("NT-PFQ-T7")
+def test_a_queue_gives_tensors_on_the_device_by_name():
+    queue = Queue(1, [torch.int64], [(None,)], device="meta")
+    queue.enqueue(torch.tensor([7]))
+    assert queue.dequeue().device.type == "meta"

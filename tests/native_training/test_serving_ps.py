@@ -217,23 +217,61 @@ def test_both_messages_have_the_golden_bytes():
     assert configs == (golden / "feature_configs.pb").read_bytes()
 
 
+def rows_of(ids):
+    """A row of 17 numbers for each id of a batch, all different."""
+    distinct = {each: number for number, each in enumerate(sorted(set(ids)))}
+    return {each: torch.arange(17.0) + 17 * number for each, number in distinct.items()}
+
+
+def expected_outputs(features, rows):
+    """The outputs in plain torch."""
+
+    def pooled(meta):
+        cells = [
+            torch.stack([rows[each][: sum(meta.slice_dims)] for each in ids])
+            for ids in features[meta.name].to_lists()
+        ]
+        join = {1: lambda cell: cell.sum(0), 2: lambda cell: cell.mean(0), 3: lambda cell: cell}
+        return torch.stack([join[meta.pool_type](cell) for cell in cells])
+
+    user, network, array, pair, goods, page = map(pooled, FEATURES)
+    users, items = [user, network, array], [goods, page]
+    return {
+        "bias": [torch.cat([each[:, :1] for each in users + items], 1)],
+        "vec": [torch.cat([each[:, 1:5] for each in users + items], 1)],
+        "uffm": [each[:, 5:9] for each in users],
+        "iffm": [each[:, 5:9] for each in items],
+        "seq": [pair],
+        "user_only": [torch.stack([each[:, 9:17] for each in users], 1)],
+    }
+
+
 @pytest.mark.req("TS-SRVPS-T3")
-def test_a_partitioned_table_looks_both_up():
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
+def test_a_partitioned_table_looks_both_up(num_ps):
     configs = decode_feature_configs(encode_feature_configs(feature_configs(), batch_size=BATCH))
     tables = {}
     for meta in (ONE, TWO, THREE):
-        segment = CombineAsSegment(sum(meta.slice_dims), Constant(1.0), SGD(), Fp32Compressor())
+        segment = CombineAsSegment(sum(meta.slice_dims), Constant(-1.0), SGD(), Fp32Compressor())
         entry = CuckooHashTableConfig().table_config(EntryConfig([segment]))
         tables[meta.name] = HashTableConfigInstance(entry, [1.0])
-    params = ShardingSparseFidsOpParams(2, configs, sub_table_name_to_config=tables)
-    made = data.RecordParser("example_batch", data.Columns(NAMES))([example_batch()])
-    with LocalServers(2) as servers:
+    params = ShardingSparseFidsOpParams(num_ps, configs, sub_table_name_to_config=tables)
+    features = data.RecordParser("example_batch", data.Columns(NAMES))([example_batch()]).features
+    ids = {name: sorted(set(features[name].values.tolist())) for name in NAMES}
+    rows = rows_of([each for own in ids.values() for each in own])
+    values = {
+        meta.name: torch.stack([rows[each][: sum(meta.slice_dims)] for each in ids[meta.name]])
+        for meta in FEATURES
+    }
+    with LocalServers(num_ps) as servers:
         table = PartitionedHashTable(ParserContext(sharding_sparse_fids_op_params=params), servers)
-        layout = table.lookup(made.features)
-    for name, shapes in SHAPES.items():
+        table.assign({name: (torch.tensor(ids[name]), values[name]) for name in NAMES})
+        layout = table.lookup(features)
+    for name, expected in expected_outputs(features, rows).items():
         tensors = layout[name] if isinstance(layout[name], list) else [layout[name]]
-        assert [tuple(tensor.shape) for tensor in tensors] == shapes
-        assert all(torch.equal(tensor, torch.ones_like(tensor)) for tensor in tensors)
+        assert [tuple(tensor.shape) for tensor in tensors] == SHAPES[name]
+        for tensor, right in zip(tensors, expected, strict=True):
+            torch.testing.assert_close(tensor.detach(), right, rtol=1e-6, atol=0)
 
 
 def test_cut_configs_are_refused():

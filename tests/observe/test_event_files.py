@@ -19,6 +19,8 @@ from tensorboard.util.tensor_util import make_ndarray
 from monolith.observe import TensorSummary
 from monolith.observe.event_files import EventFile, summary_metadata
 
+pytestmark = pytest.mark.req("G-T5")
+
 
 @pytest.fixture
 def file(tmp_path):

@@ -78,7 +78,7 @@ def test_numbers_that_json_does_not_have_are_null(sink, path):
     assert event["fields"] == {"a": [None, 3], "b": 0.5, "c": {"1": None}, "d": "x"}
 
 
-def test_a_file_is_continued_also_behind_a_torn_line(tmp_path):
+def test_a_file_is_continued_also_after_a_torn_line(tmp_path):
     path = tmp_path / "m"
     path.write_text('{"step": 1}\n{"st')
     for step in (2, 3):
@@ -128,6 +128,6 @@ def test_lines_of_several_threads_are_whole(sink, path):
     for thread in threads:
         thread.join()
     sink.close()
-    written = lines(path)
-    assert len(written) == 400
-    assert max(line["counters"]["steps"] for line in written if "counters" in line) == 200
+    content = lines(path)
+    assert len(content) == 400
+    assert max(line["counters"]["steps"] for line in content if "counters" in line) == 200

@@ -1,6 +1,7 @@
 import http.client
 import math
 import socket
+import struct
 import threading
 
 import pytest
@@ -216,8 +217,21 @@ def test_a_scrape_is_whole_while_another_thread_writes(sink):
     assert totals[0] < totals[-1]
 
 
-def test_a_client_that_goes_away_does_not_end_the_endpoint(sink):
-    with socket.create_connection(("127.0.0.1", sink.port)) as client:
-        client.sendall(b"GET /metrics HTTP/1.0\r\n")
+def test_a_value_that_is_no_number_is_logged_and_the_endpoint_goes_on(sink, caplog):
+    sink.gauge("rows", "many", {})
+    with pytest.raises(http.client.RemoteDisconnected):
+        ask(sink)
+    assert "could not convert string to float: 'many'" in caplog.text
     sink.gauge("rows", 1, {})
     assert "monolith_rows" in families(sink)
+
+
+def test_a_client_that_goes_away_does_not_end_the_endpoint(sink, caplog):
+    for number in range(5000):
+        sink.gauge(f"gauge_{number}", 1, {})
+    with socket.create_connection(("127.0.0.1", sink.port)) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        client.recv(10)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets
+    assert len(families(sink)) == 5000
+    assert caplog.messages == []

@@ -126,8 +126,8 @@ def test_flushes_of_other_threads_lose_nothing(sink, tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    found = reader(tmp_path)
-    assert [len(found.Scalars(f"gauge{i}")) for i in range(4)] == [50] * 4
+    accumulator = reader(tmp_path)
+    assert [len(accumulator.Scalars(f"gauge{i}")) for i in range(4)] == [50] * 4
 
 
 WRITER = """

@@ -25,8 +25,8 @@ def project(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["acceptance.py", *words])
         acceptance.RUN.write_text(json.dumps(outcomes))
         acceptance.NOTES.write_text(json.dumps(notes or {}))
-        assert acceptance.main() == 0
-        return capsys.readouterr().out.splitlines()
+        status, texts = acceptance.main(), capsys.readouterr()
+        return texts.out.splitlines() if status == 0 else (status, texts.err)
 
     return run
 
@@ -86,3 +86,9 @@ def test_the_tool_writes_the_page(project):
     assert "| cluster | NT-HVD-T5 | passed |\n" in acceptance.PAGE.read_text()
     assert acceptance.PAGE.read_text().endswith(f"{acceptance.END}rest\n")
     assert project({}) == ["acceptance ids: 3 passed, 1 in part, 1 skipped, 3 not built"]
+
+
+def test_a_run_of_other_ids_ends_the_tool_with_the_reason(project):
+    status, text = project({"NT-X-T1": "passed"})
+    assert status == 1
+    assert text == "[acceptance] expected ids of docs/parity.md, got ['NT-X-T1']; add them\n"

@@ -9,7 +9,7 @@ import torch
 from monolith import data
 from monolith.checkpoint.state_tree import flatten_state, unflatten_state
 from monolith.nn import Feature
-from monolith.observe.learning import Auc, LogLoss
+from monolith.observe.learning import Auc, Calibration, LogLoss
 from monolith.table import MinCount
 from monolith.train import EarlyStop, Metric, ReportHook, Task, Trainer, TrainSettings, figures
 from monolith.train.figures import Meter, memory_bytes
@@ -86,7 +86,7 @@ def test_metrics_of_the_task_are_reported():
     assert scores["bias"] == pytest.approx(wanted.item(), abs=1e-6)
 
 
-def test_auc_and_log_loss_are_those_of_the_samples_since_the_last_report():
+def test_default_metrics_are_those_of_the_samples_since_the_last_report():
     batches = clicks(4)
     outputs = []
 
@@ -97,12 +97,12 @@ def test_auc_and_log_loss_are_those_of_the_samples_since_the_last_report():
     settings = TrainSettings(log_every=2)
     with Trainer(Clicks(batches), settings, hooks=[Keep(), reports := Reports()]) as trainer:
         trainer.fit()
-    auc, loss = Auc(), LogLoss()
+    metrics = {"auc": Auc(), "log_loss": LogLoss(), "calibration": Calibration()}
     for output in outputs[2:]:
-        auc.update(output.prediction, output.batch.label)
-        loss.update(output.prediction, output.batch.label)
-    assert reports.all[1].metrics == {"auc": auc.value, "log_loss": loss.value}
-    assert reports.all[1].loss == pytest.approx(loss.value, abs=1e-5)
+        for metric in metrics.values():
+            metric.update(output.prediction, output.batch.label)
+    assert reports.all[1].metrics == {name: metric.value for name, metric in metrics.items()}
+    assert reports.all[1].loss == pytest.approx(metrics["log_loss"].value, abs=1e-5)
 
 
 def test_weights_of_samples_count_in_metrics():
@@ -123,7 +123,8 @@ def test_default_metrics_that_do_not_fit_are_left_out(caplog):
     reports, _ = reports_of(Plain(4), log_every=1)
     assert [report.metrics for report in reports[1:]] == [{}] * 3
     (message,) = caplog.messages
-    assert message.startswith("auc, log_loss are left out: [Auc] expected predictions in [0, 1]")
+    wanted = "auc, log_loss, calibration are left out: [Auc] expected predictions in [0, 1]"
+    assert message.startswith(wanted)
 
 
 def test_metrics_that_the_task_chose_must_fit():

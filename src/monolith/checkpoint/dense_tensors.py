@@ -162,13 +162,7 @@ def from_memory(data: Any, facts: Mapping[str, TensorFact], where: str) -> dict[
     Raises:
         DataLossError: the file is another one, or no safetensors file.
     """
-    try:
-        start, header = _header(memoryview(data))
-        tensors = {name: _tensor(data, start, item) for name, item in header.items()}
-    except (ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
-        raise DataLossError(
-            f"[load_tables] expected a safetensors file, got: {error} ({where})"
-        ) from error
+    tensors = read_tensors(data, where)
     if (got := facts_of(tensors)) != facts:
         names = {"expected": sorted(facts), "got": sorted(got)}
         raise DataLossError(
@@ -176,6 +170,21 @@ def from_memory(data: Any, facts: Mapping[str, TensorFact], where: str) -> dict[
             f"{json.dumps(names)}"
         )
     return tensors
+
+
+def read_tensors(data: Any, where: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file, which lie in a buffer with the bytes of the file.
+
+    Raises:
+        DataLossError: the bytes are no safetensors file.
+    """
+    try:
+        start, header = _header(memoryview(data))
+        return {name: _tensor(data, start, item) for name, item in header.items()}
+    except (ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
+        raise DataLossError(
+            f"[load_tables] expected a safetensors file, got: {error} ({where})"
+        ) from error
 
 
 def _header(view: memoryview) -> tuple[int, dict[str, Any]]:

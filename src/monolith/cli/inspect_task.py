@@ -18,7 +18,8 @@ def inspect_task(place: str, as_json: bool) -> None:
         place: path of the task file, in the form that `load_task_class` accepts.
         as_json: whether to print one line of JSON instead of tables.
     """
-    task = load_task_class(place).from_settings()
+    task_class = load_task_class(place)
+    task = task_class.from_settings(task_class.Settings())
     features = [_feature_row(task, feature) for feature in task.features]
     settings = {field.name: getattr(task.settings, field.name) for field in _settings(task)}
     num_parameters = sum(parameter.numel() for parameter in task.build().parameters())

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from monolith.cli.console import fail
+from monolith.cli.task_imports import TaskImportError
 from monolith.cli.user_errors import text_of_exit, text_of_mistake
 
 COMMANDS = ("new", "train", "inspect", "data", "env")
@@ -76,7 +77,7 @@ def main() -> None:
         text = text_of_mistake(error)
         if text is None:
             raise
-        fail(text)
+        fail(text, status=2 if isinstance(error, TaskImportError) else 1)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,43 @@
-"""Loading of task files: `ranker.py`, or `ranker.py:Ranker` if a file has several tasks."""
+"""Loading of task files: `ranker.py`, or `ranker.py:Ranker` if a file has several tasks.
+
+A task, or parameters of a task, of a module that can be imported has a key: `ads.ranker.Ranker`.
+"""
 
 import importlib.util
 import inspect
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+from monolith.cli.task_imports import check_imports
 from monolith.cli.user_errors import TASK_MODULE
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.train import Task
+from monolith.train.task import TaskParams
+
+_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def load_task_class(place: str) -> type[Task]:
-    """Return the task class of a file.
+    """Return the task class of a file, or of a key.
 
     Args:
-        place: path of a Python file, followed by `:Class` if the file has several tasks.
+        place: path of a Python file, followed by `:Class` if the file has several tasks; or
+            `<module>.<Class>` of a module that can be imported.
 
     Raises:
-        NotFoundError: no such file, or no such class in the file.
+        NotFoundError: no such file or module, or no such class there.
         InvalidArgumentError: the file fails to run, or has no task, or several tasks.
+        TaskImportError: the file imports TensorFlow, or a module that is not there.
     """
     path, _, name = place.partition(".py:")
     file = Path(f"{path}.py" if name else path)
+    if not file.is_file() and _KEY.fullmatch(place) and file.suffix != ".py":
+        return _class_of_key(place)
     if not file.is_file():
         raise NotFoundError(
             f"[task file] expected a Python file, got none at {str(file)!r}; write one with: "
@@ -33,6 +45,7 @@ def load_task_class(place: str) -> type[Task]:
         )
     if file.suffix != ".py":
         raise InvalidArgumentError(f"[task file] expected a file that ends in .py, got {file}")
+    check_imports(file)
     classes = _tasks_of(_run(file))
     tasks = {key: task for key, task in classes.items() if not inspect.isabstract(task)}
     names = ", ".join(tasks)
@@ -55,6 +68,29 @@ def load_task_class(place: str) -> type[Task]:
             f"{file}:{next(iter(tasks))}"
         )
     return next(iter(tasks.values()))
+
+
+def _class_of_key(key: str) -> type[Task]:
+    """Return the class of a key, whose module is imported."""
+    module, _, name = key.rpartition(".")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        value = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise NotFoundError(
+            f"[task key] expected <module>.<Class> or a file that ends in .py, got {key!r}: no "
+            f"module {error.name!r}"
+        ) from error
+    tasks = {} if value is None else _task_classes({name: value})
+    if name not in tasks:
+        raise NotFoundError(
+            f"[task key] expected a task or SingleTaskModelParams, got {value!r} ({key})"
+        )
+    return tasks[name]
 
 
 def _run(file: Path) -> ModuleType:
@@ -95,13 +131,26 @@ def _error_text(error: Exception | SystemExit, file: Path) -> str:
 
 def _tasks_of(module: ModuleType) -> dict[str, type[Task]]:
     """Return the task classes that the file itself defines; some may lack a method."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if inspect.isclass(value)
-        and issubclass(value, Task)
-        and value.__module__ == module.__name__
+    return _task_classes(
+        {
+            name: value
+            for name, value in vars(module).items()
+            if inspect.isclass(value) and value.__module__ == module.__name__
+        }
+    )
+
+
+def _task_classes(values: Mapping[str, object]) -> dict[str, type[Task]]:
+    """Return the tasks by name: those of parameters, and tasks that no parameters make."""
+    classes = {name: value for name, value in values.items() if inspect.isclass(value)}
+    from_params = {
+        name: value().task_class()
+        for name, value in classes.items()
+        if issubclass(value, TaskParams) and not inspect.isabstract(value)
     }
+    bases = {base for task in from_params.values() for base in task.__mro__}
+    tasks = {name: value for name, value in classes.items() if issubclass(value, Task)}
+    return from_params | {name: task for name, task in tasks.items() if task not in bases}
 
 
 def _words_of_unfinished(tasks: Mapping[str, type[Task]], file: Path) -> str:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from monolith.cli.console import emit_json, fail, say
+from monolith.cli.observe_options import ObserveOptions
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.resume_options import ResumeOptions
 from monolith.cli.task_file import load_task_class
@@ -24,6 +25,7 @@ from monolith.train import (
     Trainer,
     TrainSettings,
 )
+from monolith.train.run_state import seed_all
 from monolith.util.layered_settings import SETTING_PREFIX, resolve
 
 app = typer.Typer(add_completion=False)
@@ -41,7 +43,10 @@ _STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
     short_help="Train the task of a task file.",
 )
 def train(
-    task: Annotated[str, typer.Argument(help="Task file; FILE.py:CLASS names one task.")],
+    task: Annotated[
+        str,
+        typer.Argument(help="Task file, FILE.py:CLASS, or module.CLASS."),
+    ],
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,6 +82,28 @@ def train(
     fallback: Annotated[
         bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
     ] = False,
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Serve metrics to Prometheus at this port."),
+    ] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="Address of --metrics-port."),
+    ] = None,
+    metrics_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Append metrics as JSON lines.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="STEPS", help="Trace steps=10, or from=500,steps=10."),
+    ] = None,
+    profile_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write traces in this folder."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
     """Train the task until its data or its steps end, or until Ctrl-C or SIGTERM."""
@@ -97,7 +124,20 @@ def train(
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
-    with Trainer(task_class.from_settings(resolved.value), how, servers or None) as trainer:
+    seed_all(how.seed)  # a task may make its dense model in its constructor
+    options = ObserveOptions(
+        tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir
+    )
+    with (
+        options.opened() as observers,
+        Trainer(
+            task_class.from_settings(resolved.value),
+            how,
+            servers or None,
+            observers.profilers,
+            metrics=observers.sink,
+        ) as trainer,
+    ):
         # Open the held-out data before the run, so that an error in it is raised now.
         is_evaluated = Mode.EVAL.value in resolved.value.data
         held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None

@@ -2,21 +2,24 @@
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monolith.cluster.hosts import GroupHost, ShardHost
-from monolith.cluster.sharded_table import check_admission, make_shard, shard_config
+from monolith.cluster.sharded_table import make_shard, shard_config, spread_config
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.table.arguments import as_integer, check_kind
 from monolith.table.base import BaseTable
+from monolith.table.calls import Clock, wall_clock
 from monolith.table.config import TableConfig, segments_of
 from monolith.table.routing import PartitionRouting, Placement, Routing
+from monolith.table.sweep import TableSweep
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,6 +55,7 @@ class LocalServer:
         self.marks: set[str] = set()
         self._lock = threading.Lock()
         self._shards: dict[str, ShardHost] = {}
+        self._sweeps: dict[str, TableSweep] = {}
         self._parameters: dict[str, torch.nn.Parameter] = {}
         self._states: dict[str, dict[str, Any]] = {}
         self._is_closed = False
@@ -70,6 +74,7 @@ class LocalServer:
             InvalidArgumentError: the table was made with another routing.
         """
         placement = self._placement(config, routing)
+        config = config if routing is None else spread_config(config, routing)
         with self._lock:
             self._check_open("shard")
             shard = self._found(config, placement)
@@ -115,6 +120,36 @@ class LocalServer:
         found = self.shard(config).table
         assert isinstance(found, BaseTable)
         return found
+
+    def sweep(self, name: str, every_seconds: float, clock: Clock = wall_clock) -> TableSweep:
+        """Evict expired rows of this server's shard of a table at intervals, until it is closed.
+
+        Args:
+            name: of a table that the server has.
+            every_seconds: seconds of the clock between two sweeps; a sweep with another interval
+                is replaced.
+            clock: gives seconds.
+        """
+        with self._lock:
+            self._check_open("sweep")
+            if name not in self._shards:
+                raise NotFoundError(
+                    f"[LocalServer.sweep] expected a shard of the table, got none of {name!r} "
+                    f"({self.label})"
+                )
+            table, sweep = self._shards[name].table, self._sweeps.get(name)
+            if sweep is not None and sweep.is_running and sweep.every_seconds == every_seconds:
+                return sweep
+            if sweep is not None:
+                sweep.close()
+            assert isinstance(table, BaseTable)
+            self._sweeps[name] = TableSweep(table, every_seconds, clock)
+            return self._sweeps[name]
+
+    @property
+    def sweeps(self) -> Mapping[str, TableSweep]:
+        """The sweeps that were started, by table."""
+        return MappingProxyType(self._sweeps)
 
     def group(self, names: Sequence[str]) -> GroupHost:
         """Return a host of this server's shards of some tables, which are there."""
@@ -192,6 +227,7 @@ class LocalServer:
             for shard in self._shards.values():
                 shard.close()
             self._shards.clear()
+            self._sweeps.clear()
             self._parameters.clear()
             self._states.clear()
 
@@ -248,11 +284,16 @@ class LocalServers:
                 f"[LocalServers.shards] expected a routing over {len(self)} shards, one per "
                 f"server, got {routing.num_shards} (table {config.name!r})"
             )
-        check_admission(config, routing)
+        config = spread_config(config, routing)
         with self._lock:
             for server in self._servers:
                 server.check_shard(config, routing)
             return [server.shard(config, routing) for server in self._servers]
+
+    def sweep(self, name: str, every_seconds: float, clock: Clock = wall_clock) -> None:
+        """Evict expired rows of a table's shard on each server; see `LocalServer.sweep`."""
+        for server in self._servers:
+            server.sweep(name, every_seconds, clock)
 
     def groups(self, names: Sequence[str]) -> list[GroupHost]:
         """Return a host on each server, of its shards of some tables."""

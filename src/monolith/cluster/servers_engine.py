@@ -12,6 +12,7 @@ from monolith.cluster.group_storage import without_tables
 from monolith.cluster.key_folds import check_floats
 from monolith.cluster.servers import LocalServers
 from monolith.cluster.sharded_table import ShardedTable
+from monolith.cluster.timed_transport import timed
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
 from monolith.features.core import IdPlaces, new_matrix
 from monolith.features.engine import (
@@ -22,6 +23,7 @@ from monolith.features.engine import (
     check_ids,
     refuse_weights,
 )
+from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.table._checks import check_num_keys, default_threads
 from monolith.table.base import BaseTable
@@ -340,11 +342,18 @@ def _without(part: _Part, tables: Sequence[int], dims: torch.Tensor) -> _Part:
 
 
 def servers_engine(
-    servers: LocalServers,
+    servers: LocalServers, sink: MetricsSink | None = None, model_name: str = ""
 ) -> Callable[[list[BaseTable], list[BagFeature]], ServersEngine]:
-    """Return what makes an engine of tables that have a shard on each of the servers."""
+    """Return what makes an engine of tables that have a shard on each of the servers.
+
+    Args:
+        servers: of the tables.
+        sink: takes the time of each server's part of a lookup (`timed_transport.py`).
+        model_name: a tag of these times.
+    """
 
     def connect(names: list[str]) -> list[Transport]:
-        return [LocalTransport(host) for host in servers.groups(names)]
+        hosts = servers.groups(names)
+        return timed([LocalTransport(host) for host in hosts], sink, model_name)
 
     return lambda tables, features: ServersEngine(tables, features, connect)

@@ -38,6 +38,13 @@ class Split:
         split._sort(routing.owner_of(partitions).numpy(), routing.num_shards)
         return split
 
+    @classmethod
+    def of_shards(cls, shards: torch.Tensor, num_shards: int) -> "Split":
+        """Return the split of rows whose shards are known: int64 (n,)."""
+        split = cls(PartitionRouting(1), shards)
+        split._sort(shards.numpy(), num_shards)
+        return split
+
     def _sort(self, shards: NDArray[np.int64], num_shards: int) -> None:
         # Of 16 bits: numpy sorts them by radix, many times quicker than wider ones.
         order = np.argsort(shards.astype(np.int16), kind="stable")

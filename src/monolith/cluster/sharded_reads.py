@@ -10,6 +10,7 @@ from monolith.cluster.key_folds import KeyFolds
 from monolith.cluster.shard_split import Split, by_hash, concatenated
 from monolith.cluster.transport import ShardClient
 from monolith.table.calls import TableCalls
+from monolith.table.eviction import candidate_columns
 from monolith.table.initializers import key_hash, partitions_of
 from monolith.table.routing import PartitionRouting, Routing
 from monolith.table.rows import Entries, Rows
@@ -102,10 +103,18 @@ class ShardedReads(TableCalls, ABC):
         ]
         answers = self._client.call(verb, calls)
         columns = {name: torch.cat([a[name] for a in answers]) for name in answers[0]}
-        if "key" in columns and not isinstance(self.routing, PartitionRouting):
-            order = torch.from_numpy(partitions_of(columns["key"].numpy())).argsort(stable=True)
-            columns = {name: column[order] for name, column in columns.items()}
-        return columns
+        if isinstance(self.routing, PartitionRouting) or not columns:
+            return columns
+        if "key" in columns:
+            numbers = torch.from_numpy(partitions_of(columns["key"].numpy()))
+        else:
+            numbers = columns["partition"]
+            if "shard" in candidate_columns(self.config):
+                sizes = torch.tensor([len(a["partition"]) for a in answers], device="cpu")
+                shards = torch.arange(len(sizes), device="cpu").repeat_interleave(sizes)
+                columns = {"shard": shards, **columns}
+        order = numbers.argsort(stable=True)
+        return {name: column[order] for name, column in columns.items()}
 
     # Facts
 

@@ -20,7 +20,7 @@ from monolith.table.calls import DEFAULT_CHANGES_BYTES, Clock, check_options, wa
 from monolith.table.config import TableConfig
 from monolith.table.key_sums import finite_gradients
 from monolith.table.native import OpenCore, address, bags_tuple, empty, piece_tuple
-from monolith.table.routing import PartitionRouting, Placement, Routing
+from monolith.table.routing import FloorModRouting, PartitionRouting, Placement, Routing
 from monolith.table.rows import Applied, RowMemory, Rows
 from monolith.table.rules import SlidingFilter
 from monolith.table.snapshot import CutStorage
@@ -126,13 +126,15 @@ class ShardedBags(BagVerbs):
 
 
 def shard_config(config: TableConfig, num_shards: int) -> TableConfig:
-    """Config of a shard: that of the table, with an equal part of its budget.
+    """Return the config of a shard: that of the table, with an equal part of budget and filters.
 
     Example:
         >>> from monolith.table import Budget, Segment
         >>> shard_config(TableConfig("user", Segment(1), budget=Budget(1 << 20)), 4).budget
         Budget(max_bytes=262144, policy='refuse')
     """
+    if isinstance(config.admission, SlidingFilter):
+        config = dataclasses.replace(config, admission=config.admission.of_shard())
     if config.budget is None:
         return config
     budget = dataclasses.replace(config.budget, max_bytes=config.budget.max_bytes // num_shards)
@@ -145,14 +147,28 @@ def shard_config(config: TableConfig, num_shards: int) -> TableConfig:
         ) from error
 
 
-def check_admission(config: TableConfig, routing: Routing) -> None:
-    """Refuse a filter, which belongs to a partition, where every shard has keys of each one."""
-    is_filter = isinstance(config.admission, SlidingFilter) and config.kind != "serving"
-    if is_filter and not isinstance(routing, PartitionRouting):
+def spread_config(config: TableConfig, routing: Routing) -> TableConfig:
+    """Return the config of a table with this routing.
+
+    A filter belongs to a partition. Where every shard has keys of each partition, every shard has
+    filters of its own.
+    """
+    rule = config.admission
+    if not isinstance(rule, SlidingFilter) or config.kind == "serving":
+        return config
+    if not isinstance(routing, PartitionRouting | FloorModRouting):
         raise ValueError(
-            f"[ShardedTable] expected PartitionRouting with a SlidingFilter, got "
-            f"{type(routing).__name__} (table {config.name!r}); use MinCount"
+            f"[ShardedTable] expected PartitionRouting or FloorModRouting with a SlidingFilter, "
+            f"got {type(routing).__name__} (table {config.name!r}); use MinCount"
         )
+    num_filters = routing.num_shards if isinstance(routing, FloorModRouting) else 1
+    if rule.num_shards not in (1, num_filters):
+        raise ValueError(
+            f"[ShardedTable] expected a SlidingFilter with num_shards={num_filters} for "
+            f"{type(routing).__name__}({routing.num_shards}), got {rule.num_shards} (table "
+            f"{config.name!r}); leave num_shards out"
+        )
+    return dataclasses.replace(config, admission=dataclasses.replace(rule, num_shards=num_filters))
 
 
 def make_shard(
@@ -182,8 +198,9 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
           one shard, or a shard is closed or cannot be reached, the others have done their part.
         - A cut is one moment of the calls made through this object, not of those of other clients.
         - Two update calls that run at once may be numbered in another order by each shard.
-        - `FloorModRouting`: the cap of `MinCount` counts for each shard, and `SlidingFilter`, whose
-          filters belong to partitions, is refused.
+        - `FloorModRouting`: the cap of `MinCount` counts for each shard. Each shard has the filters
+          of a `SlidingFilter` for its part of the capacity, so which keys share a counter depends
+          on the number of shards; a save of them restores into the same number of shards only.
 
     Args:
         config: what the table is.
@@ -213,14 +230,15 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         clock: Clock = wall_clock,
         timeout_seconds: float = WAIT_SECONDS,
     ) -> None:
-        super().__init__(config, clock=clock)
         self.routing = PartitionRouting(len(transports)) if routing is None else routing
+        check_options(config, clock, DEFAULT_CHANGES_BYTES)
+        config = spread_config(config, self.routing)
+        super().__init__(config, clock=clock)
         if self.routing.num_shards != len(transports):
             raise ValueError(
                 f"[ShardedTable] expected a transport for each of the {self.routing.num_shards} "
                 f"shards, got {len(transports)} (table {self.name!r})"
             )
-        check_admission(config, self.routing)
         self._client = ShardClient(self.name, transports)
         self._folds = key_folds(self.dim, self.routing)
         self._gate = Gate("ShardedTable", self.name, timeout_seconds)
@@ -248,7 +266,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         """
         changes_bytes = check_options(config, clock, changes_bytes)
         routing = PartitionRouting(num_shards) if routing is None else routing
-        check_admission(config, routing)
+        config = spread_config(config, routing)
         places = [routing.placement_of(shard) for shard in range(num_shards)]
         hosts = [make_shard(config, place, changes_bytes) for place in places]
         return cls.over(
@@ -392,9 +410,12 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
             return
         if "key" in columns:
             split = Split(self.routing, columns["key"])
-        else:  # of filters
-            assert isinstance(self.routing, PartitionRouting)  # see `check_admission`
+        elif isinstance(self.routing, PartitionRouting):  # filters, perhaps of one of the shards
             split = Split.of_partitions(self.routing, columns["partition"])
+        else:
+            shards = columns.get("shard", torch.zeros_like(columns["partition"]))
+            split = Split.of_shards(shards, self.routing.num_shards)
+        columns = {name: column for name, column in columns.items() if name != "shard"}
         parts = {name: split.parts(column) for name, column in columns.items()}
         calls = [
             ({name: of_shard[i].contiguous() for name, of_shard in parts.items()},)

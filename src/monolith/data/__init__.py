@@ -5,6 +5,7 @@ from monolith.data.batch import Batch
 from monolith.data.columns import INVALID_LABEL, Columns, DenseColumn, IdColumn, Label
 from monolith.data.files.file_queue import FileQueue
 from monolith.data.files.patterns import expand_template
+from monolith.data.flows.together import FlowBatches
 from monolith.data.hashing import cross_ids, hash_strings
 from monolith.data.memory import as_table
 from monolith.data.pipeline import Batches, Pipeline
@@ -27,6 +28,7 @@ __all__ = [
     "Columns",
     "DenseColumn",
     "FileQueue",
+    "FlowBatches",
     "Framing",
     "INVALID_LABEL",
     "IdColumn",

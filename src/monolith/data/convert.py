@@ -11,6 +11,7 @@ A block has no missing values: all checks are here, where file and position are 
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,6 +52,14 @@ class BadSamples:
 
     skips: bool = False
     counts: dict[str, int] = field(default_factory=dict)  # by rule
+    parts: "tuple[BadSamples, ...]" = ()  # of merged sources
+
+    def total(self) -> dict[str, int]:
+        """Return the number of skipped samples by rule, those of merged sources included."""
+        total = Counter(self.counts)
+        for part in {id(part): part for part in self.parts}.values():
+            total.update(part.total())
+        return dict(total)
 
     def note(self, origin: Origin, reason: str, bad: _Mask) -> None:
         """Count the samples of a mask.

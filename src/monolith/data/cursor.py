@@ -6,6 +6,7 @@ gives the same blocks as the first cursor would have given. So a state is small 
 as JSON), and data in memory, such as a window of a shuffle, is re-read.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -69,9 +70,25 @@ def source_state(state: State | None) -> State | None:
     return None if state is None else state["source"]
 
 
-def enable_read_ahead(stage: Any) -> Any:
-    """Return the stages with a source that decodes blocks ahead, if it is a source of files."""
+def enable_read_ahead(stages: Sequence[Any]) -> list[Any]:
+    """Return the stages with sources that decode blocks ahead, if these are sources of files.
+
+    A source of several stages stays one object.
+    """
+    copies: dict[int, Any] = {}
+
+    def copy(stage: Any) -> Any:
+        if id(stage) not in copies:
+            copies[id(stage)] = _copy_ahead(stage, copy)
+        return copies[id(stage)]
+
+    return [copy(stage) for stage in stages]
+
+
+def _copy_ahead(stage: Any, copy: Callable[[Any], Any]) -> Any:
     if hasattr(stage, "reads_ahead"):
         return replace(stage, reads_ahead=True)
+    if hasattr(stage, "sources"):
+        return replace(stage, sources=tuple(map(copy, stage.sources)))
     source = getattr(stage, "source", None)
-    return stage if source is None else replace(stage, source=enable_read_ahead(source))
+    return stage if source is None else replace(stage, source=copy(source))

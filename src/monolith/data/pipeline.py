@@ -4,10 +4,10 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from monolith.data.convert import BadSamples
 from monolith.data.cursor import Stage, State, enable_read_ahead
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.files.file_source import FileSource
+from monolith.data.flows.flow_reader import Flow
+from monolith.data.flows.merge import Merge
+from monolith.data.flows.splitter import make_splitter
 from monolith.data.hashing import cross_ids
 from monolith.data.operations.draws import Draws, Sampling
 from monolith.data.operations.negatives import NegativeGen, NegativeStage
@@ -188,6 +191,85 @@ class Pipeline:
         """Filter as `filter` does; the function also receives the block's first sample number."""
         return self._then(stages.Filter(self.stage, keeps, name))
 
+    def split(
+        self,
+        by: str | Callable[[pa.RecordBatch], Any],
+        flows: Sequence[str] | Mapping[str, int | str],
+        *,
+        others: Literal["raise", "drop"] = "raise",
+        max_waiting: int = 65_536,
+    ) -> dict[str, "Pipeline"]:
+        """Split the samples into named flows; each flow is a pipeline.
+
+        A flow that is iterated alone reads the source by itself. Flows that `merge` or
+        `FlowBatches` reads together read the source once. A flow has the same state in both cases.
+
+        Args:
+            by: column of ids; or a function of a block that returns the number of each sample's
+                flow in `flows`, as integers or booleans, and a number below 0 for no flow.
+            flows: names of the flows; with a column also a mapping from names to ids. The id of a
+                string is its hash: `data_source_key` in a column of this name, else `hash_strings`.
+            others: whether a sample of no flow is an error, or left out.
+            max_waiting: number of samples that may wait for the reader of a flow in `FlowBatches`
+                and in a merge by time, before another block is read.
+
+        Raises:
+            ValueError: an argument does not fit.
+
+        Example:
+            >>> from monolith import data
+            >>> source = data.arrow_table({"user": [7, 8, 9], "device": [1, 2, 1]})
+            >>> flows = source.split("device", {"phone": 1, "pc": 2})
+            >>> [batch.features["user"].to_lists() for batch in flows["phone"].batch(2)]
+            [[[7], [9]]]
+        """
+        ids = [column.name for column in self.columns.id_columns]
+        name = f"by {by!r}" if isinstance(by, str) else f"by {_name_of(by)}"
+        splitter = make_splitter(by, flows, others, max_waiting, ids, name)
+        return {flow: self._then(Flow(self.stage, splitter, flow)) for flow in splitter.names}
+
+    def merge(self, *others: "Pipeline", by: Literal["turns", "time"] = "turns") -> "Pipeline":
+        """Merge this stream with others that have the same columns.
+
+        The order is the same in every pass. Streams that are at their end are left out. Flows of
+        one split read their source once; in turns, a flow without samples in the current block is
+        left out until the next block.
+
+        Args:
+            others: other streams.
+            by: "turns" takes a sample of each stream in turns; "time" takes the sample with the
+                smallest time of all next samples, and of equal times that of the first stream.
+
+        Raises:
+            ValueError: columns differ, or there are no times.
+
+        Example:
+            >>> from monolith import data
+            >>> first, second = (data.arrow_table({"user": ids}) for ids in ([1, 2, 3], [7]))
+            >>> next(iter(first.merge(second).batch(9))).features["user"].to_lists()
+            [[1], [7], [2], [3]]
+        """
+        streams = (self, *others)
+        for number, stream in enumerate(streams):
+            ours, theirs = _kinds_of(self.columns), _kinds_of(stream.columns)
+            if theirs != ours:
+                raise ValueError(
+                    f"[Pipeline.merge] expected the columns of stream 0, {ours}, got {theirs} in "
+                    f"stream {number}; rename them in Columns, or drop those that only one has"
+                )
+        if by not in ("turns", "time") or (by == "time" and self.columns.time is None):
+            raise ValueError(
+                f'[Pipeline.merge] expected by "turns", or "time" with a column of times, got '
+                f"{by!r} (time column: {self.columns.time}); name the column in Columns(time=...)"
+            )
+        stage = Merge(
+            tuple(stream.stage for stream in streams),
+            self.columns.time if by == "time" else None,
+            tuple(self.columns.names()),
+        )
+        bad = BadSamples(parts=tuple(stream.bad for stream in streams))
+        return replace(self, stage=stage, bad=bad, depth=max(stream.depth for stream in streams))
+
     def cross(self, name: str, features: Sequence[str]) -> "Pipeline":
         """Add a feature: the hashed combinations of the ids of other features of a sample.
 
@@ -276,7 +358,9 @@ class Batches(Iterator[Batch]):
 
     def __init__(self, pipeline: Pipeline, state: State | None) -> None:
         self._pipeline, self._stages = pipeline, pipeline.describe()
-        stage = enable_read_ahead(pipeline.stage) if pipeline.depth else pipeline.stage
+        stage = pipeline.stage
+        if pipeline.depth:
+            (stage,) = enable_read_ahead([stage])
         self._batches = BatchMaker(pipeline.columns, is_ahead=pipeline.depth > 0)
         self._copier = BatchCopier(stage, self._batches, state and state["state"])
         self._last = self._copier.last
@@ -323,7 +407,7 @@ class Batches(Iterator[Batch]):
     @property
     def num_skipped(self) -> dict[str, int]:
         """Number of skipped samples by broken rule, over all passes."""
-        return dict(self._pipeline.bad.counts)
+        return self._pipeline.bad.total()
 
     def close(self) -> None:
         """Stop the thread that prepares batches and close files; the state stays."""
@@ -387,6 +471,16 @@ def _way_out(ours: str, theirs: str) -> str:
         "others, for example by a glob that matches only them; or read these files from their "
         "beginning with iter(pipeline), which the source of a task may return"
     )
+
+
+def _kinds_of(columns: Columns) -> dict[str, str]:
+    """Return the kind of each column, by its name."""
+    kinds = {column.name: "ids" for column in columns.id_columns}
+    kinds |= {column.name: "dense" for column in columns.dense_columns}
+    kinds |= {column.name: "label" for column in columns.label_columns}
+    extra = {columns.weight: "weight", columns.time: "time"}
+    kinds |= {name: kind for name, kind in extra.items() if name is not None}
+    return dict(sorted(kinds.items()))
 
 
 def _check_positive(method: str, what: str, number: int) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from monolith.native_training import queues
 
 AsyncFunctionMgr = queues.AsyncFunctionManager
@@ -21,7 +23,10 @@ class _GPUCompatiblePaddingFIFOQueue(queues.TensorQueue):
         names: Any = None,
         shared_name: str | None = None,
         name: str = "padding_fifo_queue",
+        *,
+        device: torch.device | str | None = None,
     ) -> None:
         if shared_name is not None:
             raise ValueError(f"[{name}] expected no shared_name, got {shared_name!r}; share it")
-        super().__init__(capacity, queues.ElementSpec(dtypes, shapes), names=names, name=name)
+        spec = queues.ElementSpec(dtypes, shapes)
+        super().__init__(capacity, spec, names=names, name=name, device=device)

@@ -39,8 +39,10 @@ class Times:
         """Add a time."""
         self.num_times += 1
         self.total += microseconds
-        self.minimum = min(self.minimum, microseconds)
-        self.maximum = max(self.maximum, microseconds)
+        if microseconds < self.minimum:
+            self.minimum = microseconds
+        if microseconds > self.maximum:
+            self.maximum = microseconds
         self.recent.append(microseconds)
 
     def summary(self) -> TimeSummary:

@@ -5,6 +5,7 @@ has the version of the format; its first event with a step tells readers that a 
 step, so that what a killed run wrote for later steps is dropped.
 """
 
+import math
 import os
 import socket
 import threading
@@ -159,11 +160,11 @@ def _frame(seconds: float, step: int | None, content: bytes) -> bytes:
 
 
 def _scalar(tag: str, value: float) -> bytes:
-    return put_bytes(1, put_bytes(1, tag.encode()) + put_fixed32(2, _to_float32(value)))
-
-
-def _to_float32(value: float) -> float:
-    return torch.tensor(value, dtype=torch.float32).item()
+    try:
+        number = put_fixed32(2, value)
+    except OverflowError:  # beyond float32
+        number = put_fixed32(2, math.copysign(math.inf, value))
+    return put_bytes(1, put_bytes(1, tag.encode()) + number)
 
 
 def _value(tag: str, tensor: bytes, metadata: bytes) -> bytes:

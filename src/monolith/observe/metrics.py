@@ -102,32 +102,27 @@ class MultiSink:
 
     def count(self, name: str, number: float, tags: Mapping[str, str]) -> None:
         """Add to a counter of every sink."""
-        self._call_all(lambda sink: sink.count(name, number, tags))
+        self._call_all("count", name, number, tags)
 
     def gauge(self, name: str, value: float, tags: Mapping[str, str]) -> None:
         """Replace the value of a gauge of every sink."""
-        self._call_all(lambda sink: sink.gauge(name, value, tags))
+        self._call_all("gauge", name, value, tags)
 
     def time(self, name: str, microseconds: float, tags: Mapping[str, str]) -> None:
         """Record a time in every sink."""
-        self._call_all(lambda sink: sink.time(name, microseconds, tags))
+        self._call_all("time", name, microseconds, tags)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Record an event in every sink."""
-        self._call_all(lambda sink: sink.event(name, fields))
+        self._call_all("event", name, fields)
 
     def write_tensor(self, summary: "TensorSummary", step: int) -> None:
         """Write a tensor to every sink that has `write_tensor`."""
-
-        def write(sink: Any) -> None:
-            if _writes_tensors(sink):
-                sink.write_tensor(summary, step)
-
-        self._call_all(write)
+        self._call_all("write_tensor", summary, step)
 
     def flush(self, step: int) -> None:
         """End an interval of every sink."""
-        self._call_all(lambda sink: sink.flush(step))
+        self._call_all("flush", step)
 
     def close(self) -> None:
         """Close every sink and log how often each one failed. Safe to call again."""
@@ -135,20 +130,24 @@ class MultiSink:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._call_all(lambda sink: sink.close())
+        self._call_all("close")
         for i, number in self._num_failures.items():
             _log.warning("%s failed %d times", type(self._sinks[i]).__name__, number)
 
-    def _call_all(self, call: Callable[[MetricsSink], None]) -> None:
+    def _call_all(self, verb: str, *arguments: Any) -> None:
         for i, sink in enumerate(self._sinks):
-            try:
-                call(sink)
-            except Exception:
-                with self._lock:
-                    self._num_failures[i] += 1
-                    is_first = self._num_failures[i] == 1
-                if is_first:
-                    _log.exception("%s failed; the run goes on", type(sink).__name__)
+            if verb != "write_tensor" or _writes_tensors(sink):
+                try:
+                    getattr(sink, verb)(*arguments)
+                except Exception:
+                    self._log_failure(i)
+
+    def _log_failure(self, i: int) -> None:
+        with self._lock:
+            self._num_failures[i] += 1
+            is_first = self._num_failures[i] == 1
+        if is_first:
+            _log.exception("%s failed; the run goes on", type(self._sinks[i]).__name__)
 
 
 def _writes_tensors(sink: MetricsSink) -> bool:

@@ -4,6 +4,7 @@ import logging
 import math
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -201,8 +202,9 @@ class _Server(ThreadingHTTPServer):
         super(ThreadingHTTPServer, self).server_bind()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what a client broke off."""
-        _log.debug("a request of %s failed", client_address, exc_info=True)
+        """Log an error, unless a client broke off."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            _log.exception("[PrometheusSink] a request of %s failed", client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -231,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
-        _log.debug(format, *args)
+        """Log nothing: requests come every few seconds."""
 
 
 def _listen(host: str, port: int, text: Callable[[], str]) -> _Server:

@@ -91,8 +91,8 @@ class TensorBoardSink(BufferedSink):
             events, self._events = self._events, []
         gauges, counters, times = self._take()
         scalars = {label(series): float(value) for series, value in (gauges | counters).items()}
-        for (name, tags), measured in times.items():
-            for figure, value in _figures(measured).items():
+        for (name, tags), timer in times.items():
+            for figure, value in _figures(timer).items():
                 scalars[label((f"{name}/{figure}_microseconds", tags))] = value
         for seconds, name, text in events:
             self._file.add_text(name, text, self._step, seconds)

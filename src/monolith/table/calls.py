@@ -15,6 +15,7 @@ from monolith.table import _checks as checks
 from monolith.table.arguments import as_integer
 from monolith.table.config import TableConfig
 from monolith.table.rows import Applied, Entries, Rows
+from monolith.table.rules import SlidingFilter
 from monolith.table.snapshot import CutStorage
 
 if TYPE_CHECKING:
@@ -213,6 +214,17 @@ def check_options(config: TableConfig, clock: Clock, changes_bytes: int) -> int:
     return num_bytes
 
 
+def _check_filter(config: TableConfig) -> None:
+    """Refuse filters of several shards in a table that is none."""
+    rule = config.admission
+    if isinstance(rule, SlidingFilter) and rule.num_shards > 1 and config.kind != "serving":
+        raise ValueError(
+            f"[Table] expected a SlidingFilter with num_shards=1, got {rule.num_shards} (table "
+            f"{config.name!r}); its filters are those of a ShardedTable with "
+            f"FloorModRouting({rule.num_shards})"
+        )
+
+
 class TableCalls(TableStorage):
     """Config, clock and life of a table; base of the classes with the verbs.
 
@@ -240,6 +252,8 @@ class TableCalls(TableStorage):
         self.config = config
         self.name = config.name
         self.dim = config.dim
+        if not self._is_spread:
+            _check_filter(config)
         self.restore_names: Sequence[str] = ()
         self._is_serving = config.kind == "serving"
         self._clock = clock

@@ -26,7 +26,8 @@ def candidate_columns(config: TableConfig) -> tuple[str, ...]:
     if isinstance(config.admission, MinCount):
         return ("key", "count", "time")
     if isinstance(config.admission, SlidingFilter):
-        return ("partition", "split", "cell", "value")
+        shard = ("shard",) if config.admission.num_shards > 1 else ()
+        return (*shard, "partition", "split", "cell", "value")
     return ()
 
 
@@ -55,7 +56,10 @@ def check_candidates(config: TableConfig, columns: Mapping[str, torch.Tensor]) -
 
 
 def _check_filter(config: TableConfig, rule: SlidingFilter, columns: Mapping[str, Numbers]) -> None:
-    size, _, num_cells = ring_shape(rule.capacity // NUM_PARTITIONS, rule.split_num)
+    capacity = rule.of_shard().capacity
+    size, _, num_cells = ring_shape(capacity // NUM_PARTITIONS, rule.split_num)
+    if rule.num_shards > 1:
+        _check_range(config, "shard", columns["shard"], 0, rule.num_shards - 1)
     _check_range(config, "partition", columns["partition"], 0, NUM_PARTITIONS - 1)
     _check_range(config, "split", columns["split"], -1, size - 1)
     is_head = columns["split"] < 0
@@ -141,7 +145,8 @@ class RetentionVerbs(TableCalls):
         Returns:
             `MinCount`: key, count, time; by partition, the least recently seen first.
             `SlidingFilter`: partition, split, cell, value of the used cells, and for each partition
-            (split -1) its head and the number of its moves. No columns for `Probabilistic`, without
+            (split -1) its head and the number of its moves; with filters of several shards the
+            number of the shard comes first. No columns for `Probabilistic`, without
             admission, and for a serving table.
         """
         self._check_open("export_candidates")

@@ -1,7 +1,7 @@
 """Rules of a table: admission of new keys, expiry of rows, and the memory budget."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -42,6 +42,7 @@ def check_slots(
 
 _MAX_THRESHOLD = (1 << 31) - 1
 _MAX_FILTER_THRESHOLD = (1 << 20) - 1  # a filter's counters have 20 bits
+_MAX_SHARDS = 1 << 12  # a routing has no more
 _MAX_SPLITS = 300  # a ring has at least 300 cells, so that every split has a cell
 _MAX_BYTES = 1 << 46
 
@@ -106,6 +107,9 @@ class SlidingFilter(_Thresholds):
         slots: slot -> threshold, for slots with another threshold.
         capacity: number of keys in the filters, at least 300 for each of the 4,096 partitions.
         split_num: number of filters of a ring, at least 5; one filter is forgotten at a time.
+        num_shards: number of shards that each have filters of their own for an equal part of the
+            capacity; `ShardedTable` sets it with `FloorModRouting`. Filters of all other tables are
+            those of the whole table.
 
     Example:
         >>> SlidingFilter(3, capacity=1_000_000).split_num
@@ -114,11 +118,17 @@ class SlidingFilter(_Thresholds):
 
     capacity: int = 300_000_000
     split_num: int = 7
+    num_shards: int = 1
 
     def __post_init__(self) -> None:
         self._check(_MAX_FILTER_THRESHOLD)
         check_int("SlidingFilter", "capacity", self.capacity, 1, 1 << 40)
         check_int("SlidingFilter", "split_num", self.split_num, 1, _MAX_SPLITS)
+        check_int("SlidingFilter", "num_shards", self.num_shards, 1, _MAX_SHARDS)
+
+    def of_shard(self) -> "SlidingFilter":
+        """Return the rule of one of the shards."""
+        return replace(self, capacity=max(1, self.capacity // self.num_shards), num_shards=1)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from monolith.train.driver import (
 from monolith.train.figures import Figures, Metric, ReportHook
 from monolith.train.inputs import Inputs
 from monolith.train.loop import BatchOutput, StepOutput
+from monolith.train.profiling import ProfilerHook
 from monolith.train.settings import EarlyStop, TrainSettings
 from monolith.train.task import Mode, Task, TaskSettings
 from monolith.train.trainer import FitResult, Trainer
@@ -26,6 +27,7 @@ __all__ = [
     "Inputs",
     "Metric",
     "Mode",
+    "ProfilerHook",
     "ReportHook",
     "Run",
     "StepContext",

@@ -15,6 +15,7 @@ from monolith.checkpoint.state_tree import Stateful
 from monolith.errors import NotFoundError, OpError
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 from monolith.train.rates import rename_tables
+from monolith.train.run_metrics import write_save
 
 if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
@@ -177,7 +178,9 @@ class CheckpointHook(Hook):
         prefix = save(contents, self.directory, keep=self._retention, options=options)
         if not self.is_dense_only:
             self._trainer.state.note_checkpoint(prefix)
-        _log.info("saving %s took %.3f s", prefix, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        _log.info("saving %s took %.3f s", prefix, seconds)
+        write_save(self._trainer.metrics, prefix, step=self._trainer.state.step, seconds=seconds)
 
 
 def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: int) -> str:
@@ -190,10 +193,13 @@ def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: 
         FailedPreconditionError: an update began and did not end.
         OpError: the directory cannot be written; older checkpoints are as they were.
     """
+    start = time.monotonic()
     trainer.finish_updates()
     trainer.state.check_whole("[Trainer.save]")
     prefix = save(_contents(trainer), directory, keep=keep)
     trainer.state.note_checkpoint(prefix)
+    seconds = time.monotonic() - start
+    write_save(trainer.metrics, prefix, step=trainer.state.step, seconds=seconds)
     return prefix
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
@@ -57,7 +57,8 @@ class Figures:
         metrics: Metrics since the last report by name; metrics without a value are left out.
         samples_per_second: Samples per second since the last report; evaluations do not count.
         num_rows: Number of rows of all tables.
-        num_refused: Number of ids that admission or a budget refused, as the tables count them.
+        num_admitted: Number of ids that got a row, as the tables count them.
+        num_refused: Number of ids that admission or a budget refused.
         num_evicted: Number of rows that expiry or a budget removed.
         memory_bytes: Resident memory of the process in bytes.
         staleness: Largest number of steps since the last report whose updates a lookup missed.
@@ -72,6 +73,7 @@ class Figures:
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples_per_second: float = 0.0
     num_rows: int = 0
+    num_admitted: int = 0
     num_refused: int = 0
     num_evicted: int = 0
     memory_bytes: int = 0
@@ -241,11 +243,24 @@ def _kind(value: Any) -> torch.dtype | None:
     return torch.float64 if types == {float} else None
 
 
-def table_counts(features: Features) -> tuple[int, int, int]:
-    """Return the numbers of rows, refused ids and evicted rows of all tables."""
+class TableCounts(NamedTuple):
+    """The counts of all tables together; see `Figures`."""
+
+    num_rows: int
+    num_admitted: int
+    num_refused: int
+    num_evicted: int
+
+
+def table_counts(features: Features) -> TableCounts:
+    """Return the counts of all tables together."""
     stats = [table.stats() for table in features.tables.values()]
-    evicted = sum(s["num_evicted"] + s["num_evicted_for_budget"] for s in stats)
-    return sum(s["num_rows"] for s in stats), sum(s["num_refused"] for s in stats), evicted
+    return TableCounts(
+        num_rows=sum(s["num_rows"] for s in stats),
+        num_admitted=sum(s["num_inserted"] for s in stats),
+        num_refused=sum(s["num_refused"] for s in stats),
+        num_evicted=sum(s["num_evicted"] + s["num_evicted_for_budget"] for s in stats),
+    )
 
 
 def memory_bytes() -> int:
@@ -317,27 +332,25 @@ class FiguresHook(Hook):
         if self.meter.num_samples:
             self._report(step)
         elif self.last is None:
-            self.last = self._figures(step)
+            self.last = self.figures(step)
 
     def _report(self, step: int) -> None:
-        self.last = self._figures(step)
+        self.last = self.figures(step)
         self._num_reported += self.meter.num_samples
         for listener in self._listeners:
             listener.report(self.last)
         self.meter.reset()
 
-    def _figures(self, step: int) -> Figures:
+    def figures(self, step: int) -> Figures:
+        """Return the figures since the last report."""
         meter, bound = self.meter, self._trainee.settings.staleness_bound
-        rows, refused, evicted = table_counts(self._trainee.features)
         return Figures(
             step=step,
             num_samples=meter.num_samples,
             loss=meter.loss,
             metrics=meter.values(),
             samples_per_second=meter.samples_per_second,
-            num_rows=rows,
-            num_refused=refused,
-            num_evicted=evicted,
+            **table_counts(self._trainee.features)._asdict(),
             memory_bytes=memory_bytes(),
             staleness=meter.staleness,
             staleness_bound=bound,

@@ -1,8 +1,10 @@
 """Hooks of every fit: evaluation with early stop, and eviction of expired rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from monolith.train.driver import Hook, StepContext, StepResults
+from monolith.table.arguments import as_integer
+from monolith.table.calls import Clock
+from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 from monolith.train.figures import Meter
 from monolith.train.run_state import RunState
 from monolith.train.settings import TrainSettings
@@ -76,3 +78,53 @@ class EvictHook(Hook):
         """Evict after every `every` steps."""
         if (ctx.run.global_step or 0) % self._every == 0:
             self._evict()
+
+
+class SweepHook(Hook):
+    """The hook that removes expired rows of a table each time the clock passes its full hours.
+
+    Full hours are multiples since 1970, so that a run that was resumed sweeps as the whole run.
+
+    Args:
+        evict: Function that removes the expired rows of some tables.
+        hours: Table -> hours between two sweeps.
+        clock: Clock of the tables.
+    """
+
+    def __init__(
+        self, evict: Callable[[list[str]], None], hours: Mapping[str, int], clock: Clock
+    ) -> None:
+        self._evict, self._clock = evict, clock
+        self._seconds = {name: 3600 * number for name, number in hours.items()}
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Begin at the time of the clock."""
+        self._last = self._clock()
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Evict from the tables that are due."""
+        now, last = self._clock(), self._last
+        self._last = now
+        due = [name for name, every in self._seconds.items() if now // every > last // every]
+        if due:
+            self._evict(due)
+
+
+def check_hours(hours: Mapping[str, int], tables: Iterable[str]) -> None:
+    """Refuse hours of a table that is not there, and numbers below 1.
+
+    Args:
+        hours: `Task.evict_every_hours`.
+        tables: names of the tables.
+    """
+    names = list(tables)
+    for name, number in hours.items():
+        if name not in names:
+            raise ValueError(
+                f"[Trainer] expected tables of the task in evict_every_hours "
+                f"({', '.join(names)}), got {name!r}"
+            )
+        if as_integer("[Trainer]", "evict_every_hours", number, f" (table {name!r})") < 1:
+            raise ValueError(
+                f"[Trainer] expected evict_every_hours >= 1, got {number} (table {name!r})"
+            )

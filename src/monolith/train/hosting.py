@@ -8,6 +8,7 @@ import torch
 from monolith.cluster import LocalServers, ShardedTable
 from monolith.cluster.servers_engine import servers_engine
 from monolith.features import BagFeature, FeatureEngine, engine_for
+from monolith.observe.metrics import MetricsSink
 from monolith.table import Table, TableConfig
 from monolith.table.base import BaseTable
 from monolith.table.calls import Clock
@@ -30,9 +31,17 @@ def table_maker(servers: LocalServers | None, clock: Clock) -> Callable[[TableCo
     return make
 
 
-def engine_maker(servers: LocalServers | None) -> EngineMaker:
-    """Return what makes the engine of tables that `table_maker` made."""
-    return engine_for if servers is None else servers_engine(servers)
+def engine_maker(
+    servers: LocalServers | None, sink: MetricsSink | None = None, model_name: str = ""
+) -> EngineMaker:
+    """Return what makes the engine of tables that `table_maker` made.
+
+    Args:
+        servers: of the tables; None keeps them in the trainer.
+        sink: takes the times of lookups on servers; None measures nothing.
+        model_name: a tag of these times.
+    """
+    return engine_for if servers is None else servers_engine(servers, sink, model_name)
 
 
 def host_parameters(

@@ -9,11 +9,14 @@ stages 5 to 7.
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import profiler
 
 from monolith.data import Batch
 from monolith.errors import FailedPreconditionError
@@ -87,6 +90,73 @@ class StepOutput(NamedTuple):
     def loss(self) -> float:
         """Mean loss of the batches."""
         return sum(part.loss or 0.0 for part in self.parts) / len(self.parts)
+
+
+class Stage:
+    """A stage of a step as a context: its time so far, and its name in a trace of torch's profiler.
+
+    One thread at a time may be in a stage; any thread may read its attributes.
+
+    Args:
+        name: Name of the stage.
+
+    Attributes:
+        name: Name of the stage.
+        is_timed: Whether the stage is timed.
+        seconds: Sum of the measured times; a stage that raises an error adds none.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.is_timed = name, False
+        self.seconds = 0.0
+        self._begin: float | None = None
+        self._range: profiler.record_function | None = None
+
+    def __enter__(self) -> None:
+        if profiler._is_profiler_enabled:
+            self._range = profiler.record_function(f"monolith.{self.name}")
+            self._range.__enter__()  # type: ignore[no-untyped-call]
+        if self.is_timed:
+            self._begin = time.perf_counter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        begin, self._begin = self._begin, None
+        if begin is not None and kind is None:
+            self.seconds += time.perf_counter() - begin
+        if self._range is not None:
+            self._range.__exit__(kind, error, traceback)
+            self._range = None
+
+
+class Stages:
+    """The stages of a step, by name in `all`.
+
+    Attributes:
+        read: Take the batches of a step from the source, on a thread with prefetch.
+        lookup: Look up the rows of a step, on a thread with prefetch.
+        wait: Wait for the batches and rows of a step; without prefetch, this is read and lookup.
+        forward: Compute loss and predictions.
+        backward: Compute gradients and queue those of the tables, after the update of the step
+            before.
+        update: Update the dense parameters and tables; with push, start the update of the tables.
+        step: The whole step, from wait to update, without hooks.
+    """
+
+    def __init__(self) -> None:
+        self.read, self.lookup, self.wait = Stage("read"), Stage("lookup"), Stage("wait")
+        self.forward, self.backward = Stage("forward"), Stage("backward")
+        self.update, self.step = Stage("update"), Stage("step")
+        self.all: tuple[Stage, ...] = tuple(vars(self).values())
+
+    def start_timing(self) -> None:
+        """Time all stages from now on."""
+        for stage in self.all:
+            stage.is_timed = True
 
 
 class Attempt(NamedTuple):
@@ -183,6 +253,7 @@ class TrainLoop(Hook):
         schedule: The function.
         reader: Reader that calls `read`, ahead of the steps with prefetch.
         updates: Updates of the tables and dense parameters.
+        stages: Times of the stages, which a run with a sink measures.
         batches: Iterator of the batches.
         unread: Batches that were taken from the iterator and not trained.
         has_data_ended: Whether the iterator has no more batches.
@@ -209,7 +280,7 @@ class TrainLoop(Hook):
         self._with_buffers = [m for m in modules if any(True for _ in m.buffers(recurse=False))]
         self._num_read, self._num_steps = state.step - state.first, 0
         capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
-        self._is_stopping = False
+        self._is_stopping, self.stages = False, Stages()
         self._last_step = None if settings.steps is None else state.first + settings.steps
         self.reader: StepReader[StepInput] = StepReader(self.read, capacity)
         self.updates = Updates(state, is_async=settings.push > 0)
@@ -223,15 +294,17 @@ class TrainLoop(Hook):
         trainee, settings = self._trainee, self._trainee.settings
         if settings.steps is not None and self._num_read >= settings.steps:
             raise StopIteration
-        samples = self._next_batches(settings.accumulate)  # 1: samples
+        with self.stages.read:
+            samples = self._next_batches(settings.accumulate)  # 1: samples
         self._num_read += 1
         version = self.updates.num_applied  # the lookup may see more updates, never fewer
         parts = []
         try:
-            for batch, position in samples:
-                batch = trainee.columns.bind(batch)  # 2: ids of features, dense columns, labels
-                inputs = trainee.look_up(batch, is_training=True)  # 3, 4: rows, one matrix
-                parts.append(Part(batch, inputs, position))
+            with self.stages.lookup:
+                for batch, position in samples:
+                    batch = trainee.columns.bind(batch)  # 2: ids of features, dense columns, labels
+                    inputs = trainee.look_up(batch, is_training=True)  # 3, 4: rows, one matrix
+                    parts.append(Part(batch, inputs, position))
         except PREEMPTION_ERRORS:
             self.unread = samples + self.unread
             raise
@@ -243,29 +316,24 @@ class TrainLoop(Hook):
         Raises:
             StopIteration: There is no further step.
         """
-        trainee, optimizer, updates = self._trainee, self._trainee.optimizer, self.updates
-        parts, version = self._take()
+        with self.stages.step:
+            return self._step()
+
+    def _step(self) -> StepOutput:
+        trainee, updates, stages = self._trainee, self.updates, self.stages
+        with stages.wait:
+            parts, version = self._take()
         outputs = []
         for batch, inputs, _ in parts:
-            loss, prediction = trainee.forward(inputs, batch, is_training=True)  # 5: model, loss
-            outputs.append(BatchOutput(batch, self._finite(loss, batch), prediction.detach()))
-            updates.wait()  # the tables' step before this one may run during stage 5
-            mean = loss / len(parts) if len(parts) > 1 else loss
-            mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued on the tables
-        if trainee.settings.clip_norm is not None:
-            trainee.clip_gradients(trainee.settings.clip_norm)
-        trainee.clock.set([part.batch for part in parts])
-        num_begun = optimizer.num_begun
-        try:
-            # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
-            updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)
-            if optimizer.dense is not None:
-                optimizer.dense.zero_grad()
-            if self.schedule is not None:
-                self.schedule()
-        except BaseException:
-            self._state.is_torn |= optimizer.num_begun > num_begun
-            raise
+            with stages.forward:
+                loss, prediction = trainee.forward(inputs, batch, is_training=True)  # 5: model
+                outputs.append(BatchOutput(batch, self._finite(loss, batch), prediction.detach()))
+            with stages.backward:
+                updates.wait()  # the tables' step before this one may run during stage 5
+                mean = loss / len(parts) if len(parts) > 1 else loss
+                mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued
+        with stages.update:
+            self._update([part.batch for part in parts])
         self._attempt = None
         self._run.global_step = (self._run.global_step or 0) + 1
         self._state.position = parts[-1].position
@@ -273,6 +341,24 @@ class TrainLoop(Hook):
         staleness, self._num_steps = self._num_steps - version, self._num_steps + 1
         self.reader.finish()
         return StepOutput(outputs, staleness)
+
+    def _update(self, batches: list[Batch]) -> None:
+        trainee, optimizer = self._trainee, self._trainee.optimizer
+        if trainee.settings.clip_norm is not None:
+            trainee.clip_gradients(trainee.settings.clip_norm)
+        trainee.task.change_gradients(optimizer, self._run.global_step or 0)
+        trainee.clock.set(batches)
+        num_begun = optimizer.num_begun
+        try:
+            # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
+            self.updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)
+            if optimizer.dense is not None:
+                optimizer.dense.zero_grad()
+            if self.schedule is not None:
+                self.schedule()
+        except BaseException:
+            self._state.is_torn |= optimizer.num_begun > num_begun
+            raise
 
     def _take(self) -> StepInput:
         """Return the input of the step, and keep what a second attempt of the step needs."""

@@ -198,6 +198,13 @@ class RunState:
             )
         return iter(source)
 
+    def begin_anew(self) -> None:
+        """Let the next `fit` after a restore be a new run, over its source from the beginning.
+
+        Tables, parameters, optimizer and step stay as they were restored.
+        """
+        self._random, self._sums, self.position = None, None, None
+
     def watch(self, meter: "Meter") -> None:
         """Include the meter of a `fit` in the state; after a restore, load its saved sums."""
         self._meter = meter

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Feature
-from monolith.observe.learning import Auc, LogLoss
+from monolith.observe.learning import Auc, Calibration, LogLoss
 from monolith.optim import Optimizer
 from monolith.train.driver import Hook
 from monolith.train.figures import Metric
@@ -45,12 +46,10 @@ class TaskSettings:
     batch_size: int = 4096
 
     def __post_init__(self) -> None:
-        self.data = DataPaths(self.data)
+        self.data = _Paths(self.data)
 
 
-class DataPaths(dict[str, str]):
-    """Paths of data by mode, with an error for a mode without a path."""
-
+class _Paths(dict[str, str]):
     def __missing__(self, mode: str) -> str:
         raise InvalidArgumentError(
             f"[TaskSettings.data] expected a path for mode {str(mode)!r}, got "
@@ -74,6 +73,8 @@ class Task(ABC):
             will get, or "zeros". Evaluation and prediction read zeros always.
         dense: Names of the dense columns.
         label: Name of the label column, or names of several.
+        evict_every_hours: Table -> hours of its clock between two removals of its expired rows
+            during a run.
         Settings: Class of the settings.
 
     Example:
@@ -94,22 +95,19 @@ class Task(ABC):
     """
 
     features: ClassVar[Sequence[Feature]] = ()
-    missing: ClassVar[str] = "initial"
+    missing: str = "initial"
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
+    evict_every_hours: ClassVar[Mapping[str, int]] = MappingProxyType({})
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: Any = None) -> None:
         self.settings: Any = self.Settings() if settings is None else settings
 
     @classmethod
-    def from_settings(cls, settings: Any = None) -> "Task":
-        """Return a task with these settings, as the command line makes it; None takes the defaults.
-
-        Args:
-            settings: Object of the class `Settings`.
-        """
-        return cls() if settings is None else cls(settings)
+    def from_settings(cls, settings: Any) -> "Task":
+        """Return a task with the settings that the command line resolved."""
+        return cls(settings)
 
     @property
     def name(self) -> str:
@@ -164,6 +162,17 @@ class Task(ABC):
         parameters = list(model.parameters())
         return torch.optim.Adam(parameters, lr=1e-3) if parameters else None
 
+    def change_gradients(self, optimizer: Optimizer, step: int) -> None:  # noqa: B027
+        """Change the gradients of a step, after backward and the trainer's clipping.
+
+        Unless overridden, this does nothing.
+
+        Args:
+            optimizer: Optimizer with the gradients of the dense parameters, and in the gradient of
+                each anchor the norm of the queued gradients of tables.
+            step: Number of steps before this one.
+        """
+
     def schedule(self, optimizer: Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
         """Return a schedule of learning rates, which is stepped after each step; None without one.
 
@@ -176,11 +185,13 @@ class Task(ABC):
     def metrics(self) -> Mapping[str, Metric]:
         """Return new metrics of predictions and labels by name.
 
-        Unless overridden, a task with one label has AUC and log loss. A run leaves them out, with a
-        warning, if predictions are not probabilities or labels are not 0 and 1.
+        Unless overridden, a task with one label has AUC, log loss and calibration. A run leaves
+        them out, with a warning, if predictions are not probabilities or labels are not 0 and 1.
         """
         is_one = isinstance(self.label, str) or len(self.label) == 1
-        return {"auc": Auc(), "log_loss": LogLoss()} if is_one else {}
+        if not is_one:
+            return {}
+        return {"auc": Auc(), "log_loss": LogLoss(), "calibration": Calibration()}
 
     @classmethod
     def has_default_metrics(cls) -> bool:
@@ -198,3 +209,11 @@ class Task(ABC):
     def hooks(self) -> Sequence[Hook]:
         """Return the hooks of a run; called when the run begins."""
         return ()
+
+
+class TaskParams(ABC):
+    """Parameters that make a task class; the command line reads these from a task file too."""
+
+    @abstractmethod
+    def task_class(self) -> type[Task]:
+        """Return the class of the task, made with these parameters."""

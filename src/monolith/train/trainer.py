@@ -16,18 +16,22 @@ from monolith.cluster import LocalServers
 from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.nn import Features
+from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
+from monolith.observe.summaries import SUMMARIES
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_trainer
+from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
 from monolith.train.figures import Figures, FiguresHook, Meter, label_of
-from monolith.train.hooks import EvalHook, EvictHook
+from monolith.train.hooks import EvalHook, EvictHook, SweepHook, check_hours
 from monolith.train.hosting import engine_maker, host_parameters, table_maker
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
+from monolith.train.run_metrics import METRICS, MetricsHook, write_evaluation
 from monolith.train.run_state import RunState, StepClock, seed_all
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
@@ -75,6 +79,9 @@ class Trainer:
             closes. None or 0 keeps the tables in the trainer. Rows do not depend on this choice.
         hooks: Hooks of every `fit`.
         clock: Clock that returns seconds since 1970, for samples without a time.
+        metrics: Sink of the measurements of every run; None measures nothing. The trainer flushes
+            the sink, also if a run fails, and the caller closes it. A sink that fails does not end
+            a run.
 
     Attributes:
         task: Task of the trainer.
@@ -86,6 +93,7 @@ class Trainer:
         run: Run that counts steps over all calls of `fit`.
         state: State of the run apart from tables, model and optimizer, for checkpoints.
         servers: Servers for tables and dense parameters; None without servers.
+        metrics: Sink of the measurements; a `NullSink` without one.
         result: Result of the last `fit`; None before.
 
     Example:
@@ -115,8 +123,10 @@ class Trainer:
         hooks: Sequence[Hook] = (),
         *,
         clock: Clock = wall_clock,
+        metrics: MetricsSink | None = None,
     ) -> None:
         self.task, self.hooks = task, tuple(hooks)
+        self.metrics = _lenient_sink(metrics)
         self.settings = task.train_settings(settings or TrainSettings())
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
@@ -128,6 +138,7 @@ class Trainer:
             make_table=table_maker(self.servers, self.clock),
             make_engine=engine_maker(self.servers),
         )
+        check_hours(task.evict_every_hours, self.features.tables)
         self.model = task.build()
         self.hosted = host_parameters(self.model, self.servers)
         dense = task.optimizer(self.model)
@@ -147,6 +158,7 @@ class Trainer:
             task, self.settings, columns, self.features, self.model, self.optimizer, self.clock
         )
         self.run = Run(global_step=0)
+        self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)
         self.result: FitResult | None = None
         self._loop: TrainLoop | None = None  # of the running fit
@@ -212,17 +224,24 @@ class Trainer:
         saves.sort(key=lambda hook: hook.is_dense_only)  # a save of everything makes it superfluous
         meter = self.trainee.new_meter()
         state.watch(meter)
+        recorders = self._recorders(loop)
+        hooks += recorders
         figures = FiguresHook(
             self.trainee, meter, loop.reader, hooks, lambda: _share_read(loop.batches)
         )
         evals = EvalHook(self.evaluate, settings, state, meter)
         last_hooks: list[Hook] = [figures]
         last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
+        if self.task.evict_every_hours:
+            last_hooks.append(SweepHook(self.evict, self.task.evict_every_hours, self.clock))
         last_hooks += [evals] if settings.eval_every else []
         last_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
         with contextlib.ExitStack() as stack:
+            for recorder in recorders:
+                stack.enter_context(recorder.recording(lambda: figures.figures(state.step)))
             for directory in dict.fromkeys(hook.directory for hook in saves):
                 stack.enter_context(only_run(directory))
+                write_debugging_files(directory, self)
             for hook in saves:
                 hook.attach(self)
             stack.enter_context(_torch_threads(settings.threads))
@@ -238,7 +257,7 @@ class Trainer:
                 max_recoveries=settings.max_recoveries,
             )
         assert figures.last is not None
-        return FitResult(
+        result = FitResult(
             ended=self._reason_of_end(loop, interrupt.received, is_early=evals.is_early),
             num_steps=state.step - first_step,
             num_samples=state.num_samples,
@@ -248,6 +267,15 @@ class Trainer:
             prefetch=loop.reader.capacity,
             num_recoveries=self.run.num_recoveries - num_recoveries,
         )
+        for recorder in recorders:
+            recorder.finish(result)
+        return result
+
+    def _recorders(self, loop: TrainLoop) -> list[MetricsHook]:
+        """Return the hook that writes measurements; an empty list without a sink."""
+        if isinstance(self.metrics, NullSink):
+            return []
+        return [MetricsHook(self.metrics, self.run, self.features, loop.stages)]
 
     def _recover(
         self, loop: TrainLoop, stream: Iterable[Batch], meter: Meter, error: OpError
@@ -295,6 +323,7 @@ class Trainer:
             ValueError: The source has no batch.
         """
         meter, labels = self.trainee.new_meter(), self.trainee.columns.labels
+        start = time.perf_counter()
         for batch in self.task.source(Mode.EVAL) if source is None else source:
             batch = self.trainee.columns.bind(batch)
             with self._no_training():
@@ -303,7 +332,9 @@ class Trainer:
             meter.add(loss.item(), prediction, label_of(batch, labels), batch.weight)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
-        return {"loss": meter.loss, **meter.values()}
+        figures, seconds = {"loss": meter.loss, **meter.values()}, time.perf_counter() - start
+        write_evaluation(self.metrics, figures, step=self.state.step, seconds=seconds)
+        return figures
 
     def predict(self, source: Iterable[Batch] | None = None) -> Iterator[BatchOutput]:
         """Yield the prediction of each batch, without training.
@@ -320,11 +351,15 @@ class Trainer:
                 prediction = self.task.predict(self.model, inputs, batch)
             yield BatchOutput(batch, None, prediction)
 
-    def evict(self) -> None:
-        """Remove the expired rows of all tables, by the latest time that each table has seen."""
+    def evict(self, tables: Iterable[str] | None = None) -> None:
+        """Remove expired rows, by the latest time that each table has seen.
+
+        Args:
+            tables: Names of tables; None means all.
+        """
         self.finish_updates()
-        for table in self.features.tables.values():
-            table.evict()
+        for name in self.features.tables if tables is None else tables:
+            self.features.tables[name].evict()
 
     def save(self, directory: "str | os.PathLike[str]") -> str:
         """Save a checkpoint from which a run goes on, and keep the newest `settings.keep`.
@@ -383,15 +418,28 @@ class Trainer:
 
     @contextlib.contextmanager
     def _no_training(self) -> Iterator[None]:
-        """Put the dense model into eval mode and disable gradients until the block ends."""
+        """Put the dense model into eval mode and disable gradients until the block ends.
+
+        Tensors that the model's code records are those of the training only.
+        """
         self.finish_updates()
         was_training = self.model.training
+        summaries = self.run.metadata.pop(SUMMARIES, None)
         self.model.eval()
         try:
             with torch.no_grad():
                 yield
         finally:
             self.model.train(was_training)
+            if summaries is not None:
+                self.run.metadata[SUMMARIES] = summaries
+
+
+def _lenient_sink(sink: MetricsSink | None) -> MultiSink | NullSink:
+    """Return a sink whose failures do not end a run."""
+    if sink is None:
+        return NullSink()
+    return sink if isinstance(sink, MultiSink | NullSink) else MultiSink([sink])
 
 
 def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:

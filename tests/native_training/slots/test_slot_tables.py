@@ -92,13 +92,9 @@ def test_a_feature_of_two_slots_is_refused():
         features_of([table(), table()])
 
 
-def test_eviction_by_the_table_itself_is_refused():
+def test_a_slot_says_how_often_expired_rows_are_removed():
     evicting = SlotTable(
-        [part(1, SGD())], ["a"], [1], CuckooHashTableConfig(1, 2), {"a": ReduceSum()}
+        [part(1, SGD())], ["a", "b"], [1], CuckooHashTableConfig(1, 2), {"a": ReduceSum()}
     )
-    with pytest.raises(NotImplementedError) as caught:
-        evicting.features()
-    assert str(caught.value) == (
-        "[FeatureSlot] expected feature_evict_every_n_hours=0, got 2; start a "
-        "monolith.table.BackgroundSweep on the table"
-    )
+    assert evicting.evict_every_hours == {"a": 2}
+    assert table().evict_every_hours == {}

@@ -12,7 +12,7 @@ from monolith.native_training.tables import DistributedMultiTypeHashTable
 from monolith.native_training.test_utils import generate_test_hash_table_config
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
-from monolith.table import Segment, SlidingFilter, TableConfig, Zeros
+from monolith.table import Segment, TableConfig, Zeros
 from monolith.table.optimizers import SGD, PolynomialDecay
 from monolith.table.routing import FloorModRouting
 from tests.suites.table_base import NOW, column, floats, keys
@@ -302,11 +302,6 @@ class TestRefusals:
             ({}, ValueError, "the config of at least one table, got none"),
             ({"a": 1.0}, TypeError, r"as HashTableConfigInstance or TableConfig, got float"),
             ({"a": config_of("b")}, ValueError, "by the name of their table, got 'b' under 'a'"),
-            (
-                {"a": config_of("a", admission=SlidingFilter(2))},
-                ValueError,
-                r"without SlidingFilter.*\(table 'a'\); use MinCount",
-            ),
         ],
     )
     def test_configs_that_cannot_be_served(self, configs, error, text):

@@ -82,7 +82,7 @@ def test_a_handle_waits_for_the_updates_of_every_server(name, slow, monkeypatch)
             getattr(table, "table", None), "_group", None
         )
         client = table.table._client if group is None else group._client
-        slow_hosts = [client.transports[slow]._inner.host]
+        slow_hosts = [client.transports[slow].host]
         monkeypatch.setattr(LocalTransport, "send", hold)
         update = threading.Thread(target=table.apply_gradients, args=(PAIR,))
         update.start()

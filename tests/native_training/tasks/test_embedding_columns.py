@@ -72,8 +72,9 @@ def test_a_name_is_one_slice_of_a_slot(columns, factory):
     columns.column("item", combiner=ReduceSum())
     columns.column("history", combiner=ReduceSum(), shared_name="item")
     for feature in ("item", "history", "item"):
-        assert columns.lookup(feature, "vec", 4, {"optimizer": SGD(0.5)}).shape == (2, 4)
-    columns.lookup("item", "wide", 1, {})
+        column, part = columns.column_slice(feature, "vec", 4, {"optimizer": SGD(0.5)})
+        assert column.embedding_lookup(part).shape == (2, 4)
+    columns.column_slice("item", "wide", 1, {})
     table = factory.tables()["item"]
     assert table.unmerged_slice_dims == (4, 1)
     assert table.slice_configs[0].segment.opt_config == SGD(0.5)

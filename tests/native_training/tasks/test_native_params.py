@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.native_training.tasks.native_params import PARAMETERS, ExportMode, set_params
+from monolith.native_training.tasks.native_params import PARAMETERS, ExportMode, set_by_name
 from monolith.native_training.tasks.native_task import NativeTask
 from monolith.native_training.util.params import Params
 from tests.native_training.tasks.native_tasks import Score
@@ -95,7 +95,7 @@ def test_an_unknown_parameter_names_the_nearest(use, text):
 
 def test_texts_become_values_as_the_defaults_say():
     params = Score.params()
-    set_params(
+    set_by_name(
         params,
         {"metrics.extra_fields_keys": "a, b", "train.label_key": 7, "serving.export_mode": "NONE"},
     )
@@ -106,7 +106,7 @@ def test_texts_become_values_as_the_defaults_say():
 
 def test_a_group_is_no_value():
     with pytest.raises(AttributeError, match=r"^train \(did you mean: \[train.steps\]\)$"):
-        set_params(Score.params(), {"train": 1})
+        set_by_name(Score.params(), {"train": 1})
 
 
 def test_the_page_lists_every_parameter_with_what_it_does():

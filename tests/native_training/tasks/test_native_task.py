@@ -15,11 +15,11 @@ from monolith.native_training.slots import FeatureColumn
 from monolith.native_training.tasks import local_train, native_task
 from monolith.native_training.tasks.native_task import (
     ModelSpec,
-    NativeSettings,
     NativeTask,
     as_batch,
 )
 from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
+from monolith.native_training.tasks.task_settings import NativeSettings
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
 from monolith.table import Constant
@@ -171,7 +171,8 @@ def test_predictions_of_heads_are_side_by_side(heads, expected):
 
 def test_hooks_of_the_first_call_are_those_of_the_run():
     hook = Hook()
-    assert made(hooks_made=[hook]).hooks() == [hook]
+    *_, last = made(hooks_made=[hook]).hooks()
+    assert last is hook
 
 
 def test_functions_are_put_off_by_a_step():
@@ -298,7 +299,8 @@ def test_training_needs_no_predictions(predictions, caplog):
     assert weights(trainer) == [-2.0, -4.0]
     assert (trainer.result.num_samples, dict(trainer.result.figures.metrics)) == (4, {})
     assert [r.getMessage() for r in caplog.records if r.name == "monolith.train.figures"] == [
-        "auc, log_loss are left out: the task has no predictions; choose others in Task.metrics"
+        "auc, log_loss, calibration are left out: the task has no predictions; choose others in "
+        "Task.metrics"
     ]
 
 
@@ -512,25 +514,31 @@ def test_a_pipeline_goes_on_after_the_last_trained_batch(tmp_path):
     assert Seen.labels == [0, 2, 4, 6]
 
 
-def test_steps_are_counted_in_the_sink_of_the_task():
-    task, sink = made(), MemorySink()
-    task.metrics_sink = sink
-    trained(task)
+@pytest.mark.parametrize(("is_enabled", "number"), [(True, 2), (False, 0)])
+def test_steps_are_counted_in_the_sink_of_the_trainer(is_enabled, number):
+    sink = MemorySink()
+    with Trainer(with_params(metrics__enable_throughput_hook=is_enabled), metrics=sink) as trainer:
+        trainer.fit()
     tags = {"model_name": "di_name_Score", "cluster_type": "stable"}
-    assert sink.total("monolith.training.run_steps.all", tags) == 2
-    quiet, sink = with_params(metrics__enable_throughput_hook=False), MemorySink()
-    quiet.metrics_sink = sink
-    trained(quiet)
-    assert sink.total("monolith.training.run_steps.all", tags) == 0
+    assert sink.total("monolith.training.run_steps.all", tags) == number
+
+
+@pytest.mark.parametrize(("is_enabled", "number"), [(True, 1), (False, 0)])
+def test_steps_are_traced_where_the_task_has_a_folder_for_it(is_enabled, number, tmp_path):
+    task = with_params(metrics__enable_tf2_profiler_hook=is_enabled)
+    task.profile_dir = str(tmp_path)
+    task.batches = [columns()] * 503  # the first trace begins after 500 steps
+    trained(task)
+    assert len(list(tmp_path.glob("*.pt.trace.json"))) == number
 
 
 def test_settings_of_the_command_line_are_parameters():
-    settings = NativeSettings({"train": "clicks"}, {"train.steps": 3})
+    settings = NativeSettings({"train": "clicks"}, params={"train.steps": 3})
     task = Score.from_settings(settings)
     assert (task.p.train.steps, task.p.train.file_pattern, task.settings) == (3, "clicks", settings)
-    text = r"got params.trian.steps \(did you mean: \[train\]\) \(task 'Score'\)$"
+    text = r"got 'params.trian.steps': trian.steps \(did you mean: \[train\]\)$"
     with pytest.raises(ValueError, match=text):
-        Score.from_settings(NativeSettings({}, {"trian.steps": 3}))
+        Score.from_settings(NativeSettings(params={"trian.steps": 3}))
 
 
 def test_records_of_several_heads_have_their_names():

@@ -151,7 +151,7 @@ def line_ids(table: pa.Table) -> Cells | None:
 
 
 def _line_field(number: int, form: str, value: object) -> bytes:
-    if value is None:
+    if value is None or value == []:
         return b""
     if isinstance(value, list):
         if form == "packed":

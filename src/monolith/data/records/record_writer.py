@@ -127,6 +127,11 @@ def _fields(number: int, rows: Iterable[bytes | None], head: bytes = b"") -> _Co
     return parts
 
 
+def _packed(number: int, rows: Iterable[bytes | None], head: bytes = b"") -> _Column:
+    """Return packed numbers as the bytes of a field; a field without numbers is left out."""
+    return _fields(number, [row or None for row in rows], head)
+
+
 def _features(cells: Cells, numbers: Mapping[str, int]) -> list[bytes | None]:
     """Return fields 2, each with a Feature; None for a missing value."""
     lists = cells.lists(with_varints=numbers is _TF_FEATURE)
@@ -156,7 +161,7 @@ def _example(table: pa.Table) -> list[_Column]:
         if name == LINE_ID:
             tail[100] = _fields(100, cells.pieces())
         elif name == _LABEL:
-            tail[101] = _fields(101, cells.floats())
+            tail[101] = _packed(101, cells.floats())
         elif name == _WEIGHT:
             tail[102] = _weights(102, cells)
         else:
@@ -181,21 +186,21 @@ def _instance(table: pa.Table) -> list[_Column]:
         if name == LINE_ID:
             tail[5] = _fields(5, cells.pieces())
         elif name == _LABEL:
-            tail[3] = _fields(3, cells.floats())
+            tail[3] = _packed(3, cells.floats())
         elif name == _WEIGHT:
             tail[4] = _weights(4, cells)
         elif slot is not None and cells.kind == "ids":
             flat.append([b"" if row is None else _fids_v1(row[0], slot) for row in cells.rows])
         else:
             features.append(_instance_features(name, cells))
-    fids = _fields(1, [b"".join(parts) for parts in zip(*flat, strict=True)]) if flat else None
+    fids = _packed(1, [b"".join(parts) for parts in zip(*flat, strict=True)]) if flat else None
     return ([fids] if fids else []) + [tail[number] for number in sorted(tail)] + features
 
 
 def _instance_features(name: str, cells: Cells) -> _Column:
     number, head = _INSTANCE_FEATURE[cells.kind], put_bytes(1, name.encode())
     if cells.kind != "strings":
-        return _fields(9, _fields(number, cells.pieces()), head)
+        return _fields(9, _packed(number, cells.pieces()), head)
     rows = [b"".join(put_bytes(number, item) for item in row or []) for row in cells.rows]
     return _fields(9, rows, head)
 

@@ -14,7 +14,7 @@ from monolith.util.waiting import DEFAULT_TIMEOUT_SECONDS
 
 
 class PrefetchQueue:
-    """A queue, and the producers that fill it; nothing is copied and autograd records nothing.
+    """Fill a queue from producers; without `device` nothing is copied; autograd records nothing.
 
     An element that was made but could not be put, because the queue was closed or stayed full or
     Ctrl-C came, is kept, and the next call of `enqueue_op` puts it before it asks the producers
@@ -26,11 +26,12 @@ class PrefetchQueue:
             give one, each called once per element.
         capacity: number of elements that the queue holds.
         queue_name: for messages.
+        device: device on which all tensors come out, as in `TensorQueue`.
         timeout_seconds: limit on waits; see `BoundedQueue`.
 
     Raises:
         FailedPreconditionError: in code that is being compiled.
-        ValueError: `dense_list` is None, or see `BoundedQueue`.
+        ValueError: `dense_list` is None, or see `TensorQueue`.
         TypeError: `dense_list` is no list.
 
     Example:
@@ -47,6 +48,7 @@ class PrefetchQueue:
         capacity: int = 2,
         queue_name: str = "prefetch_queue",
         *,
+        device: torch.device | str | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
         if torch.compiler.is_compiling():  # torch.compile then leaves the whole caller as it is
@@ -60,7 +62,9 @@ class PrefetchQueue:
                 f"[PrefetchQueue] expected dense_list as a list, got {type(dense_list).__name__}"
             )
         self._producers = list(dense_list)
-        self._first = TensorQueue(capacity, name=queue_name, timeout_seconds=timeout_seconds)
+        self._first = TensorQueue(
+            capacity, name=queue_name, device=device, timeout_seconds=timeout_seconds
+        )
         self._queues = [self._first]
         self._unsent: deque[list[TensorElement]] = deque()
         self._places: list[list[int]] | None = None  # of each queue, in the original order
@@ -179,22 +183,25 @@ class PrefetchQueue:
 
 
 class DevicePrefetchQueue(PrefetchQueue):
-    """A `PrefetchQueue` of one queue for tensors on the CPU and, if there are any, one for others.
+    """Fill one queue with tensors on the CPU and, if there are any, one with tensors elsewhere.
 
     Both parts of an element are put together and taken together, also by several threads. The
     devices of the first element decide: those of `dense_list`, or what its callables give first.
+    With `device`, there is one queue, that of the device.
     """
 
     def _arrange(self, tensors: Sequence[torch.Tensor]) -> None:
         on_cpu = [place for place, tensor in enumerate(tensors) if tensor.device.type == "cpu"]
         others = [place for place, tensor in enumerate(tensors) if tensor.device.type != "cpu"]
-        if others:
-            first, kind = self._first, tensors[others[0]].device.type
-            second = TensorQueue(
-                first.capacity,
-                name=f"{first.name}_{kind}",
-                timeout_seconds=first.timeout_seconds,
-                lock_owner=first,
-            )
-            self._queues.append(second)
-        self._places = [on_cpu, others] if others else [on_cpu]
+        if self._first.device is not None or not others:
+            super()._arrange(tensors)
+            return
+        first, kind = self._first, tensors[others[0]].device.type
+        second = TensorQueue(
+            first.capacity,
+            name=f"{first.name}_{kind}",
+            timeout_seconds=first.timeout_seconds,
+            lock_owner=first,
+        )
+        self._queues.append(second)
+        self._places = [on_cpu, others]

@@ -44,7 +44,10 @@ class Prefetched:
         Raises:
             OpError: see `BoundedQueue.get`.
         """
-        return self._queue.take(timeout_seconds)[1]
+        tensors, structure = self._queue.take(timeout_seconds)
+        if isinstance(structure, NestedTensors):
+            return structure.get_nested_result(tensors)
+        return structure
 
 
 def prefetch(
@@ -52,6 +55,7 @@ def prefetch(
     capacity: int = 1,
     queue_name: str = "prefetch_queue",
     *,
+    device: torch.device | str | None = None,
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
 ) -> tuple[Any, DevicePrefetchQueue | None]:
     """Put a queue between what makes nested structures and what uses them.
@@ -61,6 +65,8 @@ def prefetch(
             callable without arguments that makes one, called once per element when it is put.
         capacity: number of elements that the queue holds; 0 for no queue.
         queue_name: for messages.
+        device: device on which all tensors come out, as in `TensorQueue`; None leaves them where
+            they are.
         timeout_seconds: limit on waits; see `BoundedQueue`.
 
     Returns:
@@ -68,7 +74,8 @@ def prefetch(
         fills; with capacity 0, `tensors` itself and None.
 
     Raises:
-        ValueError: a leaf that `NestedTensors` does not take, or a negative capacity.
+        ValueError: a leaf that `NestedTensors` does not take, a negative capacity, or a device that
+            is not there.
 
     Example:
         >>> batches = iter([{"x": torch.ones(1), "name": "a"}])
@@ -80,16 +87,22 @@ def prefetch(
     if capacity == 0:
         return tensors, None
     static = PENDING if callable(tensors) else NestedTensors(tensors).get_static(PENDING)
-    queue = _NestedQueue(tensors, capacity, queue_name, timeout_seconds=timeout_seconds)
+    queue = _NestedQueue(
+        tensors, capacity, queue_name, device=device, timeout_seconds=timeout_seconds
+    )
     return Prefetched(queue, static), queue
 
 
 class _NestedQueue(DevicePrefetchQueue):
-    """A snapshot of a whole structure travels with its tensors."""
+    """Send a structure with its tensors: a copy of it, or, with a device, what fills it again."""
 
     def __init__(self, source: Any, *args: Any, **options: Any) -> None:
         self._source = source
         super().__init__([source] if callable(source) else snapshot(source)[0], *args, **options)
 
     def _produce(self) -> tuple[Sequence[torch.Tensor], Any]:
-        return snapshot(self._source() if callable(self._source) else self._source)
+        source = self._source() if callable(self._source) else self._source
+        if self.queues[0].device is None:
+            return snapshot(source)
+        nested = NestedTensors(source)
+        return nested.get_tensors(), nested

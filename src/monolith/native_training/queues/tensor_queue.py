@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from monolith.native_training.queues.bounded_queue import BoundedQueue
-from monolith.native_training.queues.streams import Ready, mark_ready, wait_ready
+from monolith.native_training.queues.streams import DeviceCopier, Ready, mark_ready, wait_ready
 from monolith.util.waiting import DEFAULT_TIMEOUT_SECONDS
 
 Shape = Sequence[int | None]
@@ -70,7 +70,7 @@ class TensorElement(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor], companion: Any = None) -> "TensorElement":
-        """References to the tensors, wherever they are; nothing is copied."""
+        """Refer to the tensors, wherever they are; nothing is copied."""
         return cls(tuple(tensors), mark_ready(tensors), companion)
 
     def use(self) -> tuple[torch.Tensor, ...]:
@@ -80,21 +80,30 @@ class TensorElement(NamedTuple):
 
 
 class TensorQueue(BoundedQueue[TensorElement]):
-    """A queue of tuples of tensors of fixed dtypes and ranks, on any device; nothing is copied.
+    """Queue tuples of tensors of fixed dtypes and ranks, on any device or on one device.
+
+    Without `device`, elements are references, and nothing is copied. With `device`, `enqueue`
+    copies tensors that are elsewhere; copies from the CPU to a CUDA device run on a stream of the
+    queue while the device does other work, and their sources may change as soon as `enqueue`
+    returns. An element is copied before it waits for room, so that the device holds one more
+    element for each producer.
 
     Tensors on a CUDA device may be made on one stream and used on another: `dequeue` makes the
-    stream of its caller wait for that of the producer.
+    stream of its caller wait for that of the producer or of the queue; the host does not wait.
 
     Args:
         capacity: number of elements that it holds.
         spec: dtypes and shapes of an element; None takes those of the first one.
         names: of the components; elements are dictionaries then.
         name: of the queue.
+        device: cpu, meta or a CUDA device, on which all tensors come out; None leaves them where
+            they are.
         timeout_seconds: limit on waits; see `BoundedQueue`.
         lock_owner: see `BoundedQueue`.
 
     Raises:
-        ValueError: there are not as many names as components, or see `BoundedQueue`.
+        ValueError: there are not as many names as components, the device is not there, or see
+            `BoundedQueue`.
 
     Example:
         >>> queue = TensorQueue(2, ElementSpec([torch.int64, torch.float32], [(None,), ()]))
@@ -110,6 +119,7 @@ class TensorQueue(BoundedQueue[TensorElement]):
         *,
         names: Sequence[str] | None = None,
         name: str = "padding_fifo_queue",
+        device: torch.device | str | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         lock_owner: BoundedQueue[Any] | None = None,
     ) -> None:
@@ -123,13 +133,21 @@ class TensorQueue(BoundedQueue[TensorElement]):
             )
         self.spec = spec
         self.names = None if names is None else tuple(names)
+        where = f"[TensorQueue] (queue {name!r})"
+        self._copier = None if device is None else DeviceCopier(where, device)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Device on which all tensors come out; None if tensors stay where they are."""
+        return None if self._copier is None else self._copier.device
 
     def enqueue(self, values: Any, timeout_seconds: float | None = None) -> None:
         """Put one element: a tuple or list of tensors, a dictionary with `names`, or one tensor.
 
         Raises:
             TypeError: something is no tensor.
-            ValueError: the number, a dtype or a shape differs; or the names do.
+            ValueError: the number, a dtype or a shape differs; or the names do; or a tensor on the
+                meta device is to be copied.
             OpError: see `BoundedQueue.put`.
         """
         if self.names is not None:
@@ -155,11 +173,11 @@ class TensorQueue(BoundedQueue[TensorElement]):
         return tensors[0] if len(tensors) == 1 else tensors
 
     def element(self, tensors: Sequence[torch.Tensor], companion: Any = None) -> TensorElement:
-        """Check tensors and make an element of them, to be put later.
+        """Check tensors, bring them to the device, and make an element of them, to be put later.
 
         Raises:
             TypeError: something is no tensor.
-            ValueError: the number, a dtype or a shape differs.
+            ValueError: see `enqueue`.
         """
         where = f"[TensorQueue.enqueue] (queue {self.name!r})"
         for kind in set(map(type, tensors)):
@@ -169,7 +187,9 @@ class TensorQueue(BoundedQueue[TensorElement]):
             with self._changed:
                 self.spec = self.spec or ElementSpec.of(tensors)
         self.spec.check(where, tensors)
-        return TensorElement.of(tensors, companion)
+        if self._copier is None:
+            return TensorElement.of(tensors, companion)
+        return TensorElement(*self._copier.copy(tensors), companion)
 
     def enqueue_many(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse.

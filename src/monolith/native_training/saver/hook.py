@@ -1,6 +1,5 @@
 """Hooks of a run that save checkpoints and restore the current one."""
 
-import json
 import logging
 import os
 import posixpath
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from monolith.checkpoint.state import HashTableType, record_save_time
-from monolith.checkpoint.storage import make_folder, write_file
+from monolith.checkpoint.storage import make_folder
 from monolith.environment import metric_prefix
 from monolith.errors import DeadlineExceededError, OpError
 from monolith.native_training.saver.listeners import RestorerListener, SaverListener
@@ -19,6 +18,7 @@ from monolith.native_training.saver.restore_override import get_checkpoint_state
 from monolith.native_training.saver.saver import PartialRecoverySaver
 from monolith.native_training.saver.timer import SecondOrStepTimer, Window
 from monolith.observe.metrics import MetricsSink, NullSink
+from monolith.train.debugging_files import write_module_tree
 from monolith.train.driver import (
     Coordinator,
     Hook,
@@ -27,7 +27,6 @@ from monolith.train.driver import (
     StepResults,
     current_or_default_run,
 )
-from monolith.util.names import module_tree_path
 from monolith.util.waiting import DEFAULT_TIMEOUT_SECONDS, check_timeout
 
 _log = logging.getLogger(__name__)
@@ -143,8 +142,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         self._thread = threading.get_ident()
         step, saver = _step_of(run), self._checked_saver()
         if self._save_graph_def:
-            text = json.dumps(saver.builder.description(), indent=1, sort_keys=True)
-            write_file(module_tree_path(self._directory), text.encode())
+            write_module_tree(self._directory, saver.builder.description())
         saver.setup_ps_initialized_state(run)
         self._create_or_update_monolith_ckpt_state(do_update=False)
         with self._lock:

@@ -1,5 +1,9 @@
 """Hold feature slots, slices and columns, and the factories that make them."""
 
+from monolith.native_training.slots.layout_factories import (
+    CollectingLayoutFactory,
+    EmbeddingLayoutFactory,
+)
 from monolith.native_training.slots.slot_factories import (
     CollectingFactory,
     EmbeddingsFactory,
@@ -15,6 +19,8 @@ from monolith.native_training.slots.slots import (
 
 __all__ = [
     "CollectingFactory",
+    "CollectingLayoutFactory",
+    "EmbeddingLayoutFactory",
     "EmbeddingsFactory",
     "FeatureColumn",
     "FeatureSlice",

@@ -8,7 +8,7 @@ import torch
 
 from monolith.native_training.slots.combiners import Combiner
 from monolith.native_training.slots.slot_tables import SliceConfig, SlotTable, merge_slices
-from monolith.native_training.slots.slots import FeatureSlot, FeatureSlotConfig
+from monolith.native_training.slots.slots import FeatureSlot, FeatureSlotConfig, SlotRows
 from monolith.nn.features import Embedded
 from monolith.ops import Ragged
 
@@ -84,6 +84,17 @@ class CollectingFactory:
     ) -> Callable[[], None] | None:
         """Do nothing: there is nothing to train."""
         return lambda: None
+
+    def rows_of(self, feature: str) -> SlotRows:
+        """Return the rows of the slot that has a feature as a column.
+
+        Raises:
+            KeyError: No slot has it.
+        """
+        for _, rows in self._slots.values():
+            if feature in rows.combiners:
+                return rows
+        raise KeyError(f"[CollectingFactory] expected a feature with a column, got {feature!r}")
 
     def tables(self) -> dict[str, SlotTable]:
         """Return the collected slots by name.
@@ -246,7 +257,7 @@ class FeaturesFactory:
                 f"({', '.join(self._tables)}), got {config.table!r}; a model function makes the "
                 "same slots in every call"
             )
-        return FeatureSlot(_LookedUp(self._tables[config.table], self._embedded), config)
+        return FeatureSlot(LookedUpRows(self._tables[config.table], self._embedded), config)
 
     def apply_gradients(
         self, grads_and_vars: GradsAndVars, scale: float = 1
@@ -259,7 +270,7 @@ class FeaturesFactory:
         return None
 
 
-class _LookedUp:
+class LookedUpRows:
     """A slot over looked up rows; checks that it is as it was collected."""
 
     def __init__(self, table: SlotTable, embedded: Embedded) -> None:

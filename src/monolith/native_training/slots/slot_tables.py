@@ -116,16 +116,7 @@ class SlotTable:
 
         A checkpoint may have the table under the name of any column, and without the `fc_` of
         `fc_slot_<digits>`.
-
-        Raises:
-            NotImplementedError: expired rows are to be removed in the background.
         """
-        if self.hashtable_config.feature_evict_every_n_hours:
-            raise NotImplementedError(
-                "[FeatureSlot] expected feature_evict_every_n_hours=0, got "
-                f"{self.hashtable_config.feature_evict_every_n_hours}; start a "
-                "monolith.table.BackgroundSweep on the table"
-            )
         owner, features = None, []
         for name in self.feature_names:
             combiner = self.feature_to_combiners[name]
@@ -150,6 +141,12 @@ class SlotTable:
                 feature = Feature(name, shares=owner, combiner=how, max_length=length)
             features.append(feature)
         return features
+
+    @property
+    def evict_every_hours(self) -> dict[str, int]:
+        """The name of the table, and how often expired rows are removed; empty if never."""
+        hours = self.hashtable_config.feature_evict_every_n_hours
+        return {self.feature_names[0]: hours} if hours and self.feature_names else {}
 
     def _other_names(self) -> list[str]:
         names = [*self.feature_names, *map(older_name, self.feature_names)]

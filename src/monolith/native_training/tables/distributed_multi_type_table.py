@@ -38,7 +38,7 @@ class DistributedMultiTypeHashTable:
         transfer_float16: rows of lookups and gradients travel as float16, and become float32 again
             before they touch a table; it forces the path that is not raw.
         clock: gives the time of an update.
-        sink: takes the lookup times of each server (`timed_transport.py`).
+        sink: takes the lookup times of each server (`cluster/timed_transport.py`).
         model_name: a tag of these times.
 
     Example:

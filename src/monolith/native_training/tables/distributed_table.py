@@ -8,10 +8,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from monolith.cluster.servers import LocalServers, current_servers
 from monolith.cluster.sharded_table import ShardedTable
+from monolith.cluster.timed_transport import timed
 from monolith.cluster.transport import LocalTransport
-from monolith.native_training.tables.timed_transport import TimedTransport
 from monolith.native_training.tables.updates import Completion, RunningUpdates
-from monolith.observe.metrics import MetricsSink, NullSink
+from monolith.observe.metrics import MetricsSink
 from monolith.table import _checks as checks
 from monolith.table.calls import Clock, wall_clock
 from monolith.table.config import TableConfig
@@ -29,7 +29,7 @@ class DistributedHashTable:
         config: what the table is; its learning rates are those of this object's updates.
         servers: hold the shards, which stay when this object is gone; those of the run if None.
         clock: gives the time of an update.
-        sink: takes the lookup times of each server (`timed_transport.py`).
+        sink: takes the lookup times of each server (`cluster/timed_transport.py`).
         model_name: a tag of these times.
 
     Example:
@@ -56,11 +56,9 @@ class DistributedHashTable:
     ) -> None:
         servers = current_servers() if servers is None else servers
         routing = FloorModRouting(len(servers))
-        transports = [
-            TimedTransport(LocalTransport(shard), i, model_name, sink or NullSink())
-            for i, shard in enumerate(servers.shards(config, routing))
-        ]
-        self._table = ShardedTable(config, transports, routing=routing, clock=clock)
+        transports = [LocalTransport(shard) for shard in servers.shards(config, routing)]
+        ways = timed(transports, sink, model_name)
+        self._table = ShardedTable(config, ways, routing=routing, clock=clock)
         self._ids = WeakTensorKeyDictionary()
         self._updates = RunningUpdates(config.name)
         self._num_applied = 0

@@ -244,7 +244,7 @@ class HashTableConfigInstance:
 
     @property
     def evict_every_seconds(self) -> int | None:
-        """Pause of the table's `BackgroundSweep`; None if expired rows stay until `evict`."""
+        """Seconds between two sweeps of the table; None if expired rows stay until `evict`."""
         config = self.table_config
         return config.feature_evict_every_n_hours * 3600 if config.enable_feature_eviction else None
 

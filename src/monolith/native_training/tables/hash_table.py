@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
-from monolith.native_training.tables.sharded_group import restore_names_of, table_configs
+from monolith.native_training.tables.sharded_group import (
+    restore_names_of,
+    sweeps_of,
+    table_configs,
+)
 from monolith.native_training.tables.updates import Completion, RunningUpdates
 from monolith.table import Table
+from monolith.table.calls import Clock, wall_clock
 from monolith.table.config import TableConfig
 from monolith.table.rows import Entries
+from monolith.table.sweep import TableSweep
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,9 +27,11 @@ class HashTable:
     Args:
         name: of the table.
         config: what the table is.
+        clock: gives the time of an update without one, and that of sweeps.
 
     Attributes:
-        table: the same rows with all the verbs of a table.
+        table: the same rows with all the verbs of a table; closing it ends the sweep.
+        sweep: evicts expired rows where the config asks for it.
 
     Example:
         >>> from monolith.table.optimizers import SGD
@@ -38,9 +46,18 @@ class HashTable:
                 [1.0000]])
     """
 
-    def __init__(self, name: str, config: HashTableConfigInstance | TableConfig) -> None:
-        self.table = Table(*table_configs("HashTable", {name: config}))
+    def __init__(
+        self,
+        name: str,
+        config: HashTableConfigInstance | TableConfig,
+        *,
+        clock: Clock = wall_clock,
+    ) -> None:
+        self.table = Table(*table_configs("HashTable", {name: config}), clock=clock)
         self._updates = RunningUpdates(name)
+        self.sweep: TableSweep | None = None
+        for seconds in sweeps_of({name: config}).values():
+            self.sweep = TableSweep(self.table, seconds, clock)
         self.table.restore_names = restore_names_of({name: config}).get(name, ())
 
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
@@ -74,6 +91,10 @@ class HashTable:
     def as_op(self) -> Completion:
         """Return a handle that is done when the updates that run now have ended."""
         return self._updates.completion()
+
+    def close(self) -> None:
+        """Free the table and end its sweep. Closing twice is fine."""
+        self.table.close()
 
     def size(self) -> int:
         """Number of rows."""

@@ -11,13 +11,18 @@ from monolith.cluster.table_group import TableGroup
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.fused import FusedRows, fused_apply_gradients, fused_lookup
 from monolith.native_training.tables.merged_table import Pairs
-from monolith.native_training.tables.sharded_group import restore_names_of, table_configs
+from monolith.native_training.tables.sharded_group import (
+    restore_names_of,
+    sweeps_of,
+    table_configs,
+)
 from monolith.native_training.tables.updates import AppliedUpdate, Completion, RunningUpdates
 from monolith.ops import Ragged
 from monolith.table import Table
 from monolith.table.base import BaseTable
 from monolith.table.calls import Clock, wall_clock
 from monolith.table.config import TableConfig
+from monolith.table.sweep import TableSweep
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,6 +40,7 @@ class MultiTypeHashTable:
 
     Attributes:
         group: the tables; `group.tables` has each by its slot, for saves and the other verbs.
+        sweeps: evict expired rows of the slots whose configs ask for it, until `close`.
 
     Example:
         >>> from monolith.table.optimizers import SGD
@@ -58,6 +64,10 @@ class MultiTypeHashTable:
         self.group = TableGroup([Table(config, clock=clock) for config in configs])
         for name, others in restore_names_of(slot_to_config).items():
             self.group.tables[name].restore_names = others
+        self.sweeps = {
+            name: TableSweep(self.group.tables[name], seconds, clock)
+            for name, seconds in sweeps_of(slot_to_config).items()
+        }
         dims = {name: table.dim for name, table in self.group.tables.items()}
         self._updates = RunningUpdates(short_name(list(dims)))
         self._order = SlotPacking(dims, type(self).__name__)

@@ -76,7 +76,7 @@ class PartitionedHashTable:
             tables and outputs are.
         servers: `num_ps` of them hold the shards; those of the run if None.
         clock: gives the time of an update.
-        sink: takes the lookup times of each server (`timed_transport.py`).
+        sink: takes the lookup times of each server (`cluster/timed_transport.py`).
         model_name: a tag of these times.
 
     Raises:

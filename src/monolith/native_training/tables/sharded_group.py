@@ -14,11 +14,11 @@ from monolith.cluster.shard_split import is_finite
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.slot_packing import SlotPacking
 from monolith.cluster.table_group import GroupRates, TableGroup
+from monolith.cluster.timed_transport import timed
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
-from monolith.native_training.tables.timed_transport import TimedTransport
 from monolith.native_training.tables.updates import AppliedUpdate, RunningUpdates
-from monolith.observe.metrics import MetricsSink, NullSink
+from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.table import _checks as checks
 from monolith.table.base import BaseTable
@@ -26,7 +26,7 @@ from monolith.table.calls import Clock, resolve_time, wall_clock
 from monolith.table.config import TableConfig, segments_of
 from monolith.table.key_sums import finite_gradients
 from monolith.table.routing import FloorModRouting
-from monolith.table.rules import Probabilistic, SlidingFilter
+from monolith.table.rules import Probabilistic
 
 TableConfigs = Mapping[str, HashTableConfigInstance | TableConfig]
 """Configs of tables by name, in the reference system's words or in ours."""
@@ -67,7 +67,6 @@ class ShardedGroup:
         restore_names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         ordered = sorted(configs, key=lambda config: config.name)
-        _check_admission(ordered, owner)
         self.configs = {config.name: config for config in ordered}
         self.order = SlotPacking({config.name: config.dim for config in ordered}, owner)
         self.num_shards = len(transports)
@@ -286,18 +285,18 @@ def connect(
         model_name: a tag of these times.
     """
     configs = table_configs(owner, tables)
-    _check_admission(configs, owner)
     routing = FloorModRouting(len(servers))
     hosts = {config.name: servers.shards(config, routing) for config in configs}
-    transports = []
+    for name, seconds in sweeps_of(tables).items():
+        servers.sweep(name, seconds, clock)
+    transports: list[Transport] = []
     for i in range(len(servers)):
         shards = [cast(BaseTable, own[i].table) for own in hosts.values()]
         host = GroupHost(TableGroup(shards), placement=routing.placement_of(i))
-        local = LocalTransport(host)  # it checks the calls
-        transports.append(TimedTransport(local, i, model_name, sink or NullSink()))
+        transports.append(LocalTransport(host))  # it checks the calls
     return ShardedGroup(
         configs,
-        transports,
+        timed(transports, sink, model_name),
         hosts=hosts,
         owner=owner,
         transfer_float16=transfer_float16,
@@ -313,6 +312,16 @@ def restore_names_of(tables: TableConfigs) -> dict[str, Sequence[str]]:
         for name, config in tables.items()
         if isinstance(config, HashTableConfigInstance) and config.extra_restore_names
     }
+
+
+def sweeps_of(tables: TableConfigs) -> dict[str, int]:
+    """Return the seconds between two sweeps of the tables whose configs ask for eviction."""
+    every = {
+        name: config.evict_every_seconds
+        for name, config in tables.items()
+        if isinstance(config, HashTableConfigInstance)
+    }
+    return {name: seconds for name, seconds in every.items() if seconds is not None}
 
 
 def table_configs(owner: str, given: TableConfigs) -> list[TableConfig]:
@@ -335,16 +344,6 @@ def table_configs(owner: str, given: TableConfigs) -> list[TableConfig]:
             )
         configs.append(config)
     return configs
-
-
-def _check_admission(configs: Sequence[TableConfig], owner: str) -> None:
-    """Refuse filters: every shard of a floor-mod routing has keys of each partition."""
-    for config in configs:
-        if isinstance(config.admission, SlidingFilter) and config.kind != "serving":
-            raise ValueError(
-                f"[{owner}] expected tables without SlidingFilter, whose filters belong to "
-                f"partitions, got one with it (table {config.name!r}); use MinCount"
-            )
 
 
 def _counts_calls(config: TableConfig) -> bool:

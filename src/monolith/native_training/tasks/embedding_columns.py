@@ -1,12 +1,15 @@
 """Name columns and slices by feature, for model functions that do not care for slots."""
 
-import re
+import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from monolith.native_training.data.feature_list import FeatureList, get_feature_name_and_slot
+from monolith.native_training.ops.layout_config import OutConfig, OutType, SliceConfig
 from monolith.native_training.slots.combiners import Combiner, FirstN, ReduceMean, ReduceSum
 from monolith.native_training.slots.slots import (
     DEFAULT_EXPIRE_TIME,
@@ -22,7 +25,6 @@ from monolith.ops.fids import switch_slot_v1, switch_slot_v2
 Name = str | int | FeatureColumn
 """A feature, the number of its slot, or its column."""
 
-_SLOT = re.compile(r"(?:fc_)?slot_(\d+)")
 _SWITCHES: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = MappingProxyType(
     {"example": switch_slot_v2, "example_batch": switch_slot_v2, "instance": switch_slot_v1}
 )
@@ -33,10 +35,14 @@ class EmbeddingColumns:
 
     Args:
         ctx: makes the slots.
+        feature_list: says which slot a feature has; else its name, and else it gets the first
+            number from 1 that no slot has.
     """
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: Context, feature_list: FeatureList | None = None) -> None:
+        self._ctx, self._feature_list = ctx, feature_list
+        slots = () if feature_list is None else (feature.slot for feature in feature_list)
+        self._numbers = {slot for slot in slots if slot is not None}
         self._slots: dict[str, FeatureSlot] = {}
         self._columns: dict[str, FeatureColumn] = {}
         self._slices: dict[tuple[str, str], FeatureSlice] = {}
@@ -57,9 +63,9 @@ class EmbeddingColumns:
         """
         if isinstance(feature, FeatureColumn):
             return feature
-        name = _name_of(feature)
+        name = self._number(feature)[0]
         if name not in self._columns:
-            owner = name if shared_name is None else _name_of(shared_name)
+            owner = feature if shared_name is None else shared_name
             try:
                 slot = self._slot(owner, occurrence_threshold or 0, expire_time)
             except (NameError, ValueError) as error:
@@ -72,29 +78,68 @@ class EmbeddingColumns:
             self._columns[name] = FeatureColumn(slot, name, combiner)
         return self._columns[name]
 
-    def _slot(self, name: str, occurrence_threshold: int, expire_time: int) -> FeatureSlot:
+    def _number(self, feature: str | int) -> tuple[str, int | None]:
+        return get_feature_name_and_slot(feature, self._feature_list)
+
+    def _slot(self, feature: str | int, occurrence_threshold: int, expire_time: int) -> FeatureSlot:
+        name, number = self._number(feature)
         if name in self._columns:
             return self._columns[name].feature_slot
         if name not in self._slots:
-            numbered = _SLOT.fullmatch(name)
+            if number is None:
+                number = next(n for n in itertools.count(1) if n not in self._numbers)
+            self._numbers.add(number)
             config = FeatureSlotConfig(
                 name,
-                slot_id=int(numbered[1]) if numbered else len(self._slots) + 1,
+                slot_id=number,
                 occurrence_threshold=occurrence_threshold,
                 expire_time=expire_time,
             )
             self._slots[name] = self._ctx.create_feature_slot(config)
         return self._slots[name]
 
-    def lookup(
+    def column_slice(
         self, feature: Name, slice_name: str, dim: int, options: Mapping[str, Any]
-    ) -> torch.Tensor:
-        """The slice of this name of a feature; features of one slot have the same slice."""
+    ) -> tuple[FeatureColumn, FeatureSlice]:
+        """The column and the slice of this name; features of one slot have the same slice."""
         column = self.column(feature, combiner=ReduceSum())
         key = column.feature_slot.name, slice_name
         if key not in self._slices:
             self._slices[key] = column.feature_slot.add_feature_slice(dim, **options)
-        return column.embedding_lookup(self._slices[key])
+        return column, self._slices[key]
+
+
+def layout_name(slice_name: str, columns: Sequence[FeatureColumn]) -> str:
+    """Return `<slice_name>_<md5>`, of the sorted names of the features.
+
+    Example:
+        >>> from types import SimpleNamespace as Column
+        >>> layout_name("vec", [Column(feature_name="b"), Column(feature_name="a")])
+        'vec_b345e1dc09f20fdefdea469f09167892'
+    """
+    names = ",".join(sorted(column.feature_name for column in columns))
+    return f"{slice_name}_{hashlib.md5(names.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def out_config(
+    slices: Sequence[tuple[FeatureColumn, FeatureSlice]], out_type: str | None
+) -> OutConfig:
+    """Return the layout of slices.
+
+    Raises:
+        ValueError: an unknown type of output.
+    """
+    kinds = {
+        None: OutType.NONE,
+        "concat": OutType.CONCAT,
+        "stack": OutType.STACK,
+        "add_n": OutType.ADDN,
+        "addn": OutType.ADDN,
+    }
+    if out_type not in kinds:
+        joined([], out_type)
+    configs = [SliceConfig(column.feature_name, s.start, s.end) for column, s in slices]
+    return OutConfig(configs, kinds[out_type])
 
 
 def combiner_of(combiner: Combiner | str | None, max_seq_length: int) -> Combiner:
@@ -188,7 +233,3 @@ def share_slot(
         values = _SWITCHES[variant_type](ids.values, slot)
         shared[name if in_place else f"{name}_{suffix}"] = Ragged(values, ids.row_splits)
     return shared
-
-
-def _name_of(feature: str | int) -> str:
-    return feature if isinstance(feature, str) else f"fc_slot_{feature}"

@@ -7,6 +7,8 @@ from typing import Any
 
 from monolith.checkpoint import find
 from monolith.cluster import LocalServers
+from monolith.native_training.tasks.native_task import NativeTask
+from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Task
@@ -24,6 +26,7 @@ def local_train(
     settings: TrainSettings | None = None,
     servers: LocalServers | None = None,
     hooks: Sequence[Hook] = (),
+    metrics: MetricsSink | None = None,
 ) -> Trainer:
     """Train a task with `num_ps` parameter servers in this process, and return its trainer.
 
@@ -41,6 +44,7 @@ def local_train(
         servers: those of an earlier run, which this one continues; they stay open. Without them the
             trainer has servers of its own, and closes them.
         hooks: hooks of the run.
+        metrics: sink of the measurements, which the caller closes.
 
     Returns:
         The trainer; `result` says how the run went. Close it.
@@ -60,7 +64,9 @@ def local_train(
         settings = replace(
             settings, checkpoint_dir=model_dir, save_every=save_checkpoints_steps, save_seconds=None
         )
-    trainer = Trainer(instance, settings, num_ps if servers is None else servers, hooks)
+    trainer = Trainer(
+        instance, settings, num_ps if servers is None else servers, hooks, metrics=metrics
+    )
     try:
         if model_dir is not None and find(model_dir) is not None:
             trainer.restore(model_dir)
@@ -76,7 +82,7 @@ def _as_task(task: Any) -> Task:
     if hasattr(task, "instantiate"):
         task = task.instantiate()
     elif isinstance(task, type) and issubclass(task, Task):
-        task = task.from_settings()
+        task = task.params().instantiate() if issubclass(task, NativeTask) else task()
     if not isinstance(task, Task):
         raise TypeError(
             f"[local_train] expected a Task, its class or its parameters, got {type(task).__name__}"

@@ -1,109 +1,56 @@
-"""Define `MonolithModel`: a `NativeTask` whose model function names features, not slots."""
+"""Define `MonolithModel`: a `MonolithBaseModel` whose model function names features, not slots."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import torch
-
-from monolith.data import Batch
+from monolith.native_training.data.feature_list import FeatureList
+from monolith.native_training.ops.layout_config import OutConfig
 from monolith.native_training.slots.combiners import Combiner
+from monolith.native_training.slots.layout_factories import (
+    CollectingLayoutFactory,
+    EmbeddingLayoutFactory,
+)
 from monolith.native_training.slots.slots import DEFAULT_EXPIRE_TIME, FeatureColumn
 from monolith.native_training.tasks.embedding_columns import (
     EmbeddingColumns,
     Name,
     combiner_of,
     joined,
+    layout_name,
     named_dims,
+    out_config,
     share_slot,
 )
-from monolith.native_training.tasks.native_task import ModelSpec, NativeTask, ServingReceiver
+from monolith.native_training.tasks.monolith_base_model import EstimatorSpec, MonolithBaseModel
+from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
-from monolith.train.task import Mode
 
-MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
-Heads = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
+__all__ = ["EstimatorSpec", "MonolithModel"]
 
 
-class EstimatorSpec(NamedTuple):
-    """Hold the results of the model function of a `MonolithModel`.
-
-    Attributes:
-        label: of the samples, as `pred`.
-        pred: predictions; by head if there are several.
-        head_name: names of the heads.
-        loss: a scalar; None in prediction.
-        optimizer: of the dense model: a function of its parameters, or an optimizer.
-        classification: whether predictions are probabilities.
-    """
-
-    label: Heads | None
-    pred: Heads
-    head_name: str | Sequence[str] | None = None
-    loss: torch.Tensor | None = None
-    optimizer: MakeOptimizer | torch.optim.Optimizer | None = None
-    classification: bool = True
-
-
-class MonolithModel(NativeTask):
-    """A task with `input_fn` and `model_fn`, whose columns and slices have names.
+class MonolithModel(MonolithBaseModel):
+    """A task with `input_fn` and `model_fn`, whose columns, slices and layouts have names.
 
     Args:
-        params: made by `params`.
+        params: Parameters that `params` made.
     """
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        self._default_dense_optimizer: MakeOptimizer | torch.optim.Optimizer | None = None
-        self._spec: EstimatorSpec | None = None
-        self._losses: list[torch.Tensor] = []
-        self._columns = EmbeddingColumns(self.ctx)
+        path = params.feature_list
+        self._feature_list = None if path is None else FeatureList.parse(path)
+        self._columns = EmbeddingColumns(self.ctx, self._feature_list)
+        self._layouts: dict[str, OutConfig] = {}
 
-    @abstractmethod
-    def input_fn(self, mode: Mode) -> Iterable[Mapping[str, Any] | Batch]:
-        """Batches, as those of `NativeTask.create_input_fn`."""
-
-    @abstractmethod
-    def model_fn(
-        self, features: dict[str, Any], mode: Mode
-    ) -> EstimatorSpec | tuple[Heads, torch.Tensor, Heads]:
-        """An `EstimatorSpec`, or label, loss and prediction."""
-
-    def serving_input_receiver_fn(self) -> ServingReceiver | None:
-        """Describe a request; None if there is none."""
-        return None
-
-    def create_input_fn(self, mode: Mode) -> Callable[[], Iterable[Mapping[str, Any] | Batch]]:
-        """`input_fn`."""
-        return lambda: self.input_fn(mode)
-
-    def create_serving_input_receiver_fn(self) -> Callable[[], ServingReceiver] | None:
-        """`serving_input_receiver_fn`, if it gives something."""
-        receiver = self.serving_input_receiver_fn()
-        return None if receiver is None else lambda: receiver
-
-    def create_model_fn(self) -> Callable[[dict[str, Any], Mode, Any], ModelSpec]:
-        """`model_fn`, with columns of its own for each call."""
-        return self._call
-
-    def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
-        """That of the spec, or the default of the task.
-
-        Raises:
-            Exception: there is neither.
-        """
-        parameters = list(model.parameters())
-        if not parameters:
-            return None
-        _ = self.features  # the model function has been called then
-        optimizer = (self._spec and self._spec.optimizer) or self._default_dense_optimizer
-        if optimizer is None:
-            raise Exception("dense_optimizer not found!")
-        return optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer(parameters)
-
-    def add_loss(self, losses: torch.Tensor | Sequence[torch.Tensor]) -> None:
-        """Add to the loss of this call of the model function."""
-        self._losses += [losses] if isinstance(losses, torch.Tensor) else losses
+    @classmethod
+    def params(cls) -> InstantiableParams:
+        """Return the parameters of a `MonolithBaseModel`, `feature_list` and fused layouts."""
+        params = super().params()
+        params.define(
+            "feature_list", None, "path of a `feature_list.conf`, which says the slots of features"
+        )
+        params.define("enable_fused_layout", False, "whether lookups return layouts by name")
+        return params
 
     def create_embedding_feature_column(
         self,
@@ -117,8 +64,10 @@ class MonolithModel(NativeTask):
         """The column of a feature, made by the first call that names it.
 
         Args:
-            feature_name: name, number of a slot (its name is `fc_slot_<n>` then), or column.
-            occurrence_threshold: occurrences before an id gets a row.
+            feature_name: name, number of a slot, or column. The feature list says which number a
+                name has and the reverse; without it, the name of a number is `fc_slot_<n>`.
+            occurrence_threshold: occurrences before an id gets a row; that of the parameters if
+                None.
             expire_time: days that a row lives after its last update.
             max_seq_length: keeps so many first rows apart, if it is above 0.
             shared_name: of the feature whose slot it uses.
@@ -128,6 +77,8 @@ class MonolithModel(NativeTask):
             ValueError: there is no such combiner.
             Exception: the slot that it shares cannot be made.
         """
+        if occurrence_threshold is None:
+            occurrence_threshold = self.p.default_occurrence_threshold
         return self._columns.column(
             feature_name,
             combiner=combiner_of(combiner, max_seq_length),
@@ -150,6 +101,9 @@ class MonolithModel(NativeTask):
     ) -> Any:
         """Slices of features, which have the same columns of a row for the same name.
 
+        The slices are the layout `<slice_name>_<md5>`, whose last part is that of the sorted
+        features with commas between them. With fused layouts the layout itself is returned.
+
         Args:
             features: names, numbers of slots or columns, with `slice_dim`; pairs of them and a
                 width, or a dictionary; or lists of them (groups), with `slice_dim`.
@@ -163,7 +117,8 @@ class MonolithModel(NativeTask):
             out_type: "concat", "stack" and "add_n" make one tensor; a list if None.
 
         Raises:
-            ValueError: features of another form, or an unknown type of output.
+            ValueError: features of another form, or an unknown type of output; groups with fused
+                layouts.
         """
         options = {
             "initializer": initializer,
@@ -171,38 +126,44 @@ class MonolithModel(NativeTask):
             "compressor": compressor,
             "learning_rate_fn": learning_rate_fn,
         }
+        groups = named_dims(features, slice_dim)
+        is_grouped = isinstance(features, Sequence) and isinstance(features[0], list)
+        if is_grouped and self.is_fused_layout():
+            raise ValueError("group pool is not support when fused_layout")
+        slices = [
+            [self._columns.column_slice(name, slice_name, dim, options) for name in names]
+            for names, dim in groups
+        ]
+        if not is_grouped:
+            name = layout_name(slice_name, [column for ((column, _),) in slices])
+            self._layouts[name] = out_config([pair for (pair,) in slices], out_type)
+            factory = self.ctx.layout_factory
+            if isinstance(factory, CollectingLayoutFactory | EmbeddingLayoutFactory):
+                factory.add_layout(name, self._layouts[name])
+                return factory.get_layout(name)
         parts = []
-        for names, dim in named_dims(features, slice_dim):
-            slices = [self._columns.lookup(name, slice_name, dim, options) for name in names]
-            parts.append(slices[0] if len(slices) == 1 else joined(slices, group_out_type))
+        for group in slices:
+            looked_up = [column.embedding_lookup(part) for column, part in group]
+            parts.append(looked_up[0] if len(group) == 1 else joined(looked_up, group_out_type))
         return joined(parts, out_type)
+
+    @property
+    def layout_dict(self) -> dict[str, OutConfig]:
+        """Return the layouts of the last call of the model function by name."""
+        return dict(self._layouts)
+
+    def is_fused_layout(self) -> bool:
+        """Whether lookups return layouts by name."""
+        return self.ctx.layout_factory is not None
 
     share_slot = staticmethod(share_slot)
 
-    def _call(self, features: dict[str, Any], mode: Mode, config: Any) -> ModelSpec:
-        self._columns, self._losses = EmbeddingColumns(self.ctx), []
-        spec = self.model_fn(features, mode)
-        if not isinstance(spec, EstimatorSpec):
-            if not isinstance(spec, tuple) or len(spec) != 3:
-                raise Exception("EstimatorSpec Error!")
-            label, loss, pred = spec
-            spec = EstimatorSpec(label, pred, loss=loss)
-        self._spec = self._spec or spec
-        predictions = self._heads(spec)
-        if mode == Mode.PREDICT or spec.loss is None:
-            return ModelSpec(mode, predictions)
-        return ModelSpec(mode, predictions, sum(self._losses, spec.loss))
+    def _begin_call(self) -> None:
+        super()._begin_call()
+        self._columns, self._layouts = EmbeddingColumns(self.ctx, self._feature_list), {}
 
-    def _heads(self, spec: EstimatorSpec) -> torch.Tensor | Mapping[str, torch.Tensor]:
-        """Predictions by head."""
-        if isinstance(spec.pred, torch.Tensor | Mapping):
-            return spec.pred
-        names = spec.head_name or self.p.metrics.deep_insight_target
-        names = names.split(",") if isinstance(names, str) else list(names)
-        labels = spec.pred if spec.label is None else spec.label
-        if not len(names) == len(labels) == len(spec.pred):
-            raise AssertionError(
-                f"[MonolithModel] expected as many names and labels as predictions, got "
-                f"{len(names)}, {len(labels)} and {len(spec.pred)} (task {self.name!r})"
-            )
-        return dict(zip(names, spec.pred, strict=True))
+    def _use_factory(self, factory: CollectingLayoutFactory | EmbeddingLayoutFactory) -> None:
+        if self.p.enable_fused_layout:
+            self.ctx.feature_factory, self.ctx.layout_factory = None, factory
+        else:
+            super()._use_factory(factory)

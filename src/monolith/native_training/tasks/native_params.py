@@ -63,7 +63,7 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
             10000, int, "steps between two evaluations of `fit`, unless it is the default"
         ),
         "eval.steps": Parameter(None, _NUMBER, "batches of an evaluation; None reads all"),
-        "train.steps": Parameter(None, _NUMBER, "most steps of one `fit`"),
+        "train.steps": Parameter(None, _NUMBER, "most steps of one `fit` of mode 'train'"),
         "train.max_steps": Parameter(
             None, _NUMBER, "global step at which training ends, earlier runs included"
         ),
@@ -116,7 +116,7 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
             [], list, "columns that records of several heads have too"
         ),
         "metrics.enable_throughput_hook": Parameter(
-            True, bool, "whether steps are counted every 30 s in the metrics sink of the task"
+            True, bool, "whether steps are counted every 30 s in the metrics sink of the trainer"
         ),
         "metrics.enable_kafka_metrics": Parameter(
             False,
@@ -181,7 +181,7 @@ class _NearNames:
             raise AttributeError(f"{error} (did you mean: [{names}])") from None
 
 
-class TaskParams(_NearNames, InstantiableParams):
+class NativeParams(_NearNames, InstantiableParams):
     """Hold the parameters of a task."""
 
 
@@ -195,7 +195,7 @@ def _dotted_names(params: Any) -> Iterator[str]:
             yield from (f"{name}.{inner}" for inner, _ in value.items())
 
 
-def native_params(cls: type) -> TaskParams:
+def native_params(cls: type) -> NativeParams:
     """Return the parameters of a task class, with their defaults.
 
     Example:
@@ -204,7 +204,7 @@ def native_params(cls: type) -> TaskParams:
         >>> params.name, params.train.label_key
         ('Clicks', 'label')
     """
-    params = TaskParams(cls)
+    params = NativeParams(cls)
     params.define("name", cls.__name__, "name of the task")
     for path, parameter in PARAMETERS.items():
         group, _, name = path.rpartition(".")
@@ -274,7 +274,7 @@ def _words_of(kind: type | tuple[type, ...]) -> str:
     return " or ".join(names.get(part, part.__name__) for part in kinds)
 
 
-def set_params(params: Params, values: Mapping[str, Any]) -> None:
+def set_by_name(params: Params, values: Mapping[str, Any]) -> None:
     """Set parameters by dotted name; texts become numbers and lists as the defaults say.
 
     Args:

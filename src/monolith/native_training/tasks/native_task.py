@@ -5,59 +5,62 @@ for each batch, over the rows that were looked up for it.
 """
 
 import itertools
-import logging
 import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
 from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
-from monolith.native_training.queues.queue_hooks import queue_hooks_of
-from monolith.native_training.saver.tide import CustomGlobalStepWaiterHook
-from monolith.native_training.slots.slot_factories import (
-    CollectingFactory,
-    FeaturesFactory,
-    GradsAndVars,
-)
-from monolith.native_training.slots.slot_tables import SlotTable, features_of
-from monolith.native_training.tasks import task_context
-from monolith.native_training.tasks.context import Context
-from monolith.native_training.tasks.deep_insight import Send, write_deep_insight
-from monolith.native_training.tasks.loss_gradients import with_gradients
-from monolith.native_training.tasks.metric_hooks import (
+from monolith.native_training.metric.deep_insight_ops import Send, write_deep_insight
+from monolith.native_training.metric.metric_hook import (
     FileMetricHook,
     RecordDump,
     ThroughputMetricHook,
 )
+from monolith.native_training.ops.layout_config import OutConfig
+from monolith.native_training.queues.queue_hooks import queue_hooks_of
+from monolith.native_training.saver.tide import CustomGlobalStepWaiterHook
+from monolith.native_training.slots.layout_factories import (
+    CollectingLayoutFactory,
+    EmbeddingLayoutFactory,
+)
+from monolith.native_training.slots.slot_factories import GradsAndVars
+from monolith.native_training.slots.slot_tables import SlotTable, features_of
+from monolith.native_training.tasks import task_context
+from monolith.native_training.tasks.context import Context
+from monolith.native_training.tasks.loss_gradients import with_gradients
 from monolith.native_training.tasks.native_params import (
     PARAMETERS,
     check_params,
     native_params,
-    set_params,
 )
 from monolith.native_training.tasks.step_functions import StepFunctions
 from monolith.native_training.tasks.step_limit import StepLimitHook
+from monolith.native_training.tasks.task_settings import NativeSettings, set_params
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
-from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.train.checkpoints import CheckpointHook
 from monolith.train.driver import Hook
 from monolith.train.inputs import Inputs
+from monolith.train.profiling import ProfilerHook
 from monolith.train.settings import TrainSettings
-from monolith.train.task import DataPaths, Mode, Task
+from monolith.train.task import Mode, Task
 
-_log = logging.getLogger(__name__)
+_PROFILE_STEPS = 5000  # between the beginnings of two traces
 
 Action = Callable[[], Any]
 Columns = Mapping[str, Any]
 """Columns of a batch by name: ids as `Ragged`, the rest as tensors."""
+
+_Convert = Callable[[Columns | Batch], Batch]
 
 
 class ModelSpec(NamedTuple):
@@ -71,6 +74,7 @@ class ModelSpec(NamedTuple):
             it, backward of the loss trains tables and dense parameters. With it, only gradients
             that were handed in train anything.
         training_hooks: of the run; those of the first call are used.
+        export_outputs: further outputs of an exported model, by name.
     """
 
     mode: Mode
@@ -78,6 +82,7 @@ class ModelSpec(NamedTuple):
     loss: torch.Tensor | None = None
     train_op: Action | Sequence[Action] | None = None
     training_hooks: Sequence[Hook] = ()
+    export_outputs: Mapping[str, Any] = MappingProxyType({})
 
 
 class ServingReceiver(NamedTuple):
@@ -90,22 +95,6 @@ class ServingReceiver(NamedTuple):
 
     inputs: Sequence[str]
     parse: Callable[[Mapping[str, Any]], dict[str, Any]]
-
-
-@dataclass
-class NativeSettings:
-    """Settings of a native task on the command line.
-
-    Args:
-        data: mode -> path; that of "train" becomes `train.file_pattern`, unless this is set.
-        params: dotted name of a parameter -> value: `--set params.train.max_steps=100`.
-    """
-
-    data: dict[str, str] = field(default_factory=dict)
-    params: dict[str, int | float | bool | str | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.data = DataPaths(self.data)
 
 
 class NativeTask(Task):
@@ -122,13 +111,13 @@ class NativeTask(Task):
         p: the parameters.
         ctx: makes slots, takes gradients, puts functions off.
         deep_insight_sink: receives each record of `deep_insight_actions` as text.
-        metrics_sink: receives counters and times of steps.
+        profile_dir: folder for traces of 10 steps; None for none.
     """
 
     missing = "zeros"
-    Settings = NativeSettings  # type: ignore[assignment]
+    Settings = NativeSettings
     deep_insight_sink: Send | None = None
-    metrics_sink: MetricsSink | None = None
+    profile_dir: str | None = None
 
     def __init__(self, params: Params) -> None:
         super().__init__()
@@ -136,6 +125,8 @@ class NativeTask(Task):
             raise AssertionError(f'Layer params for {type(self).__name__} must have a "name"')
         check_params(params)
         self.p = params
+        if params.mode != "train":
+            self.missing = "zeros"  # as in each evaluation and prediction
         self._functions = StepFunctions()
         self.ctx = Context(async_functions=self._functions)
         self._collected: _Collected | None = None
@@ -156,25 +147,9 @@ class NativeTask(Task):
         return native_params(cls)
 
     @classmethod
-    def from_settings(cls, settings: Any = None) -> "NativeTask":
-        """Return a task with the parameters of the settings.
-
-        Raises:
-            ValueError: There is no such parameter; the text has the nearest name.
-        """
-        settings = cls.Settings() if settings is None else settings
-        params = cls.params()
-        try:
-            set_params(params, settings.params)
-        except (AttributeError, AssertionError) as error:
-            raise InvalidArgumentError(
-                f"[NativeTask] expected a parameter of the task, got params.{error} "
-                f"(task {params.name!r})"
-            ) from error
-        path = settings.data.get(Mode.TRAIN.value)
-        if path is not None and params.train.file_pattern is None:
-            params.train.file_pattern = path
-        task: NativeTask = params.instantiate()
+    def from_settings(cls, settings: NativeSettings) -> "NativeTask":
+        """Return a task with the parameters that the settings of the command line change."""
+        task = cls(set_params(cls.params(), settings))
         task.settings = settings
         return task
 
@@ -258,6 +233,12 @@ class NativeTask(Task):
         """`train.label_key`, if batches have such a column."""
         return self._collect().label
 
+    @property
+    def evict_every_hours(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Return `feature_evict_every_n_hours` of the slots that have it, by table."""
+        tables = self._collect().tables.values()
+        return {name: hours for table in tables for name, hours in table.evict_every_hours.items()}
+
     def source(self, mode: Mode) -> Iterable[Batch]:
         """Return the batches of the input function; they can resume where those can."""
         slots = self._collect() if mode == Mode.TRAIN else None
@@ -265,12 +246,17 @@ class NativeTask(Task):
             data, slots.opened = slots.opened, None
         else:
             data = self.create_input_fn(mode)()
-        key = self.p.train.label_key
         if mode == Mode.TRAIN and self.p.train.repeat:
-            return (as_batch(columns, key) for columns in self._repeated(data))
+            return map(self._converted, self._repeated(data))
         if mode == Mode.EVAL:
             data = itertools.islice(data, self._eval_steps())
-        return _Source(data, key) if hasattr(data, "resume") else _Converted(iter(data), key)
+        if hasattr(data, "resume"):
+            return InputData(data, self._converted)
+        return InputBatches(iter(data), self._converted)
+
+    def _converted(self, columns: Columns | Batch) -> Batch:
+        """Return the batch of the columns that the input function yields."""
+        return as_batch(columns, self.p.train.label_key)
 
     def _repeated(self, data: Iterable[Columns | Batch]) -> Iterator[Columns | Batch]:
         while True:
@@ -400,16 +386,19 @@ class NativeTask(Task):
         return settings
 
     def hooks(self) -> Sequence[Hook]:
-        """Return the hooks of parameters, tables, the model function, and functions put off."""
-        collected, tables = self._collect(), queue_hooks_of(vars(self).values())
+        """Return the hooks of tables, of parameters, of the model function, and of its queues."""
+        collected = self._collect()
         parameters = [*self._limits(), *self._saves(), *self._counters(), *self._record_hooks()]
-        return [*parameters, *tables, *collected.hooks, *self._functions.hooks]
+        tables = queue_hooks_of(vars(self).values())
+        return [*tables, *parameters, *collected.hooks, *self._functions.hooks]
 
     def _limits(self) -> list[Hook]:
         train, hooks = self.p.train, list[Hook]()
+        if self.p.mode != "train":
+            return []
         if train.steps is not None or train.max_steps is not None:
             hooks.append(StepLimitHook(train.steps, train.max_steps))
-        if train.slow_start_steps > 0 and self.p.mode == "train":
+        if train.slow_start_steps > 0:
             index = task_context.get().worker_index
             step = slow_start_step(train.slow_start_steps, index)
             hooks.append(CustomGlobalStepWaiterHook(step))
@@ -426,9 +415,12 @@ class NativeTask(Task):
         ]
 
     def _counters(self) -> list[Hook]:
-        if self.metrics_sink is None or not self.p.metrics.enable_throughput_hook:
-            return []
-        return [ThroughputMetricHook(self.model_name, sink=self.metrics_sink)]
+        hooks: list[Hook] = []
+        if self.p.metrics.enable_throughput_hook:
+            hooks.append(ThroughputMetricHook(self.model_name))
+        if self.p.metrics.enable_tf2_profiler_hook and self.profile_dir is not None:
+            hooks.append(ProfilerHook(self.profile_dir, save_steps=_PROFILE_STEPS))
+        return hooks
 
     def _record_hooks(self) -> list[Hook]:
         """Make the files of records; refuse records that nothing receives."""
@@ -463,10 +455,15 @@ class NativeTask(Task):
     def _called(
         self, mode: Mode, embedded: Embedded, batch: Batch
     ) -> tuple[ModelSpec, "_StepFactory"]:
-        factory = _StepFactory(self._collect().tables, embedded)
-        self.ctx.feature_factory = factory
+        slots = self._collect()
+        factory = _StepFactory(slots.tables, embedded, slots.layouts)
+        self._use_factory(factory)
         self._functions.begin_call()
         return self.create_model_fn()(_columns(batch), mode, None), factory
+
+    def _use_factory(self, factory: CollectingLayoutFactory | EmbeddingLayoutFactory) -> None:
+        """Let the context make slots, or with fused layouts slots and layouts, by a factory."""
+        self.ctx.feature_factory = factory
 
     def _collect(self) -> "_Collected":
         """Call the model function once, and return the slots that it makes."""
@@ -480,13 +477,14 @@ class NativeTask(Task):
                     f"none (task {self.name!r})"
                 )
             batch = as_batch(first, self.p.train.label_key)
-            factory = CollectingFactory(len(batch), device="cpu")
-            self.ctx.feature_factory = factory
+            factory = CollectingLayoutFactory(len(batch), device="cpu")
+            self._use_factory(factory)
             self._functions.begin_call(is_first=True)
             spec = self.create_model_fn()(_columns(batch), Mode.TRAIN, None)
             tables = factory.tables()
             self._collected = _Collected(
                 tables,
+                factory.layouts,
                 features_of(tables.values()),
                 tuple(batch.labels),
                 list(spec.training_hooks),
@@ -502,20 +500,27 @@ class _Collected:
     def __init__(
         self,
         tables: dict[str, SlotTable],
+        layouts: dict[str, OutConfig],
         features: list[Feature],
         label: Sequence[str],
         hooks: list[Hook],
         opened: Iterable[Columns | Batch],
     ) -> None:
-        self.tables, self.features, self.label, self.hooks = tables, features, label, hooks
+        self.tables, self.layouts, self.features = tables, layouts, features
+        self.label, self.hooks = label, hooks
         self.opened: Iterable[Columns | Batch] | None = opened
 
 
-class _StepFactory(FeaturesFactory):
+class _StepFactory(EmbeddingLayoutFactory):
     """Keeps gradients until their action is called; then the trainer's backward brings them."""
 
-    def __init__(self, tables: Mapping[str, SlotTable], embedded: Embedded) -> None:
-        super().__init__(tables, embedded)
+    def __init__(
+        self,
+        tables: Mapping[str, SlotTable],
+        embedded: Embedded,
+        layouts: Mapping[str, OutConfig],
+    ) -> None:
+        super().__init__(tables, embedded, layouts)
         self.taken: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._num_left = 0
 
@@ -536,32 +541,32 @@ class _StepFactory(FeaturesFactory):
         return hand_in
 
 
-class _Converted(Iterator[Batch]):
+class InputBatches(Iterator[Batch]):
     """Iterates over the batches of an input function, and knows their source position."""
 
-    def __init__(self, inner: Iterator[Columns | Batch], label_key: str) -> None:
-        self._inner, self._key = inner, label_key
+    def __init__(self, inner: Iterator[Columns | Batch], convert: _Convert) -> None:
+        self._inner, self._convert = inner, convert
         if hasattr(inner, "state_dict"):
             self.state_dict = inner.state_dict
         if hasattr(inner, "close"):
             self.close = inner.close
 
     def __next__(self) -> Batch:
-        return as_batch(next(self._inner), self._key)
+        return self._convert(next(self._inner))
 
 
-class _Source:
+class InputData:
     """The batches of an input function whose data can resume."""
 
-    def __init__(self, data: Any, label_key: str) -> None:
-        self._data, self._key = data, label_key
+    def __init__(self, data: Any, convert: _Convert) -> None:
+        self._data, self._convert = data, convert
 
     def __iter__(self) -> Iterator[Batch]:
-        return _Converted(iter(self._data), self._key)
+        return InputBatches(iter(self._data), self._convert)
 
     def resume(self, position: Any) -> Iterator[Batch]:
         """Return the batches after a position."""
-        return _Converted(self._data.resume(position), self._key)
+        return InputBatches(self._data.resume(position), self._convert)
 
 
 def slow_start_step(steps: int, worker_index: int) -> int:

@@ -23,18 +23,19 @@ class StepLimitHook(Hook):
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
         self._num_steps, self._last_step = num_steps, last_step
         self._end: int | None = None
+        self._is_begun = False
 
     def begin(self) -> None:
-        """Forget the last step of an earlier run."""
-        self._end = None
+        """Count the steps of the run from its first one."""
+        self._is_begun = False
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Compute the last step of the run, which stays the same over recoveries."""
+        """Compute the last step of the run; a recovery changes nothing."""
         step = run.global_step or 0
-        if self._end is None:
+        if not self._is_begun:
             ends = [] if self._num_steps is None else [step + self._num_steps]
             ends += [] if self._last_step is None else [self._last_step]
-            self._end = min(ends, default=None)
+            self._end, self._is_begun = min(ends, default=None), True
         if self._end is not None and step >= self._end:
             coordinator.request_stop()
 

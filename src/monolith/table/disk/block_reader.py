@@ -37,7 +37,8 @@ class FileReader:
         *,
         is_read_again: bool = False,
     ) -> None:
-        self._plan, self._config, self._buffers = plan, config, buffers
+        self._plan, self._buffers = plan, buffers
+        self._config = plan.table_config or config  # files are those of the whole table
         self._is_read_again = is_read_again
 
     def rows(self, source: Source) -> Iterator[Rows]:
@@ -95,6 +96,8 @@ class FileReader:
             return columns
         if "partition" in columns:
             is_included = torch.from_numpy(self._plan.is_wanted[columns["partition"].numpy()])
+            if "shard" in columns and self._plan.shard is not None:
+                is_included &= columns["shard"] == self._plan.shard[1]
         else:
             is_included = self._plan.wants(columns["key"])
         return {name: column[is_included] for name, column in columns.items()}

@@ -34,6 +34,8 @@ def _to_json(value: Any) -> Any:
         return value
     if type(value) in _CLASSES:
         fields = [f.name for f in dataclasses.fields(value) if f.init]
+        if type(value) is SlidingFilter and value.num_shards == 1:
+            fields.remove("num_shards")  # as files have always been
         return {
             "class": type(value).__name__,
             **{name: _to_json(getattr(value, name)) for name in fields},

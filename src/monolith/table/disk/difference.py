@@ -137,7 +137,9 @@ def _candidates(plan: TablePlan | None) -> _Entries:
     else:  # cells of filters, without the heads of rings
         is_cell = columns["split"] >= 0
         columns = {name: column[is_cell] for name, column in columns.items()}
-        keys = columns.pop("partition") << 52 | columns.pop("split") << 40 | columns.pop("cell")
+        shards = columns.pop("shard", torch.zeros_like(columns["cell"]))
+        cells = columns.pop("split") << 31 | columns.pop("cell")
+        keys = columns.pop("partition") << 52 | shards << 40 | cells
     return _Entries(keys.numpy(), _row_bytes(list(columns.values())), tuple(columns))
 
 

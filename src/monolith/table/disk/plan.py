@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from monolith.errors import InvalidArgumentError, NotFoundError
-from monolith.table.config import NUM_PARTITIONS, name_seed
+from monolith.table.config import NUM_PARTITIONS, TableConfig, name_seed
 from monolith.table.disk.config_json import first_difference
 from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.ranges import runs_of, text_of
@@ -86,6 +86,7 @@ class TablePlan:
         sources: files with partitions to load.
         where: the saves, for messages.
         shard: routing and number of the shard whose keys are loaded; None means all keys.
+        table_config: config of the whole table, with `shard`.
     """
 
     name: str
@@ -96,6 +97,7 @@ class TablePlan:
     sources: tuple[Source, ...]
     where: str
     shard: tuple[Routing, int] | None = None
+    table_config: TableConfig | None = None
 
     @property
     def num_rows(self) -> int:
@@ -121,13 +123,20 @@ class TablePlan:
         routing, number = self.shard
         return is_included & (routing.shard_of(keys) == number)
 
-    def of_shard(self, routing: Routing, number: int) -> "TablePlan":
-        """Return the plan of one shard of the table."""
+    def of_shard(self, routing: Routing, number: int, config: TableConfig) -> "TablePlan":
+        """Return the plan of one shard of the table.
+
+        Args:
+            routing: of the table.
+            number: of the shard.
+            config: of the whole table.
+        """
         is_wanted = np.zeros(NUM_PARTITIONS, np.bool_)
         is_wanted[list(routing.partitions_of(number))] = True
         is_wanted &= self.is_wanted
         sources = tuple(source for source in self.sources if _is_in(source.file, is_wanted))
-        return replace(self, is_wanted=is_wanted, sources=sources, shard=(routing, number))
+        shard = routing, number
+        return replace(self, is_wanted=is_wanted, sources=sources, shard=shard, table_config=config)
 
     def renamed(self, name: str) -> "TablePlan":
         """Return the plan for a table of another name; a seed that came from the name follows."""
@@ -143,6 +152,13 @@ class TablePlan:
         difference = first_difference(self.config, config)
         if difference:
             field, expected, got = difference
+            if field == "admission.num_shards":
+                raise InvalidArgumentError(
+                    f"[load_tables] expected filters of {expected or 1} shards as in {self.where}, "
+                    f"got those of {got or 1} (table {self.name!r}); a filter has no keys, so it "
+                    "cannot be divided or joined: restore into the same number of shards with "
+                    "FloorModRouting, or save and restore with PartitionRouting"
+                )
             raise InvalidArgumentError(
                 f"[load_tables] expected {field} {expected!r} as in {self.where}, got {got!r} "
                 f"(table {self.name!r})"

@@ -59,7 +59,10 @@ class Parts:
             self.tables.update(tables)
         for number in shards or ():
             targets = {name: table.shards()[number] for name, table in tables.items()}
-            parts = {n: plan.of_shard(tables[n].routing, number) for n, plan in plans.items()}
+            parts = {
+                name: plan.of_shard(tables[name].routing, number, tables[name].config)
+                for name, plan in plans.items()
+            }
             self.pairs.append((parts, targets))
             self.tables.update({f"{name} (shard {number})": targets[name] for name in targets})
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from monolith.native_training import touched_key_set_ops
+from monolith.native_training.optimizers import dense_updates
 from monolith.native_training.runtime.ops import gen_monolith_ops as ops
 from monolith.ops.compiled import load_native
 from tests.meta.public_names import PUBLIC_NAMES
@@ -124,6 +125,21 @@ def test_no_op_takes_an_address(call, text):
 def test_row_splits_that_do_not_fit_are_refused(splits):
     with pytest.raises(ValueError, match=r"fused_value_rowids\] expected row_splits that "):
         ops.monolith_fused_value_rowids(torch.tensor(splits, dtype=torch.int64))
+
+
+def test_a_step_with_locking_runs_while_it_holds_the_lock(monkeypatch):
+    order = []
+
+    class Lock:
+        __enter__ = staticmethod(lambda: order.append("enter"))
+        __exit__ = staticmethod(lambda *_: order.append("exit"))
+
+    monkeypatch.setattr(dense_updates, "_LOCK", Lock())
+    monkeypatch.setattr(dense_updates.DenseStep, "run", lambda *_: order.append("run"))
+    zeros = torch.zeros(1)
+    ops.resource_apply_rmsprop(*[zeros] * 3, 0.1, 0.9, 0.9, 0.1, 1.0, zeros, use_locking=True)
+    ops.resource_apply_rmsprop(*[zeros] * 3, 0.1, 0.9, 0.9, 0.1, 1.0, zeros)
+    assert order == ["enter", "run", "exit", "run"]
 
 
 def adamom(var=None, m=None, rate=0.1, decay=0.9):

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from monolith.errors import UnavailableError
-from monolith.native_training.tasks.metric_hooks import (
+from monolith.native_training.metric.metric_hook import (
     FileMetricHook,
     RecordDump,
     ThroughputMetricHook,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.native_training.tasks.deep_insight import is_sampled, write_deep_insight
+from monolith.native_training.metric.deep_insight_ops import is_sampled, write_deep_insight
 from monolith.ops import Ragged
 
 ONES = torch.ones(2)

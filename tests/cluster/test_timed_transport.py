@@ -2,13 +2,13 @@ from concurrent.futures import Future
 
 import pytest
 
+from monolith.cluster import timed_transport
 from monolith.cluster.host_verbs import HostFacts, Read, Write
 from monolith.cluster.hosts import Call, CallHost
+from monolith.cluster.timed_transport import LOOKUP_TIME, TimedTransport, timed
 from monolith.cluster.transport import LocalTransport, Transport
 from monolith.errors import InvalidArgumentError
-from monolith.native_training.tables import timed_transport
-from monolith.native_training.tables.timed_transport import LOOKUP_TIME, TimedTransport
-from monolith.observe.metrics import MemorySink
+from monolith.observe.metrics import MemorySink, NullSink
 from monolith.table import Segment, TableConfig
 
 LOOKUP = Call(1, 0, 0, "lookup", ())
@@ -82,3 +82,9 @@ def test_an_error_is_not_measured():
     with pytest.raises(InvalidArgumentError):
         pending.result()
     assert num_times() == 0
+
+
+@pytest.mark.parametrize("sink", [None, NullSink()])
+def test_without_a_sink_nothing_lies_on_the_way(sink):
+    transports = [LocalTransport(Host()), LocalTransport(Host())]
+    assert timed(transports, sink) == transports

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 from monolith.environment import metric_prefix
 from monolith.errors import UnavailableError
 from monolith.native_training.tasks import task_context
-from monolith.observe.metrics import MetricsSink
+from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.train.run_metrics import METRICS
 from monolith.util.tfrecord import tfrecord_frame
 
 Record = Mapping[str, Any]
@@ -174,6 +175,8 @@ class RecordDump(Hook):
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
         """Open the file, and have it closed when the run ends."""
+        if self._file is not None and not self._file.closed:
+            return  # a recovery goes on with the file
         try:
             os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
             self._file = open(self._path, "ab")  # noqa: SIM115
@@ -209,7 +212,7 @@ class ThroughputMetricHook(Hook):
         start_time_secs: time at which the job was submitted; None leaves its timer out.
         cluster_type: tag of the measurements.
         run_every_n_secs: seconds between two measurements; the end of the run is measured too.
-        sink: receives the measurements.
+        sink: receives the measurements; that of the trainer (`Trainer(metrics=...)`) if None.
         clock: seconds since 1970.
     """
 
@@ -220,20 +223,23 @@ class ThroughputMetricHook(Hook):
         cluster_type: str = "stable",
         run_every_n_secs: float = 30,
         *,
-        sink: MetricsSink,
+        sink: MetricsSink | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._tags = {"model_name": model_name, "cluster_type": cluster_type}
         self._start_time, self._every = start_time_secs, run_every_n_secs
-        self._sink, self._clock = sink, clock
+        self._own_sink, self._clock = sink, clock
+        self._sink: MetricsSink = NullSink()
         self._last = _Interval(0, 0.0)
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
         """Begin the first interval."""
+        self._sink = self._own_sink or run.metadata.get(METRICS) or NullSink()
         now = self._clock()
         self._last = _Interval(run.global_step or 0, now)
         if self._start_time is not None:
             self._time("run_start_elapsed_time.all", now - self._start_time)
+            self._start_time = None  # a recovery is no start
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Write the interval if it is over."""

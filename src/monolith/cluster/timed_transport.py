@@ -1,15 +1,32 @@
-"""Lookup times of the shards, told to a sink."""
+"""Measure how long the shards take for lookups, and write the times to a sink."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from monolith.cluster.hosts import Call
 from monolith.cluster.transport import Pending, Transport
-from monolith.observe.metrics import MetricsSink
+from monolith.observe.metrics import MetricsSink, NullSink
 
 LOOKUP_TIME = "embedding_lookup"
 """Timer in microseconds between sending a lookup and having its answer; tags model_name, ps."""
+
+_LOOKUPS = frozenset({"lookup", "pull"})
+
+
+def timed(
+    transports: Iterable[Transport], sink: MetricsSink | None, model_name: str = ""
+) -> list[Transport]:
+    """Return the transports to the shards, which measure lookups if there is a sink.
+
+    Args:
+        transports: one per shard, in order.
+        sink: takes the times; None measures nothing.
+        model_name: a tag of the times.
+    """
+    if sink is None or isinstance(sink, NullSink):
+        return list(transports)
+    return [TimedTransport(inner, i, model_name, sink) for i, inner in enumerate(transports)]
 
 
 class TimedTransport(Transport):
@@ -28,13 +45,13 @@ class TimedTransport(Transport):
 
     def send(self, call: Call) -> Pending:
         """Send the call; a lookup is measured until its answer is here, told when it is taken."""
-        if call.verb != "lookup":
+        if call.verb not in _LOOKUPS:
             return self._inner.send(call)
         start = time.perf_counter()
         return _Timed(self._inner.send(call), start, self)
 
     def record(self, seconds: float) -> None:
-        """A lookup had its answer after so long."""
+        """Write the time of a lookup to the sink."""
         self._sink.time(LOOKUP_TIME, seconds * 1e6, self._tags)
 
 

@@ -1,0 +1,1 @@
+"""Give the import path of the reference system's `core`."""

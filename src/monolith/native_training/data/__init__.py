@@ -1,0 +1,1 @@
+"""Give the import paths of the reference system's `data`."""

@@ -1,0 +1,1 @@
+"""Give summaries of architecture weights and feature insight for TensorBoard."""

@@ -1,0 +1,196 @@
+"""Write the measurements of a run to a sink; docs/metrics.md lists their names."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from monolith.nn import Features
+from monolith.observe.metrics import MetricsSink
+from monolith.observe.summaries import SUMMARIES, TensorSummaries
+from monolith.train.driver import Run, StepContext, StepResults
+from monolith.train.figures import Figures, ReportHook, TableCounts, table_counts
+
+if TYPE_CHECKING:
+    from monolith.train.loop import Stages
+    from monolith.train.trainer import FitResult
+
+_log = logging.getLogger(__name__)
+
+METRICS = "metrics"
+"""Metadata of the run of a trainer: the sink of its measurements."""
+
+_BYTES_SECONDS = 1.0  # least time between two sums over the memory of all tables
+
+
+class MetricsHook(ReportHook):
+    """The hook that writes figures, counts, times and tensors of a run to a sink.
+
+    Measurements go to the sink at each report of figures, which ends an interval of the sink. The
+    sink is flushed and not closed.
+
+    Args:
+        sink: Sink of the measurements.
+        run: Run, whose metadata have the tensors of the model's code if the sink writes tensors.
+        features: Features with the tables.
+        stages: Stages of the steps, which are timed from now on.
+        clock: Clock that returns seconds; only differences count.
+    """
+
+    def __init__(
+        self,
+        sink: MetricsSink,
+        run: Run,
+        features: Features,
+        stages: "Stages",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._next_bytes = clock, clock() + _BYTES_SECONDS
+        self._sink, self._run, self._features, self._stages = sink, run, features, stages
+        self._tensors = TensorSummaries() if getattr(sink, "writes_tensors", False) else None
+        self._counts = _counters(table_counts(features))
+        self._num_recoveries = run.num_recoveries
+        self._num_samples = 0  # since the last report, as the times of steps
+        self._step_seconds: list[float] = []
+        self._seconds = dict.fromkeys((stage.name for stage in stages.all), 0.0)
+        stages.start_timing()
+
+    @contextmanager
+    def recording(self, unreported: Callable[[], Figures]) -> Iterator[None]:
+        """Collect tensors until the block ends; an error of the block is written and flushed.
+
+        Args:
+            unreported: Function that returns the figures since the last report; they are written if
+                the block fails.
+        """
+        if self._tensors is not None:
+            self._run.metadata[SUMMARIES] = self._tensors
+        self._sink.event("run_started", {"step": self._step})
+        try:
+            yield
+        except BaseException as error:
+            self._write_failure(error, unreported)
+            raise
+        finally:
+            self._run.metadata.pop(SUMMARIES, None)
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Keep the time of the step until the next report, when calls of the sink are cheaper."""
+        self._num_samples += sum([len(part.batch) for part in results.value.parts])
+        seconds = self._stages.step.seconds
+        self._step_seconds.append(seconds - self._seconds["step"])
+        self._seconds["step"] = seconds
+
+    def report(self, figures: Figures) -> None:
+        """Write the figures, and end an interval of the sink."""
+        sink = self._sink
+        gauges = {
+            "train/loss": figures.loss,
+            **{f"train/{name}": value for name, value in figures.metrics.items()},
+            "train/samples_per_second": figures.samples_per_second,
+            "train/staleness": figures.staleness,
+            "tables/rows": figures.num_rows,
+            "process/memory_bytes": figures.memory_bytes,
+            **self._stage_times(),
+        }
+        if figures.share is not None:
+            gauges["run/share"] = figures.share
+        for name, value in gauges.items():
+            sink.gauge(name, value, {})
+        if self._clock() >= self._next_bytes:
+            self._write_bytes()
+        for name, number in self._new_counts(figures).items():
+            sink.count(name, number, {})
+        for seconds in self._step_seconds:
+            sink.time("step/time", seconds * 1e6, {})
+        self._step_seconds.clear()
+        self._num_samples = 0
+        for tensor in self._tensors.take() if self._tensors is not None else ():
+            sink.write_tensor(tensor, figures.step)  # type: ignore[attr-defined]
+        sink.flush(figures.step)
+
+    def finish(self, result: "FitResult") -> None:
+        """Write that the run has ended, and flush the sink."""
+        self._write_bytes()
+        self._sink.event(
+            "run_ended",
+            {
+                "step": self._step,
+                "ended": result.ended,
+                "num_steps": result.num_steps,
+                "num_samples": result.num_samples,
+                "seconds": result.seconds,
+            },
+        )
+        self._sink.flush(self._step)
+
+    @property
+    def _step(self) -> int:
+        return self._run.global_step or 0
+
+    def _write_bytes(self) -> None:
+        tables = self._features.tables.values()
+        num_bytes = sum(table.memory_report()["total_bytes"] for table in tables)
+        self._sink.gauge("tables/bytes", num_bytes, {})
+        self._next_bytes = self._clock() + _BYTES_SECONDS
+
+    def _stage_times(self) -> dict[str, float]:
+        """Return the seconds of each stage per step since the last report."""
+        times = {}
+        for stage in self._stages.all:
+            if stage is not self._stages.step:
+                before, self._seconds[stage.name] = self._seconds[stage.name], stage.seconds
+                seconds = self._seconds[stage.name] - before
+                times[f"step/{stage.name}_seconds"] = seconds / max(len(self._step_seconds), 1)
+        return times
+
+    def _new_counts(self, figures: Figures) -> dict[str, int]:
+        """Return the numbers to add to the counters."""
+        counts = _counters(figures)
+        before, self._counts = self._counts, counts
+        # A restore during the run may set the counters of the tables back.
+        numbers = {name: max(0, number - before[name]) for name, number in counts.items()}
+        num_before, self._num_recoveries = self._num_recoveries, self._run.num_recoveries
+        return {
+            "run/steps": len(self._step_seconds),
+            "run/samples": self._num_samples,
+            "run/recoveries": self._num_recoveries - num_before,
+            **numbers,
+        }
+
+    def _write_failure(self, error: BaseException, unreported: Callable[[], Figures]) -> None:
+        """Write the figures since the last report and the error."""
+        try:
+            if self._step_seconds:
+                self.report(unreported())
+        except Exception:
+            _log.exception("the figures before the error of the run are lost")
+        fields = {"step": self._step, "error": type(error).__name__, "text": str(error)}
+        self._sink.event("run_failed", fields)
+        self._sink.flush(self._step)
+
+
+def _counters(counts: TableCounts | Figures) -> dict[str, int]:
+    return {
+        "tables/admitted": counts.num_admitted,
+        "tables/refused": counts.num_refused,
+        "tables/evicted": counts.num_evicted,
+    }
+
+
+def write_evaluation(
+    sink: MetricsSink, figures: Mapping[str, float], *, step: int, seconds: float
+) -> None:
+    """Write the figures of an evaluation after a step, which ends an interval of the sink."""
+    for name, value in figures.items():
+        sink.gauge(f"eval/{name}", value, {})
+    sink.time("eval/time", seconds * 1e6, {})
+    sink.flush(step)
+
+
+def write_save(sink: MetricsSink, prefix: str, *, step: int, seconds: float) -> None:
+    """Write that a checkpoint was saved; the next flush of the sink writes it out."""
+    sink.count("run/checkpoints", 1, {})
+    sink.time("run/checkpoint_time", seconds * 1e6, {})
+    sink.event("checkpoint_saved", {"step": step, "path": prefix, "seconds": seconds})

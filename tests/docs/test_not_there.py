@@ -1,0 +1,61 @@
+"""What README.md says is not there yet is not there: who builds it changes the page."""
+
+import dataclasses
+import inspect
+
+import pytest
+
+from monolith import Table, TableConfig, data
+from monolith.checkpoint import __all__ as checkpoint_names
+from monolith.cli.main import COMMANDS
+from tests.docs.pages import page
+from tests.meta.parity import is_there
+from tools.acceptance import STATES, read_page
+
+SECTION = page("README.md").partition("## What is not there yet\n")[2].partition("\n## ")[0]
+ABSENT = {
+    "Parameter servers and ranks as processes": ["launch"],
+    "Serving": ["serve", "export"],
+}
+
+
+def bullet(start):
+    (line,) = (line for line in SECTION.splitlines() if line.startswith(f"- {start}"))
+    return line
+
+
+@pytest.mark.parametrize("start", ABSENT)
+def test_a_part_that_is_not_there_has_no_package_and_no_command(start):
+    assert bullet(start)
+    assert not {*ABSENT[start], "ps", "worker"} & {*COMMANDS}
+    assert not any(is_there(f"monolith.{name}") for name in ABSENT[start])
+
+
+def test_tables_have_no_device():
+    assert bullet("Tables on a GPU")
+    parameters = [*inspect.signature(Table).parameters, *vars(Table)]
+    fields = [field.name for field in dataclasses.fields(TableConfig)]
+    assert "device" not in {*parameters, *fields}
+
+
+def test_there_is_no_stream_as_a_source():
+    assert bullet("Kafka")
+    assert not {"kafka", "stream"} & {name.lower() for name in dir(data)}
+
+
+def test_there_is_no_reader_of_checkpoints_of_the_reference_system():
+    assert bullet("Checkpoints that the reference system wrote")
+    assert not any("reference" in name for name in checkpoint_names)
+    assert not is_there("monolith.checkpoint.reference_dump")
+
+
+def test_the_parts_that_are_not_there_have_ids_that_are_not_built():
+    states = read_page()
+    for req_id in ("SV-T1", "RT-T1", "GP-T1", "TS-CPUDIST-T1", "NT-STRH-T1"):
+        assert states[req_id].state == "not built"
+
+
+def test_the_readme_names_states_of_the_page():
+    words = ("passed", "passed in part", "skipped", "not built")
+    assert "passed, passed in part, skipped or not built" in SECTION
+    assert {*words} < {*STATES}
