@@ -86,6 +86,20 @@ def test_recoveries_are_counted():
     assert (sink.total("run/recoveries", {}), sink.total("run/steps", {})) == (2, 6)
 
 
+def test_recoveries_of_a_run_that_makes_no_step_any_more_are_counted():
+    class Gone(Counting):
+        def loss(self, model, inputs, batch):
+            raise AbortedError("gone")
+
+    sink = MemorySink()
+    settings = TrainSettings(max_recoveries=2)
+    with Trainer(Gone(), settings, metrics=sink) as trainer, pytest.raises(AbortedError):
+        trainer.fit()
+    assert sink.total("run/recoveries", {}) == 2
+    names = [name for name, _ in sink.events]
+    assert names == ["run_started", "run_recovered", "run_recovered", "run_failed"]
+
+
 def test_bytes_of_tables_are_those_of_their_memory_reports():
     sink = MemorySink()
     with Trainer(Clicks(), metrics=sink) as trainer:
