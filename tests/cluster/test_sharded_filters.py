@@ -77,9 +77,12 @@ def test_a_save_restores_into_as_many_shards(tmp_path, save):
 
 
 def test_one_shard_restores_its_filters_alone(tmp_path):
-    save_tables(see(floor_mod(2), times=2), tmp_path)
+    save_tables(old := see(floor_mod(2), times=2), tmp_path)
     table = floor_mod(2)
     restore_tables(table, tmp_path, shards=[1])
+    columns, expected = table.export_candidates(), old.export_candidates()
+    is_second = expected["shard"] == 1
+    assert all(torch.equal(c, expected[name][is_second]) for name, c in columns.items())
     see(table)
     assert torch.equal(table.contains(NUMBERS), NUMBERS % 2 == 1)
 

@@ -307,3 +307,11 @@ def test_no_graph_is_kept():
     task = Recording()
     fit(task, Watching(), log_every=100)
     assert len(task.graphs) == 6
+
+
+def test_the_times_of_lookups_on_servers_are_measured_by_server():
+    sink = MemorySink()
+    with Trainer(Clicks(), servers=2, metrics=sink) as trainer:
+        trainer.fit()
+    tags = [{"model_name": "Clicks", "ps": server} for server in ("0", "1")]
+    assert [sink.summary("embedding_lookup", tag).num_times for tag in tags] == [6, 6]

@@ -1,5 +1,10 @@
 """Give `MultiHashTable`, several tables in one call, and its listeners of checkpoints."""
 
+import os
+
+import torch
+
+from monolith.checkpoint import open_checkpoint as _open_checkpoint
 from monolith.native_training.saver.listeners import (
     HashTableCheckpointRestorerListener as _HashTableCheckpointRestorerListener,
 )
@@ -10,3 +15,17 @@ from monolith.native_training.tables.multi_hash_table import MultiHashTable as M
 
 MultiHashTableCheckpointSaverListener = _HashTableCheckpointSaverListener
 MultiHashTableCheckpointRestorerListener = _HashTableCheckpointRestorerListener
+
+
+def feature_stat(basename: "str | os.PathLike[str]") -> tuple[list[str], torch.Tensor]:
+    """Return the tables of a checkpoint and their numbers of rows, from its manifest alone.
+
+    Args:
+        basename: prefix of the checkpoint.
+
+    Returns:
+        Names, sorted, and int64 (tables,).
+    """
+    tables = _open_checkpoint(basename).manifest.tables
+    counts = torch.tensor([table.num_rows for table in tables], dtype=torch.int64, device="cpu")
+    return [table.name for table in tables], counts

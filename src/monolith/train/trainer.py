@@ -136,7 +136,7 @@ class Trainer:
             task.features,
             missing=task.missing,
             make_table=table_maker(self.servers, self.clock),
-            make_engine=engine_maker(self.servers),
+            make_engine=engine_maker(self.servers, self.metrics, task.name),
         )
         check_hours(task.evict_every_hours, self.features.tables)
         self.model = task.build()

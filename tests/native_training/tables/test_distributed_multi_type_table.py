@@ -64,11 +64,14 @@ def test_slots_that_are_not_asked_for_cost_no_python(make, is_raw, num_ps):
         slots = {f"s{i:03}": config_of(f"s{i:03}", rate=schedule) for i in range(num_slots)}
         table = make(num_ps, slots, is_raw=is_raw)
         pairs = {"s001": (keys(7, 8), column(1, 2))}
-        return [
-            num_python_calls(lambda: table.lookup({"s001": keys(7, 8)})),
-            num_python_calls(lambda: table.assign(pairs)),
-            num_python_calls(lambda: table.apply_gradients(pairs)),
+        calls = [
+            lambda: table.lookup({"s001": keys(7, 8)}),
+            lambda: table.assign(pairs),
+            lambda: table.apply_gradients(pairs),
         ]
+        for call in calls:  # what the first call of a process sets up is not counted
+            call()
+        return [num_python_calls(call) for call in calls]
 
     assert num_calls(3) == num_calls(300)
 

@@ -8,9 +8,13 @@ import torch
 from monolith.cluster import LocalServers
 from monolith.native_training.ops import ParserContext, sharding_sparse_fids
 from monolith.native_training.queues import EnqueueHook, prefetch
+from monolith.native_training.slots.combiners import ReduceSum
 from monolith.native_training.tables import PartitionedHashTable
+from monolith.native_training.tables.entry_config import HashTableConfigInstance
+from monolith.native_training.tables.feature_plan import FeatureSpec
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
+from monolith.table.optimizers import PolynomialDecay
 from monolith.train import Hook, Run
 from monolith.train.driver import drive
 from tests.native_training.tables.partitioned_oracle import (
@@ -227,6 +231,18 @@ class TestUpdates:
         assert update == (4, 4, 0, 0)
         update.as_op().wait(0.0)
 
+    def test_an_update_has_the_rates_of_its_step_and_its_time(self, make):
+        decay = HashTableConfigInstance(ONE.table_config, [PolynomialDecay(1.0, 10, 11.0)])
+        features = {name: FeatureSpec(decay, [1], ReduceSum()) for name in TWINS}
+        table, bundle = make(2, features, TWIN_OUTPUT), {}
+        out = table.lookup(TWIN_READ, bundle)["out"]
+        table.apply_gradients(
+            [(torch.ones(1, 2), out)], auxiliary_bundle=bundle, global_step=5, req_time=NOW - 9
+        )
+        assert table.lookup(TWIN_READ)["out"].tolist() == [[-6, -6]]
+        (rows,) = table.tables["fc_slot_1"].export()
+        assert rows.times.tolist() == [NOW - 9]
+
     def test_gradients_are_scaled(self, make):
         table, bundle = make(2, TWINS, TWIN_OUTPUT), {}
         out = table.lookup(TWIN_BATCH, bundle)["out"]
@@ -358,6 +374,14 @@ def test_queue_hooks_are_kept_in_order(make):
     for hook in hooks:
         table.add_queue_hook(hook)
     assert table.get_queue_hooks() == hooks
+
+
+def test_queue_hooks_of_underlying_tables_come_last(make):
+    table, inner = make(2, TWINS, TWIN_OUTPUT), {"fc_slot_2": ["c"], "fc_slot_1": ["a", "b"]}
+    for name, hooks in inner.items():
+        table.tables[name].get_queue_hooks = lambda hooks=hooks: hooks
+    table.add_queue_hook("own")
+    assert table.get_queue_hooks() == ["own", "a", "b", "c"]
 
 
 class Told(Hook):

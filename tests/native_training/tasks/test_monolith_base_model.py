@@ -165,6 +165,19 @@ def test_heads_have_metrics_on_request():
     assert evaluation["x_auc"] == expected
 
 
+def test_a_prediction_without_labels_leaves_the_metrics_of_heads():
+    def spec(task, logits, label):
+        is_prediction = not torch.is_grad_enabled() and task.is_predicting
+        return two_heads(task, logits, label)._replace(**{"label": None} if is_prediction else {})
+
+    task = make(spec, **{"metrics.disable_native_metrics": False})
+    task.is_predicting = True
+    trainer, _ = train(task)
+    list(trainer.predict())
+    task.is_predicting = False
+    assert {*trainer.evaluate()} == {"loss", "x_auc", "y_auc"}
+
+
 def test_a_head_that_is_no_classification_has_a_squared_error():
     def spec(task, logits, label):
         return two_heads(task, logits, label)._replace(classification=False)

@@ -19,7 +19,7 @@ from monolith.native_training.ops.layout_config import (
     ShardingSparseFidsOpParams,
 )
 from monolith.native_training.ops.sharding import ShardedFids, sharding_sparse_fids
-from monolith.native_training.queues.queue_hooks import use_queue_hooks
+from monolith.native_training.queues.queue_hooks import queue_hooks_of, use_queue_hooks
 from monolith.native_training.tables import fid_bundle
 from monolith.native_training.tables.feature_plan import check_capabilities
 from monolith.native_training.tables.feature_plan import gen_feature_configs as _gen_feature_configs
@@ -356,8 +356,8 @@ class PartitionedHashTable:
         use_queue_hooks([hook])
 
     def get_queue_hooks(self) -> list[Any]:
-        """Return the hooks that were added; tables on servers have no hooks of their own."""
-        return list(self._queue_hooks)
+        """Return the hooks that were added, then those of the underlying tables that have some."""
+        return [*self._queue_hooks, *queue_hooks_of(self.tables.values())]
 
     def close(self) -> None:
         """Free the shard of `num_ps` 0; shards on servers stay. Closing twice is fine."""
