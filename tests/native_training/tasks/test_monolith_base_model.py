@@ -4,13 +4,13 @@ import math
 import pytest
 import torch
 
-from monolith.native_training.slots import CollectingFactory
+from monolith.native_training.slots import CollectingFactory, FeatureColumn
 from monolith.native_training.tasks.monolith_base_model import EstimatorSpec, MonolithBaseModel
 from monolith.native_training.tasks.native_task import as_batch
 from monolith.ops import Ragged
 from monolith.train import Hook, ReportHook, Run, Trainer, TrainSettings
 from monolith.train.driver import drive
-from tests.native_training.tasks.native_tasks import SLOT, FeatureColumn
+from tests.native_training.tasks.native_tasks import SLOT
 
 LABELS = torch.tensor([1.0, 0.0])
 
