@@ -202,11 +202,14 @@ def environment() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
+    """Name of the processor; virtual machines hide its generation, which family and model tell."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
+        pairs = [line.partition(":")[::2] for line in file.read().partition("\n\n")[0].splitlines()]
+    fields = {key.strip(): value.strip() for key, value in pairs}
+    name = fields.get("model name")
+    if name is None:
+        return platform.machine()
+    return f"{name}, family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
 
 
 def _round(value: float) -> float:

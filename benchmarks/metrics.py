@@ -28,7 +28,8 @@ from benchmarks.stage import Options, run_stage
 from monolith.observe import JsonLinesSink, MultiSink, PrometheusSink, TensorBoardSink
 
 _ROWS, _QUICK_ROWS = 200_000, 2_000  # ids of each feature
-_RULES = Rules(num_runs=9, sample_seconds=1.0)
+_RULES = Rules(num_runs=15)
+_LEAST_REPORTS = 10  # of a sample; a run counts all rows once more at its start
 
 
 class Fit:
@@ -83,7 +84,8 @@ def measure(
         for fit in fits.values():
             fit.run(2 * len(data))  # every id has a row
         seconds = fits["none"].sample(8).value / 1e3
-        num_steps = every * max(2, round(rules.sample_seconds / seconds / every))
+        num_reports = max(_LEAST_REPORTS, round(rules.sample_seconds / seconds / every))
+        num_steps = every * num_reports
         for fit in fits.values():
             fit.cpu_seconds.clear()
         takes = {which: lambda fit=fit: fit.sample(num_steps) for which, fit in fits.items()}

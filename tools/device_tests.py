@@ -150,7 +150,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.add is not None:
-            add_run(json.loads(options.add.read_text()))
+            add_run(_read_run(options.add))
             return 0
         return _run_and_record(options.out, options.commit)
     except (RecordError, TreeError) as error:
@@ -173,6 +173,16 @@ def _run_and_record(out: Path | None, commit: str | None) -> int:
     else:
         out.write_text(json.dumps(run, indent=1) + "\n")
     return status
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    try:
+        run = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"[device_tests] expected a run in {path}, got: {error}") from error
+    if not isinstance(run, dict) or not {"commit", "tree", "sources", "tests"} <= run.keys():
+        raise RecordError(f"[device_tests] expected a file that --out wrote, got {path}")
+    return run
 
 
 def _imports(path: Path) -> list[str]:

@@ -1,7 +1,8 @@
-"""Checks that the newest release in CHANGELOG.md is the version of the package."""
+"""Checks CHANGELOG.md: its headings, and that its newest release is the version of the package."""
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +21,22 @@ def problems(changelog: str, package: str) -> list[str]:
         return [f"expected the newest release to be {versions[0]}, got {headings[1]}"]
     if undated:
         return [f"expected '## [{undated[0]}] - YYYY-MM-DD', got no such date"]
-    return []
+    releases = re.split(r"^## \[(.+?)\].*$", changelog, flags=re.M)
+    return [
+        problem
+        for name, text in zip(releases[1::2], releases[2::2], strict=True)
+        for problem in release_problems(name, text)
+    ]
+
+
+def release_problems(name: str, text: str) -> list[str]:
+    """Return what is wrong with a release; merges can bring old entries back, or double them."""
+    lines = [line for line in text.splitlines() if line.startswith(("### ", "- "))]
+    twice = [line for line, number in Counter(lines).items() if number > 1]
+    problems = [f"expected {line[:60]!r} once in [{name}]" for line in twice]
+    if lines and not lines[0].startswith("### "):
+        problems.append(f"expected a '### ' heading first in [{name}], got {lines[0][:60]!r}")
+    return problems
 
 
 if __name__ == "__main__":

@@ -57,7 +57,17 @@ def test_a_module_without_a_neighbour_is_told(tmp_path):
 
 def test_imports_in_functions_and_in_files_of_the_folder_count(tmp_path):
     (tmp_path / "common.py").write_text("def f():\n    import tensorflow\n")
-    assert f"{tmp_path / 'common.py'}, line 2" in refusal(tmp_path, "import common")
+    assert f"{tmp_path / 'common.py'}, line 2" in refusal(
+        tmp_path, "from monolith import core\nimport common"
+    )
+
+
+def test_files_of_a_package_count(tmp_path):
+    (tmp_path / "pack" / "deep").mkdir(parents=True)
+    (tmp_path / "pack" / "deep" / "__init__.py").write_text("from . import first\n")
+    (tmp_path / "pack" / "deep" / "first.py").write_text("from ..second import x\n")
+    (tmp_path / "pack" / "second.py").write_text("x = 1\nimport idl\n")
+    assert f"{tmp_path}/pack/second.py, line 2" in refusal(tmp_path, "from pack import deep")
 
 
 @pytest.fixture
@@ -75,6 +85,7 @@ def test_an_installed_tensorflow_is_refused_too(tmp_path, installed):
     "source",
     [
         "import tensorflow as tf\nimport monolith as ml\n",  # a task of ours that reads with it
+        "from monolith.nn import NoSuchModule\n",  # the run tells
         "try:\n    import tensorflow.nothing\nexcept (ValueError, ImportError):\n    pass\n"
         "import monolith.base_model\n",
         "try:\n    import idl\nexcept:\n    pass\n",
@@ -90,8 +101,8 @@ def test_other_imports_are_allowed(tmp_path, installed, source):
 
 
 @pytest.mark.parametrize("module", MOVED)
-def test_the_table_has_modules_that_are_not_there_and_lines_that_run(module, tmp_path):
-    text = refusal(tmp_path, f"import {module}")
+def test_the_table_has_names_that_are_not_there_and_lines_that_run(module, tmp_path):
+    text = refusal(tmp_path, f"from {module} import no_such_name")
     assert PAGE in text
     exec(MOVED[module] or "", {})
 
@@ -143,6 +154,17 @@ def module(tmp_path, monkeypatch):
 def test_a_key_names_parameters_or_a_task(module):
     assert load_task_class(f"{module}.Small").params().train.per_replica_batch_size == 16
     assert load_task_class(f"{module}.Mine").params().train.per_replica_batch_size is None
+
+
+def test_the_module_of_a_key_is_checked_with_its_package(tmp_path, monkeypatch):
+    folder = tmp_path / f"pack_{tmp_path.name}"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "task.py").write_text(f"from {folder.name}.common import x\n")
+    (folder / "common.py").write_text("import idl\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TaskImportError, match=r"got 'import idl' in .*common.py, line 1"):
+        load_task_class(f"{folder.name}.task.Clicks")
 
 
 def test_a_key_that_names_nothing_is_refused(module):

@@ -32,3 +32,20 @@ def test_a_changelog_that_agrees_has_no_problem(changelog):
 )
 def test_a_difference_is_told(changelog, package, problem):
     assert problems(changelog, package) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ("### A\n- x\n\n### A\n- y\n", "expected '### A' once in [Unreleased]"),
+        ("### A\n- x\n### B\n- x\n", "expected '- x' once in [Unreleased]"),
+        ("- x\n### A\n", "expected a '### ' heading first in [Unreleased], got '- x'"),
+    ],
+)
+def test_what_a_merge_doubles_is_told(entries, problem):
+    assert problems(f"## [Unreleased]\n\n{entries}", PACKAGE) == [problem]
+
+
+def test_two_releases_may_have_the_same_headings():
+    releases = "## [Unreleased]\n### A\n- x\n## [1.2.0] - 2026-11-18\n### A\n- x\n"
+    assert problems(releases, PACKAGE) == []

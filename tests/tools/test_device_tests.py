@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 import torch
@@ -138,6 +139,21 @@ def test_a_run_without_git_is_a_file_that_can_be_added(device, tmp_path, monkeyp
     assert device("--add", path) == 0
     assert runs == [json.loads(path.read_text())]
     assert runs[0]["commit"] == "abc"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file"),
+        ("{", "expected a run in .*, got: Exp"),
+        ("[]", "file that --out wrote"),
+    ],
+)
+def test_a_file_without_a_run_is_not_added(device, tmp_path, capsys, text, words):
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    assert device("--add", tmp_path / "run.json") == 2
+    assert re.search(words, capsys.readouterr().err)
 
 
 def test_a_run_on_a_clean_tree_is_added_at_once(device, monkeypatch):

@@ -379,3 +379,18 @@ def test_a_checkpoint_without_a_state_file_is_found(tmp_path):
         trainer.save(tmp_path)
         (tmp_path / "checkpoint").unlink()
         assert trainer.restore(tmp_path).step == 0
+
+
+def test_checkpoints_without_tables_are_not_saved_at_the_end(tmp_path):
+    hook = CheckpointHook(tmp_path, every_steps=2, is_dense_only=True)
+    with Trainer(Counting(5), hooks=[hook]) as trainer:
+        trainer.fit()
+    assert names(tmp_path) == ["2", "4"]
+    assert find(tmp_path).table_names == []
+
+
+def test_checkpoints_are_saved_by_time(tmp_path):
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_seconds=1e-9)
+    with Trainer(Counting(3), settings) as trainer:
+        trainer.fit()
+    assert names(tmp_path) == ["1", "2", "3"]

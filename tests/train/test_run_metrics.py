@@ -3,9 +3,10 @@ import weakref
 
 import pytest
 
+from monolith.errors import AbortedError
 from monolith.observe import Auc, MemorySink, NullSink
 from monolith.observe.summaries import SUMMARIES
-from monolith.train import EarlyStop, ReportHook, Trainer, TrainSettings
+from monolith.train import EarlyStop, Hook, ReportHook, Trainer, TrainSettings
 from monolith.train.driver import current_run
 from monolith.train.loop import Stages
 from tests.train.tasks import Clicks, Counting, Raise, StopAfter, clicks
@@ -73,6 +74,18 @@ def test_samples_of_a_restored_run_are_counted_once(tmp_path):
     assert (sink.total("run/steps", {}), sink.total("run/samples", {})) == (3, 24)
 
 
+def test_recoveries_are_counted():
+    class Aborted(Counting):
+        def loss(self, model, inputs, batch):
+            loss, prediction = super().loss(model, inputs, batch)
+            if len(self.seen) in (3, 5):
+                raise AbortedError("gone")
+            return loss, prediction
+
+    sink = fit(Aborted(6))
+    assert (sink.total("run/recoveries", {}), sink.total("run/steps", {})) == (2, 6)
+
+
 def test_bytes_of_tables_are_those_of_their_memory_reports():
     sink = MemorySink()
     with Trainer(Clicks(), metrics=sink) as trainer:
@@ -94,6 +107,18 @@ def test_times_of_the_stages_add_up_to_the_step(prefetch):
     assert all(inside)
     if not prefetch:
         assert sum(inside) <= value(sink, "step/wait_seconds")
+
+
+def test_times_of_many_steps_do_not_wait_for_the_report():
+    numbers = []
+
+    class Look(Hook):
+        def before_run(self, ctx):
+            numbers.append(sink.summary("step/time", {}).num_times)
+
+    fit(Counting(1030), Look(), sink=(sink := MemorySink()), log_every=0)
+    assert sorted(set(numbers)) == [0, 1024]
+    assert sink.summary("step/time", {}).num_times == sink.total("run/steps", {}) == 1030
 
 
 def test_without_a_sink_nothing_is_timed():
@@ -234,7 +259,7 @@ class Recording(Clicks):
         loss, prediction = super().loss(model, inputs, batch)
         tensors = current_run() and current_run().metadata.get(SUMMARIES)
         if tensors is not None:
-            tensors.put("first", prediction[:1], b"meta")
+            tensors.put("first" if model.training else "held out", prediction[:1], b"meta")
         self.predictions.append(prediction[0].item())
         self.graphs.append(weakref.ref(prediction))
         return loss, prediction
@@ -258,19 +283,18 @@ def test_tensors_of_a_run_that_fails_are_written():
 
 def test_tensors_of_evaluations_are_left_out():
     sink = fit(Recording(held_out=clicks(1, seed=5)), eval_every=1, log_every=1)
-    with Trainer(Recording()) as trainer:
-        trainer.fit()
-    assert len(sink.tensors) == 6
+    assert [summary.tag for _, summary in sink.tensors] == ["first"] * 6
 
 
 def test_tensors_are_collected_for_a_sink_that_writes_them_only():
     class Plain(MemorySink):
         writes_tensors = False
 
-    with Trainer(task := Recording(), metrics=(sink := Plain())) as trainer:
-        trainer.fit()
-        assert SUMMARIES not in trainer.run.metadata
-    assert (len(task.predictions), sink.tensors) == (6, [])
+    for sink, num_tensors in ((Plain(), 0), (MemorySink(), 1)):
+        with Trainer(task := Recording(), metrics=sink) as trainer:
+            trainer.fit()
+            assert SUMMARIES not in trainer.run.metadata
+        assert (len(task.predictions), len(sink.tensors)) == (6, num_tensors)
 
 
 @pytest.mark.req("NT-SUMOP-T4")

@@ -15,6 +15,7 @@ from monolith.train import EarlyStop, TrainSettings
         ({"eval_every": True}, "[TrainSettings] expected eval_every >= 0, got True"),
         ({"evict_every": 1.5}, "[TrainSettings] expected evict_every >= 0, got 1.5"),
         ({"save_every": -1}, "[TrainSettings] expected save_every >= 0, got -1"),
+        ({"save_seconds": 0}, "[TrainSettings] expected save_seconds above 0 and finite, got 0"),
         ({"keep": -1}, "[TrainSettings] expected keep >= 0, got -1"),
         ({"prefetch": "no"}, "[TrainSettings] expected prefetch >= 0 or 'auto', got 'no'"),
         ({"push": 2}, "[TrainSettings] expected push 0 or 1, got 2"),

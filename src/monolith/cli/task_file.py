@@ -77,6 +77,10 @@ def _class_of_key(key: str) -> type[Task]:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+            file = Path(spec.origin)
+            check_imports(file, file.parents[module.count(".") + (file.stem == "__init__")])
         value = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):

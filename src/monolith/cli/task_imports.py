@@ -1,4 +1,4 @@
-"""Check of the imports of a task file, before the file runs: those of the reference system."""
+"""Check the imports of a task file of the reference system before the file runs."""
 
 import ast
 import difflib
@@ -39,28 +39,33 @@ MOVED = MappingProxyType(
 
 
 class TaskImportError(InvalidArgumentError):
-    """A task file imports something that is not there; the text says what to import instead."""
+    """Raised if a task file imports something that is not there; the text says what to import."""
 
 
 class _Import(NamedTuple):
     module: str
     names: tuple[str, ...]
+    level: int  # number of leading dots
     line: int
     text: str
 
 
-def check_imports(file: Path) -> None:
-    """Check the imports of a task file, and of the files in its folder that the file imports.
+def check_imports(file: Path, root: Path | None = None) -> None:
+    """Check the imports of a task file, and of the files that the file imports from its folder.
+
+    Args:
+        file: Task file.
+        root: Folder whose modules are checked too; the folder of the file if None.
 
     Raises:
         TaskImportError: a file of the reference system imports TensorFlow; or an import of this
             package, or of one of the reference system's, is not there.
     """
-    pending, known = [file], {file.resolve()}
+    pending, known, is_of_reference = [file], {file.resolve()}, False
     while pending:
         path = pending.pop()
         imports = _imports(path)
-        is_of_reference = any(_is_of_reference(part) for part in imports)
+        is_of_reference |= any(_is_of_reference(part) for part in imports)
         for part in imports:
             better = _better(part, is_of_reference)
             if better is not None:
@@ -68,10 +73,20 @@ def check_imports(file: Path) -> None:
                     f"[task file] expected an import that is there, got {part.text!r} in {path}, "
                     f"line {part.line}; {better}; see {PAGE}"
                 )
-            neighbour = path.parent / f"{part.module.split('.')[0]}.py"
-            if neighbour.is_file() and neighbour.resolve() not in known:
-                known.add(neighbour.resolve())
-                pending.append(neighbour)
+            for neighbour in _files_of(part, path, root or file.parent):
+                if neighbour.resolve() not in known:
+                    known.add(neighbour.resolve())
+                    pending.append(neighbour)
+
+
+def _files_of(part: _Import, path: Path, root: Path) -> Iterator[Path]:
+    """Yield the files of an import that lie below a folder, or beside the importing file."""
+    folder = path.parents[part.level - 1] if 0 < part.level <= len(path.parents) else root
+    modules = [part.module, *(f"{part.module}.{name}".strip(".") for name in part.names)]
+    for module in modules:
+        base = folder.joinpath(*module.split("."))
+        candidates = (base.with_name(f"{base.name}.py"), base / "__init__.py")
+        yield from (candidate for candidate in candidates if candidate.is_file())
 
 
 def _imports(path: Path) -> list[_Import]:
@@ -89,10 +104,11 @@ def _imports_below(node: ast.AST) -> Iterator[_Import]:
         if isinstance(child, ast.Import):
             text = ast.unparse(child)
             for alias in child.names:
-                yield _Import(alias.name, (), child.lineno, text)
-        elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
+                yield _Import(alias.name, (), 0, child.lineno, text)
+        elif isinstance(child, ast.ImportFrom):
             names = tuple(alias.name for alias in child.names)
-            yield _Import(child.module, names, child.lineno, ast.unparse(child))
+            text = ast.unparse(child)
+            yield _Import(child.module or "", names, child.level, child.lineno, text)
         elif not (isinstance(child, ast.Try) and _catches_imports(child)) and not (
             isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
         ):
@@ -107,16 +123,16 @@ def _catches_imports(node: ast.Try) -> bool:
 
 
 def _is_of_reference(part: _Import) -> bool:
-    top, _, rest = part.module.partition(".")
+    top, _, rest = ("", "", "") if part.level else part.module.partition(".")
     names = [rest.split(".")[0]] if rest else list(part.names)
     return top == "idl" or (top == "monolith" and any(n in _REFERENCE_PATHS for n in names))
 
 
 def _better(part: _Import, is_of_reference: bool) -> str | None:
     """Return what to do about an import that is not there, else None."""
-    top = part.module.split(".")[0]
+    top = "" if part.level else part.module.split(".")[0]
     if top == "tensorflow":
-        if not is_of_reference and importlib.util.find_spec("tensorflow"):
+        if not is_of_reference:  # a task that reads its data with TensorFlow
             return None
         is_keras = "keras" in part.module.split(".") or "keras" in part.names
         return f"change it to {'from torch import nn' if is_keras else 'import torch'!r}"
@@ -127,7 +143,7 @@ def _better(part: _Import, is_of_reference: bool) -> str | None:
     if not _is_there(part.module):
         return _change_to(f"{part.module}.{part.names[0]}" if part.names else part.module)
     missing = [name for name in part.names if name != "*" and not _has(part.module, name)]
-    if not missing:
+    if not missing or not is_of_reference:  # the run tells what a task of ours lacks
         return None
     whole = f"{part.module}.{missing[0]}"
     if _entry(whole) is not None:

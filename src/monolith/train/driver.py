@@ -277,9 +277,14 @@ class _HookWork:
             self.extra[hook] = call()
             self._num_done += 1
 
-    def is_missing(self, hook: Hook) -> bool:
-        """Whether the callable of a hook has no result, because it or one before it failed."""
-        return any(other is hook for other, _ in self._calls[self._num_done :])
+    @property
+    def is_done(self) -> bool:
+        """Whether every callable has a result."""
+        return self._num_done == len(self._calls)
+
+    def has_results_of(self, hook: Hook) -> bool:
+        """Whether no callable of a hook has failed or was left out after one that failed."""
+        return not any(other is hook for other, _ in self._calls[self._num_done :])
 
     def start(self, thread: "_HookThread") -> None:
         self._is_over = threading.Event()
@@ -508,7 +513,8 @@ class _StepLoop:
             work.wait()
         finally:
             self._results = StepResults(value, work.extra)
-            self._untold.extend(hook for hook in self._hooks if not work.is_missing(hook))
+            is_told = self._hooks if work.is_done else filter(work.has_results_of, self._hooks)
+            self._untold.extend(is_told)
         self._tell_hooks(ctx)
         if self._lost_until is None or (self._run.global_step or 0) > self._lost_until:
             self._num_tries, self._lost_until = 0, None

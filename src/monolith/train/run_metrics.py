@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 METRICS = "metrics"
 """Metadata of the run of a trainer: the sink of its measurements."""
 
+_MAX_TIMES = 1024  # times of steps that wait for a report
 _BYTES_SECONDS = 1.0  # least time between two sums over the memory of all tables
 
 
@@ -51,8 +52,8 @@ class MetricsHook(ReportHook):
         self._tensors = TensorSummaries() if getattr(sink, "writes_tensors", False) else None
         self._counts = _counters(table_counts(features))
         self._num_recoveries = run.num_recoveries
-        self._num_samples = 0  # since the last report, as the times of steps
-        self._step_seconds: list[float] = []
+        self._num_steps = self._num_samples = 0  # since the last report
+        self._step_seconds: list[float] = []  # that the sink has not got
         self._seconds = dict.fromkeys((stage.name for stage in stages.all), 0.0)
         stages.start_timing()
 
@@ -78,9 +79,12 @@ class MetricsHook(ReportHook):
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Keep the time of the step until the next report, when calls of the sink are cheaper."""
         self._num_samples += sum([len(part.batch) for part in results.value.parts])
+        self._num_steps += 1
         seconds = self._stages.step.seconds
         self._step_seconds.append(seconds - self._seconds["step"])
         self._seconds["step"] = seconds
+        if len(self._step_seconds) == _MAX_TIMES:
+            self._write_step_times()
 
     def report(self, figures: Figures) -> None:
         """Write the figures, and end an interval of the sink."""
@@ -102,10 +106,8 @@ class MetricsHook(ReportHook):
             self._write_bytes()
         for name, number in self._new_counts(figures).items():
             sink.count(name, number, {})
-        for seconds in self._step_seconds:
-            sink.time("step/time", seconds * 1e6, {})
-        self._step_seconds.clear()
-        self._num_samples = 0
+        self._write_step_times()
+        self._num_steps = self._num_samples = 0
         for tensor in self._tensors.take() if self._tensors is not None else ():
             sink.write_tensor(tensor, figures.step)  # type: ignore[attr-defined]
         sink.flush(figures.step)
@@ -129,6 +131,11 @@ class MetricsHook(ReportHook):
     def _step(self) -> int:
         return self._run.global_step or 0
 
+    def _write_step_times(self) -> None:
+        for seconds in self._step_seconds:
+            self._sink.time("step/time", seconds * 1e6, {})
+        self._step_seconds.clear()
+
     def _write_bytes(self) -> None:
         tables = self._features.tables.values()
         num_bytes = sum(table.memory_report()["total_bytes"] for table in tables)
@@ -142,7 +149,7 @@ class MetricsHook(ReportHook):
             if stage is not self._stages.step:
                 before, self._seconds[stage.name] = self._seconds[stage.name], stage.seconds
                 seconds = self._seconds[stage.name] - before
-                times[f"step/{stage.name}_seconds"] = seconds / max(len(self._step_seconds), 1)
+                times[f"step/{stage.name}_seconds"] = seconds / max(self._num_steps, 1)
         return times
 
     def _new_counts(self, figures: Figures) -> dict[str, int]:
@@ -153,7 +160,7 @@ class MetricsHook(ReportHook):
         numbers = {name: max(0, number - before[name]) for name, number in counts.items()}
         num_before, self._num_recoveries = self._num_recoveries, self._run.num_recoveries
         return {
-            "run/steps": len(self._step_seconds),
+            "run/steps": self._num_steps,
             "run/samples": self._num_samples,
             "run/recoveries": self._num_recoveries - num_before,
             **numbers,
@@ -162,7 +169,7 @@ class MetricsHook(ReportHook):
     def _write_failure(self, error: BaseException, unreported: Callable[[], Figures]) -> None:
         """Write the figures since the last report and the error."""
         try:
-            if self._step_seconds:
+            if self._num_steps:
                 self.report(unreported())
         except Exception:
             _log.exception("the figures before the error of the run are lost")

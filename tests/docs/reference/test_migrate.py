@@ -1,20 +1,15 @@
 import ast
-import enum
 
 import pytest
 
-from monolith.base_model import MonolithModel
 from monolith.cli.task_imports import MOVED, TaskImportError, check_imports
-from monolith.core.hyperparams import Params
 from monolith.native_training.tasks.native_params import PARAMETERS
 from tests.docs.pages import blocks, first_rows, page, run_snippets
 from tests.meta.parity import code
+from tools import params_table
 
 MIGRATE, PARAMS = page("docs/reference/migrate.md"), page("docs/reference/params.md")
 IMPORTS = first_rows(MIGRATE, "| import in the reference system |")
-ROWS = {
-    code(name)[0]: (code(value)[0], text) for name, value, text in first_rows(PARAMS, "| param")
-}
 
 
 def change_of(tmp_path, line):
@@ -76,26 +71,12 @@ def test_the_page_shows_what_the_command_prints(tmp_path):
     assert str(caught.value).replace(f"{tmp_path}/", "") in shown
 
 
-def leaves(params, prefix=""):
-    for name, value in params.items():
-        if isinstance(value, Params):
-            yield from leaves(value, f"{name}.")
-        elif name != "cls":
-            text = str(value) if isinstance(value, enum.Enum) else repr(value)
-            yield prefix + name, text, params.describe(name)
-
-
-def test_the_page_has_every_parameter_with_its_default_and_meaning():
-    expected = {name: (text, meaning) for name, text, meaning in leaves(MonolithModel.params())}
-    assert {name: text for name, (_, text) in ROWS.items()} == {
-        name: meaning for name, (_, meaning) in expected.items()
-    }
-    defaults = {name: value for name, (value, _) in ROWS.items()}
-    del defaults["serving.export_mode"], expected["serving.export_mode"]
-    assert defaults == {name: value for name, (value, _) in expected.items()}
+def test_the_table_of_parameters_is_as_the_tool_writes_it():
+    assert params_table.table() in PARAMS, "run python -m tools.params_table"
 
 
 def test_what_the_page_calls_refused_is_refused():
-    refused = {name for name, (_, text) in ROWS.items() if text.startswith("refused: needs")}
+    rows = {code(name)[0]: text for name, _, text in first_rows(PARAMS, "| parameter |")}
+    refused = {name for name, text in rows.items() if text.startswith("refused: needs")}
     assert refused == {name for name, parameter in PARAMETERS.items() if parameter.needs}
     assert len(refused) > 10

@@ -88,6 +88,12 @@ def test_features_are_found_by_slot_and_by_name_with_prefixes(features, item, na
     assert features[item].feature_name == features.get(item).feature_name == name
 
 
+def test_a_prefix_of_the_whole_name_comes_before_those_of_its_parts():
+    names = ("user-f_hour", "f_user-hour")
+    features = FeatureList([], {}, {}, {name: Feature(name) for name in names})
+    assert features["user-hour"].feature_name == "f_user-hour"
+
+
 @pytest.mark.parametrize("item", ["user", "hour-user", 2])
 def test_what_is_not_there_is_not_found(features, item):
     assert item not in features

@@ -11,9 +11,8 @@ from monolith.native_training.metric.metric_hook import (
     folder_of_record,
     line_of_record,
 )
-from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
 from monolith.observe.metrics import MemorySink
-from monolith.train.driver import Run, drive
+from monolith.train.driver import Coordinator, Run, drive
 
 RECORD = {"model_name": "m", "req_time": 20220927, "uid": 1, "predict": {"a": 0.5}, "label": {}}
 TEXT = json.dumps(RECORD)
@@ -99,13 +98,6 @@ def test_functions_replace_parser_folder_and_line(tmp_path):
     assert (tmp_path / "AB_5/part_000000.txt").read_text() == "ABAB\n"
 
 
-def test_the_worker_is_that_of_the_task_context(tmp_path):
-    with with_ctx(NativeTaskContext(num_workers=4, worker_index=3)):
-        hook = FileMetricHook(str(tmp_path))
-    write(hook, TEXT)
-    assert list(parts(tmp_path)) == ["m/20220927/worker_3/part_000000.txt"]
-
-
 def test_files_are_closed_when_a_run_fails(tmp_path):
     hook, dump = FileMetricHook(str(tmp_path / "x"), 0), RecordDump(str(tmp_path / "dump"))
 
@@ -165,3 +157,17 @@ def test_steps_are_counted_every_few_seconds_and_at_the_end():
     times = sink.summary("monolith.training.run_steps_elapsed_time.all", tags)
     assert (times.num_times, times.minimum, times.maximum) == (3, 20e6, 40e6)
     assert sink.summary("monolith.training.run_start_elapsed_time.all", tags).mean == 10e6
+
+
+def test_a_recovery_goes_on_with_the_file_and_is_no_start(tmp_path):
+    sink, dump = MemorySink(), RecordDump(str(tmp_path / "dump"))
+    hook = ThroughputMetricHook("m", 90.0, sink=sink, clock=lambda: 100.0)
+    with Coordinator() as coordinator:
+        for message in ("first", "second"):
+            for part in (dump, hook):
+                part.after_create_session(Run(global_step=0), coordinator)
+            dump(message)
+    content = (tmp_path / "dump").read_bytes()
+    assert 0 < content.index(b"first") < content.index(b"second")
+    tags = {"model_name": "m", "cluster_type": "stable"}
+    assert sink.summary("monolith.training.run_start_elapsed_time.all", tags).num_times == 1

@@ -9,7 +9,7 @@ import torch
 
 from monolith.checkpoint import checkpoint_exists
 from monolith.checkpoint.state import MonolithCheckpointState, write_monolith_checkpoint_state
-from monolith.errors import DeadlineExceededError, OpError, UnavailableError
+from monolith.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError
 from monolith.native_training.saver import (
     MODEL_DUMP,
     VARIABLES,
@@ -85,6 +85,18 @@ def test_nothing_is_saved_first_and_the_last_step_at_the_end(tmp_path):
     run_steps(1, make(tmp_path), then=lambda run: seen.extend(steps_of(tmp_path)))
     assert seen == []
     assert steps_of(tmp_path) == [1]
+
+
+def test_the_last_step_is_saved_also_if_the_run_recovers_after_it(tmp_path):
+    errors = [AbortedError("gone")]
+
+    class Failing(Hook):
+        def after_run(self, ctx, results):
+            if ctx.run.global_step == 2 and errors:
+                raise errors.pop()
+
+    assert run_steps(2, Failing(), make(tmp_path)).num_recoveries == 1
+    assert steps_of(tmp_path) == [2]
 
 
 def test_a_first_save_where_it_is_asked_for(tmp_path):

@@ -2,9 +2,11 @@ import dataclasses
 import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
+from monolith import data
 from monolith.checkpoint import existing_checkpoints, find
 from monolith.errors import NotFoundError
 from monolith.native_training import estimator as path
@@ -96,6 +98,38 @@ def test_an_evaluation_has_nothing_to_do_with_the_steps_of_the_training(tmp_path
     hook = Count()
     assert estimator.evaluate(hooks=[hook])["loss"] > 0
     assert hook.steps == 2
+
+
+class Stream(Dense):
+    """Reads a pipeline, which can resume; `labels` are those of the batches that were read."""
+
+    def create_input_fn(self, mode):
+        table = pa.table({"a": [[1]] * 4, "label": [0.0, 1.0, 2.0, 3.0]})
+        return lambda: data.arrow_table(table, label="label").batch(1)
+
+    def loss(self, model, inputs, batch):
+        self.labels.append(batch.label.item())
+        return super().loss(model, inputs, batch)
+
+
+def test_an_evaluation_reads_its_data_from_the_beginning(tmp_path):
+    class Seen(Stream):
+        labels = []
+
+    estimator = Estimator(Seen.params(), local(tmp_path)).train(steps=2)
+    estimator.evaluate(steps=1)
+    estimator.train(steps=1)
+    assert Seen.labels == [0.0, 1.0, 0.0, 2.0]
+
+
+def test_a_warm_start_reads_its_data_from_the_beginning(tmp_path):
+    class Seen(Stream):
+        labels = []
+
+    Estimator(Seen.params(), local(tmp_path / "a")).train(steps=2)
+    start = {"warm_start_from": tmp_path / "a"}
+    Estimator(Seen.params(), local(tmp_path / "b"), **start).train(steps=1)
+    assert Seen.labels == [0.0, 1.0, 0.0]
 
 
 def test_an_evaluation_needs_a_batch(tmp_path):

@@ -6,6 +6,7 @@ from tensorboard.compat.tensorflow_stub import errors
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
 
 from monolith.native_training.tasks import ffm
+from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
 from monolith.train import Trainer, TrainSettings
 
 
@@ -67,10 +68,11 @@ def test_records_go_to_files_of_lines_and_of_tfrecords(tmp_path):
     )
     task = params.instantiate()
     task.clock = lambda: 1664236800
-    with Trainer(task, TrainSettings(steps=2)) as trainer:
+    context = with_ctx(NativeTaskContext(num_workers=4, worker_index=3))
+    with context, Trainer(task, TrainSettings(steps=2)) as trainer:
         trainer.fit()
     (file,) = (tmp_path / "lines").rglob("part_*")
-    folder = tmp_path / "lines/di_name_FFMTask/20220927/worker_0"
+    folder = tmp_path / "lines/di_name_FFMTask/20220927/worker_3"
     assert file == folder / "part_000000.txt"
     lines = file.read_text().splitlines()
     assert len(lines) == 128

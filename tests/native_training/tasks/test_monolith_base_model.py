@@ -4,13 +4,13 @@ import math
 import pytest
 import torch
 
-from monolith.native_training.slots import CollectingFactory
+from monolith.native_training.slots import CollectingFactory, FeatureColumn
 from monolith.native_training.tasks.monolith_base_model import EstimatorSpec, MonolithBaseModel
 from monolith.native_training.tasks.native_task import as_batch
 from monolith.ops import Ragged
 from monolith.train import Hook, ReportHook, Run, Trainer, TrainSettings
 from monolith.train.driver import drive
-from tests.native_training.tasks.native_tasks import SLOT, FeatureColumn
+from tests.native_training.tasks.native_tasks import SLOT
 
 LABELS = torch.tensor([1.0, 0.0])
 
@@ -163,6 +163,19 @@ def test_heads_have_metrics_on_request():
     prediction = next(trainer.predict()).prediction
     expected = float(prediction[0, 0] > prediction[1, 0])
     assert evaluation["x_auc"] == expected
+
+
+def test_a_prediction_without_labels_leaves_the_metrics_of_heads():
+    def spec(task, logits, label):
+        is_prediction = not torch.is_grad_enabled() and task.is_predicting
+        return two_heads(task, logits, label)._replace(**{"label": None} if is_prediction else {})
+
+    task = make(spec, **{"metrics.disable_native_metrics": False})
+    task.is_predicting = True
+    trainer, _ = train(task)
+    list(trainer.predict())
+    task.is_predicting = False
+    assert {*trainer.evaluate()} == {"loss", "x_auc", "y_auc"}
 
 
 def test_a_head_that_is_no_classification_has_a_squared_error():

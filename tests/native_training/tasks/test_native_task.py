@@ -32,11 +32,12 @@ class Dense(Score):
 
     def __init__(self, params):
         super().__init__(params)
-        self.layer, self.modes = torch.nn.Linear(1, 1), []
+        self.layer, self.modes, self.are_training = torch.nn.Linear(1, 1), [], []
 
     def create_model_fn(self):
         def model_fn(features, mode, config):
             self.modes.append(mode)
+            self.are_training.append(self.layer.training)
             _, score = self.lookup()
             out = self.layer(score[:, None]).squeeze(1)
             return ModelSpec(mode, out, (out - features["label"]).square().sum())
@@ -362,6 +363,14 @@ def test_a_new_id_reads_zeros_unless_the_task_says_otherwise(missing):
     assert values[-1].tolist() == ([0.0, 0.0] if missing is None else [3.0, 6.0])
 
 
+def test_other_modes_read_zeros_whatever_training_reads():
+    class Initial(Score):
+        missing = "initial"
+
+    task = with_params(Initial, mode="eval")
+    assert (Trainer(task).features.missing, made(Initial).missing) == ("zeros", "initial")
+
+
 def with_params(cls=Score, **values):
     return cls.params().set(**{k.replace("__", "."): v for k, v in values.items()}).instantiate()
 
@@ -489,6 +498,7 @@ def test_other_modes_change_nothing(mode, called, tmp_path):
     assert [p.tolist() for p in task.build().parameters()] == before
     assert (result.num_steps, list(tmp_path.iterdir())) == (2, [])
     assert [str(mode) for mode in task.modes][-2:] == [called] * 2
+    assert task.are_training[-2:] == [False, False]
     assert (result.figures.loss > 0) is (mode == "eval")
 
 

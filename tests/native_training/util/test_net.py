@@ -159,3 +159,13 @@ def test_a_class_may_replace_the_check_of_an_address(capsys):
     checker = EvenPorts(["a:1", "b:2"])
     assert (checker.get_alive_nodes(), checker.get_dead_nodes()) == (["b:2"], ["a:1"])
     assert capsys.readouterr().out == "cannot connect to a:1, because odd\n"
+
+
+def test_an_address_whose_check_raises_is_dead(capsys):
+    class Broken(NodeAliveChecker):
+        def _ping(self, addr):
+            raise RuntimeError("broken")
+
+    checker = Broken(["a:1", "b:2"], num_thread=1)
+    assert sorted(checker.get_dead_nodes()) == ["a:1", "b:2"]
+    assert capsys.readouterr().out.count("because broken") == 2

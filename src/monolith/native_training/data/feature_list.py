@@ -40,7 +40,7 @@ _LineT = TypeVar("_LineT", "Feed", "Cache", "Feature")
 
 @dataclass(frozen=True)
 class Feed:
-    """A column that requests carry.
+    """Hold a column that requests carry.
 
     Attributes:
         feed_name: Name of the column.
@@ -62,7 +62,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache of features.
+    """Hold the options of a cache of features.
 
     Attributes:
         cache_name: Name of the cache.
@@ -90,7 +90,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature of the model, and how it is computed.
+    """Describe a feature of the model, and how the feature is computed.
 
     Attributes:
         feature_name: Name of the feature.
@@ -145,7 +145,7 @@ class Feature:
 
 
 class FeatureList:
-    """The features of a file by name and by slot.
+    """Find the features of a file by name and by slot.
 
     Args:
         column_name: Columns of the file.

@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from monolith.environment import metric_prefix
 from monolith.errors import UnavailableError
-from monolith.native_training.tasks import task_context
 from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 from monolith.train.run_metrics import METRICS
@@ -59,7 +58,7 @@ class FileMetricHook(Hook):
 
     Args:
         base_name: folder of all files; made when the run begins.
-        worker_id: number of the worker; that of the task context if None.
+        worker_id: number of the worker.
         parse_fn: record as text -> dictionary.
         key_fn: record, worker and base -> folder.
         layout_fn: record -> line.
@@ -75,7 +74,7 @@ class FileMetricHook(Hook):
     def __init__(
         self,
         base_name: str,
-        worker_id: int | None = None,
+        worker_id: int = 0,
         parse_fn: Callable[[str], Record] | None = None,
         key_fn: Callable[[Record, int, str], str] | None = None,
         layout_fn: Callable[[Record], str] | None = None,
@@ -95,8 +94,7 @@ class FileMetricHook(Hook):
                 f"[FileMetricHook] expected batch_size and partition_size >= 1, got {batch_size} "
                 f"and {partition_size}"
             )
-        self._base = base_name
-        self._worker = task_context.get().worker_index if worker_id is None else worker_id
+        self._base, self._worker = base_name, worker_id
         self._parse, self._folder = parse_fn or json.loads, key_fn or folder_of_record
         self._layout, self._ext = layout_fn or line_of_record, file_ext
         self._batch_size, self._partition_size, self._clock = batch_size, partition_size, clock

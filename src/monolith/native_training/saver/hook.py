@@ -149,7 +149,9 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             if not self._no_first_save:
                 self._save(run, step, ignore_save_errors=self._ignore_save_errors)
             self.timer.update_last_triggered_step(step)
-            self._last_step = step
+            is_recovery = self._no_first_save and run.num_recoveries > 0
+            if not is_recovery or self._last_step is None or step < self._last_step:
+                self._last_step = step
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Save if it is time, or if another thread asked for it."""

@@ -1,4 +1,4 @@
-"""Make layouts by name: tensors that are joined of the slices of several features."""
+"""Make layouts by name: tensors that join the slices of several features."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ Layout = torch.Tensor | list[torch.Tensor]
 
 
 class LayoutFactory:
-    """The layouts of a model by name, each made once.
+    """Make the layouts of a model by name, each layout once.
 
     A subclass says what a slice of a feature is.
 
@@ -28,7 +28,7 @@ class LayoutFactory:
 
     def __init__(self) -> None:
         self.layouts: dict[str, OutConfig] = {}
-        self._made: dict[str, Layout] = {}
+        self._tensors: dict[str, Layout] = {}
 
     def slice_of(self, feature: str, start: int, end: int) -> torch.Tensor:
         """Return columns `start` to `end` of the combined rows of a feature."""
@@ -43,7 +43,8 @@ class LayoutFactory:
         if self.layouts.setdefault(name, config) != config:
             raise ValueError(
                 f"[LayoutFactory.add_layout] expected the same slices in every call, "
-                f"{self.layouts[name]}, got {config} (layout {name!r})"
+                f"{self.layouts[name]}, got {config} (layout {name!r}); "
+                "give one of them another slice_name"
             )
 
     def get_layout(self, name: str) -> Layout:
@@ -57,14 +58,14 @@ class LayoutFactory:
                 f"[LayoutFactory.get_layout] expected a layout ({', '.join(self.layouts)}), got "
                 f"{name!r}"
             )
-        if name not in self._made:
+        if name not in self._tensors:
             config = self.layouts[name]
             slices = [
                 self.slice_of(part.feature_name, part.start, part.end)
                 for part in config.slice_configs
             ]
-            self._made[name] = join(slices, config.out_type)
-        return self._made[name]
+            self._tensors[name] = join(slices, config.out_type)
+        return self._tensors[name]
 
     def flattened_layout(self) -> list[torch.Tensor]:
         """Return the tensors of all layouts, in the order of their names."""
@@ -77,7 +78,7 @@ class LayoutFactory:
 
 
 class CollectingLayoutFactory(LayoutFactory, CollectingFactory):
-    """A `CollectingFactory` whose layouts are zeros, and are recorded."""
+    """Record slots and layouts; layouts are zeros, as the lookups of a `CollectingFactory`."""
 
     def __init__(self, batch_size: int, *, device: torch.device | str = "meta") -> None:
         LayoutFactory.__init__(self)
@@ -89,9 +90,9 @@ class CollectingLayoutFactory(LayoutFactory, CollectingFactory):
 
 
 class EmbeddingLayoutFactory(LayoutFactory, FeaturesFactory):
-    """Slots and layouts over the rows that `Features` looked up for a batch; they are trained.
+    """Make slots and layouts over the rows that `Features` looked up for a batch.
 
-    Gradients may be those of layouts as well as those of rows.
+    `apply_gradients` takes gradients of layouts as well as of rows.
 
     Args:
         tables: Slots that a `CollectingFactory` has collected.

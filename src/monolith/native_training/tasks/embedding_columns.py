@@ -31,7 +31,7 @@ _SWITCHES: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = MappingPr
 
 
 class EmbeddingColumns:
-    """The columns of one call of a model function.
+    """Make the columns of one call of a model function.
 
     Args:
         ctx: makes the slots.
@@ -56,7 +56,7 @@ class EmbeddingColumns:
         expire_time: int = DEFAULT_EXPIRE_TIME,
         shared_name: str | None = None,
     ) -> FeatureColumn:
-        """The column of a feature; made by the first call that names it.
+        """Return the column of a feature, which the first call with the feature makes.
 
         Raises:
             Exception: the slot that it shares cannot be made.
@@ -101,7 +101,7 @@ class EmbeddingColumns:
     def column_slice(
         self, feature: Name, slice_name: str, dim: int, options: Mapping[str, Any]
     ) -> tuple[FeatureColumn, FeatureSlice]:
-        """The column and the slice of this name; features of one slot have the same slice."""
+        """Return the column of a feature and a slice; features of one slot have the same slice."""
         column = self.column(feature, combiner=ReduceSum())
         key = column.feature_slot.name, slice_name
         if key not in self._slices:
@@ -143,7 +143,7 @@ def out_config(
 
 
 def combiner_of(combiner: Combiner | str | None, max_seq_length: int) -> Combiner:
-    """A combiner by its name, or by the length of a sequence.
+    """Return a combiner by its name, or by the length of a sequence.
 
     Raises:
         ValueError: there is no such name.
@@ -164,10 +164,10 @@ def combiner_of(combiner: Combiner | str | None, max_seq_length: int) -> Combine
 
 
 def named_dims(features: Any, slice_dim: int | None) -> list[tuple[list[Name], int]]:
-    """Groups of features and the width of their slices; most groups are of one feature.
+    """Return groups of features and the widths of their slices; most groups have one feature.
 
     Raises:
-        ValueError: of anything else than the forms of `lookup_embedding_slice`.
+        ValueError: the features have none of the forms that `lookup_embedding_slice` takes.
     """
     if isinstance(features, Mapping):
         return [([name], dim) for name, dim in features.items()]
@@ -183,10 +183,10 @@ def named_dims(features: Any, slice_dim: int | None) -> list[tuple[list[Name], i
 
 
 def joined(parts: Sequence[torch.Tensor], how: str | None) -> Any:
-    """Parts as a list, or as one tensor: "concat", "stack", "add_n" or "addn".
+    """Return parts as a list, or as one tensor: "concat", "stack", "add_n" or "addn".
 
     Raises:
-        ValueError: of another name.
+        ValueError: there is no such name.
     """
     if how is None:
         return list(parts)
@@ -205,7 +205,7 @@ def share_slot(
     variant_type: str = "example",
     suffix: str = "share",
 ) -> dict[str, Any]:
-    """The columns of a batch, with fids of some features in another slot too, or instead.
+    """Return the columns of a batch, with fids of some features in another slot too, or instead.
 
     Args:
         features: columns by name.

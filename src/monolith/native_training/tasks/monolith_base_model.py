@@ -36,12 +36,12 @@ class EstimatorSpec(NamedTuple):
     """Hold the results of the model function of a `MonolithModel`.
 
     Attributes:
-        label: of the samples, as `pred`.
-        pred: predictions; by head if there are several.
-        head_name: names of the heads.
-        loss: a scalar; None in prediction.
-        optimizer: of the dense model: a function of its parameters, or an optimizer.
-        classification: whether predictions are probabilities.
+        label: Labels of the samples, in the form of `pred`.
+        pred: Predictions; by head if there are several heads.
+        head_name: Names of the heads.
+        loss: Loss, a scalar; None in prediction.
+        optimizer: Function of the dense parameters that returns their optimizer, or an optimizer.
+        classification: Whether predictions are probabilities.
     """
 
     label: Heads | None
@@ -67,7 +67,7 @@ class ExtraOutput(NamedTuple):
 
 
 class MonolithBaseModel(NativeTask):
-    """A task with `input_fn` and `model_fn`.
+    """Train a model that `input_fn` and `model_fn` define.
 
     Parameters are attributes too: `self.train.label_key`, `self.clip_norm`.
 
@@ -84,6 +84,7 @@ class MonolithBaseModel(NativeTask):
         self._hooks: list[Hook] = []
         self._extra_outputs: dict[str, ExtraOutput] = {}
         self._labels: dict[str, torch.Tensor] = {}  # of the last call, by head
+        self._label_heads: tuple[str, ...] = ()  # heads that have a label
         self._norms: dict[str, float] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -141,34 +142,34 @@ class MonolithBaseModel(NativeTask):
 
     @abstractmethod
     def input_fn(self, mode: Mode) -> Iterable[Mapping[str, Any] | Batch]:
-        """Batches, as those of `NativeTask.create_input_fn`."""
+        """Open the data, and return batches as `NativeTask.create_input_fn` describes them."""
 
     @abstractmethod
     def model_fn(
         self, features: dict[str, Any], mode: Mode
     ) -> EstimatorSpec | tuple[Heads, torch.Tensor, Heads]:
-        """An `EstimatorSpec`, or label, loss and prediction."""
+        """Return an `EstimatorSpec`, or label, loss and prediction."""
 
     def serving_input_receiver_fn(self) -> ServingReceiver | None:
         """Describe a request; None if there is none."""
         return None
 
     def create_input_fn(self, mode: Mode) -> Callable[[], Iterable[Mapping[str, Any] | Batch]]:
-        """`input_fn`."""
+        """Return a function that calls `input_fn`."""
         return lambda: self.input_fn(mode)
 
     def create_serving_input_receiver_fn(self) -> Callable[[], ServingReceiver] | None:
-        """`serving_input_receiver_fn`, if it gives something."""
+        """Return a function that returns the receiver of the task; None without a receiver."""
         receiver = self.serving_input_receiver_fn()
         return None if receiver is None else lambda: receiver
 
     def create_model_fn(self) -> Callable[[dict[str, Any], Mode, Any], ModelSpec]:
-        """`model_fn`, with columns of its own for each call."""
+        """Return a function that calls `model_fn` and turns its result into a `ModelSpec`."""
         return self._call
 
     @property
     def batch_size(self) -> int | None:
-        """Number of samples of a batch: that of training, or of evaluation if `mode` says so."""
+        """Return the number of samples of a batch, in evaluation if `mode` says so."""
         group = self.p.eval if self.p.mode == Mode.EVAL else self.p.train
         size: int | None = group.per_replica_batch_size
         return size
@@ -205,7 +206,7 @@ class MonolithBaseModel(NativeTask):
     # What the trainer asks a task for.
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
-        """That of the spec, or the default of the task.
+        """Return the optimizer of the spec, else the default optimizer of the task.
 
         Raises:
             Exception: there is neither.
@@ -242,7 +243,7 @@ class MonolithBaseModel(NativeTask):
         if self.p.metrics.disable_native_metrics:
             return super().label
         self._collect()
-        return tuple(_LABEL + head for head in self._labels)
+        return tuple(_LABEL + head for head in self._label_heads)
 
     def _converted(self, columns: Columns | Batch) -> Batch:
         """Return the batch; with native metrics it has room for the labels of the heads."""
@@ -255,7 +256,7 @@ class MonolithBaseModel(NativeTask):
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return loss and prediction of the model function; the batch keeps labels of heads."""
+        """Return loss and prediction of the model function; labels of heads go into the batch."""
         outputs = super().loss(model, inputs, batch)
         if not self.p.metrics.disable_native_metrics:
             for head, label in self._labels.items():
@@ -271,7 +272,7 @@ class MonolithBaseModel(NativeTask):
         metrics: dict[str, Metric] = {}
         spec = self._spec
         if not self.p.metrics.disable_native_metrics and spec is not None:
-            heads, labels = list(self._named(spec.pred, spec)), list(self._labels)
+            heads, labels = list(self._named(spec.pred, spec)), list(self._label_heads)
             kind = "auc" if spec.classification else "mse"
             metrics = {
                 f"{head}_{kind}": HeadMetric(
@@ -284,7 +285,9 @@ class MonolithBaseModel(NativeTask):
         elif spec is None or (spec.classification and len(self._named(spec.pred, spec)) == 1):
             metrics = dict(super().metrics())
         if self.p.enable_grads_and_vars_summary:
-            for name in ("global_gradient_norm", *self._parameter_norms()):
+            names = [name for name, _ in self.build().named_parameters()]
+            norms = [f"{kind}_norm/{name}" for name in names for kind in ("grad", "var")]
+            for name in ("global_gradient_norm", *norms):
                 metrics[name] = LastFigure(lambda name=name: self._norms.get(name))  # type: ignore[misc]
         return metrics
 
@@ -306,9 +309,10 @@ class MonolithBaseModel(NativeTask):
                 raise Exception("EstimatorSpec Error!")
             label, loss, pred = spec
             spec = EstimatorSpec(label, pred, loss=loss)
-        self._spec = self._spec or spec
         predictions = self._heads(spec)
         self._labels = {} if spec.label is None else self._named(spec.label, spec)
+        if self._spec is None:
+            self._spec, self._label_heads = spec, tuple(self._labels)
         if mode != Mode.TRAIN and self.p.output_path is not None and not _is_exporting():
             file = PredictionFile(
                 self.p.output_path, self.p.output_fields, self.p.delimiter, self.p.file_name

@@ -29,7 +29,7 @@ __all__ = ["EstimatorSpec", "MonolithModel"]
 
 
 class MonolithModel(MonolithBaseModel):
-    """A task with `input_fn` and `model_fn`, whose columns, slices and layouts have names.
+    """Train a model whose columns, slices and layouts have names.
 
     Args:
         params: Parameters that `params` made.
@@ -61,7 +61,7 @@ class MonolithModel(MonolithBaseModel):
         shared_name: str | None = None,
         combiner: Combiner | str | None = None,
     ) -> FeatureColumn:
-        """The column of a feature, made by the first call that names it.
+        """Return the column of a feature, which the first call with the feature makes.
 
         Args:
             feature_name: name, number of a slot, or column. The feature list says which number a
@@ -70,7 +70,7 @@ class MonolithModel(MonolithBaseModel):
                 None.
             expire_time: days that a row lives after its last update.
             max_seq_length: keeps so many first rows apart, if it is above 0.
-            shared_name: of the feature whose slot it uses.
+            shared_name: name of the feature whose slot the column uses.
             combiner: "reduce_sum", "reduce_mean", "first_n", or an object.
 
         Raises:
@@ -99,7 +99,7 @@ class MonolithModel(MonolithBaseModel):
         group_out_type: str = "add_n",
         out_type: str | None = None,
     ) -> Any:
-        """Slices of features, which have the same columns of a row for the same name.
+        """Return slices of features; one name is the same columns of a row in every call.
 
         The slices are the layout `<slice_name>_<md5>`, whose last part is that of the sorted
         features with commas between them. With fused layouts the layout itself is returned.
@@ -107,12 +107,12 @@ class MonolithModel(MonolithBaseModel):
         Args:
             features: names, numbers of slots or columns, with `slice_dim`; pairs of them and a
                 width, or a dictionary; or lists of them (groups), with `slice_dim`.
-            slice_name: of the slice.
-            slice_dim: its width.
-            initializer: of the slice; that of the slot if None, as the next three.
-            optimizer: of the slice.
-            compressor: of the slice.
-            learning_rate_fn: of the slice.
+            slice_name: name of the slice.
+            slice_dim: width of the slice.
+            initializer: initializer of the slice; None takes the slot's, as below.
+            optimizer: optimizer of the slice.
+            compressor: compressor of the slice.
+            learning_rate_fn: learning rate of the slice.
             group_out_type: how the features of a group are joined, "add_n" or "concat".
             out_type: "concat", "stack" and "add_n" make one tensor; a list if None.
 

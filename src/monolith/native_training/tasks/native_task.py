@@ -429,6 +429,7 @@ class NativeTask(Task):
             hooks.append(
                 FileMetricHook(
                     metrics.file_base_name,
+                    task_context.get().worker_index,
                     parse_fn=metrics.parse_fn,
                     key_fn=metrics.key_fn,
                     layout_fn=metrics.layout_fn,

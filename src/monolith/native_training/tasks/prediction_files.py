@@ -12,7 +12,7 @@ from monolith.ops import Ragged
 
 
 class PredictionFile:
-    """Appends a line for each sample to `<folder>/<name>-<index of the worker>`.
+    """Append a line for each sample to `<folder>/<name>-<index of the worker>`.
 
     A line has the values of some columns, then the predictions; those of a dictionary in the order
     of their names.

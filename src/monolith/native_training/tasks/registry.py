@@ -18,7 +18,7 @@ _ClassT = TypeVar("_ClassT", bound=type["SingleTaskModelParams"])
 
 
 class SingleTaskModelParams(TaskParams):
-    """Choose the parameters of a task: the class that a key of the registry names."""
+    """Choose the parameters of a task; the registry has such classes by key."""
 
     @abstractmethod
     def task(self) -> InstantiableParams:

@@ -11,7 +11,7 @@ Value = int | float | bool | str | None
 
 @dataclass
 class NativeSettings(TaskSettings):
-    """Settings of a `NativeTask`: where its data are, and parameters by their dotted names.
+    """Hold the settings of a `NativeTask`: its data, and parameters by their dotted names.
 
     Args:
         data: Mode -> file, glob or folder; that of training becomes `train.file_pattern`.

@@ -9,7 +9,7 @@ from monolith.observe.learning import Auc, Mean
 
 
 class HeadMetric:
-    """The metric of one head among several: AUC of a classification, else mean squared error.
+    """Measure one head among several: AUC of a classification, else mean squared error.
 
     Args:
         head: Column of the predictions, and number of all.
@@ -63,7 +63,7 @@ class HeadMetric:
 
 
 class LastFigure:
-    """A figure that a function knows, whatever the predictions are."""
+    """Report a figure that a function returns, whatever the predictions are."""
 
     def __init__(self, read: Callable[[], float | None]) -> None:
         self._read = read

@@ -136,18 +136,24 @@ class NodeAliveChecker:
                 addr = self._queue.popleft()
             except IndexError:
                 return
-            self._ping(addr)
+            try:
+                self._ping(addr)
+            except Exception as error:  # of a class that replaces `_ping`
+                self._bury(addr, error)
 
     def _ping(self, addr: str) -> None:
         """Connect to an address, and note whether it is alive."""
         try:
             self._connect(*_split_address(addr), self._timeout)
         except Exception as error:  # whatever it is, only this address suffers
-            with self._lock:
-                self._dead[addr] = error
+            self._bury(addr, error)
         else:
             with self._lock:
                 self._alive.add(addr)
+
+    def _bury(self, addr: str, error: Exception) -> None:
+        with self._lock:
+            self._dead[addr] = error
 
     def all_nodes_alive(self) -> bool:
         """Whether every address answered."""

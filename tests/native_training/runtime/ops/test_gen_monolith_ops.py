@@ -94,7 +94,7 @@ def test_two_steps_of_adamom_give_the_published_numbers(use_locking):
     [(False, [-0.07565274, 0.10770749, 0.00666807]), (True, [-0.07290278, 0.10415278, 0.06643656])],
 )
 def test_two_steps_of_rmsprop_give_the_published_numbers(use_v2, expected):
-    var, m, v = torch.tensor([0.1]), *torch.zeros(2, 1)
+    var, m, v = torch.tensor([0.1]), torch.zeros(1), torch.zeros(1)
     rate, grad = torch.tensor(0.1), torch.tensor([0.12])
     for _ in range(2):
         ops.resource_apply_rmsprop(var, m, v, rate, 0.9, 0.9, 0.1, 1.0, grad, use_v2=use_v2)
