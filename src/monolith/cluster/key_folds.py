@@ -199,8 +199,8 @@ class FoldedGroup:
         sums, _, _ = self.sums(counts.float().repeat_interleave(widths))
         totals = []
         for part, flat in zip(self.parts, sums, strict=True):
-            own = self._dims.repeat_interleave(part.lengths)
-            totals.append(flat[own.cumsum(0) - own].int())
+            widths = self._dims.repeat_interleave(part.lengths)
+            totals.append(flat[widths.cumsum(0) - widths].int())
         return totals
 
 

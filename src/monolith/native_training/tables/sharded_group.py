@@ -146,7 +146,7 @@ class ShardedGroup:
     ) -> None:
         """`TableGroup.assign` or `assign_add` on each shard, as the verb says."""
         with self._time(verb, now) as time_now:
-            calls = self._calls(parts, [(own,) for own in rows], time_now)
+            calls = self._calls(parts, [(part,) for part in rows], time_now)
             self._client.call(verb, calls)
 
     def apply_gradients(
@@ -208,7 +208,7 @@ class ShardedGroup:
         sums, numbers, has_finite_sums = fold.sums(grads)
         if not has_finite_sums:
             return self._apply_each(*split(keys, grads), step, learning_rates, now)
-        repeats = [own if self.is_counting else None for own in numbers]
+        repeats = [part if self.is_counting else None for part in numbers]
         return self._apply(fold.parts, sums, repeats, step, learning_rates, now)
 
     def _apply_each(
@@ -264,13 +264,13 @@ class ShardedGroup:
         keys, sums = [], []
         for i, (part, flat) in enumerate(zip(parts, grads, strict=True)):
             fold = self._folds.fold(part)
-            own, numbers, has_finite_sums = fold.sums(flat)
+            part_sums, numbers, has_finite_sums = fold.sums(flat)
             if not has_finite_sums:
                 return None
             if counts is not None:
                 numbers = fold.add_counts(counts[i])
             keys += fold.parts
-            sums += own
+            sums += part_sums
             repeats[i] = numbers[0] if self.is_counting else None
         return keys, sums, repeats
 
@@ -279,10 +279,10 @@ class ShardedGroup:
     ) -> list[tuple[Any, ...] | None]:
         """Arguments of a writing call for each shard; one with nothing to do is not asked."""
         return [
-            (keys.values, keys.row_splits, *own, idle, *options)
+            (keys.values, keys.row_splits, *values, idle, *options)
             if len(keys.values) or idle
             else None
-            for keys, own, idle in zip(parts, rows, self._idle(parts), strict=True)
+            for keys, values, idle in zip(parts, rows, self._idle(parts), strict=True)
         ]
 
     def _idle(self, parts: Sequence[Ragged]) -> list[list[str]]:
