@@ -105,6 +105,14 @@ def test_another_number_of_filters_is_refused_with_the_reason(tmp_path, make, go
         restore_tables(floor_mod(2), tmp_path)
 
 
+def test_rows_alone_move_to_another_number_of_shards():
+    old, new = see(floor_mod(2), times=3), floor_mod(3)
+    for rows in old.export():
+        new.import_rows(rows)
+    assert new.contains(NUMBERS).all()
+    assert new.stats()["num_candidates"] == 0
+
+
 def test_one_shard_is_one_table(tmp_path):
     save_tables(see(Table(CONFIG), times=2), tmp_path)
     table = floor_mod(1)

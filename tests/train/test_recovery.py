@@ -343,6 +343,8 @@ def test_a_torn_state_is_not_saved_before_it_is_restored(tmp_path, push):
         text = r"\[Trainer.save\] .* did not end \(step [34]\); restore a checkpoint first"
         with pytest.raises(FailedPreconditionError, match=text):
             trainer.save(tmp_path / "other")
+        with pytest.raises(FailedPreconditionError, match=r"^\[CheckpointHook\] expected a state"):
+            trainer.fit()
         assert names(tmp_path) == ["2"]
         trainer.restore(tmp_path)
         trainer.save(tmp_path / "other")

@@ -211,11 +211,11 @@ class _Loop(GroupStorage):
         self._check_finite(keys, sums)
         total, at = torch.zeros(4, dtype=torch.int64, device="cpu"), 0
         repeats = torch.split_with_sizes(counts, keys.lengths.tolist())
-        for (table, part, rows), own in zip(self._parts(keys, sums), repeats, strict=True):
-            own_rates = rates[at : at + len(segments_of(table.config))]
-            at += len(own_rates)
+        for (table, part, rows), numbers in zip(self._parts(keys, sums), repeats, strict=True):
+            table_rates = rates[at : at + len(segments_of(table.config))]
+            at += len(table_rates)
             if len(part):
-                applied = table._apply_sums(part, rows, own, own_rates, step, now, threads)
+                applied = table._apply_sums(part, rows, numbers, table_rates, step, now, threads)
                 total += torch.tensor(applied, device="cpu")
         return Applied(*total.tolist())
 
@@ -312,10 +312,11 @@ class _Fused(GroupStorage):
         loop._check_finite(keys, sums)
         asks = [i for i, table in enumerate(self._tables) if table.config.admission is not None]
         others = sorted(set(range(len(self._tables))) - set(asks))
-        some, own, repeats = without_tables(keys, (sums, counts), others, self._dims)
-        applied = loop.apply_sums(some, own, repeats, rates, step, now, threads)
-        rest, own, _ = without_tables(keys, (sums, counts), asks, self._dims)
-        stepped = self.apply_gradients(rest, own, rates, step, now, threads)
+        values = sums, counts
+        part, rows, repeats = without_tables(keys, values, others, self._dims)
+        applied = loop.apply_sums(part, rows, repeats, rates, step, now, threads)
+        part, rows, _ = without_tables(keys, values, asks, self._dims)
+        stepped = self.apply_gradients(part, rows, rates, step, now, threads)
         return Applied(*map(sum, zip(applied, stepped, strict=True)))
 
     def _own_scales(self) -> list[float]:

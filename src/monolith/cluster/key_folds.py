@@ -113,21 +113,22 @@ class FoldedKeys:
 
 
 class GroupFolds:
-    """Folds the keys of calls on several tables, which all go to one shard.
+    """Folds the keys of calls on several tables, whose keys go to shards by floor remainder.
 
     Args:
         dims: width of the rows of each table.
+        num_shards: number of shards; 1 for keys that were split before.
     """
 
-    def __init__(self, dims: torch.Tensor) -> None:
+    def __init__(self, dims: torch.Tensor, num_shards: int = 1) -> None:
         import monolith._native as native
 
         features = [(str(i), i, "rows", 0, 0) for i in range(len(dims))]
-        self._core = native.Exchange(dims.tolist(), features, [], 1)
+        self._core = native.Exchange(dims.tolist(), features, [], num_shards)
         self._dims = dims
 
     def fold(self, keys: Ragged) -> "FoldedGroup":
-        """Find the distinct keys of each table. keys: a row for each table."""
+        """Find the distinct keys of each table and shard. keys: a row for each table."""
         return FoldedGroup(self._core, self._dims, keys)
 
 
@@ -137,17 +138,17 @@ class FoldedGroup:
     Args:
         exchange: of the tables.
         dims: width of the rows of each table.
-        given: the keys of the call, with a row for each table.
+        keys: the keys of the call, with a row for each table.
 
     Attributes:
-        keys: the distinct keys, with a row for each table.
+        parts: the distinct keys of each shard, with a row for each table.
     """
 
-    def __init__(self, exchange: "_native.Exchange", dims: torch.Tensor, given: Ragged) -> None:
+    def __init__(self, exchange: "_native.Exchange", dims: torch.Tensor, keys: Ragged) -> None:
         self._exchange, self._dims = exchange, dims
-        self._threads = default_threads(given.values.numel())
-        lengths, values = given.lengths, given.values.contiguous()
-        self._float_starts = _starts(lengths * dims)
+        self._threads = default_threads(keys.values.numel())
+        lengths, values = keys.lengths, keys.values.contiguous()
+        self._lengths, self._float_starts = lengths, _starts(lengths * dims)
         splits = torch.nn.functional.pad(lengths[:, None], (1, 0))
         self._core = exchange.group(
             (
@@ -160,39 +161,51 @@ class FoldedGroup:
             self._threads,
         )
         self._kept = values, splits  # memory that the core reads
-        distinct = empty(self._core.key_starts[-1], dtype=torch.int64)
-        ends = empty(1, len(dims) + 1, dtype=torch.int64)
+        self._keys, self._floats = self._core.key_starts, self._core.float_starts
+        distinct = empty(self._keys[-1], dtype=torch.int64)
+        ends = empty(len(self._keys) - 1, len(dims) + 1, dtype=torch.int64)
         self._core.write(distinct.data_ptr(), ends.data_ptr(), self._threads)
-        self.keys = Ragged._unchecked(distinct, ends[0])
+        values_of = _cut(distinct, self._keys)
+        self.parts = [Ragged._unchecked(*part) for part in zip(values_of, ends, strict=True)]
 
-    def spread(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the flat rows of all keys of the call, from those of the distinct keys."""
-        check_floats("[FoldedGroup.spread]", rows, (self._core.float_starts[-1],))
+    def spread(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the flat rows of all keys of the call, from those of each shard's keys."""
+        for part, (first, end) in zip(rows, itertools.pairwise(self._floats), strict=True):
+            check_floats("[FoldedGroup.spread]", part, (end - first,))
         out = empty(int(self._float_starts[-1]))
         apart = _addresses(out, self._float_starts[:-1])
-        self._exchange.pool(self._core, [rows.data_ptr()], 0, 0, apart, self._threads)
+        answers = [part.data_ptr() for part in rows]
+        self._exchange.pool(self._core, answers, 0, 0, apart, self._threads)
         return out
 
-    def sums(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    def sums(self, rows: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor], bool]:
         """Add up the flat rows of equal keys in order; also count them.
 
         Returns:
-            Sums and counts of the distinct keys, and whether all sums are finite.
+            Sums and counts of the keys of each shard, and whether all sums are finite.
         """
         rows = rows.detach().contiguous()
-        sums = empty(self._core.float_starts[-1])
-        counts = empty(self._core.key_starts[-1], dtype=torch.int32)
+        sums = empty(self._floats[-1])
+        counts = empty(self._keys[-1], dtype=torch.int32)
         pieces = [(self._core, 0, 0, _addresses(rows, self._float_starts[:-1]))]
         addresses = sums.data_ptr(), counts.data_ptr()
         norms = self._exchange.sum(self._core, pieces, *addresses, self._threads)
-        return sums, counts, all(map(math.isfinite, norms))
+        is_finite = all(map(math.isfinite, norms))
+        return _cut(sums, self._floats), _cut(counts, self._keys), is_finite
 
-    def add_counts(self, counts: torch.Tensor) -> torch.Tensor:
+    def add_counts(self, counts: torch.Tensor) -> list[torch.Tensor]:
         """Add up counts of the call's keys, int32 (n,), which may be those of earlier folds."""
-        widths = self._dims.repeat_interleave(self._float_starts.diff() // self._dims)
+        widths = self._dims.repeat_interleave(self._lengths)
         sums, _, _ = self.sums(counts.float().repeat_interleave(widths))
-        own = self._dims.repeat_interleave(self.keys.lengths)
-        return sums[own.cumsum(0) - own].int()
+        totals = []
+        for part, flat in zip(self.parts, sums, strict=True):
+            widths = self._dims.repeat_interleave(part.lengths)
+            totals.append(flat[widths.cumsum(0) - widths].int())
+        return totals
+
+
+def _cut(values: torch.Tensor, starts: Sequence[int]) -> list[torch.Tensor]:
+    return [values[first:end] for first, end in itertools.pairwise(starts)]
 
 
 def _starts(sizes: torch.Tensor) -> torch.Tensor:

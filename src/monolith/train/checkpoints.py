@@ -117,8 +117,10 @@ class CheckpointHook(Hook):
         """Save this trainer from now on; `fit` calls it.
 
         Raises:
+            FailedPreconditionError: an update began and did not end.
             TypeError: a state or a tensor cannot be saved, for example one of complex numbers.
         """
+        trainer.state.check_whole("[CheckpointHook]")
         self._trainer, self._saved_step = trainer, None
         self._retention = Retention.of_directory(self.directory, self._keep, self._clock)
         # What cannot be saved fails now, not after hours.

@@ -307,13 +307,7 @@ class FiguresHook(Hook):
         self._trainee, self._reader, self._share = trainee, reader, share
         self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
         self.meter = meter
-        self._num_reported = -self.meter.num_samples  # not of this run
         self.last: Figures | None = None
-
-    @property
-    def num_samples(self) -> int:
-        """Number of samples of the run so far."""
-        return self._num_reported + self.meter.num_samples
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Add a step; report every `log_every` steps."""
@@ -336,7 +330,6 @@ class FiguresHook(Hook):
 
     def _report(self, step: int) -> None:
         self.last = self.figures(step)
-        self._num_reported += self.meter.num_samples
         for listener in self._listeners:
             listener.report(self.last)
         self.meter.reset()

@@ -47,6 +47,14 @@ def test_a_record_has_model_time_user_label_and_prediction():
 
 
 @pytest.mark.req("NT-MODEL-T5")
+def test_records_of_no_samples_need_no_receiver():
+    params, metrics = ffm.FFMParams().task(), {"enable_deep_insight": True}
+    params.metrics.set(**metrics, deep_insight_sample_ratio=0.0)
+    with Trainer(params.instantiate(), TrainSettings(steps=1)) as trainer:
+        assert trainer.fit().num_steps == 1
+
+
+@pytest.mark.req("NT-MODEL-T5")
 def test_records_that_nothing_receives_are_refused():
     params = ffm.FFMParams().task().set(**{"metrics.enable_deep_insight": True})
     text = (

@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import pytest
 
@@ -107,19 +106,6 @@ def test_texts_become_values_as_the_defaults_say():
 def test_a_group_is_no_value():
     with pytest.raises(AttributeError, match=r"^train \(did you mean: \[train.steps\]\)$"):
         set_by_name(Score.params(), {"train": 1})
-
-
-def test_the_page_lists_every_parameter_with_what_it_does():
-    page = Path(__file__).parents[3] / "docs" / "reference" / "native_task.md"
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| (.+?) \|$", page.read_text(), re.M)
-    shown = {name: (default, meaning) for name, default, meaning in rows if name in PARAMETERS}
-    assert shown == {
-        name: (
-            f"`{p.default.value if isinstance(p.default, ExportMode) else p.default!r}`",
-            p.meaning or f"refused: needs {p.needs}",
-        )
-        for name, p in PARAMETERS.items()
-    }
 
 
 def test_no_parameter_lacks_a_description():

@@ -81,7 +81,7 @@ def test_the_hooks_of_queues_of_the_tasks_tables_are_hooks_of_its_runs():
 
     hooks = [Hook(), Hook()]
     task = made(table=Owner(hooks))
-    assert list(task.hooks()) == hooks
+    assert list(task.hooks())[:2] == hooks  # before those of parameters
 
 
 @pytest.mark.parametrize(("push", "is_other"), [(0, False), (1, True)])

@@ -1,6 +1,7 @@
 """Many tables over parameter servers, with the calls of the reference system."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -160,10 +161,11 @@ class DistributedMultiTypeHashTable:
         """
         for slot, (ids, values) in slot_to_id_and_grad.items():
             self._group.order.check_rows("apply_gradients", slot, ids, values)
-        parts, grads = self._routes.split(slot_to_id_and_grad)
-        return self._group.apply_gradients(
-            parts, grads, step=step, learning_rates=learning_rates, now=now
-        )
+        keys, grads = self._routes.joined(slot_to_id_and_grad)
+        return self._apply(keys, grads, step=step, learning_rates=learning_rates, now=now)
+
+    def _apply(self, keys: Ragged, grads: torch.Tensor, **options: Any) -> AppliedUpdate:
+        return self._group.apply_all(keys, grads, self._routes.split_flat, **options)
 
     def raw_apply_gradients(
         self,
@@ -175,7 +177,7 @@ class DistributedMultiTypeHashTable:
         now: int | None = None,
     ) -> AppliedUpdate:
         """`apply_gradients` without a cost per slot. grads: float32 (num_floats,)."""
-        routes = self._raw("raw_apply_gradients")
+        self._raw("raw_apply_gradients")
         where = (f"[{_OWNER}.raw_apply_gradients]", "")
         checks.check_tensor(where, "grads", grads, torch.float32, 1)
         expected = self._group.num_floats(self._checked("raw_apply_gradients", keys))
@@ -184,10 +186,7 @@ class DistributedMultiTypeHashTable:
                 f"{where[0]} expected grads with {expected} numbers, the rows of all keys, got "
                 f"{len(grads)}"
             )
-        parts, own = routes.split_flat(keys, grads)
-        return self._group.apply_gradients(
-            parts, own, step=step, learning_rates=learning_rates, now=now
-        )
+        return self._apply(keys, grads, step=step, learning_rates=learning_rates, now=now)
 
     def reinitialize(self, slot: str, ids: torch.Tensor, *, now: int | None = None) -> torch.Tensor:
         """Give the ids of a slot fresh rows; only the raw path has it.

@@ -39,13 +39,39 @@ class KeyRoutes(ABC):
     def lookup(self, ids: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
         """Rows of the ids, (n, dim) of the slots that are asked for."""
 
+    def joined(self, pairs: Pairs) -> tuple[Ragged, torch.Tensor]:
+        """Return the keys and flat rows of all slots, in the order of names."""
+        keys = self._group.order.keys({slot: ids for slot, (ids, _) in pairs.items()})
+        rows = self._group.order.flat({slot: rows for slot, (_, rows) in pairs.items()})
+        return keys, rows
+
     @abstractmethod
     def split(self, pairs: Pairs) -> tuple[list[Ragged], list[torch.Tensor]]:
         """Keys and flat rows of each shard; equal ids stay in their order."""
 
+    def split_flat(
+        self, keys: Ragged, rows: torch.Tensor
+    ) -> tuple[list[Ragged], list[torch.Tensor]]:
+        """Return keys and flat rows of each shard, from those of all slots."""
+        if self._group.num_shards == 1:
+            return [keys], [rows.detach()]
+        dims = self._group.order.widths
+        parts, places = self._by_shard(keys)
+        widths = dims[fused_value_rowids(keys)]
+        numbers = torch.arange(len(widths) + 1, device="cpu")
+        one_place_each = Ragged(widths.cumsum(0) - widths, numbers)
+        return parts, fill_with_offset_map_gradient(places, rows.detach(), one_place_each, dims)
+
+    def _by_shard(self, keys: Ragged) -> tuple[list[Ragged], list[Ragged]]:
+        if self._group.num_shards == 1:
+            return [keys], [Ragged(torch.arange(len(keys.values), device="cpu"), keys.row_splits)]
+        return ragged_split_by_indices(
+            self._group.routing.shard_of(keys.values), keys, self._group.num_shards
+        )
+
 
 class RawRoutes(KeyRoutes):
-    """All slots at once; `lookup_flat` and `split_flat` have no cost per slot."""
+    """All slots at once; `lookup_flat` has no cost per slot."""
 
     def lookup(self, ids: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
         """Rows of the ids, (n, dim) of the slots that are asked for."""
@@ -62,29 +88,7 @@ class RawRoutes(KeyRoutes):
 
     def split(self, pairs: Pairs) -> tuple[list[Ragged], list[torch.Tensor]]:
         """Keys and flat rows of each shard."""
-        keys = self._group.order.keys({slot: ids for slot, (ids, _) in pairs.items()})
-        rows = self._group.order.flat({slot: rows for slot, (_, rows) in pairs.items()})
-        return self.split_flat(keys, rows)
-
-    def split_flat(
-        self, keys: Ragged, rows: torch.Tensor
-    ) -> tuple[list[Ragged], list[torch.Tensor]]:
-        """The same of keys and rows of all slots."""
-        if self._group.num_shards == 1:
-            return [keys], [rows.detach()]
-        dims = self._group.order.widths
-        parts, places = self._by_shard(keys)
-        widths = dims[fused_value_rowids(keys)]
-        numbers = torch.arange(len(widths) + 1, device="cpu")
-        one_place_each = Ragged(widths.cumsum(0) - widths, numbers)
-        return parts, fill_with_offset_map_gradient(places, rows.detach(), one_place_each, dims)
-
-    def _by_shard(self, keys: Ragged) -> tuple[list[Ragged], list[Ragged]]:
-        if self._group.num_shards == 1:
-            return [keys], [Ragged(torch.arange(len(keys.values), device="cpu"), keys.row_splits)]
-        return ragged_split_by_indices(
-            self._group.routing.shard_of(keys.values), keys, self._group.num_shards
-        )
+        return self.split_flat(*self.joined(pairs))
 
 
 class PackedRoutes(KeyRoutes):

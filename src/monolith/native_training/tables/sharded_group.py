@@ -1,7 +1,7 @@
 """`ShardedGroup`: tables over servers, one message for each server and call."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -80,6 +80,7 @@ class ShardedGroup:
         self._client = ShardClient(self.name, transports, owner=owner)
         self._counting = {i: c.name for i, c in enumerate(ordered) if _counts_calls(c)}
         self._folds = GroupFolds(self.order.widths)
+        self._all_folds = GroupFolds(self.order.widths, self.num_shards)
         self.is_counting = any(config.admission is not None for config in ordered)
         self._is_refusing = any(config.non_finite == "refuse" for config in ordered)
 
@@ -126,7 +127,7 @@ class ShardedGroup:
         step = checks.check_step_of(self._where("lookup"), step)
         folds = [None if is_distinct else self._folds.fold(part) for part in parts]
         asked = [
-            part if fold is None else fold.keys for part, fold in zip(parts, folds, strict=True)
+            part if fold is None else fold.parts[0] for part, fold in zip(parts, folds, strict=True)
         ]
         calls = [
             (part.values, part.row_splits, step, self._as_float16) if len(part.values) else None
@@ -136,7 +137,7 @@ class ShardedGroup:
         nothing = torch.empty(0, dtype=torch.float32, device="cpu")
         rows = [nothing if call is None else next(answers).float() for call in calls]
         return [
-            part if fold is None else fold.spread(part)
+            part if fold is None else fold.spread([part])
             for part, fold in zip(rows, folds, strict=True)
         ]
 
@@ -145,7 +146,7 @@ class ShardedGroup:
     ) -> None:
         """`TableGroup.assign` or `assign_add` on each shard, as the verb says."""
         with self._time(verb, now) as time_now:
-            calls = self._calls(parts, [(own,) for own in rows], time_now)
+            calls = self._calls(parts, [(part,) for part in rows], time_now)
             self._client.call(verb, calls)
 
     def apply_gradients(
@@ -177,15 +178,63 @@ class ShardedGroup:
         Returns:
             Counts over all shards.
         """
+        folded = self._folded(parts, grads, counts, is_distinct)
+        options = step, learning_rates, now
+        if folded is None:
+            return self._apply_each(parts, grads, *options)
+        return self._apply(*folded, *options)
+
+    def apply_all(
+        self,
+        keys: Ragged,
+        grads: torch.Tensor,
+        split: Callable[[Ragged, torch.Tensor], tuple[Sequence[Ragged], Sequence[torch.Tensor]]],
+        *,
+        step: int = 0,
+        learning_rates: Mapping[str, Sequence[float]] | None = None,
+        now: int | None = None,
+    ) -> AppliedUpdate:
+        """`apply_gradients` of keys of all shards, which are split where they are folded.
+
+        Args:
+            keys: keys with a row per table.
+            grads: flat gradients of the keys.
+            split: gives keys and gradients of each shard as they are, if a sum is not finite.
+            step: training step.
+            learning_rates: of some tables, by name, one per segment.
+            now: time of the update in seconds.
+        """
+        fold = self._all_folds.fold(keys)
+        sums, numbers, has_finite_sums = fold.sums(grads)
+        if not has_finite_sums:
+            return self._apply_each(*split(keys, grads), step, learning_rates, now)
+        repeats = [part if self.is_counting else None for part in numbers]
+        return self._apply(fold.parts, sums, repeats, step, learning_rates, now)
+
+    def _apply_each(
+        self,
+        parts: Sequence[Ragged],
+        grads: Sequence[torch.Tensor],
+        step: int,
+        learning_rates: Mapping[str, Sequence[float]] | None,
+        now: int | None,
+    ) -> AppliedUpdate:
+        """Send the gradient of each occurrence, so that the policies of the tables see them all."""
+        if self._is_refusing and len(parts) > 1:
+            self._check_finite(parts, grads)
+        return self._apply(parts, grads, [None] * len(parts), step, learning_rates, now)
+
+    def _apply(
+        self,
+        parts: Sequence[Ragged],
+        grads: Sequence[torch.Tensor],
+        repeats: Sequence[torch.Tensor | None],
+        step: int,
+        learning_rates: Mapping[str, Sequence[float]] | None,
+        now: int | None,
+    ) -> AppliedUpdate:
         step = checks.check_step_of(self._where("apply_gradients"), step)
         rates = self._rates.at(step, learning_rates)
-        folded = self._folded(parts, grads, counts, is_distinct)
-        if folded is not None:
-            parts, grads, repeats = folded
-        else:
-            repeats = [None] * len(parts)
-            if self._is_refusing and len(parts) > 1:
-                self._check_finite(parts, grads)
         if self._as_float16:
             where = f"[{self._owner}.apply_gradients]"
             grads = [narrowed(where, "gradients", part) for part in grads]
@@ -215,14 +264,14 @@ class ShardedGroup:
         keys, sums = [], []
         for i, (part, flat) in enumerate(zip(parts, grads, strict=True)):
             fold = self._folds.fold(part)
-            own, numbers, has_finite_sums = fold.sums(flat)
+            part_sums, numbers, has_finite_sums = fold.sums(flat)
             if not has_finite_sums:
                 return None
             if counts is not None:
                 numbers = fold.add_counts(counts[i])
-            keys.append(fold.keys)
-            sums.append(own)
-            repeats[i] = numbers if self.is_counting else None
+            keys += fold.parts
+            sums += part_sums
+            repeats[i] = numbers[0] if self.is_counting else None
         return keys, sums, repeats
 
     def _calls(
@@ -230,10 +279,10 @@ class ShardedGroup:
     ) -> list[tuple[Any, ...] | None]:
         """Arguments of a writing call for each shard; one with nothing to do is not asked."""
         return [
-            (keys.values, keys.row_splits, *own, idle, *options)
+            (keys.values, keys.row_splits, *values, idle, *options)
             if len(keys.values) or idle
             else None
-            for keys, own, idle in zip(parts, rows, self._idle(parts), strict=True)
+            for keys, values, idle in zip(parts, rows, self._idle(parts), strict=True)
         ]
 
     def _idle(self, parts: Sequence[Ragged]) -> list[list[str]]:

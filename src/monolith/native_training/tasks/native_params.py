@@ -113,7 +113,7 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
             0.01, (int, float), "share of the samples that have a record, 0 to 1"
         ),
         "metrics.extra_fields_keys": Parameter(
-            [], list, "columns that records of several heads have too"
+            [], list, "columns of the batch that records have too"
         ),
         "metrics.enable_throughput_hook": Parameter(
             True, bool, "whether steps are counted every 30 s in the metrics sink of the trainer"

@@ -230,7 +230,7 @@ class NativeTask(Task):
 
     @property
     def label(self) -> str | Sequence[str]:  # type: ignore[override]
-        """`train.label_key`, if batches have such a column."""
+        """Return `train.label_key` if batches have such a column, else no name."""
         return self._collect().label
 
     @property
@@ -282,7 +282,7 @@ class NativeTask(Task):
         return max(1, int(p.input.eval_examples) // int(size))
 
     def build(self) -> torch.nn.Module:
-        """The modules of the task, by the names of their attributes.
+        """Return the modules of the task, by the names of their attributes.
 
         Raises:
             ValueError: a parameter is an attribute by itself.
@@ -440,7 +440,8 @@ class NativeTask(Task):
             hooks.append(RecordDump(metrics.dump_filename))
         sinks = [self.deep_insight_sink] if self.deep_insight_sink is not None else []
         self._sends = [*sinks, *hooks]
-        if metrics.enable_deep_insight and not self._sends:
+        is_enabled = metrics.enable_deep_insight and metrics.deep_insight_sample_ratio > 0
+        if is_enabled and not self._sends:
             raise InvalidArgumentError(
                 "[NativeTask] expected a receiver of the records of "
                 f"params.metrics.enable_deep_insight=True, got none (task {self.name!r}); set "
@@ -527,11 +528,11 @@ class _StepFactory(EmbeddingLayoutFactory):
 
     @property
     def has_left(self) -> bool:
-        """Whether an action was not called."""
+        """Whether an action is left that was not called."""
         return self._num_left > 0
 
     def apply_gradients(self, grads_and_vars: GradsAndVars, scale: float = 1) -> Action:
-        """The action that hands the gradients in."""
+        """Return the action that hands the gradients in."""
         pairs = [(g * scale, rows) for g, rows in grads_and_vars if g is not None]
         self._num_left += 1
 
@@ -581,7 +582,7 @@ def slow_start_step(steps: int, worker_index: int) -> int:
 
 
 def as_batch(columns: Columns | Batch, label_key: str) -> Batch:
-    """A batch of columns by name: ids, the label, the time, and the rest as dense columns.
+    """Return the batch of columns by name: ids, label, time, and the rest as dense columns.
 
     Raises:
         TypeError: a column is neither a `Ragged` nor a tensor with a row for each sample.
@@ -605,7 +606,6 @@ def as_batch(columns: Columns | Batch, label_key: str) -> Batch:
 
 
 def _columns(batch: Batch) -> dict[str, Any]:
-    """All columns of a batch by name."""
     columns: dict[str, Any] = {**batch.features, **batch.dense, **batch.labels}
     if batch.time is not None:
         columns["req_time"] = batch.time

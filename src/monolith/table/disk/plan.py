@@ -157,7 +157,7 @@ class TablePlan:
                     f"[load_tables] expected filters of {expected or 1} shards as in {self.where}, "
                     f"got those of {got or 1} (table {self.name!r}); a filter has no keys, so it "
                     "cannot be divided or joined: restore into the same number of shards with "
-                    "FloorModRouting, or save and restore with PartitionRouting"
+                    "FloorModRouting, or move rows alone with export and import_rows"
                 )
             raise InvalidArgumentError(
                 f"[load_tables] expected {field} {expected!r} as in {self.where}, got {got!r} "
