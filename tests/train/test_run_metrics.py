@@ -1,3 +1,4 @@
+import dataclasses
 import gc
 import weakref
 
@@ -9,7 +10,10 @@ from monolith.observe.summaries import SUMMARIES
 from monolith.train import EarlyStop, Hook, ReportHook, Trainer, TrainSettings
 from monolith.train.driver import current_run
 from monolith.train.loop import Stages
+from tests.train.resumable import SETTINGS
+from tests.train.resumable import Clicks as Resumable
 from tests.train.tasks import Clicks, Counting, Raise, StopAfter, clicks
+from tests.train.test_recovery import Fault
 
 
 def fit(task, *hooks, sink=None, **options):
@@ -98,6 +102,18 @@ def test_recoveries_of_a_run_that_makes_no_step_any_more_are_counted():
     assert sink.total("run/recoveries", {}) == 2
     names = [name for name, _ in sink.events]
     assert names == ["run_started", "run_recovered", "run_recovered", "run_failed"]
+
+
+def test_rows_that_a_recovery_restores_are_not_admitted_again(tmp_path):
+    settings = dataclasses.replace(SETTINGS, checkpoint_dir=str(tmp_path), log_every=1)
+    sink = MemorySink()
+    with Trainer(Resumable("plain"), settings, metrics=sink) as trainer:
+        fault = Fault("table", step=5)  # the step after a save, so that no step is repeated
+        fault.attach(trainer)
+        result = trainer.fit()
+        num_left = trainer.features.num_rows() + result.figures.num_evicted
+    assert result.num_recoveries == 1
+    assert sink.total("tables/admitted", {}) == num_left
 
 
 def test_bytes_of_tables_are_those_of_their_memory_reports():

@@ -67,6 +67,7 @@ class MetricsHook(ReportHook):
         """
         if self._tensors is not None:
             self._run.metadata[SUMMARIES] = self._tensors
+        self._restart()  # the sink may have later steps of an earlier run
         self._sink.event("run_started", {"step": self._step})
         try:
             yield
@@ -82,6 +83,13 @@ class MetricsHook(ReportHook):
             self._num_recoveries = run.num_recoveries
             self._sink.count("run/recoveries", num_new, {})
             self._sink.event("run_recovered", {"step": self._step})
+
+    def note_restore(self) -> None:
+        """Note that the state is that of a checkpoint; rows of the checkpoint are no new rows."""
+        self._counts = _counters(table_counts(self._features))
+        self._restart()
+
+    def _restart(self) -> None:
         if hasattr(self._sink, "restart"):
             self._sink.restart(self._step)
 
