@@ -35,6 +35,12 @@ class Reports(ReportHook):
         self.all.append(figures)
 
 
+@pytest.mark.parametrize("metrics", ["logs", MemorySink])
+def test_an_object_that_is_no_sink_is_refused_at_the_start(metrics):
+    with pytest.raises(TypeError, match=r"expected metrics as a sink with count.*TensorBoardSink"):
+        Trainer(Clicks(), metrics=metrics)
+
+
 def test_a_sink_gets_the_figures_of_each_report_at_its_step():
     sink = fit(Clicks(), reports := Reports(), log_every=4)
     for name, figure in (

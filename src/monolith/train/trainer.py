@@ -446,6 +446,12 @@ def _lenient_sink(sink: MetricsSink | None) -> MultiSink | NullSink:
     """Return a sink whose failures do not end a run."""
     if sink is None:
         return NullSink()
+    verbs = ("count", "gauge", "time", "event", "flush", "close")
+    if isinstance(sink, type) or not all(callable(getattr(sink, verb, None)) for verb in verbs):
+        raise TypeError(
+            f"[Trainer] expected metrics as a sink with {', '.join(verbs)}, got {sink!r}; make "
+            "one, such as monolith.observe.TensorBoardSink(folder)"
+        )
     return sink if isinstance(sink, MultiSink | NullSink) else MultiSink([sink])
 
 
