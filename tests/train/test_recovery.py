@@ -314,6 +314,16 @@ def test_the_checkpoint_that_a_run_began_with_is_restored(tmp_path):
     assert task.labels == [4, 5, 6, 4, 5, 6, 7, 8, 9]
 
 
+def test_a_checkpoint_from_before_the_first_step_is_restored(tmp_path):
+    fault = Fault("table", step=2, times=2)
+    with Trainer(task := Numbers(6)) as trainer:
+        trainer.save(tmp_path)
+        trainer.restore(tmp_path)
+        fault.attach(trainer)
+        assert trainer.fit(hooks=[fault.hook()]).num_recoveries == 2
+    assert task.labels == [0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 4, 5]
+
+
 def test_the_newest_checkpoint_of_all_hooks_and_saves_is_restored(tmp_path):
     class Save(Hook):
         def after_run(self, ctx, results):

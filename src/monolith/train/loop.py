@@ -418,6 +418,8 @@ class TrainLoop(Hook):
             FailedPreconditionError: The source cannot be read from a position.
         """
         batches = self._state.resume(source)
+        if self._state.position is None:  # of a checkpoint from before the first step
+            self._state.position = position_of(batches)
         self._close_iterator(source)
         self.batches, self.schedule = batches, schedule
         self.unread, self.has_data_ended, self._position = [], False, self._state.position

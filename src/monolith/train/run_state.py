@@ -264,7 +264,8 @@ class RunState:
         Raises:
             FailedPreconditionError: The source cannot be read from the position.
         """
-        if self.position is None or not hasattr(source, "resume"):
+        is_start = self.position is None and self.step == self.first
+        if not hasattr(source, "resume") or (self.position is None and not is_start):
             raise FailedPreconditionError(
                 f"[Trainer.fit] expected a source with resume, to go on after an AbortedError, got "
                 f"a {type(source).__name__}; use a Pipeline, or restore in a new process"
