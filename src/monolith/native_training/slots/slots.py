@@ -22,7 +22,7 @@ from monolith.table.optimizers import FTRL, Adagrad, LearningRate
 DEFAULT_EXPIRE_TIME = 36_500
 """Days."""
 
-# A model function makes its slots in every step, and the checks of an optimizer take time.
+# A model function makes its slots in every step, and checks of new objects take time.
 _BIAS_OPTIMIZER = FTRL(initial_accumulator_value=1e-6, beta=1.0)
 _VEC_OPTIMIZER = Adagrad(initial_accumulator_value=1.0)
 _INITIALIZER = Uniform()
@@ -77,8 +77,9 @@ class FeatureSlotConfig:
             if self.slot_id is None:
                 raise ValueError("[FeatureSlotConfig] expected a name or a slot_id, got neither")
             object.__setattr__(self, "name", str(self.slot_id))
-        MinCount(self.occurrence_threshold)  # refuses what is no threshold
-        Expiry(self.expire_time)
+        if (self.occurrence_threshold, self.expire_time) != (0, DEFAULT_EXPIRE_TIME):
+            MinCount(self.occurrence_threshold)  # refuses what is no threshold
+            Expiry(self.expire_time)
 
     @property
     def table(self) -> str:
