@@ -9,6 +9,7 @@ from monolith.errors import FailedPreconditionError
 from monolith.native_training.tasks import local_train
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.train import Trainer, TrainSettings
+from tests.native_training.tasks.native_tasks import Score
 from tests.train.tasks import Clicks, Raise, clicks, state_of
 
 AT_100 = {"clock": lambda: 100}
@@ -66,6 +67,26 @@ def test_a_class_or_parameters_make_the_task():
     for given in (Clicks, params):
         with local_train(given, steps=1) as trainer:
             assert isinstance(trainer.task, Clicks)
+
+
+def first_weight(seed):
+    torch.rand(1)  # the state of the generator before the call does not matter
+    task, settings = Layer.params(), TrainSettings(seed=seed)
+    with local_train(task, steps=1, settings=settings) as trainer:
+        return trainer.task.first_weight
+
+
+class Layer(Score):
+    def __init__(self, params):
+        super().__init__(params)
+        self.layer = torch.nn.Linear(1, 1)
+        self.first_weight = self.layer.weight.item()
+
+
+def test_the_seed_is_that_of_modules_of_a_native_task_too():
+    first, same, other = map(first_weight, (1, 1, 2))
+    assert first == same
+    assert first != other
 
 
 def test_what_is_no_task_is_refused():
