@@ -134,6 +134,10 @@ def test_a_larger_ratio_chooses_more_of_the_same():
             {"extra_fields_keys": ["x"], "features": {**BATCH, "x": ["a"]}},
             "expected 2 texts in 'x', one for each sample, got 1",
         ),
+        (
+            {"extra_fields_keys": ["x"], "features": {**BATCH, "x": ["a", "b", "c"]}},
+            "expected 2 texts in 'x', one for each sample, got 3",
+        ),
         ({"target": None}, "got labels and preds, neither"),
         (
             several(targets=["a"]),
