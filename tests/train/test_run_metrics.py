@@ -150,7 +150,8 @@ def test_evaluations_are_written_at_their_steps():
     for name in ("loss", "auc", "log_loss", "calibration"):
         wanted = [(step, figures[name]) for step, figures in result.evaluations.items()]
         assert sink.history(f"eval/{name}", {}) == wanted
-    assert sink.summary("eval/time", {}).num_times == 3
+    times = sink.summary("eval/time", {})
+    assert (times.num_times, times.minimum > 1) == (3, True)  # microseconds
 
 
 def test_saves_are_events_with_their_seconds(tmp_path):
