@@ -67,6 +67,12 @@ def test_every_key_of_a_feature_is_read(features):
     assert features["later"] == later
 
 
+def test_the_first_sign_of_equality_ends_the_key(path):
+    path.write_text("feature_name=f method=Bucket?size=8 owner=a=b")
+    feature = FeatureList.parse(path)["f"]
+    assert (feature.method, feature.extra) == ("Bucket?size=8", {"owner": "a=b"})
+
+
 def test_a_feature_is_written_as_its_line(features):
     line = "feature_name=f_user-fc_hour slot=3 args=1,2 need_raw=true input_optional=true,false"
     assert str(features["f_user-fc_hour"]) == line
