@@ -139,6 +139,7 @@ def test_the_last_of_two_lines_counts(path, caplog):
     [
         ("feature_name=a slot=x", "expected slot as a whole number, got 'x'"),
         ("feature_name=a slot", "expected key=value, got 'slot'"),
+        ("feature_name=a;=1", "expected key=value, got '=1'"),
         ("feature_name=a slot=1 slot=2", "expected slot once, got 'slot=2'"),
         ("slot=1", "expected feature_name=NAME, got 'slot=1'"),
         ("feed shared=1", "expected key=value, got 'feed'"),
