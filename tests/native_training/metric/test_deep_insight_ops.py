@@ -67,6 +67,11 @@ def test_extra_columns_are_grouped_by_kind():
     }
 
 
+def test_bytes_that_are_no_text_are_replaced():
+    record = write({**BATCH, "city": ["x", b"y\xff"]}, extra_fields_keys=["city"])[1]
+    assert record["extra_str"] == {"city": "y\ufffd"}
+
+
 def test_ids_are_columns_or_ragged():
     ids = {"uid": Ragged.from_lists([[5], [6]]), "gid": torch.tensor([[1], [2]])}
     assert [(r["uid"], r["gid"]) for r in write({**BATCH, **ids})] == [(5, 1), (6, 2)]
