@@ -151,3 +151,9 @@ def test_a_folder_is_deleted_first_where_that_is_asked_for(tmp_path):
         with local_train(Clicks(), **options, steps=2) as trainer:
             assert trainer.run.global_step == step
     assert not (tmp_path / "old").exists()
+
+
+def test_a_folder_to_delete_need_not_exist(tmp_path):
+    options = {"model_dir": str(tmp_path / "new"), "remove_model_dir_if_exists": True}
+    with local_train(Clicks(), **options, steps=2) as trainer:
+        assert trainer.run.global_step == 2
