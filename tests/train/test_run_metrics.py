@@ -9,6 +9,7 @@ from monolith.observe.summaries import SUMMARIES
 from monolith.train import EarlyStop, Hook, ReportHook, Trainer, TrainSettings
 from monolith.train.driver import current_run
 from monolith.train.loop import Stages
+from monolith.train.run_metrics import MetricsHook
 from tests.train.tasks import Clicks, Counting, Raise, StopAfter, clicks
 
 
@@ -84,6 +85,22 @@ def test_recoveries_are_counted():
 
     sink = fit(Aborted(6))
     assert (sink.total("run/recoveries", {}), sink.total("run/steps", {})) == (2, 6)
+
+
+def test_bytes_of_tables_are_summed_once_a_second():
+    now, times = [0.0], []
+
+    class Watch(NullSink):
+        def gauge(self, name, value, tags):
+            if name == "tables/bytes":
+                times.append(now[0])
+
+    with Trainer(Clicks()) as trainer:
+        trainer.fit(hooks=[reports := Reports()])
+        hook = MetricsHook(Watch(), trainer.run, trainer.features, Stages(), lambda: now[0])
+        for now[0] in (0.5, 1.0, 1.5, 1.9, 2.0, 2.5):
+            hook.report(reports.all[-1])
+    assert times == [1.0, 2.0]
 
 
 def test_bytes_of_tables_are_those_of_their_memory_reports():
