@@ -103,8 +103,9 @@ def test_a_wrong_profile_is_refused_at_the_start(train, text):
 
 @pytest.mark.parametrize("option", ["--tensorboard", "--metrics-file", "--profile-dir"])
 def test_a_path_in_a_store_is_refused(train, option):
-    ran = train("--profile", "steps=1", option, "s3://logs")
-    assert refused(ran, f"expected a path of this machine as {option}, got 's3://logs'")
+    for path in ("s3://logs", "gs://logs"):
+        ran = train("--profile", "steps=1", option, path)
+        assert refused(ran, f"expected a path of this machine as {option}, got {path!r}")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,23 @@ def test_the_import_path_of_the_reference_system_is_ours():
     assert path.EstimatorSpec is EstimatorSpec
 
 
+def test_two_estimators_begin_with_the_same_model(tmp_path):
+    weights = []
+    for name in "ab":
+        torch.rand(1)
+        estimator = Estimator(Prices, local(tmp_path / name)).train(steps=1)
+        weights.append(estimator.get_variable_value("model.layer.weight").item())
+    assert weights[0] == weights[1]
+
+
+class Prices(Dense):
+    """A linear layer with a random start."""
+
+    def __init__(self, params):
+        super().__init__(params)
+        self.layer = torch.nn.Linear(1, 1, bias=False)
+
+
 @pytest.mark.parametrize("num_ps", [0, 2])
 def test_training_goes_on_where_it_ended(num_ps, tmp_path):
     estimator = Estimator(Dense.params(), local(tmp_path / "parts", num_ps=num_ps))

@@ -9,6 +9,7 @@ from monolith.errors import FailedPreconditionError
 from monolith.native_training.tasks import local_train
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.train import Trainer, TrainSettings
+from tests.native_training.tasks.native_tasks import Score
 from tests.train.tasks import Clicks, Raise, clicks, state_of
 
 AT_100 = {"clock": lambda: 100}
@@ -66,6 +67,26 @@ def test_a_class_or_parameters_make_the_task():
     for given in (Clicks, params):
         with local_train(given, steps=1) as trainer:
             assert isinstance(trainer.task, Clicks)
+
+
+def first_weight(seed):
+    torch.rand(1)  # the state of the generator before the call does not matter
+    task, settings = Layer.params(), TrainSettings(seed=seed)
+    with local_train(task, steps=1, settings=settings) as trainer:
+        return trainer.task.first_weight
+
+
+class Layer(Score):
+    def __init__(self, params):
+        super().__init__(params)
+        self.layer = torch.nn.Linear(1, 1)
+        self.first_weight = self.layer.weight.item()
+
+
+def test_the_seed_is_that_of_modules_of_a_native_task_too():
+    first, same, other = map(first_weight, (1, 1, 2))
+    assert first == same
+    assert first != other
 
 
 def test_what_is_no_task_is_refused():
@@ -135,6 +156,15 @@ def test_checkpoints_come_at_the_pace_of_the_call(tmp_path):
     assert sorted(prefix.rpartition("-")[2] for prefix in prefixes) == ["2", "4", "5"]
 
 
+def test_the_pace_of_the_call_replaces_the_seconds_of_the_settings(tmp_path):
+    settings = TrainSettings(save_seconds=3600)
+    options = {"save_checkpoints_steps": 2, "steps": 4, "settings": settings}
+    with local_train(Clicks(), model_dir=str(tmp_path), **options):
+        pass
+    prefixes = existing_checkpoints(tmp_path)
+    assert sorted(prefix.rpartition("-")[2] for prefix in prefixes) == ["2", "4"]
+
+
 def test_a_folder_is_deleted_first_where_that_is_asked_for(tmp_path):
     (tmp_path / "old").write_text("")
     for step in (2, 2):
@@ -142,3 +172,9 @@ def test_a_folder_is_deleted_first_where_that_is_asked_for(tmp_path):
         with local_train(Clicks(), **options, steps=2) as trainer:
             assert trainer.run.global_step == step
     assert not (tmp_path / "old").exists()
+
+
+def test_a_folder_to_delete_need_not_exist(tmp_path):
+    options = {"model_dir": str(tmp_path / "new"), "remove_model_dir_if_exists": True}
+    with local_train(Clicks(), **options, steps=2) as trainer:
+        assert trainer.run.global_step == 2

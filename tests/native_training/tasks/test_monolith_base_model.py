@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from monolith.errors import UnavailableError
 from monolith.native_training.slots import CollectingFactory, FeatureColumn
 from monolith.native_training.tasks.monolith_base_model import EstimatorSpec, MonolithBaseModel
 from monolith.native_training.tasks.native_task import as_batch
@@ -135,12 +136,26 @@ def test_dense_weights_decay():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("clip_norm", -1), ("dense_weight_decay", None), ("sparse_norm_warmup_steps", 0)],
+    ("name", "value", "error", "text"),
+    [
+        ("clip_norm", -1, ValueError, r"params\.clip_norm >= 0, got -1"),
+        ("clip_norm", math.nan, ValueError, "params.clip_norm >= 0, got nan"),
+        ("dense_weight_decay", None, TypeError, "params.dense_weight_decay as int or float, got N"),
+        ("sparse_norm_warmup_steps", 0, ValueError, "params.sparse_norm_warmup_steps > 0, got 0"),
+        ("default_occurrence_threshold", -1, ValueError, "occurrence_threshold >= 0, got -1"),
+        ("output_path", 3, TypeError, "params.output_path as str or PathLike or None, got 3"),
+        ("metrics.disable_native_metrics", "x", TypeError, "disable_native_metrics as bool, got"),
+    ],
 )
-def test_a_bound_out_of_range_is_refused_at_the_start(name, value):
-    with pytest.raises(ValueError, match=rf"expected params.{name} >= \d, got {value}"):
+def test_a_value_that_cannot_be_is_refused_at_the_start(name, value, error, text):
+    with pytest.raises(error, match=rf"expected .*{text}"):
         make(**{name: value})
+
+
+def test_a_folder_for_predictions_that_cannot_be_is_refused_at_the_start(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UnavailableError, match=r"^\[output_path\] expected a folder to write to"):
+        Trainer(make(output_path=str(tmp_path / "file")))
 
 
 def test_norms_are_figures():
@@ -152,6 +167,11 @@ def test_norms_are_figures():
     assert figures["var_norm/layer.weight"] == pytest.approx(math.sqrt(2))
     assert figures["grad_norm/layer.weight"] == pytest.approx(dense[:2].norm().item())
     assert "auc" not in train(make())[1].figures.metrics
+
+
+def test_a_run_that_does_not_train_has_no_norms():
+    _, result = train(make(enable_grads_and_vars_summary=True, mode="eval"))
+    assert "global_gradient_norm" not in result.figures.metrics
 
 
 def test_heads_have_metrics_on_request():

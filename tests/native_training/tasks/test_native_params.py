@@ -55,6 +55,8 @@ def test_values_that_need_a_part_that_is_not_here_are_refused_by_name(name):
         ("eval.steps", True, TypeError, "params.eval.steps as int or None, got True"),
         ("metrics.key_fn", 1, TypeError, "params.metrics.key_fn as a function or None, got 1"),
         ("train.max_steps", 0, ValueError, "params.train.max_steps > 0, got 0"),
+        ("train.per_replica_batch_size", 0, ValueError, "train.per_replica_batch_size > 0, got 0"),
+        ("train.slow_start_steps", -1, ValueError, "params.train.slow_start_steps >= 0, got -1"),
         ("metrics.deep_insight_sample_ratio", 2, ValueError, "sample_ratio in 0..1, got 2"),
         ("mode", "run", ValueError, "params.mode in train, eval, infer, got 'run'"),
     ],
@@ -101,6 +103,15 @@ def test_texts_become_values_as_the_defaults_say():
     assert params.metrics.extra_fields_keys == ["a", "b"]
     assert params.train.label_key == "7"
     assert params.serving.export_mode is ExportMode.NONE
+
+
+def test_an_export_mode_is_a_name_or_a_number():
+    params = Score.params()
+    for value, mode in ((None, ExportMode.NONE), (1, ExportMode.STANDALONE), ("odd", "odd")):
+        set_by_name(params, {"serving.export_mode": value})  # the command line reads NONE as None
+        assert params.serving.export_mode is mode
+    with pytest.raises(NotImplementedError, match=r"serving.export_mode=<.*>, got 'odd'"):
+        params.instantiate()
 
 
 def test_a_group_is_no_value():

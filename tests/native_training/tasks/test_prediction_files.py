@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from monolith.errors import UnavailableError
 from monolith.native_training.tasks.prediction_files import PredictionFile
 from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
 from monolith.ops import Ragged
@@ -19,8 +20,16 @@ def lines(file):
 
 def test_a_line_has_fields_and_predictions(tmp_path):
     file = PredictionFile(str(tmp_path / "new"), "uid, items,price")
+    file.prepare()
     file.write(COLUMNS, torch.tensor([[0.25], [0.75]]))
     assert lines(file) == ["7\t[1 2]\t0.5\t0.25", "8\t[]\t2.0\t0.75"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    text = r"^\[output_path\] expected a folder to write to, got .*; set params.output_path to anot"
+    with pytest.raises(UnavailableError, match=text):
+        PredictionFile(str(tmp_path / "file")).prepare()
 
 
 def test_heads_are_sorted_by_name(tmp_path):

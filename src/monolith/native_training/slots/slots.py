@@ -22,6 +22,12 @@ from monolith.table.optimizers import FTRL, Adagrad, LearningRate
 DEFAULT_EXPIRE_TIME = 36_500
 """Days."""
 
+# A model function makes its slots in every step, and checks of new objects take time.
+_BIAS_OPTIMIZER = FTRL(initial_accumulator_value=1e-6, beta=1.0)
+_VEC_OPTIMIZER = Adagrad(initial_accumulator_value=1.0)
+_INITIALIZER = Uniform()
+_TABLE = CuckooHashTableConfig()
+
 
 @dataclass(frozen=True)
 class FeatureSlotConfig:
@@ -54,18 +60,14 @@ class FeatureSlotConfig:
     name: str | None = None
     has_bias: bool = False
     bias_initializer: Initializer = field(default_factory=Zeros)
-    bias_optimizer: AnyOptimizer = field(
-        default_factory=lambda: FTRL(initial_accumulator_value=1e-6, beta=1.0)
-    )
+    bias_optimizer: AnyOptimizer = _BIAS_OPTIMIZER
     bias_compressor: Compressor = field(default_factory=Fp32Compressor)
     bias_learning_rate_fn: LearningRate | None = None
-    default_vec_initializer: Initializer = field(default_factory=Uniform)
-    default_vec_optimizer: AnyOptimizer = field(
-        default_factory=lambda: Adagrad(initial_accumulator_value=1.0)
-    )
+    default_vec_initializer: Initializer = _INITIALIZER
+    default_vec_optimizer: AnyOptimizer = _VEC_OPTIMIZER
     default_vec_compressor: Compressor = field(default_factory=Fp16Compressor)
     default_vec_learning_rate_fn: LearningRate | None = None
-    hashtable_config: CuckooHashTableConfig = field(default_factory=CuckooHashTableConfig)
+    hashtable_config: CuckooHashTableConfig = _TABLE
     slot_id: int | None = None
     occurrence_threshold: int = 0
     expire_time: int = DEFAULT_EXPIRE_TIME
@@ -75,8 +77,9 @@ class FeatureSlotConfig:
             if self.slot_id is None:
                 raise ValueError("[FeatureSlotConfig] expected a name or a slot_id, got neither")
             object.__setattr__(self, "name", str(self.slot_id))
-        MinCount(self.occurrence_threshold)  # refuses what is no threshold
-        Expiry(self.expire_time)
+        if (self.occurrence_threshold, self.expire_time) != (0, DEFAULT_EXPIRE_TIME):
+            MinCount(self.occurrence_threshold)  # refuses what is no threshold
+            Expiry(self.expire_time)
 
     @property
     def table(self) -> str:

@@ -43,6 +43,7 @@ class EmbeddingColumns:
         self._ctx, self._feature_list = ctx, feature_list
         slots = () if feature_list is None else (feature.slot for feature in feature_list)
         self._numbers = {slot for slot in slots if slot is not None}
+        self._free = (n for n in itertools.count(1) if n not in self._numbers)
         self._slots: dict[str, FeatureSlot] = {}
         self._columns: dict[str, FeatureColumn] = {}
         self._slices: dict[tuple[str, str], FeatureSlice] = {}
@@ -87,7 +88,7 @@ class EmbeddingColumns:
             return self._columns[name].feature_slot
         if name not in self._slots:
             if number is None:
-                number = next(n for n in itertools.count(1) if n not in self._numbers)
+                number = next(self._free)
             self._numbers.add(number)
             config = FeatureSlotConfig(
                 name,

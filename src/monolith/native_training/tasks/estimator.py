@@ -25,6 +25,7 @@ from monolith.native_training.tasks.step_limit import StepLimitHook
 from monolith.native_training.util.params import Params
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
+from monolith.train.run_state import seed_all
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Mode
 from monolith.train.trainer import FitResult, Trainer
@@ -266,6 +267,7 @@ class Estimator:
     def _task(self, mode: str) -> NativeTask:
         params = self.params.copy()
         params.mode = mode
+        seed_all(TrainSettings().seed)  # the constructor makes the dense model
         task: NativeTask = params.instantiate()
         return task
 

@@ -10,6 +10,7 @@ from monolith.cluster import LocalServers
 from monolith.native_training.tasks.native_task import NativeTask
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
+from monolith.train.run_state import seed_all
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Task
 from monolith.train.trainer import Trainer
@@ -56,8 +57,9 @@ def local_train(
     if num_ps < 0 or (servers is not None and num_ps not in (0, len(servers))):
         expected = "num_ps >= 0" if servers is None else f"num_ps {len(servers)} or none"
         raise ValueError(f"[local_train] expected {expected}, got {num_ps}")
-    instance = _as_task(task)
     settings = replace(settings or TrainSettings(), steps=steps)
+    seed_all(settings.seed)  # a native task makes its dense model in its constructor
+    instance = _as_task(task)
     if model_dir is not None:
         if remove_model_dir_if_exists:
             shutil.rmtree(model_dir, ignore_errors=True)

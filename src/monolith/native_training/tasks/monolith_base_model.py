@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from monolith.data import Batch
+from monolith.native_training.tasks.native_params import (
+    MODEL_PARAMETERS,
+    check_values,
+    define_params,
+)
 from monolith.native_training.tasks.native_task import (
     Columns,
     ModelSpec,
@@ -23,6 +28,7 @@ from monolith.optim import Optimizer
 from monolith.train.driver import Hook, current_run
 from monolith.train.figures import Metric
 from monolith.train.inputs import Inputs
+from monolith.train.settings import TrainSettings
 from monolith.train.task import Mode, Task
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -77,7 +83,7 @@ class MonolithBaseModel(NativeTask):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        _check_norms(params)
+        check_values(params, MODEL_PARAMETERS)
         self._default_dense_optimizer: MakeOptimizer | torch.optim.Optimizer | None = None
         self._spec: EstimatorSpec | None = None
         self._losses: list[torch.Tensor] = []
@@ -105,39 +111,7 @@ class MonolithBaseModel(NativeTask):
     def params(cls) -> InstantiableParams:
         """Return the parameters of a `NativeTask`, and those of outputs, clipping and metrics."""
         params = super().params()
-        params.metrics.define(
-            "disable_native_metrics",
-            True,
-            "whether the heads have no AUC or squared error of their own",
-        )
-        for name, default, description in (
-            (
-                "output_path",
-                None,
-                "folder for predictions of evaluations and predictions, as lines of text",
-            ),
-            ("output_fields", None, "columns of each line, separated by commas"),
-            ("delimiter", "\t", "text between two values of a line"),
-            ("file_name", "", "first part of the name of the file; `part` if empty"),
-            (
-                "enable_grads_and_vars_summary",
-                False,
-                "whether the metrics have the norms of gradients and dense parameters",
-            ),
-            ("dense_weight_decay", 0.0, "factor of dense values that are added to their gradients"),
-            ("clip_norm", 1000.0, "greatest norm of all gradients together; None clips nothing"),
-            (
-                "sparse_norm_warmup_steps",
-                None,
-                "steps in which the bound of the tables grows from 0",
-            ),
-            (
-                "default_occurrence_threshold",
-                0,
-                "occurrences before an id gets a row, where a column sets none",
-            ),
-        ):
-            params.define(name, default, description)
+        define_params(params, MODEL_PARAMETERS)
         return params
 
     @abstractmethod
@@ -220,6 +194,16 @@ class MonolithBaseModel(NativeTask):
             raise Exception("dense_optimizer not found!")
         return optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer(parameters)
 
+    def train_settings(self, settings: TrainSettings) -> TrainSettings:
+        """Return the options of a `NativeTask`; make the folder `output_path`.
+
+        Raises:
+            UnavailableError: No file can be written there.
+        """
+        if self.p.output_path is not None:
+            self._prediction_file().prepare()
+        return super().train_settings(settings)
+
     def change_gradients(self, optimizer: Optimizer, step: int) -> None:
         """Clip dense and sparse gradients to `clip_norm` by their global norm, then decay weights.
 
@@ -284,7 +268,7 @@ class MonolithBaseModel(NativeTask):
             }
         elif spec is None or (spec.classification and len(self._named(spec.pred, spec)) == 1):
             metrics = dict(super().metrics())
-        if self.p.enable_grads_and_vars_summary:
+        if self.p.enable_grads_and_vars_summary and self.p.mode == "train":
             names = [name for name, _ in self.build().named_parameters()]
             norms = [f"{kind}_norm/{name}" for name in names for kind in ("grad", "var")]
             for name in ("global_gradient_norm", *norms):
@@ -314,10 +298,7 @@ class MonolithBaseModel(NativeTask):
         if self._spec is None:
             self._spec, self._label_heads = spec, tuple(self._labels)
         if mode != Mode.TRAIN and self.p.output_path is not None and not _is_exporting():
-            file = PredictionFile(
-                self.p.output_path, self.p.output_fields, self.p.delimiter, self.p.file_name
-            )
-            file.write(features, predictions)
+            self._prediction_file().write(features, predictions)
         hooks, extra = tuple(self._hooks), dict(self._extra_outputs)
         if mode == Mode.PREDICT or spec.loss is None:
             return ModelSpec(mode, predictions, training_hooks=hooks, export_outputs=extra)
@@ -328,6 +309,10 @@ class MonolithBaseModel(NativeTask):
                 send()
         loss = sum(self._losses, spec.loss)
         return ModelSpec(mode, predictions, loss, training_hooks=hooks, export_outputs=extra)
+
+    def _prediction_file(self) -> PredictionFile:
+        p = self.p
+        return PredictionFile(p.output_path, p.output_fields, p.delimiter, p.file_name)
 
     def _heads(self, spec: EstimatorSpec) -> torch.Tensor | Mapping[str, torch.Tensor]:
         """Return predictions by head."""
@@ -361,23 +346,6 @@ class MonolithBaseModel(NativeTask):
             gradient = parameter.grad
             norms[f"grad_norm/{name}"] = 0.0 if gradient is None else float(gradient.norm())
         return norms
-
-
-def _check_norms(params: Params) -> None:
-    """Refuse bounds and factors below 0, before anything is trained."""
-    for name, least in (
-        ("clip_norm", 0),
-        ("dense_weight_decay", 0),
-        ("sparse_norm_warmup_steps", 1),
-    ):
-        value = params[name]
-        if value is None and name != "dense_weight_decay":
-            continue
-        if not isinstance(value, int | float) or not value >= least:
-            raise ValueError(
-                f"[MonolithBaseModel] expected params.{name} >= {least}, got {value!r} (task "
-                f"{params.name!r})"
-            )
 
 
 def _is_exporting() -> bool:

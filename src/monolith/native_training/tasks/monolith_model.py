@@ -22,6 +22,11 @@ from monolith.native_training.tasks.embedding_columns import (
     share_slot,
 )
 from monolith.native_training.tasks.monolith_base_model import EstimatorSpec, MonolithBaseModel
+from monolith.native_training.tasks.native_params import (
+    COLUMN_PARAMETERS,
+    check_values,
+    define_params,
+)
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 
@@ -37,6 +42,7 @@ class MonolithModel(MonolithBaseModel):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
+        check_values(params, COLUMN_PARAMETERS)
         path = params.feature_list
         self._feature_list = None if path is None else FeatureList.parse(path)
         self._columns = EmbeddingColumns(self.ctx, self._feature_list)
@@ -46,10 +52,7 @@ class MonolithModel(MonolithBaseModel):
     def params(cls) -> InstantiableParams:
         """Return the parameters of a `MonolithBaseModel`, `feature_list` and fused layouts."""
         params = super().params()
-        params.define(
-            "feature_list", None, "path of a `feature_list.conf`, which says the slots of features"
-        )
-        params.define("enable_fused_layout", False, "whether lookups return layouts by name")
+        define_params(params, COLUMN_PARAMETERS)
         return params
 
     def create_embedding_feature_column(

@@ -2,6 +2,7 @@
 
 import difflib
 import enum
+import os
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, NoneType
 from typing import Any, NamedTuple
@@ -36,7 +37,8 @@ class Parameter(NamedTuple):
 
 
 _NUMBER: tuple[type, ...] = (int, NoneType)
-_SECONDS: tuple[type, ...] = (int, float, NoneType)
+_REAL: tuple[type, ...] = (int, float, NoneType)
+_PATH: tuple[type, ...] = (str, os.PathLike, NoneType)
 _FUNCTION: tuple[type, ...] = (Callable, NoneType)  # type: ignore[assignment]
 _GPU, _PROCESSES = "tables on an accelerator", "several processes"
 _FOUNTAIN = "the data service fountain, which has no public client"
@@ -79,10 +81,10 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
             None, _NUMBER, "steps between two checkpoints; needs a folder for them"
         ),
         "train.save_checkpoints_secs": Parameter(
-            None, _SECONDS, "seconds between two checkpoints, instead of steps"
+            None, _REAL, "seconds between two checkpoints, instead of steps"
         ),
         "train.dense_only_save_checkpoints_secs": Parameter(
-            None, _SECONDS, "seconds between two checkpoints without tables, in `dense_only/`"
+            None, _REAL, "seconds between two checkpoints without tables, in `dense_only/`"
         ),
         "train.dense_only_save_checkpoints_steps": Parameter(
             None, _NUMBER, "steps between two checkpoints without tables, in `dense_only/`"
@@ -151,18 +153,75 @@ PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
 )
 """The parameters of every `NativeTask` by dotted name; beside them there is `name`."""
 
+MODEL_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+    {
+        "metrics.disable_native_metrics": Parameter(
+            True, bool, "whether the heads have no AUC or squared error of their own"
+        ),
+        "output_path": Parameter(
+            None,
+            _PATH,
+            "folder for predictions of evaluations and predictions, as lines of text",
+        ),
+        "output_fields": Parameter(
+            None, (str, NoneType), "columns of each line, separated by commas"
+        ),
+        "delimiter": Parameter("\t", str, "text between two values of a line"),
+        "file_name": Parameter("", str, "first part of the name of the file; `part` if empty"),
+        "enable_grads_and_vars_summary": Parameter(
+            False, bool, "whether the metrics have the norms of gradients and dense parameters"
+        ),
+        "dense_weight_decay": Parameter(
+            0.0, (int, float), "factor of dense values that are added to their gradients"
+        ),
+        "clip_norm": Parameter(
+            1000.0, _REAL, "greatest norm of all gradients together; None clips nothing"
+        ),
+        "sparse_norm_warmup_steps": Parameter(
+            None, _NUMBER, "steps in which the bound of the tables grows from 0"
+        ),
+        "default_occurrence_threshold": Parameter(
+            0, int, "occurrences before an id gets a row, where a column sets none"
+        ),
+    }
+)
+"""The parameters that every `MonolithBaseModel` has too."""
+
+COLUMN_PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+    {
+        "feature_list": Parameter(
+            None,
+            _PATH,
+            "path of a `feature_list.conf`, which says the slots of features",
+        ),
+        "enable_fused_layout": Parameter(False, bool, "whether lookups return layouts by name"),
+    }
+)
+"""The parameters that every `MonolithModel` has too."""
+
 MODES = ("train", "eval", "infer")
 
-_COUNTS = (  # None, or at least 1
+_COUNTS = (  # None, or above 0
     "input.eval_examples",
+    "eval.per_replica_batch_size",
     "eval.steps_per_eval",
     "eval.steps",
     "train.steps",
     "train.max_steps",
+    "train.per_replica_batch_size",
     "train.save_checkpoints_steps",
     "train.save_checkpoints_secs",
     "train.dense_only_save_checkpoints_secs",
     "train.dense_only_save_checkpoints_steps",
+    "sparse_norm_warmup_steps",
+)
+
+_NUMBERS = (  # None, or at least 0
+    "train.max_pending_seconds_for_barrier",
+    "train.slow_start_steps",
+    "clip_norm",
+    "dense_weight_decay",
+    "default_occurrence_threshold",
 )
 
 
@@ -206,7 +265,13 @@ def native_params(cls: type) -> NativeParams:
     """
     params = NativeParams(cls)
     params.define("name", cls.__name__, "name of the task")
-    for path, parameter in PARAMETERS.items():
+    define_params(params, PARAMETERS)
+    return params
+
+
+def define_params(params: Params, parameters: Mapping[str, Parameter]) -> None:
+    """Define parameters by dotted name; groups that are not there are created."""
+    for path, parameter in parameters.items():
         group, _, name = path.rpartition(".")
         if group and group not in params:
             params.define(group, ParamsGroup(), f"parameters of {group}")
@@ -214,7 +279,6 @@ def native_params(cls: type) -> NativeParams:
         default = parameter.default
         value = list(default) if isinstance(default, list) else default
         holder.define(name, value, parameter.meaning or f"refused: needs {parameter.needs}")
-    return params
 
 
 def check_params(params: Params) -> None:
@@ -226,7 +290,31 @@ def check_params(params: Params) -> None:
         ValueError: A number or the mode is out of range, or two paces contradict each other.
     """
     which = f"(task {params.get('name')!r})"
-    for path, parameter in PARAMETERS.items():
+    check_values(params, PARAMETERS)
+    ratio = params.get("metrics.deep_insight_sample_ratio")
+    if not 0 <= ratio <= 1:
+        raise ValueError(
+            "[NativeTask] expected params.metrics.deep_insight_sample_ratio in 0..1, got "
+            f"{ratio!r} {which}"
+        )
+    if params.get("mode") not in MODES:
+        raise ValueError(
+            f"model error! expected params.mode in {', '.join(MODES)}, got "
+            f"{params.get('mode')!r} {which}"
+        )
+    _check_paces(params)
+
+
+def check_values(params: Params, parameters: Mapping[str, Parameter]) -> None:
+    """Refuse values of another type, below the least one, or that need a part that is not here.
+
+    Raises:
+        NotImplementedError: A parameter needs a part that does not exist here.
+        TypeError: A value has another type.
+        ValueError: A number is too small.
+    """
+    which = f"(task {params.get('name')!r})"
+    for path, parameter in parameters.items():
         value = params.get(path)
         if parameter.needs and value != parameter.default:
             raise NotImplementedError(
@@ -240,18 +328,8 @@ def check_params(params: Params) -> None:
             )
         if path in _COUNTS and value is not None and value <= 0:
             raise ValueError(f"[NativeTask] expected params.{path} > 0, got {value!r} {which}")
-    ratio = params.get("metrics.deep_insight_sample_ratio")
-    if not 0 <= ratio <= 1:
-        raise ValueError(
-            "[NativeTask] expected params.metrics.deep_insight_sample_ratio in 0..1, got "
-            f"{ratio!r} {which}"
-        )
-    if params.get("mode") not in MODES:
-        raise ValueError(
-            f"model error! expected params.mode in {', '.join(MODES)}, got "
-            f"{params.get('mode')!r} {which}"
-        )
-    _check_paces(params)
+        if path in _NUMBERS and value is not None and not value >= 0:
+            raise ValueError(f"[NativeTask] expected params.{path} >= 0, got {value!r} {which}")
 
 
 def _check_paces(params: Params) -> None:
@@ -294,5 +372,12 @@ def set_by_name(params: Params, values: Mapping[str, Any]) -> None:
         if isinstance(present, list) and isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if isinstance(present, enum.Enum):
-            value = type(present)[value] if isinstance(value, str) else type(present)(value)
+            value = _member(type(present), value)
         params.set(**{path: value})
+
+
+def _member(kind: type[enum.Enum], value: Any) -> Any:
+    """Return the member that a name or a value means; another value is left to `check_params`."""
+    value = "NONE" if value is None else value  # the command line reads `none` as no value
+    names = {name: member for member in kind for name in (member.name, member.value)}
+    return names.get(value, value)

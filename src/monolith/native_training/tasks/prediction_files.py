@@ -1,5 +1,7 @@
 """Write predictions as lines of text."""
 
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from monolith.errors import UnavailableError
 from monolith.native_training.tasks.task_context import get
 from monolith.ops import Ragged
 
@@ -15,10 +18,10 @@ class PredictionFile:
     """Append a line for each sample to `<folder>/<name>-<index of the worker>`.
 
     A line has the values of some columns, then the predictions; those of a dictionary in the order
-    of their names.
+    of their names. `prepare` comes before the first line.
 
     Args:
-        folder: Folder, which is made.
+        folder: Folder of the file.
         fields: Names of the columns, with commas between them, or None.
         delimiter: Text between two values.
         name: First part of the name of the file.
@@ -27,17 +30,38 @@ class PredictionFile:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = PredictionFile(folder, "uid", ",")
+        ...     file.prepare()
         ...     file.write({"uid": torch.tensor([7, 8])}, torch.tensor([0.5, 0.25]))
         ...     print(file.path.name, file.path.read_text().split())
         part-00000 ['7,0.5', '8,0.25']
     """
 
     def __init__(
-        self, folder: str, fields: str | None = None, delimiter: str = "\t", name: str = ""
+        self,
+        folder: "str | os.PathLike[str]",
+        fields: str | None = None,
+        delimiter: str = "\t",
+        name: str = "",
     ) -> None:
         self.path = Path(folder) / f"{name or 'part'}-{get().worker_index:05d}"
         self._fields = [field.strip() for field in (fields or "").split(",") if field.strip()]
         self._delimiter = delimiter
+
+    def prepare(self) -> None:
+        """Make the folder.
+
+        Raises:
+            UnavailableError: No file can be written there.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path.parent):
+                pass
+        except OSError as error:
+            raise UnavailableError(
+                f"[output_path] expected a folder to write to, got {error} "
+                f"({str(self.path.parent)!r}); set params.output_path to another"
+            ) from error
 
     def write(
         self,
@@ -63,7 +87,6 @@ class PredictionFile:
         values = [*(columns[field] for field in self._fields), *heads]
         rows = zip(*(_texts(value) for value in values), strict=True)
         text = "".join(f"{self._delimiter.join(row)}\n" for row in rows)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(text)
 

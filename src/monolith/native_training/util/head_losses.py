@@ -30,7 +30,7 @@ def get_sigmoid_loss_and_pred(
         name: Name of the head, for errors.
         logits: A logit of each sample.
         label: 0 or 1 of each sample; None in prediction.
-        batch_size: Number of samples, which must be that of the logits; None leaves it out.
+        batch_size: Not used: a last batch may be smaller, so the number of logits counts.
         sample_rate: Rate at which samples were kept, one or one of each sample; None is 1.
         sample_bias: Whether the logit is that of a sample among all, before any was dropped.
         mode: With "predict" there is no loss and no correction.
@@ -40,7 +40,7 @@ def get_sigmoid_loss_and_pred(
         predict_before_correction: Whether probabilities are of logits as they are.
 
     Raises:
-        ValueError: The threshold is not between 0 and 1, or sizes differ.
+        ValueError: The threshold is not between 0 and 1, or there is no label.
 
     Example:
         >>> loss, pred = get_sigmoid_loss_and_pred("ctr", torch.zeros(2), torch.tensor([1.0, 0.0]))
@@ -49,8 +49,6 @@ def get_sigmoid_loss_and_pred(
     """
     where = f"[get_sigmoid_loss_and_pred] expected {{}} (head {name!r})"
     logits = logits.reshape(-1)
-    if batch_size is not None and batch_size != len(logits):
-        raise ValueError(where.format(f"{batch_size} logits, got {len(logits)}"))
     if mode == Mode.PREDICT:
         return None, logits.sigmoid()
     if label is None:
