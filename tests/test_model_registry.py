@@ -4,6 +4,8 @@ import pytest
 
 from monolith.model_registry import GetParams, RegisterSingleTaskModel, SingleTaskModelParams
 from monolith.native_training.native_task import NativeTask
+from monolith.native_training.util.instantiable_params import InstantiableParams
+from monolith.train import Task
 
 MODULE = """
 from monolith.model_registry import RegisterSingleTaskModel, SingleTaskModelParams
@@ -85,7 +87,7 @@ def test_the_class_of_a_task_has_the_registered_parameters(package):
     assert cls.params().cls is cls
 
 
-@pytest.mark.parametrize("params", [None, 3])
+@pytest.mark.parametrize("params", [None, 3, InstantiableParams(int), InstantiableParams(Task)])
 def test_a_task_method_that_returns_no_parameters_is_refused(params):
     class Wrong(SingleTaskModelParams):
         def task(self):

@@ -55,6 +55,12 @@ def test_a_module_without_a_neighbour_is_told(tmp_path):
     assert "entry has no 'Qqqq'" in text
 
 
+def test_a_file_whose_neighbour_is_of_the_reference_system_is_of_it_too(tmp_path):
+    (tmp_path / "common.py").write_text("import monolith.base_model\n")
+    text = refusal(tmp_path, "import tensorflow as tf\nimport common\n")
+    assert f"{tmp_path / 'ported.py'}, line 1; change it to 'import torch'" in text
+
+
 def test_imports_in_functions_and_in_files_of_the_folder_count(tmp_path):
     (tmp_path / "common.py").write_text("def f():\n    import tensorflow\n")
     assert f"{tmp_path / 'common.py'}, line 2" in refusal(

@@ -75,6 +75,15 @@ def test_a_port_in_use_is_refused_at_the_start(train):
         assert refused(train("--metrics-port", port), f"got port {port} of 127.0.0.1")
 
 
+def test_an_address_of_ipv6_is_told_as_one_can_open_it(train):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    ran = train("--metrics-port", 0, "--metrics-host", "::1")
+    assert re.search(r"metrics: http://\[::1\]:\d+/metrics", ran.err)
+
+
 @pytest.mark.parametrize("option", ["--tensorboard", "--metrics-file"])
 def test_a_path_that_cannot_be_written_is_refused_at_the_start(train, tmp_path, option):
     (tmp_path / "file").touch()
@@ -94,8 +103,9 @@ def test_a_wrong_profile_is_refused_at_the_start(train, text):
 
 @pytest.mark.parametrize("option", ["--tensorboard", "--metrics-file", "--profile-dir"])
 def test_a_path_in_a_store_is_refused(train, option):
-    ran = train("--profile", "steps=1", option, "s3://logs")
-    assert refused(ran, f"expected a path of this machine as {option}, got 's3://logs'")
+    for path in ("s3://logs", "gs://logs"):
+        ran = train("--profile", "steps=1", option, path)
+        assert refused(ran, f"expected a path of this machine as {option}, got {path!r}")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from monolith import data
 from monolith.data.convert import BadSamples
+from monolith.data.cursor import enable_read_ahead
 from monolith.data.files.listing import find_files
 from monolith.data.files.tabular import write_rows
 from monolith.data.records.decoder import RecordFormat
@@ -65,6 +66,13 @@ def reader_ahead(folder, name="example"):
     (file,) = find_files(folder / "0")
     framing = {"framing": None} if name == "tf_example" else {}
     return RecordFormat(name, **framing).open(file, 0, COLUMNS, BadSamples(), ahead=True)
+
+
+def test_the_files_of_merged_streams_are_decoded_ahead(folder):
+    one, other = write(folder, "parquet"), data.parquet(folder / "0", columns=COLUMNS)
+    (merged,) = enable_read_ahead([one.merge(other, one).stage])
+    assert [source.reads_ahead for source in merged.sources] == [True] * 3
+    assert merged.sources[0] is merged.sources[2] is not merged.sources[1]
 
 
 @pytest.mark.parametrize("name", ["example", "example_batch", "instance", "tf_example"])

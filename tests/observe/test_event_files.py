@@ -84,6 +84,15 @@ def test_the_first_event_is_the_version_and_the_first_step_begins_a_session(file
     ]
 
 
+def test_a_run_that_goes_back_drops_its_later_steps(file):
+    for step in (7, 8, 9):
+        file.add_scalars({"loss": 1.0}, step)
+    file.restart(9)  # nothing is later
+    file.restart(7)
+    begins = [event.step for event in events(file) if event.HasField("session_log")]
+    assert begins == [7, 8]
+
+
 @pytest.mark.parametrize("value", [0.5, 0.0, -1e30, math.inf, math.nan])
 def test_scalars_of_a_step_are_one_event(file, value):
     before = time.time()

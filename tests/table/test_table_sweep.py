@@ -47,6 +47,13 @@ def test_a_sweep_is_due_when_the_clock_has_advanced(table, clock):
     assert sweep.check() == 0
 
 
+def test_a_sweep_counts_the_rows_of_all_its_slices(table, clock):
+    sweep = TableSweep(table, HOUR, clock)
+    clock.now += HOUR
+    table.evict_in_slices = lambda: iter([2, 0, 3])
+    assert sweep.check() == 5
+
+
 def test_the_thread_sweeps_by_itself(table, clock):
     sweep, pause = TableSweep(table, 0.001, clock), threading.Event()
     clock.now += 1

@@ -30,6 +30,11 @@ def test_the_end_of_the_block_stops_and_joins_the_threads():
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_a_thread_that_goes_on_does_not_keep_the_program_alive():
+    with Coordinator() as coordinator:
+        assert coordinator.start(lambda: None, name="x").daemon
+
+
 def test_an_error_of_a_thread_is_raised_at_the_end():
     with pytest.raises(KeyError, match="bad"), Coordinator() as coordinator:
         coordinator.start(raising(KeyError("bad")), name="bad").join()

@@ -136,6 +136,15 @@ def test_metrics_that_the_task_chose_must_fit():
         trainer.fit()
 
 
+@pytest.mark.parametrize(
+    ("label", "number"), [("a", 3), (["a"], 3), (["a", "b"], 0)], ids=["text", "one", "two"]
+)
+def test_only_a_task_with_one_label_has_metrics_unless_overridden(label, number):
+    task = Clicks()
+    task.label = label
+    assert len(task.metrics()) == number
+
+
 def test_several_labels_are_columns():
     class Two(Clicks):
         label = ("click", "hour")

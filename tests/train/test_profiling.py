@@ -46,6 +46,12 @@ def test_a_trace_has_the_stages_of_other_threads(tmp_path):
     assert 2 <= ranges(hook.traces[0])["lookup"] <= 6
 
 
+def test_a_window_begins_after_that_of_another_hook(tmp_path):
+    first, second = ProfilerHook(tmp_path / "a", (2, 5)), ProfilerHook(tmp_path / "b", (3, 5))
+    fit(first, Clicks(clicks(9)), second)
+    assert [ranges(*hook.traces)["step"] for hook in (first, second)] == [3, 2]
+
+
 def test_outside_of_a_window_no_stage_is_recorded(tmp_path):
     class Recorded(Counting):
         def loss(self, model, inputs, batch):

@@ -1,5 +1,7 @@
 """A fit that recovers from an `AbortedError` ends with the bits of a fit without the error."""
 
+import threading
+
 import pytest
 import torch
 
@@ -439,6 +441,29 @@ def test_an_iterator_that_goes_on_after_its_error_is_read_on():
     with Trainer(Counting()) as trainer:
         result = trainer.fit(Stream())
     assert (result.num_recoveries, result.num_steps, result.ended) == (1, 6, "end of data")
+
+
+def test_a_lookup_that_fails_in_the_second_attempt_loses_no_batch_that_was_read_ahead():
+    is_ahead, lookups, errors = threading.Event(), [], [AbortedError("forward")]
+
+    class FirstStepFails(Counting):
+        def loss(self, model, inputs, batch):
+            if errors:
+                assert is_ahead.wait(30)
+                raise errors.pop()
+            return super().loss(model, inputs, batch)
+
+    def look_up():
+        lookups.append(1)
+        if len(lookups) == 3:  # of the first step and the two after it
+            is_ahead.set()
+        if len(lookups) == 4:
+            raise AbortedError("lookup")
+
+    with Trainer(FirstStepFails(6), TrainSettings(prefetch=2)) as trainer:
+        wrap(trainer.features, "read", look_up)
+        result = trainer.fit()
+    assert (result.num_recoveries, result.num_steps) == (2, 6)
 
 
 def test_a_torn_update_needs_a_source_that_can_be_read_from_a_position(tmp_path):

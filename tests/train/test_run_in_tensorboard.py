@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,7 +9,9 @@ from monolith.observe import TensorBoardSink
 from monolith.train import ReportHook, Trainer, TrainSettings
 from tests.observe.tensorboard_reader import RunReader
 from tests.train.recorded import INSIGHT, LOG_EVERY, NAS, Recorded
+from tests.train.resumable import SETTINGS, Clicks
 from tests.train.tasks import Raise
+from tests.train.test_recovery import Fault
 
 SCALARS = ("loss", "auc", "log_loss", "calibration", "samples_per_second", "staleness")
 
@@ -64,6 +67,19 @@ def test_summaries_are_those_of_the_last_step_before_a_report(tmp_path):
     content = json.loads(reader.tensors("monolith")[NAS].plugin_content)
     assert content["segment_names"] == ["user", "item"]
     assert [tensor.shape for _, tensor in reader.values(INSIGHT)] == [(8, 3)] * 3
+
+
+def test_a_recovery_that_goes_back_leaves_one_value_for_each_step(tmp_path):
+    settings = dataclasses.replace(SETTINGS, checkpoint_dir=str(tmp_path / "saves"), log_every=1)
+    with (
+        TensorBoardSink(tmp_path / "logs") as sink,
+        Trainer(Clicks("plain"), settings, metrics=sink) as trainer,
+    ):
+        fault = Fault("table", step=8)  # the newest checkpoint is that of step 5
+        fault.attach(trainer)
+        result = trainer.fit()
+    assert result.num_recoveries == 1
+    assert steps(read(tmp_path / "logs"), "train/loss") == list(range(1, result.num_steps + 1))
 
 
 @pytest.mark.req("NT-SUMOP-T4")

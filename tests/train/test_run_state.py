@@ -8,8 +8,8 @@ import torch
 
 from monolith.train import Trainer, TrainSettings
 from monolith.train.driver import Run
-from monolith.train.run_state import RunState, StepClock
-from tests.train.tasks import Counting
+from monolith.train.run_state import BufferCopies, RunState, StepClock
+from tests.train.tasks import Clicks, Counting
 
 
 def run_state():
@@ -94,3 +94,26 @@ def test_random_numbers_of_every_device_go_on(tmp_path):
         draw()
         trainer.restore(tmp_path)
         assert draw() == expected
+
+
+def test_buffers_go_back_to_their_last_copies():
+    module = torch.nn.BatchNorm1d(2)
+    module.register_buffer("replaced", torch.zeros(2))
+    copies = BufferCopies(module)
+    for number in range(3):
+        module.replaced = torch.full((2,), float(number))
+        copies.update()
+        before = {name: buffer.tolist() for name, buffer in module.named_buffers()}
+        module(torch.rand(4, 2))
+        module.replaced = torch.ones(2)
+        copies.restore()
+        assert {name: buffer.tolist() for name, buffer in module.named_buffers()} == before
+
+
+def test_a_model_of_lazy_modules_is_trained():
+    class Lazy(Clicks):
+        def build(self):
+            return torch.nn.Sequential(torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
+
+    with Trainer(Lazy()) as trainer:
+        assert trainer.fit().num_steps == 6

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from monolith.data import Batch
+from monolith.errors import AbortedError
 from monolith.nn import Feature
 from monolith.ops import Ragged
 from monolith.table import Expiry
-from monolith.train import Task, Trainer, TrainSettings
+from monolith.train import Hook, Task, Trainer, TrainSettings
 
 HOUR = 3600
 
@@ -64,6 +65,18 @@ def test_a_resumed_run_sweeps_as_the_whole_run(tmp_path):
         list_source = iter(list(Counted().source("train"))[4:])
         second.trainer.fit(list_source)
     assert first.rows + second.rows == whole
+
+
+def test_a_run_that_recovers_after_a_full_hour_sweeps_as_the_whole_run():
+    class FailAfter(Hook):
+        def after_run(self, ctx, results):
+            if ctx.run.global_step == 5 and not ctx.run.num_recoveries:  # the clock is at 102 h
+                raise AbortedError("gone")
+
+    task = Counted()
+    with Trainer(task) as task.trainer:
+        assert task.trainer.fit(hooks=[FailAfter()]).num_recoveries == 1
+    assert task.rows == rows_before_each_step()
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,8 @@ class ObserveOptions:
         if self.port is not None:
             host = self.host or "127.0.0.1"
             sinks.append(endpoint := PrometheusSink(self.port, host))
-            say(f"metrics: http://{host}:{endpoint.port}/metrics")
+            address = f"[{host}]" if ":" in host else host
+            say(f"metrics: http://{address}:{endpoint.port}/metrics")
         if self.tensorboard is not None:
             sinks.append(TensorBoardSink(self.tensorboard))
             say(f"to see the run: tensorboard --logdir {self.tensorboard}")

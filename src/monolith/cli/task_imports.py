@@ -61,19 +61,25 @@ def check_imports(file: Path, root: Path | None = None) -> None:
         TaskImportError: a file of the reference system imports TensorFlow; or an import of this
             package, or of one of the reference system's, is not there.
     """
-    pending, known, is_of_reference = [file], {file.resolve()}, False
+    imports = list(_all_imports(file, root or file.parent))
+    is_of_reference = any(_is_of_reference(part) for _, part in imports)
+    for path, part in imports:
+        better = _better(part, is_of_reference)
+        if better is not None:
+            raise TaskImportError(
+                f"[task file] expected an import that is there, got {part.text!r} in {path}, "
+                f"line {part.line}; {better}; see {PAGE}"
+            )
+
+
+def _all_imports(file: Path, root: Path) -> Iterator[tuple[Path, _Import]]:
+    """Yield the imports of a file, and of the files that it imports, each with its file."""
+    pending, known = [file], {file.resolve()}
     while pending:
         path = pending.pop()
-        imports = _imports(path)
-        is_of_reference |= any(_is_of_reference(part) for part in imports)
-        for part in imports:
-            better = _better(part, is_of_reference)
-            if better is not None:
-                raise TaskImportError(
-                    f"[task file] expected an import that is there, got {part.text!r} in {path}, "
-                    f"line {part.line}; {better}; see {PAGE}"
-                )
-            for neighbour in _files_of(part, path, root or file.parent):
+        for part in _imports(path):
+            yield path, part
+            for neighbour in _files_of(part, path, root):
                 if neighbour.resolve() not in known:
                     known.add(neighbour.resolve())
                     pending.append(neighbour)

@@ -1,7 +1,7 @@
 """TensorBoard's event files: TFRecord frames of `Event` messages, encoded without TensorBoard.
 
 A file is `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in the folder of a run. Its first event
-has the version of the format; its first event with a step tells readers that a run begins at that
+has the version of the format. Its first event with a step tells readers that a run begins at that
 step, so that what a killed run wrote for later steps is dropped.
 """
 
@@ -81,7 +81,7 @@ class EventFile:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._lock = threading.Lock()
-        self._has_step = False
+        self._last_step: int | None = None
         try:
             os.makedirs(folder, exist_ok=True)
             self.path, self._file = _create(os.path.abspath(os.fspath(folder)))
@@ -115,6 +115,13 @@ class EventFile:
         message = put_varint(1, _STRING) + put_bytes(2, b"") + put_bytes(8, text.encode())
         self._add(_value(tag, message, _TEXT), step, seconds)
 
+    def restart(self, step: int) -> None:
+        """Tell readers to drop the events of steps after `step`, where the run goes on."""
+        with self._lock:
+            if self._last_step is not None and self._last_step > step:
+                self._last_step = step
+                self._file.write(_start(time.time(), step + 1))
+
     def flush(self) -> None:
         """Hand all events to the operating system."""
         with self._lock:
@@ -133,9 +140,9 @@ class EventFile:
                 raise ValueError(
                     f"[TensorBoard] expected an open file, got {self.path}, a closed one"
                 )
-            if not self._has_step:
-                self._has_step = True
-                self._file.write(_frame(now, step, put_bytes(7, put_varint(1, _START))))
+            if self._last_step is None:
+                self._file.write(_start(now, step))
+            self._last_step = step
             self._file.write(frame)
 
 
@@ -157,6 +164,11 @@ def _frame(seconds: float, step: int | None, content: bytes) -> bytes:
     if step is not None:
         event += put_varint(2, step)
     return tfrecord_frame(event + content)
+
+
+def _start(seconds: float, step: int) -> bytes:
+    """Return the frame of the event that a run begins at a step."""
+    return _frame(seconds, step, put_bytes(7, put_varint(1, _START)))
 
 
 def _scalar(tag: str, value: float) -> bytes:

@@ -27,7 +27,8 @@ _MAX_RECORDS = 10_000  # of each gauge, and of the events and tensors; the oldes
 class MetricsSink(Protocol):
     """Receives measurements. Thread-safe; `count`, `gauge` and `time` do not wait for a reader.
 
-    A sink may also have `write_tensor(summary, step)` and a true attribute `writes_tensors`.
+    A sink may also have `write_tensor(summary, step)` and a true attribute `writes_tensors`, and
+    `restart(step)`, which says that a run goes on after a step that may be an earlier one.
     """
 
     def count(self, name: str, number: float, tags: Mapping[str, str]) -> None:
@@ -120,6 +121,10 @@ class MultiSink:
         """Write a tensor to every sink that has `write_tensor`."""
         self._call_all("write_tensor", summary, step)
 
+    def restart(self, step: int) -> None:
+        """Tell every sink that has `restart` that a run goes on after a step."""
+        self._call_all("restart", step)
+
     def flush(self, step: int) -> None:
         """End an interval of every sink."""
         self._call_all("flush", step)
@@ -136,7 +141,7 @@ class MultiSink:
 
     def _call_all(self, verb: str, *arguments: Any) -> None:
         for i, sink in enumerate(self._sinks):
-            if verb != "write_tensor" or _writes_tensors(sink):
+            if _has_verb(sink, verb):
                 try:
                     getattr(sink, verb)(*arguments)
                 except Exception:
@@ -148,6 +153,13 @@ class MultiSink:
             is_first = self._num_failures[i] == 1
         if is_first:
             _log.exception("%s failed; the run goes on", type(self._sinks[i]).__name__)
+
+
+def _has_verb(sink: MetricsSink, verb: str) -> bool:
+    """Whether a sink has a verb, of which two are optional; a sink that lacks another one fails."""
+    if verb == "write_tensor":
+        return _writes_tensors(sink)
+    return verb != "restart" or hasattr(sink, verb)
 
 
 def _writes_tensors(sink: MetricsSink) -> bool:

@@ -71,6 +71,10 @@ class TensorBoardSink(BufferedSink):
         """
         self._file.add_tensor(summary, step)
 
+    def restart(self, step: int) -> None:
+        """Have readers drop what was written for later steps: the run goes on after this step."""
+        self._file.restart(step)
+
     def flush(self, step: int) -> None:
         """Write the interval under a step."""
         with self._write_lock:

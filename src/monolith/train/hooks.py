@@ -96,15 +96,17 @@ class SweepHook(Hook):
     ) -> None:
         self._evict, self._clock = evict, clock
         self._seconds = {name: 3600 * number for name, number in hours.items()}
+        self._last: int | None = None  # time of the last step whose hours were looked at
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Begin at the time of the clock."""
-        self._last = self._clock()
+        """Begin at the time of the clock; a recovery may set the clock back, but never ahead."""
+        now = self._clock()
+        self._last = now if self._last is None else min(self._last, now)
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Evict from the tables that are due."""
-        now, last = self._clock(), self._last
-        self._last = now
+        now = self._clock()
+        last, self._last = now if self._last is None else self._last, now
         due = [name for name, every in self._seconds.items() if now // every > last // every]
         if due:
             self._evict(due)

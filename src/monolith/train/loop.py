@@ -31,7 +31,12 @@ from monolith.train.driver import (
 from monolith.train.inputs import Inputs, Trainee
 from monolith.train.non_finite import loss_error
 from monolith.train.read_ahead import StepReader
-from monolith.train.run_state import RunState, set_random_states, torch_states
+from monolith.train.run_state import (
+    BufferCopies,
+    RunState,
+    set_random_states,
+    torch_states,
+)
 
 
 class SourceBatch(NamedTuple):
@@ -160,24 +165,15 @@ class Stages:
 
 
 class Attempt(NamedTuple):
-    """A step whose update has not begun, and the state that its forward pass changes.
+    """A step whose update has not begun.
 
     Attributes:
         parts: Batches of the step.
-        buffers: Buffers of the model with their modules, names and copies of their values.
-        random: State of torch's generators, for `set_random_states`.
+        random: State of torch's generators before the step, for `set_random_states`.
     """
 
     parts: list[Part]
-    buffers: list[tuple[torch.nn.Module, str, torch.Tensor, torch.Tensor]]
     random: dict[str, Any]
-
-    def restore(self) -> None:
-        """Set the state back to what it was when the step had its input."""
-        with torch.no_grad():
-            for module, name, buffer, value in self.buffers:
-                setattr(module, name, buffer.copy_(value))
-        set_random_states(self.random)
 
 
 class Updates:
@@ -276,8 +272,7 @@ class TrainLoop(Hook):
         self._source_error: BaseException | None = None  # of the last read; None if there was none
         self._random: dict[str, Any] = {}  # before the last read of the source
         self._retried: Attempt | None = None
-        modules = trainee.model.modules()
-        self._with_buffers = [m for m in modules if any(True for _ in m.buffers(recurse=False))]
+        self._buffers = BufferCopies(trainee.model)  # before the step
         self._num_read, self._num_steps = state.step - state.first, 0
         capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
         self._is_stopping, self.stages = False, Stages()
@@ -364,14 +359,12 @@ class TrainLoop(Hook):
         """Return the input of the step, and keep what a second attempt of the step needs."""
         step = self.reader.take()
         if self._retried is not None:
-            self._retried.restore()
+            self._buffers.restore()
+            set_random_states(self._retried.random)
             self._retried = None
-        buffers = [
-            (module, name, buffer, buffer.clone())
-            for module in self._with_buffers
-            for name, buffer in module.named_buffers(recurse=False)
-        ]
-        self._attempt = Attempt(step.parts, buffers, torch_states())
+        if self._trainee.settings.max_recoveries:
+            self._buffers.update()
+        self._attempt = Attempt(step.parts, torch_states())
         return step
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:

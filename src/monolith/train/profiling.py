@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.autograd import profiler
 from torch.profiler import ProfilerActivity
 
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
@@ -22,7 +23,8 @@ class ProfilerHook(Hook):
     A trace is a file `*.pt.trace.json` for Perfetto and TensorBoard, with the operators of all
     threads and the stages of the steps by name (docs/life_of_a_batch.md). A window that the end of
     the run cuts short has a trace too, also if the run fails. A trace that cannot be written is
-    logged and does not end the run. A process can profile one window at a time.
+    logged and does not end the run. A process can profile one window at a time: a window that is
+    due while another profiler runs begins after it.
 
     Args:
         directory: Folder for the traces; made if missing.
@@ -105,7 +107,8 @@ class ProfilerHook(Hook):
     def before_run(self, ctx: StepContext) -> None:
         """Start the profiler before the first step of a window."""
         step = ctx.run.global_step or 0
-        if self._profile is not None or not self._is_due(step):
+        is_busy = self._profile is not None or profiler._is_profiler_enabled
+        if is_busy or not self._is_due(step):  # two profilers at once would end the process
             return
         self._end = step + self.num_steps
         self._next = None if self._save_steps is None else step + self._save_steps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from monolith.nn import Features
 from monolith.observe.metrics import MetricsSink
 from monolith.observe.summaries import SUMMARIES, TensorSummaries
-from monolith.train.driver import Run, StepContext, StepResults
+from monolith.train.driver import Coordinator, Run, StepContext, StepResults
 from monolith.train.figures import Figures, ReportHook, TableCounts, table_counts
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class MetricsHook(ReportHook):
         """
         if self._tensors is not None:
             self._run.metadata[SUMMARIES] = self._tensors
+        self._restart()  # the sink may have later steps of an earlier run
         self._sink.event("run_started", {"step": self._step})
         try:
             yield
@@ -75,6 +76,22 @@ class MetricsHook(ReportHook):
             raise
         finally:
             self._run.metadata.pop(SUMMARIES, None)
+
+    def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
+        """Write a recovery at once, because the run may fail before the next report."""
+        if num_new := run.num_recoveries - self._num_recoveries:
+            self._num_recoveries = run.num_recoveries
+            self._sink.count("run/recoveries", num_new, {})
+            self._sink.event("run_recovered", {"step": self._step})
+
+    def note_restore(self) -> None:
+        """Note that the state is that of a checkpoint; rows of the checkpoint are no new rows."""
+        self._counts = _counters(table_counts(self._features))
+        self._restart()
+
+    def _restart(self) -> None:
+        if hasattr(self._sink, "restart"):
+            self._sink.restart(self._step)
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Keep the time of the step until the next report, when calls of the sink are cheaper."""
@@ -158,11 +175,10 @@ class MetricsHook(ReportHook):
         before, self._counts = self._counts, counts
         # A restore during the run may set the counters of the tables back.
         numbers = {name: max(0, number - before[name]) for name, number in counts.items()}
-        num_before, self._num_recoveries = self._num_recoveries, self._run.num_recoveries
         return {
             "run/steps": self._num_steps,
             "run/samples": self._num_samples,
-            "run/recoveries": self._num_recoveries - num_before,
+            "run/recoveries": 0,  # readers see the counter before the first recovery
             **numbers,
         }
 

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -89,6 +89,44 @@ def _set_cuda_states(states: list[torch.Tensor]) -> None:
             len(states),
             num_devices,
         )
+
+
+class BufferCopies:
+    """Copies of the buffers of a model, which `restore` sets back. A lazy buffer has no copy.
+
+    Every buffer is copied each time, because layers such as `BatchNorm1d` change a buffer without a
+    change of its version.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        modules = model.modules()
+        self._modules = [m for m in modules if any(True for _ in m.buffers(recurse=False))]
+        self._copies: dict[tuple[torch.nn.Module, str], _BufferCopy] = {}
+
+    def update(self) -> None:
+        """Copy all buffers, into the memory of earlier copies."""
+        for module in self._modules:
+            for name, buffer in module.named_buffers(recurse=False):
+                if not torch.nn.parameter.is_lazy(buffer):
+                    copy = self._copies.get((module, name))
+                    if copy is None or copy.buffer is not buffer:
+                        self._copies[module, name] = _BufferCopy(buffer, buffer.detach().clone())
+                    else:
+                        copy.value.copy_(buffer.detach())
+
+    def restore(self) -> None:
+        """Set the buffers back to their copies."""
+        with torch.no_grad():
+            for (module, name), copy in self._copies.items():
+                setattr(module, name, copy.buffer.copy_(copy.value))
+
+
+class _BufferCopy(NamedTuple):
+    buffer: torch.Tensor
+    value: torch.Tensor
 
 
 _FUTURE_SECONDS = 3600  # the most that events may be ahead of the clock, as in a table

@@ -67,7 +67,7 @@ class TrainSettings:
         keep: Number of newest checkpoints to keep; 0 keeps all.
         ignore_save_errors: Whether a run goes on after a checkpoint could not be saved.
         max_recoveries: Largest number of recoveries from an `AbortedError` in a row without a new
-            step; 0 ends the run at the first one.
+            step; 0 ends the run at the first one, and saves a copy of the model's buffers per step.
 
     Raises:
         ValueError: An option is out of range, or requires another option.

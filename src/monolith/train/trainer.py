@@ -253,7 +253,7 @@ class Trainer:
                 run=self.run,
                 overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
                 finish=loop.finish,
-                recover=lambda error: self._recover(loop, stream, meter, error),
+                recover=lambda error: self._recover(loop, stream, meter, recorders, error),
                 max_recoveries=settings.max_recoveries,
             )
         assert figures.last is not None
@@ -278,7 +278,12 @@ class Trainer:
         return [MetricsHook(self.metrics, self.run, self.features, loop.stages)]
 
     def _recover(
-        self, loop: TrainLoop, stream: Iterable[Batch], meter: Meter, error: OpError
+        self,
+        loop: TrainLoop,
+        stream: Iterable[Batch],
+        meter: Meter,
+        recorders: Sequence[MetricsHook],
+        error: OpError,
     ) -> bool:
         """Make the state whole after an error; return whether it is that of a checkpoint."""
         loop.drop_step(stream)
@@ -293,6 +298,8 @@ class Trainer:
         restore_trainer(self, self.state.checkpoint, fallback=False)
         loop.go_back(stream, None if self.scheduler is None else self.scheduler.step)
         self.state.watch(meter)
+        for recorder in recorders:
+            recorder.note_restore()
         return True
 
     def _reason_of_end(
@@ -439,6 +446,12 @@ def _lenient_sink(sink: MetricsSink | None) -> MultiSink | NullSink:
     """Return a sink whose failures do not end a run."""
     if sink is None:
         return NullSink()
+    verbs = ("count", "gauge", "time", "event", "flush", "close")
+    if isinstance(sink, type) or not all(callable(getattr(sink, verb, None)) for verb in verbs):
+        raise TypeError(
+            f"[Trainer] expected metrics as a sink with {', '.join(verbs)}, got {sink!r}; make "
+            "one, such as monolith.observe.TensorBoardSink(folder)"
+        )
     return sink if isinstance(sink, MultiSink | NullSink) else MultiSink([sink])
 
 

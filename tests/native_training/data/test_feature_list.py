@@ -67,6 +67,12 @@ def test_every_key_of_a_feature_is_read(features):
     assert features["later"] == later
 
 
+def test_the_first_sign_of_equality_ends_the_key(path):
+    path.write_text("feature_name=f method=Bucket?size=8 owner=a=b")
+    feature = FeatureList.parse(path)["f"]
+    assert (feature.method, feature.extra) == ("Bucket?size=8", {"owner": "a=b"})
+
+
 def test_a_feature_is_written_as_its_line(features):
     line = "feature_name=f_user-fc_hour slot=3 args=1,2 need_raw=true input_optional=true,false"
     assert str(features["f_user-fc_hour"]) == line
@@ -133,6 +139,7 @@ def test_the_last_of_two_lines_counts(path, caplog):
     [
         ("feature_name=a slot=x", "expected slot as a whole number, got 'x'"),
         ("feature_name=a slot", "expected key=value, got 'slot'"),
+        ("feature_name=a;=1", "expected key=value, got '=1'"),
         ("feature_name=a slot=1 slot=2", "expected slot once, got 'slot=2'"),
         ("slot=1", "expected feature_name=NAME, got 'slot=1'"),
         ("feed shared=1", "expected key=value, got 'feed'"),

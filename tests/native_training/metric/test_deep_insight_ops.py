@@ -67,6 +67,11 @@ def test_extra_columns_are_grouped_by_kind():
     }
 
 
+def test_bytes_that_are_no_text_are_replaced():
+    record = write({**BATCH, "city": ["x", b"y\xff"]}, extra_fields_keys=["city"])[1]
+    assert record["extra_str"] == {"city": "y\ufffd"}
+
+
 def test_ids_are_columns_or_ragged():
     ids = {"uid": Ragged.from_lists([[5], [6]]), "gid": torch.tensor([[1], [2]])}
     assert [(r["uid"], r["gid"]) for r in write({**BATCH, **ids})] == [(5, 1), (6, 2)]
@@ -133,6 +138,10 @@ def test_a_larger_ratio_chooses_more_of_the_same():
         (
             {"extra_fields_keys": ["x"], "features": {**BATCH, "x": ["a"]}},
             "expected 2 texts in 'x', one for each sample, got 1",
+        ),
+        (
+            {"extra_fields_keys": ["x"], "features": {**BATCH, "x": ["a", "b", "c"]}},
+            "expected 2 texts in 'x', one for each sample, got 3",
         ),
         ({"target": None}, "got labels and preds, neither"),
         (

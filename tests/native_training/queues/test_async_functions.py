@@ -379,3 +379,22 @@ def test_calls_of_steps_that_a_recovery_has_undone_are_not_executed():
 
     drive(step, [*manager.hooks, Failing(), StopAfter(5)], run=run, recover=recover)
     assert log == [0, 1, 2, 3, 4]
+
+
+def test_calls_that_a_run_left_and_that_followed_it_are_executed_in_order():
+    log, manager, numbers = [], AsyncFunctionManager(timeout_seconds=0), iter(range(4))
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(next(numbers))]
+    )
+
+    class SecondStepFails(Hook):
+        def before_run(self, ctx):
+            if next(steps):
+                raise KeyError("bad")
+
+    steps = iter(range(2))
+    with pytest.raises(KeyError):
+        drive(push, [*manager.hooks, SecondStepFails()])
+    push()
+    drive(push, manager.hooks)
+    assert log == [0, 1, 2, 3]

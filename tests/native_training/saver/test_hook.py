@@ -363,6 +363,21 @@ def test_the_current_checkpoint_is_restored(tmp_path, caplog):
     assert "saving checkpoint took" in caplog.text
 
 
+def test_a_recovery_keeps_the_state_that_a_run_has_trained_since_its_restore(tmp_path):
+    run_steps(1, make(tmp_path, weight=torch.ones(1)))
+    weight, run = torch.zeros(1), Run(global_step=0)
+
+    def step():
+        run.global_step += 1
+        weight.add_(1)
+        if run.num_recoveries == 0:
+            raise AbortedError("a lost connection")
+        raise StopIteration
+
+    drive(step, [CheckpointRestorerHook(tmp_path, PartialRecoverySaver({"w": weight}))], run=run)
+    assert (weight.item(), run.num_recoveries) == (3.0, 1)
+
+
 def test_training_goes_on_while_the_disk_is_full(tmp_path, monkeypatch):
     hook = make(tmp_path, save_steps=1, ignore_save_errors=True)
     disk = {"is_full": False}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from monolith import data
-from monolith.checkpoint import open_checkpoint, read_checkpoint_state
+from monolith.checkpoint import Checkpoint, open_checkpoint, read_checkpoint_state
 from monolith.cluster import LocalServers
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.native_training.saver import VARIABLES, NamedTensor, PartialRecoverySaver, SaveHelper
@@ -336,6 +336,21 @@ def test_a_large_tensor(tmp_path):
     target = {"v": torch.zeros(1 << 22, dtype=torch.int64)}
     PartialRecoverySaver(target, restore_sequentially=True).restore(RUN, prefix)
     assert torch.equal(target["v"], values["v"])
+
+
+@pytest.mark.parametrize(("is_sequential", "expected"), [(True, 1), (False, None)])
+def test_a_sequential_restore_reads_on_one_thread(tmp_path, monkeypatch, is_sequential, expected):
+    prefix = PartialRecoverySaver({"v": torch.ones(2)}).save(RUN, tmp_path / "c")
+    read_parts, threads = Checkpoint.read_parts, []
+
+    def watch(self, where, dense, states, num_threads=None):
+        threads.append(num_threads)
+        return read_parts(self, where, dense, states, num_threads)
+
+    monkeypatch.setattr(Checkpoint, "read_parts", watch)
+    target = {"v": torch.zeros(2)}
+    PartialRecoverySaver(target, restore_sequentially=is_sequential).restore(RUN, prefix)
+    assert threads == [expected]
 
 
 @pytest.mark.req("TS-SAVE-T25")

@@ -6,7 +6,7 @@ import torch
 from monolith.cluster import LocalServers
 from monolith.cluster.hosts import Call, GroupHost
 from monolith.cluster.table_group import TableGroup
-from monolith.cluster.transport import Transport
+from monolith.cluster.transport import LocalTransport, Transport
 from monolith.errors import UnavailableError
 from monolith.native_training.tables.key_routes import RawRoutes
 from monolith.native_training.tables.sharded_group import ShardedGroup, connect
@@ -50,6 +50,16 @@ def test_lost_doubled_and_late_calls_change_nothing(num_shards):
     group._client._timeout_seconds, group._client._num_tries = 0.0, 1000
     assert torch.equal(train(group), expected)
     assert {"lost", "twice", "late"} <= set(flaky[0].seen)
+
+
+def test_gradients_need_not_be_contiguous():
+    keys, grads = random_batch(0)
+    answers = []
+    for flat in (grads, torch.stack([grads, -grads], 1)[:, 0].requires_grad_()):
+        group = ShardedGroup(CONFIGS, [LocalTransport(*hosts(1))], clock=lambda: NOW)
+        group.apply_gradients([keys], [flat])
+        answers += group.lookup([keys])
+    assert torch.equal(*answers)
 
 
 class _Silent(Transport):

@@ -156,6 +156,15 @@ def test_checkpoints_come_at_the_pace_of_the_call(tmp_path):
     assert sorted(prefix.rpartition("-")[2] for prefix in prefixes) == ["2", "4", "5"]
 
 
+def test_the_pace_of_the_call_replaces_the_seconds_of_the_settings(tmp_path):
+    settings = TrainSettings(save_seconds=3600)
+    options = {"save_checkpoints_steps": 2, "steps": 4, "settings": settings}
+    with local_train(Clicks(), model_dir=str(tmp_path), **options):
+        pass
+    prefixes = existing_checkpoints(tmp_path)
+    assert sorted(prefix.rpartition("-")[2] for prefix in prefixes) == ["2", "4"]
+
+
 def test_a_folder_is_deleted_first_where_that_is_asked_for(tmp_path):
     (tmp_path / "old").write_text("")
     for step in (2, 2):
@@ -163,3 +172,9 @@ def test_a_folder_is_deleted_first_where_that_is_asked_for(tmp_path):
         with local_train(Clicks(), **options, steps=2) as trainer:
             assert trainer.run.global_step == step
     assert not (tmp_path / "old").exists()
+
+
+def test_a_folder_to_delete_need_not_exist(tmp_path):
+    options = {"model_dir": str(tmp_path / "new"), "remove_model_dir_if_exists": True}
+    with local_train(Clicks(), **options, steps=2) as trainer:
+        assert trainer.run.global_step == 2

@@ -84,6 +84,20 @@ def test_the_hooks_of_queues_of_the_tasks_tables_are_hooks_of_its_runs():
     assert list(task.hooks())[:2] == hooks  # before those of parameters
 
 
+def test_the_hooks_of_a_table_that_the_model_function_makes_are_hooks_of_the_run():
+    class Table:
+        def get_queue_hooks(self):
+            return [hook]
+
+    class MakesTable(Score):
+        def lookup(self):
+            self.table = Table()
+            return super().lookup()
+
+    hook = Hook()
+    assert hook in made(MakesTable).hooks()
+
+
 @pytest.mark.parametrize(("push", "is_other"), [(0, False), (1, True)])
 def test_functions_that_are_put_off_overlap_unless_the_run_is_sequential(push, is_other):
     class Deferring(Score):

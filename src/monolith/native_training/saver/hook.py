@@ -285,6 +285,9 @@ class NoFirstSaveCheckpointSaverHook(Hook):
 class CheckpointRestorerHook(Hook):
     """Restores the current checkpoint of a directory when a run starts. Before saver hooks.
 
+    A recovery of the run keeps the state: only servers that the saver's monitor knows as new are
+    restored then.
+
     Args:
         checkpoint_dir: the directory; without a checkpoint there, nothing happens.
         saver: restores what it saves, and goes on with the checkpoints of the directory.
@@ -302,9 +305,17 @@ class CheckpointRestorerHook(Hook):
     ) -> None:
         self._directory, self._saver = os.fspath(checkpoint_dir), saver
         self._listeners, self._settings = list(listeners), settings
+        self._is_recovery = False
+
+    def begin(self) -> None:
+        """Restore the whole state in the next session."""
+        self._is_recovery = False
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
-        """Restore."""
+        """Restore the whole state, or after a recovery the servers that are new."""
+        is_recovery, self._is_recovery = self._is_recovery, True
+        if is_recovery and (self._saver is None or self._saver.ps_monitor is None):
+            return
         state = get_checkpoint_state(self._directory, settings=self._settings)
         if state is None:
             return

@@ -103,7 +103,7 @@ class PartialRecoverySaver:
         self._num_threads = 1 if restore_sequentially else None
         self._filename, self._skip_save = filename or "model", skip_save
         self._with_expired = with_expired
-        self._ps_monitor = ps_monitor
+        self.ps_monitor = ps_monitor
         self._exempt = {posixpath.basename(path) for path in exempt_checkpoint_paths}
         self._model_dir = None if model_dir is None else os.fspath(model_dir)
         self._retention = Retention(
@@ -275,7 +275,7 @@ class PartialRecoverySaver:
         path = os.fspath(save_path)
         if not checkpoint_exists(path):
             raise ValueError(f"The passed save_path is not a valid checkpoint: {path}")
-        monitor = self._ps_monitor
+        monitor = self.ps_monitor
 
         def is_wanted(device: str) -> bool:
             return monitor is None or monitor.is_ps_uninitialized(run, device)
@@ -293,5 +293,5 @@ class PartialRecoverySaver:
 
     def setup_ps_initialized_state(self, run: Run | None) -> None:
         """Mark the servers of the monitor as initialised, if there is one."""
-        if self._ps_monitor is not None:
-            self._ps_monitor.setup_ps_initialized_state(run)
+        if self.ps_monitor is not None:
+            self.ps_monitor.setup_ps_initialized_state(run)

@@ -150,6 +150,11 @@ def adamom(var=None, m=None, rate=0.1, decay=0.9):
     )
 
 
+def test_a_learning_rate_that_is_no_number_is_refused():
+    with pytest.raises(TypeError, match="expected learning_rate as a number, got 'fast'"):
+        adamom(rate="fast")
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
