@@ -5,7 +5,7 @@ import pytest
 from tensorboard.compat.tensorflow_stub import errors
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
 
-from monolith.native_training.tasks import ffm
+from monolith.native_training.tasks import ffm, local_train
 from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
 from monolith.train import Trainer, TrainSettings
 
@@ -102,3 +102,23 @@ def test_only_training_goes_on_without_end():
 def test_without_a_batch_size_all_examples_are_one_batch():
     task = ffm.FFMTask.params().instantiate()
     assert len(next(task.source("eval"))) == 64
+
+
+def test_functions_of_the_parameters_write_the_files(tmp_path):
+    params = ffm.FFMParams().task()
+    params.metrics.set(
+        enable_deep_insight=True,
+        deep_insight_sample_ratio=1.0,
+        deep_insight_target="other",
+        enable_file_metrics=True,
+        file_base_name=str(tmp_path),
+        file_ext="log",
+        parse_fn=lambda text: {"heads": sorted(json.loads(text)["predict"])},
+        key_fn=lambda record, worker, base: f"{base}/mine-{worker}",
+        layout_fn=lambda record: ",".join(record["heads"]),
+    )
+    with local_train(params, steps=1):
+        pass
+    (file,) = (tmp_path / "mine-0").iterdir()
+    assert file.name == "part_000000.log"
+    assert file.read_text().splitlines() == ["other"] * 64

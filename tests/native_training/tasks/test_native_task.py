@@ -476,6 +476,14 @@ def test_checkpoints_of_dense_parameters_lie_apart_and_have_no_tables(tmp_path):
     assert "model.layer.weight" in checkpoint.tensors
 
 
+def test_checkpoints_of_dense_parameters_have_a_pace_in_seconds(tmp_path):
+    task = with_params(Dense, train__dense_only_save_checkpoints_secs=1e-9)
+    task.batches = [columns()] * 3
+    with Trainer(task, TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
+        trainer.fit()
+    assert steps_of(tmp_path / "dense_only")[:2] == ["1", "2"]
+
+
 def test_checkpoints_need_a_folder():
     text = (
         "[NativeTask] expected a folder for the checkpoints of "
