@@ -10,6 +10,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <optional>
+#include <string>
 
 #include "optimizer/kernels.h"
 
@@ -262,12 +264,13 @@ void bind_reads(nb::class_<Table>& table) {
   table.def(
       "entries",
       [](const Table& self, Address keys, size_t n, Address present, Address times,
-         const std::vector<Address>& columns, const std::vector<uint32_t>& sizes,
-         unsigned threads) {
+         const std::vector<Address>& columns, const std::vector<uint32_t>& sizes, unsigned threads,
+         Cut* cut) {
         self.entries(at<int64_t>(keys), n, at<bool>(present), columns_at(times, columns, sizes),
-                     threads);
+                     threads, cut);
       },
-      ReleaseGil(), "keys"_a, "n"_a, "present"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a);
+      ReleaseGil(), "keys"_a, "n"_a, "present"_a, "times"_a, "columns"_a, "sizes"_a, "threads"_a,
+      "cut"_a.none() = nb::none());
   table.def(
       "export_rows",
       [](Table& self, uint64_t first, uint64_t last, size_t limit, Address keys, Address times,
@@ -375,22 +378,39 @@ void bind_retention(nb::class_<Table>& table) {
       ReleaseGil(), "values"_a, "n"_a);
 }
 
+// (is_full, keys, tombstones) of a read that runs without the GIL.
+template <typename Read>
+auto changes_tuple(const Read& read) {
+  Table::Changes changes;
+  {
+    const nb::gil_scoped_release release;
+    changes = read();
+  }
+  return std::make_tuple(changes.is_full, as_bytes(changes.present), as_bytes(changes.gone));
+}
+
 void bind_changes(nb::class_<Table>& table) {
   // A cut frees its memory through the table, so the table must outlive the cut.
-  table.def("open_cut", &Table::open_cut, ReleaseGil(), nb::keep_alive<0, 1>());
-  table.def("close_cut", &Table::close_cut, ReleaseGil(), "cut"_a);
+  table.def(
+      "open_cut",
+      [](Table& self, const std::optional<std::string>& cursor) {
+        return self.open_cut(cursor ? &*cursor : nullptr);
+      },
+      ReleaseGil(), nb::keep_alive<0, 1>(), "cursor"_a);
+  table.def("close_cut", &Table::close_cut, ReleaseGil(), "cut"_a, "is_read"_a);
   table.def_prop_ro("num_cuts", &Table::num_cuts, ReleaseGil());
   table.def(
       "changes",
       [](Table& self, const std::string& cursor, unsigned threads) {
-        Table::Changes changes;
-        {
-          const nb::gil_scoped_release release;
-          changes = self.changes(cursor, threads);
-        }
-        return std::make_tuple(changes.is_full, as_bytes(changes.present), as_bytes(changes.gone));
+        return changes_tuple([&] { return self.changes(cursor, threads); });
       },
       "cursor"_a, "threads"_a);
+  table.def(
+      "cut_changes",
+      [](Table& self, Cut& cut, unsigned threads) {
+        return changes_tuple([&] { return self.changes(cut, threads); });
+      },
+      "cut"_a, "threads"_a);
   table.def("drop_cursor", &Table::drop_cursor, ReleaseGil(), "cursor"_a);
   table.def("cursors", &Table::cursors);
   // (call, key, kind, number) of every change, if the table records; kind 1: removed.

@@ -1,5 +1,7 @@
 // Implements cuts and changes() of a table.
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "table/table.h"
@@ -21,22 +23,24 @@ bool Table::begin_generation() noexcept {
   return true;
 }
 
-std::shared_ptr<Cut> Table::open_cut() {
+std::shared_ptr<Cut> Table::open_cut(const std::string* cursor) {
   auto cut = std::make_shared<Cut>(memory_, layout_.row_bytes());  // before writers have to wait
   const Gate::Exclusive gate(gate_);
   if (cuts_.open().size() == Cuts::kMost) return nullptr;
   if (!begin_generation()) throw std::overflow_error("no generation is left");
+  if (cursor != nullptr) cut->read_log(log_, *cursor);
   const uint64_t num_recorded = recorder_ ? recorder_->size() : 0;
   cut->begin(cuts_.generation(), {num_rows(), num_update_calls(), num_recorded, latest_time()});
   cuts_.add(cut);
   return cut;
 }
 
-void Table::close_cut(Cut& cut) {
+void Table::close_cut(Cut& cut, bool is_read) {
   {
     const Gate::Exclusive gate(gate_);
     cuts_.remove(cut);
   }
+  cut.end_read(is_read);
   for (uint32_t p = 0; p < Cut::kPartitions; ++p) cut.release(p);  // the object may live long
 }
 
@@ -69,31 +73,49 @@ void Table::keep_row(int64_t key, uint32_t number, TouchedLog::Notes* notes) {
 }
 
 Table::Changes Table::changes(const std::string& cursor, unsigned threads) {
-  const std::lock_guard reading(log_.reading());
-  TouchedLog::Range range;
+  std::optional<TouchedLog::Read> read;
   {
     const Gate::Exclusive gate(gate_);
     if (!begin_generation()) {  // later changes may not be noted again
       log_.leave_behind(cursor);
       return {true, {}, {}};
     }
-    range = log_.begin_read(cursor);
+    read.emplace(log_, cursor);
   }
+  Changes result{true, {}, {}};
+  if (std::vector<int64_t> keys; read->copy(keys)) {
+    read->release();
+    result = split_keys(keys, threads, [&](const std::vector<int64_t>& distinct, bool* present) {
+      contains(distinct.data(), distinct.size(), present, threads);
+    });
+  }
+  read->finish();
+  return result;
+}
+
+Table::Changes Table::changes(Cut& cut, unsigned threads) {
   std::vector<int64_t> keys;
-  if (range.is_full || !log_.copy(range, keys)) {
-    log_.end_read(cursor, range);
-    return {true, {}, {}};
-  }
+  if (!cut.copy_changes(keys)) return {true, {}, {}};
+  Changes result =
+      split_keys(keys, threads, [&](const std::vector<int64_t>& distinct, bool* present) {
+        contains_at(cut, distinct.data(), distinct.size(), present, threads);
+      });
+  cut.release_changes();
+  return result;
+}
+
+// Sorts noted keys by whether they have a row: contains(distinct keys, answers) tells.
+template <typename Contains>
+Table::Changes Table::split_keys(const std::vector<int64_t>& keys, unsigned threads,
+                                 const Contains& contains) {
   Changes result{false, {}, {}};
-  if (!keys.empty()) {
-    const std::vector<int64_t> distinct = in_hash_order(keys, threads);
-    const auto is_present = std::make_unique<bool[]>(distinct.size());
-    contains(distinct.data(), distinct.size(), is_present.get(), threads);
-    for (size_t i = 0; i < distinct.size(); ++i) {
-      (is_present[i] ? result.present : result.gone).push_back(distinct[i]);
-    }
+  if (keys.empty()) return result;
+  const std::vector<int64_t> distinct = in_hash_order(keys, threads);
+  const auto is_present = std::make_unique<bool[]>(distinct.size());
+  contains(distinct, is_present.get());
+  for (size_t i = 0; i < distinct.size(); ++i) {
+    (is_present[i] ? result.present : result.gone).push_back(distinct[i]);
   }
-  log_.end_read(cursor, range);
   return result;
 }
 
@@ -124,7 +146,6 @@ std::vector<int64_t> Table::in_hash_order(const std::vector<int64_t>& keys, unsi
 }
 
 bool Table::drop_cursor(const std::string& cursor) {
-  const std::lock_guard reading(log_.reading());
   const Gate::Exclusive gate(gate_);
   return log_.drop(cursor);
 }

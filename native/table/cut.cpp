@@ -41,7 +41,7 @@ uint32_t drop_repeats(std::span<AdmissionStep> steps) {
 }  // namespace
 
 Cut::Cut(Memory& memory, size_t row_bytes)
-    : memory_(memory), row_bytes_(row_bytes), record_bytes_(sizeof(Record) + row_bytes) {}
+    : memory_(memory), row_bytes_(row_bytes), record_bytes_(sizeof(Time) + row_bytes) {}
 
 Cut::~Cut() {
   for (auto& entry : groups_) {
@@ -111,45 +111,108 @@ void Cut::keep(int64_t key, uint64_t hash, uint32_t time, const char* row) {
   Group& group = make_group(partition);
   const std::lock_guard lock(group.lock);
   if (is_released(partition)) return;
-  Array<const char*>& rows = group.shard(partition)->rows;
+  Array<Kept>& rows = group.shard(partition)->rows;
   if (rows.size == rows.capacity) grow(rows);
   if (static_cast<size_t>(group.end - group.next_record) < record_bytes_) add_block(group);
   char* record = group.next_record;
-  const Record header{key, time};
+  const Time header = time;
   std::memcpy(record, &header, sizeof(header));
   std::memcpy(record + sizeof(header), row, row_bytes_);
-  rows.data[rows.size++] = record;
+  rows.data[rows.size++] = {key, record};
   group.next_record += record_bytes_;
   fetch_bytes(group.next_record, record_bytes_);
+}
+
+// Appends the rows of the records to `bytes`, and writes time and place of each to `rows`.
+template <typename Row>
+void Cut::copy_records(const std::vector<const char*>& records, std::span<Row> rows,
+                       std::vector<char>& bytes) const {
+  constexpr size_t kAhead = 12;
+  for (size_t i = 0; i < std::min(kAhead, records.size()); ++i) {
+    fetch_bytes(records[i], record_bytes_);
+  }
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (i + kAhead < records.size()) fetch_bytes(records[i + kAhead], record_bytes_);
+    Time time;
+    std::memcpy(&time, records[i], sizeof(time));
+    rows[i].time = static_cast<uint32_t>(time);
+    rows[i].row = bytes.size();
+    bytes.insert(bytes.end(), records[i] + sizeof(time), records[i] + record_bytes_);
+  }
 }
 
 void Cut::collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows,
                   std::vector<char>& rows) {
   kept_rows.clear();
   rows.clear();
+  std::vector<const char*> records;
   for (uint32_t p = partition_of(first); p <= partition_of(last); ++p) {
     Group* group = find_group(p);
     if (group == nullptr) continue;
     const std::lock_guard lock(group->lock);
     if (is_released(p)) continue;  // its records may be freed before their list
-    const Array<const char*>& records = group->shard(p)->rows;
-    constexpr uint32_t kAhead = 12;
-    for (uint32_t i = 0; i < records.size; ++i) {
-      if (i + kAhead < records.size) fetch_bytes(records.data[i + kAhead], record_bytes_);
-      const char* record = records.data[i];
-      Record header;
-      std::memcpy(&header, record, sizeof(header));
-      const uint64_t hash = key_hash(header.key);
+    const size_t num_before = kept_rows.size();
+    records.clear();
+    for (const Kept& kept : group->shard(p)->all_rows()) {
+      const uint64_t hash = key_hash(kept.key);
       if (hash < first || hash > last) continue;
-      kept_rows.push_back({hash, header.key, static_cast<uint32_t>(header.time), rows.size()});
-      rows.insert(rows.end(), record + sizeof(header), record + record_bytes_);
+      kept_rows.push_back({hash, kept.key, 0, 0});
+      records.push_back(kept.record);
     }
+    copy_records(records, std::span(kept_rows).subspan(num_before), rows);
   }
   std::sort(kept_rows.begin(), kept_rows.end(),
             [](const KeptRow& a, const KeptRow& b) { return a.hash < b.hash; });
   // A row is kept twice if a call failed half-way; both copies are equal.
   const auto is_same = [](const KeptRow& a, const KeptRow& b) { return a.hash == b.hash; };
   kept_rows.erase(std::unique(kept_rows.begin(), kept_rows.end(), is_same), kept_rows.end());
+}
+
+void Cut::find(std::span<const WantedKey> keys, std::vector<FoundRow>& found_rows,
+               std::vector<char>* rows) {
+  std::vector<const char*> records;
+  for (size_t next = 0; next < keys.size();) {
+    const size_t first = next;
+    const uint32_t p = partition_of(keys[first].hash);
+    while (next < keys.size() && partition_of(keys[next].hash) == p) ++next;
+    Group* group = find_group(p);
+    if (group == nullptr) continue;
+    const std::span wanted = keys.subspan(first, next - first);
+    const uint64_t least = wanted.front().hash, most = wanted.back().hash;
+    const std::lock_guard lock(group->lock);
+    if (is_released(p)) continue;
+    const size_t num_before = found_rows.size();
+    records.clear();
+    for (const Kept& kept : group->shard(p)->all_rows()) {
+      const uint64_t hash = key_hash(kept.key);
+      if (hash < least || hash > most) continue;
+      auto at = std::lower_bound(wanted.begin(), wanted.end(), hash,
+                                 [](const WantedKey& key, uint64_t h) { return key.hash < h; });
+      for (; at != wanted.end() && at->hash == hash; ++at) {
+        found_rows.push_back({at->index, 0, 0});
+        records.push_back(kept.record);
+      }
+    }
+    if (rows != nullptr) {
+      copy_records(records, std::span(found_rows).subspan(num_before), *rows);
+    }
+  }
+}
+
+bool Cut::copy_changes(std::vector<int64_t>& keys) {
+  const std::lock_guard lock(read_mutex_);
+  return read_ && read_->copy(keys);
+}
+
+void Cut::release_changes() noexcept {
+  const std::lock_guard lock(read_mutex_);
+  if (read_) read_->release();
+}
+
+void Cut::end_read(bool is_read) noexcept {
+  const std::lock_guard lock(read_mutex_);
+  if (read_ && is_read) read_->finish();
+  read_.reset();
 }
 
 void Cut::begin_steps(uint32_t partition, uint32_t num_candidates, uint32_t log_end) {

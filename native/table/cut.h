@@ -10,16 +10,20 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "table/arena.h"
 #include "table/bin.h"
 #include "table/candidates.h"
+#include "table/touched_log.h"
 
 namespace monolith {
 
-// Thread-safe. Owns its copies; borrows the memory of the table.
+// Thread-safe. Owns its copies; borrows the memory and the touched log of the table.
 class Cut {
  public:
   static constexpr uint32_t kPartitions = 4096;
@@ -38,13 +42,21 @@ class Cut {
   Cut(const Cut&) = delete;
   Cut& operator=(const Cut&) = delete;
 
-  // Call begin() once, before other threads use the cut.
+  // Call begin() once, before other threads use the cut, and read_log() if the cut has a cursor.
   void begin(uint32_t generation, const Facts& facts) noexcept {
     generation_ = generation;
     facts_ = facts;
   }
+  void read_log(TouchedLog& log, const std::string& cursor) { read_.emplace(log, cursor); }
   uint32_t generation() const noexcept { return generation_; }
   const Facts& facts() const noexcept { return facts_; }
+  // Copies the keys that changed since the cursor's previous read. Returns false if every key may
+  // have changed, if the cut has no cursor, and after end_read().
+  bool copy_changes(std::vector<int64_t>& keys);
+  // Lets the log drop the notes that copy_changes() reads.
+  void release_changes() noexcept;
+  // Ends the read of the log; the cursor is left behind unless `is_read`.
+  void end_read(bool is_read) noexcept;
 
   // Stores a copy of the row, unless its partition was released. Throws OutOfMemory.
   void keep(int64_t key, uint64_t hash, uint32_t time, const char* row);
@@ -62,6 +74,19 @@ class Cut {
   };
   void collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows,
                std::vector<char>& rows);
+  // Finds the kept rows of some keys, which ascend by hash and may repeat. Appends to `found_rows`
+  // each key that has a row; `rows`, if not null, receives their bytes.
+  struct WantedKey {
+    uint64_t hash;
+    size_t index;
+  };
+  struct FoundRow {
+    size_t index;
+    uint32_t time;
+    size_t row;  // offset in the bytes
+  };
+  void find(std::span<const WantedKey> keys, std::vector<FoundRow>& found_rows,
+            std::vector<char>* rows);
 
   // A cut stores the admission steps that changed the candidates and filters of a partition since
   // the cut. Call these methods under the lock of that partition of Admission; begin_steps() and
@@ -87,9 +112,10 @@ class Cut {
 
  private:
   friend class CutPlaces;
-  struct Record {  // header of a copied row
+  using Time = uint64_t;  // header of a record: a copied row
+  struct Kept {
     int64_t key;
-    uint64_t time;
+    const char* record;
   };
   template <typename T>
   struct Array {  // allocated from the memory of the table
@@ -97,12 +123,13 @@ class Cut {
     uint32_t size = 0, capacity = 0;
   };
   struct alignas(64) Shard {  // of a partition
-    Array<const char*> rows;  // addresses of the records
-    Lock lock;                // guards the steps
-    uint32_t num_steps = 0;   // number of steps ever kept; each step has its number in `added`
+    Array<Kept> rows;
+    Lock lock;               // guards the steps
+    uint32_t num_steps = 0;  // number of steps ever kept; each step has its number in `added`
     Array<AdmissionStep> steps;
     uint32_t num_candidates = 0;
     uint32_t log_end = 0;  // changes only under the lock of the partition
+    std::span<const Kept> all_rows() const noexcept { return {rows.data, rows.size}; }
     std::span<AdmissionStep> all_steps() noexcept { return {steps.data, steps.size}; }
   };
   // Records of rows are contiguous, in blocks that neighbouring partitions share: the last record
@@ -131,6 +158,9 @@ class Cut {
     Group* group = find_group(partition);
     return group == nullptr ? nullptr : group->shard(partition);
   }
+  template <typename Row>
+  void copy_records(const std::vector<const char*>& records, std::span<Row> rows,
+                    std::vector<char>& bytes) const;
   Group& make_group(uint32_t partition);
   void add_block(Group& group);
   void free_blocks(Group& group) noexcept;
@@ -153,6 +183,8 @@ class Cut {
   const size_t record_bytes_;
   uint32_t generation_ = 0;
   Facts facts_{};
+  std::mutex read_mutex_;
+  std::optional<TouchedLog::Read> read_;  // of the cursor of the cut
   std::atomic<size_t> bytes_{0};
   std::atomic<Group*> groups_[kPartitions >> kGroupBits] = {};
   std::atomic<uint64_t> released_[kPartitions / 64] = {};  // one bit per partition

@@ -190,8 +190,9 @@ void Table::sum_bags(const Bags& bags, const BagRange& range, const ReadOptions&
     hit(i, reinterpret_cast<const char*>(missing), 0);
     done(i, {});
   };
-  read_range(bags, range,
-             [&](size_t first, size_t last) { read(bags.keys, first, last, hit, done, miss); });
+  read_range(bags, range, [&](size_t first, size_t last) {
+    read<Fetch::kWeights>(bags.keys, first, last, hit, done, miss);
+  });
 }
 
 void Table::pool_range(const Bags& bags, const BagRange& range, const ReadOptions& options,

@@ -62,39 +62,7 @@ void Table::contains(const int64_t* keys, size_t n, bool* out, unsigned threads)
   const auto hit = [=](size_t i, const char*, uint32_t) { out[i] = true; };
   const auto miss = [=](size_t i) { out[i] = false; };
   in_pieces(n, threads, [&](size_t first, size_t last) {
-    read<false>(keys, first, last, hit, [](size_t, const PendingKey&) {}, miss);
-  });
-}
-
-void Table::read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const {
-  const char* row = arena_.row(number);
-  const Meta* meta = arena_.meta(number);
-  if (row == nullptr || meta == nullptr) return;  // cleared; the version has changed too
-  racy_load(scratch, row, size_t{layout_.num_words()} * 4);
-  uint32_t time;
-  racy_load(&time, &meta->time, sizeof(time));
-  columns.times[i] = time;
-  for_each_column(layout_, columns, i, [&](size_t offset, char* column, size_t bytes) {
-    std::memcpy(column, scratch + offset, bytes);
-  });
-}
-
-void Table::entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
-                    unsigned threads) const {
-  const auto miss = [&](size_t i) {
-    present[i] = false;
-    columns.times[i] = 0;
-    for (size_t c = 0; c < columns.data.size(); ++c) {
-      std::memset(columns.data[c] + i * columns.sizes[c], 0, columns.sizes[c]);
-    }
-  };
-  in_pieces(n, threads, [&](size_t first, size_t last) {
-    std::vector<char> scratch(size_t{layout_.num_words()} * 4);
-    const auto hit = [&](size_t i, const char*, uint32_t number) {
-      present[i] = true;
-      read_entry(number, i, columns, scratch.data());
-    };
-    read(keys, first, last, hit, [](size_t, const PendingKey&) {}, miss);
+    read<Fetch::kLines>(keys, first, last, hit, [](size_t, const PendingKey&) {}, miss);
   });
 }
 

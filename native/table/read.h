@@ -30,6 +30,10 @@ struct PendingKey {
   uint32_t slot;
 };
 
+// What a search of rows prefetches: only lines of the index, or also weights, metadata, or both
+// with the state.
+enum class Fetch { kLines, kWeights, kMeta, kEntries };
+
 // Finds the key in one line. Returns false if the search continues in the next line.
 [[gnu::always_inline]] inline bool match_line(int64_t key, PendingKey& p) noexcept {
   const Line& line = *p.line;
@@ -97,8 +101,11 @@ bool Table::read_one(int64_t key, PendingKey& p, const Hit& hit) const {
 // nothing else, except for the few later lines: a processor may stall a prefetch until its address
 // is translated, and such a loop translates the addresses of a block concurrently. All methods are
 // always inline, because GCC drops calls of functions that only prefetch. For one thread.
-template <bool kWithRows>
+template <Fetch kFetch>
 class RowSearch {
+  static constexpr bool kWithRows = kFetch == Fetch::kWeights || kFetch == Fetch::kEntries;
+  static constexpr bool kWithMeta = kFetch == Fetch::kMeta || kFetch == Fetch::kEntries;
+
  public:
   // `row_bytes` is the number of bytes that are read of a row.
   RowSearch(const Index& index, const Arena& arena, size_t row_bytes) noexcept
@@ -134,6 +141,9 @@ class RowSearch {
     } else {
       for (const PendingKey& p : block) fetch(p);
     }
+    if constexpr (kWithMeta) {
+      for (const PendingKey& p : block) fetch_meta(p);
+    }
   }
 
   // Does the same for keys that overflowed into their second line, which was prefetched before.
@@ -148,6 +158,7 @@ class RowSearch {
       }
     }
     for (const LateKey& late : keys) fetch(*late.p);
+    for (const LateKey& late : keys) fetch_meta(*late.p);
   }
   // Does the same for keys that overflowed their second line.
   [[gnu::always_inline]] void find_later_rows() noexcept {
@@ -155,6 +166,7 @@ class RowSearch {
       match(index_, late.key, *late.p);
       find_address(*late.p);
       fetch(*late.p);
+      fetch_meta(*late.p);
     }
   }
 
@@ -172,6 +184,11 @@ class RowSearch {
   [[gnu::always_inline]] void fetch(const PendingKey& p) const noexcept {
     if constexpr (kWithRows) fetch_bytes(p.row, row_bytes_);
   }
+  [[gnu::always_inline]] void fetch_meta(const PendingKey& p) const noexcept {
+    if constexpr (kWithMeta) {
+      if (p.number < kLate) fetch_line(arena_.meta(p.number));
+    }
+  }
 
   const Index& index_;
   const Arena& arena_;
@@ -183,7 +200,7 @@ class RowSearch {
 
 // Moves block after block through the stages of the search, and visits the keys in order: hit(i,
 // row, number), possibly repeated, then done(i, place of the key); or miss(i).
-template <bool kWithRows, typename Hit, typename Done, typename Miss>
+template <Fetch kFetch, typename Hit, typename Done, typename Miss>
 [[gnu::always_inline]] inline void Table::read(const int64_t* keys, size_t first, size_t last,
                                                const Hit& hit, const Done& done,
                                                const Miss& miss) const {
@@ -206,7 +223,8 @@ template <bool kWithRows, typename Hit, typename Done, typename Miss>
     for (size_t i = first; i < last; ++i) use({nullptr, nullptr, 0, kUnsure, 0}, i);
     return;
   }
-  RowSearch<kWithRows> search(index_, arena_, layout_.weight_bytes());
+  const size_t row_bytes = kFetch == Fetch::kEntries ? arena_.row_bytes() : layout_.weight_bytes();
+  RowSearch<kFetch> search(index_, arena_, row_bytes);
   PendingKey window[kStages * kBlock];
   const size_t num_blocks = (last - first + kBlock - 1) / kBlock;
   const auto start_of = [&](size_t b) { return first + b * kBlock; };
@@ -256,7 +274,7 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
                                                                       uint32_t) {
         streams ? racy_stream(target(i), row, row_bytes) : racy_load(target(i), row, row_bytes);
       };
-      read(keys, first, last, hit, use, miss);
+      read<Fetch::kWeights>(keys, first, last, hit, use, miss);
     };
     // With a constant size, the compiler unrolls the copy of a row of one cache line.
     using OneLine = std::integral_constant<size_t, sizeof(Line)>;
@@ -271,7 +289,7 @@ void Table::read_weights(const int64_t* keys, size_t first, size_t last, const R
     if (layout_.has_views()) layout_.see(weights, options.scales);
     use(i, p);
   };
-  read(keys, first, last, hit, done, miss);
+  read<Fetch::kWeights>(keys, first, last, hit, done, miss);
 }
 
 }  // namespace monolith

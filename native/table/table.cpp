@@ -23,8 +23,8 @@ Table::Table(const TableSpec& spec)
       memory_(spec.budget_bytes, sizeof(Table)),
       arena_(memory_, epochs_, layout_.row_bytes()),
       index_(memory_, epochs_, random_salt(), spec.first_version),
-      cuts_(spec.first_generation),
       log_(memory_, spec.log_bytes),
+      cuts_(spec.first_generation),
       recorder_(spec.records ? std::make_unique<Recorder>() : nullptr) {
   if (spec.admission.kind == AdmissionKind::kNone) return;
   if (!memory_.try_use(sizeof(Admission))) throw OverBudget();

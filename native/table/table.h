@@ -2,7 +2,8 @@
 //
 // src/monolith/table/base.py defines the verbs. Thread-safe: any two methods may run concurrently.
 // Readers take no lock. Arguments are borrowed for the call; outputs are written in full. A method
-// that throws has changed nothing, except fill_rows().
+// that throws has changed nothing, except fill_rows(), and changes() of a cursor, which leaves the
+// cursor behind.
 #pragma once
 
 #include <atomic>
@@ -27,6 +28,7 @@
 namespace monolith {
 
 struct PendingKey;
+enum class Fetch;
 
 enum class NonFinite { kRefuse, kSkip, kClip };
 enum class BudgetPolicy { kRefuse, kEvictOldest, kEvictLeastFrequent };
@@ -140,8 +142,10 @@ class Table {
     std::vector<char*> data;      // (n, sizes[i]) each
     std::vector<uint32_t> sizes;  // bytes of one row in each column
   };
+  // Reads whole rows; an absent key gets zeros. As of an open `cut`, or the current rows if `cut`
+  // is null. For a cut, keys that ascend by hash are fastest.
   void entries(const int64_t* keys, size_t n, bool* present, const Columns& columns,
-               unsigned threads) const;
+               unsigned threads, Cut* cut = nullptr) const;
   // Writes up to `limit` rows with first <= hash <= last, ascending by hash, and returns their
   // count: as of an open `cut`, or the current rows if `cut` is null.
   size_t export_rows(uint64_t first, uint64_t last, size_t limit, int64_t* keys,
@@ -214,9 +218,11 @@ class Table {
 
   // Opens a cut: waits for running writers; later writers store in the cut the rows that they
   // change. Returns null if too many cuts are open. Throws std::overflow_error if no generation is
-  // left while cuts are open.
-  std::shared_ptr<Cut> open_cut();
-  void close_cut(Cut& cut);
+  // left while cuts are open. With a `cursor`, the cut is also a read of that cursor, in the same
+  // moment: changes(cut) returns the keys.
+  std::shared_ptr<Cut> open_cut(const std::string* cursor = nullptr);
+  // The cursor of the cut is left behind unless `is_read`.
+  void close_cut(Cut& cut, bool is_read = true);
   size_t num_cuts();
   size_t cut_bytes();
 
@@ -228,6 +234,9 @@ class Table {
     std::vector<int64_t> present, gone;
   };
   Changes changes(const std::string& cursor, unsigned threads);
+  // Keys that changed between the previous read of the cut's cursor and the cut: those with a row
+  // at the cut, and those without.
+  Changes changes(Cut& cut, unsigned threads);
   bool drop_cursor(const std::string& cursor);
   std::vector<std::string> cursors() { return log_.cursors(); }
   size_t log_bytes() noexcept { return log_.bytes(); }
@@ -240,7 +249,7 @@ class Table {
   class Writer;
   struct RowCache;
 
-  template <bool kWithRows = true, typename Hit, typename Done, typename Miss>
+  template <Fetch kFetch, typename Hit, typename Done, typename Miss>
   void read(const int64_t* keys, size_t first, size_t last, const Hit& hit, const Done& done,
             const Miss& miss) const;
   template <typename Target, typename Use>
@@ -267,9 +276,14 @@ class Table {
   template <typename Piece>
   void in_pieces(size_t n, unsigned threads, const Piece& piece) const;
   void wait_for_writer(const Line& line, uint32_t version) const noexcept;
-  void read_entry(uint32_t number, size_t i, const Columns& columns, char* scratch) const;
+  struct CutKeys;
+  template <Fetch kFetch, typename Put, typename Miss>
+  void read_entries(const CutKeys& keys, unsigned threads, const Put& put, const Miss& miss) const;
+  void contains_at(Cut& cut, const int64_t* keys, size_t n, bool* out, unsigned threads) const;
   class Exporter;
   std::vector<int64_t> in_hash_order(const std::vector<int64_t>& keys, unsigned threads);
+  template <typename Contains>
+  Changes split_keys(const std::vector<int64_t>& keys, unsigned threads, const Contains& contains);
 
   enum class Insertion { kInserted, kFound, kRefused };
   Insertion insert_row(Batch::Entry& entry, RowCache& rows);
@@ -325,8 +339,8 @@ class Table {
   mutable Epochs epochs_;  // destroyed after arena_ and index_
   Arena arena_;
   Index index_;
-  Cuts cuts_;
   TouchedLog log_;
+  Cuts cuts_;  // destroyed before log_
   std::unique_ptr<Recorder> recorder_;
   std::unique_ptr<Admission> admission_;  // null if every key gets a row
   Gate gate_;

@@ -137,8 +137,8 @@ void TouchedLog::append(Notes& notes) noexcept {
       (block->size == 0 ? copied : blocks_).push(block);
     }
     while (blocks_.size * block_bytes_ > max_bytes_) pop();
-    for (auto& [name, at] : cursors_) {
-      if (at < first_) at = kBehind;
+    for (auto& [name, cursor] : cursors_) {
+      if (cursor.next < first_) cursor.next = kBehind;
     }
   }
   keep(copied);
@@ -150,47 +150,69 @@ void TouchedLog::pop() noexcept {
   spare_.push_front(block);
 }
 
-// Drops blocks that every cursor has read.
+// Drops blocks that every cursor has read and no read needs.
 void TouchedLog::trim() noexcept {
   uint64_t least = next_;
-  for (const auto& [name, at] : cursors_) least = std::min(least, at);
+  for (const auto& [name, cursor] : cursors_) least = std::min(least, cursor.next);
+  for (const uint64_t pin : pins_) least = std::min(least, pin);
   while (blocks_.first != nullptr && first_ + blocks_.first->size <= least) pop();
+  if (cursors_.empty()) free_spare(0);
 }
 
-TouchedLog::Range TouchedLog::begin_read(const std::string& cursor) {
-  const std::lock_guard lock(mutex_);
-  const auto [found, is_new] = cursors_.try_emplace(cursor, kBehind);
-  const bool is_full = found->second == kBehind;
-  if (is_full) found->second = next_;  // later notes are for the next read
-  return {is_full, found->second, next_};
+TouchedLog::Cursor& TouchedLog::find_or_create(const std::string& cursor) {
+  const auto [found, is_new] = cursors_.try_emplace(cursor, Cursor{num_created_});
+  num_created_ += is_new;
+  return found->second;
 }
 
-bool TouchedLog::copy(const Range& range, std::vector<int64_t>& keys) {
-  const std::lock_guard lock(mutex_);
-  if (range.first < first_ && range.first < range.last) return false;
-  uint64_t at = first_;  // number of the first note of the block
-  for (Block* block = blocks_.first; block != nullptr && at < range.last; block = block->next) {
-    const uint64_t begin = std::clamp(range.first, at, at + block->size) - at;
-    const uint64_t end = std::min(range.last - at, block->size);
+TouchedLog::Read::Read(TouchedLog& log, const std::string& name) : log_(log), cursor_(name) {
+  const std::lock_guard lock(log.mutex_);
+  Cursor& cursor = log.find_or_create(name);
+  is_full_ = cursor.next == kBehind;
+  first_ = is_full_ ? log.next_ : cursor.next;
+  last_ = log.next_;
+  if (first_ < last_) log.pins_.push_back(first_);
+  cursor_number_ = cursor.number;
+  cursor.next = last_;  // later notes are for the next read
+}
+
+TouchedLog::Read::~Read() {
+  release();
+  if (is_finished_) return;
+  const std::lock_guard lock(log_.mutex_);
+  const auto found = log_.cursors_.find(cursor_);
+  if (found == log_.cursors_.end() || found->second.number != cursor_number_) return;
+  found->second.next = kBehind;
+  log_.trim();
+}
+
+bool TouchedLog::Read::copy(std::vector<int64_t>& keys) const {
+  if (is_full_) return false;
+  keys.reserve(last_ - first_);
+  const std::lock_guard lock(log_.mutex_);
+  if (first_ < log_.first_ && first_ < last_) return false;
+  uint64_t at = log_.first_;  // number of the first note of the block
+  for (Block* block = log_.blocks_.first; block != nullptr && at < last_; block = block->next) {
+    const uint64_t begin = std::clamp(first_, at, at + block->size) - at;
+    const uint64_t end = std::min(last_ - at, block->size);
     keys.insert(keys.end(), block->keys() + begin, block->keys() + end);
     at += block->size;
   }
   return true;
 }
 
-void TouchedLog::end_read(const std::string& cursor, const Range& range) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto found = cursors_.find(cursor);
-  // Notes since begin_read() may have been dropped, by the bound or by forget().
-  if (found != cursors_.end()) found->second = first_ > range.last ? kBehind : range.last;
-  free_spare(spare_.size - least_spare_);  // not used since the last read
-  trim();
-  least_spare_ = spare_.size;
+void TouchedLog::Read::release() noexcept {
+  if (std::exchange(is_released_, true)) return;
+  const std::lock_guard lock(log_.mutex_);
+  if (first_ < last_) log_.pins_.erase(std::find(log_.pins_.begin(), log_.pins_.end(), first_));
+  log_.free_spare(log_.spare_.size - log_.least_spare_);  // not used since the last read
+  log_.trim();
+  log_.least_spare_ = log_.spare_.size;
 }
 
 void TouchedLog::leave_behind(const std::string& cursor) {
   const std::lock_guard lock(mutex_);
-  cursors_[cursor] = kBehind;
+  find_or_create(cursor).next = kBehind;
   trim();
 }
 
@@ -198,20 +220,19 @@ bool TouchedLog::drop(const std::string& cursor) noexcept {
   const std::lock_guard lock(mutex_);
   const bool existed = cursors_.erase(cursor) > 0;
   trim();
-  if (cursors_.empty()) free_spare(0);
   return existed;
 }
 
 std::vector<std::string> TouchedLog::cursors() {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> names;
-  for (const auto& [name, at] : cursors_) names.push_back(name);
+  for (const auto& [name, cursor] : cursors_) names.push_back(name);
   return names;
 }
 
 void TouchedLog::forget() noexcept {
   const std::lock_guard lock(mutex_);
-  for (auto& [name, at] : cursors_) at = kBehind;
+  for (auto& [name, cursor] : cursors_) cursor.next = kBehind;
   while (blocks_.first != nullptr) pop();
   first_ = ++next_;  // as if a note was dropped, for a read in progress
 }

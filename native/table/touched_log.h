@@ -15,7 +15,8 @@ namespace monolith {
 // Thread-safe. Each writing thread notes the keys that it changed in private blocks, which are
 // appended to the log at the end of the call; a key may occur more than once. Blocks are dropped
 // when every cursor has read them, or when the log is full; a cursor that misses dropped blocks
-// must re-read the whole table. Dropped blocks are reused, within the same bound, because fresh
+// must re-read the whole table. A Read remembers the notes of one read of a cursor, and keeps their
+// blocks until they are copied. Dropped blocks are reused, within the same bound, because fresh
 // memory costs more than all other work of the log. Borrows the memory.
 class TouchedLog {
   struct Block {
@@ -100,20 +101,37 @@ class TouchedLog {
   // Moves the blocks of the notes to the end of the log.
   void append(Notes& notes) noexcept;
 
-  // The notes that a cursor has not read. Call begin_read() while no writer runs; it creates an
-  // unknown cursor.
-  struct Range {
-    bool is_full;  // the cursor is new or missed dropped blocks: every key may have changed
-    uint64_t first, last;
+  // One read of a cursor: the notes since its previous read. The cursor advances at once, so that
+  // further reads may begin before this one ends. Until release(), the notes are dropped only when
+  // the log is full. A read that is destroyed before finish() leaves its cursor behind, unless the
+  // cursor was dropped. For one thread at a time.
+  class Read {
+   public:
+    // Construct while no writer runs. Creates an unknown cursor.
+    Read(TouchedLog& log, const std::string& cursor);
+    ~Read();
+    Read(const Read&) = delete;
+    Read& operator=(const Read&) = delete;
+
+    // Copies the keys of the notes. Returns false if every key may have changed: the cursor was new
+    // or left behind, or the log has dropped some of the notes.
+    bool copy(std::vector<int64_t>& keys) const;
+    // Lets the log drop the notes; copy() may then return false.
+    void release() noexcept;
+    // Declares that the reader of the cursor knows the keys.
+    void finish() noexcept { is_finished_ = true; }
+
+   private:
+    TouchedLog& log_;
+    const std::string cursor_;
+    uint64_t cursor_number_ = 0;
+    bool is_full_ = false;
+    bool is_released_ = false;
+    bool is_finished_ = false;
+    uint64_t first_ = 0, last_ = 0;
   };
-  Range begin_read(const std::string& cursor);
-  // Copies the keys of the range. Returns false if the log has dropped some of them meanwhile.
-  bool copy(const Range& range, std::vector<int64_t>& keys);
-  void end_read(const std::string& cursor, const Range& range) noexcept;
   // Makes the next read of the cursor full; creates an unknown cursor.
   void leave_behind(const std::string& cursor);
-  // The mutex that admits one reader at a time.
-  std::mutex& reading() noexcept { return reading_; }
 
   // Removes the cursor; returns whether it existed. Call drop() while no writer runs.
   bool drop(const std::string& cursor) noexcept;
@@ -126,6 +144,11 @@ class TouchedLog {
 
  private:
   static constexpr uint64_t kBehind = UINT64_MAX;
+  struct Cursor {
+    uint64_t number;          // of all cursors ever created: a dropped name may return
+    uint64_t next = kBehind;  // next note to read, or kBehind
+  };
+  Cursor& find_or_create(const std::string& cursor);
   Block* make_block();
   void keep(Chain& blocks) noexcept;
   void free_spare(size_t num_left) noexcept;
@@ -136,13 +159,14 @@ class TouchedLog {
   const size_t max_bytes_;
   const size_t block_bytes_;
   const size_t block_keys_;
-  std::mutex reading_;
   std::mutex mutex_;
   Chain blocks_, spare_;
-  size_t least_spare_ = 0;                   // minimum since the last read
-  uint64_t first_ = 0;                       // number of the first note in blocks_
-  uint64_t next_ = 0;                        // number of the next note
-  std::map<std::string, uint64_t> cursors_;  // next note to read, or kBehind
+  size_t least_spare_ = 0;  // minimum since the last read
+  uint64_t first_ = 0;      // number of the first note in blocks_
+  uint64_t next_ = 0;       // number of the next note
+  uint64_t num_created_ = 0;
+  std::map<std::string, Cursor> cursors_;
+  std::vector<uint64_t> pins_;  // first notes of reads that are not released
 };
 
 }  // namespace monolith

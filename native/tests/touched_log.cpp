@@ -14,19 +14,24 @@ void append(TouchedLog& log, int64_t first, size_t n) {
   for (size_t i = 0; i < n; ++i) notes.note(first + static_cast<int64_t>(i));
 }
 
+// Makes a read; whether it is full.
 bool start(TouchedLog& log, const char* cursor) {
-  const TouchedLog::Range range = log.begin_read(cursor);
-  log.end_read(cursor, range);
-  return range.is_full;
+  std::vector<int64_t> keys;
+  TouchedLog::Read read(log, cursor);
+  read.finish();
+  return !read.copy(keys);
+}
+
+std::vector<int64_t> copy(const TouchedLog::Read& read) {
+  std::vector<int64_t> keys;
+  CHECK(read.copy(keys));
+  return keys;
 }
 
 std::vector<int64_t> read(TouchedLog& log, const char* cursor) {
-  std::vector<int64_t> keys;
-  const TouchedLog::Range range = log.begin_read(cursor);
-  CHECK(!range.is_full);
-  CHECK(log.copy(range, keys));
-  log.end_read(cursor, range);
-  return keys;
+  TouchedLog::Read read(log, cursor);
+  read.finish();
+  return copy(read);
 }
 
 void test_reads() {
@@ -44,19 +49,70 @@ void test_reads() {
   CHECK(log.bytes() == 0);  // both have read everything
 }
 
-// What came during a read is of the next one.
+// What came during a read is of the next one, which may begin and end before the first one ends.
 void test_append_during_a_read() {
   Memory memory;
   TouchedLog log(memory, size_t{1} << 20);
   start(log, "a");
   append(log, 1, 1);
-  const TouchedLog::Range range = log.begin_read("a");
+  TouchedLog::Read first(log, "a");
   append(log, 2, 1);
-  std::vector<int64_t> keys;
-  CHECK(log.copy(range, keys));
-  CHECK((keys == std::vector<int64_t>{1}));
-  log.end_read("a", range);
   CHECK((read(log, "a") == std::vector<int64_t>{2}));
+  CHECK((copy(first) == std::vector<int64_t>{1}));
+  first.finish();
+}
+
+// The notes of a read stay, also when all cursors are past them or dropped, until its release.
+void test_notes_of_a_read_stay() {
+  Memory memory;
+  TouchedLog log(memory, size_t{1} << 20);
+  start(log, "a");
+  append(log, 1, 3);
+  TouchedLog::Read first(log, "a");
+  CHECK(read(log, "a").empty() && log.bytes() > 0);
+  CHECK(log.drop("a") && log.bytes() > 0);
+  CHECK((copy(first) == std::vector<int64_t>{1, 2, 3}));
+  first.release();
+  CHECK(log.bytes() == 0 && memory.held_bytes() == 0);
+}
+
+// A read that ends before finish() makes the next one full.
+void test_unfinished_reads() {
+  Memory memory;
+  TouchedLog log(memory, size_t{1} << 20);
+  start(log, "a");
+  append(log, 1, 1);
+  {
+    const TouchedLog::Read first(log, "a");
+  }
+  append(log, 2, 1);
+  CHECK(log.bytes() == 0 || log.bytes() == memory.held_bytes());
+  CHECK(start(log, "a"));
+  CHECK(!start(log, "a"));
+  {
+    const TouchedLog::Read first(log, "a");
+  }
+  CHECK(start(log, "a"));
+}
+
+// The name of a dropped cursor may return: the new cursor is another one.
+void test_an_unfinished_read_of_a_dropped_cursor() {
+  Memory memory;
+  TouchedLog log(memory, size_t{1} << 20);
+  start(log, "a");
+  append(log, 1, 1);
+  {
+    const TouchedLog::Read first(log, "a");
+    CHECK(log.drop("a"));
+  }
+  CHECK(log.cursors().empty() && !log.is_on());
+  start(log, "a");
+  {
+    const TouchedLog::Read first(log, "a");
+    CHECK(log.drop("a") && start(log, "a"));
+  }
+  append(log, 7, 1);
+  CHECK((read(log, "a") == std::vector<int64_t>{7}));
 }
 
 void test_forget_during_a_read() {
@@ -64,10 +120,14 @@ void test_forget_during_a_read() {
   TouchedLog log(memory, size_t{1} << 20);
   start(log, "a");
   append(log, 1, 1);
-  const TouchedLog::Range range = log.begin_read("a");
-  log.forget();
-  log.end_read("a", range);
-  CHECK(log.begin_read("a").is_full);
+  {
+    TouchedLog::Read first(log, "a");
+    log.forget();
+    first.finish();
+    std::vector<int64_t> keys;
+    CHECK(!first.copy(keys));
+  }
+  CHECK(start(log, "a"));
 }
 
 void test_bound() {
@@ -75,14 +135,16 @@ void test_bound() {
   TouchedLog log(memory, 4000);
   start(log, "a");
   append(log, 1, 100);
-  const TouchedLog::Range range = log.begin_read("a");
-  append(log, 1000, 400);  // drops what is being read
-  std::vector<int64_t> keys;
-  CHECK(!log.copy(range, keys));
-  log.end_read("a", range);
+  {
+    TouchedLog::Read first(log, "a");
+    append(log, 1000, 400);  // drops what is being read
+    std::vector<int64_t> keys;
+    CHECK(!first.copy(keys));
+    first.finish();
+  }
   CHECK(read(log, "a").size() == 400);
   append(log, 1, 10000);  // drops most of itself
-  CHECK(log.begin_read("a").is_full);
+  CHECK(start(log, "a"));
   CHECK(log.bytes() + log.spare_bytes() <= 4000);
 }
 
@@ -139,6 +201,9 @@ void test_no_memory() {
 int main() {
   test_reads();
   test_append_during_a_read();
+  test_notes_of_a_read_stay();
+  test_unfinished_reads();
+  test_an_unfinished_read_of_a_dropped_cursor();
   test_forget_during_a_read();
   test_bound();
   test_drop();

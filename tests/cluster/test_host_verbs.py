@@ -300,7 +300,9 @@ def test_a_chunk_is_no_longer_than_a_message():
         ("cut_chunk", (5, 0, 1, 1)),
         ("cut_candidates", (5, [])),
         ("release_cut", (5, [])),
-        ("close_cut", (5,)),
+        ("close_cut", (5, True)),
+        ("cut_changes", (5,)),
+        ("cut_entries", (5, K)),
     ],
 )
 def test_a_cut_that_is_not_open_is_refused(verb, arguments):
@@ -311,7 +313,7 @@ def test_a_cut_that_is_not_open_is_refused(verb, arguments):
 
 def test_partitions_of_a_cut_that_were_released_are_refused():
     host = shard()
-    number = do(host, "open_cut")[0]
+    number = do(host, "open_cut", None)[0]
     host.do(Call(1, 1, 0, "release_cut", (number, [0])))
     text = "expected partitions that were not released, got 0"
     with pytest.raises(FailedPreconditionError, match=text):

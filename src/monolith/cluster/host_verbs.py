@@ -249,9 +249,20 @@ class Rates(Argument):
 
 
 class Name(Argument):
-    """A name: of a cursor, or of a table that need not be there."""
+    """A name: of a cursor, or of a table that need not be there.
+
+    Args:
+        name: in messages.
+        is_optional: whether None stands for no name.
+    """
+
+    def __init__(self, name: str, *, is_optional: bool = False) -> None:
+        super().__init__(name)
+        self._is_optional = is_optional
 
     def _check(self, call: Checked, value: Any) -> None:
+        if value is None and self._is_optional:
+            return
         if type(value) is not str or not 1 <= len(value) <= _MAX_NAME:
             raise call.error(f"{self.name} as a name of 1 to {_MAX_NAME} characters", value)
         try:
@@ -411,7 +422,9 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "contains": Read(_KEYS),
         "cursors": Read(),
         "cut_candidates": Read(_CUT, _PARTITIONS),
+        "cut_changes": Read(_CUT),
         "cut_chunk": Read(_CUT, _FIRST, _LAST, _LIMIT),
+        "cut_entries": Read(_CUT, _KEYS),
         "export_candidates": Read(_PARTITIONS),
         "export_chunk": Read(_FIRST, _LAST, _LIMIT),
         "has_cut": Read(),
@@ -430,7 +443,7 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "changes": Write(_CURSOR),
         "clear": Write(),
         "close": Write(),
-        "close_cut": Write(_CUT),
+        "close_cut": Write(_CUT, Flag("is_read")),
         "count_clamped": Write(),
         "drop_cursor": Write(_CURSOR),
         "erase": Write(_KEYS),
@@ -439,7 +452,7 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "import_candidates": Write(Candidates("candidates")),
         "import_rows": Write(_ROWS, _ABSENT, _THREADS),
         "lookup_or_insert": Write(_KEYS, _STEP, _NOW, _THREADS, needs=_training),
-        "open_cut": Write(),
+        "open_cut": Write(Name("cursor", is_optional=True)),
         "reinitialize": Write(_KEYS, _NOW, needs=_training),
         "release_cut": Write(_CUT, _PARTITIONS),
         "set_seen_time": Write(_NOW),

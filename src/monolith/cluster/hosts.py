@@ -35,7 +35,7 @@ from monolith.ops import Ragged
 from monolith.table.arguments import WAIT_SECONDS, check_wait, time_text
 from monolith.table.calls import TableCalls
 from monolith.table.routing import FloorModRouting, PartitionRouting, Placement
-from monolith.table.rows import Rows
+from monolith.table.rows import Entries, Rows
 from monolith.table.snapshot import Snapshot
 
 BYE = "bye"
@@ -284,8 +284,7 @@ class ShardHost(CallHost):
         self.close()
 
     def _do_lookup_entry(self, keys: torch.Tensor) -> tuple[torch.Tensor, PlainRows]:
-        entries = self.table._lookup_entry(keys)
-        return entries.present, plain_rows(entries.rows)
+        return plain_entries(self.table._lookup_entry(keys))
 
     def _do_export_chunk(self, first: int, last: int, limit: int) -> PlainRows:
         return plain_rows(self.table._export_chunk(first, last, self._bounded(limit)))
@@ -297,18 +296,25 @@ class ShardHost(CallHost):
     def _do_import_rows(self, rows: PlainRows, absent: torch.Tensor | None, threads: int) -> None:
         self.table._import_rows(Rows(*rows), absent, threads)
 
-    def _do_open_cut(self) -> tuple[int, int, int, int, int] | None:
+    def _do_open_cut(self, cursor: str | None) -> tuple[int, int, int, int, int] | None:
         """A number for the cut, and its facts; None where four are open."""
-        cut = self.table._open_cut()
+        cut = self.table._open_cut(cursor)
         if cut is None:
             return None
         number = next(self._cut_numbers)
-        self._cuts[number] = Snapshot(self.table.config, cut)
+        self._cuts[number] = Snapshot(self.table.config, cut, cursor)
         return number, cut.num_rows, cut.num_update_calls, cut.latest_time, cut.num_recorded
 
     def _do_cut_chunk(self, number: int, first: int, last: int, limit: int) -> PlainRows:
         snapshot = self._cut("cut_chunk", number)
         return plain_rows(snapshot._chunk(None, first, last, self._bounded(limit)))
+
+    def _do_cut_changes(self, number: int) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        touched = self._cut("cut_changes", number).changes()
+        return touched.full, touched.keys, touched.tombstones
+
+    def _do_cut_entries(self, number: int, keys: torch.Tensor) -> tuple[torch.Tensor, PlainRows]:
+        return plain_entries(self._cut("cut_entries", number).lookup_entry(keys))
 
     def _do_cut_candidates(self, number: int, partitions: list[int]) -> dict[str, torch.Tensor]:
         return self._cut("cut_candidates", number).export_candidates(partitions)
@@ -316,8 +322,8 @@ class ShardHost(CallHost):
     def _do_release_cut(self, number: int, partitions: list[int]) -> None:
         self._cut("release_cut", number).release(partitions)
 
-    def _do_close_cut(self, number: int) -> None:
-        self._cut("close_cut", number).close()
+    def _do_close_cut(self, number: int, is_read: bool) -> None:
+        self._cut("close_cut", number).close(is_read=is_read)
         self._cuts.pop(number, None)
 
     def _cut(self, verb: str, number: int) -> Snapshot:
@@ -333,6 +339,11 @@ class ShardHost(CallHost):
 def plain_rows(rows: Rows) -> PlainRows:
     """Rows as they travel."""
     return rows.keys, rows.times, rows.columns
+
+
+def plain_entries(entries: Entries) -> tuple[torch.Tensor, PlainRows]:
+    """Entries as they travel."""
+    return entries.present, plain_rows(entries.rows)
 
 
 class GroupHost(CallHost):

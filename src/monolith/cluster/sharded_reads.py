@@ -47,8 +47,14 @@ class ShardedReads(TableCalls, ABC):
         return split.merged(self._client.call("contains", [(p,) for p in split.parts(keys)]))
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
+        return self._entries("lookup_entry", None, keys)
+
+    def _entries(self, verb: str, cuts: list[int] | None, keys: torch.Tensor) -> Entries:
+        """Rows of the keys; `cuts` as of `_chunk`."""
         split = Split(self.routing, keys)
-        answers = self._client.call("lookup_entry", [(part,) for part in split.parts(keys)])
+        heads = [()] * self.routing.num_shards if cuts is None else [(cut,) for cut in cuts]
+        parts = zip(heads, split.parts(keys), strict=True)
+        answers = self._client.call(verb, [(*head, part) for head, part in parts])
         rows = split.merged_rows([Rows(*rows) for _, rows in answers])
         return Entries(split.merged([present for present, _ in answers]), rows)
 

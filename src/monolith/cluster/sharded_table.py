@@ -21,7 +21,7 @@ from monolith.table.config import TableConfig
 from monolith.table.key_sums import finite_gradients
 from monolith.table.native import OpenCore, address, bags_tuple, empty, piece_tuple
 from monolith.table.routing import FloorModRouting, PartitionRouting, Placement, Routing
-from monolith.table.rows import Applied, RowMemory, Rows
+from monolith.table.rows import Applied, Entries, RowMemory, Rows
 from monolith.table.rules import SlidingFilter
 from monolith.table.snapshot import CutStorage
 
@@ -36,6 +36,7 @@ class ShardedCut(CutStorage):
         facts: number and facts of each shard's cut, as `ShardHost` gives them.
         ask: calls the shards.
         chunk: rows in order over the shards: (verb, number of each cut, first, last, limit).
+        entries: rows of keys over the shards: (verb, number of each cut, keys).
         candidates: candidates in order over the shards: (verb, number of each cut, partitions).
 
     Attributes:
@@ -47,6 +48,7 @@ class ShardedCut(CutStorage):
         facts: list[tuple[int, int, int, int, int]],
         ask: Ask,
         chunk: Callable[[str, list[int], int, int, int], Rows],
+        entries: Callable[[str, list[int], torch.Tensor], Entries],
         candidates: Callable[[str, list[int], list[int]], dict[str, torch.Tensor]],
     ) -> None:
         numbers, num_rows, calls, times, recorded = (
@@ -56,13 +58,22 @@ class ShardedCut(CutStorage):
         self.shards_recorded = recorded
         self.num_update_calls, self.latest_time = max(calls), max(times)
         self._numbers = numbers
-        self._ask, self._chunk, self._candidates = ask, chunk, candidates
+        self._ask, self._chunk, self._entries = ask, chunk, entries
+        self._candidates = candidates
 
     def export_chunk(
         self, first: int, last: int, limit: int, memory: RowMemory | None = None
     ) -> Rows:
         """Rows of the cut."""
         return self._chunk("cut_chunk", self._numbers, first, last, limit)
+
+    def changes(self) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        """Changes up to the cut."""
+        return _all_changes(self._ask("cut_changes", [(number,) for number in self._numbers]))
+
+    def lookup_entry(self, keys: torch.Tensor, memory: RowMemory | None = None) -> Entries:
+        """Rows of the cut."""
+        return self._entries("cut_entries", self._numbers, keys)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Candidates of the cut."""
@@ -72,9 +83,18 @@ class ShardedCut(CutStorage):
         """Forget these partitions."""
         self._ask("release_cut", [(number, partitions) for number in self._numbers])
 
-    def close(self) -> None:
+    def close(self, is_read: bool) -> None:
         """End the cuts."""
-        self._ask("close_cut", [(number,) for number in self._numbers])
+        self._ask("close_cut", [(number, is_read) for number in self._numbers])
+
+
+def _all_changes(answers: list[Any]) -> tuple[bool, torch.Tensor, torch.Tensor]:
+    """Changes of all shards in one order; full if those of a shard are."""
+    if any(full for full, _, _ in answers):
+        nothing = torch.empty(0, dtype=torch.int64, device="cpu")
+        return True, nothing, nothing
+    changed, gone = (torch.cat([answer[i] for answer in answers]) for i in (1, 2))
+    return False, changed[by_hash(changed)], gone[by_hash(gone)]
 
 
 if TYPE_CHECKING:
@@ -437,23 +457,19 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
 
     # Cuts and the touched log
 
-    def _open_cut(self) -> ShardedCut | None:
+    def _open_cut(self, cursor: str | None) -> ShardedCut | None:
         with self._gate.alone():
-            facts = self._ask_all("open_cut")
+            facts = self._ask_all("open_cut", cursor)
         opened = [fact for fact in facts if fact is not None]
         if len(opened) == len(facts):
-            return ShardedCut(opened, self._client.call, self._chunk, self._candidates)
-        calls = [None if fact is None else (fact[0],) for fact in facts]
+            reads = self._chunk, self._entries, self._candidates
+            return ShardedCut(opened, self._client.call, *reads)
+        calls = [None if fact is None else (fact[0], False) for fact in facts]
         self._client.call("close_cut", calls)
         return None
 
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
-        answers = self._alone("changes", cursor)
-        if any(full for full, _, _ in answers):
-            nothing = torch.empty(0, dtype=torch.int64, device="cpu")
-            return True, nothing, nothing
-        changed, gone = (torch.cat([answer[i] for answer in answers]) for i in (1, 2))
-        return False, changed[by_hash(changed)], gone[by_hash(gone)]
+        return _all_changes(self._alone("changes", cursor))
 
     def _drop_cursor(self, cursor: str) -> bool:
         return any(self._alone("drop_cursor", cursor))

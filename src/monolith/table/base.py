@@ -5,6 +5,7 @@ A subclass stores rows: it implements `TableStorage` (`calls.py`) and may rely o
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -131,13 +132,20 @@ class ReadVerbs(TableCalls):
 class ChangeVerbs(TableCalls):
     """Verbs that let readers follow the changes of a table; see `BaseTable` for all verbs."""
 
-    def cut(self) -> Snapshot:
+    def cut(self, *, cursor: str | None = None) -> Snapshot:
         """Return a snapshot of all rows, to be read while writers continue. Safe with every verb.
 
         Every writing call is wholly before or wholly after the cut: the cut waits for running
         calls. A later writer copies each row that it changes first, until the cut is closed. At
         most four cuts are open at once; `clear` is refused meanwhile, and so is a cut while
         `restore_tables` fills the table.
+
+        With a cursor, the moment of the cut is also a read of the cursor: `Snapshot.changes`
+        returns what changed since its previous read. A cut that fails half-way drops the cursor, so
+        that no key is lost.
+
+        Args:
+            cursor: name of a reader of changes; a new name starts a new cursor.
 
         Example:
             >>> import torch
@@ -150,15 +158,18 @@ class ChangeVerbs(TableCalls):
             [1.0]
         """
         self._check_open("cut")
+        if cursor is not None:
+            self._check_cursor("cut", cursor)
         with self._cut_lock:
             self._check_not_loading("[Table.cut]")  # a partly filled table has no valid state
-            storage = self._open_cut()
+            with self._dropped_on_error(cursor):
+                storage = self._open_cut(cursor)
         if storage is None:
             raise FailedPreconditionError(
                 f"[Table.cut] expected at most {MAX_CUTS} open cuts, got one more; close one "
                 f"(table {self.name!r})"
             )
-        return Snapshot(self.config, storage)
+        return Snapshot(self.config, storage, cursor)
 
     def changes(self, cursor: str) -> Touched:
         """Return the keys that changed since the cursor's last read. Safe with every verb.
@@ -172,12 +183,8 @@ class ChangeVerbs(TableCalls):
         """
         self._check_open("changes")
         self._check_cursor("changes", cursor)
-        try:
+        with self._dropped_on_error(cursor):
             return Touched(*self._changes(cursor))
-        except BaseException:  # also on Ctrl-C
-            if not self._is_closed:
-                self._drop_cursor(cursor)
-            raise
 
     def drop_cursor(self, cursor: str) -> None:
         """Remove a cursor; a table without cursors logs nothing. Safe with every verb."""
@@ -193,6 +200,16 @@ class ChangeVerbs(TableCalls):
         """Return the names of the cursors, sorted."""
         self._check_open("cursors")
         return self._cursors()
+
+    @contextmanager
+    def _dropped_on_error(self, cursor: str | None) -> Iterator[None]:
+        """Drop the cursor if its read fails half-way: the keys of the read may be lost."""
+        try:
+            yield
+        except BaseException:  # also on Ctrl-C
+            if cursor is not None and not self._is_closed:
+                self._drop_cursor(cursor)
+            raise
 
     def _check_cursor(self, verb: str, cursor: str) -> None:
         if not isinstance(cursor, str) or not cursor:

@@ -154,8 +154,11 @@ class TableStorage(ABC):
     def _import_candidates(self, columns: dict[str, torch.Tensor]) -> None: ...
 
     @abstractmethod
-    def _open_cut(self) -> CutStorage | None:
-        """Return a cut after running writers have ended; None if four cuts are open."""
+    def _open_cut(self, cursor: str | None) -> CutStorage | None:
+        """Return a cut after running writers have ended; None if four cuts are open.
+
+        With a cursor, the moment of the cut is also a read of the cursor: `CutStorage.changes`.
+        """
 
     @abstractmethod
     def _has_cut(self) -> bool:

@@ -109,6 +109,7 @@ def piece_tuple(piece: BagGradients) -> tuple[BagsTuple, int, int]:
 
 
 _Chunk = Callable[[int, int, int, _native.Cut, RowMemory | None], Rows]
+_LookupEntry = Callable[[torch.Tensor, _native.Cut, RowMemory | None], Entries]
 _Candidates = Callable[[list[int], _native.Cut], dict[str, torch.Tensor]]
 
 
@@ -119,6 +120,7 @@ class NativeCut(CutStorage):
         core: the table, which lives as long as its cuts.
         cut: cut of the table.
         export_chunk: function that returns rows of a cut.
+        lookup_entry: function that returns the rows of keys of a cut.
         export_candidates: function that returns candidates of a cut.
     """
 
@@ -127,6 +129,7 @@ class NativeCut(CutStorage):
         core: _native.Table,
         cut: _native.Cut,
         export_chunk: _Chunk,
+        lookup_entry: _LookupEntry,
         export_candidates: _Candidates,
     ) -> None:
         self.num_rows = cut.num_rows
@@ -134,13 +137,22 @@ class NativeCut(CutStorage):
         self.latest_time = cut.latest_time
         self.num_recorded = cut.num_recorded
         self._core, self._cut = core, cut
-        self._export_chunk, self._export_candidates = export_chunk, export_candidates
+        self._export_chunk, self._lookup_entry = export_chunk, lookup_entry
+        self._export_candidates = export_candidates
 
     def export_chunk(
         self, first: int, last: int, limit: int, memory: RowMemory | None = None
     ) -> Rows:
         """Return rows of the cut."""
         return self._export_chunk(first, last, limit, self._cut, memory)
+
+    def changes(self) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        """Return the changes up to the cut."""
+        return _changes_of(self._core.cut_changes(self._cut, torch.get_num_threads()))
+
+    def lookup_entry(self, keys: torch.Tensor, memory: RowMemory | None = None) -> Entries:
+        """Return rows of the cut."""
+        return self._lookup_entry(keys, self._cut, memory)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Return candidates of the cut."""
@@ -151,9 +163,17 @@ class NativeCut(CutStorage):
         for partition in partitions:
             self._cut.release(partition)
 
-    def close(self) -> None:
+    def close(self, is_read: bool) -> None:
         """Close the cut."""
-        self._core.close_cut(self._cut)
+        self._core.close_cut(self._cut, is_read)
+
+
+def _changes_of(
+    changes: tuple[bool, bytearray, bytearray],
+) -> tuple[bool, torch.Tensor, torch.Tensor]:
+    """Return the changes that the core has read, as tensors."""
+    full, keys, tombstones = changes
+    return full, int64_rows(keys, 1)[:, 0], int64_rows(tombstones, 1)[:, 0]
 
 
 def _bounds(initializer: Initializer) -> tuple[float, float]:
@@ -334,14 +354,19 @@ class Table(BaseTable):
         }
         return Rows(empty(n, dtype=torch.int64), empty(n, dtype=torch.int64), columns)
 
-    def _lookup_entry(self, keys: torch.Tensor) -> Entries:
+    def _lookup_entry(
+        self,
+        keys: torch.Tensor,
+        cut: _native.Cut | None = None,
+        memory: RowMemory | None = None,
+    ) -> Entries:
+        n = keys.numel()
         with self._open("lookup_entry") as core:
-            rows = self._empty_rows(keys.numel())
-            present = empty(keys.numel(), dtype=torch.bool)
+            rows = (memory or RowMemory()).of(n, self._empty_rows).head(n)
+            present = empty(n, dtype=torch.bool)
             rows.keys.copy_(keys)
-            threads = default_threads(keys.numel())
             buffers = column_buffers(rows, self._sizes)
-            core.entries(keys.data_ptr(), keys.numel(), present.data_ptr(), *buffers, threads)
+            core.entries(keys.data_ptr(), n, present.data_ptr(), *buffers, default_threads(n), cut)
         return Entries(present, rows)
 
     def _export_chunk(
@@ -358,7 +383,7 @@ class Table(BaseTable):
             n = core.export_rows(
                 first, last, num_rows, rows.keys.data_ptr(), *column_buffers(rows, self._sizes), cut
             )
-        return Rows(rows.keys[:n], rows.times[:n], {k: v[:n] for k, v in rows.columns.items()})
+        return rows.head(n)
 
     def _lookup_or_insert(
         self, keys: torch.Tensor, step: int, now: int, threads: int
@@ -487,10 +512,10 @@ class Table(BaseTable):
             with self._open("import_candidates") as core:
                 core.import_candidates(values.data_ptr(), len(values))
 
-    def _open_cut(self) -> NativeCut | None:
+    def _open_cut(self, cursor: str | None) -> NativeCut | None:
         with self._open("cut") as core:
             try:
-                cut = core.open_cut()
+                cut = core.open_cut(cursor)
             except OverflowError as error:
                 raise FailedPreconditionError(
                     "[Table.cut] expected open cuts to end within 8 million cuts and reads of "
@@ -498,7 +523,9 @@ class Table(BaseTable):
                 ) from error
             if cut is None:
                 return None
-            return NativeCut(core, cut, self._export_chunk, self._export_candidates)
+            return NativeCut(
+                core, cut, self._export_chunk, self._lookup_entry, self._export_candidates
+            )
 
     def _has_cut(self) -> bool:
         with self._open("cut") as core:
@@ -506,8 +533,7 @@ class Table(BaseTable):
 
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
         with self._open("changes") as core:
-            full, keys, tombstones = core.changes(cursor, torch.get_num_threads())
-        return full, int64_rows(keys, 1)[:, 0], int64_rows(tombstones, 1)[:, 0]
+            return _changes_of(core.changes(cursor, torch.get_num_threads()))
 
     def _drop_cursor(self, cursor: str) -> bool:
         with self._open("drop_cursor") as core:

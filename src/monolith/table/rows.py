@@ -88,6 +88,11 @@ class Rows:
         columns = {name: column[places] for name, column in self.columns.items()}
         return Rows(self.keys[places], self.times[places], columns)
 
+    def head(self, num_rows: int) -> "Rows":
+        """Return the first rows, on the same memory."""
+        columns = {name: column[:num_rows] for name, column in self.columns.items()}
+        return Rows(self.keys[:num_rows], self.times[:num_rows], columns)
+
     def weights_only(self) -> "Rows":
         """Return the rows without optimizer state, as a serving table imports them."""
         columns = {name: c for name, c in self.columns.items() if name.startswith("weight/")}

@@ -1,6 +1,7 @@
 """`Snapshot`: a table at one moment, read in chunks while writers continue."""
 
 import functools
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -10,8 +11,8 @@ import torch
 from monolith.errors import FailedPreconditionError
 from monolith.table import _checks as checks
 from monolith.table.config import TableConfig
-from monolith.table.initializers import key_hash
-from monolith.table.rows import RowMemory, Rows
+from monolith.table.initializers import key_hash, partitions_of
+from monolith.table.rows import Entries, RowMemory, Rows, Touched
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,6 +84,17 @@ class CutStorage(ABC):
         """
 
     @abstractmethod
+    def changes(self) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        """Return the changes up to the cut since the previous read of its cursor.
+
+        A second call may find less of the log, and is full then.
+        """
+
+    @abstractmethod
+    def lookup_entry(self, keys: torch.Tensor, memory: RowMemory | None = None) -> Entries:
+        """Return the rows of the keys at the cut; they may use `memory`."""
+
+    @abstractmethod
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Return the candidates of admission at the cut."""
 
@@ -91,8 +103,11 @@ class CutStorage(ABC):
         """Free the memory of these partitions."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Free all memory of the cut."""
+    def close(self, is_read: bool) -> None:
+        """Free all memory of the cut; unless `is_read`, leave its cursor behind.
+
+        A cursor that was left behind has a full next read. A dropped cursor stays dropped.
+        """
 
 
 class Snapshot:
@@ -101,11 +116,15 @@ class Snapshot:
     Args:
         config: settings of the table.
         storage: source of the rows.
+        cursor: cursor of the table that the cut has read; None if there is none.
     """
 
-    def __init__(self, config: TableConfig, storage: CutStorage) -> None:
+    def __init__(self, config: TableConfig, storage: CutStorage, cursor: str | None = None) -> None:
         self.config = config
+        self.cursor = cursor
         self._storage = storage
+        self._touched: Touched | None = None
+        self._read_lock = threading.Lock()
         self._is_closed = False
         self._released: set[int] = set()
 
@@ -155,6 +174,52 @@ class Snapshot:
         self._check_kept("export", partitions)
         return rows
 
+    def changes(self) -> Touched:
+        """Return the keys that changed between the cursor's previous read and the cut.
+
+        `keys` have a row at the cut, `tombstones` have none: `lookup_entry(changes.keys)` gives the
+        rows. A second call returns the same. The changes are full in the cases of `Table.changes`,
+        also if the log exceeds its bound before this call. A cut that is closed before this call
+        leaves the cursor behind: its next read is full. Safe with every verb.
+
+        Raises:
+            FailedPreconditionError: the cut was opened without a cursor.
+        """
+        self._check_open("changes")
+        if self.cursor is None:
+            raise FailedPreconditionError(
+                "[Snapshot.changes] expected a cut with a cursor, got one without; open it with "
+                f"cut(cursor=...) (table {self.config.name!r})"
+            )
+        with self._read_lock:
+            touched = self._touched
+            if touched is None:
+                touched = Touched(*self._storage.changes())
+                self._check_open("changes")
+                self._touched = touched
+        return touched
+
+    def lookup_entry(self, keys: torch.Tensor, *, memory: RowMemory | None = None) -> Entries:
+        """Return whole rows of the keys at the cut: weights, optimizer state, time.
+
+        Keys in ascending order of their hash, such as those of `changes`, are fastest. Safe with
+        every verb.
+
+        Args:
+            keys: keys, int64 (n,).
+            memory: memory for the rows, until its next use overwrites them; faster than new memory.
+
+        Returns:
+            One entry per key; keys without a row at the cut are marked as absent.
+        """
+        self._check_open("lookup_entry")
+        checks.check_keys(self.config, "lookup_entry", keys)
+        self._check_keys_kept(keys)
+        entries = self._storage.lookup_entry(keys, memory)
+        self._check_open("lookup_entry")  # a closed cut would give rows of a later moment
+        self._check_keys_kept(keys)
+        return entries
+
     def export_candidates(self, partitions: Iterable[int] | None = None) -> dict[str, torch.Tensor]:
         """Return the candidates of admission at the cut; see `Table.export_candidates`."""
         self._check_open("export_candidates")
@@ -172,11 +237,18 @@ class Snapshot:
         self._released.update(numbers)
         self._storage.release(numbers)
 
-    def close(self) -> None:
-        """Close the cut. A second call has no effect."""
+    def close(self, *, is_read: bool = True) -> None:
+        """Close the cut. A second call has no effect.
+
+        If the cut has a cursor and its `changes` were not read, the cursor's next read is full.
+
+        Args:
+            is_read: False means that the changes did not arrive where they were needed, such as in
+                a file: the cursor's next read is full then, too.
+        """
         if not self._is_closed:
             self._is_closed = True
-            self._storage.close()
+            self._storage.close(is_read and self._touched is not None)
 
     def __enter__(self) -> "Self":
         return self
@@ -195,6 +267,10 @@ class Snapshot:
                 f"[Snapshot.{verb}] expected an open cut, got a closed one "
                 f"(table {self.config.name!r})"
             )
+
+    def _check_keys_kept(self, keys: torch.Tensor) -> None:
+        if self._released:
+            self._check_kept("lookup_entry", set(partitions_of(keys.numpy()).tolist()))
 
     def _check_kept(self, verb: str, partitions: Iterable[int]) -> None:
         released = self._released.intersection(partitions) if self._released else None

@@ -1,7 +1,6 @@
 """`ReferenceTable`: the table in Python that defines the meaning of every verb."""
 
 import copy
-import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from monolith.table.key_sums import (
 from monolith.table.reference import rounding
 from monolith.table.reference.row_store import ReferenceRow, ReferenceRows, tensors_of
 from monolith.table.reference.steps import Call, optimizer_step
-from monolith.table.reference.touched import ReferenceCut, ReferenceLog
+from monolith.table.reference.touched import CutReads, ReferenceCut, ReferenceLog
 from monolith.table.rows import Applied, Entries, Rows
 from monolith.table.snapshot import MAX_CUTS
 
@@ -156,9 +155,7 @@ class ReferenceTable(BaseTable):
 
     def _lookup_entry(self, keys: torch.Tensor) -> Entries:
         with self._open("lookup_entry"):
-            return Entries(
-                torch.from_numpy(self._is_present(keys)), self._rows_of_keys(keys.tolist())
-            )
+            return self._entries_of(self._rows, keys)
 
     def _export_chunk(self, first: int, last: int, limit: int) -> Rows:
         with self._open("export"):
@@ -264,7 +261,7 @@ class ReferenceTable(BaseTable):
 
     # Changes
 
-    def _open_cut(self) -> ReferenceCut | None:
+    def _open_cut(self, cursor: str | None) -> ReferenceCut | None:
         with self._open("cut"):
             if len(self._cuts) == MAX_CUTS:
                 return None
@@ -272,10 +269,20 @@ class ReferenceTable(BaseTable):
             self._cuts.add(cut)
             rows, admission = dict(self._rows), copy.deepcopy(self._store.admission)
             facts = len(rows), self._num_update_calls, self._latest_time
+            read = None if cursor is None else self._log.keep_read(cursor)
 
         def export_chunk(first: int, last: int, limit: int) -> Rows:
             self._check_open("export")
             return self._chunk_of(rows, first, last, limit)
+
+        def changes() -> tuple[bool, torch.Tensor, torch.Tensor]:
+            with self._open("changes"):
+                assert read is not None
+                return _split_keys(rows, read.changed)
+
+        def lookup_entry(keys: torch.Tensor) -> Entries:
+            self._check_open("lookup_entry")
+            return self._entries_of(rows, keys)
 
         def export_candidates(partitions: list[int]) -> dict[str, torch.Tensor]:
             self._check_open("export_candidates")
@@ -283,18 +290,20 @@ class ReferenceTable(BaseTable):
 
         # Without the lock: a garbage collection may close a cut inside any call that holds the
         # lock.
-        end = functools.partial(self._cuts.discard, cut)
-        return ReferenceCut(facts, export_chunk, export_candidates, end)
+        def end(is_read: bool) -> None:
+            self._cuts.discard(cut)
+            if read is not None:
+                self._log.end_read(read, is_read)
+
+        reads = CutReads(export_chunk, changes, lookup_entry, export_candidates)
+        return ReferenceCut(facts, reads, end)
 
     def _has_cut(self) -> bool:
         return bool(self._cuts)
 
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
         with self._open("changes"):
-            changed = self._log.read(cursor)
-            keys = torch.tensor(sorted(changed or (), key=counter_random.key_hash)).long()
-            present = torch.from_numpy(self._is_present(keys))
-            return changed is None, keys[present], keys[~present]
+            return _split_keys(self._rows, self._log.read(cursor))
 
     def _drop_cursor(self, cursor: str) -> bool:
         with self._open("drop_cursor"):
@@ -362,7 +371,7 @@ class ReferenceTable(BaseTable):
     # Rows. The caller holds the lock.
 
     def _is_present(self, keys: torch.Tensor) -> NDArray[np.bool_]:
-        return np.array([key in self._rows for key in keys.tolist()], np.bool_)
+        return _is_present(self._rows, keys)
 
     def _admit(
         self, keys: list[int], values: Matrix, now: int
@@ -427,7 +436,25 @@ class ReferenceTable(BaseTable):
             values[i] = rows[key].values
         return self._layout.export_rows(selected, [rows[key].time for key in selected], values)
 
-    def _rows_of_keys(self, keys: Sequence[int]) -> Rows:
-        values = self._read(keys, initial=False)
-        times = [self._rows[key].time if key in self._rows else 0 for key in keys]
-        return self._layout.export_rows(keys, times, values)
+    def _entries_of(self, rows: Mapping[int, ReferenceRow], keys: torch.Tensor) -> Entries:
+        numbers = keys.tolist()
+        values = self._layout.zeros(len(numbers))
+        for i, key in enumerate(numbers):
+            if key in rows:
+                values[i] = rows[key].values
+        times = [rows[key].time if key in rows else 0 for key in numbers]
+        present = torch.from_numpy(_is_present(rows, keys))
+        return Entries(present, self._layout.export_rows(numbers, times, values))
+
+
+def _is_present(rows: Mapping[int, ReferenceRow], keys: torch.Tensor) -> NDArray[np.bool_]:
+    return np.array([key in rows for key in keys.tolist()], np.bool_)
+
+
+def _split_keys(
+    rows: Mapping[int, ReferenceRow], changed: set[int] | None
+) -> tuple[bool, torch.Tensor, torch.Tensor]:
+    """Return the result of a read of changed keys, of which `rows` has some."""
+    keys = torch.tensor(sorted(changed or (), key=counter_random.key_hash)).long()
+    present = torch.from_numpy(_is_present(rows, keys))
+    return changed is None, keys[present], keys[~present]
