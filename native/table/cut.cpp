@@ -1,6 +1,7 @@
 #include "table/cut.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -168,8 +169,42 @@ void Cut::collect(uint64_t first, uint64_t last, std::vector<KeptRow>& kept_rows
   kept_rows.erase(std::unique(kept_rows.begin(), kept_rows.end(), is_same), kept_rows.end());
 }
 
+// Finds a hash among wanted keys of one partition, by the bits that follow the partition's: most
+// hashes meet an empty bucket. For one thread.
+class Cut::Buckets {
+ public:
+  void fill(std::span<const WantedKey> keys) {
+    constexpr size_t kBucketsPerKey = 4;
+    keys_ = keys;
+    bits_ = static_cast<uint32_t>(std::bit_width(kBucketsPerKey * keys.size()));
+    ends_.assign((size_t{1} << bits_) + 1, 0);
+    for (const WantedKey& key : keys) ++ends_[bucket_of(key.hash) + 1];
+    for (size_t i = 1; i < ends_.size(); ++i) ends_[i] += ends_[i - 1];
+  }
+
+  // Calls use(key) for each wanted key with the hash.
+  template <typename Use>
+  void for_each(uint64_t hash, const Use& use) const {
+    const size_t bucket = bucket_of(hash);
+    const uint32_t first = ends_[bucket], last = ends_[bucket + 1];
+    if (first == last) [[likely]]
+      return;
+    auto key = std::lower_bound(keys_.begin() + first, keys_.begin() + last, hash,
+                                [](const WantedKey& a, uint64_t b) { return a.hash < b; });
+    for (; key != keys_.begin() + last && key->hash == hash; ++key) use(*key);
+  }
+
+ private:
+  size_t bucket_of(uint64_t hash) const noexcept { return hash << 12 >> (64 - bits_); }
+
+  std::span<const WantedKey> keys_;
+  std::vector<uint32_t> ends_;  // end of each bucket in keys_, after a 0
+  uint32_t bits_ = 1;
+};
+
 void Cut::find(std::span<const WantedKey> keys, std::vector<FoundRow>& found_rows,
                std::vector<char>* rows) {
+  Buckets wanted;
   std::vector<const char*> records;
   for (size_t next = 0; next < keys.size();) {
     const size_t first = next;
@@ -177,21 +212,16 @@ void Cut::find(std::span<const WantedKey> keys, std::vector<FoundRow>& found_row
     while (next < keys.size() && partition_of(keys[next].hash) == p) ++next;
     Group* group = find_group(p);
     if (group == nullptr) continue;
-    const std::span wanted = keys.subspan(first, next - first);
-    const uint64_t least = wanted.front().hash, most = wanted.back().hash;
+    wanted.fill(keys.subspan(first, next - first));
     const std::lock_guard lock(group->lock);
     if (is_released(p)) continue;
     const size_t num_before = found_rows.size();
     records.clear();
     for (const Kept& kept : group->shard(p)->all_rows()) {
-      const uint64_t hash = key_hash(kept.key);
-      if (hash < least || hash > most) continue;
-      auto at = std::lower_bound(wanted.begin(), wanted.end(), hash,
-                                 [](const WantedKey& key, uint64_t h) { return key.hash < h; });
-      for (; at != wanted.end() && at->hash == hash; ++at) {
-        found_rows.push_back({at->index, 0, 0});
+      wanted.for_each(key_hash(kept.key), [&](const WantedKey& key) {
+        found_rows.push_back({key.index, 0, 0});
         records.push_back(kept.record);
-      }
+      });
     }
     if (rows != nullptr) {
       copy_records(records, std::span(found_rows).subspan(num_before), *rows);

@@ -158,6 +158,7 @@ class Cut {
     Group* group = find_group(partition);
     return group == nullptr ? nullptr : group->shard(partition);
   }
+  class Buckets;
   template <typename Row>
   void copy_records(const std::vector<const char*>& records, std::span<Row> rows,
                     std::vector<char>& bytes) const;

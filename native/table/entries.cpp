@@ -1,5 +1,6 @@
 // Implements whole rows by key: the current ones, or those of a cut.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "table/columns.h"
@@ -15,18 +16,21 @@ struct Table::CutKeys {
   Cut* cut;
 };
 
-// Calls put(i, time, row) for a key with a row, else miss(i). For a cut, miss(i) may go before
-// put(i). A row that is older than the cut is read from the table. Another row changed since the
-// cut: the copies of the cut have it, or it was not there (cut.h). `row` is null without
-// Fetch::kEntries.
+// Calls put(i, time, row) for a key with a row, else miss(i). A row that is older than the cut is
+// read from the table. Another row changed since: the copies of the cut have it, or it was not
+// there (cut.h). Such keys are collected, because finding them costs a pass over the copies of
+// their partition; for them miss(i) goes before put(i). `row` is null without Fetch::kEntries.
 template <Fetch kFetch, typename Put, typename Miss>
 void Table::read_entries(const CutKeys& keys, unsigned threads, const Put& put,
                          const Miss& miss) const {
   constexpr bool kWithRows = kFetch == Fetch::kEntries;
+  constexpr size_t kMostChanged = 1 << 16;
   Cut* const cut = keys.cut;
-  in_pieces(keys.n, threads, [&](size_t first, size_t last) {
-    std::vector<char> row_bytes(kWithRows ? size_t{layout_.num_words()} * 4 : 0);
+  std::atomic<size_t> next{0};
+  Team::run(threads, [&](Team& team, unsigned) {
+    std::vector<char> row_bytes, kept_bytes;
     std::vector<Cut::WantedKey> changed;
+    std::vector<Cut::FoundRow> found;
     uint32_t time = 0;
     bool is_current = false;  // the table has the row of the cut
     const auto hit = [&](size_t, const char* row, uint32_t number) {
@@ -46,16 +50,27 @@ void Table::read_entries(const CutKeys& keys, unsigned threads, const Put& put,
     const auto done = [&](size_t i, const PendingKey&) {
       is_current ? put(i, time, row_bytes.data()) : look_in_cut(i);
     };
-    read<kFetch>(keys.keys, first, last, hit, done, look_in_cut);
-    if (changed.empty()) return;
-    const auto is_before = [](const auto& a, const auto& b) { return a.hash < b.hash; };
-    if (!std::is_sorted(changed.begin(), changed.end(), is_before)) {
-      std::sort(changed.begin(), changed.end(), is_before);
-    }
-    std::vector<Cut::FoundRow> found;
-    std::vector<char> kept;
-    cut->find(changed, found, kWithRows ? &kept : nullptr);
-    for (const Cut::FoundRow& row : found) put(row.index, row.time, kept.data() + row.row);
+    const auto find_changed = [&] {
+      const auto is_before = [](const auto& a, const auto& b) { return a.hash < b.hash; };
+      if (!std::is_sorted(changed.begin(), changed.end(), is_before)) {
+        std::sort(changed.begin(), changed.end(), is_before);
+      }
+      found.clear();
+      kept_bytes.clear();
+      cut->find(changed, found, kWithRows ? &kept_bytes : nullptr);
+      for (const Cut::FoundRow& row : found) put(row.index, row.time, kept_bytes.data() + row.row);
+      changed.clear();
+    };
+    team.attempt([&] {
+      if (kWithRows) row_bytes.resize(size_t{layout_.num_words()} * 4);
+      Epochs::Guard guard(epochs_);
+      for (size_t at; (at = next.fetch_add(kPiece)) < keys.n;) {
+        read<kFetch>(keys.keys, at, std::min(at + kPiece, keys.n), hit, done, look_in_cut);
+        guard.refresh();
+        if (changed.size() >= kMostChanged) find_changed();
+      }
+      if (!changed.empty()) find_changed();
+    });
   });
 }
 
