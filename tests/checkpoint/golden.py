@@ -1,4 +1,6 @@
-"""The content of tests/golden/checkpoint-v1; run as a script it writes a folder anew.
+"""The content of tests/golden/checkpoint-v1 and -v2; run as a script it writes the latter anew.
+
+Version 1 has a full checkpoint of step 7; version 2 has a link of step 8 too.
 
 The committed files stay as they are for ever: a new version of the format gets a folder of its own.
 """
@@ -7,8 +9,8 @@ import sys
 
 import torch
 
-from monolith.checkpoint.state import CheckpointState, write_checkpoint_state
-from tests.checkpoint.cases import ITEM, USER, filled, saved
+from monolith.checkpoint import Chain, Contents
+from tests.checkpoint.cases import ITEM, NOW, USER, filled
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -22,11 +24,28 @@ def golden_tensors():
     return {f"tensor.{dtype}": torch.tensor([[0, 1], [2, 3]]).to(dtype) for dtype in DTYPES}
 
 
+def change(tables):
+    """Change some rows between the steps 7 and 8, and remove some."""
+    for table in tables:
+        table.assign(torch.arange(5), torch.ones(5, table.dim), now=NOW + 1)
+        table.erase(torch.tensor([7, 8]))
+
+
 def write(path):
     tables = [filled(config, NUM_ROWS) for config in TABLES]
-    saved(f"{path}/model.ckpt-7", tables=tables, dense=golden_tensors())
-    state = CheckpointState(f"{path}/model.ckpt-7", [f"{path}/model.ckpt-7"], [1.5])
-    write_checkpoint_state(path, state, relative=True)
+    chain = Chain(path, clock=lambda: 1.5)
+    for step in (7, 8):
+        contents = Contents(
+            tables=tables,
+            dense=golden_tensors(),
+            trainer={"epoch": 1, "position": [3, 4]},
+            meta={"model": "Linear"},
+            step=step,
+            with_expired=True,
+        )
+        with chain.cut(contents) as snapshot:
+            chain.save(snapshot)
+        change(tables)
 
 
 if __name__ == "__main__":

@@ -83,8 +83,8 @@ def test_every_byte_of_the_manifest_counts(prefix):
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"version": 2}, InvalidArgumentError, "got 2 .*; a newer monolith-torch wrote it"),
-        ({"version": 0}, InvalidArgumentError, "expected version 1 or the one before, got 0"),
+        ({"version": 3}, InvalidArgumentError, "got 3 .*; a newer monolith-torch wrote it"),
+        ({"version": 0}, InvalidArgumentError, "expected version 2 or the one before, got 0"),
         ({"format": "zip"}, InvalidArgumentError, "format 'monolith-checkpoint', got 'zip'"),
         ({"step": "x"}, DataLossError, "expected field 'step' as int, got 'x'"),
         ({"dense": [{"path": "../x"}]}, DataLossError, r"expected a file of it, got '\.\./x'"),

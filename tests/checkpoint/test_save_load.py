@@ -309,7 +309,7 @@ def test_names_that_a_checkpoint_does_not_have(prefix):
     assert checkpoint.restore_tables(other, allow_missing=True) == ["other"]
 
 
-def test_the_times_of_equal_checkpoints_are_all_that_differs(tmp_path):
+def test_times_and_ids_of_equal_checkpoints_are_all_that_differs(tmp_path):
     manifests = []
     for name, now in (("a", 1.0), ("b", 2.0)):
         write(
@@ -319,6 +319,8 @@ def test_the_times_of_equal_checkpoints_are_all_that_differs(tmp_path):
         )
         manifests.append(manifest_of(tmp_path / name))
     assert [manifest.pop("times")["saved"] for manifest in manifests] == [1.0, 2.0]
+    assert len({manifest.pop("id") for manifest in manifests}) == 2
+    assert len({manifest.pop("crc32c") for manifest in manifests}) == 2  # of the ids too
     assert manifests[0] == manifests[1]
 
 

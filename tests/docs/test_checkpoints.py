@@ -14,7 +14,7 @@ def test_snippets_of_the_page_run():
 def test_the_page_of_formats_names_every_field_of_the_manifest():
     cells = first_cells(page("docs/formats.md"), "| field |")
     named = {name for cell in cells for name in cell.replace("`", "").split(", ")}
-    golden = ROOT / "tests/golden/checkpoint-v1/model.ckpt-7.manifest.json"
+    golden = ROOT / "tests/golden/checkpoint-v2/model.ckpt-8.manifest.json"
     assert named == set(json.loads(golden.read_text()))
 
 

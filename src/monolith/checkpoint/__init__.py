@@ -1,6 +1,8 @@
 """Checkpoints: a whole run on disk, complete or invisible (docs/checkpoints.md)."""
 
+from monolith.checkpoint.chain import Chain, Saved
 from monolith.checkpoint.commit import remove
+from monolith.checkpoint.compact import compact
 from monolith.checkpoint.cut import Contents
 from monolith.checkpoint.find import checkpoint_exists, existing_checkpoints, find, load
 from monolith.checkpoint.load import Checkpoint, open_checkpoint
@@ -8,10 +10,13 @@ from monolith.checkpoint.save import WriteOptions, save, write
 from monolith.checkpoint.state import read_checkpoint_state
 
 __all__ = [
+    "Chain",
     "Checkpoint",
     "Contents",
+    "Saved",
     "WriteOptions",
     "checkpoint_exists",
+    "compact",
     "existing_checkpoints",
     "find",
     "load",

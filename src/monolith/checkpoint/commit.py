@@ -14,13 +14,18 @@ import threading
 import uuid
 from collections.abc import Iterator
 
-from monolith.checkpoint.manifest import MANIFEST_SUFFIX
-from monolith.checkpoint.storage import delete, exists, list_names, local_path, touch
+from monolith.checkpoint.manifest import (
+    MANIFEST_SUFFIX,
+    CheckpointManifest,
+    parse_checkpoint_manifest,
+)
+from monolith.checkpoint.storage import delete, exists, list_names, local_path, read_file, touch
 from monolith.errors import OpError
 from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.new_file import NewFile
 
 _SAVING, _DELETED = ".saving", ".deleted"
+_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{12}$")
 _SUFFIX = re.compile(
     r"\.(dense-\d{5}-of-\d{5}\.safetensors|meta\.json|trainer\.json|assets|manifest\.json(\.new)?)"
     r"(\.tmp-[0-9a-f]{12})?"
@@ -111,6 +116,24 @@ class CheckpointFiles:
         _remove_but(self.directory, self.name, {*self._names, temporary})
         self.folder.settle([self._manifest], self._mark)
 
+    def replace_manifest(self, manifest: CheckpointManifest) -> None:
+        """Give new files their names and replace the manifest in one step; others of it go.
+
+        Unlike `commit`, the checkpoint exists all the while. No new file has the name of an old
+        one, and files that the new manifest does not name are deleted afterwards.
+        """
+        with self.folder.writing("checkpoint.compact"):
+            if not self._is_direct:
+                self.folder.settle(self._names, self._mark)
+            self.folder.replace(self._manifest, manifest.to_json())
+            _remove_unnamed(self.directory, self.name, manifest)
+
+    def abandon(self) -> None:
+        """Delete the new files of a checkpoint that exists, before `replace_manifest`."""
+        with contextlib.suppress(OSError, OpError):  # the disk may be the reason
+            for name in self._names:
+                delete(self._path(self.folder.temporary(name, self._mark)))
+
     @property
     def _manifest(self) -> str:
         return self.name + MANIFEST_SUFFIX
@@ -178,6 +201,25 @@ def _finish_others(directory: str) -> None:
             _clean(directory, file.removesuffix(MANIFEST_SUFFIX + _SAVING))
 
 
+def remove_unnamed(directory: str) -> None:
+    """Delete what killed compactions have left: files of links that their manifests do not name.
+
+    No other thread or process writes into the directory.
+    """
+    for file in list_names(directory):
+        if not file.endswith(MANIFEST_SUFFIX):
+            continue
+        path = posixpath.join(directory, file)
+        with contextlib.suppress(OpError):  # of another program, or damaged: nothing is known
+            manifest = parse_checkpoint_manifest(read_file(path), path)
+            _remove_unnamed(directory, file.removesuffix(MANIFEST_SUFFIX), manifest)
+
+
+def _remove_unnamed(directory: str, name: str, manifest: CheckpointManifest) -> None:
+    named = {name + fact.path for fact in manifest.files}
+    _remove_but(directory, name, {*named, name + MANIFEST_SUFFIX})
+
+
 def _clean(directory: str, name: str) -> None:
     """Delete the files of an incomplete save, then its marker."""
     if exists(posixpath.join(directory, name + MANIFEST_SUFFIX)):
@@ -191,7 +233,7 @@ def _remove_temporary(directory: str, name: str) -> None:
     assets = f"{name}.assets"
     inside = [f"{assets}/{file}" for file in list_names(posixpath.join(directory, assets))]
     for file in [*list_names(directory), *inside]:
-        if file.startswith(f"{name}.") and re.search(r"\.tmp-[0-9a-f]{12}$", file):
+        if file.startswith(f"{name}.") and _TEMPORARY.search(file):
             delete(posixpath.join(directory, file))
 
 

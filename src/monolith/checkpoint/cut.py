@@ -85,12 +85,13 @@ class Contents:
     step: int | None = None
     with_expired: bool = False
 
-    def cut(self, *, with_copies: bool = False) -> CheckpointSnapshot:
+    def cut(self, *, with_copies: bool = False, cursor: str | None = None) -> CheckpointSnapshot:
         """Take everything as it is. Call it between two steps.
 
         Args:
             with_copies: copy the dense tensors, so that steps may go on before the save is done;
                 tables need no copy.
+            cursor: cursor of the tables' touched logs whose read the cut is (`Table.cut`).
 
         Raises:
             TypeError: something is no table, tensor, state or JSON.
@@ -112,7 +113,9 @@ class Contents:
         foreign = [table for table in tables if isinstance(table, Snapshot)]
         with ExitStack() as stack:
             snapshots = [
-                table if isinstance(table, Snapshot) else stack.enter_context(table.cut())
+                table
+                if isinstance(table, Snapshot)
+                else stack.enter_context(table.cut(cursor=cursor))
                 for table in tables
             ]
             cuts = stack.pop_all()

@@ -1,5 +1,6 @@
 """Find the checkpoint of a path, and open it."""
 
+import contextlib
 import logging
 import os
 import posixpath
@@ -91,14 +92,26 @@ def checkpoint_exists(prefix: "str | os.PathLike[str]") -> bool:
 
 
 def existing_checkpoints(directory: "str | os.PathLike[str]") -> list[str]:
-    """Return the prefixes of all complete checkpoints of a directory, oldest first."""
+    """Return the prefixes of all complete checkpoints of a directory, oldest save first."""
     folder = os.fspath(directory)
     prefixes = []
     for name in list_names(folder):
         if name.endswith(MANIFEST_SUFFIX):
-            path = posixpath.join(folder, name)
+            prefix = posixpath.join(folder, name.removesuffix(MANIFEST_SUFFIX))
             try:
-                prefixes.append((modified_time(path), path.removesuffix(MANIFEST_SUFFIX)))
+                prefixes.append((_saved_time(prefix), prefix))
             except NotFoundError:
                 continue  # removed meanwhile
     return [prefix for _, prefix in sorted(prefixes)]
+
+
+def _saved_time(prefix: str) -> float:
+    """Return when a checkpoint was saved; the time of the file if its manifest does not say so.
+
+    A compaction writes a manifest anew, and a copy of a directory writes all of them.
+    """
+    with contextlib.suppress(OpError):
+        saved = open_checkpoint(prefix).manifest.times.get("saved")
+        if isinstance(saved, int | float):
+            return saved
+    return modified_time(prefix + MANIFEST_SUFFIX)

@@ -5,6 +5,7 @@ import functools
 import json
 import mmap
 import os
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from monolith.table.disk import load_tables, restore_tables
 from monolith.table.disk.buffers import crc32c, new_memory
 from monolith.table.disk.call_arguments import checked_path, checked_threads, told_as
 from monolith.table.disk.folder import open_folder
-from monolith.table.disk.plan import Save
+from monolith.table.disk.plan import Save, SavedTable
 from monolith.table.disk.table_manifest import TableEntry
 from monolith.table.disk.workers import Work, run_all
 
@@ -57,11 +58,12 @@ class Checkpoint(Save):
 
     Attributes:
         prefix: the same.
+        name: its last part.
         manifest: the step, files, tables and tensors.
     """
 
     def __init__(self, prefix: str) -> None:
-        directory, self._name = split_prefix(prefix)
+        directory, self.name = split_prefix(prefix)
         super().__init__(open_folder(directory), prefix)
         self.prefix = prefix
         with told_as("[open_checkpoint]"), storage_errors("open_checkpoint", f"read {prefix}"):
@@ -101,22 +103,63 @@ class Checkpoint(Save):
 
     def read(self) -> bytes:
         """Return the bytes of the manifest."""
-        return self.folder.read(self._name + MANIFEST_SUFFIX)
+        return self.folder.read(self.name + MANIFEST_SUFFIX)
 
-    def tables(self, data: bytes) -> Sequence[TableEntry]:
-        """Return the tables of a manifest, with paths relative to the directory."""
+    def tables(self, data: bytes) -> Sequence[SavedTable]:
+        """Return the tables of a manifest, with paths relative to the directory.
+
+        Raises:
+            NotFoundError: a checkpoint that the link continues is missing.
+            DataLossError: another checkpoint has its place, or lacks the table.
+        """
+        newest = self._parse(data)
+        older = [
+            {table.name: _renamed(table, base.name) for table in base.manifest.tables}
+            for base in self._bases(newest)
+        ]
         return [
-            dataclasses.replace(
-                table,
-                files=tuple(
-                    dataclasses.replace(file, path=self._name + file.path) for file in table.files
-                ),
+            SavedTable(
+                (*(tables[entry.name] for tables in older), _renamed(entry, self.name)),
+                newest.num_rows[entry.name],
             )
-            for table in self._parse(data).tables
+            for entry in newest.tables
         ]
 
+    @property
+    def chain(self) -> list["Checkpoint"]:
+        """The checkpoints that this one continues, a full one first; empty for a full one.
+
+        Raises:
+            NotFoundError: one of them is missing.
+            DataLossError: another checkpoint has the place of one of them.
+        """
+        return self._bases(self.manifest)
+
+    def _bases(self, manifest: CheckpointManifest) -> list["Checkpoint"]:
+        bases: list[Checkpoint] = []
+        base, names = manifest.base, [table.name for table in manifest.tables]
+        while base is not None:
+            prefix = posixpath.join(posixpath.dirname(self.prefix), base.name)
+            what = f"link {base.name!r} of {self.prefix}"
+            hint = "restore an older checkpoint, for example with fallback (--fallback)"
+            try:
+                checkpoint = Checkpoint(prefix)
+            except NotFoundError as error:
+                raise NotFoundError(f"[load_tables] expected {what}, got none; {hint}") from error
+            here = checkpoint.manifest
+            if here.id != base.id or [table.name for table in here.tables] != names:
+                raise DataLossError(
+                    f"[load_tables] expected {what} with id {base.id} and tables {names}, got id "
+                    f"{here.id} and {[table.name for table in here.tables]}; {hint}"
+                )
+            if any(other.prefix == prefix for other in bases):
+                raise DataLossError(f"[load_tables] expected {what}, got it twice; {hint}")
+            bases.insert(0, checkpoint)
+            base = here.base
+        return bases
+
     def _parse(self, data: bytes) -> CheckpointManifest:
-        return parse_checkpoint_manifest(data, self.folder.where(self._name + MANIFEST_SUFFIX))
+        return parse_checkpoint_manifest(data, self.folder.where(self.name + MANIFEST_SUFFIX))
 
     def read_trainer(self) -> Any:
         """Return the state of the trainer as JSON, or None without one."""
@@ -135,18 +178,18 @@ class Checkpoint(Save):
             try:
                 return json.loads(data)
             except (ValueError, RecursionError) as error:
-                where = self.folder.where(self._name + fact.path)
+                where = self.folder.where(self.name + fact.path)
                 raise DataLossError(
                     f"[load_tables] expected JSON, got {error} ({where})"
                 ) from error
 
     def _read_checked(self, fact: FileFact) -> bytes:
-        data = self.folder.read(self._name + fact.path)
+        data = self.folder.read(self.name + fact.path)
         self._check(fact, len(data), crc32c(data) if data else 0)
         return data
 
     def _read_memory(self, fact: FileFact) -> mmap.mmap:
-        name = self._name + fact.path
+        name = self.name + fact.path
         if self.folder.size(name) != fact.num_bytes:
             self._verify(fact)
         memory = new_memory(fact.num_bytes)
@@ -159,7 +202,7 @@ class Checkpoint(Save):
         if (num_bytes, f"{crc:08x}") != (fact.num_bytes, fact.crc32c):
             raise DataLossError(
                 f"[load_tables] expected {expected}, got {got} "
-                f"({self.folder.where(self._name + fact.path)}); it is damaged or foreign"
+                f"({self.folder.where(self.name + fact.path)}); it is damaged or foreign"
             )
 
     def read_dense(
@@ -187,7 +230,7 @@ class Checkpoint(Save):
 
         def take(index: int) -> None:
             file = files[index]
-            path = self.folder.where(self._name + file.path)
+            path = self.folder.where(self.name + file.path)
             tensors = from_memory(self._read_memory(file), file.tensors, path)
             values.update({name: tensors[name] for name in wanted & set(tensors)})
 
@@ -279,7 +322,10 @@ class Checkpoint(Save):
             target.load_state_dict(trees[name])
 
     def verify(self, *, num_threads: int | None = None) -> int:
-        """Read every byte and compare checksums. Return the number of bytes.
+        """Read every byte and compare checksums, of a link also those of its chain's rows.
+
+        Returns:
+            Number of bytes.
 
         Raises:
             NotFoundError: a file is missing.
@@ -287,16 +333,24 @@ class Checkpoint(Save):
         """
         threads = checked_threads("[Checkpoint.verify]", num_threads)
         with told_as("[Checkpoint.verify]"), storage_errors("Checkpoint.verify", "read"):
-            tasks = [functools.partial(self._verify, fact) for fact in self.manifest.files]
+            facts = [(self, fact) for fact in self.manifest.files]
+            facts += [(base, fact) for base in self.chain for fact in base.manifest.row_files]
+            tasks = [functools.partial(owner._verify, fact) for owner, fact in facts]
             run_all(Work(0, None), tasks, threads)
-        return sum(fact.num_bytes for fact in self.manifest.files)
+        return sum(fact.num_bytes for _, fact in facts)
 
     def _verify(self, fact: FileFact) -> None:
         crc = num_bytes = 0
-        for data in self.folder.read_chunks(self._name + fact.path, _CHUNK_BYTES):
+        for data in self.folder.read_chunks(self.name + fact.path, _CHUNK_BYTES):
             num_bytes += len(data)
             crc = crc32c(data, crc)
         self._check(fact, num_bytes, crc)
+
+
+def _renamed(table: TableEntry, name: str) -> TableEntry:
+    """Return an entry whose paths begin with the name of the checkpoint."""
+    files = tuple(dataclasses.replace(file, path=name + file.path) for file in table.files)
+    return dataclasses.replace(table, files=files)
 
 
 def matched(

@@ -3,10 +3,12 @@
 import logging
 import math
 import os
+import posixpath
 import time
 from collections.abc import Callable, Iterable
 
 from monolith.checkpoint.commit import remove, split_prefix
+from monolith.checkpoint.load import Checkpoint, open_checkpoint
 from monolith.checkpoint.manifest import MANIFEST_SUFFIX
 from monolith.checkpoint.state import (
     STATE_FILE,
@@ -77,13 +79,23 @@ class Retention:
         self._kept = list(kept)
 
     def recover(self, prefixes: Iterable[str]) -> None:
-        """Go on with the checkpoints of these prefixes that exist, as old as their manifests."""
+        """Go on with the checkpoints of these prefixes that exist, as old as their manifests.
+
+        Checkpoints that are off the list, but that links on the list need, go when none does.
+        """
         self._kept = []
         for prefix in prefixes:
             try:
                 self._kept.append((prefix, modified_time(prefix + MANIFEST_SUFFIX)))
             except NotFoundError:
                 continue
+        listed = {prefix for prefix, _ in self._kept}
+        try:
+            bases = [base.prefix for prefix in listed for base in bases_of(prefix)]
+        except OpError as error:
+            _log.warning("checkpoints that only links need are not deleted: %s", error)
+            return
+        self._dropped = sorted(set(bases) - listed)
 
     def add(self, prefix: str, filename: str = STATE_FILE, *, relative: bool = True) -> None:
         """Make a checkpoint the current one of its directory, and remove the oldest beyond `keep`.
@@ -118,13 +130,36 @@ class Retention:
             self._dropped.append(last)
 
     def remove_dropped(self) -> None:
-        """Remove the files of the checkpoints that `record` dropped."""
-        dropped, self._dropped = self._dropped, []
+        """Remove the files of the checkpoints that `record` dropped, unless a kept link needs them.
+
+        What a link needs is removed by a later call, when no link needs it any more.
+        """
+        if not self._dropped:
+            return
+        needed = self._needed()
+        if needed is None:
+            return
+        dropped = [prefix for prefix in self._dropped if prefix not in needed]
+        self._dropped = [prefix for prefix in self._dropped if prefix in needed]
         for prefix in dropped:
             try:
                 remove(prefix)
             except OpError as error:  # the new checkpoint is complete all the same
                 _log.warning("the old checkpoint %s is not removed: %s", prefix, error)
+
+    def _needed(self) -> set[str] | None:
+        """Return the prefixes that links on the list, and exempt ones, continue; None: unknown."""
+        exempt = self._exempt()
+        if exempt is None:
+            return None
+        directories = {split_prefix(prefix)[0] for prefix in self._dropped}
+        links = [prefix for prefix, _ in self._kept]
+        links += [posixpath.join(folder, name) for folder in directories for name in exempt]
+        try:
+            return {base.prefix for prefix in links for base in bases_of(prefix)}
+        except OpError as error:
+            _log.warning("no checkpoint is deleted: a link may need it, but %s", error)
+            return None
 
     def _next(self) -> tuple[list[tuple[str, float]], float, str | None]:
         """The next `_kept` and `_next_keep`, and the checkpoint to remove."""
@@ -140,3 +175,16 @@ class Retention:
         if oldest[1] > self._next_keep:
             return kept, self._next_keep + self._every_seconds, None
         return kept, self._next_keep, oldest[0]
+
+
+def bases_of(prefix: str) -> list[Checkpoint]:
+    """Return the checkpoints that a link continues; empty for a full one, or where there is none.
+
+    Raises:
+        OpError: a manifest cannot be read, or one of the chain is missing.
+    """
+    try:
+        checkpoint = open_checkpoint(prefix)
+    except NotFoundError:
+        return []
+    return checkpoint.chain

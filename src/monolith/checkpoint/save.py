@@ -3,8 +3,9 @@
 import functools
 import os
 import posixpath
+import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from urllib.parse import quote
 from monolith.checkpoint.commit import CheckpointFiles
 from monolith.checkpoint.cut import CheckpointSnapshot, Contents, Tensors
 from monolith.checkpoint.dense_tensors import facts_of, parts_of_file, pieces_of
-from monolith.checkpoint.manifest import CheckpointManifest, DenseFile, FileFact
+from monolith.checkpoint.manifest import Base, CheckpointManifest, DenseFile, FileFact
 from monolith.checkpoint.retention import Retention
 from monolith.checkpoint.storage import make_folder, storage_errors
 from monolith.table.config import NUM_PARTITIONS
@@ -24,6 +25,7 @@ from monolith.table.disk.table_files import NameOfFile, SaveJob, TableFiles
 from monolith.table.disk.table_save import checked_rate
 from monolith.table.disk.workers import ProgressCallback, Work, run_all
 from monolith.table.disk.writer import ArrowFile, Throttle
+from monolith.table.rows import Touched
 
 if TYPE_CHECKING:
     from monolith.table.disk.table_manifest import TableEntry
@@ -105,11 +107,26 @@ def save(
     return prefix
 
 
+@dataclass(frozen=True)
+class Link:
+    """What makes a save a link of a chain.
+
+    Args:
+        base: the checkpoint that the link continues, in the same directory.
+        changes: what changed in each table since the base, up to the cut, by name.
+    """
+
+    base: Base
+    changes: Mapping[str, Touched]
+
+
 def write(
     contents: Contents | CheckpointSnapshot,
     prefix: "str | os.PathLike[str]",
     options: WriteOptions = _DEFAULTS,
-) -> None:
+    *,
+    link: Link | None = None,
+) -> CheckpointManifest:
     """Write a checkpoint: complete or invisible. State files stay as they are.
 
     An older checkpoint of the same prefix stays until all new files are written. Safe with every
@@ -121,6 +138,10 @@ def write(
         prefix: `<directory>/<name>`, usually with the step at the end; with a scheme such as s3://
             through fsspec.
         options: threads, rate, progress and clock.
+        link: the base and the changes of a link (`Chain`); None writes a full checkpoint.
+
+    Returns:
+        The manifest.
 
     Raises:
         TypeError: `contents` has something that is no table, tensor, state or JSON.
@@ -142,12 +163,14 @@ def write(
     ):
         work = Work(sum(map(len, snapshot.tables)), options.progress)
         try:
-            job = _Save(files, snapshot, Throttle(rate, wait=work.wait), work)
+            job = _Save(files, snapshot, Throttle(rate, wait=work.wait), work, link)
             run_all(work, job.tasks(), threads)
             work.finish()
         finally:
             work.close()
-        files.commit(job.manifest(options.clock()).to_json())
+        manifest = job.manifest(options.clock())
+        files.commit(manifest.to_json())
+        return manifest
 
 
 class _Save:
@@ -159,9 +182,10 @@ class _Save:
         snapshot: CheckpointSnapshot,
         throttle: Throttle,
         work: Work,
+        link: Link | None,
     ) -> None:
         self._files, self._throttle, self._work = files, throttle, work
-        self._snapshot = snapshot
+        self._snapshot, self._base = snapshot, None if link is None else link.base
         self._dense = [piece for group in snapshot.dense for piece in pieces_of(group)]
         self._dense_files: dict[int, DenseFile] = {}
         self._documents: dict[str, FileFact] = {}
@@ -174,8 +198,15 @@ class _Save:
             list(snapshot.foreign),
             with_expired=snapshot.with_expired,
         )
+        changes: Mapping[str, Touched] = {} if link is None else link.changes
         self._tables = [
-            TableFiles(job, table, _names(table.config.name)) for table in snapshot.tables
+            TableFiles(
+                job,
+                table,
+                names_of_files(table.config.name, is_link=link is not None),
+                changes.get(table.config.name),
+            )
+            for table in snapshot.tables
         ]
 
     def tasks(self) -> list["functools.partial[None]"]:
@@ -195,6 +226,8 @@ class _Save:
             sorted(tables, key=lambda table: table.name),
             self._documents,
             {"saved": now},
+            secrets.token_hex(8),
+            self._base,
         )
 
     def _write_dense(self, index: int) -> None:
@@ -223,13 +256,18 @@ class _Save:
         return FileFact(suffix, sink.num_bytes, f"{sink.crc32c:08x}")
 
 
-def _names(table: str) -> NameOfFile:
+def names_of_files(table: str, *, is_link: bool = False) -> NameOfFile:
+    """Return the function that names the files of a table.
+
+    Rows of a link have names of their own, so that a full checkpoint can replace the link.
+    """
     stem = quote(table, safe="")
     if len(stem) > _MAX_STEM:  # file names have a limit, and no two tables may share one
         stem = f"{stem[:_MAX_STEM]}~{crc32c(table.encode()):08x}"
+    ends = {"rows": ".delta" if is_link else ""}
 
     def name_of(kind: str, number: tuple[int, int], runs: tuple[Run, ...]) -> str:
-        end = "" if kind == "rows" else f".{kind}"
+        end = ends.get(kind, f".{kind}")
         return f".assets/{stem}-{number[0]:05d}-of-{number[1]:05d}{end}.arrow"
 
     return name_of

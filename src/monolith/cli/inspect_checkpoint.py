@@ -105,6 +105,7 @@ def _show_head(checkpoint: Checkpoint, as_json: bool) -> None:
                 "step": manifest.step,
                 "saved": saved,
                 "num_bytes": sum(file.num_bytes for file in manifest.files),
+                "chain": [base.name for base in checkpoint.chain],
                 "tensors": {name: asdict(fact) for name, fact in tensors.items()},
             }
         )
@@ -115,6 +116,11 @@ def _show_head(checkpoint: Checkpoint, as_json: bool) -> None:
     num_bytes = sum(file.num_bytes for file in manifest.files)
     head = (checkpoint.prefix, manifest.step, moment, f"{num_bytes:,}", len(manifest.files))
     emit_table(("checkpoint", "step", "saved", "bytes", "files"), [head])
+    if chain := checkpoint.chain:
+        say(
+            f"a link: the rows that changed since {chain[-1].name}; {len(chain)} checkpoints from "
+            f"{chain[0].name} on are needed to restore it"
+        )
     # The model first; states of optimizers have a path with slashes.
     names = sorted(tensors, key=lambda name: ("/" in name, name))
     rows: list[list[object]] = [

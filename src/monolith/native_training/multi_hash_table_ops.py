@@ -26,6 +26,5 @@ def feature_stat(basename: "str | os.PathLike[str]") -> tuple[list[str], torch.T
     Returns:
         Names, sorted, and int64 (tables,).
     """
-    tables = _open_checkpoint(basename).manifest.tables
-    counts = torch.tensor([table.num_rows for table in tables], dtype=torch.int64, device="cpu")
-    return [table.name for table in tables], counts
+    num_rows = _open_checkpoint(basename).manifest.num_rows
+    return list(num_rows), torch.tensor(list(num_rows.values()), dtype=torch.int64, device="cpu")

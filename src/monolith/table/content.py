@@ -8,10 +8,9 @@ import torch
 from monolith.errors import InvalidArgumentError
 from monolith.table._checks import MAX_TIME, check_rows
 from monolith.table.base import BaseTable
-from monolith.table.config import column_dtypes, column_sizes
 from monolith.table.disk.config_json import config_to_json, first_difference
 from monolith.table.eviction import check_candidates
-from monolith.table.rows import Rows
+from monolith.table.rows import Rows, join_rows, no_rows
 
 _VERSION = 1
 
@@ -25,16 +24,13 @@ def table_content(table: BaseTable) -> dict[str, Any]:
         tensor([], dtype=torch.int64)
     """
     with table.cut() as snapshot:
-        chunks = [_no_rows(table), *snapshot.export()]
-        columns = {
-            name: torch.cat([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns
-        }
+        rows = join_rows([no_rows(table.config), *snapshot.export()])
         return {
             "version": _VERSION,
             "config": config_to_json(table.config),
-            "keys": torch.cat([chunk.keys for chunk in chunks]),
-            "times": torch.cat([chunk.times for chunk in chunks]),
-            "columns": columns,
+            "keys": rows.keys,
+            "times": rows.times,
+            "columns": rows.columns,
             "candidates": snapshot.export_candidates(),
             "num_update_calls": snapshot.num_update_calls,
             "latest_time": snapshot.latest_time,
@@ -145,14 +141,3 @@ def fill_table(state: Mapping[str, Any]) -> BaseTable:
     assert isinstance(table, BaseTable)
     restore_content(table, state["content"])
     return table
-
-
-def _no_rows(table: BaseTable) -> Rows:
-    """Return an empty chunk, so that an empty table has its columns too."""
-    dtypes = column_dtypes(table.config)
-    none = torch.empty(0, dtype=torch.int64, device="cpu")
-    columns = {
-        name: torch.empty((0, size), dtype=getattr(torch, dtypes[name]), device="cpu")
-        for name, size in column_sizes(table.config).items()
-    }
-    return Rows(none, none, columns)

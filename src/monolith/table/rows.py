@@ -1,10 +1,12 @@
 """Values that tables take and return: row chunks, entries, counts of an update."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+
+from monolith.table.config import TableConfig, column_dtypes, column_sizes
 
 
 class Applied(NamedTuple):
@@ -97,6 +99,26 @@ class Rows:
         """Return the rows without optimizer state, as a serving table imports them."""
         columns = {name: c for name, c in self.columns.items() if name.startswith("weight/")}
         return Rows(self.keys, self.times, columns)
+
+
+def join_rows(chunks: Sequence[Rows]) -> Rows:
+    """Return the rows of one chunk or more in new memory; all chunks have the same columns."""
+    return Rows(
+        torch.cat([chunk.keys for chunk in chunks]),
+        torch.cat([chunk.times for chunk in chunks]),
+        {name: torch.cat([c.columns[name] for c in chunks]) for name in chunks[0].columns},
+    )
+
+
+def no_rows(config: TableConfig) -> Rows:
+    """Return a chunk of no rows, with the columns of a table."""
+    dtypes = column_dtypes(config)
+    none = torch.empty(0, dtype=torch.int64, device="cpu")
+    columns = {
+        name: torch.empty((0, size), dtype=getattr(torch, dtypes[name]), device="cpu")
+        for name, size in column_sizes(config).items()
+    }
+    return Rows(none, none, columns)
 
 
 class RowMemory:

@@ -151,7 +151,10 @@ def test_the_version_before_is_read_and_the_one_before_that_is_not(save, monkeyp
         (lambda c: c["tables"][0].update(partitions=[[0, 4096]]), "last partition below 4096, got"),
         (lambda c: c["tables"][0].update(partitions=[0]), "last partition below 4096, got 0"),
         (lambda c: c["tables"][0]["files"].pop(0), "expected files of the partitions 0-4095"),
-        (lambda c: c["tables"][0]["files"][0].update(kind="x"), "kind 'rows' or 'candidates', got"),
+        (
+            lambda c: c["tables"][0]["files"][0].update(kind="x"),
+            "'candidates' or 'tombstones', got 'x'",
+        ),
         (
             lambda c: c["tables"][0]["files"][0].update(path="../x"),
             "file of the save, got '../x'",

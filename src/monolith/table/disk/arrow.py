@@ -44,6 +44,11 @@ def candidate_schema(config: TableConfig, metadata: Mapping[str, str] | None = N
     return pa.schema(fields, metadata)
 
 
+def tombstone_schema(metadata: Mapping[str, str] | None = None) -> pa.Schema:
+    """Return the schema of the keys of removed rows."""
+    return pa.schema([pa.field(_KEY, pa.int64(), nullable=False)], metadata)
+
+
 def metadata_of(
     version: int, config: Any, num_update_calls: int, runs: Sequence[Run]
 ) -> dict[str, str]:

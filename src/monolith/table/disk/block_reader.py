@@ -9,12 +9,18 @@ import torch
 from monolith.errors import DataLossError
 from monolith.table._checks import check_rows
 from monolith.table.config import TableConfig
-from monolith.table.disk.arrow import candidate_schema, columns_of_batch, row_schema, rows_of_batch
+from monolith.table.disk.arrow import (
+    candidate_schema,
+    columns_of_batch,
+    row_schema,
+    rows_of_batch,
+    tombstone_schema,
+)
 from monolith.table.disk.buffers import Buffers
 from monolith.table.disk.plan import Source, TablePlan
 from monolith.table.disk.table_manifest import VERSION, is_readable
 from monolith.table.eviction import check_candidates
-from monolith.table.rows import Rows
+from monolith.table.rows import Rows, no_rows
 
 _BAD_ARROW = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError)
 
@@ -41,6 +47,10 @@ class FileReader:
         self._config = plan.table_config or config  # files are those of the whole table
         self._is_read_again = is_read_again
 
+    def no_rows(self) -> Rows:
+        """Return a chunk of no rows, with the columns of the table."""
+        return no_rows(self._config)
+
     def rows(self, source: Source) -> Iterator[Rows]:
         """Yield the checked rows of a file that the plan includes, batch by batch.
 
@@ -65,6 +75,14 @@ class FileReader:
                 columns = {name: torch.cat([empty, *(p[name] for p in parts)]) for name in names}
                 check_candidates(self._config, columns)
             return self._wanted_candidates(source, columns)
+
+    def tombstones(self, source: Source) -> torch.Tensor:
+        """Return the keys of a file of removed rows in new memory, int64 (n,); raises as `rows`."""
+        with self._batches(source, tombstone_schema()) as (batches, memory):
+            with _file_errors(source):
+                parts = [columns_of_batch(batch, memory)["key"] for batch in batches]
+            keys = torch.cat([torch.empty(0, dtype=torch.int64, device="cpu"), *parts])
+            return keys if self._plan.wants_all(source.file) else keys[self._plan.wants(keys)]
 
     @contextmanager
     def _batches(

@@ -18,6 +18,7 @@ from monolith.table.disk.block_reader import FileReader
 from monolith.table.disk.buffers import Buffers
 from monolith.table.disk.call_arguments import told_as
 from monolith.table.disk.config_json import config_from_json
+from monolith.table.disk.layers import Layers
 from monolith.table.disk.plan import FolderSave, Save, Source, TablePlan, plan_tables
 from monolith.table.disk.ranges import partitions_of_runs
 from monolith.table.disk.table_manifest import TableEntry
@@ -92,8 +93,8 @@ def describe_save(
     """
     with open_plans(path, names) as plans:
         save = _save(path)
-        entries = [entry for entry in save.tables(save.read()) if entry.name in plans]
-        return [_contents_of(entry, plans[entry.name]) for entry in entries]
+        tables = [table for table in save.tables(save.read()) if table.entry.name in plans]
+        return [_contents_of(table.entry, plans[table.entry.name]) for table in tables]
 
 
 def find_key(
@@ -112,10 +113,10 @@ def find_key(
     with open_plans(path, names) as plans:
         for plan in plans.values():
             config = config_of(plan)
-            reader = FileReader(plan, config, Buffers())
-            for source in _sources(plan, "rows"):
+            layers = Layers(plan, FileReader(plan, config, Buffers()))
+            for source in layers.files:
                 if any(first <= partition <= last for first, last in source.file.partitions):
-                    for rows in reader.rows(source):
+                    for rows in layers.rows(source):
                         rows_of_key += _rows_of(key, config, rows)
     return rows_of_key
 
@@ -144,6 +145,8 @@ def verify_save(
             for source in plan.sources:
                 if source.file.kind == "candidates":
                     reader.candidates(source)
+                elif source.file.kind == "tombstones":
+                    _check_keys(source, [reader.tombstones(source).numpy()])
                 else:
                     _check_keys(source, [rows.keys.numpy().copy() for rows in reader.rows(source)])
                 num_bytes += source.file.num_bytes
@@ -170,15 +173,11 @@ def _save(path: "str | os.PathLike[str] | Save") -> Save:
     return path if isinstance(path, Save) else FolderSave(os.fspath(path))
 
 
-def _sources(plan: TablePlan, kind: str) -> list[Source]:
-    return [source for source in plan.sources if source.file.kind == kind]
-
-
 def _contents_of(entry: TableEntry, plan: TablePlan) -> TableContents:
     counts, times = np.zeros(NUM_SLOTS, np.int64), []
     is_signed = False
-    for source in _sources(plan, "rows"):
-        for keys, updated in _keys_and_times(source):
+    for keys, updated in _live_keys_and_times(plan):
+        if len(keys):
             counts += np.bincount((keys >> 48) & (NUM_SLOTS - 1), minlength=NUM_SLOTS)
             is_signed = is_signed or bool(keys.min() < 0)
             times += [int(updated.min()), int(updated.max())]
@@ -187,10 +186,10 @@ def _contents_of(entry: TableEntry, plan: TablePlan) -> TableContents:
     order = used[np.argsort(-counts[used], kind="stable")] if has_slots else used[:0]
     return TableContents(
         name=entry.name,
-        num_rows=entry.num_rows,
-        num_candidates=sum(source.file.num_rows for source in _sources(plan, "candidates")),
-        num_files=len(entry.files),
-        num_bytes=sum(file.num_bytes for file in entry.files),
+        num_rows=plan.num_final_rows,
+        num_candidates=sum(source.file.num_rows for source in plan.sources_of("candidates")),
+        num_files=len(plan.sources),
+        num_bytes=sum(source.file.num_bytes for source in plan.sources),
         num_expired=entry.num_expired,
         num_update_calls=entry.num_update_calls,
         latest_time=entry.latest_time,
@@ -199,6 +198,22 @@ def _contents_of(entry: TableEntry, plan: TablePlan) -> TableContents:
         slots={int(slot): int(counts[slot]) for slot in order},
         config=entry.config,
     )
+
+
+def _live_keys_and_times(
+    plan: TablePlan,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield keys and times of the rows over all layers; newer layers hide rows of older ones."""
+    hidden, reader = np.empty(0, np.int64), FileReader(plan, config_of(plan), Buffers())
+    for layer in reversed(range(plan.num_layers)):
+        keys_here = [reader.tombstones(s).numpy() for s in plan.sources_of("tombstones", layer)]
+        for source in plan.sources_of("rows", layer):
+            for keys, updated in _keys_and_times(source):
+                is_newest = ~np.isin(keys, hidden) if len(hidden) else slice(None)
+                yield keys[is_newest], updated[is_newest]
+                if layer:
+                    keys_here.append(keys.copy())
+        hidden = np.unique(np.concatenate([hidden, *keys_here]))
 
 
 def _keys_and_times(source: Source) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

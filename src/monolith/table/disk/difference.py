@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from monolith.table.disk.block_reader import FileReader
 from monolith.table.disk.buffers import Buffers
 from monolith.table.disk.contents import config_of, open_plans
+from monolith.table.disk.layers import Layers
 from monolith.table.disk.plan import Save, TablePlan
 
 
@@ -117,16 +118,15 @@ def _rows(plan: TablePlan | None) -> _Entries:
 
 
 def _read(plan: TablePlan) -> Iterator[_Entries]:
-    reader = FileReader(plan, config_of(plan), Buffers())
-    for source in plan.sources:
-        if source.file.kind == "rows":
-            for rows in reader.rows(source):
-                contents = _row_bytes([rows.times, *rows.columns.values()])
-                yield _Entries(rows.keys.numpy().copy(), contents, tuple(rows.columns))
+    layers = Layers(plan, FileReader(plan, config_of(plan), Buffers()))
+    for source in layers.files:
+        for rows in layers.rows(source):
+            contents = _row_bytes([rows.times, *rows.columns.values()])
+            yield _Entries(rows.keys.numpy().copy(), contents, tuple(rows.columns))
 
 
 def _candidates(plan: TablePlan | None) -> _Entries:
-    sources = [] if plan is None else [s for s in plan.sources if s.file.kind == "candidates"]
+    sources = [] if plan is None else plan.sources_of("candidates")
     if plan is None or not sources:
         return _NOTHING
     reader = FileReader(plan, config_of(plan), Buffers())

@@ -13,7 +13,9 @@ from monolith.table.disk.buffers import Buffers
 from monolith.table.disk.plan import Source, TablePlan
 from monolith.table.disk.workers import ProgressCallback, Work, run_all
 
-_KINDS = ("rows", "candidates")  # ordered, because candidates get the room that rows leave
+# In this order a layer of changes never needs more room than the save had, and candidates get the
+# room that rows leave.
+_ROW_KINDS = ("tombstones", "rows")
 
 
 @contextlib.contextmanager
@@ -81,11 +83,13 @@ def verify(plans: dict[str, TablePlan], tables: dict[str, BaseTable], num_thread
     def check(reader: FileReader, source: Source, table: BaseTable) -> None:
         if source.file.kind == "candidates":
             reader.candidates(source)
-            return
-        for _ in reader.rows(source):
-            work.report(0, 0)
+        elif source.file.kind == "tombstones":
+            reader.tombstones(source)
+        else:
+            for _ in reader.rows(source):
+                work.report(0, 0)
 
-    for kind in _KINDS:
+    for kind in (*_ROW_KINDS, "candidates"):
         tasks = _tasks(plans, tables, kind, check, is_read_again=True)
         run_all(work, tasks, num_threads)
 
@@ -97,7 +101,7 @@ def fill(
     num_threads: int,
     progress: ProgressCallback | None,
 ) -> None:
-    """Fill empty tables.
+    """Fill empty tables, layer by layer.
 
     Raises:
         FailedPreconditionError: the budget of a table refused rows.
@@ -110,6 +114,8 @@ def fill(
     def take(reader: FileReader, source: Source, table: BaseTable) -> None:
         if source.file.kind == "candidates":
             table._import_candidates(reader.candidates(source))
+        elif source.file.kind == "tombstones":
+            table._erase(reader.tombstones(source))
         else:
             for rows in reader.rows(source):
                 table._fill_rows(rows)  # the reader has checked the rows
@@ -122,8 +128,10 @@ def fill(
             tables[name]._expect_rows(min(plan.num_rows, _most_rows(plan)))
     # One more thread, because one of the threads waits for the disk most of the time.
     num_workers = num_threads + (num_threads > 1)
-    for kind in _KINDS:
-        run_all(work, _tasks(plans, tables, kind, take), num_workers)
+    for layer in range(max((plan.num_layers for plan in plans.values()), default=0)):
+        for kind in _ROW_KINDS:
+            run_all(work, _tasks(plans, tables, kind, take, layer=layer), num_workers)
+    run_all(work, _tasks(plans, tables, "candidates", take), num_workers)
     for name, plan in plans.items():
         _check_num_rows(where, plan, tables[name], sum(num_taken[name]), before[name])
         tables[name].num_update_calls = plan.num_update_calls
@@ -145,7 +153,14 @@ def _check_num_rows(
         stats[name] - before[name]
         for name in ("num_refused", "num_evicted_for_budget", "num_dropped_candidates")
     )
-    if len(table) + num_refused + num_evicted != num_rows:
+    is_layered = plan.num_layers > 1
+    has_room = not num_refused + num_evicted
+    if is_layered and plan.wants_everything and has_room and len(table) != plan.num_final_rows:
+        raise DataLossError(
+            f"{where} expected {plan.num_final_rows} rows after {plan.num_layers - 1} links, got "
+            f"{len(table)} (table {table.name!r} in {plan.where}); a link is not of this chain"
+        )
+    if not is_layered and len(table) + num_refused + num_evicted != num_rows:
         raise DataLossError(
             f"{where} expected {num_rows} different keys, got {len(table)} "
             f"(table {table.name!r} in {plan.where}); the files hold a key twice"
@@ -169,16 +184,12 @@ def _tasks(
     kind: str,
     use: Callable[[FileReader, Source, BaseTable], None],
     *,
+    layer: int | None = None,
     is_read_again: bool = False,
 ) -> list["functools.partial[None]"]:
-    """Return a call for each file of a kind."""
+    """Return a call for each file of a kind, of all layers or of one."""
     buffers = Buffers()
-    files = [
-        (plan, source)
-        for plan in plans.values()
-        for source in plan.sources
-        if source.file.kind == kind
-    ]
+    files = [(plan, source) for plan in plans.values() for source in plan.sources_of(kind, layer)]
     return [
         functools.partial(
             use,

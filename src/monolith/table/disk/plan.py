@@ -20,6 +20,24 @@ from monolith.table.initializers import partitions_of
 from monolith.table.routing import Routing
 
 
+@dataclass(frozen=True)
+class SavedTable:
+    """A table of a save, in layers: all rows of a moment, then the changes since, oldest first.
+
+    Args:
+        layers: entry of the table in each layer; files of candidates count in the last one alone.
+        num_rows: number of rows that all layers together give; None means those of the only layer.
+    """
+
+    layers: tuple[TableEntry, ...]
+    num_rows: int | None = None
+
+    @property
+    def entry(self) -> TableEntry:
+        """Entry of the newest layer, which has the counters of the table."""
+        return self.layers[-1]
+
+
 class Save(ABC):
     """A place with tables.
 
@@ -36,7 +54,7 @@ class Save(ABC):
         """Return the manifest; raises NotFoundError if there is no manifest."""
 
     @abstractmethod
-    def tables(self, data: bytes) -> Sequence[TableEntry]:
+    def tables(self, data: bytes) -> Sequence["SavedTable"]:
         """Return the tables of a manifest."""
 
 
@@ -50,9 +68,10 @@ class FolderSave(Save):
         """Return the manifest of the folder."""
         return self.folder.read(MANIFEST)
 
-    def tables(self, data: bytes) -> Sequence[TableEntry]:
+    def tables(self, data: bytes) -> Sequence[SavedTable]:
         """Return the tables of the manifest."""
-        return parse_manifest(data, self.folder.where(MANIFEST)).tables
+        manifest = parse_manifest(data, self.folder.where(MANIFEST))
+        return [SavedTable((entry,)) for entry in manifest.tables]
 
 
 @dataclass(frozen=True)
@@ -62,10 +81,12 @@ class Source:
     Args:
         folder: folder of the save.
         file: entry of the file in the manifest.
+        layer: number of the layer, from the oldest one.
     """
 
     folder: Folder
     file: FileEntry
+    layer: int = 0
 
     @property
     def where(self) -> str:
@@ -85,6 +106,7 @@ class TablePlan:
         is_wanted: whether to load each partition, bool (4096,).
         sources: files with partitions to load.
         where: the saves, for messages.
+        num_final_rows: number of rows after all layers, if the plan includes every partition.
         shard: routing and number of the shard whose keys are loaded; None means all keys.
         table_config: config of the whole table, with `shard`.
     """
@@ -96,13 +118,27 @@ class TablePlan:
     is_wanted: NDArray[np.bool_]
     sources: tuple[Source, ...]
     where: str
+    num_final_rows: int
     shard: tuple[Routing, int] | None = None
     table_config: TableConfig | None = None
+
+    def sources_of(self, kind: str, layer: int | None = None) -> list[Source]:
+        """Return the files of a kind, of all layers or of one."""
+        return [
+            source
+            for source in self.sources
+            if source.file.kind == kind and layer in (None, source.layer)
+        ]
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers with files to load."""
+        return 1 + max((source.layer for source in self.sources), default=0)
 
     @property
     def num_rows(self) -> int:
         """Number of rows of all files."""
-        return sum(s.file.num_rows for s in self.sources if s.file.kind == "rows")
+        return sum(source.file.num_rows for source in self.sources_of("rows"))
 
     @property
     def wants_everything(self) -> bool:
@@ -211,26 +247,29 @@ def plan_tables(
         NotFoundError: a save does not exist.
         InvalidArgumentError: the saves contain a partition twice, or lack a requested partition.
     """
-    entries: dict[str, list[tuple[Save, TableEntry]]] = {}
+    tables_by_name: dict[str, list[tuple[Save, SavedTable]]] = {}
     saves = [FolderSave(path) if isinstance(path, str) else path for path in paths]
     manifests = [(save, save.read()) for save in saves]
     for save, data in manifests:
-        for entry in save.tables(data):
-            entries.setdefault(entry.name, []).append((save, entry))
+        for table in save.tables(data):
+            tables_by_name.setdefault(table.entry.name, []).append((save, table))
     is_included = None
     if partitions is not None:
         is_included = np.zeros(NUM_PARTITIONS, np.bool_)
         is_included[list(partitions)] = True
-    selected = set(entries if names is None else names)
+    selected = set(tables_by_name if names is None else names)
     tables = {
-        name: _plan(saved, is_included) for name, saved in entries.items() if name in selected
+        name: _plan(saved, is_included)
+        for name, saved in tables_by_name.items()
+        if name in selected
     }
-    return Plan(tables, list(entries), manifests)
+    return Plan(tables, list(tables_by_name), manifests)
 
 
 def _plan(
-    entries: list[tuple[Save, TableEntry]], is_included: NDArray[np.bool_] | None
+    tables: list[tuple[Save, SavedTable]], is_included: NDArray[np.bool_] | None
 ) -> TablePlan:
+    entries = [(save, table.entry) for save, table in tables]
     name, where = entries[0][1].name, ", ".join(save.where for save, _ in entries)
     count = np.zeros(NUM_PARTITIONS, np.int64)
     for _, entry in entries:
@@ -257,12 +296,17 @@ def _plan(
         latest_time=max(entry.latest_time for _, entry in entries),
         is_wanted=is_wanted,
         sources=tuple(
-            Source(save.folder, file)
-            for save, entry in entries
+            Source(save.folder, file, layer)
+            for save, table in tables
+            for layer, entry in enumerate(table.layers)
             for file in entry.files
-            if _is_in(file, is_wanted)
+            if _is_in(file, is_wanted) and (file.kind != "candidates" or entry is table.entry)
         ),
         where=where,
+        num_final_rows=sum(
+            table.entry.num_rows if table.num_rows is None else table.num_rows
+            for _, table in tables
+        ),
     )
     for _, entry in entries[1:]:
         plan.check_config(entry.config)

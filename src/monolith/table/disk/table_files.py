@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -17,6 +18,7 @@ from monolith.table.disk.arrow import (
     metadata_of,
     row_schema,
     tensors_of_rows,
+    tombstone_schema,
 )
 from monolith.table.disk.config_json import config_to_json
 from monolith.table.disk.new_file import NewFile
@@ -25,7 +27,8 @@ from monolith.table.disk.table_manifest import VERSION, FileEntry, TableEntry
 from monolith.table.disk.workers import Work
 from monolith.table.disk.writer import ArrowFile, Throttle, write_arrow
 from monolith.table.eviction import candidate_columns
-from monolith.table.rows import RowMemory
+from monolith.table.initializers import partitions_of
+from monolith.table.rows import RowMemory, Rows, Touched
 from monolith.table.snapshot import Snapshot
 
 _FILE_BYTES = 1 << 25  # approximate bytes of rows, as in memory, per file
@@ -60,20 +63,30 @@ class SaveJob:
 
 
 class TableFiles:
-    """Files of one table.
+    """Files of one table: of all rows, or of those that changed.
 
     Args:
         job: settings of the save.
         snapshot: cut of the table.
         name_of: function that names the files.
+        changes: keys of the changed rows and of the removed ones, at the cut; None saves all rows.
+            Candidates are saved whole.
     """
 
-    def __init__(self, job: SaveJob, snapshot: Snapshot, name_of: NameOfFile) -> None:
+    def __init__(
+        self,
+        job: SaveJob,
+        snapshot: Snapshot,
+        name_of: NameOfFile,
+        changes: Touched | None = None,
+    ) -> None:
         self._job, self._snapshot, self._name_of = job, snapshot, name_of
+        self._changes = changes
         self._config = config_to_json(snapshot.config)
         self._num_update_calls = snapshot.num_update_calls
         self._latest_time = snapshot.latest_time
-        num_bytes = len(snapshot) * row_bytes(snapshot.config)
+        num_rows = len(snapshot) if changes is None else len(changes.keys)
+        num_bytes = num_rows * row_bytes(snapshot.config)
         self._pieces = pieces(job.runs, -(-num_bytes // _FILE_BYTES))
         self._files: list[FileEntry] = []
         self._num_expired: list[int] = []
@@ -83,10 +96,13 @@ class TableFiles:
 
     def tasks(self) -> list["functools.partial[None]"]:
         """Return a call for each file."""
-        tasks = [functools.partial(self._write_rows, runs) for runs in self._pieces]
+        writers = [self._write_rows]
         if candidate_columns(self._snapshot.config):
-            tasks += [functools.partial(self._write_candidates, runs) for runs in self._pieces]
-        return tasks
+            writers.append(self._write_candidates)
+        if self._changes is not None and len(self._changes.tombstones):
+            writers.append(self._write_tombstones)
+        self._num_kinds = len(writers)
+        return [functools.partial(write, runs) for write in writers for runs in self._pieces]
 
     def entry(self) -> TableEntry:
         """Return the entry of the manifest after all tasks are done."""
@@ -115,7 +131,7 @@ class TableFiles:
 
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
             nonlocal num_expired
-            for rows in self._snapshot.export(_partitions(runs), limit, memory=memory):
+            for rows in self._row_chunks(runs, limit, memory):
                 if expiry is not None:
                     expired = expiry.is_expired(rows.keys, rows.times, self._latest_time)
                     num_expired += int(expired.sum())
@@ -127,6 +143,24 @@ class TableFiles:
         self._num_expired.append(num_expired)
         if len(self._num_expired) == len(self._pieces):
             self._memories.clear()
+
+    def _row_chunks(self, runs: tuple[Run, ...], limit: int, memory: RowMemory) -> Iterable[Rows]:
+        if self._changes is None:
+            yield from self._snapshot.export(_partitions(runs), limit, memory=memory)
+            return
+        keys = _keys_in(runs, self._changes.keys)
+        for start in range(0, len(keys), limit):
+            yield self._snapshot.lookup_entry(keys[start : start + limit]).rows
+
+    def _write_tombstones(self, runs: tuple[Run, ...]) -> None:
+        assert self._changes is not None
+        keys = _keys_in(runs, self._changes.tombstones)
+
+        def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+            for start in range(0, len(keys), _BATCH_ROWS):
+                yield make_batch(schema, {"key": keys[start : start + _BATCH_ROWS]})
+
+        self._write(runs, "tombstones", lambda _, metadata: tombstone_schema(metadata), batches)
 
     def _write_candidates(self, runs: tuple[Run, ...]) -> None:
         def batches(schema: pa.Schema) -> Iterable[pa.RecordBatch]:
@@ -144,37 +178,62 @@ class TableFiles:
         schema = make_schema(self._snapshot.config, metadata)
         number = self._pieces.index(runs), len(self._pieces)
         name = self._name_of(kind, number, runs)
-        file = self._job.create(name)
-        sink, num_rows = ArrowFile(file, self._job.throttle), 0
-        try:
-            with write_arrow(sink, schema) as writer:
-                for batch in batches(schema):
-                    before = sink.num_bytes
-                    writer.write_batch(batch)
-                    num_rows += batch.num_rows
-                    num_done = batch.num_rows if kind == "rows" else 0
-                    self._job.work.report(num_done, sink.num_bytes - before)
-        except BaseException:
-            file.close()
-            raise
-        self._job.work.later(file.close)  # other files are written while the disk syncs
-        crc = f"{sink.crc32c:08x}"
-        self._files.append(FileEntry(name, kind, runs, num_rows, sink.num_bytes, crc))
+        self._files.append(write_file(self._job, name, kind, runs, (schema, batches(schema))))
         self._release(runs)
 
     def _release(self, runs: tuple[Run, ...]) -> None:
         """Count a finished file of the runs; after the last file, writers need not keep rows."""
-        num_kinds = 1 + bool(candidate_columns(self._snapshot.config))
         with self._lock:
             self._num_written[runs] += 1
-            is_last = self._num_written[runs] == num_kinds
-            is_end = self._num_written.total() == num_kinds * len(self._pieces)
+            is_last = self._num_written[runs] == self._num_kinds
+            is_end = self._num_written.total() == self._num_kinds * len(self._pieces)
         if self._snapshot in self._job.cuts:
             return
         if is_end:
             self._snapshot.close()
         elif is_last:
             self._snapshot.release(partitions_of_runs(runs))
+
+
+def write_file(
+    job: "SaveJob",
+    name: str,
+    kind: str,
+    runs: tuple[Run, ...],
+    content: tuple[pa.Schema, Iterable[pa.RecordBatch]],
+) -> FileEntry:
+    """Write an Arrow file, report its progress, and leave its sync to the job's other threads.
+
+    Args:
+        job: settings of the save.
+        name: name of the file.
+        kind: kind of the file, as of `FileEntry`.
+        runs: partitions in the file.
+        content: schema and batches.
+    """
+    schema, batches = content
+    file = job.create(name)
+    sink, num_rows = ArrowFile(file, job.throttle), 0
+    try:
+        with write_arrow(sink, schema) as writer:
+            for batch in batches:
+                before = sink.num_bytes
+                writer.write_batch(batch)
+                num_rows += batch.num_rows
+                num_done = batch.num_rows if kind == "rows" else 0
+                job.work.report(num_done, sink.num_bytes - before)
+    except BaseException:
+        file.close()
+        raise
+    job.work.later(file.close)  # other files are written while the disk syncs
+    return FileEntry(name, kind, runs, num_rows, sink.num_bytes, f"{sink.crc32c:08x}")
+
+
+def _keys_in(runs: tuple[Run, ...], keys: torch.Tensor) -> torch.Tensor:
+    """Return the keys of the partitions, in their order."""
+    is_in = np.zeros(NUM_PARTITIONS, np.bool_)
+    is_in[partitions_of_runs(runs)] = True
+    return keys[torch.from_numpy(is_in[partitions_of(keys.numpy())])]
 
 
 def _candidate_pieces(

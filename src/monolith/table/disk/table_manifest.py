@@ -26,6 +26,7 @@ VERSION = 1
 _PATH = re.compile(r"data-[0-9a-f]+/[A-Za-z0-9%_~.-]+\.arrow")
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{12}")
 _DATA_FILE = re.compile(r"\d+-[A-Za-z0-9%_~.-]*\.(rows|candidates)-\d{4}-\d{4}\.arrow")
+_KINDS = ("rows", "candidates", "tombstones")
 _MAX_INT = (1 << 63) - 1
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class FileEntry:
 
     Args:
         path: path relative to the manifest.
-        kind: "rows" or "candidates".
+        kind: "rows", "candidates", or "tombstones" (keys of removed rows).
         partitions: runs of partitions in the file.
         num_rows: number of rows in all its batches.
         num_bytes: size of the file.
@@ -250,8 +251,8 @@ def _file(content: Any, where: str, pattern: "re.Pattern[str]") -> FileEntry:
     path, kind = get_field(content, "path", str, where), get_field(content, "kind", str, where)
     if not pattern.fullmatch(path):
         raise _damage("a file of the save", repr(path), where)
-    if kind not in ("rows", "candidates"):
-        raise _damage("a file of kind 'rows' or 'candidates'", repr(kind), where)
+    if kind not in _KINDS:
+        raise _damage(f"a file of kind {' or '.join(map(repr, _KINDS))}", repr(kind), where)
     return FileEntry(
         path,
         kind,
