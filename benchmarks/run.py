@@ -43,6 +43,7 @@ STAGES = (
     "disk",
     "checkpoint",
     "changes",
+    "links",
     "end_to_end",
     "dlrm",
     "small_bag",

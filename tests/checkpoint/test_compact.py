@@ -125,7 +125,9 @@ def test_a_new_chain_removes_what_a_killed_compaction_left(tmp_path):
     assets = tmp_path / "model.ckpt-3.assets"
     for name in ("user-00000-of-00001.arrow", "user-00000-of-00001.arrow.tmp-0123456789ab"):
         (assets / name).write_bytes(b"partial")
+    (assets / "vocabulary.txt").write_text("of the user")
     Chain(tmp_path)
+    assert (assets / "vocabulary.txt").exists()
     assert not [name for name in os.listdir(assets) if name.startswith("user-00000-of-00001.arrow")]
     assert_restores(saves[-1].prefix, table)
 

@@ -25,6 +25,7 @@ from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.new_file import NewFile
 
 _SAVING, _DELETED = ".saving", ".deleted"
+_TABLE_FILE = re.compile(r"-\d{5}-of-\d{5}(\.\w+)?\.arrow(\.tmp-[0-9a-f]{12})?$")
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{12}$")
 _SUFFIX = re.compile(
     r"\.(dense-\d{5}-of-\d{5}\.safetensors|meta\.json|trainer\.json|assets|manifest\.json(\.new)?)"
@@ -216,8 +217,11 @@ def remove_unnamed(directory: str) -> None:
 
 
 def _remove_unnamed(directory: str, name: str, manifest: CheckpointManifest) -> None:
-    named = {name + fact.path for fact in manifest.files}
-    _remove_but(directory, name, {*named, name + MANIFEST_SUFFIX})
+    assets = posixpath.join(directory, f"{name}.assets")
+    named = {posixpath.basename(fact.path) for fact in manifest.files}
+    for file in list_names(assets):
+        if _TABLE_FILE.search(file) and file not in named:
+            delete(posixpath.join(assets, file))
 
 
 def _clean(directory: str, name: str) -> None:

@@ -150,7 +150,7 @@ class TableFiles:
             return
         keys = _keys_in(runs, self._changes.keys)
         for start in range(0, len(keys), limit):
-            yield self._snapshot.lookup_entry(keys[start : start + limit]).rows
+            yield self._snapshot.lookup_entry(keys[start : start + limit], memory=memory).rows
 
     def _write_tombstones(self, runs: tuple[Run, ...]) -> None:
         assert self._changes is not None
