@@ -8,7 +8,6 @@ do; `begin_ratio` is that of the first seconds. Before each sample the memory of
 and freed, as before loads in `disk.py`.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -17,6 +16,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +27,7 @@ from benchmarks.harness import (
     BenchmarkError,
     Rules,
     Sample,
+    Window,
     say,
     timed,
     touch_and_free,
@@ -37,7 +38,7 @@ from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.table import MinCount, Table
 from monolith.table.disk import save_tables
-from monolith.table.rows import RowMemory
+from monolith.table.rows import RowMemory, Touched
 
 _ROWS, _DIM = 2_000_000, 16
 _SAVED_ROWS = 5_000_000
@@ -147,19 +148,19 @@ def measure_cut_changes(
 ) -> None:
     """Reading the keys that changed up to a cut, and reading the keys that changed."""
 
+    def read(is_cut: bool) -> tuple[Touched, Window]:
+        with table.cut(cursor="cut") if is_cut else nullcontext() as snapshot, timed() as window:
+            touched = snapshot.changes() if snapshot else table.changes("table")
+        return touched, window
+
     def sample(is_cut: bool) -> Sample:
+        read(is_cut)
         update(table, changed, workload)
-        with contextlib.ExitStack() as stack:
-            snapshot = stack.enter_context(table.cut(cursor="cut")) if is_cut else None
-            with timed() as window:
-                touched = snapshot.changes() if snapshot else table.changes("table")
+        touched, window = read(is_cut)
         if len(touched.keys) != len(changed):
             raise BenchmarkError(f"[changes] expected {len(changed)} keys, got {len(touched.keys)}")
         return Sample(len(changed) / window.seconds / 1e6, window.others_cores)
 
-    with table.cut(cursor="cut") as snapshot:
-        snapshot.changes()
-    table.changes("table")
     takes = {name: functools.partial(sample, name == "cut") for name in ("cut", "table")}
     for take in takes.values():
         take()
@@ -202,6 +203,8 @@ def measure_cuts(workload: Workload, num_changed: int, rules: Rules) -> None:
     changed = torch.from_numpy(work.keys_of(order[:num_changed].numpy()))
     measure_open(table, changed, workload, rules)
     measure_cut_changes(table, changed, workload, rules)
+    with table.cut(cursor="cut") as snapshot:
+        snapshot.changes()
     update(table, changed, workload)
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -161,7 +161,7 @@ void test_beside_writers() {
 
 // Two readers follow the table by changes and rows of their cuts, while writers change, remove and
 // add rows, and the index grows.
-void test_changes_of_cuts_beside_writers() {
+void test_changes_of_cuts_with_writers() {
   TableSpec spec = adagrad_table(kDim);
   spec.expiry_days = 1;
   spec.log_bytes = size_t{1} << 30;  // keys that come and go are noted each time
@@ -249,7 +249,7 @@ void test_entries_in_any_order() {
 }
 
 // A cut that ends while other threads read it gives them any result, but no freed memory.
-void test_reads_beside_the_end_of_a_cut() {
+void test_reads_during_the_end_of_a_cut() {
   Table table(adagrad_table(kDim));
   const auto keys = keys_from(0, kKeys);
   const std::string cursor = "reader";
@@ -557,9 +557,9 @@ void test_no_clear_while_one_is_open() {
 
 int main() {
   test_beside_writers();
-  test_changes_of_cuts_beside_writers();
+  test_changes_of_cuts_with_writers();
   test_entries_in_any_order();
-  test_reads_beside_the_end_of_a_cut();
+  test_reads_during_the_end_of_a_cut();
   test_wrap();
   test_last_generation();
   test_out_of_memory();

@@ -169,7 +169,7 @@ class CutChanges(Followed):
             table.assign(numbers[:200] + 5000, torch.ones(200, 1), now=2)
             assert snapshot.changes().keys.equal(before)
 
-    def test_changes_of_many_rows_beside_growth(self):
+    def test_changes_of_many_rows_while_the_table_grows(self):
         table, numbers = self.followed(), random_keys(3000)
         table.assign(numbers, torch.ones(3000, 1))
         with table.cut(cursor="a") as snapshot:
@@ -334,7 +334,7 @@ class CutEntries(TableCase):
             assert entries.rows.columns["weight/0"][0] == i
             snapshot.close()
 
-    def test_entries_of_many_rows_beside_growth(self):
+    def test_entries_of_many_rows_while_the_table_grows(self):
         table, numbers = self.build(CONFIG), random_keys(6000)
         table.apply_gradients(numbers, random_floats(6000, 4))
         before = exported(table)
@@ -364,7 +364,7 @@ class CutEntries(TableCase):
 
 
 class CutDeltas(TableCase):
-    """Rows of a cut and the deltas of later ones give the rows of each, beside writers."""
+    """Rows of a cut and the deltas of later ones give the rows of each, while writers run."""
 
     def test_base_and_deltas_are_the_rows_of_each_cut(self):
         table, numbers, stop = self.build(CONFIG), random_keys(900), threading.Event()
@@ -460,12 +460,12 @@ class BadCutReads(Followed):
         snapshot = table.cut(cursor="a")
         read = getattr(snapshot._storage, verb)
 
-        def read_beside_close(*arguments):
+        def read_and_close(*arguments):
             result = read(*arguments)
             snapshot.close()
             return result
 
-        monkeypatch.setattr(snapshot._storage, verb, read_beside_close)
+        monkeypatch.setattr(snapshot._storage, verb, read_and_close)
         with pytest.raises(FailedPreconditionError, match="expected an open cut"):
             call(snapshot)
         assert is_full(table)
@@ -489,12 +489,12 @@ class BadCutReads(Followed):
         with self.table().cut() as snapshot:
             read = snapshot._storage.lookup_entry
 
-            def read_beside_release(*arguments):
+            def read_and_release(*arguments):
                 result = read(*arguments)
                 snapshot.release(range(4096))
                 return result
 
-            monkeypatch.setattr(snapshot._storage, "lookup_entry", read_beside_release)
+            monkeypatch.setattr(snapshot._storage, "lookup_entry", read_and_release)
             with pytest.raises(FailedPreconditionError, match="that were not released, got"):
                 snapshot.lookup_entry(keys(1))
 
