@@ -1,4 +1,4 @@
-"""What following a table costs: the touched log, reading it, and a save beside updates.
+"""What following a table costs: the touched log, reading it, cuts with a cursor, and saves.
 
 Updates are `apply_gradients` with Adagrad. The logged table's cursor reads before every sample, so
 each sample notes each of its rows anew. A save beside updates writes at most 100 MB/s with one
@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +27,7 @@ from benchmarks.harness import (
     BenchmarkError,
     Rules,
     Sample,
+    Window,
     say,
     timed,
     touch_and_free,
@@ -36,10 +38,12 @@ from benchmarks.stage import QUICK_ROWS, Options, run_stage, sizes_of
 from benchmarks.workload import Workload
 from monolith.table import MinCount, Table
 from monolith.table.disk import save_tables
+from monolith.table.rows import RowMemory, Touched
 
 _ROWS, _DIM = 2_000_000, 16
 _SAVED_ROWS = 5_000_000
 _NUM_READ = 1_000_000
+_NUM_OPENED = 50
 _SMALL_BATCH = 4096
 _MIN_SECONDS = 3.0  # of a sample
 _SAVE_BYTES_PER_SECOND = 100e6
@@ -106,6 +110,108 @@ def measure_read(workload: Workload, num_read: int, rules: Rules) -> None:
     sample()
     question = Question("changes_read", "M keys/s", sizes_of(workload), rules)
     question.measure({"read": sample}, lambda: {"num_changed": num_read})
+
+
+def update(table: Table, keys: torch.Tensor, workload: Workload) -> None:
+    """Change the rows of the keys, in calls of a batch."""
+    for part in torch.split(keys, workload.batch):
+        table.apply_gradients(part, torch.ones(len(part), workload.dim))
+
+
+def measure_open(table: Table, changed: torch.Tensor, workload: Workload, rules: Rules) -> None:
+    """Opening a cut with a cursor, while another cursor has not read the notes in the log."""
+
+    def sample() -> Sample:
+        seconds: list[float] = []
+        with timed() as window:
+            for keys in torch.split(changed, _SMALL_BATCH)[:_NUM_OPENED]:
+                update(table, keys, workload)
+                before = time.perf_counter()
+                snapshot = table.cut(cursor="opened")
+                seconds.append(time.perf_counter() - before)
+                snapshot.changes()
+                snapshot.close()
+        return Sample(sorted(seconds)[int(0.99 * len(seconds))] * 1e3, window.others_cores)
+
+    table.changes("behind")
+    update(table, changed, workload)
+    sample()
+    notes = {"num_notes": len(changed), "num_opened": _NUM_OPENED}
+    question = Question("cut_open", "ms, p99", sizes_of(workload), rules)
+    question.measure({"opened": sample}, lambda: notes)
+    for cursor in table.cursors():
+        table.drop_cursor(cursor)
+
+
+def measure_cut_changes(
+    table: Table, changed: torch.Tensor, workload: Workload, rules: Rules
+) -> None:
+    """Reading the keys that changed up to a cut, and reading the keys that changed."""
+
+    def read(is_cut: bool) -> tuple[Touched, Window]:
+        with table.cut(cursor="cut") if is_cut else nullcontext() as snapshot, timed() as window:
+            touched = snapshot.changes() if snapshot else table.changes("table")
+        return touched, window
+
+    def sample(is_cut: bool) -> Sample:
+        read(is_cut)
+        update(table, changed, workload)
+        touched, window = read(is_cut)
+        if len(touched.keys) != len(changed):
+            raise BenchmarkError(f"[changes] expected {len(changed)} keys, got {len(touched.keys)}")
+        return Sample(len(changed) / window.seconds / 1e6, window.others_cores)
+
+    takes = {name: functools.partial(sample, name == "cut") for name in ("cut", "table")}
+    for take in takes.values():
+        take()
+    question = Question("cut_changes", "M keys/s", sizes_of(workload), rules)
+    question.measure(takes, lambda: {"num_changed": len(changed)})
+
+
+def measure_entries(table: Table, changed: torch.Tensor, workload: Workload, rules: Rules) -> None:
+    """Rows of changed keys at a cut, on one thread, before and after they change again."""
+    memory = RowMemory()
+    with table.cut(cursor="cut") as snapshot:
+        keys = snapshot.changes().keys
+
+        def sample(is_cut: bool) -> Sample:
+            with timed() as window:
+                for part in torch.split(keys, workload.batch):
+                    entries = (
+                        snapshot.lookup_entry(part, memory=memory)
+                        if is_cut
+                        else table.lookup_entry(part)
+                    )
+                    if not entries.present.all():
+                        raise BenchmarkError("[changes] expected a row for every changed key")
+            return Sample(len(keys) / window.seconds / 1e6, window.others_cores)
+
+        takes = {name: functools.partial(sample, name == "cut") for name in ("cut", "table")}
+        for since in ("unchanged", "changed"):
+            for take in takes.values():
+                take()
+            sizes = {**sizes_of(workload), "since_the_cut": since}
+            question = Question("cut_entries", "M keys/s of one thread", sizes, rules)
+            question.measure(takes, lambda: {"num_changed": len(keys)})
+            update(table, changed, workload)
+
+
+def measure_cuts(workload: Workload, num_changed: int, rules: Rules) -> None:
+    """Cuts of a table that read a cursor."""
+    table = make(workload)
+    order = torch.randperm(workload.rows, generator=torch.Generator().manual_seed(1))
+    changed = torch.from_numpy(work.keys_of(order[:num_changed].numpy()))
+    measure_open(table, changed, workload, rules)
+    measure_cut_changes(table, changed, workload, rules)
+    with table.cut(cursor="cut") as snapshot:
+        snapshot.changes()
+    update(table, changed, workload)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        measure_entries(table, changed, dataclasses.replace(workload, threads=1), rules)
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 @dataclass
@@ -184,6 +290,8 @@ def run(options: Options) -> None:
     measure_log(Workload(rows, _DIM), options.rules)
     measure_read(Workload(rows, _DIM), min(rows, _NUM_READ), options.rules)
     saved = QUICK_ROWS if options.is_quick else _SAVED_ROWS
+    say(f"[changes] {saved:,} rows, dim {_DIM}: cuts with a cursor")
+    measure_cuts(Workload(saved, _DIM), min(saved // 2, _NUM_READ), options.rules)
     say(f"[changes] {saved:,} rows: updates beside a save of 100 MB/s")
     small = Workload(saved, _DIM, batch=_SMALL_BATCH, threads=1)
     measure_save("save_beside", make(small), small, options.rules)

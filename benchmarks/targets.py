@@ -153,6 +153,9 @@ TARGETS = (
     Target("some megabytes, load: x the same", "checkpoint_small_load", 0.6, _ratio("sequential")),
     Target("updates with the touched log: x without", "changes_log", 0.97, _ratio("off")),
     Target("reading changed keys [M keys/s]", "changes_read", 10, _field("median")),
+    Target("opening a cut with a cursor, p99 [ms]", "cut_open", 1, _field("median"), (), True),
+    Target("changed keys at a cut: x Table.changes", "cut_changes", 0.5, _ratio("table")),
+    Target("rows of changed keys at a cut [M keys/s]", "cut_entries", 3, _field("median")),
     Target("updates beside a save: x alone", "save_beside", 0.9, _ratio("alone")),
     *(
         Target(f"pause of updates beside a save{of}, p99 [ms]", name, 5, _pause_p99, (), True)

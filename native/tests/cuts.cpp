@@ -1,6 +1,8 @@
 // Tests cuts and the touched log with concurrent writers, at the end of the generations, and
 // without memory.
 #include <algorithm>
+#include <array>
+#include <map>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -43,6 +45,60 @@ TableRows export_all(Table& table, Cut* cut) {
 
 bool same(const TableRows& a, const TableRows& b) {
   return a.keys == b.keys && a.times == b.times && a.weights == b.weights && a.norms == b.norms;
+}
+
+// Rows of keys at the cut.
+struct Entries {
+  std::unique_ptr<bool[]> present;
+  TableRows rows;
+};
+
+Entries entries_at(Table& table, Cut* cut, const std::vector<int64_t>& keys, unsigned threads) {
+  const size_t n = keys.size();
+  Entries entries{std::make_unique<bool[]>(n), {keys, {}, {}, {}}};
+  TableRows& rows = entries.rows;
+  rows.times.assign(n, -1);
+  rows.weights.assign(n * kDim, -1.0f);
+  rows.norms.assign(n * kDim, -1.0f);
+  const Table::Columns columns{
+      rows.times.data(),
+      {reinterpret_cast<char*>(rows.weights.data()), reinterpret_cast<char*>(rows.norms.data())},
+      {4 * kDim, 4 * kDim}};
+  table.entries(keys.data(), n, entries.present.get(), columns, threads, cut);
+  return entries;
+}
+
+using Row = std::array<float, 1 + 2 * kDim>;  // time, weights, norms
+using RowMap = std::map<int64_t, Row>;
+
+Row row_of(const TableRows& rows, size_t i) {
+  Row row{static_cast<float>(rows.times[i])};
+  std::copy_n(&rows.weights[i * kDim], kDim, &row[1]);
+  std::copy_n(&rows.norms[i * kDim], kDim, &row[1 + kDim]);
+  return row;
+}
+
+RowMap map_of(const TableRows& rows) {
+  RowMap map;
+  for (size_t i = 0; i < rows.keys.size(); ++i) map[rows.keys[i]] = row_of(rows, i);
+  return map;
+}
+
+// Brings the rows of the previous cut of a cursor to those of this cut.
+void apply_changes(Table& table, Cut& cut, unsigned threads, RowMap& rows) {
+  const Table::Changes changes = table.changes(cut, threads);
+  CHECK(!changes.is_full);
+  const Entries present = entries_at(table, &cut, changes.present, threads);
+  const Entries gone = entries_at(table, &cut, changes.gone, threads);
+  for (size_t i = 0; i < changes.gone.size(); ++i) {
+    CHECK(!gone.present[i] && gone.rows.times[i] == 0);
+    rows.erase(changes.gone[i]);
+  }
+  for (size_t i = 0; i < changes.present.size(); ++i) {
+    CHECK(present.present[i]);
+    CHECK(i == 0 || key_hash(changes.present[i - 1]) < key_hash(changes.present[i]));
+    rows[changes.present[i]] = row_of(present.rows, i);
+  }
 }
 
 void assign_all(Table& table, const std::vector<int64_t>& keys, float value, unsigned threads) {
@@ -103,6 +159,114 @@ void test_beside_writers() {
   CHECK(table.cut_bytes() == 0);
 }
 
+// Two readers follow the table by changes and rows of their cuts, while writers change, remove and
+// add rows, and the index grows.
+void test_changes_of_cuts_with_writers() {
+  TableSpec spec = adagrad_table(kDim);
+  spec.expiry_days = 1;
+  spec.log_bytes = size_t{1} << 30;  // keys that come and go are noted each time
+  Table table(spec);
+  const auto fixed = keys_from(0, kKeys);
+  assign_all(table, fixed, 1.0f, 1);
+  std::atomic<bool> stop{false};
+  std::thread changer([&] {
+    std::mt19937_64 random(1);
+    const auto existed = std::make_unique<bool[]>(kKeys);
+    for (int i = 2; !stop; ++i) {
+      std::vector<int64_t> keys(1 + random() % 700);
+      for (int64_t& key : keys) key = static_cast<int64_t>(random() % (2 * kKeys));
+      i % 3 == 0 ? table.erase(keys.data(), keys.size(), existed.get(), 1)
+                 : assign_all(table, keys, static_cast<float>(i), 1 + i % 2);
+      if (i % 50 == 0) table.evict(86402);  // all rows but the new ones
+    }
+  });
+  std::thread grower([&] {
+    for (int64_t i = 0; !stop; ++i) {  // the table has ten times its rows in the end
+      const auto keys = keys_from((1 << 20) + i % 60 * 500, 500);
+      const std::vector<float> values(keys.size() * kDim, 3.0f);
+      table.assign(keys.data(), keys.size(), values.data(), 2, 1);
+    }
+  });
+  const auto follow = [&](const std::string& cursor, unsigned threads) {
+    auto cut = table.open_cut(&cursor);
+    CHECK(table.changes(*cut, threads).is_full);
+    RowMap rows = map_of(export_all(table, cut.get()));
+    table.close_cut(*cut, true);
+    for (int round = 0; round < 10; ++round) {
+      cut = table.open_cut(&cursor);
+      apply_changes(table, *cut, threads, rows);
+      CHECK(rows.size() == cut->facts().num_rows);
+      CHECK(rows == map_of(export_all(table, cut.get())));
+      const auto mixed = keys_from(kKeys / 2, 3 * kKeys);
+      const Entries first = entries_at(table, cut.get(), mixed, threads);
+      for (size_t i = 0; i < mixed.size(); ++i) {
+        CHECK(first.present[i] == rows.contains(mixed[i]));
+        CHECK(!first.present[i] || row_of(first.rows, i) == rows[mixed[i]]);
+      }
+      table.close_cut(*cut, true);
+    }
+  };
+  std::thread other([&] { follow("b", 1); });
+  follow("a", 2);
+  other.join();
+  stop = true;
+  changer.join();
+  grower.join();
+  CHECK(table.cut_bytes() == 0);
+}
+
+// Keys in any order, and repeated, have the rows of the cut, also where the copies of a partition
+// are few, many or none.
+void test_entries_in_any_order() {
+  Table table(adagrad_table(kDim));
+  auto keys = crowded_keys(9000);  // of 64 partitions
+  assign_all(table, {keys.begin(), keys.begin() + 6000}, 1.0f, 1);
+  const RowMap old_rows = map_of(export_all(table, nullptr));
+  const auto cut = table.open_cut();
+  assign_all(table, {keys.begin() + 1000, keys.begin() + 7000}, 2.0f, 1);
+  const auto existed = std::make_unique<bool[]>(500);
+  table.erase(keys.data(), 500, existed.get(), 1);
+  keys.insert(keys.end(), keys.begin(), keys.begin() + 3000);
+  for (const bool is_sorted : {false, true}) {
+    std::mt19937_64 random(2);
+    std::shuffle(keys.begin(), keys.end(), random);
+    if (is_sorted) {
+      std::sort(keys.begin(), keys.end(),
+                [](int64_t a, int64_t b) { return key_hash(a) < key_hash(b); });
+    }
+    for (const size_t n : {size_t{1}, size_t{5}, size_t{100}, keys.size()}) {
+      const std::vector<int64_t> some(keys.begin(), keys.begin() + static_cast<int64_t>(n));
+      const Entries entries = entries_at(table, cut.get(), some, 1 + n % 2);
+      for (size_t i = 0; i < n; ++i) {
+        const auto old_row = old_rows.find(some[i]);
+        CHECK(entries.present[i] == (old_row != old_rows.end()));
+        const Row row = row_of(entries.rows, i);
+        CHECK(row == (entries.present[i] ? old_row->second : Row{}));
+      }
+    }
+  }
+  table.close_cut(*cut);
+}
+
+// A cut that ends while other threads read it gives them any result, but no freed memory.
+void test_reads_during_the_end_of_a_cut() {
+  Table table(adagrad_table(kDim));
+  const auto keys = keys_from(0, kKeys);
+  const std::string cursor = "reader";
+  for (int round = 0; round < 20; ++round) {
+    assign_all(table, keys, 1.0f, 1);
+    const auto cut = table.open_cut(&cursor);
+    assign_all(table, keys, 2.0f, 1);
+    std::thread reader([&] { entries_at(table, cut.get(), keys, 1); });
+    std::thread follower([&] { table.changes(*cut, 1); });
+    for (uint32_t p = 0; p < Cut::kPartitions / 2; ++p) cut->release(p);
+    table.close_cut(*cut, round % 2 == 0);
+    reader.join();
+    follower.join();
+    CHECK(cut->bytes() == 0 && table.changes(*cut, 1).is_full);
+  }
+}
+
 // The numbers of generations run out: rows start again from 0, and nothing is missed.
 void test_wrap() {
   TableSpec spec = adagrad_table(kDim);
@@ -112,12 +276,17 @@ void test_wrap() {
   const auto keys = keys_from(0, 50);
   for (int i = 0; i < 3; ++i) assign_all(table, keys, 0.0f, 1);
   table.changes("reader", 1);
+  const std::string cursor = "cuts";
+  table.changes(cursor, 1);
   for (int i = 1; i < 20; ++i) {
     const TableRows old_rows = export_all(table, nullptr);
-    const auto cut = table.open_cut();
+    const auto cut = table.open_cut(&cursor);
     assign_all(table, keys, static_cast<float>(i), 1);
     CHECK(same(old_rows, export_all(table, cut.get())));
-    table.close_cut(*cut);
+    CHECK(same(old_rows, entries_at(table, cut.get(), old_rows.keys, 1).rows));
+    const auto before = table.changes(*cut, 1);
+    CHECK(!before.is_full && before.present.size() == (i == 1 ? 0 : keys.size()));
+    table.close_cut(*cut, true);
     const auto changes = table.changes("reader", 1);
     CHECK(!changes.is_full && changes.present.size() == keys.size() && changes.gone.empty());
     CHECK(table.changes("reader", 1).present.empty());
@@ -130,10 +299,11 @@ void test_last_generation() {
   spec.first_generation = Meta::kLastGeneration - 1;
   Table table(spec);
   const auto keys = keys_from(0, 50);
-  const auto cut = table.open_cut();
+  const std::string cursor = "reader";
+  const auto cut = table.open_cut(&cursor);
   bool is_refused = false;
   try {
-    table.open_cut();
+    table.open_cut(&cursor);
   } catch (const std::overflow_error&) {
     is_refused = true;
   }
@@ -142,7 +312,7 @@ void test_last_generation() {
     assign_all(table, keys, 1.0f, 1);
     CHECK(table.changes("reader", 1).is_full);
   }
-  table.close_cut(*cut);
+  table.close_cut(*cut, true);
   CHECK(table.changes("reader", 1).is_full);
   assign_all(table, keys, 2.0f, 1);
   const auto changes = table.changes("reader", 1);
@@ -170,12 +340,14 @@ void test_out_of_memory() {
   CHECK(is_refused);
   CHECK(same(old_rows, export_all(table, nullptr)));
   CHECK(same(old_rows, export_all(table, cut.get())));
+  CHECK(same(old_rows, entries_at(table, cut.get(), old_rows.keys, 1).rows));
   const uint64_t num_evicted = table.evict(86402);
   CHECK(num_evicted > 0 && num_evicted < kKeys);  // those that the failed call had kept
   CHECK(same(old_rows, export_all(table, cut.get())));
   table.set_memory_limit(SIZE_MAX);
   CHECK(table.evict(86402) == kKeys - num_evicted);
   CHECK(same(old_rows, export_all(table, cut.get())));
+  CHECK(same(old_rows, entries_at(table, cut.get(), old_rows.keys, 2).rows));
   table.close_cut(*cut);
   const auto changes = table.changes("reader", 1);
   CHECK(changes.gone.size() == kKeys && changes.present.empty());
@@ -385,6 +557,9 @@ void test_no_clear_while_one_is_open() {
 
 int main() {
   test_beside_writers();
+  test_changes_of_cuts_with_writers();
+  test_entries_in_any_order();
+  test_reads_during_the_end_of_a_cut();
   test_wrap();
   test_last_generation();
   test_out_of_memory();

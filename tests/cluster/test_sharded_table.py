@@ -35,6 +35,7 @@ from tests.suites.table_base import (
     refuses,
 )
 from tests.suites.table_concurrency import run_together
+from tests.suites.table_cut_machine import CUT_CONFIGS, CutMachine
 from tests.suites.table_machine import CONFIGS, check_random_verbs
 
 pytestmark = pytest.mark.thorough
@@ -96,6 +97,12 @@ def test_random_verbs_equal_the_reference(config):
 @pytest.mark.parametrize("name", ["two-segments", "bf16-beside-fp32", "views", "probabilistic"])
 def test_random_verbs_on_floor_mod_shards_equal_the_reference(name):
     check_random_verbs(sharded(3, FloorModRouting).__func__, CONFIGS[name], max_examples=10)
+
+
+def test_random_cuts_equal_the_reference():
+    check_random_verbs(
+        sharded(3).__func__, CUT_CONFIGS["min-count"], max_examples=10, machine=CutMachine
+    )
 
 
 def run_of(table):

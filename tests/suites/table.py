@@ -19,6 +19,13 @@ from tests.suites.table_bags import BagReads, BagWeightGradients
 from tests.suites.table_budget import Budgets
 from tests.suites.table_changes import BadCursors, Changes
 from tests.suites.table_concurrency import Concurrency
+from tests.suites.table_cut_changes import (
+    BadCutReads,
+    CursorsOfCuts,
+    CutChanges,
+    CutDeltas,
+    CutEntries,
+)
 from tests.suites.table_cuts import CutParts, Cuts
 from tests.suites.table_expiry import Evictions, Sweeps
 from tests.suites.table_export import Exports, Imports
@@ -79,6 +86,11 @@ class TableSuite(
     Cuts,
     CutParts,
     BadCuts,
+    CutChanges,
+    CursorsOfCuts,
+    CutEntries,
+    CutDeltas,
+    BadCutReads,
     Changes,
     BadCursors,
     Concurrency,

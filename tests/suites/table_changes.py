@@ -73,7 +73,7 @@ every_effect = pytest.mark.parametrize(
 )
 
 
-class Changes(TableCase):
+class Followed(TableCase):
     def followed(self, cursor="a", **options):
         """A table that holds 1 and 2, and a cursor that knows it."""
         table = self.table(non_finite="skip", expiry=Expiry(1), **options)
@@ -81,6 +81,8 @@ class Changes(TableCase):
         assert table.changes(cursor).full
         return table
 
+
+class Changes(Followed):
     @every_effect
     def test_effect_of_a_call(self, call, changed, gone):
         table = self.followed()

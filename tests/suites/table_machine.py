@@ -111,7 +111,7 @@ def make_floats(seed, shape, with_bad=False):
     return torch.from_numpy(values)
 
 
-class TableMachine(RuleBasedStateMachine):
+class PairMachine(RuleBasedStateMachine):
     """Every rule does the same to both tables and compares what they return."""
 
     def __init__(self, make, config):
@@ -124,6 +124,15 @@ class TableMachine(RuleBasedStateMachine):
 
     def floats(self, seed, n, with_bad=False):
         return make_floats(seed, (n, self.config.dim), with_bad)
+
+    def teardown(self):
+        assert_same_rows(*self.tables)
+        for table in self.tables:
+            table.close()
+
+
+class TableMachine(PairMachine):
+    """Rules for all verbs of one thread, except cuts and changes."""
 
     @rule(
         batch=batches,
@@ -290,15 +299,13 @@ class TableMachine(RuleBasedStateMachine):
 
     def teardown(self):
         self.check_candidates()
-        assert_same_rows(*self.tables)
-        for table in self.tables:
-            table.close()
+        super().teardown()
 
 
-def check_random_verbs(make, config, max_examples=None, phases=tuple(Phase)):
+def check_random_verbs(make, config, max_examples=None, phases=tuple(Phase), machine=TableMachine):
     """Fails with the shortest sequence of verbs that makes the tables differ."""
     run_state_machine_as_test(
-        lambda: TableMachine(make, config),
+        lambda: machine(make, config),
         settings=settings(
             max_examples=max_examples or settings().max_examples // 2,
             stateful_step_count=25,

@@ -11,6 +11,7 @@ from monolith.errors import FailedPreconditionError
 from monolith.table import Expiry, Segment, Table, TableConfig
 from monolith.table.reference import ReferenceTable
 from monolith.table.replay import Record
+from monolith.table.rows import RowMemory
 from tests.suites.table_base import assert_same_rows, column, keys, random_floats, random_keys
 from tests.suites.table_concurrency import run_together
 from tests.suites.table_cuts import cuts_beside
@@ -114,6 +115,47 @@ def test_the_memory_of_notes_that_were_read_is_kept_for_the_next_ones():
     assert kept["log_bytes"] + kept["spare_log_bytes"] == report["spare_log_bytes"]
 
 
+def test_the_log_keeps_the_notes_of_a_cut_until_they_are_read():
+    table = filled()
+    table.changes("a")
+    table.assign(NUMBERS, VALUES)
+    with table.cut(cursor="a") as snapshot:
+        assert table.memory_report()["log_bytes"] >= 8000
+        assert len(snapshot.changes().keys) == 1000
+        assert table.memory_report()["log_bytes"] == 0
+
+
+def test_a_cut_that_was_not_read_holds_no_notes():
+    table = filled()
+    table.changes("a")
+    table.assign(NUMBERS, VALUES)
+    with table.cut(cursor="a"):
+        table.drop_cursor("a")
+        assert table.memory_report()["log_bytes"] >= 8000
+    report = table.memory_report()
+    assert (report["log_bytes"], report["spare_log_bytes"]) == (0, 0)
+
+
+def test_cuts_of_a_cursor_nobody_closes_keep_the_log_to_its_bound():
+    table = Table(CONFIG, changes_bytes=10_000)
+    table.changes("a")
+    snapshots = []
+    for i in range(4):
+        table.assign(NUMBERS[250 * i : 250 * i + 250], VALUES[:250])
+        snapshots.append(table.cut(cursor="a"))
+    table.assign(NUMBERS, VALUES)
+    assert table.memory_report()["log_bytes"] <= 10_000
+    assert [snapshot.changes().full for snapshot in snapshots][:2] == [True, True]
+
+
+def test_entries_of_a_cut_are_written_into_its_memory():
+    table, memory = filled(), RowMemory()
+    with table.cut() as snapshot:
+        first = snapshot.lookup_entry(NUMBERS, memory=memory).rows
+        second = snapshot.lookup_entry(NUMBERS[:10].contiguous(), memory=memory).rows
+    assert first.keys.data_ptr() == second.keys.data_ptr()
+
+
 def test_the_last_cursor_takes_the_spare_memory_along():
     table = filled()
     table.changes("a")
@@ -146,7 +188,8 @@ def test_a_cut_that_outlives_all_generations_is_named(monkeypatch):
     table = filled()
     snapshot = table.cut()
     with pytest.raises(FailedPreconditionError) as caught:
-        table.cut()
+        table.cut(cursor="b")
+    assert table.cursors() == []
     assert str(caught.value) == (
         "[Table.cut] expected open cuts to end within 8 million cuts and reads of changes, "
         "got one that did not; close it (table 'user')"
@@ -167,6 +210,29 @@ def test_a_read_that_fails_half_way_is_full_the_next_time(monkeypatch):
             table.changes("a")
     assert table.changes("a").full
     assert not table.changes("a").full
+
+
+def test_changes_of_a_cut_that_fail_half_way_can_be_read_again(monkeypatch):
+    table = filled()
+    table.changes("a")
+    table.assign(NUMBERS, -VALUES)
+    with table.cut(cursor="a") as snapshot:
+        with monkeypatch.context() as patch:
+            patch.setattr("monolith.table.native.int64_rows", raise_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                snapshot.changes()
+        assert snapshot.changes().full  # the log has let the keys go
+    assert not table.changes("a").full
+
+
+def test_a_cut_whose_changes_failed_leaves_its_cursor_behind(monkeypatch):
+    table = filled()
+    table.changes("a")
+    with monkeypatch.context() as patch, table.cut(cursor="a") as snapshot:
+        patch.setattr("monolith.table.native.int64_rows", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            snapshot.changes()
+    assert table.changes("a").full
 
 
 def raise_interrupt(*arguments):

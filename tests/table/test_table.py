@@ -6,6 +6,7 @@ from monolith.table.native import Table
 from tests.suites.table import RefusalSuite, TableSuite
 from tests.suites.table_bad_bags import VERBS
 from tests.suites.table_base import refuses
+from tests.suites.table_cut_machine import CUT_CONFIGS, CutMachine
 from tests.suites.table_machine import CONFIGS, check_random_verbs
 from tests.suites.table_optimizer_runs import OptimizersEqualReference
 
@@ -17,6 +18,11 @@ class TestTable(TableSuite, RefusalSuite, OptimizersEqualReference):
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_random_verbs_equal_the_reference(config):
     check_random_verbs(Table, config)
+
+
+@pytest.mark.parametrize("config", CUT_CONFIGS.values(), ids=CUT_CONFIGS)
+def test_random_cuts_equal_the_reference(config):
+    check_random_verbs(Table, config, machine=CutMachine)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -108,55 +108,39 @@ def piece_tuple(piece: BagGradients) -> tuple[BagsTuple, int, int]:
     return bags_tuple(piece.bags), piece.gradients.data_ptr(), address(piece.winners)
 
 
-_Chunk = Callable[[int, int, int, _native.Cut, RowMemory | None], Rows]
-_LookupEntry = Callable[[torch.Tensor, _native.Cut, RowMemory | None], Entries]
-_Candidates = Callable[[list[int], _native.Cut], dict[str, torch.Tensor]]
-
-
 class NativeCut(CutStorage):
     """Cut of the core.
 
     Args:
-        core: the table, which lives as long as its cuts.
-        cut: cut of the table.
-        export_chunk: function that returns rows of a cut.
-        lookup_entry: function that returns the rows of keys of a cut.
-        export_candidates: function that returns candidates of a cut.
+        table: the table, which may be closed before the cut.
+        core: core of the table, which lives as long as its cuts.
+        cut: cut of the core.
     """
 
-    def __init__(
-        self,
-        core: _native.Table,
-        cut: _native.Cut,
-        export_chunk: _Chunk,
-        lookup_entry: _LookupEntry,
-        export_candidates: _Candidates,
-    ) -> None:
+    def __init__(self, table: "Table", core: _native.Table, cut: _native.Cut) -> None:
         self.num_rows = cut.num_rows
         self.num_update_calls = cut.num_update_calls
         self.latest_time = cut.latest_time
         self.num_recorded = cut.num_recorded
-        self._core, self._cut = core, cut
-        self._export_chunk, self._lookup_entry = export_chunk, lookup_entry
-        self._export_candidates = export_candidates
+        self._table, self._core, self._cut = table, core, cut
 
     def export_chunk(
         self, first: int, last: int, limit: int, memory: RowMemory | None = None
     ) -> Rows:
         """Return rows of the cut."""
-        return self._export_chunk(first, last, limit, self._cut, memory)
+        return self._table._export_chunk(first, last, limit, self._cut, memory)
 
     def changes(self) -> tuple[bool, torch.Tensor, torch.Tensor]:
         """Return the changes up to the cut."""
-        return _changes_of(self._core.cut_changes(self._cut, torch.get_num_threads()))
+        return self._table._cut_changes(self._cut)
 
     def lookup_entry(self, keys: torch.Tensor, memory: RowMemory | None = None) -> Entries:
         """Return rows of the cut."""
-        return self._lookup_entry(keys, self._cut, memory)
+        return self._table._lookup_entry(keys, self._cut, memory)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Return candidates of the cut."""
-        return self._export_candidates(partitions, self._cut)
+        return self._table._export_candidates(partitions, self._cut)
 
     def release(self, partitions: list[int]) -> None:
         """Release the memory of these partitions."""
@@ -523,9 +507,7 @@ class Table(BaseTable):
                 ) from error
             if cut is None:
                 return None
-            return NativeCut(
-                core, cut, self._export_chunk, self._lookup_entry, self._export_candidates
-            )
+            return NativeCut(self, core, cut)
 
     def _has_cut(self) -> bool:
         with self._open("cut") as core:
@@ -534,6 +516,10 @@ class Table(BaseTable):
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
         with self._open("changes") as core:
             return _changes_of(core.changes(cursor, torch.get_num_threads()))
+
+    def _cut_changes(self, cut: _native.Cut) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        with self._open("changes") as core:
+            return _changes_of(core.cut_changes(cut, torch.get_num_threads()))
 
     def _drop_cursor(self, cursor: str) -> bool:
         with self._open("drop_cursor") as core:

@@ -9,8 +9,10 @@ from monolith.errors import FailedPreconditionError
 from monolith.table import Constant, Segment, TableConfig
 from monolith.table.reference import ReferenceTable
 from monolith.table.reference.steps import Call, optimizer_step
+from monolith.table.reference.touched import ReferenceCut
 from tests.suites.table import RefusalSuite, TableSuite
 from tests.suites.table_base import TableCase, column, keys
+from tests.suites.table_cut_machine import CUT_CONFIGS, CutMachine
 from tests.suites.table_machine import CONFIGS, check_random_verbs
 
 pytestmark = pytest.mark.thorough
@@ -50,6 +52,32 @@ def test_machine_finds_a_table_that_sums_from_zero():
     config = TableConfig("user", Segment(4, initializer=Constant(-0.0)))
     with pytest.raises(AssertionError, match="values differ"):
         check_random_verbs(FromZero, config, max_examples=200, phases=[Phase.generate])
+
+
+def test_machine_finds_a_cut_that_reads_rows_of_now():
+    class Late(ReferenceTable):
+        def _open_cut(self, cursor):
+            cut = super()._open_cut(cursor)
+            cut.lookup_entry = lambda keys, memory: self._lookup_entry(keys)
+            return cut
+
+    with pytest.raises(AssertionError):
+        check_random_verbs(
+            Late, CUT_CONFIGS["two-segments"], phases=[Phase.generate], machine=CutMachine
+        )
+
+
+def test_machine_finds_a_cut_that_does_not_leave_its_cursor_behind():
+    class Forgiving(ReferenceTable):
+        def _open_cut(self, cursor):
+            cut = super()._open_cut(cursor)
+            cut.close = lambda is_read: ReferenceCut.close(cut, True)
+            return cut
+
+    with pytest.raises(AssertionError):
+        check_random_verbs(
+            Forgiving, CUT_CONFIGS["two-segments"], phases=[Phase.generate], machine=CutMachine
+        )
 
 
 def test_unknown_optimizer_is_refused():
