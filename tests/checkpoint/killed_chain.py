@@ -9,7 +9,7 @@ import os
 
 import torch
 
-from monolith.checkpoint import Chain, Contents, WriteOptions, find
+from monolith.checkpoint import Chain, Contents, RestoreMark, WriteOptions, find
 from monolith.table import MinCount, Segment, Table, TableConfig
 from monolith.table.disk import table_files
 from monolith.table.optimizers import SGD
@@ -48,7 +48,7 @@ def go_on(path):
         step = -1
         if checkpoint is not None:
             checkpoint.restore_tables(table)
-            chain.follow(checkpoint.prefix, [table])
+            chain.follow(RestoreMark.set(checkpoint.prefix, [table]))
             step = checkpoint.step
         while True:
             step += 1

@@ -8,6 +8,7 @@ import torch
 from monolith.checkpoint import (
     Chain,
     Contents,
+    RestoreMark,
     WriteOptions,
     existing_checkpoints,
     find,
@@ -206,7 +207,7 @@ def test_a_chain_follows_a_checkpoint_that_was_restored(tmp_path):
     _, _, saves = saved_chain(tmp_path)
     table, chain = new_table(), Chain(tmp_path)
     open_checkpoint(saves[-1].prefix).restore_tables(table)
-    assert chain.follow(saves[-1].prefix, [table])
+    assert chain.follow(RestoreMark.set(saves[-1].prefix, [table]))
     few_changes(table, 4)
     saved = save(chain, table, 4)
     assert (saved.is_full, chain.num_links) == (False, 4)
@@ -216,7 +217,7 @@ def test_a_chain_follows_a_checkpoint_that_was_restored(tmp_path):
 def test_a_chain_goes_back_to_an_older_checkpoint(tmp_path):
     chain, table, saves = saved_chain(tmp_path)
     open_checkpoint(saves[1].prefix).restore_tables(table)
-    assert chain.follow(saves[1].prefix, [table])
+    assert chain.follow(RestoreMark.set(saves[1].prefix, [table]))
     few_changes(table, 9)
     saved = save(chain, table, 2)
     assert [base.name for base in open_checkpoint(saved.prefix).chain] == [
@@ -227,11 +228,35 @@ def test_a_chain_goes_back_to_an_older_checkpoint(tmp_path):
 
 
 def test_a_chain_does_not_follow_a_checkpoint_of_another_folder_or_tables(tmp_path):
-    _, table, saves = saved_chain(tmp_path / "a")
-    assert not Chain(tmp_path / "b").follow(saves[-1].prefix, [table])
-    chain = Chain(tmp_path / "a")
-    assert not chain.follow(saves[-1].prefix, [])
-    assert not Chain(tmp_path / "a", full_every=1).follow(saves[-1].prefix, [table])
+    chain, table, saves = saved_chain(tmp_path / "a")
+    prefix = saves[-1].prefix
+    chain.close()
+    assert not Chain(tmp_path / "b").follow(RestoreMark.set(prefix, [table]))
+    assert not Chain(tmp_path / "a").follow(RestoreMark.set(prefix, []))
+    assert not Chain(tmp_path / "a", full_every=1).follow(RestoreMark.set(prefix, [table]))
+    assert table.cursors() == []
+
+
+def test_changes_between_a_restore_and_its_chain_are_saved(tmp_path):
+    _, _, saves = saved_chain(tmp_path)
+    table = new_table()
+    open_checkpoint(saves[-1].prefix).restore_tables(table)
+    mark = RestoreMark.set(saves[-1].prefix, [table])
+    few_changes(table, 4)
+    chain = Chain(tmp_path)
+    chain.follow(mark)
+    saved = save(chain, table, 4)
+    assert not saved.is_full
+    assert_restores(saved.prefix, table)
+
+
+def test_a_mark_that_no_chain_follows_leaves_no_cursor(tmp_path):
+    _, table, saves = saved_chain(tmp_path)
+    mark = RestoreMark.set(saves[-1].prefix, [table])
+    before = len(table.cursors())
+    mark.drop()
+    mark.drop()
+    assert len(table.cursors()) == before - 1
 
 
 def test_close_drops_the_cursors(tmp_path):

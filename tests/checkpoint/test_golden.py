@@ -10,6 +10,7 @@ import torch
 from monolith.checkpoint import (
     Chain,
     Contents,
+    RestoreMark,
     manifest,
     open_checkpoint,
     read_checkpoint_state,
@@ -97,7 +98,7 @@ def test_a_run_goes_on_from_version_1_and_saves_this_version(tmp_path):
     tables = [make(config) for config in TABLES]
     open_checkpoint(V1 / "model.ckpt-7").restore_tables(tables)
     chain = Chain(tmp_path)
-    assert not chain.follow(f"{V1}/model.ckpt-7", tables)
+    assert not chain.follow(RestoreMark.set(f"{V1}/model.ckpt-7", tables))
     for step in (8, 9):
         change(tables)
         with chain.cut(Contents(tables=tables, step=step, with_expired=True)) as snapshot:

@@ -1,6 +1,6 @@
 """Checkpoints: a whole run on disk, complete or invisible (docs/checkpoints.md)."""
 
-from monolith.checkpoint.chain import Chain, Saved
+from monolith.checkpoint.chain import Chain, RestoreMark, Saved
 from monolith.checkpoint.commit import remove
 from monolith.checkpoint.compact import compact
 from monolith.checkpoint.cut import Contents
@@ -13,6 +13,7 @@ __all__ = [
     "Chain",
     "Checkpoint",
     "Contents",
+    "RestoreMark",
     "Saved",
     "WriteOptions",
     "checkpoint_exists",

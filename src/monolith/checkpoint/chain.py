@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from monolith.checkpoint.commit import remove_unnamed
 from monolith.checkpoint.compact import compact
 from monolith.checkpoint.cut import CheckpointSnapshot, Contents
-from monolith.checkpoint.load import Checkpoint, open_checkpoint
+from monolith.checkpoint.load import open_checkpoint
 from monolith.checkpoint.manifest import Base, CheckpointManifest
 from monolith.checkpoint.retention import Retention
 from monolith.checkpoint.save import BASE_NAME, Link, WriteOptions, write
@@ -22,6 +23,9 @@ from monolith.table.base import BaseTable
 from monolith.table.disk.call_arguments import checked_path
 from monolith.table.rows import Touched
 from monolith.table.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,41 @@ class Saved:
     def is_full(self) -> bool:
         """Whether the checkpoint has all rows."""
         return self.manifest.base is None
+
+
+@dataclass(frozen=True)
+class RestoreMark:
+    """Marks the moment at which tables had the rows of a checkpoint, for `Chain.follow`.
+
+    Attributes:
+        prefix: prefix of the checkpoint.
+        tables: the tables.
+        cursor: cursor of their touched logs, which was read at that moment.
+    """
+
+    prefix: str
+    tables: Sequence[BaseTable]
+    cursor: str
+
+    @classmethod
+    def set(cls, prefix: str, tables: Iterable[BaseTable]) -> "Self":
+        """Mark this moment: the tables have just been restored from the checkpoint."""
+        mark = cls(prefix, list(tables), _new_cursor())
+        for table in mark.tables:
+            table.changes(mark.cursor)
+        return mark
+
+    def drop(self) -> None:
+        """Remove the cursors from the tables that are open; a second call is fine."""
+        for table in self.tables:
+            try:
+                table.drop_cursor(self.cursor)
+            except OpError as error:  # the table is closed, or has no such cursor
+                _log.debug("no cursor to drop: %s", error)
+
+
+def _new_cursor() -> str:
+    return f"checkpoints-{secrets.token_hex(4)}"
 
 
 class Chain:
@@ -108,7 +147,7 @@ class Chain:
         self._full_every, self._clock = full_every, clock
         remove_unnamed(self.directory)
         self._retention = Retention.of_directory(self.directory, keep, clock)
-        self._cursor = f"checkpoints-{secrets.token_hex(4)}"
+        self._cursor = _new_cursor()
         self._tables: Sequence[BaseTable] = ()
         self._links: list[tuple[str, str]] = []  # name and id, a full checkpoint first
         self._full_reason = "first"  # of the next save, if it has no link to continue
@@ -128,12 +167,13 @@ class Chain:
     def _makes_links(self) -> bool:
         return self._full_every > 1
 
-    def cut(self, contents: Contents) -> CheckpointSnapshot:
-        """Take everything as it is, with copies of the dense tensors. Call it between two steps.
+    def cut(self, contents: Contents, *, with_copies: bool = True) -> CheckpointSnapshot:
+        """Take everything as it is. Call it between two steps.
 
         Args:
             contents: what the checkpoint holds; with a step, and with expired rows if the chain
                 makes links.
+            with_copies: copy the dense tensors, so that steps may go on before the save is done.
 
         Raises:
             ValueError: `contents` has no step, or leaves out expired rows, which a link would keep.
@@ -141,7 +181,7 @@ class Chain:
         if contents.step is None:
             raise ValueError("[Chain.cut] expected contents with a step, got None")
         if not self._makes_links:
-            return contents.cut(with_copies=True)
+            return contents.cut(with_copies=with_copies)
         if not contents.with_expired:
             raise ValueError(
                 "[Chain.cut] expected contents with_expired, got False: a row that expires between "
@@ -150,15 +190,16 @@ class Chain:
         one = contents.tables
         tables = [one] if isinstance(one, BaseTable | Snapshot) else one
         self._tables = [table for table in tables if isinstance(table, BaseTable)]
-        return contents.cut(with_copies=True, cursor=self._cursor)
+        return contents.cut(with_copies=with_copies, cursor=self._cursor)
 
     def save(self, snapshot: CheckpointSnapshot, options: WriteOptions | None = None) -> Saved:
         """Write `<directory>/model.ckpt-<step>`, name it in the state file, remove older ones.
 
-        After an error the next save is full.
+        After an error the next save is full; it may be that of the same snapshot, if its tables are
+        not used up (`WriteOptions`).
 
         Args:
-            snapshot: result of `cut`; it stays open, but its tables are used up.
+            snapshot: result of `cut`; it stays open.
             options: threads, rate, progress and clock.
 
         Raises:
@@ -173,7 +214,7 @@ class Chain:
                 manifest = write(snapshot, prefix, options, link=link)
                 self._retention.add(prefix)
         except BaseException:
-            self._start_anew("failed")
+            self._links, self._full_reason = [], "failed"
             raise
         self._links = [*(self._links if link else ()), (posixpath.basename(prefix), manifest.id)]
         num_bytes = sum(fact.num_bytes for fact in manifest.files)
@@ -200,28 +241,30 @@ class Chain:
         num_bytes = sum(fact.num_bytes for fact in manifest.row_files)
         return Saved(prefix, manifest, None, num_bytes)
 
-    def follow(self, prefix: str, tables: Iterable[BaseTable]) -> bool:
-        """Continue a checkpoint from which the tables were just restored, before they change.
+    def follow(self, mark: RestoreMark) -> bool:
+        """Continue the checkpoint from which tables were restored. The mark belongs to the chain.
 
         Returns:
             Whether the next save can be a link of this checkpoint; else it is full.
         """
-        tables, directory = list(tables), posixpath.dirname(prefix)
+        self.close()
+        self._tables, self._cursor = mark.tables, mark.cursor
+        directory = posixpath.dirname(mark.prefix)
         if not self._makes_links or directory.rstrip("/") != self.directory.rstrip("/"):
+            self.close()
             return False
-        checkpoint = open_checkpoint(prefix)
-        is_same = checkpoint.table_names == sorted(table.name for table in tables)
+        checkpoint = open_checkpoint(mark.prefix)
+        is_same = checkpoint.table_names == sorted(table.name for table in mark.tables)
         if not checkpoint.manifest.id or not is_same:
             return False
-        for table in tables:
-            table.changes(self._cursor)  # changes count from here
-        self._tables = tables
-        self._links = [_key(base) for base in (*checkpoint.chain, checkpoint)]
+        self._links = [(base.name, base.manifest.id) for base in (*checkpoint.chain, checkpoint)]
         return True
 
     def close(self) -> None:
         """Remove the cursors from the tables that are open; a second call is fine."""
-        self._start_anew("first")
+        self._links, self._full_reason = [], "first"
+        RestoreMark("", self._tables, self._cursor).drop()
+        self._tables = ()
 
     def _link(self, snapshot: CheckpointSnapshot, prefix: str) -> tuple[Link | None, str | None]:
         """Return the base and changes of a link, or None and the reason for a full save."""
@@ -252,15 +295,3 @@ class Chain:
         if manifest.id != identity:
             return "base"
         return None if sorted(changes) == [table.name for table in manifest.tables] else "tables"
-
-    def _start_anew(self, reason: str) -> None:
-        self._links, self._full_reason = [], reason
-        for table in self._tables:
-            try:
-                table.drop_cursor(self._cursor)
-            except OpError as error:  # the table is closed, or was never cut
-                _log.debug("no cursor to drop: %s", error)
-
-
-def _key(checkpoint: Checkpoint) -> tuple[str, str]:
-    return checkpoint.name, checkpoint.manifest.id
