@@ -93,6 +93,13 @@ def test_a_run_that_goes_back_drops_its_later_steps(file):
     assert begins == [7, 8]
 
 
+def test_a_new_file_drops_the_steps_that_its_run_does_anew(file):
+    file.restart(391)  # before the first event
+    file.add_scalars({"loss": 1.0}, 400)
+    begins = [event.step for event in events(file) if event.HasField("session_log")]
+    assert begins == [392]
+
+
 @pytest.mark.parametrize("value", [0.5, 0.0, -1e30, math.inf, math.nan])
 def test_scalars_of_a_step_are_one_event(file, value):
     before = time.time()

@@ -101,6 +101,15 @@ def test_close_writes_what_came_since_the_last_flush(sink, path):
     ]
 
 
+def test_events_of_a_run_that_goes_on_have_its_step(sink, path):
+    sink.restart(391)
+    sink.event("run_started", {})
+    sink.flush(400)
+    sink.restart(395)
+    sink.event("run_recovered", {})
+    assert [line["step"] for line in lines(path)] == [391, 400, 395]
+
+
 def test_a_closed_sink_takes_no_more(sink):
     sink.close()
     with pytest.raises(ValueError, match=r"\[JsonLinesSink\] expected an open sink, got a closed"):

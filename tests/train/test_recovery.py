@@ -164,6 +164,7 @@ def test_a_sequential_fit_ends_with_the_bits_of_a_fit_without_the_error(
     fault = Fault(place)
     result = fit(tmp_path, fault, servers)
     assert (result.num_recoveries, fault.num_left) == (1, 0)
+    assert len(set(fault.sessions)) == 2  # hooks are told of the recovery
     assert_same_end(tmp_path, whole[0])
     expected = whole[1]
     assert (result.ended, result.num_steps) == (expected.ended, expected.num_steps)

@@ -82,6 +82,26 @@ def test_a_recovery_that_goes_back_leaves_one_value_for_each_step(tmp_path):
     assert steps(read(tmp_path / "logs"), "train/loss") == list(range(1, result.num_steps + 1))
 
 
+def test_a_run_that_goes_on_after_a_failure_leaves_one_value_for_each_step(tmp_path):
+    settings = dataclasses.replace(SETTINGS, checkpoint_dir=str(tmp_path / "saves"), log_every=4)
+    for hooks in ([Raise(7, KeyError("as asked"))], []):
+        with (
+            TensorBoardSink(tmp_path / "logs") as sink,
+            Trainer(Clicks("plain"), settings, metrics=sink, hooks=hooks) as trainer,
+        ):
+            if hooks:
+                with pytest.raises(KeyError):
+                    trainer.fit()
+                assert steps(read(tmp_path / "logs"), "train/loss") == [4, 7]
+            else:
+                trainer.restore(tmp_path / "saves")  # of step 5
+                last = trainer.run.global_step + trainer.fit().num_steps
+    reader = read(tmp_path / "logs")
+    wanted = [4, *range(8, last, 4), last]
+    assert steps(reader, "train/loss") == wanted
+    assert [step for step, _ in reader.values("run_failed")] == []
+
+
 @pytest.mark.req("NT-SUMOP-T4")
 def test_a_run_that_fails_is_written_to_its_last_step(tmp_path):
     with pytest.raises(KeyError, match="as asked"):

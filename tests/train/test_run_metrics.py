@@ -249,6 +249,23 @@ def test_a_run_that_fails_writes_its_last_figures_and_the_error():
     )
 
 
+@pytest.mark.req("NT-SUMOP-T4")
+@pytest.mark.parametrize("step", [1, 5])
+def test_the_error_of_a_run_is_flushed(step):
+    calls = []
+
+    class Sink(MemorySink):
+        def event(self, name, fields):
+            calls.append(name)
+
+        def flush(self, step):
+            calls.append(step)
+
+    with pytest.raises(KeyError):
+        fit(Clicks(), Raise(step, KeyError("as asked")), sink=Sink(), log_every=3)
+    assert calls[-2:] == ["run_failed", step]
+
+
 def test_a_run_that_fails_at_its_start_is_written():
     class Broken(Clicks):
         def loss(self, model, inputs, batch):

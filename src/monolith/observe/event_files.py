@@ -118,7 +118,7 @@ class EventFile:
     def restart(self, step: int) -> None:
         """Tell readers to drop the events of steps after `step`, where the run goes on."""
         with self._lock:
-            if self._last_step is not None and self._last_step > step:
+            if self._last_step is None or self._last_step > step:  # None: of an earlier file
                 self._last_step = step
                 self._file.write(_start(time.time(), step + 1))
 

@@ -16,8 +16,8 @@ class JsonLinesSink(BufferedSink):
     A line of an interval has `step`, `time` (seconds since 1970), `gauges` that were set in the
     interval, totals of all `counters`, and under `microseconds` the count, mean, p99 and maximum of
     the times of the interval; p99 is that of the last 4096. Names of series are `name/tag=value`.
-    A line of an event has `event`, `step` (of the interval before), `time` and `fields`. NaN and
-    infinities are null.
+    A line of an event has `event`, `step` (of the interval before, or after which the run goes on),
+    `time` and `fields`. NaN and infinities are null.
 
     `event`, `flush` and `close` write to the file and wait for the write, not for the disk.
     Other measurements do not wait for them.
@@ -60,6 +60,11 @@ class JsonLinesSink(BufferedSink):
         """Append the line of an event."""
         with self._file_lock:
             self._write({"event": name, "step": self._step, "time": time.time(), "fields": fields})
+
+    def restart(self, step: int) -> None:
+        """Give the events that follow the step after which the run goes on."""
+        with self._file_lock:
+            self._step = step
 
     def flush(self, step: int) -> None:
         """Append the line of an interval."""

@@ -73,7 +73,9 @@ class TensorBoardSink(BufferedSink):
 
     def restart(self, step: int) -> None:
         """Have readers drop what was written for later steps: the run goes on after this step."""
-        self._file.restart(step)
+        with self._write_lock:
+            self._step = step
+            self._file.restart(step)
 
     def flush(self, step: int) -> None:
         """Write the interval under a step."""
