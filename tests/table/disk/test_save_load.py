@@ -168,6 +168,18 @@ def test_filters_of_some_partitions_are_loaded_alone(tmp_path):
     assert all(torch.equal(found[name], column) for name, column in expected.items())
 
 
+def test_filters_of_the_whole_table_are_written_as_before_shards_had_their_own(tmp_path):
+    save_tables(make(plain(admission=SlidingFilter(2, capacity=1))), tmp_path)
+    rule = manifest_of(tmp_path)["tables"][0]["config"]["admission"]
+    assert rule == {
+        "class": "SlidingFilter",
+        "threshold": 2,
+        "slots": {},
+        "capacity": 1,
+        "split_num": 7,
+    }
+
+
 def test_saves_of_shards_load_as_one_table(tmp_path):
     table = filled()
     ranges = [range(1000), range(1000, 1001), range(1001, 4096)]
