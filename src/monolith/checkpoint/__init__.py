@@ -6,10 +6,12 @@ from monolith.checkpoint.find import checkpoint_exists, existing_checkpoints, fi
 from monolith.checkpoint.load import Checkpoint, open_checkpoint
 from monolith.checkpoint.save import WriteOptions, save, write
 from monolith.checkpoint.state import read_checkpoint_state
+from monolith.table.disk.workers import WriteControl
 
 __all__ = [
     "Checkpoint",
     "Contents",
+    "WriteControl",
     "WriteOptions",
     "checkpoint_exists",
     "existing_checkpoints",

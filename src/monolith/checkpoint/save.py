@@ -22,8 +22,9 @@ from monolith.table.disk.call_arguments import checked_path, checked_progress, c
 from monolith.table.disk.ranges import Run
 from monolith.table.disk.table_files import NameOfFile, SaveJob, TableFiles
 from monolith.table.disk.table_save import checked_rate
-from monolith.table.disk.workers import ProgressCallback, Work, run_all
+from monolith.table.disk.workers import ProgressCallback, Work, WriteControl, run_all
 from monolith.table.disk.writer import ArrowFile, Throttle
+from monolith.table.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from monolith.table.disk.table_manifest import TableEntry
@@ -45,12 +46,17 @@ class WriteOptions:
         progress: called with a `Progress` after each batch of rows and each dense file, from the
             writing threads; may raise to stop.
         clock: seconds since 1970, for the manifest and the state file.
+        control: lets other threads stop the write or lift its rate limit.
+        keeps_cut: whether a snapshot stays whole, so that the same snapshot can be written again
+            after an error. Otherwise its rows are freed as they are written.
     """
 
     num_threads: int | None = None
     max_bytes_per_second: float | None = None
     progress: ProgressCallback | None = None
     clock: Callable[[], float] = time.time
+    control: WriteControl | None = None
+    keeps_cut: bool = False
 
 
 _DEFAULTS = WriteOptions()
@@ -72,7 +78,7 @@ def save(
         directory: made if missing; with a scheme such as s3:// through fsspec.
         keep: number of checkpoints that stay, besides those that `monolith_checkpoint` exempts; 0
             keeps all. A caller that saves often passes the `Retention` of the directory.
-        options: threads, rate, progress and clock.
+        options: threads, rate, progress, clock and control.
 
     Returns:
         The prefix of the checkpoint.
@@ -117,12 +123,13 @@ def write(
 
     Args:
         contents: what the checkpoint holds; or a snapshot of it, which stays open, but whose tables
-            are used up.
+            are used up without `WriteOptions.keeps_cut`.
         prefix: `<directory>/<name>`, usually with the step at the end; with a scheme such as s3://
             through fsspec.
-        options: threads, rate, progress and clock.
+        options: threads, rate, progress, clock and control.
 
     Raises:
+        CancelledError: `WriteOptions.control` was stopped; nothing is left of the checkpoint.
         TypeError: `contents` has something that is no table, tensor, state or JSON.
         OpError: the directory cannot be written; a full disk for example.
         FailedPreconditionError: another save writes into the directory, or a snapshot is closed.
@@ -140,9 +147,10 @@ def write(
         storage_errors("checkpoint.write", f"write {path}"),
         files.writing(),
     ):
-        work = Work(sum(map(len, snapshot.tables)), options.progress)
+        work = Work(sum(map(len, snapshot.tables)), options.progress, options.control)
         try:
-            job = _Save(files, snapshot, Throttle(rate, wait=work.wait), work)
+            whole = snapshot.tables if options.keeps_cut else snapshot.foreign
+            job = _Save(files, snapshot, list(whole), Throttle(rate, wait=work.wait), work)
             run_all(work, job.tasks(), threads)
             work.finish()
         finally:
@@ -157,6 +165,7 @@ class _Save:
         self,
         files: CheckpointFiles,
         snapshot: CheckpointSnapshot,
+        whole: list[Snapshot],
         throttle: Throttle,
         work: Work,
     ) -> None:
@@ -171,7 +180,7 @@ class _Save:
             runs,
             throttle,
             work,
-            list(snapshot.foreign),
+            whole,
             with_expired=snapshot.with_expired,
         )
         self._tables = [
