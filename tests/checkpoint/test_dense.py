@@ -20,6 +20,7 @@ def file_of(tensors):
         {},
         {"scalar": torch.tensor(3), "none": torch.zeros(0, 4), "päth": torch.ones(2, 1)},
         {"turned": torch.arange(6).reshape(2, 3).T, "grad": torch.ones(2, requires_grad=True)},
+        {"repeated": torch.tensor(0.5, dtype=torch.float64).expand(1)},
     ],
 )
 def test_safetensors_reads_the_file(tensors):

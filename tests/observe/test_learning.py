@@ -103,6 +103,12 @@ def test_a_state_goes_through_json(kind):
     assert updated(other, [0.9], [0]).value == updated(metric, [0.9], [0]).value
 
 
+def test_arrays_of_an_auc_are_its_state():
+    auc, other = updated(Auc(), *samples(100)), Auc()
+    other.load_state_dict(auc.state_arrays())
+    assert other.state_dict() == auc.state_dict()
+
+
 @pytest.mark.parametrize("kind", [Auc, Calibration, LogLoss])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_tensors_count_as_arrays(kind, dtype):

@@ -8,6 +8,7 @@ from monolith.checkpoint.find import checkpoint_exists, existing_checkpoints, fi
 from monolith.checkpoint.load import Checkpoint, open_checkpoint
 from monolith.checkpoint.save import WriteOptions, save, write
 from monolith.checkpoint.state import read_checkpoint_state
+from monolith.table.disk.workers import WriteControl
 
 __all__ = [
     "Chain",
@@ -15,6 +16,7 @@ __all__ = [
     "Contents",
     "RestoreMark",
     "Saved",
+    "WriteControl",
     "WriteOptions",
     "checkpoint_exists",
     "compact",

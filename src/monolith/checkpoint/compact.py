@@ -42,7 +42,7 @@ def compact(
 
     Args:
         prefix: `<directory>/<name>` of the link.
-        options: rate and progress; a compaction has one thread.
+        options: rate, progress and control; a compaction has one thread.
         lock: lock of this process on the directory, held while the link is replaced.
 
     Returns:
@@ -62,7 +62,7 @@ def compact(
         if manifest.base is None:
             return manifest
         files = CheckpointFiles(path)
-        work = Work(sum(manifest.base.num_rows.values()), options.progress)
+        work = Work(sum(manifest.base.num_rows.values()), options.progress, options.control)
         stack.callback(work.close)
         job = SaveJob(files.create, [], Throttle(rate, wait=work.wait), work, [])
         try:

@@ -147,7 +147,8 @@ def parts_of_file(tensors: Mapping[str, torch.Tensor]) -> Iterator[Any]:
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in order:
-        flat = tensors[name].detach().to("cpu").contiguous().reshape(-1)
+        flat = tensors[name].detach().to("cpu").contiguous()
+        flat = flat.as_strided((flat.numel(),), (1,))  # one element may have any stride
         yield memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 

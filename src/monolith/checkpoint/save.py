@@ -23,7 +23,7 @@ from monolith.table.disk.call_arguments import checked_path, checked_progress, c
 from monolith.table.disk.ranges import Run
 from monolith.table.disk.table_files import NameOfFile, SaveJob, TableFiles
 from monolith.table.disk.table_save import checked_rate
-from monolith.table.disk.workers import ProgressCallback, Work, run_all
+from monolith.table.disk.workers import ProgressCallback, Work, WriteControl, run_all
 from monolith.table.disk.writer import ArrowFile, Throttle
 from monolith.table.rows import Touched
 
@@ -47,12 +47,17 @@ class WriteOptions:
         progress: called with a `Progress` after each batch of rows and each dense file, from the
             writing threads; may raise to stop.
         clock: seconds since 1970, for the manifest and the state file.
+        control: lets other threads stop the write or lift its rate limit.
+        keeps_cut: whether a snapshot stays whole, so that the same snapshot can be written again
+            after an error. Otherwise its rows are freed as they are written.
     """
 
     num_threads: int | None = None
     max_bytes_per_second: float | None = None
     progress: ProgressCallback | None = None
     clock: Callable[[], float] = time.time
+    control: WriteControl | None = None
+    keeps_cut: bool = False
 
 
 _DEFAULTS = WriteOptions()
@@ -74,7 +79,7 @@ def save(
         directory: made if missing; with a scheme such as s3:// through fsspec.
         keep: number of checkpoints that stay, besides those that `monolith_checkpoint` exempts; 0
             keeps all. A caller that saves often passes the `Retention` of the directory.
-        options: threads, rate, progress and clock.
+        options: threads, rate, progress, clock and control.
 
     Returns:
         The prefix of the checkpoint.
@@ -134,16 +139,17 @@ def write(
 
     Args:
         contents: what the checkpoint holds; or a snapshot of it, which stays open, but whose tables
-            are used up.
+            are used up without `WriteOptions.keeps_cut`.
         prefix: `<directory>/<name>`, usually with the step at the end; with a scheme such as s3://
             through fsspec.
-        options: threads, rate, progress and clock.
+        options: threads, rate, progress, clock and control.
         link: the base and the changes of a link (`Chain`); None writes a full checkpoint.
 
     Returns:
         The manifest.
 
     Raises:
+        CancelledError: `WriteOptions.control` was stopped; nothing is left of the checkpoint.
         TypeError: `contents` has something that is no table, tensor, state or JSON.
         OpError: the directory cannot be written; a full disk for example.
         FailedPreconditionError: another save writes into the directory, or a snapshot is closed.
@@ -161,14 +167,23 @@ def write(
         storage_errors("checkpoint.write", f"write {path}"),
         files.writing(),
     ):
-        work = Work(sum(map(len, snapshot.tables)), options.progress)
+        work = Work(sum(map(len, snapshot.tables)), options.progress, options.control)
         try:
-            job = _Save(files, snapshot, Throttle(rate, wait=work.wait), work, link)
-            run_all(work, job.tasks(), threads)
+            whole = snapshot.tables if options.keeps_cut else snapshot.foreign
+            job = SaveJob(
+                files.create,
+                [(0, NUM_PARTITIONS - 1)],
+                Throttle(rate, wait=work.wait),
+                work,
+                list(whole),
+                with_expired=snapshot.with_expired,
+            )
+            all_files = _Save(files, snapshot, job, link)
+            run_all(work, all_files.tasks(), threads)
             work.finish()
         finally:
             work.close()
-        manifest = job.manifest(options.clock())
+        manifest = all_files.manifest(options.clock())
         files.commit(manifest.to_json())
         return manifest
 
@@ -180,24 +195,14 @@ class _Save:
         self,
         files: CheckpointFiles,
         snapshot: CheckpointSnapshot,
-        throttle: Throttle,
-        work: Work,
+        job: SaveJob,
         link: Link | None,
     ) -> None:
-        self._files, self._throttle, self._work = files, throttle, work
+        self._files, self._job = files, job
         self._snapshot, self._base = snapshot, None if link is None else link.base
         self._dense = [piece for group in snapshot.dense for piece in pieces_of(group)]
         self._dense_files: dict[int, DenseFile] = {}
         self._documents: dict[str, FileFact] = {}
-        runs: list[Run] = [(0, NUM_PARTITIONS - 1)]
-        job = SaveJob(
-            files.create,
-            runs,
-            throttle,
-            work,
-            list(snapshot.foreign),
-            with_expired=snapshot.with_expired,
-        )
         changes: Mapping[str, Touched] = {} if link is None else link.changes
         self._tables = [
             TableFiles(
@@ -243,16 +248,16 @@ class _Save:
 
     def _write(self, suffix: str, parts: Iterable[Any]) -> FileFact:
         file = self._files.create(suffix)
-        sink = ArrowFile(file, self._throttle)
+        sink = ArrowFile(file, self._job.throttle)
         try:
             for part in parts:
                 before = sink.num_bytes
                 sink.write(part)
-                self._work.report(0, sink.num_bytes - before)
+                self._job.work.report(0, sink.num_bytes - before)
         except BaseException:
             file.close()
             raise
-        self._work.later(file.close)  # the disk is waited for while other files are written
+        self._job.work.later(file.close)  # the disk is waited for while other files are written
         return FileFact(suffix, sink.num_bytes, f"{sink.crc32c:08x}")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from monolith.data import Batch
@@ -154,16 +155,21 @@ class Meter:
         if self._num_pending >= _SAMPLES_AT_ONCE:
             self._update()
 
+    def _joined(self) -> list[tuple[torch.Tensor, ...]]:
+        """Return the pending batches as one without and one with weights, of those that exist."""
+        groups = [[batch for batch in self._pending if len(batch) == size] for size in (2, 3)]
+        return [
+            tuple(torch.cat(column) for column in zip(*group, strict=True))
+            for group in groups
+            if group
+        ]
+
     def _update(self) -> None:
         # One update for many small batches is cheaper than one for each.
-        groups = [
-            [tensors for tensors in self._pending if len(tensors) == size]
-            for size in (2, 3)  # without and with weights
-        ]
+        batches = self._joined()
         self._pending, self._num_pending = [], 0
         try:
-            for group in filter(None, groups):
-                prediction, label, *weight = (torch.cat(c) for c in zip(*group, strict=True))
+            for prediction, label, *weight in batches:
                 for metric in self._metrics.values():
                     metric.update(prediction, label, weights=weight[0] if weight else None)
         except ValueError as error:
@@ -201,21 +207,25 @@ class Meter:
         return num_samples / max(self._seconds() - self._begin, 1e-9)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums, and the states of the metrics that have `state_dict`."""
-        self._update()
+        """Return the sums, the states of the metrics that have `state_dict`, and pending batches.
+
+        The meter stays as it is, so that its sums do not depend on whether a run is saved. A metric
+        with `state_arrays` returns large lists as arrays there.
+        """
         return {
             "num_samples": self.num_samples,
             "staleness": self.staleness,
             "loss": self._loss,
             "metrics": {
-                name: _packed(metric.state_dict())
+                name: _packed(getattr(metric, "state_arrays", metric.state_dict)())
                 for name, metric in self._metrics.items()
                 if hasattr(metric, "state_dict")
             },
+            "pending": [list(batch) for batch in self._joined()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the sums of another meter; metrics without a state begin anew."""
+        """Load the sums of another meter; metrics without a state have the pending batches only."""
         self.reset()
         self.num_samples = self._num_before = state["num_samples"]
         self.staleness, self._loss = state["staleness"], state["loss"]
@@ -224,23 +234,28 @@ class Meter:
             if hasattr(metric, "load_state_dict"):
                 lists = {key: numbers.tolist() for key, numbers in inner["lists"].items()}
                 metric.load_state_dict({**inner["rest"], **lists})
+        # Older checkpoints have no pending batches.
+        self._pending = [tuple(batch) for batch in state.get("pending", ())]
+        self._num_pending = sum(len(prediction) for prediction, *_ in self._pending)
 
 
 def _packed(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a metric's state with lists of numbers as tensors, which take fewer bytes on disk."""
-    kinds = {key: _kind(value) for key, value in state.items()}
+    tensors = {key: _tensor(value) for key, value in state.items()}
     return {
-        "lists": {key: torch.tensor(state[key], dtype=kind) for key, kind in kinds.items() if kind},
-        "rest": {key: state[key] for key, kind in kinds.items() if kind is None},
+        "lists": {key: tensor for key, tensor in tensors.items() if tensor is not None},
+        "rest": {key: state[key] for key, tensor in tensors.items() if tensor is None},
     }
 
 
-def _kind(value: Any) -> torch.dtype | None:
-    """Return the dtype for a list of ints or floats; None for any other value."""
+def _tensor(value: Any) -> torch.Tensor | None:
+    """Return an array, or a list of ints or floats, as a tensor; None for any other value."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
     types = {type(number) for number in value} if isinstance(value, list) else set()
-    if types == {int}:
-        return torch.int64
-    return torch.float64 if types == {float} else None
+    if types not in ({int}, {float}):
+        return None
+    return torch.tensor(value, dtype=torch.int64 if types == {int} else torch.float64)
 
 
 class TableCounts(NamedTuple):

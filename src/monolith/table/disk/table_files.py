@@ -50,7 +50,7 @@ class SaveJob:
         runs: partitions to save.
         throttle: limit of the write rate.
         work: progress, and whether to continue.
-        cuts: cuts of the caller, which stay open and complete.
+        cuts: cuts that stay open and complete, such as those of the caller.
         with_expired: whether to write expired rows too.
     """
 

@@ -28,6 +28,48 @@ class Progress:
 ProgressCallback = Callable[[Progress], None]
 
 
+class WriteControl:
+    """Stops a running save, or lifts its rate limit. Thread-safe.
+
+    A control stays stopped or lifted, also for a later save that uses the same control.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_stopped = self._is_rate_lifted = False
+
+    def stop(self) -> None:
+        """End the save at its next report or wait; the save raises CancelledError."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def lift_rate(self) -> None:
+        """Let the save write as fast as the disk from now on."""
+        with self._changed:
+            self._is_rate_lifted = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let every `wait` look at its `is_over` again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Wait at most `seconds`, until `is_over` or the rate limit is lifted.
+
+        Raises:
+            CancelledError: `stop` was called.
+        """
+        if seconds > 0:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._is_stopped or self._is_rate_lifted or is_over(), seconds
+                )
+        if self._is_stopped:
+            raise CancelledError("[WriteControl] stopped: the save was abandoned")
+
+
 class Work:
     """State that the tasks of one save or load share: progress, and whether to continue.
 
@@ -35,12 +77,19 @@ class Work:
         total_rows: number of all rows.
         callback: receives the progress, one call at a time, on the working threads; an exception in
             it ends the work.
+        control: lets other threads stop the work or lift its rate limit; None makes a new one.
     """
 
-    def __init__(self, total_rows: int, callback: ProgressCallback | None) -> None:
+    def __init__(
+        self,
+        total_rows: int,
+        callback: ProgressCallback | None,
+        control: WriteControl | None = None,
+    ) -> None:
         self._total_rows, self._callback = total_rows, callback
+        self._control = control or WriteControl()
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._is_stopped = False
         self._num_rows = self._num_bytes = 0
         self._waiters = ThreadPoolExecutor(_NUM_WAITERS, thread_name_prefix="monolith-sync")
         self._waiting: list[Future[None]] = []
@@ -71,11 +120,13 @@ class Work:
 
     def stop(self) -> None:
         """End every task at its next report or wait."""
-        self._stop.set()
+        self._is_stopped = True
+        self._control.wake()
 
     def wait(self, seconds: float) -> None:
-        """Wait at most `seconds`; raises CancelledError after `stop`."""
-        if self._stop.wait(seconds):
+        """Wait at most `seconds`, until the rate limit is lifted; raises CancelledError after a stop."""
+        self._control.wait(seconds, lambda: self._is_stopped)
+        if self._is_stopped:
             raise CancelledError("[run_all] stopped, because another task failed")
 
     def report(self, num_rows: int, num_bytes: int) -> None:
