@@ -307,10 +307,10 @@ class CutEntries(TableCase):
         assert_equal_rows(entries.rows, in_order.rows.take(places))
 
     def test_absent_entries_are_zeros(self):
-        table = self.filled()
+        table, absent = self.filled(), NEW[~torch.isin(NEW, OLD)]
         with table.cut() as snapshot:
             table.assign(NEW, VALUES)
-            entries = snapshot.lookup_entry(NEW)
+            entries = snapshot.lookup_entry(absent)
         assert not entries.present.any()
         assert all((c == 0).all() for c in (entries.rows.times, *entries.rows.columns.values()))
 
