@@ -235,7 +235,7 @@ class Table {
   };
   Changes changes(const std::string& cursor, unsigned threads);
   // Keys that changed between the previous read of the cut's cursor and the cut: those with a row
-  // at the cut, and those without.
+  // at the cut, and those without. No partition may have been released.
   Changes changes(Cut& cut, unsigned threads);
   bool drop_cursor(const std::string& cursor);
   std::vector<std::string> cursors() { return log_.cursors(); }

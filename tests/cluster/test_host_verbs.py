@@ -89,6 +89,10 @@ def group(**options):
         ("changes", ("",), "expected cursor as a name of 1 to 1024 characters, got ''"),
         ("changes", ("a" * 1025,), "expected cursor as a name .* got 'a{100}'"),
         ("changes", ("\ud800",), "expected cursor as a name in Unicode"),
+        ("changes", (None,), "expected cursor as a name of 1 to 1024 characters, got None"),
+        ("open_cut", (7,), "expected cursor as a name of 1 to 1024 characters, got 7"),
+        ("close_cut", (0, None), "expected is_read as a bool, got None"),
+        ("cut_entries", (0, K.int()), "expected keys of dtype int64, got int32"),
         ("export_candidates", ([1.0],), "expected partitions as a list of ints, got a list of 1"),
         ("export_candidates", ([1, 1],), "expected partitions that ascend, got a list of 2"),
         ("export_candidates", ([0, 4096],), r"expected partitions in \[0, 4096\), got 4096"),
@@ -309,6 +313,16 @@ def test_a_cut_that_is_not_open_is_refused(verb, arguments):
     text = rf"\[ShardHost.{verb}\] expected the number of an open cut, got 5 \(table 'user'\)"
     with pytest.raises(FailedPreconditionError, match=text):
         do(shard(), verb, *arguments)
+
+
+def test_changes_that_are_asked_for_again_are_the_same():
+    host = shard()
+    do(host, "changes", "reader")
+    host.table.assign(K, V)
+    number = host.do(Call(1, 1, 0, "open_cut", ("reader",)))[0]
+    first, again = (host.do(Call(1, i, 0, "cut_changes", (number,))) for i in (2, 2))
+    assert first == again
+    assert sorted(first[1].tolist()) == sorted(set(K.tolist()))
 
 
 def test_partitions_of_a_cut_that_were_released_are_refused():

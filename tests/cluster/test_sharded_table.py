@@ -318,6 +318,17 @@ def test_a_table_saved_in_three_shards_is_restored_in_seven(tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_changes_of_a_cut_are_full_if_those_of_a_shard_are():
+    table = ShardedTable.local(TableConfig("user", Segment(1)), 2)
+    table.changes("a")
+    table.assign(keys(1, 2, 3), column(1, 2, 3))
+    table.shards()[1].drop_cursor("a")
+    with table.cut(cursor="a") as snapshot:
+        read = snapshot.changes()
+    assert (read.full, len(read.keys), len(read.tombstones)) == (True, 0, 0)
+    assert not table.changes("a").full
+
+
 def test_counters_are_summed_and_maxima_are_not():
     table, shards = table_and_shards(2, Segment(1))
     reports = [{"num_rows": 3, "lock_wait_max_ns": 5}, {"num_rows": 4, "lock_wait_max_ns": 2}]

@@ -29,6 +29,11 @@ from tests.suites.table_concurrency import run_together, times_of, until
 from tests.suites.table_cuts import CONFIG, NEW, OLD, VALUES, every_write
 
 ALL = torch.cat([OLD, NEW])
+READS = {
+    "changes": lambda snapshot: snapshot.changes(),
+    "lookup_entry": lambda snapshot: snapshot.lookup_entry(keys(1)),
+}
+every_read = pytest.mark.parametrize(("verb", "call"), READS.items(), ids=list(READS))
 
 
 def touched(table, cursor="a"):
@@ -302,10 +307,10 @@ class CutEntries(TableCase):
         assert_equal_rows(entries.rows, in_order.rows.take(places))
 
     def test_absent_entries_are_zeros(self):
-        table = self.filled()
+        table, absent = self.filled(), NEW[~torch.isin(NEW, OLD)]
         with table.cut() as snapshot:
             table.assign(NEW, VALUES)
-            entries = snapshot.lookup_entry(NEW)
+            entries = snapshot.lookup_entry(absent)
         assert not entries.present.any()
         assert all((c == 0).all() for c in (entries.rows.times, *entries.rows.columns.values()))
 
@@ -433,13 +438,7 @@ class BadCutReads(Followed):
             with refuses(table, FailedPreconditionError, text):
                 snapshot.changes()
 
-    @pytest.mark.parametrize(
-        ("verb", "call"),
-        [
-            ("changes", lambda snapshot: snapshot.changes()),
-            ("lookup_entry", lambda snapshot: snapshot.lookup_entry(keys(1))),
-        ],
-    )
+    @every_read
     def test_reads_of_a_closed_cut_are_refused(self, verb, call):
         table = self.table()
         with table.cut(cursor="a") as snapshot:
@@ -448,13 +447,7 @@ class BadCutReads(Followed):
         with refuses(table, FailedPreconditionError, text):
             call(snapshot)
 
-    @pytest.mark.parametrize(
-        ("verb", "call"),
-        [
-            ("changes", lambda snapshot: snapshot.changes()),
-            ("lookup_entry", lambda snapshot: snapshot.lookup_entry(keys(1))),
-        ],
-    )
+    @every_read
     def test_reads_that_meet_the_close_of_their_cut_are_refused(self, monkeypatch, verb, call):
         table = self.followed()
         snapshot = table.cut(cursor="a")
@@ -485,18 +478,36 @@ class BadCutReads(Followed):
                 snapshot.lookup_entry(OLD)
             assert snapshot.lookup_entry(others).present.all()
 
-    def test_entries_that_meet_a_release_are_refused(self, monkeypatch):
-        with self.table().cut() as snapshot:
-            read = snapshot._storage.lookup_entry
+    @every_read
+    def test_reads_that_meet_a_release_are_refused(self, monkeypatch, verb, call):
+        with self.table().cut(cursor="a") as snapshot:
+            read = getattr(snapshot._storage, verb)
 
             def read_and_release(*arguments):
                 result = read(*arguments)
                 snapshot.release(range(4096))
                 return result
 
-            monkeypatch.setattr(snapshot._storage, "lookup_entry", read_and_release)
+            monkeypatch.setattr(snapshot._storage, verb, read_and_release)
             with pytest.raises(FailedPreconditionError, match="that were not released, got"):
-                snapshot.lookup_entry(keys(1))
+                call(snapshot)
+
+    def test_changes_after_a_release_are_those_before_it_or_refused(self):
+        table = self.followed()
+        table.assign(keys(7), column(1))
+        with table.cut(cursor="a") as snapshot:
+            snapshot.release([5])
+            text = (
+                "[Snapshot.changes] expected partitions that were not released, got 5 "
+                "(table 'user')"
+            )
+            with refuses(table, FailedPreconditionError, text):
+                snapshot.changes()
+        assert is_full(table)
+        with table.cut(cursor="a") as snapshot:
+            read = snapshot.changes()
+            snapshot.release(range(4096))
+            assert snapshot.changes() is read
 
     def test_entries_of_other_tensors_are_refused(self):
         table = self.table()

@@ -164,12 +164,13 @@ class ChangeVerbs(TableCalls):
             self._check_not_loading("[Table.cut]")  # a partly filled table has no valid state
             with self._dropped_on_error(cursor):
                 storage = self._open_cut(cursor)
-        if storage is None:
+                snapshot = None if storage is None else Snapshot(self.config, storage, cursor)
+        if snapshot is None:
             raise FailedPreconditionError(
                 f"[Table.cut] expected at most {MAX_CUTS} open cuts, got one more; close one "
                 f"(table {self.name!r})"
             )
-        return Snapshot(self.config, storage, cursor)
+        return snapshot
 
     def changes(self, cursor: str) -> Touched:
         """Return the keys that changed since the cursor's last read. Safe with every verb.

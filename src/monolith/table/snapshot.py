@@ -10,7 +10,7 @@ import torch
 
 from monolith.errors import FailedPreconditionError
 from monolith.table import _checks as checks
-from monolith.table.config import TableConfig
+from monolith.table.config import NUM_PARTITIONS, TableConfig
 from monolith.table.initializers import key_hash, partitions_of
 from monolith.table.rows import Entries, RowMemory, Rows, Touched
 
@@ -183,7 +183,8 @@ class Snapshot:
         leaves the cursor behind: its next read is full. Safe with every verb.
 
         Raises:
-            FailedPreconditionError: the cut was opened without a cursor.
+            FailedPreconditionError: the cut was opened without a cursor, or partitions were
+                released before the first call.
         """
         self._check_open("changes")
         if self.cursor is None:
@@ -194,8 +195,10 @@ class Snapshot:
         with self._read_lock:
             touched = self._touched
             if touched is None:
+                self._check_kept("changes", range(NUM_PARTITIONS))
                 touched = Touched(*self._storage.changes())
                 self._check_open("changes")
+                self._check_kept("changes", range(NUM_PARTITIONS))
                 self._touched = touched
         return touched
 
