@@ -6,5 +6,6 @@ from monolith.train.imported_rows.import_target import (
     open_target,
     rows_with_new_state,
 )
+from monolith.train.imported_rows.vector_import import import_vectors
 
-__all__ = ["ImportCounts", "ImportTarget", "open_target", "rows_with_new_state"]
+__all__ = ["ImportCounts", "ImportTarget", "import_vectors", "open_target", "rows_with_new_state"]

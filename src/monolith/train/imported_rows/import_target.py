@@ -102,6 +102,11 @@ class ImportTarget:
             f"{name!r}; {hint or known}"
         )
 
+    def expect_rows(self, table: BaseTable, num_rows: int) -> None:
+        """Make room for the rows of an import at once, if the table is empty."""
+        if not len(table):
+            table._expect_rows(num_rows)
+
     def import_rows(self, table: BaseTable, rows: Rows) -> None:
         """Insert whole rows, replacing rows with the same keys; of equal keys the last wins.
 
