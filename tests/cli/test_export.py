@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from monolith.checkpoint import Contents, save
-from monolith.checkpoint.vectors.checkpoint_rows import SavedTable
+from monolith.checkpoint.vectors.checkpoint_rows import CheckpointTable
 from monolith.table import Adagrad, Segment, Table, TableConfig
 from tests.cli.run import run
 
@@ -128,7 +128,7 @@ def test_ctrl_c_leaves_nothing(monolith, tmp_path, monkeypatch, command):
         os.kill(os.getpid(), signal.SIGINT)
         yield
 
-    monkeypatch.setattr(SavedTable, "rows", interrupt)
+    monkeypatch.setattr(CheckpointTable, "rows", interrupt)
     kind, place = command
     ran = monolith("export", kind, "run", "--to", place)
     assert (ran.status, ran.err.splitlines()[-1]) == (

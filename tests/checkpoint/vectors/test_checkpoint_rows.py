@@ -5,11 +5,12 @@ import torch
 
 from monolith.checkpoint import Contents, open_checkpoint, save
 from monolith.checkpoint.vectors import checkpoint_rows
-from monolith.checkpoint.vectors.checkpoint_rows import joined_weights, saved_tables
+from monolith.checkpoint.vectors.checkpoint_rows import decoded, joined_weights, saved_tables
 from monolith.checkpoint.vectors.row_files import write_row_files
 from monolith.checkpoint.vectors.torchrec_state import write_torchrec_state
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.table import Adagrad, Adam, Budget, MinCount, Segment, Table, TableConfig
+from tests.checkpoint.chains import saved_chain
 
 KEYS = torch.tensor([5, -3, 1 << 60, 7])
 WEIGHTS = torch.arange(12.0).reshape(4, 3)
@@ -78,6 +79,25 @@ def test_a_part_of_the_rows_is_in_memory_at_a_time(checkpoint, monkeypatch):
     list(table.rows())
     assert len(sizes) > 1
     assert sum(sizes) == 4 > max(sizes)
+
+
+@pytest.mark.parametrize("part_bytes", [20_000, 1 << 28])
+def test_the_rows_of_a_link_are_those_of_its_whole_chain(tmp_path, monkeypatch, part_bytes):
+    monkeypatch.setattr(checkpoint_rows, "_PART_BYTES", part_bytes)
+    _, table, saves = saved_chain(tmp_path, num_links=3)
+    (saved,) = saved_tables(open_checkpoint(saves[-1].prefix))
+    chunks = [decoded(table.config, rows) for rows in table.export(chunk_rows=10_000)]
+    assert saved.num_rows == len(table)
+    assert rows_of(saved) == {
+        key: (time, weights)
+        for rows in chunks
+        for key, time, weights in zip(
+            rows.keys.tolist(),
+            rows.times.tolist(),
+            joined_weights(table.config, rows).tolist(),
+            strict=True,
+        )
+    }
 
 
 def test_a_name_of_no_table_names_the_nearest(checkpoint):

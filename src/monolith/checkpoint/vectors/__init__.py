@@ -4,8 +4,8 @@
 commands (docs/bring_your_model.md).
 """
 
-from monolith.checkpoint.vectors.checkpoint_rows import SavedTable, saved_tables
+from monolith.checkpoint.vectors.checkpoint_rows import CheckpointTable, saved_tables
 from monolith.checkpoint.vectors.row_files import write_row_files
 from monolith.checkpoint.vectors.torchrec_state import write_torchrec_state
 
-__all__ = ["SavedTable", "saved_tables", "write_row_files", "write_torchrec_state"]
+__all__ = ["CheckpointTable", "saved_tables", "write_row_files", "write_torchrec_state"]

@@ -26,13 +26,13 @@ _PART_BYTES = 1 << 28  # of the rows that are in memory at a time
 
 
 @dataclass(frozen=True)
-class SavedTable:
+class CheckpointTable:
     """A table of a checkpoint.
 
     Attributes:
         checkpoint: The checkpoint.
         config: Config of the table, with learning rates of 0 in place of functions.
-        num_rows: Largest number of rows that the table can have.
+        num_rows: Number of rows.
     """
 
     checkpoint: Checkpoint
@@ -55,7 +55,9 @@ class SavedTable:
                     yield decoded(self.config, rows)
 
 
-def saved_tables(checkpoint: Checkpoint, names: Sequence[str] | None = None) -> list[SavedTable]:
+def saved_tables(
+    checkpoint: Checkpoint, names: Sequence[str] | None = None
+) -> list[CheckpointTable]:
     """Return the tables of a checkpoint.
 
     Args:
@@ -76,7 +78,7 @@ def saved_tables(checkpoint: Checkpoint, names: Sequence[str] | None = None) -> 
     with open_plans(checkpoint, known if names is None else list(dict.fromkeys(names))) as plans:
         return [
             # Rows that were saved have room here, whatever the machine that trained them had.
-            SavedTable(checkpoint, replace(config_of(plan), budget=None), plan.num_rows)
+            CheckpointTable(checkpoint, replace(config_of(plan), budget=None), plan.num_final_rows)
             for plan in plans.values()
         ]
 

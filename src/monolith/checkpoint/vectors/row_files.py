@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from monolith.checkpoint.vectors.checkpoint_rows import SavedTable
+from monolith.checkpoint.vectors.checkpoint_rows import CheckpointTable
 from monolith.errors import InvalidArgumentError
 from monolith.table.config import segment_name, segments_of, state_columns
 from monolith.table.disk.arrow import make_batch, tensors_of_rows
@@ -19,7 +19,7 @@ _GROUP_ROWS = 1 << 16
 
 
 def write_row_files(
-    tables: Sequence[SavedTable],
+    tables: Sequence[CheckpointTable],
     directory: "str | os.PathLike[str]",
     *,
     with_state: bool = False,
@@ -55,7 +55,7 @@ def write_row_files(
     return counts
 
 
-def _schema(table: SavedTable, with_state: bool) -> pa.Schema:
+def _schema(table: CheckpointTable, with_state: bool) -> pa.Schema:
     config = table.config
     fields = [pa.field(name, pa.int64(), nullable=False) for name in ("key", "time")]
     sizes = {

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from monolith.checkpoint.vectors.checkpoint_rows import SavedTable, joined_weights
+from monolith.checkpoint.vectors.checkpoint_rows import CheckpointTable, joined_weights
 from monolith.checkpoint.vectors.row_files import check_local
 from monolith.errors import InvalidArgumentError
 
 
 def write_torchrec_state(
-    tables: Sequence[SavedTable],
+    tables: Sequence[CheckpointTable],
     path: "str | os.PathLike[str]",
     advance: Callable[[int], None] = lambda num_rows: None,
 ) -> dict[Path, tuple[int, int]]:
@@ -63,7 +63,7 @@ def write_torchrec_state(
     return shapes
 
 
-def _checked(path: "str | os.PathLike[str]", tables: Sequence[SavedTable]) -> Path:
+def _checked(path: "str | os.PathLike[str]", tables: Sequence[CheckpointTable]) -> Path:
     check_local(path)
     target = Path(path)
     if target.suffix not in (".pt", ".pth"):
