@@ -235,6 +235,12 @@ def test_vectors_that_do_not_fit_are_refused_and_nothing_is_written(
     assert not os.path.exists("run")
 
 
+def test_a_column_that_is_not_there_is_told(parquet, model):
+    ran = parquet(*TO, "--vector", "w")
+    assert ran.status == 1
+    assert "expected one of the columns id, v, at as --vector, got 'w'" in ran.err
+
+
 WRONG_OPTIONS = [
     (("--feature", "items"), "of task 'Ranker', got 'items'; did you mean 'item'?"),
     (("--tensor", "bags.weight"), "got none; did you mean 'bag.weight'?"),
@@ -261,6 +267,16 @@ def test_a_pickle_that_runs_code_is_refused(monolith, model, tmp_path):
     assert ran.status == 1
     assert "which may run code and is not loaded (model.pt)" in ran.err
     assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
+def test_a_truncated_file_is_refused(monolith, model, tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:100])
+    ran = monolith("import", "embedding", name, "--keys", "ids.txt", *TO)
+    assert ran.status == 1
+    assert "error: [import] expected a whole" in ran.err
+    assert not os.path.exists("run")
 
 
 def test_a_missing_option_is_wrong_usage(monolith, model):

@@ -174,7 +174,9 @@ def parquet(
     ] = None,
     duplicates: Annotated[
         Duplicates,
-        typer.Option(metavar="HOW", help="Of equal keys: refuse, or last.", show_default=False),
+        typer.Option(
+            metavar="HOW", help="Rule for equal keys: refuse or last.", show_default=False
+        ),
     ] = Duplicates.REFUSE,
     hash_keys: _HashKeys = False,
     slot: _Slot = None,
