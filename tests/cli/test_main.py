@@ -10,6 +10,8 @@ from tests.cli.run import run
 
 COMMAND_LINES = [(), *((name,) for name in COMMANDS)]
 COMMAND_LINES += [("data", "head"), ("data", "stats"), ("data", "convert")]
+COMMAND_LINES += [("import", "embedding"), ("import", "parquet")]
+COMMAND_LINES += [("export", "rows"), ("export", "torchrec")]
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 import doctest
 import re
+import shlex
 
+from tests.cli.run import run
 from tests.meta.tree import ROOT
 
 
@@ -22,6 +24,22 @@ def run_snippets(name):
     problems = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
     return runner.run(examples, out=problems.append).attempted, "".join(problems)
+
+
+def console_cases(block):
+    """The commands of a console block, each with what it prints."""
+    return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M)
+
+
+def check_command(capsys, monkeypatch, command, shown):
+    """Run a command in this process; it prints what the page shows, and fails where that does."""
+    program, *arguments = shlex.split(command)
+    ran = run(capsys, monkeypatch, *arguments)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    printed = f"{ran.out.strip()}\n{ran.err}".strip()
+    assert program == "monolith"
+    assert doctest.OutputChecker().check_output(shown.strip(), printed, flags), printed
+    assert (ran.status > 0) == ("error: " in shown)
 
 
 def first_rows(text, header):

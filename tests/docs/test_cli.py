@@ -1,19 +1,10 @@
-import doctest
-import re
-import shlex
-
 import pytest
 
 from monolith.cli.main import COMMANDS
-from tests.cli.run import run
-from tests.docs.pages import blocks, first_cells, page
+from tests.docs.pages import blocks, check_command, console_cases, first_cells, page
 
 PAGE = page("docs/cli.md")
-CASES = [
-    (command, shown)
-    for block in blocks(PAGE, "console")
-    for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M)
-]
+CASES = [case for block in blocks(PAGE, "console") for case in console_cases(block)]
 
 
 @pytest.fixture
@@ -29,13 +20,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("command", "shown"), CASES)
 def test_a_command_prints_what_the_page_shows(capsys, monkeypatch, command, shown):
-    program, *arguments = shlex.split(command)
-    ran = run(capsys, monkeypatch, *arguments)
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    printed = f"{ran.out.strip()}\n{ran.err}".strip()
-    assert program == "monolith"
-    assert doctest.OutputChecker().check_output(shown.strip(), printed, flags), printed
-    assert (ran.status > 0) == ("error: " in shown)
+    check_command(capsys, monkeypatch, command, shown)
 
 
 def test_the_page_has_every_command():

@@ -15,7 +15,7 @@ from tools.acceptance import STATES, read_page
 SECTION = page("README.md").partition("## What is not there yet\n")[2].partition("\n## ")[0]
 ABSENT = {
     "Parameter servers and ranks as processes": ["launch"],
-    "Serving": ["serve", "export"],
+    "Serving": ["serve"],
 }
 
 

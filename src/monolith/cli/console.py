@@ -12,6 +12,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -29,6 +30,15 @@ def fail(text: str, status: int = 1) -> NoReturn:
     """Print the reason of a failure and exit with a status."""
     say(f"error: {text}")
     sys.exit(status)
+
+
+@contextmanager
+def told_of_interrupt(text: str) -> Iterator[None]:
+    """End the command with status 130 and a text if Ctrl-C interrupts the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail(f"interrupted; {text}", status=130)
 
 
 def emit_json(value: Any) -> None:
@@ -52,7 +62,7 @@ def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 class _Advance(Protocol):
-    def __call__(self, num_bytes: int) -> None: ...
+    def __call__(self, num_done: int) -> None: ...
 
 
 @contextmanager
@@ -61,14 +71,24 @@ def byte_progress(title: str, total: int) -> Iterator[_Advance]:
 
     The block receives a function, to be called with the number of bytes that are done.
     """
+    columns = (DownloadColumn(), TransferSpeedColumn())
+    with _progress(title, total, columns) as advance:
+        yield advance
+
+
+@contextmanager
+def row_progress(title: str, total: int | None) -> Iterator[_Advance]:
+    """Show a progress bar of rows as `byte_progress` does; a total of None is not known yet."""
+    with _progress(title, total, (TextColumn("{task.completed:,} rows"),)) as advance:
+        yield advance
+
+
+@contextmanager
+def _progress(
+    title: str, total: int | None, columns: Sequence[ProgressColumn]
+) -> Iterator[_Advance]:
     console = Console(stderr=True)
-    bars = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    bars = (TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn())
     with Progress(*bars, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda num_bytes: bar.update(task, completed=num_bytes)
+        yield lambda num_done: bar.update(task, completed=num_done)

@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +14,18 @@ from monolith.cli.console import fail
 from monolith.cli.task_imports import TaskImportError
 from monolith.cli.user_errors import text_of_exit, text_of_mistake
 
-COMMANDS = ("new", "train", "inspect", "data", "env")
-"""Names of the subcommands; each is a module of this package with a Typer object `app`."""
+COMMANDS = MappingProxyType(
+    {
+        "new": "new",
+        "train": "train",
+        "inspect": "inspect",
+        "import": "import_command",  # `import` is a keyword of Python
+        "export": "export",
+        "data": "data",
+        "env": "env",
+    }
+)
+"""Name of each subcommand -> its module of this package, which has a Typer object `app`."""
 
 
 class _Commands(TyperGroup):
@@ -26,7 +37,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        command = typer.main.get_command(import_module(f"monolith.cli.{cmd_name}").app)
+        command = typer.main.get_command(import_module(f"monolith.cli.{COMMANDS[cmd_name]}").app)
         command.name = cmd_name
         return command
 

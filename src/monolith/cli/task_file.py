@@ -1,24 +1,30 @@
-"""Loading of task files: `ranker.py`, or `ranker.py:Ranker` if a file has several tasks.
+"""Task files, `ranker.py`, or `ranker.py:Ranker` if a file has several tasks, and their settings.
 
 A task, or parameters of a task, of a module that can be imported has a key: `ads.ranker.Ranker`.
 """
 
+import dataclasses
 import importlib.util
 import inspect
 import linecache
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 from monolith.cli.task_imports import check_imports
 from monolith.cli.user_errors import TASK_MODULE
+from monolith.environment import variables
 from monolith.errors import InvalidArgumentError, NotFoundError
-from monolith.train import Task
+from monolith.train import EarlyStop, Task, TrainSettings
 from monolith.train.task import TaskParams
+from monolith.util.layered_settings import SETTING_PREFIX, Resolved, resolve
 
+# A user watches the run; and the process ends after a non-finite loss, so its batch is kept.
+_DEFAULTS = MappingProxyType({"log_every": 20, "keep_dir": "kept"})
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -166,3 +172,50 @@ def _words_of_unfinished(tasks: Mapping[str, type[Task]], file: Path) -> str:
         f"[task file] expected a task with source, build and loss, got {'; '.join(lacking)} in "
         f"{file}; define them in the class"
     )
+
+
+def resolve_settings(
+    task: type[Task], file: str | None, flags: Sequence[str]
+) -> tuple[Resolved[Any], TrainSettings]:
+    """Return the settings of a task with those of its trainer as `train`, and the latter alone.
+
+    Args:
+        task: Class of the task.
+        file: Settings file; None without one.
+        flags: `KEY=VALUE` of the command line, which come after file and environment.
+    """
+    resolved = resolve(_schema(task), file=file, environment=variables(SETTING_PREFIX), flags=flags)
+    return resolved, _train_settings(resolved.value.train)
+
+
+def _schema(task: type[Task]) -> type[Any]:
+    """Return the settings class of a task with those of the trainer as its field `train`.
+
+    `train.early_stop` is text.
+    """
+    fields = [
+        (field.name, field.type, _DEFAULTS.get(field.name, field.default))
+        for field in dataclasses.fields(TrainSettings)
+        if field.name != "early_stop"
+    ]
+    how = dataclasses.make_dataclass("Train", [*fields, ("early_stop", str | None, None)])
+    train = ("train", how, dataclasses.field(default_factory=how))
+    return dataclasses.make_dataclass("Settings", [train], bases=(task.Settings,))
+
+
+def _train_settings(section: Any) -> TrainSettings:
+    values = vars(section)
+    return TrainSettings(**{**values, "early_stop": _early_stop(values["early_stop"])})
+
+
+def _early_stop(text: str | None) -> EarlyStop | None:
+    """Parse `auc`, or `auc:3` with a patience of 3 evaluations."""
+    if text is None:
+        return None
+    metric, _, patience = text.partition(":")
+    if patience and not patience.isdigit():
+        raise ValueError(
+            f"[settings] expected 'train.early_stop' as METRIC:PATIENCE, such as auc:3, got "
+            f"{text!r}"
+        )
+    return EarlyStop(metric, int(patience)) if patience else EarlyStop(metric)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -12,26 +12,13 @@ from monolith.cli.console import emit_json, fail, say
 from monolith.cli.observe_options import ObserveOptions
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.resume_options import ResumeOptions
-from monolith.cli.task_file import load_task_class
-from monolith.environment import variables
+from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.errors import DataLossError
-from monolith.train import (
-    EarlyStop,
-    Figures,
-    FitResult,
-    Mode,
-    ReportHook,
-    Task,
-    Trainer,
-    TrainSettings,
-)
+from monolith.train import Figures, FitResult, Mode, ReportHook, Trainer
 from monolith.train.run_state import seed_all
-from monolith.util.layered_settings import SETTING_PREFIX, resolve
 
 app = typer.Typer(add_completion=False)
 
-# A user watches the run; and the process ends after a non-finite loss, so its batch is kept.
-_DEFAULTS = MappingProxyType({"log_every": 20, "keep_dir": "kept"})
 _LINE_SECONDS = 2.0
 # 128 plus the number of the signal, as in shells.
 _STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
@@ -111,15 +98,9 @@ def train(
     flags = [f"data.{path if '=' in path else 'train=' + path}" for path in data or ()]
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
     flags += [] if save_every is None else [f"train.save_every={save_every}"]
-    resolved = resolve(
-        _schema(task_class),
-        file=file,
-        environment=variables(SETTING_PREFIX),
-        flags=[*flags, *(settings or ())],
-    )
+    resolved, how = resolve_settings(task_class, file, [*flags, *(settings or ())])
     title = f"task {task_class.__name__} of {task}"
     say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
-    how = _train_settings(resolved.value.train)
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
@@ -159,39 +140,6 @@ def train(
         _end(task, result, None if held_out is None else trainer.evaluate(held_out), as_json)
         if how.checkpoint_dir is not None:
             say(f"{begin.words_of_end()}; next: monolith inspect {how.checkpoint_dir}")
-
-
-def _schema(task: type[Task]) -> type[Any]:
-    """Return the settings class of a task with those of the trainer as its field `train`.
-
-    `train.early_stop` is text.
-    """
-    fields = [
-        (field.name, field.type, _DEFAULTS.get(field.name, field.default))
-        for field in dataclasses.fields(TrainSettings)
-        if field.name != "early_stop"
-    ]
-    how = dataclasses.make_dataclass("Train", [*fields, ("early_stop", str | None, None)])
-    train = ("train", how, dataclasses.field(default_factory=how))
-    return dataclasses.make_dataclass("Settings", [train], bases=(task.Settings,))
-
-
-def _train_settings(section: Any) -> TrainSettings:
-    values = vars(section)
-    return TrainSettings(**{**values, "early_stop": _early_stop(values["early_stop"])})
-
-
-def _early_stop(text: str | None) -> EarlyStop | None:
-    """Parse `auc`, or `auc:3` with a patience of 3 evaluations."""
-    if text is None:
-        return None
-    metric, _, patience = text.partition(":")
-    if patience and not patience.isdigit():
-        raise ValueError(
-            f"[settings] expected 'train.early_stop' as METRIC:PATIENCE, such as auc:3, got "
-            f"{text!r}"
-        )
-    return EarlyStop(metric, int(patience)) if patience else EarlyStop(metric)
 
 
 class _ProgressHook(ReportHook):

@@ -139,7 +139,7 @@ class _Conversion:
         if isinstance(array, _ListArray):
             return self._id_lists(column, array)
         keys = self._keys(name, array, array.type)
-        keys = _set_slot(keys, column.slot)
+        keys = set_slot(keys, column.slot)
         if array.null_count == 0:
             return pa.array(keys)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
@@ -154,7 +154,7 @@ class _Conversion:
         items = array.flatten()  # without missing lists
         if pa.types.is_dictionary(items.type):
             items = items.dictionary_decode()
-        keys = _set_slot(self._keys(name, items, array.type), column.slot)
+        keys = set_slot(self._keys(name, items, array.type), column.slot)
         keep: _Mask | None = None
         if items.null_count:
             keep = items.is_valid().to_numpy(zero_copy_only=False)
@@ -287,7 +287,8 @@ def _odd_numbers(name: str, items: pa.Array, numbers: npt.NDArray[np.float32]) -
     return is_odd, f"expected finite numbers of float32 in column {name!r}, got {got}"
 
 
-def _set_slot(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
+def set_slot(keys: npt.NDArray[np.int64], slot: int | None) -> npt.NDArray[np.int64]:
+    """Return the keys as fids v2 of a slot, as `IdColumn(slot=)` does; None changes nothing."""
     return keys if slot is None else (slot << _FID_BITS) | (keys & ((1 << _FID_BITS) - 1))
 
 

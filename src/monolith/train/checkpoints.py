@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_DEFAULTS = WriteOptions()
 _LAST_SAVED = "last_saved_step"  # in the metadata of a run
 
 
@@ -185,7 +186,12 @@ class CheckpointHook(Hook):
         write_save(self._trainer.metrics, prefix, step=self._trainer.state.step, seconds=seconds)
 
 
-def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: int) -> str:
+def save_trainer(
+    trainer: "Trainer",
+    directory: "str | os.PathLike[str]",
+    keep: int,
+    options: WriteOptions = _DEFAULTS,
+) -> str:
     """Save a trainer between two steps.
 
     Returns:
@@ -198,7 +204,7 @@ def save_trainer(trainer: "Trainer", directory: "str | os.PathLike[str]", keep: 
     start = time.monotonic()
     trainer.finish_updates()
     trainer.state.check_whole("[Trainer.save]")
-    prefix = save(_contents(trainer), directory, keep=keep)
+    prefix = save(_contents(trainer), directory, keep=keep, options=options)
     trainer.state.note_checkpoint(prefix)
     seconds = time.monotonic() - start
     write_save(trainer.metrics, prefix, step=trainer.state.step, seconds=seconds)
