@@ -1,4 +1,4 @@
-"""States that an older version wrote are resumed: tests/golden/data-v1 has them, and what follows."""
+"""States of an older version, which tests/golden/data-v1 has with what follows them."""
 
 import json
 from pathlib import Path

@@ -2,10 +2,11 @@
 
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
+from monolith.data.cursor import NO_COLUMNS, Cursor, Stage, StageCursor, State, source_state
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,7 @@ class Cache:
 
     source: Stage
     blocks: list[pa.RecordBatch] = field(default_factory=list)
+    reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -77,6 +79,7 @@ class Repeat:
 
     source: Stage
     count: int | None  # None means without end
+    reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""
