@@ -4,9 +4,10 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from monolith.data.arrivals import Arrivals
 from monolith.data.batch import Batch
 from monolith.data.batch_maker import BatchMaker
-from monolith.data.cursor import State, enable_read_ahead
+from monolith.data.cursor import State
 from monolith.data.prefetch import BatchCopier, Prefetch, PrefetchedBatch
 
 if TYPE_CHECKING:
@@ -34,15 +35,14 @@ class Batches(Iterator[Batch]):
         [[[8]], [[9]]]
     """
 
-    def __init__(self, pipeline: "Pipeline", state: State | None) -> None:
-        self._pipeline, self._stages = pipeline, pipeline.describe()
-        stage = pipeline.stage
+    def __init__(self, pipeline: "Pipeline", arrivals: Arrivals, state: State | None) -> None:
+        self._pipeline = pipeline
         if pipeline.depth:
-            (stage,) = enable_read_ahead([stage])
+            arrivals = arrivals.reading_ahead()
         self._batches = BatchMaker(
             pipeline.columns, is_ahead=pipeline.depth > 0, left_out=pipeline.left_out
         )
-        self._copier = BatchCopier(stage, self._batches, state and state["state"])
+        self._copier = BatchCopier(arrivals, self._batches, state)
         self._last = self._copier.last
         self._is_closed = self._is_reported = False
         self._ahead: Prefetch[PrefetchedBatch] | None = None
@@ -77,7 +77,7 @@ class Batches(Iterator[Batch]):
 
     def state_dict(self) -> State:
         """Return the position of the next batch as a small JSON object; see `Pipeline.resume`."""
-        return {"version": STATE_VERSION, "pipeline": self._stages[:], "state": self._last.state}
+        return {"version": STATE_VERSION, **self._last.state}
 
     @property
     def progress(self) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from monolith.data import stages
+from monolith.data.arrivals import first_arrival, resumed_arrivals
 from monolith.data.batches import STATE_VERSION, Batches
 from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples
@@ -28,7 +28,6 @@ from monolith.data.operations.negatives import NegativeGen, NegativeStage
 from monolith.data.selection import narrow
 from monolith.errors import FailedPreconditionError
 
-_FILES = re.compile(r"\d+ files [0-9a-f]{16}")  # as the stage of a source describes its files
 _Keep = Callable[[pa.RecordBatch], Any]
 
 
@@ -96,8 +95,8 @@ class Pipeline:
             raise ValueError(
                 f"[Pipeline.shard] expected an index from 0 to {count - 1}, got {index}"
             )
-        if isinstance(self.stage, FileSource) and len(self.stage.files) >= count:
-            return self._then(self.stage.shard(index, count))
+        if isinstance(self.stage, FileSource) and self.stage.worker == (0, 1):
+            return self._then(replace(self.stage, worker=(index, count)))
         return self._then(stages.ShardSamples(self.stage, index, count))
 
     def shuffle(self, num_samples: int, seed: int = 0) -> "Pipeline":
@@ -374,28 +373,24 @@ class Pipeline:
         return self.stage.describe()
 
     def __iter__(self) -> Batches:
-        return Batches(self, None)
+        return Batches(self, first_arrival(self.stage), None)
 
     def resume(self, state: State) -> Batches:
         """Continue after the batch at which `Batches.state_dict` was called.
 
+        Files that came since the state was taken are read after those of the state, as one more
+        pass of the pipeline; see `monolith.data.arrivals`. Files that were read may be gone.
+
         Raises:
-            FailedPreconditionError: the state belongs to another pipeline, or to other files.
+            FailedPreconditionError: the state belongs to another pipeline; or a file of the state
+                was changed, or was removed before it was read.
         """
         version = state.get("version")
         if version != STATE_VERSION:
             raise FailedPreconditionError(
                 f"[Pipeline.resume] expected a state of version {STATE_VERSION}, got {version}"
             )
-        ours, theirs = self.describe(), list(state["pipeline"])
-        if ours != theirs:
-            pairs = zip([*ours, "the end"], [*theirs, "the end"], strict=False)
-            mine, other = next((a, b) for a, b in pairs if a != b)
-            raise FailedPreconditionError(
-                f"[Pipeline.resume] expected a state of this pipeline ({mine!r}), got one of "
-                f"another ({other!r}); {_way_out(mine, other)}"
-            )
-        return Batches(self, state)
+        return Batches(self, resumed_arrivals(self.stage, state), state)
 
 
 @dataclass(frozen=True)
@@ -459,18 +454,6 @@ def _name_of(function: Callable[..., Any]) -> str:
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return text if len(text) < 200 else f"{type(function).__qualname__} {digest}"
     return getattr(function, "__qualname__", type(function).__qualname__)
-
-
-def _way_out(ours: str, theirs: str) -> str:
-    """Return the advice for a stage that differs from the stage of a state."""
-    mine, other = _FILES.search(ours), _FILES.search(theirs)
-    if mine is None or other is None or mine[0] == other[0]:
-        return "make the stages as they were when the state was taken"
-    return (
-        "files came, went or changed since the state was taken: give the files of then and no "
-        "others, for example by a glob that matches only them; or read these files from their "
-        "beginning with iter(pipeline), which the source of a task may return"
-    )
 
 
 def _kinds_of(columns: Columns) -> dict[str, str]:

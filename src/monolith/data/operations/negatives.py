@@ -338,7 +338,8 @@ class _NegativeCursor(StageCursor):
         self._file = f"pool-{self._epoch:06d}-{self._first:015d}.arrow"
         self._pool.save(folder / self._file)
         self._saved, self._saved_first, self._blocks = self._source.state(), self._first, 0
-        for old in sorted(folder.glob("pool-*.arrow"))[: -self._stage.num_kept]:
+        files = sorted(folder.glob("pool-*.arrow"), key=lambda path: (len(path.name), path.name))
+        for old in files[: -self._stage.num_kept]:
             old.unlink()
 
     def next(self) -> pa.RecordBatch | None:
