@@ -247,6 +247,18 @@ def test_inspect_prints_the_features_of_a_task(monolith, task):
     assert (shown["num_parameters"], shown["settings"]["rate"]) == (5, 0.1)
 
 
+@pytest.mark.parametrize(
+    ("columns", "text", "names"),
+    [('("bid", "city")', "further columns: bid, city; ", ["bid", "city"]),
+     ("None", "further columns: all; ", None), ("()", "label: click; 5 dense", [])],
+)  # fmt: skip
+def test_inspect_prints_the_further_columns_of_a_task(monolith, task, columns, text, names):
+    path, _ = task
+    path.write_text(TASK.replace('label = "click"', f'label = "click"\n    columns = {columns}'))
+    assert text in monolith("inspect", path).err
+    assert json.loads(monolith("inspect", path, "--json").out)["columns"] == names
+
+
 def test_inspect_prints_a_task_for_readers(monolith, task):
     ran = monolith("inspect", task[0])
     assert "Adagrad(learning_rate=0.05)" in ran.out
