@@ -69,9 +69,11 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The arrivals that an iteration reads; `number` is that of the first one.
+    """The arrivals that an iteration reads, one after another.
 
-    An arrival number begins with 0, the files of the first run.
+    Args:
+        arrivals: the arrival of a state, and that of new files if there are any.
+        number: number of the first one; the files of the first run are arrival 0.
     """
 
     arrivals: tuple[Arrival, ...]
@@ -130,7 +132,7 @@ class ArrivalsCursor:
 
 
 def arrival_of(state: State) -> int:
-    """Return the number of the arrival of a state; states of older versions have only one."""
+    """Return the number of the arrival of a state; 0 for a state without names of files."""
     return int(state["files"]["arrival"]) if "files" in state else 0
 
 
@@ -216,7 +218,7 @@ def _with_files(
 
 
 def _ending_after_pass(stage: Stage) -> Stage:
-    """Return the stage whose repetitions without end end after the pass at which they begin."""
+    """Return the stage with repetitions that are not without end; see `Repeat`."""
 
     def change(_: Any, copy: Any) -> Any:
         return replace(copy, ends_after_pass=True) if _is_endless(copy) else copy
