@@ -1,9 +1,10 @@
 """Samples from Parquet to batches on one core: 26 ids, 13 floats and a label each, batch 4,096.
 
 Files are warm. Beside it Arrow's own reader, which gives record batches of the same columns: what
-is between them is the making of tensors, checks and the cut into batches. Then the memory of a
-long stream: shuffled epochs over the files, and how much more the process holds at the end of it
-than after the first tenth.
+is between them is the making of tensors, checks and the cut into batches. Then files of 300 columns
+of which a task uses 26, beside the reading of all columns. Then the memory of a long stream:
+shuffled epochs over the files, and how much more the process holds at the end of it than after the
+first tenth.
 """
 
 import functools
@@ -35,14 +36,23 @@ _BATCH = 4096
 _SAMPLES, _QUICK_SAMPLES = 1_000_000, 50_000
 _FILES = 4
 _FEATURES, _DENSE = 26, 13
+_WIDE, _QUICK_WIDE = 100_000, 5_000  # samples of the wide files
+_WIDE_FEATURES, _WIDE_DENSE = 250, 49  # and a label
+_USED = [*(f"feature_{i}" for i in range(25)), "label"]
 _FOLDER = ROOT / "build" / "benchmarks" / "input"
 
 
-def write(folder: Path, num_samples: int, with_dictionary: bool) -> None:
+def write(
+    folder: Path,
+    num_samples: int,
+    with_dictionary: bool,
+    num_features: int = _FEATURES,
+    num_dense: int = _DENSE,
+) -> None:
     """Parquet files of made-up samples."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    source = SyntheticSource(num_samples, _FEATURES, _DENSE, 1_000_000, 1, seed=0)
+    source = SyntheticSource(num_samples, num_features, num_dense, 1_000_000, 1, seed=0)
     size = num_samples // _FILES
     for i in range(_FILES):
         block = source.read(i * size, size)
@@ -52,15 +62,17 @@ def write(folder: Path, num_samples: int, with_dictionary: bool) -> None:
         )  # fmt: skip
 
 
-def sample(count: Callable[[], int], num_samples: int) -> Sample:
-    """Million ids per second of processor time."""
+def sample(
+    count: Callable[[], int], num_samples: int, per_sample: float = _FEATURES / 1e6
+) -> Sample:
+    """Million ids per second of processor time, or another quantity of each sample."""
     with timed() as window:
         start = time.process_time()
         got = count()
         seconds = time.process_time() - start
     if got != num_samples:
         raise BenchmarkError(f"[input] expected {num_samples} samples, got {got}")
-    return Sample(num_samples * _FEATURES / seconds / 1e6, window.others_cores)
+    return Sample(num_samples * per_sample / seconds, window.others_cores)
 
 
 def of_pipeline(source: data.Pipeline) -> int:
@@ -68,13 +80,53 @@ def of_pipeline(source: data.Pipeline) -> int:
     return sum(len(batch) for batch in source)
 
 
-def of_arrow(folder: Path) -> int:
+def of_arrow(folder: Path, columns: list[str] | None = None) -> int:
     """The same by Arrow alone, without tensors."""
     count = 0
     for path in sorted(folder.iterdir()):
-        for rows in pq.ParquetFile(path).iter_batches(_BATCH, use_threads=False):
+        file = pq.ParquetFile(path)
+        for rows in file.iter_batches(_BATCH, columns=columns, use_threads=False):
             count += rows.num_rows
     return count
+
+
+def measure_wide(folder: Path, options: Options) -> None:
+    """Rows per second of files with 300 columns of which 26 are used, and the bytes that are read.
+
+    "all" is the same pipeline without `select`: it decodes and copies every column.
+    """
+    num_samples = _QUICK_WIDE if options.is_quick else _WIDE
+    write(folder, num_samples, False, _WIDE_FEATURES, _WIDE_DENSE)
+    whole = data.parquet(folder)
+    calls: dict[str, Callable[[], int]] = {
+        "monolith": functools.partial(of_pipeline, whole.select(*_USED).batch(_BATCH)),
+        "all": functools.partial(of_pipeline, whole.batch(_BATCH)),
+        "arrow": functools.partial(of_arrow, folder, _USED),
+    }
+    num_bytes = {name: bytes_read(call) for name, call in calls.items()}
+    takes = {
+        name: functools.partial(sample, call, num_samples, 1.0) for name, call in calls.items()
+    }
+    sizes = {
+        "samples": num_samples, "batch": _BATCH, "columns": len(whole.columns.names()),
+        "used": len(_USED), "file_bytes": sum(path.stat().st_size for path in folder.iterdir()),
+    }  # fmt: skip
+    series = interleave(takes, options.rules)
+    question = Question("input_wide", "samples/s of one core", sizes, options.rules)
+    for system in takes:
+        notes = {"bytes_read": num_bytes[system]}
+        question.answer(series, system, "all", system=system, notes=notes)
+
+
+def bytes_read(count: Callable[[], int]) -> int:
+    """Bytes that the process reads from files during a call."""
+    before = _bytes_read()
+    count()
+    return _bytes_read() - before
+
+
+def _bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])
 
 
 def measure_memory(folder: Path, stream_bytes: int, options: Options) -> None:
@@ -105,7 +157,7 @@ def _rows(folder: Path) -> int:
 
 
 def run(options: Options) -> None:
-    """A line for each kind of file, plain and shuffled; and one for the memory."""
+    """A line for each kind of file, plain and shuffled; for wide files; and one for the memory."""
     torch.set_num_threads(1)
     num_samples = _QUICK_SAMPLES if options.is_quick else _SAMPLES
     say(f"[input] {num_samples:,} samples from Parquet")
@@ -132,6 +184,8 @@ def run(options: Options) -> None:
             question = Question("input_parquet", "M ids/s of one core", sizes, options.rules)
             for system in takes:
                 question.answer(series, system, "arrow", system=system)
+        say("[input] 26 of 300 columns")
+        measure_wide(_FOLDER / "wide", options)
         say("[input] the memory of a long stream")
         stream_bytes = 10**8 if options.is_quick else 10**10
         measure_memory(_FOLDER / "plain", stream_bytes, options)

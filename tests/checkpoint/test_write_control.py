@@ -56,8 +56,8 @@ def test_a_snapshot_that_is_kept_can_be_written_again_after_an_error(tmp_path):
     table, expected = filled(), filled()
     with Contents(tables=table, trainer={"epoch": 1}, step=7).cut() as snapshot:
         table.erase(next(table.export()).keys)
+        options = WriteOptions(num_threads=1, progress=fail, keeps_cut=True)
         with pytest.raises(ZeroDivisionError):
-            options = WriteOptions(num_threads=1, progress=fail, keeps_cut=True)
             write(snapshot, tmp_path / "c", options)
         write(snapshot, tmp_path / "c")
         with pytest.raises(FailedPreconditionError, match="expected an open cut"):

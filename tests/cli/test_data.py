@@ -11,7 +11,7 @@ from monolith import data
 from monolith.data.files.tabular import write_rows
 from tests.cli.run import run
 from tests.data.records.test_record_round_trips import TABLE as ROUND_TRIP
-from tests.data.samples import table, users, write_parquet
+from tests.data.samples import num_bytes_read, table, users, write_parquet
 
 
 @pytest.fixture
@@ -38,6 +38,50 @@ def test_head_prints_a_table_and_says_what_it_read(monolith, tmp_path):
     ran = monolith("data", "head", tmp_path)
     assert all(word in ran.out for word in ("user", "items", "price", "label", "[2, 3]"))
     assert "first 5 samples of 4 parquet files" in ran.err
+
+
+def wide(folder, num_columns=300, num_rows=20_000):
+    values = pa.array(range(num_rows))
+    path = folder / "wide.parquet"
+    columns = {f"c{i}": values for i in range(num_columns)}
+    pq.write_table(pa.table(columns), path, use_dictionary=False, compression="none")
+    return path
+
+
+def test_head_prints_the_columns_that_are_named(monolith, tmp_path):
+    write_parquet(tmp_path)
+    arguments = ("data", "head", tmp_path, "-n", 1, "--columns", "label, user", "--json")
+    assert monolith(*arguments).out == '{"label": 0.0, "user": 0}\n'
+
+
+def test_head_of_many_columns_prints_the_first_ones(monolith, tmp_path):
+    ran = monolith("data", "head", wide(tmp_path, num_rows=9))
+    assert [f" {name} " in ran.out for name in ("c0", "c23", "c24")] == [True, True, False]
+    assert "24 of 300 columns; others: --columns NAMES, or --json\n" in ran.err
+
+
+def test_head_reads_little_more_than_it_prints(monolith, tmp_path):
+    path = wide(tmp_path, num_columns=8, num_rows=1_000_000)
+    before = num_bytes_read()
+    assert monolith("data", "head", path, "-n", 2, "--columns", "c3").status == 0
+    assert num_bytes_read() - before < 10 * 2**20 < path.stat().st_size / 6
+
+
+def test_stats_and_convert_read_the_columns_that_are_named(monolith, tmp_path):
+    write_parquet(tmp_path)
+    ran = monolith("data", "stats", tmp_path, "--columns", "price", "--json")
+    assert [json.loads(line)["name"] for line in ran.out.splitlines()] == ["price"]
+    arguments = (tmp_path / "*.parquet", tmp_path / "b.csv", "--columns", "label,user")
+    assert monolith("data", "convert", *arguments).status == 0
+    assert (tmp_path / "b.csv").read_text().startswith('"label","user"\n0.0,0\n')
+
+
+def test_a_column_that_the_files_lack_is_refused(monolith, tmp_path):
+    write_parquet(tmp_path)
+    ran = monolith("data", "head", tmp_path, "--columns", "usr")
+    assert ran.status == 1
+    assert "error: [data] expected a column 'usr', got ['user', " in ran.err
+    assert "did you mean 'user'?" in ran.err
 
 
 def test_long_cells_are_cut(monolith, tmp_path):

@@ -77,6 +77,24 @@ def test_a_task_is_trained_for_its_steps(monolith, task):
     assert "ended: steps" in ran.err
 
 
+def test_columns_that_are_not_used_are_named(monolith, task):
+    path, data = task
+    rows = pq.read_table(data)
+    for i in range(7):
+        rows = rows.append_column(f"c{i}", pa.array([0.5] * 64))
+    pq.write_table(rows, data)
+    ran = monolith("train", path, "--data", data, "--set", "train.steps=1")
+    assert "3 of 10 columns are used; not used: c0, c1, c2, c3, c4, ...\n" in ran.err
+
+
+def test_columns_that_are_all_used_are_not_worth_a_word(monolith, task):
+    path, data = task
+    assert (
+        "columns are used"
+        not in monolith("train", path, "--data", data, "--set", "train.steps=1").err
+    )
+
+
 def test_settings_are_printed_with_their_origin(monolith, task, tmp_path, monkeypatch):
     path, data = task
     (tmp_path / "set.json").write_text('{"rate": 0.5}')
@@ -227,6 +245,18 @@ def test_inspect_prints_the_features_of_a_task(monolith, task):
     shown = json.loads(ran.out)
     assert [row["feature"] for row in shown["features"]] == ["user", "item"]
     assert (shown["num_parameters"], shown["settings"]["rate"]) == (5, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "names"),
+    [('("bid", "city")', "further columns: bid, city; ", ["bid", "city"]),
+     ("None", "further columns: all; ", None), ("()", "label: click; 5 dense", [])],
+)  # fmt: skip
+def test_inspect_prints_the_further_columns_of_a_task(monolith, task, columns, text, names):
+    path, _ = task
+    path.write_text(TASK.replace('label = "click"', f'label = "click"\n    columns = {columns}'))
+    assert text in monolith("inspect", path).err
+    assert json.loads(monolith("inspect", path, "--json").out)["columns"] == names
 
 
 def test_inspect_prints_a_task_for_readers(monolith, task):

@@ -1,5 +1,7 @@
 """Files and tables that several tests read."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -37,3 +39,8 @@ def users(batches):
 def memory(num_samples=10):
     """A pipeline over `table`."""
     return data.arrow_table(table(num_samples))
+
+
+def num_bytes_read():
+    """The bytes that this process has read from files."""
+    return int(Path("/proc/self/io").read_text().split()[1])

@@ -43,7 +43,7 @@ def test_json_names_that_are_no_utf8_are_named_with_the_file(tmp_path):
 
 
 def test_json_names_that_are_no_utf8_in_a_later_file_are_named_with_it(tmp_path):
-    (tmp_path / "w").write_text('{"a": 1}\n')
+    (tmp_path / "w").write_text('{"a": null}\n')
     (tmp_path / "x").write_bytes(b'{"a": 1, "\xff": 1}\n')
     with pytest.raises(DataLossError, match=r"x': expected names of columns in UTF-8, got .*0xff"):
         list(data.jsonl(tmp_path).batch(1))

@@ -19,6 +19,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
+_MAX_COLUMNS = 24  # columns of a printed table, unless they are named
+
 _Paths = Annotated[list[str], typer.Argument(help="Files, globs or folders; any path of fsspec.")]
 _Format = Annotated[
     str | None,
@@ -26,6 +28,10 @@ _Format = Annotated[
         "--format",
         help=f"Format of the files: {', '.join(FORMAT_NAMES)}. Default: by the names of the files.",
     ),
+]
+_Columns = Annotated[
+    list[str] | None,
+    typer.Option("--columns", metavar="NAMES", help="Columns to read, such as user,item."),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")]
 
@@ -37,18 +43,33 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.
 def head(
     paths: _Paths,
     num: Annotated[int, typer.Option("--num", "-n", min=1, help="Number of samples to print.")] = 5,
+    columns: _Columns = None,
     file_format: _Format = None,
     as_json: _Json = False,
 ) -> None:
     """Print the first samples."""
-    files = RawFiles(paths, file_format)
+    files = _open(paths, file_format, columns, preview=num)
+    if columns is None and not as_json:
+        files.select(files.schema.names[:_MAX_COLUMNS])
     rows = [row for batch in _first(files, num) for row in batch.to_pylist()]
     if as_json:
         for row in rows:
             emit_json(row)
         return
     emit_table(files.schema.names, [[_short(cell) for cell in row.values()] for row in rows])
+    if columns is None and files.num_columns > _MAX_COLUMNS:
+        say(f"{_MAX_COLUMNS} of {files.num_columns:,} columns; others: --columns NAMES, or --json")
     say(f"first {len(rows)} samples of {_summary(files)}; next: monolith data stats ...")
+
+
+def _open(
+    paths: list[str], file_format: str | None, columns: list[str] | None, preview: int | None = None
+) -> RawFiles:
+    """Open the files, and choose the columns of `--columns`, which may be given several times."""
+    files = RawFiles(paths, file_format, preview)
+    if columns is not None:
+        files.select([name.strip() for names in columns for name in names.split(",")])
+    return files
 
 
 def _first(files: RawFiles, num: int) -> Iterator[pa.RecordBatch]:
@@ -76,24 +97,25 @@ def _summary(files: RawFiles) -> str:
 def stats(
     paths: _Paths,
     top: Annotated[int, typer.Option(min=0, help="Number of frequent values per column.")] = 3,
+    columns: _Columns = None,
     file_format: _Format = None,
     as_json: _Json = False,
 ) -> None:
     """Count samples, values and ids of each column."""
-    files = RawFiles(paths, file_format)
-    columns = summarize(files.schema)
+    files = _open(paths, file_format, columns)
+    summaries = summarize(files.schema)
     with byte_progress("reading", files.total_bytes) as advance:
         for batch in files:
-            for name, column in columns.items():
-                column.add(batch.column(name))
+            for name, summary in summaries.items():
+                summary.add(batch.column(name))
             advance(files.num_bytes)
     if as_json:
-        for column in columns.values():
-            emit_json(column.as_dict(top))
+        for summary in summaries.values():
+            emit_json(summary.as_dict(top))
         return
     names = ("column", "type", "missing", "values", "max length", "distinct", "range or top")
-    emit_table(names, [_row(column, top) for column in columns.values()])
-    num_samples = next((column.num_samples for column in columns.values()), 0)
+    emit_table(names, [_row(summary, top) for summary in summaries.values()])
+    num_samples = next((summary.num_samples for summary in summaries.values()), 0)
     say(f"{num_samples:,} samples in {_summary(files)}")
 
 
@@ -114,6 +136,7 @@ def _row(column: ColumnSummary, top: int) -> list[object]:
 )
 def convert(
     paths: Annotated[list[str], typer.Argument(help="Paths to read, then the file to write.")],
+    columns: _Columns = None,
     file_format: _Format = None,
     to: Annotated[
         str | None, typer.Option(help="Format to write. Default: by the name of the file.")
@@ -132,7 +155,7 @@ def convert(
         fail(f"expected a local file to write, got {last!r}; copy it there afterwards", status=2)
     if target.exists() and not overwrite:
         fail(f"{last!r} exists; give --overwrite to replace it")
-    files = RawFiles(sources, file_format)
+    files = _open(sources, file_format, columns)
     start = time.perf_counter()
     with byte_progress("converting", files.total_bytes) as advance:
 

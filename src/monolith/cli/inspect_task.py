@@ -9,6 +9,7 @@ from monolith.nn import Feature
 from monolith.nn.feature import table_configs
 from monolith.table.config import segments_of
 from monolith.train import Task
+from monolith.train.inputs import TaskColumns
 
 
 def inspect_task(place: str, as_json: bool) -> None:
@@ -23,14 +24,15 @@ def inspect_task(place: str, as_json: bool) -> None:
     features = [_feature_row(task, feature) for feature in task.features]
     settings = {field.name: getattr(task.settings, field.name) for field in _settings(task)}
     num_parameters = sum(parameter.numel() for parameter in task.build().parameters())
-    labels = [task.label] if isinstance(task.label, str) else list(task.label)
+    columns = TaskColumns.of(task)
     if as_json:
         emit_json(
             {
                 "task": task.name,
                 "features": features,
                 "dense": list(task.dense),
-                "labels": labels,
+                "labels": columns.labels,
+                "columns": columns.others,
                 "settings": settings,
                 "num_parameters": num_parameters,
             }
@@ -41,11 +43,18 @@ def inspect_task(place: str, as_json: bool) -> None:
     say(
         f"task {task.name}: {len(features)} features in "
         f"{len({row['table'] for row in features})} tables; dense columns: "
-        f"{', '.join(task.dense) or 'none'}; label: {', '.join(labels)}; "
-        f"{num_parameters:,} dense parameters\n"
+        f"{', '.join(task.dense) or 'none'}; label: {', '.join(columns.labels)}; "
+        f"{_words_of_others(columns)}{num_parameters:,} dense parameters\n"
         f"settings: {', '.join(f'{name}={value!r}' for name, value in settings.items())}; "
         f"next: monolith train {place}"
     )
+
+
+def _words_of_others(columns: TaskColumns) -> str:
+    """Name further columns that the task reads; no words without any."""
+    if columns.others is None:
+        return "further columns: all; "
+    return f"further columns: {', '.join(columns.others)}; " if columns.others else ""
 
 
 def _settings(task: Task) -> "tuple[dataclasses.Field[Any], ...]":

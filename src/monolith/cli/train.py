@@ -13,6 +13,7 @@ from monolith.cli.observe_options import ObserveOptions
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.resume_options import ResumeOptions
 from monolith.cli.task_file import load_task_class, resolve_settings
+from monolith.data import Pipeline
 from monolith.errors import DataLossError
 from monolith.train import Figures, FitResult, Mode, ReportHook, Trainer
 from monolith.train.run_state import seed_all
@@ -20,6 +21,7 @@ from monolith.train.run_state import seed_all
 app = typer.Typer(add_completion=False)
 
 _LINE_SECONDS = 2.0
+_SHOWN_COLUMNS = 5
 # 128 plus the number of the signal, as in shells.
 _STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
 
@@ -128,11 +130,14 @@ def train(
             except DataLossError as error:
                 fail(begin.words_of_damage(error))
             say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
+        samples = trainer.columns.select(trainer.task.source(Mode.TRAIN))
+        if isinstance(samples, Pipeline) and samples.left_out:
+            say(_words_of_columns(samples))
         console = Console(stderr=True)
         with TrainProgress(
             console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
         ) as progress:
-            result = trainer.fit(hooks=[_ProgressHook(progress)])
+            result = trainer.fit(samples, hooks=[_ProgressHook(progress)])
         if result.ended in _STATUS_OF_SIGNAL:
             fail(begin.words_of_stop(result), status=_STATUS_OF_SIGNAL[result.ended])
         if not result.num_steps and checkpoint is None:
@@ -140,6 +145,13 @@ def train(
         _end(task, result, None if held_out is None else trainer.evaluate(held_out), as_json)
         if how.checkpoint_dir is not None:
             say(f"{begin.words_of_end()}; next: monolith inspect {how.checkpoint_dir}")
+
+
+def _words_of_columns(samples: Pipeline) -> str:
+    """Say how many columns of the samples are used, and which are not."""
+    num_used, others = len(samples.columns.names()), sorted(samples.left_out)
+    shown = ", ".join(others[:_SHOWN_COLUMNS]) + (", ..." if len(others) > _SHOWN_COLUMNS else "")
+    return f"{num_used:,} of {num_used + len(others):,} columns are used; not used: {shown}"
 
 
 class _ProgressHook(ReportHook):

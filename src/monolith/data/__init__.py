@@ -2,13 +2,14 @@
 
 from monolith.data import operations
 from monolith.data.batch import Batch
+from monolith.data.batches import Batches
 from monolith.data.columns import INVALID_LABEL, Columns, DenseColumn, IdColumn, Label
 from monolith.data.files.file_queue import FileQueue
 from monolith.data.files.patterns import expand_template
 from monolith.data.flows.together import FlowBatches
 from monolith.data.hashing import cross_ids, hash_strings
 from monolith.data.memory import as_table
-from monolith.data.pipeline import Batches, Pipeline
+from monolith.data.pipeline import Pipeline
 from monolith.data.records.decoder import RecordFormat
 from monolith.data.records.framing import Framing
 from monolith.data.records.readers import (

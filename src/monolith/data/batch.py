@@ -8,8 +8,42 @@ import torch
 from torch.utils import _pytree as pytree
 
 from monolith.ops import Ragged, RaggedColumns
+from monolith.ops.ragged_columns import refuse_left_out
 
 _Move = Callable[[torch.Tensor], torch.Tensor]
+
+
+class TensorColumns(dict[str, torch.Tensor]):
+    """Tensors by column; a column that a source has and did not read is refused, not missing.
+
+    Args:
+        columns: tensors by name.
+        left_out: names of the columns that were not read.
+    """
+
+    def __init__(self, columns: Mapping[str, torch.Tensor], left_out: frozenset[str]) -> None:
+        super().__init__(columns)
+        self.left_out = left_out
+
+    def __missing__(self, name: str) -> torch.Tensor:
+        refuse_left_out(name, self.left_out)
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        refuse_left_out(name, self.left_out)
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a tensor, or the default for a column that the source does not have."""
+        refuse_left_out(name, self.left_out)
+        return super().get(name, default)
+
+
+def with_columns(
+    old: Mapping[str, torch.Tensor], columns: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return tensors that replace those of `old`, and refuse the names that `old` refuses."""
+    return TensorColumns(columns, old.left_out) if isinstance(old, TensorColumns) else columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,8 +139,8 @@ class Batch:
             move_ids(features)
             if isinstance(features, RaggedColumns)
             else {name: move_ids(column) for name, column in features.items()},
-            {name: move(column) for name, column in self.dense.items()},
-            {name: move(column) for name, column in self.labels.items()},
+            with_columns(self.dense, {name: move(part) for name, part in self.dense.items()}),
+            with_columns(self.labels, {name: move(part) for name, part in self.labels.items()}),
             None if self.weight is None else move(self.weight),
             None if self.time is None else move(self.time),
         )
@@ -125,3 +159,11 @@ def _unflatten(leaves: Iterable[Any], _: None) -> Batch:
 
 
 pytree.register_pytree_node(Batch, _flatten, _unflatten, serialized_type_name="monolith.data.Batch")
+pytree.register_pytree_node(
+    TensorColumns,
+    lambda columns: (list(columns.values()), (tuple(columns), tuple(sorted(columns.left_out)))),
+    lambda leaves, names: TensorColumns(
+        dict(zip(names[0], leaves, strict=True)), frozenset(names[1])
+    ),
+    serialized_type_name="monolith.data.TensorColumns",
+)

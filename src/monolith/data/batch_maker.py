@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import torch
 
-from monolith.data.batch import Batch
+from monolith.data.batch import Batch, TensorColumns
 from monolith.data.columns import Columns
 from monolith.data.stages import Part
 from monolith.ops import RaggedColumns
@@ -35,9 +35,16 @@ class BatchMaker:
     Args:
         columns: columns of the batch; a block may have more.
         is_ahead: whether the core copies on its own thread; if not, `copy` copies.
+        left_out: columns of the source that nothing reads; a batch refuses their names.
     """
 
-    def __init__(self, columns: Columns, *, is_ahead: bool = False) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        *,
+        is_ahead: bool = False,
+        left_out: frozenset[str] = frozenset(),
+    ) -> None:
         ids = [column.name for column in columns.id_columns]
         self._dense = [column.name for column in columns.dense_columns]
         self._labels = [column.name for column in columns.label_columns]
@@ -45,7 +52,9 @@ class BatchMaker:
         weights = [] if columns.weight is None else [columns.weight]
         self._floats = list(dict.fromkeys([*self._dense, *self._labels, *weights]))
         times = [] if columns.time is None else [columns.time]
-        self._ids = ColumnNames({name: number for number, name in enumerate(ids)})
+        self._left_out = left_out.difference(columns.names())
+        places = {name: number for number, name in enumerate(ids)}
+        self._ids = ColumnNames(places, self._left_out)
         self._native = load_native()
         self._names = self._native.BlockNames(ids, self._floats, times)
         self._ahead = self._native.CopyAhead() if is_ahead else None
@@ -106,11 +115,17 @@ class BatchMaker:
         splits = self._splits(num_rows) if copy.is_one_each else splits.view(-1, num_rows + 1)
         return Batch(
             RaggedColumns._unchecked(self._ids, ids, splits),  # valid by construction
-            {name: parts[name] for name in self._dense},
-            {name: parts[name] for name in self._labels},
+            self._tensors(self._dense, parts),
+            self._tensors(self._labels, parts),
             None if self._weight is None else parts[self._weight],
             None if self._time is None else times,
         )
+
+    def _tensors(
+        self, names: Sequence[str], parts: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        tensors = {name: parts[name] for name in names}
+        return TensorColumns(tensors, self._left_out) if self._left_out else tensors
 
     def _splits(self, num_rows: int) -> torch.Tensor:
         """Return the row splits of features with one id per sample, (features, num_rows + 1)."""

@@ -1,6 +1,6 @@
 """Columns of a source that hold ids, dense values, labels, weights and times."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 INVALID_LABEL = float(np.finfo(np.float32).min)  # label of a sample without a label; -3.4028235e+38
 
 _SLOTS = 1 << 15
+_SHOWN = 20  # names of columns in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,10 @@ class Columns:
         for _, column in self.sources():
             if schema.get_field_index(column) >= 0:
                 continue
-            near = get_close_matches(column, schema.names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{where} expected a column {column!r}, got {schema.names}{hint}")
+            raise ValueError(
+                f"{where} expected a column {column!r}, got {first_names(schema.names)}"
+                f"{_hint(column, schema.names)}"
+            )
 
     def plus(self, adds: "Columns | None") -> "Columns":
         """Return these columns and those columns of `adds` whose names are new.
@@ -190,17 +192,34 @@ class Columns:
         Raises:
             ValueError: a name is not among the columns.
         """
+        self._check_names("without", names)
+        return self._pick(lambda name: name not in names)
+
+    def only(self, names: Sequence[str]) -> "Columns":
+        """Return the named ones of these columns, in the order of these columns.
+
+        Raises:
+            ValueError: a name is not among the columns.
+        """
+        self._check_names("only", names)
+        return self._pick(lambda name: name in names)
+
+    def _check_names(self, method: str, names: Sequence[str]) -> None:
+        known = self.names()
         for name in names:
-            if name not in self.names():
+            if name not in known:
                 raise ValueError(
-                    f"[Columns.without] expected columns of {self.names()}, got {name!r}"
+                    f"[Columns.{method}] expected columns of {first_names(known)}, got {name!r}"
+                    f"{_hint(name, known)}"
                 )
+
+    def _pick(self, keeps: Callable[[str], bool]) -> "Columns":
         return Columns(
-            [column for column in self.id_columns if column.name not in names],
-            [column for column in self.dense_columns if column.name not in names],
-            [column for column in self.label_columns if column.name not in names],
-            None if self.weight in names else self.weight,
-            None if self.time in names else self.time,
+            [column for column in self.id_columns if keeps(column.name)],
+            [column for column in self.dense_columns if keeps(column.name)],
+            [column for column in self.label_columns if keeps(column.name)],
+            self.weight if self.weight is not None and keeps(self.weight) else None,
+            self.time if self.time is not None and keeps(self.time) else None,
         )
 
     @classmethod
@@ -251,6 +270,23 @@ class Columns:
         )
         columns.check("[Columns.infer]", schema)
         return columns
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return a list of names for messages: the first ones, and the number of the others.
+
+    Example:
+        >>> first_names(["user", "item"])
+        "['user', 'item']"
+    """
+    if len(names) <= _SHOWN + 1:
+        return str(list(names))
+    return f"{list(names[:_SHOWN])} and {len(names) - _SHOWN} more"
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _kind_of(field: pa.Field) -> str:

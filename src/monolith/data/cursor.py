@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 State = dict[str, Any]
+NO_COLUMNS: frozenset[str] = frozenset()
 
 
 class Cursor(Protocol):
@@ -32,7 +33,11 @@ class Cursor(Protocol):
 
 
 class Stage(Protocol):
-    """Describes work on blocks."""
+    """Describes work on blocks.
+
+    A stage over another stage has the attribute `reads`: the names of the columns that the stage
+    itself reads, or None if it may read every column.
+    """
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """Begin a pass at the start or at a state.
@@ -70,25 +75,40 @@ def source_state(state: State | None) -> State | None:
     return None if state is None else state["source"]
 
 
-def enable_read_ahead(stages: Sequence[Any]) -> list[Any]:
-    """Return the stages with sources that decode blocks ahead, if these are sources of files.
+def sources_of(stage: Any) -> tuple[Any, ...]:
+    """Return the stages from which a stage reads; none for a source."""
+    if hasattr(stage, "sources"):
+        return tuple(stage.sources)
+    source = getattr(stage, "source", None)
+    return () if source is None else (source,)
 
-    A source of several stages stays one object.
+
+def rebuild(stages: Sequence[Any], change: Callable[[Any, Any], Any]) -> list[Any]:
+    """Return the stages with each stage replaced by `change(stage, copy)`, sources first.
+
+    `copy` is the stage over its changed sources. A source of several stages stays one object.
     """
     copies: dict[int, Any] = {}
 
     def copy(stage: Any) -> Any:
         if id(stage) not in copies:
-            copies[id(stage)] = _copy_ahead(stage, copy)
+            sources = sources_of(stage)
+            changed = tuple(map(copy, sources))
+            result = stage
+            if any(new is not old for new, old in zip(changed, sources, strict=True)):
+                is_several = hasattr(stage, "sources")
+                fields = {"sources": changed} if is_several else {"source": changed[0]}
+                result = replace(stage, **fields)
+            copies[id(stage)] = change(stage, result)
         return copies[id(stage)]
 
     return [copy(stage) for stage in stages]
 
 
-def _copy_ahead(stage: Any, copy: Callable[[Any], Any]) -> Any:
-    if hasattr(stage, "reads_ahead"):
-        return replace(stage, reads_ahead=True)
-    if hasattr(stage, "sources"):
-        return replace(stage, sources=tuple(map(copy, stage.sources)))
-    source = getattr(stage, "source", None)
-    return stage if source is None else replace(stage, source=copy(source))
+def enable_read_ahead(stages: Sequence[Any]) -> list[Any]:
+    """Return the stages with sources that decode blocks ahead, if these are sources of files."""
+
+    def change(_: Any, copy: Any) -> Any:
+        return replace(copy, reads_ahead=True) if hasattr(copy, "reads_ahead") else copy
+
+    return rebuild(stages, change)

@@ -2,10 +2,13 @@
 
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
+from monolith.data.cursor import NO_COLUMNS, Cursor, Stage, StageCursor, State, source_state
+
+_ENDLESS = 1_000_000  # more passes than a repetition without end makes before it ends after all
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,7 @@ class Cache:
 
     source: Stage
     blocks: list[pa.RecordBatch] = field(default_factory=list)
+    reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -73,14 +77,27 @@ class _CacheCursor:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Repeats the passes of its source; each pass is an epoch."""
+    """Repeats the passes of its source; each pass is an epoch.
+
+    Args:
+        source: previous stage.
+        count: number of passes; None means without end.
+        ends_after_pass: whether the pass of a cursor's first block is its last one. A state at the
+            end of a pass may be that of a sample of the next pass.
+    """
 
     source: Stage
-    count: int | None  # None means without end
+    count: int | None
+    ends_after_pass: bool = False
+    reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""
         return [*self.source.describe(), f"repeated {self.count or 'without end'}"]
+
+    def first_pass(self, epoch: int) -> int:
+        """Return the number of the first pass in an epoch of this stage."""
+        return epoch * (self.count or _ENDLESS)
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
@@ -91,19 +108,22 @@ class Repeat:
 class _RepeatCursor(StageCursor):
     def __init__(self, stage: Repeat, epoch: int, number: int, state: State | None) -> None:
         self._stage, self._number = stage, number
-        self._first = epoch * (stage.count or 0)
+        self._first = stage.first_pass(epoch)
+        self._has_begun = False  # whether a block was returned
         super().__init__(stage.source.open(self._first + number, state))
 
     def next(self) -> pa.RecordBatch | None:
         is_fruitless = False
         while (block := self._source.next()) is None:
             is_last = self._stage.count is not None and self._number + 1 >= self._stage.count
+            is_last = is_last or (self._stage.ends_after_pass and self._has_begun)
             if is_last or is_fruitless:
                 return None
             self._source.close()
             self._number += 1
             self._source = self._stage.source.open(self._first + self._number)
             is_fruitless = True
+        self._has_begun = True
         return block
 
     def state(self) -> State:

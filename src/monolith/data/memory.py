@@ -67,7 +67,8 @@ class TableSource:
 
     def read(self, first: int, count: int) -> pa.RecordBatch:
         """Return `count` rows from row `first` on, as a block."""
-        rows = self.table.slice(first, count).combine_chunks().to_batches()[0]
+        names = list(dict.fromkeys(column for _, column in self.columns.sources()))
+        rows = self.table.select(names).slice(first, count).combine_chunks().to_batches()[0]
         return to_block(rows, self.columns, Origin("table", first), self.bad)
 
 

@@ -1,24 +1,22 @@
 """`Pipeline`: shuffle, shard, map, filter, batch and prefetch samples, with an exact state."""
 
 import hashlib
-import logging
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from monolith.data import stages
-from monolith.data.batch import Batch
-from monolith.data.batch_maker import BatchMaker
+from monolith.data.arrivals import first_arrival, resumed_arrivals
+from monolith.data.batches import STATE_VERSION, Batches
 from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples
-from monolith.data.cursor import Stage, State, enable_read_ahead
+from monolith.data.cursor import Stage, State
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.files.file_source import FileSource
 from monolith.data.flows.flow_reader import Flow
@@ -27,17 +25,9 @@ from monolith.data.flows.splitter import make_splitter
 from monolith.data.hashing import cross_ids
 from monolith.data.operations.draws import Draws, Sampling
 from monolith.data.operations.negatives import NegativeGen, NegativeStage
-from monolith.data.prefetch import BatchCopier, Prefetch, PrefetchedBatch
+from monolith.data.selection import narrow
 from monolith.errors import FailedPreconditionError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-_log = logging.getLogger(__name__)
-
-_VERSION = 1
-_FILES = re.compile(r"\d+ files [0-9a-f]{16}")  # as the stage of a source describes its files
 _Keep = Callable[[pa.RecordBatch], Any]
 
 
@@ -53,6 +43,14 @@ class Pipeline:
     int64 or lists of int64, everything else is float32 (time: int64). `map` and `filter` see these
     blocks.
 
+    Attributes:
+        stage: last stage.
+        columns: columns of the batches; a block may have more.
+        bad: handling of bad samples.
+        depth: number of batches that are prepared ahead.
+        inferred: names of the columns that a source chose by their types alone.
+        left_out: names of the columns that `select` left out.
+
     Example:
         >>> from monolith import data
         >>> table = pa.table({"user": [7, 8, 9], "label": [1, 0, 1]})
@@ -63,7 +61,9 @@ class Pipeline:
     stage: Stage
     columns: Columns
     bad: BadSamples
-    depth: int = 0  # number of batches that are prepared ahead
+    depth: int = 0
+    inferred: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
 
     def _then(self, stage: Stage) -> "Pipeline":
         return replace(self, stage=stage)
@@ -95,8 +95,8 @@ class Pipeline:
             raise ValueError(
                 f"[Pipeline.shard] expected an index from 0 to {count - 1}, got {index}"
             )
-        if isinstance(self.stage, FileSource) and len(self.stage.files) >= count:
-            return self._then(self.stage.shard(index, count))
+        if isinstance(self.stage, FileSource) and self.stage.worker == (0, 1):
+            return self._then(replace(self.stage, worker=(index, count)))
         return self._then(stages.ShardSamples(self.stage, index, count))
 
     def shuffle(self, num_samples: int, seed: int = 0) -> "Pipeline":
@@ -114,6 +114,7 @@ class Pipeline:
         function: Callable[[pa.RecordBatch], pa.RecordBatch],
         *,
         adds: Columns | None = None,
+        reads: Iterable[str] | None = None,
     ) -> "Pipeline":
         """Change blocks by a function, such as those of `monolith.data.operations`.
 
@@ -121,20 +122,31 @@ class Pipeline:
             function: function of a block that returns a block; it keeps the columns that it does
                 not change.
             adds: new columns of the result; None takes the attribute `adds` of the function.
+            reads: names of the columns that the function reads; None takes the attribute `reads` of
+                the function. Without either, a `select` after this stage leaves out no column
+                before it.
         """
         columns = self.columns.plus(adds or getattr(function, "adds", None))
-        stage = stages.Map(self.stage, function, _name_of(function))
+        declared = _reads_of("map", function, reads)
+        stage = stages.Map(self.stage, function, _name_of(function), declared)
         return replace(self, stage=stage, columns=columns)
 
-    def sample(self, function: Callable[[pa.RecordBatch, Draws], pa.RecordBatch]) -> "Pipeline":
+    def sample(
+        self,
+        function: Callable[[pa.RecordBatch, Draws], pa.RecordBatch],
+        *,
+        reads: Iterable[str] | None = None,
+    ) -> "Pipeline":
         """Keep, drop or change samples by random numbers, as `operations.NegativeSample` does.
 
         Args:
             function: function of a block and its random numbers, which depend on seed, epoch and
                 number of the sample; its attribute `adds` names new columns.
+            reads: names of the columns that the function reads, as in `map`.
         """
         columns = self.columns.plus(getattr(function, "adds", None))
-        stage = Sampling(self.stage, function, _name_of(function))
+        declared = _reads_of("sample", function, reads)
+        stage = Sampling(self.stage, function, _name_of(function), declared)
         return replace(self, stage=stage, columns=columns)
 
     def generate_negatives(
@@ -168,12 +180,39 @@ class Pipeline:
 
     def drop(self, *names: str) -> "Pipeline":
         """Remove columns that operations need and the model does not."""
-        columns, dropped = self.columns.without(names), list(names)
-        stage = stages.Map(self.stage, lambda block: block.drop_columns(dropped), f"drop {dropped}")
+        columns = self.columns.without(names)
+        stage = stages.Map(self.stage, _Drop(names), f"drop {list(names)}", frozenset())
         return replace(self, stage=stage, columns=columns)
 
-    def filter(self, keeps: _Keep) -> "Pipeline":
+    def select(self, *names: str) -> "Pipeline":
+        """Keep the named columns; the source does not read columns that nothing needs.
+
+        A source reads the named columns and those that its stages read. A stage with a Python
+        function reads all columns, unless the function declares them by `reads`; so does a source
+        with `on_error="skip"`, which checks every column. Positions do not depend on the columns:
+        a state is resumed with other columns too.
+
+        Raises:
+            ValueError: a name is not among the columns, or there is no name.
+
+        Example:
+            >>> from monolith import data
+            >>> table = pa.table({"user": [7], "item": [8], "label": [1]})
+            >>> batch = next(iter(data.arrow_table(table).batch(1).select("user", "label")))
+            >>> list(batch.features), list(batch.labels)
+            (['user'], ['label'])
+        """
+        _check_positive("select", "columns", len(names))
+        columns = self.columns.only(names)
+        left_out = self.left_out.union(self.columns.names()).difference(columns.names())
+        return replace(self, stage=narrow(self.stage, names), columns=columns, left_out=left_out)
+
+    def filter(self, keeps: _Keep, *, reads: Iterable[str] | None = None) -> "Pipeline":
         """Keep the samples for which a function of a block returns True in an array of booleans.
+
+        Args:
+            keeps: function of a block.
+            reads: names of the columns that the function reads, as in `map`.
 
         Example:
             >>> from monolith import data
@@ -183,13 +222,19 @@ class Pipeline:
             >>> [batch.features["user"].to_lists() for batch in clicked]
             [[[7], [9]]]
         """
-        return self._then(stages.Filter(self.stage, _mask_of(keeps), _name_of(keeps)))
+        declared = _reads_of("filter", keeps, reads)
+        return self._then(stages.Filter(self.stage, _mask_of(keeps), _name_of(keeps), declared))
 
     def filter_numbered(
-        self, keeps: Callable[[pa.RecordBatch, int], npt.NDArray[np.bool_]], name: str
+        self,
+        keeps: Callable[[pa.RecordBatch, int], npt.NDArray[np.bool_]],
+        name: str,
+        *,
+        reads: Iterable[str] | None = None,
     ) -> "Pipeline":
         """Filter as `filter` does; the function also receives the block's first sample number."""
-        return self._then(stages.Filter(self.stage, keeps, name))
+        declared = _reads_of("filter_numbered", keeps, reads)
+        return self._then(stages.Filter(self.stage, keeps, name, declared))
 
     def split(
         self,
@@ -198,6 +243,7 @@ class Pipeline:
         *,
         others: Literal["raise", "drop"] = "raise",
         max_waiting: int = 65_536,
+        reads: Iterable[str] | None = None,
     ) -> dict[str, "Pipeline"]:
         """Split the samples into named flows; each flow is a pipeline.
 
@@ -212,6 +258,7 @@ class Pipeline:
             others: whether a sample of no flow is an error, or left out.
             max_waiting: number of samples that may wait for the reader of a flow in `FlowBatches`
                 and in a merge by time, before another block is read.
+            reads: names of the columns that a function `by` reads, as in `map`.
 
         Raises:
             ValueError: an argument does not fit.
@@ -225,7 +272,8 @@ class Pipeline:
         """
         ids = [column.name for column in self.columns.id_columns]
         name = f"by {by!r}" if isinstance(by, str) else f"by {_name_of(by)}"
-        splitter = make_splitter(by, flows, others, max_waiting, ids, name)
+        declared = _reads_of("split", by, reads)
+        splitter = make_splitter(by, flows, others, max_waiting, ids, name, declared)
         return {flow: self._then(Flow(self.stage, splitter, flow)) for flow in splitter.names}
 
     def merge(self, *others: "Pipeline", by: Literal["turns", "time"] = "turns") -> "Pipeline":
@@ -267,8 +315,14 @@ class Pipeline:
             self.columns.time if by == "time" else None,
             tuple(self.columns.names()),
         )
-        bad = BadSamples(parts=tuple(stream.bad for stream in streams))
-        return replace(self, stage=stage, bad=bad, depth=max(stream.depth for stream in streams))
+        return replace(
+            self,
+            stage=stage,
+            bad=BadSamples(parts=tuple(stream.bad for stream in streams)),
+            depth=max(stream.depth for stream in streams),
+            inferred=frozenset.intersection(*(stream.inferred for stream in streams)),
+            left_out=frozenset.union(*(stream.left_out for stream in streams)),
+        )
 
     def cross(self, name: str, features: Sequence[str]) -> "Pipeline":
         """Add a feature: the hashed combinations of the ids of other features of a sample.
@@ -284,7 +338,9 @@ class Pipeline:
         if len(features) < 2:
             raise ValueError(f"[Pipeline.cross] expected at least 2 features, got {len(features)}")
         columns = replace(self.columns, ids=(*self.columns.ids, IdColumn(name)))
-        crossed = stages.Map(self.stage, _Cross(name, tuple(features)), f"cross {name} {features}")
+        cross = _Cross(name, tuple(features))
+        text = f"cross {name} {features}"
+        crossed = stages.Map(self.stage, cross, text, frozenset(features))
         return replace(self, stage=crossed, columns=columns)
 
     def take(self, num_samples: int) -> "Pipeline":
@@ -316,106 +372,35 @@ class Pipeline:
         """Return a line for each stage."""
         return self.stage.describe()
 
-    def __iter__(self) -> "Batches":
-        return Batches(self, None)
+    def __iter__(self) -> Batches:
+        return Batches(self, first_arrival(self.stage), None)
 
-    def resume(self, state: State) -> "Batches":
+    def resume(self, state: State) -> Batches:
         """Continue after the batch at which `Batches.state_dict` was called.
 
+        Files that came since the state was taken are read after those of the state, as one more
+        pass of the pipeline; see `monolith.data.arrivals`. Files that were read may be gone.
+
         Raises:
-            FailedPreconditionError: the state belongs to another pipeline, or to other files.
+            FailedPreconditionError: the state belongs to another pipeline; or a file of the state
+                was changed, or was removed before it was read.
         """
         version = state.get("version")
-        if version != _VERSION:
+        if version != STATE_VERSION:
             raise FailedPreconditionError(
-                f"[Pipeline.resume] expected a state of version {_VERSION}, got {version}"
+                f"[Pipeline.resume] expected a state of version {STATE_VERSION}, got {version}"
             )
-        ours, theirs = self.describe(), list(state["pipeline"])
-        if ours != theirs:
-            pairs = zip([*ours, "the end"], [*theirs, "the end"], strict=False)
-            mine, other = next((a, b) for a, b in pairs if a != b)
-            raise FailedPreconditionError(
-                f"[Pipeline.resume] expected a state of this pipeline ({mine!r}), got one of "
-                f"another ({other!r}); {_way_out(mine, other)}"
-            )
-        return Batches(self, state)
+        return Batches(self, resumed_arrivals(self.stage, state), state)
 
 
-class Batches(Iterator[Batch]):
-    """Iterator over the batches of one pass. Not thread-safe.
+@dataclass(frozen=True)
+class _Drop:
+    """Drops the columns that a block has; those that nothing needs were not read."""
 
-    `close`, `with` and the deletion of the last reference close its files and end its thread. If a
-    batch fails, the next call tries the same batch again; no batch is skipped.
+    names: tuple[str, ...]
 
-    Example:
-        >>> from monolith import data
-        >>> source = data.arrow_table(pa.table({"user": [7, 8, 9]})).batch(1)
-        >>> with iter(source) as batches:
-        ...     first, state = next(batches), batches.state_dict()
-        >>> [batch.features["user"].to_lists() for batch in source.resume(state)]
-        [[[8]], [[9]]]
-    """
-
-    def __init__(self, pipeline: Pipeline, state: State | None) -> None:
-        self._pipeline, self._stages = pipeline, pipeline.describe()
-        stage = pipeline.stage
-        if pipeline.depth:
-            (stage,) = enable_read_ahead([stage])
-        self._batches = BatchMaker(pipeline.columns, is_ahead=pipeline.depth > 0)
-        self._copier = BatchCopier(stage, self._batches, state and state["state"])
-        self._last = self._copier.last
-        self._is_closed = self._is_reported = False
-        self._ahead: Prefetch[PrefetchedBatch] | None = None
-        if pipeline.depth:
-            self._ahead = Prefetch(
-                self._copier.copy, pipeline.depth, PrefetchedBatch.is_end, "monolith-prefetch"
-            )
-            self._ahead.stop_with(self)  # ends the thread of a loop that was left by `break`
-
-    def __next__(self) -> Batch:
-        if self._is_closed:
-            raise ValueError(
-                "[Batches] expected an open iteration, got a closed one; iterate the pipeline "
-                "again, or resume it at state_dict()"
-            )
-        self._last = self._copier.copy() if self._ahead is None else self._ahead.next()
-        if self._last.copied is None:
-            self._report()
-            raise StopIteration
-        return self._batches.batch(self._last.copied)
-
-    def _report(self) -> None:
-        if self.num_skipped and not self._is_reported:
-            _log.warning("[data] samples left out so far, by reason: %s", self.num_skipped)
-        self._is_reported = True
-
-    def __enter__(self) -> "Self":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def state_dict(self) -> State:
-        """Return the position of the next batch as a small JSON object; see `Pipeline.resume`."""
-        return {"version": _VERSION, "pipeline": self._stages[:], "state": self._last.state}
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """Bytes read and in total, or samples for a source in memory; a total of 0 is unknown."""
-        return self._last.progress
-
-    @property
-    def num_skipped(self) -> dict[str, int]:
-        """Number of skipped samples by broken rule, over all passes."""
-        return self._pipeline.bad.total()
-
-    def close(self) -> None:
-        """Stop the thread that prepares batches and close files; the state stays."""
-        self._is_closed = True
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None  # drops the waiting batches, or a failure
-        self._copier.close()
+    def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        return block.drop_columns([name for name in self.names if name in block.schema.names])
 
 
 @dataclass(frozen=True)
@@ -453,24 +438,22 @@ def _mask_of(keeps: _Keep) -> Callable[[pa.RecordBatch, int], npt.NDArray[np.boo
     return mask
 
 
+def _reads_of(method: str, function: object, reads: Iterable[str] | None) -> frozenset[str] | None:
+    """Return the columns that a function of a stage declares to read; None without declaration."""
+    if isinstance(reads, str):
+        raise TypeError(
+            f"[Pipeline.{method}] expected reads as names, got {reads!r}; write [{reads!r}]"
+        )
+    names = getattr(function, "reads", None) if reads is None else reads
+    return None if names is None else frozenset(names)
+
+
 def _name_of(function: Callable[..., Any]) -> str:
     if is_dataclass(function):  # with its fields, because a state fits equal fields only
         text = repr(function)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return text if len(text) < 200 else f"{type(function).__qualname__} {digest}"
     return getattr(function, "__qualname__", type(function).__qualname__)
-
-
-def _way_out(ours: str, theirs: str) -> str:
-    """Return the advice for a stage that differs from the stage of a state."""
-    mine, other = _FILES.search(ours), _FILES.search(theirs)
-    if mine is None or other is None or mine[0] == other[0]:
-        return "make the stages as they were when the state was taken"
-    return (
-        "files came, went or changed since the state was taken: give the files of then and no "
-        "others, for example by a glob that matches only them; or read these files from their "
-        "beginning with iter(pipeline), which the source of a task may return"
-    )
 
 
 def _kinds_of(columns: Columns) -> dict[str, str]:

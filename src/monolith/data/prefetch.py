@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from monolith.data.batch_maker import BatchMaker
-from monolith.data.cursor import Cursor, Stage, State
-from monolith.data.stages import next_parts
+from monolith.data.cursor import State
 
 if TYPE_CHECKING:
     import monolith._native as _native
+    from monolith.data.arrivals import Arrivals, ArrivalsCursor
 
 
 _T = TypeVar("_T")
@@ -37,26 +37,26 @@ class BatchCopier:
     """Copies the samples of batches; keeps no reference to `Batches`, so that it can be deleted.
 
     Args:
-        stage: stage that delivers the blocks.
+        arrivals: arrivals of files whose stages deliver the blocks.
         batches: converter that copies the blocks.
-        state: state of the stage; None begins at the start.
+        state: state of the pipeline; None begins at the start.
 
     Attributes:
         last: last result of `copy`, without samples before the first call.
     """
 
-    def __init__(self, stage: Stage, batches: BatchMaker, state: State | None) -> None:
-        self._stage, self._batches = stage, batches
-        self._cursor: Cursor | None = stage.open(0, state)
+    def __init__(self, arrivals: "Arrivals", batches: BatchMaker, state: State | None) -> None:
+        self._arrivals, self._batches = arrivals, batches
+        self._cursor: ArrivalsCursor | None = arrivals.open(state)
         self.last = PrefetchedBatch(None, self._cursor.state(), self._cursor.progress())
 
     def copy(self) -> PrefetchedBatch:
         """Return the next copied batch; a call after an error tries the same batch again."""
         if self._cursor is None:  # the last call failed, perhaps within a batch
-            self._cursor = self._stage.open(0, self.last.state)
+            self._cursor = self._arrivals.open(self.last.state)
         cursor, self._cursor = self._cursor, None
         try:
-            parts = next_parts(cursor)
+            parts = cursor.next_parts()
             copy = None if parts is None else self._batches.copy(parts)
             self.last = PrefetchedBatch(copy, cursor.state(), cursor.progress())
         except BaseException:

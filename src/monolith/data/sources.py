@@ -45,7 +45,7 @@ def from_files(
         if columns is None:
             raise ValueError("[data] expected columns for the files of a queue; give columns=")
         return Pipeline(QueueSource(paths, file_format, columns, bad), columns, bad)
-    files = find_files(paths)
+    files, declared = find_files(paths), columns
     if columns is None or label is not None or file_format.has_schema:
         schema = schema_of(files, file_format)
         if not schema.names and (columns is None or label is None):
@@ -55,7 +55,8 @@ def from_files(
                 "leave out empty files"
             )
         columns = _columns(schema, columns, label)
-    return Pipeline(FileSource(files, file_format, columns, bad), columns, bad)
+    inferred = _inferred(declared, label, columns)
+    return Pipeline(FileSource(files, file_format, columns, bad), columns, bad, inferred=inferred)
 
 
 def _columns(
@@ -67,6 +68,16 @@ def _columns(
         raise ValueError("[data] expected columns or label, got both; name labels in columns")
     columns.check("[data]", schema)
     return columns
+
+
+def _inferred(
+    declared: Columns | None, label: str | Sequence[str] | None, columns: Columns
+) -> frozenset[str]:
+    """Return the names of the columns that no argument names."""
+    if declared is not None:
+        return frozenset()
+    named = set() if label is None else {column.name for column in columns.label_columns}
+    return frozenset(columns.names()) - {columns.weight, columns.time} - named
 
 
 def _bad(on_error: str) -> BadSamples:
@@ -129,9 +140,10 @@ def arrow_table(
     on_error: OnError = "raise",
 ) -> Pipeline:
     """Read samples of an Arrow table, a pandas or polars frame, or a dict of columns, in memory."""
-    table, bad = as_table(frame), _bad(on_error)
+    table, bad, declared = as_table(frame), _bad(on_error), columns
     columns = _columns(table.schema, columns, label)
-    return Pipeline(TableSource(table, columns, bad), columns, bad)
+    inferred = _inferred(declared, label, columns)
+    return Pipeline(TableSource(table, columns, bad), columns, bad, inferred=inferred)
 
 
 def synthetic(

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
+from monolith.data.cursor import NO_COLUMNS, Cursor, Stage, StageCursor, State, source_state
 from monolith.data.order import permutation
+from monolith.errors import InvalidArgumentError
 
+_T = TypeVar("_T")
 Part = tuple[pa.RecordBatch, int, int]
 """A block, the position of the first sample to use, and the number of samples."""
 
@@ -29,6 +32,7 @@ class Blocks:
     source: Stage
     size: int
     drops_rest: bool = False
+    reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -125,6 +129,7 @@ class Shuffle:
 
     source: Blocks
     seed: int
+    reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -155,6 +160,23 @@ class _ShuffleCursor(StageCursor):
         return {"source": self._source.state(), "number": self._number}
 
 
+def call(stage: Any, function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call the function of a stage, and name a column that the function does not declare to read.
+
+    Raises:
+        InvalidArgumentError: the function declares what it reads, and asked for another column.
+    """
+    try:
+        return function(*arguments)
+    except KeyError as error:
+        if stage.reads is None:
+            raise
+        raise InvalidArgumentError(
+            f"[Pipeline] expected {stage.name} to read {sorted(stage.reads)} alone, as declared by "
+            f"reads, got {error}; add the column to reads"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Map:
     """Applies a function to each block; the result must depend on the block alone."""
@@ -162,6 +184,7 @@ class Map:
     source: Stage
     function: Callable[[pa.RecordBatch], pa.RecordBatch]
     name: str
+    reads: frozenset[str] | None = None
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -169,19 +192,17 @@ class Map:
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
-        return _MapCursor(self.source.open(epoch, source_state(state)), self.function)
+        return _MapCursor(self, self.source.open(epoch, source_state(state)))
 
 
 class _MapCursor(StageCursor):
-    def __init__(
-        self, source: Cursor, function: Callable[[pa.RecordBatch], pa.RecordBatch]
-    ) -> None:
+    def __init__(self, stage: Map, source: Cursor) -> None:
         super().__init__(source)
-        self._function = function
+        self._stage = stage
 
     def next(self) -> pa.RecordBatch | None:
         while (block := self._source.next()) is not None:
-            block = self._function(block)
+            block = call(self._stage, self._stage.function, block)
             if block.num_rows:
                 return block
         return None
@@ -195,12 +216,14 @@ class Filter:
         source: previous stage.
         keeps: function of a block and the number of its first sample in the epoch; returns a mask.
         name: name of the function, for descriptions.
+        reads: columns that the function reads; None if it may read every column.
         counts: numbers of kept and dropped samples over all passes in this process.
     """
 
     source: Stage
     keeps: Callable[[pa.RecordBatch, int], npt.NDArray[np.bool_]]
     name: str
+    reads: frozenset[str] | None = None
     counts: dict[str, int] = field(default_factory=lambda: {"kept": 0, "left_out": 0})
 
     def describe(self) -> list[str]:
@@ -220,7 +243,7 @@ class _FilterCursor(StageCursor):
 
     def next(self) -> pa.RecordBatch | None:
         while (block := self._source.next()) is not None:
-            keep = self._stage.keeps(block, self._first)
+            keep = call(self._stage, self._stage.keeps, block, self._first)
             self._first += block.num_rows
             rows = block if keep.all() else block.filter(pa.array(keep))
             self._stage.counts["kept"] += rows.num_rows
@@ -240,6 +263,7 @@ class ShardSamples:
     source: Stage
     index: int
     count: int
+    reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""
@@ -261,6 +285,7 @@ class Take:
 
     source: Stage
     count: int
+    reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""

@@ -6,9 +6,23 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from monolith.errors import InvalidArgumentError
 from monolith.ops.ragged import Ragged, name_of
 
 _WHERE = "[RaggedColumns]"
+
+
+def refuse_left_out(name: object, left_out: frozenset[str]) -> None:
+    """Refuse to read or to look for a column that a source has and did not read.
+
+    Raises:
+        InvalidArgumentError: the name is one of those that were left out.
+    """
+    if name in left_out:
+        raise InvalidArgumentError(
+            f"[Batch] expected a column that is read, got {name!r}, which was left out because "
+            "nothing names it; add it to `columns` of the task, or to the names of Pipeline.select"
+        )
 
 
 class ColumnNames:
@@ -16,9 +30,11 @@ class ColumnNames:
 
     Args:
         places: number of the column of each name.
+        left_out: names of columns that the source has and did not read.
 
     Attributes:
         places: the dictionary of the constructor; do not change it.
+        left_out: the names of the constructor.
 
     Example:
         >>> names = ColumnNames({"user": 0, "item": 1})
@@ -26,10 +42,10 @@ class ColumnNames:
         {'item': 1}
     """
 
-    __slots__ = ("_without", "places")
+    __slots__ = ("_without", "left_out", "places")
 
-    def __init__(self, places: dict[str, int]) -> None:
-        self.places = places
+    def __init__(self, places: dict[str, int], left_out: frozenset[str] = frozenset()) -> None:
+        self.places, self.left_out = places, left_out
         self._without: tuple[Collection[str], ColumnNames] | None = None
 
     def without(self, names: Collection[str]) -> "ColumnNames":
@@ -37,7 +53,7 @@ class ColumnNames:
         remembered = self._without
         if remembered is None or remembered[0] != names:
             others = {name: at for name, at in self.places.items() if name not in names}
-            remembered = self._without = (names, ColumnNames(others))
+            remembered = self._without = (names, ColumnNames(others, self.left_out))
         return remembered[1]
 
 
@@ -125,6 +141,7 @@ class RaggedColumns(Mapping[str, Ragged]):
     def __getitem__(self, name: str) -> Ragged:
         ragged = self._made.get(name)
         if ragged is None:
+            refuse_left_out(name, self.names.left_out)
             column, starts = self.names.places[name], self._begins()
             ids = self.ids[starts[column] : starts[column + 1]]
             ragged = self._made[name] = Ragged._unchecked(ids, self.row_splits[column])
@@ -137,6 +154,7 @@ class RaggedColumns(Mapping[str, Ragged]):
         return self._starts
 
     def __contains__(self, name: object) -> bool:
+        refuse_left_out(name, self.names.left_out)
         return name in self.names.places
 
     def __iter__(self) -> Iterator[str]:
@@ -152,7 +170,7 @@ class RaggedColumns(Mapping[str, Ragged]):
         return f"RaggedColumns({', '.join(self)}; {self.num_rows} rows)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.names.places, self.ids, self.row_splits)
+        return _rebuilt, (self.names.places, self.names.left_out, self.ids, self.row_splits)
 
     @property
     def num_rows(self) -> int:
@@ -213,13 +231,20 @@ def _check(num_names: int, ids: torch.Tensor, row_splits: torch.Tensor) -> None:
         raise ValueError(f"{_WHERE} expected row_splits of all {ids.shape[0]} ids, got {num_ids}")
 
 
-def _rebuilt(places: dict[str, int], ids: Any, row_splits: Any) -> RaggedColumns:
-    return RaggedColumns._unchecked(ColumnNames(places), ids, row_splits)
+def _rebuilt(places: dict[str, int], left_out: Any, ids: Any, row_splits: Any) -> RaggedColumns:
+    names = ColumnNames(places, frozenset(left_out))
+    return RaggedColumns._unchecked(names, ids, row_splits)
+
+
+def _names_of(columns: RaggedColumns) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
+    """Return names as tuples, which a serialized pytree can have."""
+    names = columns.names
+    return tuple(names.places.items()), tuple(sorted(names.left_out))
 
 
 pytree.register_pytree_node(
     RaggedColumns,
-    lambda columns: ([columns.ids, columns.row_splits], tuple(columns.names.places.items())),
-    lambda leaves, places: _rebuilt(dict(places), *leaves),
+    lambda columns: ([columns.ids, columns.row_splits], _names_of(columns)),
+    lambda leaves, names: _rebuilt(dict(names[0]), names[1], *leaves),
     serialized_type_name="monolith.ops.RaggedColumns",
 )

@@ -7,11 +7,15 @@ look up and compute through it.
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.data import Batch
+from monolith.data import Batch, Pipeline
+from monolith.data.batch import with_columns
+from monolith.data.columns import first_names
+from monolith.errors import InvalidArgumentError
 from monolith.nn import Embedded, Features
 from monolith.ops import Ragged, RaggedColumns
 from monolith.optim import Optimizer
@@ -27,18 +31,70 @@ _LARGEST = 2**53  # a larger number is an id, usually the hash of a text
 
 
 class TaskColumns:
-    """The names of a task's label columns and dense columns.
+    """The names of the columns that a task reads.
 
     A source without column types reads whole numbers as ids and other numbers as dense columns.
     `bind` moves the columns that the task names to the labels and dense columns of a batch.
+    `select` lets a pipeline read the columns that the task names, and no others.
 
     Args:
         labels: Names of the label columns.
         dense: Names of the dense columns.
+        features: Names of the columns with ids of features.
+        others: Names of further columns; None if the task may read every column.
     """
 
-    def __init__(self, labels: Sequence[str], dense: Sequence[str]) -> None:
+    def __init__(
+        self,
+        labels: Sequence[str],
+        dense: Sequence[str],
+        features: Sequence[str] = (),
+        others: Sequence[str] | None = (),
+    ) -> None:
         self.labels, self.dense = tuple(labels), tuple(dense)
+        self.features = tuple(features)
+        self.others = None if others is None else tuple(others)
+
+    @classmethod
+    def of(cls, task: "Task") -> "TaskColumns":
+        """Return the columns of a task."""
+        labels = [task.label] if isinstance(task.label, str) else task.label
+        others = [task.columns] if isinstance(task.columns, str) else task.columns
+        return cls(labels, task.dense, [feature.name for feature in task.features], others)
+
+    def select(self, source: Iterable[Batch], *, with_labels: bool = True) -> Iterable[Batch]:
+        """Return a pipeline that reads only what the task names, or declares in the pipeline.
+
+        Columns of an argument `columns` or `adds` of the pipeline, weight and time stay. A source
+        that is no pipeline is returned as it is; so is one that lacks a column of the task, because
+        the error of its first batch names all columns.
+
+        Args:
+            source: Source of batches.
+            with_labels: Whether every label is required, as in `bind`.
+
+        Raises:
+            InvalidArgumentError: The pipeline lacks one of the further columns.
+        """
+        if not isinstance(source, Pipeline) or self.others is None:
+            return source
+        known = source.columns.names()
+        self._check_others(known)
+        required = {*self.features, *self.dense, *(self.labels if with_labels else ())}
+        named = {*required, *self.labels, *self.others}
+        kept = [name for name in known if name in named or name not in source.inferred]
+        is_whole = len(kept) == len(known) or not required.issubset(known)
+        return source if is_whole or not kept else source.select(*kept)
+
+    def _check_others(self, known: Sequence[str]) -> None:
+        for name in self.others or ():
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise InvalidArgumentError(
+                    f"[Task.columns] expected columns of the source, {first_names(known)}, got "
+                    f"{name!r}{hint}"
+                )
 
     def bind(self, batch: Batch, *, with_labels: bool = True) -> Batch:
         """Return the batch with the columns of the task among its labels and dense columns.
@@ -60,8 +116,8 @@ class TaskColumns:
         return replace(
             batch,
             features=_without(batch.features, names),
-            dense={**{k: v for k, v in batch.dense.items() if k not in names}, **dense},
-            labels={**{k: v for k, v in batch.labels.items() if k not in names}, **label},
+            dense=_with(batch.dense, names, dense),
+            labels=_with(batch.labels, names, label),
         )
 
 
@@ -69,6 +125,12 @@ def _without(features: Mapping[str, Ragged], names: Collection[str]) -> Mapping[
     if isinstance(features, RaggedColumns):
         return features.without(names)
     return {name: ids for name, ids in features.items() if name not in names}
+
+
+def _with(
+    columns: Mapping[str, torch.Tensor], names: Collection[str], new: Mapping[str, torch.Tensor]
+) -> Mapping[str, torch.Tensor]:
+    return with_columns(columns, {**{k: v for k, v in columns.items() if k not in names}, **new})
 
 
 def _has(batch: Batch, name: str) -> bool:

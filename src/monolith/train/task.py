@@ -64,6 +64,9 @@ class Task(ABC):
     `dense` and `label`, the columns that the model takes, and defines `source`, the samples,
     `build`, the dense model, and `loss`.
 
+    A trainer reads the columns that the class names, and those that `source` declares with
+    arguments `columns` or `adds`. To read another column of a batch is an error that names it.
+
     Args:
         settings: Settings of the task, an object of its class `Settings`; None takes the defaults.
 
@@ -73,6 +76,8 @@ class Task(ABC):
             will get, or "zeros". Evaluation and prediction read zeros always.
         dense: Names of the dense columns.
         label: Name of the label column, or names of several.
+        columns: Names of further columns that `loss`, a hook or other code reads in a batch; None
+            reads every column of the source.
         evict_every_hours: Table -> hours of its clock between two removals of its expired rows
             during a run.
         Settings: Class of the settings.
@@ -98,6 +103,7 @@ class Task(ABC):
     missing: str = "initial"
     dense: ClassVar[Sequence[str]] = ()
     label: ClassVar[str | Sequence[str]] = "label"
+    columns: ClassVar[Sequence[str] | None] = ()
     evict_every_hours: ClassVar[Mapping[str, int]] = MappingProxyType({})
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 

@@ -86,6 +86,7 @@ class Trainer:
     Attributes:
         task: Task of the trainer.
         settings: Options of the training.
+        columns: Names of the columns that the task reads.
         features: Features of the task with their tables.
         model: Dense model of the task.
         optimizer: Optimizer of dense parameters and tables.
@@ -152,10 +153,9 @@ class Trainer:
             )
         self.optimizer = Optimizer([self.features, self.model], dense)
         self.rates = TaskRates(task, self.optimizer)
-        labels = [task.label] if isinstance(task.label, str) else list(task.label)
-        columns = TaskColumns(labels, task.dense)
+        self.columns = TaskColumns.of(task)
         self.trainee = Trainee(
-            task, self.settings, columns, self.features, self.model, self.optimizer, self.clock
+            task, self.settings, self.columns, self.features, self.model, self.optimizer, self.clock
         )
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
@@ -193,7 +193,7 @@ class Trainer:
                 or the source has ended by its error or cannot be read from the checkpoint.
             BaseException: The error of a hook, the source, the model or a thread.
         """
-        stream = self.task.source(Mode.TRAIN) if source is None else source
+        stream = self._open(Mode.TRAIN, source)
         batches = self.state.begin(stream)
         unread = self._unread[1] if self._unread[0] is batches else []
         if not unread:
@@ -212,6 +212,11 @@ class Trainer:
             elif hasattr(loop.batches, "close"):
                 loop.batches.close()  # no caller holds this iterator: free its files and threads
         return self.result
+
+    def _open(self, mode: Mode, source: Iterable[Batch] | None) -> Iterable[Batch]:
+        """Return a source, or that of the task, which reads the columns of the task alone."""
+        opened = self.task.source(mode) if source is None else source
+        return self.columns.select(opened, with_labels=mode != Mode.PREDICT)
 
     def _drive(self, loop: TrainLoop, stream: Iterable[Batch], hooks: Sequence[Hook]) -> FitResult:
         """Drive the loop to its end; hooks of user and task come before those of the trainer."""
@@ -331,7 +336,7 @@ class Trainer:
         """
         meter, labels = self.trainee.new_meter(), self.trainee.columns.labels
         start = time.perf_counter()
-        for batch in self.task.source(Mode.EVAL) if source is None else source:
+        for batch in self._open(Mode.EVAL, source):
             batch = self.trainee.columns.bind(batch)
             with self._no_training():
                 inputs = self.trainee.look_up(batch, is_training=False)
@@ -351,7 +356,7 @@ class Trainer:
                 `task.source(Mode.PREDICT)`.
         """
         is_bf16 = self.settings.precision == "bf16"
-        for batch in self.task.source(Mode.PREDICT) if source is None else source:
+        for batch in self._open(Mode.PREDICT, source):
             batch = self.trainee.columns.bind(batch, with_labels=False)
             with self._no_training(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
                 inputs = self.trainee.look_up(batch, is_training=False)

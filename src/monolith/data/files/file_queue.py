@@ -174,7 +174,7 @@ class _QueueCursor:
         files = FileSource(
             [file], source.format, source.columns, source.bad, reads_ahead=source.reads_ahead
         )
-        return files.open(0, state)
+        return FileCursor(files, 0, state)
 
     def next(self) -> pa.RecordBatch | None:
         """See `Cursor`."""

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from monolith.data.columns import Columns, is_untyped
 from monolith.data.convert import BadSamples, Origin, to_block
-from monolith.data.cursor import State
+from monolith.data.cursor import Cursor, State
 from monolith.data.files.listing import DataFile, naming
 from monolith.data.order import permutation
+from monolith.data.stages import ShardSamples
 from monolith.errors import DataLossError
 
 _LOOKED_AT = 8  # number of files that are read for the types of columns
@@ -117,6 +118,8 @@ class FileSource:
         shuffle_seed: seed of the file order, which also depends on the epoch; None keeps the given
             order.
         reads_ahead: whether a block of each open file, and of the next file, is decoded ahead.
+        worker: number of a worker, and number of workers that share the files. A worker reads every
+            count-th file, or every count-th sample if there are fewer files than workers.
     """
 
     files: Sequence[DataFile]
@@ -126,34 +129,60 @@ class FileSource:
     interleave: int = 1
     shuffle_seed: int | None = None
     reads_ahead: bool = False
+    worker: tuple[int, int] = (0, 1)
+
+    @property
+    def own_files(self) -> Sequence[DataFile]:
+        """Files that the worker reads."""
+        index, count = self.worker
+        return self.files[index::count] if len(self.files) >= count else self.files
+
+    @property
+    def _of_samples(self) -> ShardSamples | None:
+        """Stage of every count-th sample of all files; None if the worker has its own files."""
+        if len(self.files) >= self.worker[1]:
+            return None
+        return ShardSamples(replace(self, worker=(0, 1)), *self.worker)
 
     def describe(self) -> list[str]:
         """See `Stage`."""
-        names = "".join(f"{file.path}\n{file.size}\n" for file in self.files)
+        if self._of_samples is not None:
+            return self._of_samples.describe()
+        names = "".join(f"{file.path}\n{file.size}\n" for file in self.own_files)
         digest = hashlib.sha256(names.encode()).hexdigest()[:16]
         order = "" if self.shuffle_seed is None else f", shuffled by {self.shuffle_seed}"
         return [
-            f"{self.format.name}: {len(self.files)} files {digest}, "
+            f"{self.format.name}: {len(self.own_files)} files {digest}, "
             f"interleave {self.interleave}{order}"
         ]
 
-    def shard(self, index: int, count: int) -> "FileSource":
-        """Return the source of every count-th file."""
-        return replace(self, files=self.files[index::count])
-
-    def open(self, epoch: int, state: State | None = None) -> "FileCursor":
+    def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
+        if self._of_samples is not None:
+            return self._of_samples.open(epoch, state)
         return FileCursor(self, epoch, state)
+
+    def order(self, epoch: int) -> Sequence[int]:
+        """Return the numbers of the worker's files in the order of an epoch."""
+        count, seed = len(self.own_files), self.shuffle_seed
+        return range(count) if seed is None else permutation(count, seed, epoch).tolist()
+
+    def files_left(self, epoch: int, state: State | None) -> list[DataFile]:
+        """Return the files that a cursor of an epoch reads from a state on."""
+        if state is None:
+            return list(self.own_files)
+        if self._of_samples is not None:
+            state = state["source"]
+        order = self.order(epoch)
+        numbers = [number for number, _ in state["open"]] + [*range(state["next"], len(order))]
+        return [self.own_files[order[number]] for number in numbers]
 
 
 class FileCursor:
     """One pass over the files."""
 
     def __init__(self, source: FileSource, epoch: int, state: State | None) -> None:
-        self._source = source
-        count = len(source.files)
-        seed = source.shuffle_seed
-        self._order = range(count) if seed is None else permutation(count, seed, epoch).tolist()
+        self._source, self._files, self._order = source, source.own_files, source.order(epoch)
         self._next = 0
         self._turn = 0
         self._open: list[tuple[int, FileReader]] = []  # number of the file and its reader
@@ -172,7 +201,7 @@ class FileCursor:
             self._bytes_of_closed = sum(self._file(number).size for number in closed)
 
     def _file(self, number: int) -> DataFile:
-        return self._source.files[self._order[number]]
+        return self._files[self._order[number]]
 
     def _open_file(self, number: int, position: int) -> None:
         if self._upcoming is not None and self._upcoming[0] == number:
@@ -230,7 +259,7 @@ class FileCursor:
     def progress(self) -> tuple[int, int]:
         """See `Cursor`."""
         position = self._bytes_of_closed + sum(reader.num_bytes for _, reader in self._open)
-        return position, sum(file.size for file in self._source.files)
+        return position, sum(file.size for file in self._files)
 
     def close(self) -> None:
         """See `Cursor`."""

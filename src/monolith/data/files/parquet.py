@@ -14,14 +14,25 @@ from monolith.data.files.listing import DataFile
 from monolith.data.prefetch import PartsAhead
 
 _BLOCK = 65_536  # samples
+_PREVIEW_BUFFER = 1 << 16  # bytes of a column that are read at once, if few samples are needed
 _Part = tuple[pa.RecordBatch, int]  # rows, and the file position after them
 
 
 class ParquetFormat:
-    """Reads one row group after another."""
+    """Reads one row group after another.
+
+    Args:
+        preview: number of samples that the caller needs of the begin of a file. A reader then reads
+            and decodes little more than these; None reads column chunks as a whole, which is faster
+            for all samples.
+    """
 
     name = "parquet"
     has_schema = True
+
+    def __init__(self, preview: int | None = None) -> None:
+        self._buffer_size = 0 if preview is None else _PREVIEW_BUFFER
+        self._preview = preview
 
     def schema(self, file: DataFile) -> pa.Schema:
         """See `FileFormat`."""
@@ -33,10 +44,11 @@ class ParquetFormat:
     ) -> "_PartReader":
         """See `FileFormat`."""
         raw = file.open()  # `ParquetFile` does not close it
-        source = pq.ParquetFile(raw)
+        source = pq.ParquetFile(raw, buffer_size=self._buffer_size)
         columns.check(f"[data] {file.path!r}", source.schema_arrow)
         names = [column for _, column in columns.sources()]
         meta = source.metadata
+        size = _BLOCK if self._preview is None else min(_BLOCK, self._preview)
         begins = [0, *accumulate(meta.row_group(i).num_rows for i in range(meta.num_row_groups))]
 
         def num_bytes(sample: int) -> int:
@@ -46,7 +58,7 @@ class ParquetFormat:
             for group in range(bisect_right(begins, first) - 1, len(begins) - 1):
                 at = begins[group]
                 for rows in source.iter_batches(
-                    _BLOCK, row_groups=[group], columns=names, use_threads=ahead
+                    size, row_groups=[group], columns=names, use_threads=ahead
                 ):
                     skip, at = max(0, first - at), at + rows.num_rows
                     if skip < rows.num_rows:
@@ -72,9 +84,10 @@ class ArrowFormat:
     ) -> "_PartReader":
         """See `FileFormat`."""
         source = file.open()
-        reader = _open_ipc(source)
-        columns.check(f"[data] {file.path!r}", reader.schema)
-        names = [column for _, column in columns.sources()]
+        schema = _open_ipc(source).schema
+        columns.check(f"[data] {file.path!r}", schema)
+        names = {column for _, column in columns.sources()}
+        reader = _open_ipc(source, [i for i, name in enumerate(schema.names) if name in names])
 
         def num_bytes() -> int:
             return min(file.size, int(source.tell()))
@@ -82,8 +95,7 @@ class ArrowFormat:
         read_by_now = num_bytes()
 
         def parts(skip: int) -> Iterator[_Part]:
-            for batch in _ipc_batches(reader):
-                rows = batch.select(list(dict.fromkeys(names)))
+            for rows in _ipc_batches(reader):
                 if skip < rows.num_rows:
                     rows.validate(full=True)  # the file is not trusted
                     for first in range(skip, rows.num_rows, _BLOCK):
@@ -95,11 +107,15 @@ class ArrowFormat:
 
 
 def _open_ipc(
-    source: pa.NativeFile,
+    source: pa.NativeFile, fields: list[int] | None = None
 ) -> "pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader":
+    """Open a file or a stream from its begin; `fields` are the numbers of the columns to decode."""
+    source.seek(0)
     is_file = source.read(6) == b"ARROW1"
     source.seek(0)
-    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+    options = pa.ipc.IpcReadOptions(included_fields=fields)
+    opened = pa.ipc.open_file if is_file else pa.ipc.open_stream
+    return opened(source, options=options)
 
 
 def _ipc_batches(reader: "pa.ipc.RecordBatchFileReader") -> Iterator[pa.RecordBatch]:

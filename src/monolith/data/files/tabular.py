@@ -1,10 +1,10 @@
-"""Files without conversion, with all columns: for printing, and for conversion between formats."""
+"""Files without conversion: for printing, and for conversion between formats."""
 
 import contextlib
 import functools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +62,19 @@ def format_name_of(path: str) -> str:
     )
 
 
-def make_format(name: str, path: str = "") -> FileFormat:
-    """Return the reader of a format; `path` is the path of one of the files.
+def make_format(name: str, path: str = "", preview: int | None = None) -> FileFormat:
+    """Return the reader of a format.
+
+    Args:
+        name: name of the format.
+        path: path of one of the files.
+        preview: number of samples that are needed of the begin of a file; None means all.
 
     Raises:
         ValueError: the format is unknown.
     """
     if name == "parquet":
-        return ParquetFormat()
+        return ParquetFormat(preview)
     if name == "arrow":
         return ArrowFormat()
     if name == "jsonl":
@@ -88,24 +93,42 @@ def _separator_of(path: str) -> str:
 
 
 class RawFiles:
-    """Samples of files, with all columns of the files; strings in records stay strings.
+    """Samples of files without conversion; strings in records stay strings.
 
     Args:
         paths: files, as in `monolith.data.parquet`.
         format_name: format of all files; None takes the format from the name of the first file.
+        preview: number of samples that are needed of the begin of a file; None means all.
+
+    Attributes:
+        schema: columns to read; `select` sets them.
+        num_columns: number of columns of the files.
+        num_bytes: number of bytes that were read.
 
     Raises:
         NotFoundError: a path matches no file.
         ValueError: the format is unknown.
     """
 
-    def __init__(self, paths: Paths, format_name: str | None = None) -> None:
+    def __init__(
+        self, paths: Paths, format_name: str | None = None, preview: int | None = None
+    ) -> None:
         self.files = find_files(paths)
         first = self.files[0]
         self.format_name = format_name or format_name_of(first.path)
-        self._format = make_format(self.format_name, first.path)
+        self._format = make_format(self.format_name, first.path, preview)
         self.schema = schema_of(self.files, self._format)
-        self.num_bytes = 0  # number of bytes that were read
+        self.num_columns = len(self.schema.names)
+        self.num_bytes = 0
+
+    def select(self, names: Sequence[str]) -> None:
+        """Read only the named columns, in this order.
+
+        Raises:
+            ValueError: the files do not have a column.
+        """
+        Columns(list(names)).check("[data]", self.schema)
+        self.schema = pa.schema([self.schema.field(name) for name in names])
 
     @property
     def total_bytes(self) -> int:

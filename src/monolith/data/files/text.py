@@ -152,9 +152,14 @@ class CsvFormat:
         return re.compile(rb"(?:\A|[\n\r]|" + separator + rb')"[^"]*(?:""[^"]*)*"?')
 
     def _parser(
-        self, names: list[str], types: dict[str, pa.DataType], use_threads: bool = False
+        self,
+        names: list[str],
+        types: dict[str, pa.DataType],
+        use_threads: bool = False,
+        wanted: list[str] | None = None,
     ) -> "_CsvParser":
-        return _CsvParser(self.separator, names, types, self.lists, use_threads)
+        wanted = names if wanted is None else wanted
+        return _CsvParser(self.separator, names, types, self.lists, use_threads, wanted)
 
     def _header(self, file: DataFile) -> tuple[list[str], int]:
         """Return the names of the columns, and the position of the first sample."""
@@ -185,26 +190,35 @@ class CsvFormat:
         names, begin = self._header(file)
         if self._guessed is None:
             self.schema(file)
+        if names:  # an empty file has no line of names
+            columns.check(f"[data] {file.path!r}", pa.schema([(n, pa.null()) for n in names]))
         text = Text(file, max(position, begin), self._quoted_pattern())
-        return _LineReader(file, text, self._parser(names, self._types(), ahead), ahead)
+        wanted = {column for _, column in columns.sources()}
+        parser = self._parser(names, self._types(), ahead, [n for n in names if n in wanted])
+        return _LineReader(file, text, parser, ahead)
 
 
 @dataclass(frozen=True, slots=True)
 class _CsvParser:
-    """Parses lines as a table. An empty value is missing; two quotes are an empty string."""
+    """Parses the wanted columns of lines as a table.
+
+    An empty value is missing; two quotes are an empty string.
+    """
 
     separator: str
     names: list[str]
     types: dict[str, pa.DataType]
     lists: Mapping[str, str]
     use_threads: bool
+    wanted: list[str]
 
     def __call__(self, lines: bytes, origin: Origin) -> pa.Table:
         in_text = {*self.lists, *(name for name, kind in self.types.items() if is_list(kind))}
         plain = {**self.types, **dict.fromkeys(in_text, pa.string())}
         if not lines:
-            return pa.schema([(n, plain.get(n, pa.null())) for n in self.names]).empty_table()
-        table = self._strings(lines, self._read(lines, pa.csv.ConvertOptions(column_types=plain)))
+            return pa.schema([(n, plain.get(n, pa.null())) for n in self.wanted]).empty_table()
+        options = pa.csv.ConvertOptions(column_types=plain, include_columns=self.wanted)
+        table = self._strings(lines, self._read(lines, options))
         for name in in_text.intersection(table.column_names):
             lists = self._lists(name, table.column(name), origin)
             table = table.set_column(table.schema.get_field_index(name), name, lists)
@@ -310,13 +324,16 @@ class JsonLinesFormat:
             ]
         )
 
-    def _parse(self, lines: bytes, schema: pa.Schema, use_threads: bool) -> pa.Table:
+    def _parse(
+        self, lines: bytes, schema: pa.Schema, use_threads: bool, *, others: str = "infer"
+    ) -> pa.Table:
+        """Parse lines; `others` tells what to do with columns without a type in the schema."""
         check_depth(lines)
         typed = pa.schema([column for column in schema if not is_untyped(column.type)])
         table = pa.json.read_json(
             pa.BufferReader(lines),
             pa.json.ReadOptions(use_threads=use_threads, block_size=len(lines) + 1),
-            pa.json.ParseOptions(explicit_schema=typed, unexpected_field_behavior="infer"),
+            pa.json.ParseOptions(explicit_schema=typed, unexpected_field_behavior=others),
         )
         for column in schema:
             if column.name not in table.column_names:
@@ -331,5 +348,12 @@ class JsonLinesFormat:
         if self._guessed is None:
             self.schema(file)
         schema = self._guessed or self._declared_schema()
-        text = Text(file, position, None)
-        return _LineReader(file, text, lambda lines, _: self._parse(lines, schema, ahead), ahead)
+        wanted = {column for _, column in columns.sources()}
+        schema = pa.schema([field for field in schema if field.name in wanted])
+        is_typed = wanted == set(schema.names) and not any(is_untyped(f.type) for f in schema)
+        others = "ignore" if is_typed else "infer"
+
+        def parse(lines: bytes, _: Origin) -> pa.Table:
+            return self._parse(lines, schema, ahead, others=others)
+
+        return _LineReader(file, Text(file, position, None), parse, ahead)

@@ -38,6 +38,11 @@ class Flow:
     splitter: Splitter
     name: str
 
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """See `Stage`."""
+        return self.splitter.reads
+
     def describe(self) -> list[str]:
         """See `Stage`."""
         return [

@@ -26,6 +26,11 @@ class Merge:
     time: str | None
     columns: tuple[str, ...]
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """See `Stage`."""
+        return frozenset() if self.time is None else frozenset({self.time})
+
     def describe(self) -> list[str]:
         """See `Stage`."""
         order = "in turns" if self.time is None else f"by {self.time!r}"

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from monolith.data.hashing import hash_strings
 from monolith.data.records.framing import data_source_key
+from monolith.data.stages import call
 from monolith.errors import DataLossError
 
 _KEY_COLUMN = "data_source_key"
@@ -30,6 +31,7 @@ class Splitter:
         drops_others: whether samples of no flow are left out; otherwise they are an error.
         max_waiting: number of samples that may wait for the reader of a flow.
         description: text for `describe`.
+        reads: columns that decide; None if the function may read every column.
     """
 
     names: tuple[str, ...]
@@ -39,6 +41,12 @@ class Splitter:
     drops_others: bool
     max_waiting: int
     description: str
+    reads: frozenset[str] | None
+
+    @property
+    def name(self) -> str:
+        """Description of the split, for messages."""
+        return f"the split {self.description}"
 
     def places(self, block: pa.RecordBatch) -> Places:
         """Return the number of the flow of each sample; -1 for none.
@@ -75,7 +83,7 @@ class Splitter:
 
     def _by_function(self, block: pa.RecordBatch) -> Places:
         assert self.function is not None
-        answer = self.function(block)
+        answer = call(self, self.function, block)
         if isinstance(answer, pa.Array | pa.ChunkedArray):
             answer = answer.to_numpy(zero_copy_only=False)
         places = np.asarray(answer)
@@ -101,6 +109,7 @@ def make_splitter(
     max_waiting: int,
     id_columns: Sequence[str],
     description: str,
+    reads: frozenset[str] | None,
 ) -> Splitter:
     """Check the arguments of `Pipeline.split`, and return the splitter.
 
@@ -136,6 +145,7 @@ def make_splitter(
         others == "drop",
         max_waiting,
         f"{description} into {list(names)} {keys or ''}, others {others}",
+        frozenset({by}) if isinstance(by, str) else reads,
     )
 
 

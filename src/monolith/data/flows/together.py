@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from monolith.data.batches import Batches
 from monolith.data.cursor import State, enable_read_ahead
 from monolith.data.flows.flow_reader import share
-from monolith.data.pipeline import Batches, Pipeline
+from monolith.data.pipeline import Pipeline
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:

@@ -51,6 +51,11 @@ class AddAction:
         comparison = Comparison("[AddAction]", self.op, operands_of(self.operand))
         object.__setattr__(self, "comparison", comparison)
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.column, self.actions})
+
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with their new actions."""
         where = "[AddAction]"
@@ -111,6 +116,11 @@ class InstanceReweight:
                 raise ValueError(
                     f"{where} expected weights of at least 0, got {weight} (action {action})"
                 )
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.actions, self.pre_actions, self.label})
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the repeated samples."""

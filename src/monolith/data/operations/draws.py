@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from monolith.data.cursor import Cursor, Stage, StageCursor, State, source_state
 from monolith.data.order import uniform
+from monolith.data.stages import call
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,14 @@ class Sampling:
         source: previous stage.
         function: function that returns a block, whose number of samples may differ.
         name: name of the function, for descriptions.
+        reads: columns that the function reads; None if it may read every column.
         counts: numbers of samples before and after, over all passes in this process.
     """
 
     source: Stage
     function: Callable[[pa.RecordBatch, Draws], pa.RecordBatch]
     name: str
+    reads: frozenset[str] | None = None
     counts: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0})
 
     def describe(self) -> list[str]:
@@ -76,7 +79,8 @@ class _SamplingCursor(StageCursor):
 
     def next(self) -> pa.RecordBatch | None:
         while (block := self._source.next()) is not None:
-            out = self._stage.function(block, Draws(self._epoch, self._first))
+            draws = Draws(self._epoch, self._first)
+            out = call(self._stage, self._stage.function, block, draws)
             self._first += block.num_rows
             self._stage.counts["in"] += block.num_rows
             self._stage.counts["out"] += out.num_rows

@@ -67,6 +67,12 @@ class FilterByFids:
         if self.fid_version not in (1, 2):
             raise ValueError(f"[FilterByFids] expected fid_version 1 or 2, got {self.fid_version}")
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        names = {*self.features, *([self.actions] if self.has_actions else [])}
+        return frozenset(names | {self.time} if self.req_time_min > 0 else names)
+
     def __call__(self, block: pa.RecordBatch) -> Mask:
         """Return whether to keep each sample."""
         where, count = "[FilterByFids]", block.num_rows
@@ -151,6 +157,11 @@ class FilterByValue:
             operands = operands_of(self.operand)
         object.__setattr__(self, "comparison", Comparison(where, self.op, operands))
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.column})
+
     def __call__(self, block: pa.RecordBatch) -> Mask:
         """Return whether to keep each sample."""
         array = column_of("[FilterByValue]", block, self.column)
@@ -176,6 +187,11 @@ class FilterByLabel:
     filter_equal: bool = False
     label: str = "label"
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.label})
+
     def __call__(self, block: pa.RecordBatch) -> Mask:
         """Return whether to keep each sample.
 
@@ -196,6 +212,16 @@ class _FilterGroup:
 
     filters: tuple[Callable[[pa.RecordBatch], Any], ...]
     is_all: bool
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        names: frozenset[str] = frozenset()
+        for predicate in self.filters:
+            reads = getattr(predicate, "reads", None)
+            if reads is None:
+                return None
+            names |= reads
+        return names
 
     def __call__(self, block: pa.RecordBatch) -> Mask:
         answers = np.full(block.num_rows, self.is_all)

@@ -53,6 +53,11 @@ class SwitchSlot:
         switch = switch_slot_v1 if self.fid_version == 1 else switch_slot_v2
         return switch(as_tensor(fids), slot).numpy()
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset(self.features)
+
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with the new features."""
         for name, (_, slot) in self.features.items():
@@ -88,6 +93,11 @@ class FeatureCombine:
     def adds(self) -> Columns:
         """The new feature."""
         return Columns([self.name])
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.first, self.second})
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with the new feature."""
@@ -127,6 +137,11 @@ class FidMask:
         """The new column."""
         return Columns(dense=[self.name])
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.feature})
+
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with the new column."""
         rows = Rows.of("[FidMask]", block, self.feature)
@@ -152,6 +167,11 @@ class MapId:
     feature: str
     table: Mapping[int, int]
     default: int = -1
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.feature})
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with the new ids."""

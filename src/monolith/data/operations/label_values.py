@@ -33,6 +33,11 @@ class LabelUpperBound:
     label_upper_bounds: Sequence[float]
     label: str = "label"
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.label})
+
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with their new labels.
 
@@ -84,6 +89,11 @@ class LabelNormalization:
                     f"[LabelNormalization] expected a method of {' '.join(_METHODS)}, got "
                     f"{method!r}"
                 )
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.label})
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with their new labels."""
@@ -141,6 +151,11 @@ class RankLabel:
             raise ValueError(
                 f'[RankLabel] expected by "draw", "channel" or "rank", got {self.by!r}'
             )
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.column, self.label})
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with one more label."""

@@ -95,6 +95,11 @@ class AddLabel:
         """Column of the labels, if it is new, and column of the sample rate."""
         return Columns(dense=[self.sample_rate], labels=[self.label])
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.actions, self.label})
+
     def __call__(self, block: pa.RecordBatch, draws: Draws) -> pa.RecordBatch:
         """Return the samples with their new labels."""
         actions = Rows.of("[AddLabel]", block, self.actions)
@@ -145,6 +150,11 @@ class ScatterLabel:
         places = entries("[ScatterLabel]", self.config, int, int, least=2)
         object.__setattr__(self, "_places", tuple((channel, at) for channel, at in places))
         _check_places("[ScatterLabel]", [at for _, at in self._places], None)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.channel, self.label})
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with their new labels."""
@@ -230,6 +240,11 @@ class MultiLabel:
     def adds(self) -> Columns:
         """Column of the labels, if it is new."""
         return Columns(labels=[self.label])
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.head_field, self.label if self.use_origin_label else self.actions})
 
     def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the samples with their new labels."""

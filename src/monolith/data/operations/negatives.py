@@ -124,6 +124,15 @@ class NegativeGen:
         """Column of the weight."""
         return Columns(weight=self.weight)
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read, or replaced in generated samples."""
+        names = {self.item, *self.item_features, self.label, self.weight}
+        names |= set() if self.channel is None else {self.channel}
+        is_new = self.negative_action != _LEAVE_ACTIONS
+        has_actions = is_new or self.positive_actions or self.cache_negative_actions
+        return frozenset(names | {self.actions} if has_actions else names)
+
     def new_pool(self) -> ItemPool:
         """Return an empty pool."""
         return ItemPool(self.max_item_num, self.start_num)
@@ -277,6 +286,11 @@ class NegativeStage:
             name += f" from {hashlib.sha256(self.initial.read_bytes()).hexdigest()[:16]}"
         object.__setattr__(self, "name", name)
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """See `Stage`."""
+        return self.generation.reads
+
     def describe(self) -> list[str]:
         """See `Stage`."""
         return [*self.source.describe(), self.name]
@@ -324,7 +338,8 @@ class _NegativeCursor(StageCursor):
         self._file = f"pool-{self._epoch:06d}-{self._first:015d}.arrow"
         self._pool.save(folder / self._file)
         self._saved, self._saved_first, self._blocks = self._source.state(), self._first, 0
-        for old in sorted(folder.glob("pool-*.arrow"))[: -self._stage.num_kept]:
+        files = sorted(folder.glob("pool-*.arrow"), key=lambda path: (len(path.name), path.name))
+        for old in files[: -self._stage.num_kept]:
             old.unlink()
 
     def next(self) -> pa.RecordBatch | None:

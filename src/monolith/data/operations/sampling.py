@@ -86,6 +86,12 @@ class NegativeSample:
             return Columns(dense=[self.offset])
         return Columns(weight=self.weight if self.correction == "weight" else None)
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        names = {self.label, *([self.actions] if self._rates else [])}
+        return frozenset(names | {self.weight} if self.correction == "weight" else names)
+
     def __call__(self, block: pa.RecordBatch, draws: Draws) -> pa.RecordBatch:
         """Return the kept samples."""
         labels = label_of("[NegativeSample]", block, self.label, self.label_index)
@@ -150,6 +156,11 @@ class SpecialStrategy:
         for _, rate, *_ in conf:
             if not 0.0 <= rate <= 1.0:
                 raise ValueError(f"{where} expected rates from 0 to 1, got {rate}")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that are read."""
+        return frozenset({self.strategies, self.label})
 
     def __call__(self, block: pa.RecordBatch, draws: Draws) -> pa.RecordBatch:
         """Return the kept samples."""

@@ -115,6 +115,7 @@ class NativeTask(Task):
     """
 
     missing = "zeros"
+    columns = None  # the model function receives all of them
     Settings = NativeSettings
     deep_insight_sink: Send | None = None
     profile_dir: str | None = None

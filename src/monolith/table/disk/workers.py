@@ -124,7 +124,11 @@ class Work:
         self._control.wake()
 
     def wait(self, seconds: float) -> None:
-        """Wait at most `seconds`, until the rate limit is lifted; raises CancelledError after a stop."""
+        """Wait at most `seconds`, or until the rate limit is lifted.
+
+        Raises:
+            CancelledError: `stop` was called, or the control was stopped.
+        """
         self._control.wait(seconds, lambda: self._is_stopped)
         if self._is_stopped:
             raise CancelledError("[run_all] stopped, because another task failed")
