@@ -4,6 +4,7 @@ Its paths are the parts after the prefix, so that a checkpoint may be moved or r
 """
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -89,8 +90,8 @@ class CheckpointManifest:
         tables: with their files; those of a link have changed rows, and keys of removed rows.
         documents: the JSON files, by what they hold: "meta", "trainer".
         times: by name, in seconds since 1970.
-        id: random number of the save, 16 hexadecimal digits, by which links name their base; empty
-            in version 1. It stays when a link is made a full checkpoint.
+        id: hash of content and times at the save, 16 hexadecimal digits, by which links name their
+            base; empty in version 1. It stays when a link is made a full checkpoint.
         base: what a link continues; None for a full checkpoint.
     """
 
@@ -133,8 +134,13 @@ class CheckpointManifest:
             if file.kind in kinds
         ]
 
+    def with_id(self) -> "CheckpointManifest":
+        """Return the manifest of a new save, with its `id`."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return dataclasses.replace(self, id=hashlib.sha256(text.encode()).hexdigest()[:16])
+
     def to_json(self) -> bytes:
-        """Return the bytes of the file; equal checkpoints differ in "times" and "id" only."""
+        """Return the bytes of the file; those of equal content and times are equal."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         times = content.pop("times")
         content["crc32c"] = checksum(content)

@@ -3,7 +3,6 @@
 import functools
 import os
 import posixpath
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
@@ -225,15 +224,15 @@ class _Save:
     def manifest(self, now: float) -> CheckpointManifest:
         """Return the manifest; all tasks are done."""
         tables: list[TableEntry] = [table.entry() for table in self._tables]
-        return CheckpointManifest(
+        manifest = CheckpointManifest(
             self._snapshot.step,
             [self._dense_files[i] for i in range(len(self._dense))],
             sorted(tables, key=lambda table: table.name),
             self._documents,
             {"saved": now},
-            secrets.token_hex(8),
-            self._base,
+            base=self._base,
         )
+        return manifest.with_id()
 
     def _write_dense(self, index: int) -> None:
         tensors: Tensors = self._dense[index]
