@@ -1,0 +1,33 @@
+"""Dumps of tables that the reference system wrote: describe and import them (docs/dumps.md)."""
+
+from monolith.checkpoint.reference_dump.dump_files import (
+    DumpFolder,
+    DumpSet,
+    has_dumps,
+    open_dumps,
+)
+from monolith.checkpoint.reference_dump.dump_import import (
+    NOT_IN_DUMPS,
+    DumpImport,
+    ImportOptions,
+    TableImport,
+    import_dumps,
+)
+from monolith.checkpoint.reference_dump.dump_summary import DumpSummary, describe_dumps, num_cells
+from monolith.checkpoint.reference_dump.dump_tables import Choice
+
+__all__ = [
+    "Choice",
+    "DumpFolder",
+    "DumpImport",
+    "DumpSet",
+    "DumpSummary",
+    "ImportOptions",
+    "NOT_IN_DUMPS",
+    "TableImport",
+    "describe_dumps",
+    "has_dumps",
+    "import_dumps",
+    "num_cells",
+    "open_dumps",
+]

@@ -1,0 +1,193 @@
+"""Decode the records of a dump into rows of a table."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.checkpoint.reference_dump.dump_layout import RowLayout, kind_name
+from monolith.checkpoint.reference_dump.dump_stream import MAX_BYTES, DumpStream
+from monolith.errors import InvalidArgumentError
+from monolith.ops.compiled import load_native
+from monolith.table.codecs import encode_rows
+from monolith.table.config import (
+    TableConfig,
+    column_sizes,
+    segment_name,
+    segments_of,
+    state_columns,
+)
+from monolith.table.rows import Rows
+from monolith.table.rules import NUM_SLOTS
+
+if TYPE_CHECKING:
+    from monolith._native import DumpError
+
+_BATCH_BYTES = 1 << 24
+_MAX_BATCH = 1 << 16  # rows
+
+# Faults of a record that has another layout than the table, rather than being damaged.
+_LAYOUT_FAULTS = frozenset({"dim", "kind", "elements", "state"})
+
+
+@dataclass(kw_only=True)
+class RowCounts:
+    """Numbers of rows, and their times.
+
+    Args:
+        num_rows: number of rows.
+        num_without_time: number of rows whose time is 0 or missing.
+        oldest_time: smallest time of the other rows; None without any.
+        newest_time: largest time of the other rows; None without any.
+    """
+
+    num_rows: int = 0
+    num_without_time: int = 0
+    oldest_time: int | None = None
+    newest_time: int | None = None
+
+    def add(self, times: torch.Tensor) -> None:
+        """Count rows by their times, int64 (n,)."""
+        known = times[times > 0]
+        self.num_rows += len(times)
+        self.num_without_time += len(times) - len(known)
+        if len(known):
+            low, high = map(int, torch.aminmax(known))
+            self.oldest_time = min(low, self.oldest_time or low)
+            self.newest_time = max(high, self.newest_time or high)
+
+
+class RowReader:
+    """Decodes the rows of one dump of a table, from one file after the other. Not thread-safe.
+
+    Args:
+        layout: layout of the rows; None decodes keys and times alone, of rows of any layout.
+        skips_non_finite: whether rows with NaN or infinite numbers are counted and left out.
+
+    Attributes:
+        num_non_finite: number of rows that were left out.
+    """
+
+    def __init__(self, layout: RowLayout | None, *, skips_non_finite: bool = False) -> None:
+        self._layout = layout
+        self.num_non_finite = 0
+        self._has_rows = False
+        with_state = layout is not None and bool(layout.kinds)
+        self._decoder = load_native().DumpDecoder(
+            [] if layout is None else layout.segments,
+            max_bytes=MAX_BYTES,
+            has_segments=layout is not None,
+            with_state=with_state,
+            skips_non_finite=skips_non_finite,
+        )
+        self._batch = _new_batch(None if layout is None else layout.config, with_state=with_state)
+        decoded = [
+            column.data_ptr()
+            for name, column in self._batch.columns.items()
+            if with_state or name.startswith("weight/")
+        ]
+        self._addresses = self._batch.keys.data_ptr(), self._batch.times.data_ptr(), decoded
+
+    def read(self, stream: DumpStream, num_records: int | None = None) -> Iterator[Rows]:
+        """Yield the rows of the next records; a batch overwrites the batch before.
+
+        Args:
+            stream: file of the dump.
+            num_records: number of records to read; None reads to the end of the file.
+
+        Raises:
+            DataLossError: a record is damaged, or the file ends before.
+            InvalidArgumentError: the dump has another layout than the table.
+        """
+        left = num_records
+        while left is None or left > 0:
+            most = len(self._batch) if left is None else min(len(self._batch), left)
+            block = self._decoder.decode(stream.address, stream.size, most, *self._addresses)
+            if block.num_rows:
+                yield self._batch_of(block.num_rows)
+            self._has_rows |= block.num_records > 0
+            self.num_non_finite += block.num_non_finite
+            if block.error.fault != "none":
+                raise self._error(stream, block.error)
+            stream.skip(block.consumed)
+            left = None if left is None else left - block.num_records
+            if block.needed and not stream.fill(block.needed):
+                if stream.size:
+                    got = f"the end of the file after {stream.size}"
+                    raise stream.damage(f"a record of at least {block.needed} bytes", got)
+                if left is not None:
+                    got = f"the end of the file after {(num_records or 0) - left}"
+                    raise stream.damage(f"{num_records} records, as the metadata says", got)
+                return
+
+    def _batch_of(self, num_rows: int) -> Rows:
+        columns = {name: column[:num_rows] for name, column in self._batch.columns.items()}
+        rows = Rows(self._batch.keys[:num_rows], self._batch.times[:num_rows], columns)
+        return rows if self._layout is None else encode_rows(self._layout.config, rows)
+
+    def _error(self, stream: DumpStream, error: "DumpError") -> Exception:
+        expected, got = self._words(error)
+        if error.fault in _LAYOUT_FAULTS and not self._has_rows:
+            assert self._layout is not None
+            return InvalidArgumentError(
+                f"[reference dump] expected {expected}, as table {self._layout.config.name!r} has, "
+                f"got {got} ({stream.place(error.at)}); change the feature in the task"
+                + ("" if error.fault == "dim" else ", or begin with fresh state: --weights-only")
+            )
+        return stream.damage(expected, got, error.at)
+
+    def _words(self, error: "DumpError") -> tuple[str, str]:
+        """Return the expected and the actual part of a record."""
+        words = {
+            "message": ("an EntryDump message", "other bytes"),
+            "wire_type": ("an EntryDump message", "a field of another type"),
+            "record_length": (
+                f"a record of at most {error.expected} bytes",
+                f"{error.got % 2**64}",
+            ),
+            "length_checksum": ("the checksum of the record's length", "another"),
+            "checksum": ("the checksum of the record's bytes", "another"),
+            "id": ("a row with an id", "a row without one"),
+            "time": (f"last_update_ts_sec in [0, {error.expected}]", f"{error.got}"),
+            "non_finite": ("finite numbers", f"NaN or infinity in the row of key {error.got}"),
+            "dim": (f"{error.expected} weights", _count(error)),
+            "elements": (f"{error.expected} optimizer dumps", _count(error)),
+        }
+        if error.fault in words:
+            return words[error.fault]
+        assert self._layout is not None
+        segment = self._layout.name_of(error.segment)
+        if error.fault == "kind":
+            return f"{kind_name(error.expected)} in {segment}", kind_name(error.got)
+        field = self._layout.field_name(error.segment, error.field)
+        return f"{error.expected} numbers of {field} in {segment}", _count(error)
+
+
+def slots_of(keys: torch.Tensor) -> torch.Tensor:
+    """Return the slot of each key by the rule of fids v2, int64 (n,)."""
+    return (keys >> 48) & (NUM_SLOTS - 1)
+
+
+def _new_batch(config: TableConfig | None, *, with_state: bool) -> Rows:
+    """Allocate a batch with weights as float32; state that is not decoded is that of a new row."""
+    sizes = {} if config is None else column_sizes(config)
+    num_rows = max(1, min(_MAX_BATCH, _BATCH_BYTES // (16 + 4 * sum(sizes.values()))))
+    columns: dict[str, torch.Tensor] = {}
+    if config is not None:
+        for i, segment in enumerate(segments_of(config)):
+            columns[f"weight/{segment_name(config, i)}"] = torch.empty(
+                num_rows, segment.dim, dtype=torch.float32, device="cpu"
+            )
+        for name, column in state_columns(config):
+            columns[name] = torch.empty(
+                num_rows, column.size, dtype=getattr(torch, column.dtype), device="cpu"
+            )
+            if not with_state:
+                columns[name].fill_(column.initial)
+    keys, times = torch.empty(2, num_rows, dtype=torch.int64, device="cpu")
+    return Rows(keys, times, columns)
+
+
+def _count(error: "DumpError") -> str:
+    return "more" if error.got > error.expected else str(error.got)
