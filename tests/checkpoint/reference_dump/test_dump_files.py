@@ -1,6 +1,6 @@
 import pytest
 
-from monolith.checkpoint.reference_dump import has_dumps, import_dumps, open_dumps
+from monolith.checkpoint.reference_dump import find_dumps, import_dumps, open_dumps
 from monolith.checkpoint.reference_dump.dump_files import shards_of
 from monolith.errors import DataLossError, NotFoundError
 from monolith.table import Segment, Table, TableConfig
@@ -107,7 +107,7 @@ def test_a_folder_of_another_name_has_no_step(tmp_path):
 
 def test_places_without_dumps_are_refused(tmp_path):
     (tmp_path / "MonolithHashTable_user-00000-of-00001-tmp-77").write_bytes(b"")
-    assert not has_dumps(str(tmp_path))
+    assert find_dumps(tmp_path) is None
     with pytest.raises(NotFoundError, match=r"or a model directory .*, got no such file at"):
         open_dumps(tmp_path)
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')

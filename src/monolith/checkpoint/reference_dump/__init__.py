@@ -3,7 +3,7 @@
 from monolith.checkpoint.reference_dump.dump_files import (
     DumpFolder,
     DumpSet,
-    has_dumps,
+    find_dumps,
     open_dumps,
 )
 from monolith.checkpoint.reference_dump.dump_import import (
@@ -26,7 +26,7 @@ __all__ = [
     "NOT_IN_DUMPS",
     "TableImport",
     "describe_dumps",
-    "has_dumps",
+    "find_dumps",
     "import_dumps",
     "num_cells",
     "open_dumps",

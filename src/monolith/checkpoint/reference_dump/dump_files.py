@@ -162,21 +162,25 @@ def open_dumps(path: "str | os.PathLike[str]") -> DumpFolder:
         NotFoundError: there are no dumps.
     """
     place = os.fspath(path).rstrip("/") or "/"
-    folders = [place, place + _ASSETS, *_asset_folders(place)]
-    for folder in folders:
-        if has_dumps(folder):
+    folder = find_dumps(place)
+    if folder is None:
+        current = _asset_folders(place)
+        got = f"{current[0]} without any" if current else "no such file"
+        raise NotFoundError(
+            "[reference dump] expected a folder with files MonolithHashTable_* or "
+            f"MonolithMultiHashTable_*, or a model directory whose checkpoint has one, got {got} "
+            f"at {place!r}"
+        )
+    return folder
+
+
+def find_dumps(path: "str | os.PathLike[str]") -> DumpFolder | None:
+    """Open dumps as `open_dumps` does; None if there are no dumps."""
+    place = os.fspath(path).rstrip("/") or "/"
+    for folder in (place, place + _ASSETS, *_asset_folders(place)):
+        if _dump_names(list_names(folder)):
             return DumpFolder(folder)
-    looked = f"{folders[2]} without any" if len(folders) > 2 else "no such file"
-    raise NotFoundError(
-        "[reference dump] expected a folder with files MonolithHashTable_* or "
-        f"MonolithMultiHashTable_*, or a model directory whose checkpoint has one, got {looked} "
-        f"at {place!r}"
-    )
-
-
-def has_dumps(path: str) -> bool:
-    """Whether a folder has a file that is named like a shard of a dump."""
-    return bool(_dump_names(list_names(path)))
+    return None
 
 
 def _asset_folders(directory: str) -> list[str]:
@@ -187,7 +191,7 @@ def _asset_folders(directory: str) -> list[str]:
         # The state may have the path of another machine.
         return list(dict.fromkeys([saved, posixpath.join(directory, posixpath.basename(saved))]))
     names = [name for name in list_names(directory) if name.endswith(_ASSETS)]
-    names = [name for name in names if has_dumps(posixpath.join(directory, name))]
+    names = [name for name in names if _dump_names(list_names(posixpath.join(directory, name)))]
     newest = max(names, key=lambda name: (_step_of(name) or 0, name), default=None)
     return [] if newest is None else [posixpath.join(directory, newest)]
 
