@@ -14,7 +14,7 @@ from monolith.checkpoint.reference_dump.dump_import import (
     import_dumps,
 )
 from monolith.checkpoint.reference_dump.dump_summary import DumpSummary, describe_dumps, num_cells
-from monolith.checkpoint.reference_dump.dump_tables import Choice
+from monolith.checkpoint.reference_dump.dump_tables import FILTER_REASON, Choice
 
 __all__ = [
     "Choice",
@@ -22,6 +22,7 @@ __all__ = [
     "DumpImport",
     "DumpSet",
     "DumpSummary",
+    "FILTER_REASON",
     "ImportOptions",
     "NOT_IN_DUMPS",
     "TableImport",

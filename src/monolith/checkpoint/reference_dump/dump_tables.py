@@ -12,6 +12,11 @@ from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.table.base import BaseTable
 from monolith.table.config import segments_of
 
+FILTER_REASON = (
+    "a filter counts hashes that only the process that wrote it could compute, so it has no ids"
+)
+"""Why filters are not imported."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -78,12 +83,18 @@ def match_tables(
     Raises:
         NotFoundError: the dumps have no table of a choice.
         DataLossError: a shard or the dump of a parameter server is missing.
-        InvalidArgumentError: a name stands for two tables.
+        InvalidArgumentError: a name stands for two tables, or a choice names a filter.
     """
     folder.check(dump for dump in folder.sets if dump.kind != "filter")
     aliases = {table.name: _aliases(table) for table in tables}
     dumps = _dump_tables(folder, aliases, {choice.dump for choice in choices})
+    filters = {dump.name for dump in folder.sets if dump.kind == "filter"}
     for choice in choices:
+        if choice.dump in filters:
+            raise InvalidArgumentError(
+                f"[reference dump] expected a table of the dumps, got the filter {choice.dump!r}; "
+                f"{FILTER_REASON}"
+            )
         if choice.dump not in dumps:
             near = get_close_matches(choice.dump, dumps, 3) or sorted(dumps)[:5]
             raise NotFoundError(
