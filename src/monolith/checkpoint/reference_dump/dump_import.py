@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 import torch
 
 from monolith.checkpoint.reference_dump.dump_files import DumpFolder, DumpSet
-from monolith.checkpoint.reference_dump.dump_layout import layout_of
+from monolith.checkpoint.reference_dump.dump_layout import RowLayout, layout_of
 from monolith.checkpoint.reference_dump.dump_metadata import Runs, read_runs
 from monolith.checkpoint.reference_dump.dump_rows import RowCounts, RowReader, slots_of
 from monolith.checkpoint.reference_dump.dump_stream import DumpStream
-from monolith.checkpoint.reference_dump.dump_tables import Choice, match_tables, merged_tables
+from monolith.checkpoint.reference_dump.dump_tables import (
+    Choice,
+    DumpTable,
+    match_tables,
+    merged_tables,
+)
 from monolith.errors import InvalidArgumentError
 from monolith.table.base import BaseTable
 from monolith.table.config import column_sizes
@@ -24,6 +29,7 @@ NOT_IN_DUMPS = (
 )
 """Parts of a run that dumps of tables do not have."""
 
+_MOST_COMPRESSED = 2  # uncompressed bytes of a byte of Snappy, for rows of floats
 _NUM_NAMES = 10  # of unused tables in a message
 
 
@@ -115,12 +121,12 @@ class _Import:
         self._tables = {table.name: table for table in tables}
         self._matches = match_tables(folder, tables, options.choices)
         self._results = {name: TableImport(table=name) for name in self._tables}
-        self._readers = {n: self._reader_of(c) for n, c in self._matches.choices.items()}
+        self._readers = {n: self._reader_of(n, c) for n, c in self._matches.choices.items()}
         self._skipper = RowReader(None)
         self._unused: Counter[str] = Counter()
         self._num_bytes = 0  # of files that are read
 
-    def _reader_of(self, choices: Sequence[Choice]) -> RowReader:
+    def _reader_of(self, dump: str, choices: Sequence[Choice]) -> RowReader:
         """Return the reader of a dump whose rows go to several tables of equal segments."""
         configs = [self._tables[choice.table].config for choice in choices]
         first, *others = (layout_of(c, with_state=self._options.with_state) for c in configs)
@@ -128,10 +134,18 @@ class _Import:
             if layout.segments != first.segments:
                 raise InvalidArgumentError(
                     f"[reference dump] expected equal segments in the tables that take rows of "
-                    f"{choices[0].dump!r}, got others in {layout.config.name!r} than in "
-                    f"{first.config.name!r}"
+                    f"{dump!r}, got others in {layout.config.name!r} than in {first.config.name!r}"
                 )
+        if len(choices) == 1 and choices[0].slot is None:
+            self._expect(self._tables[choices[0].table], self._matches.dumps[dump], first)
         return RowReader(first, skips_non_finite=self._options.skips_non_finite)
+
+    def _expect(self, table: BaseTable, dump: DumpTable, layout: RowLayout) -> None:
+        """Make room for the rows of a dump; a wrong number in the metadata has a bound."""
+        most = sum(dumps.num_bytes for dumps in dump.sets) // layout.record_bytes
+        num_rows = most if dump.num_rows is None else min(dump.num_rows, _MOST_COMPRESSED * most)
+        if not len(table):
+            table._expect_rows(num_rows)
 
     def run(self) -> DumpImport:
         for dump in self._matches.unused:

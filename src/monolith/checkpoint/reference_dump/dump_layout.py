@@ -27,6 +27,7 @@ from monolith.table.optimizers import (
 from monolith.util.protobuf import fields
 
 _NUM, _OPT = 2, 3  # fields of EntryDump
+_LEAST_BYTES, _FLOAT_BYTES = 25, 5  # of a record with an id alone, and of each number
 
 
 class Kind(NamedTuple):
@@ -90,6 +91,12 @@ class RowLayout:
             (segment.dim, kind.number, [_field(column) for column in _state(segment)])
             for segment, kind in zip(segments, self.kinds, strict=True)
         ]
+
+    @property
+    def record_bytes(self) -> int:
+        """Return about the least size of a record with its frame."""
+        numbers = sum(dim + sum(size for size, _ in fields) for dim, _, fields in self.segments)
+        return _LEAST_BYTES + _FLOAT_BYTES * numbers
 
     def name_of(self, segment: int) -> str:
         """Return a segment's name for messages."""

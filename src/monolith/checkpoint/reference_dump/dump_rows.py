@@ -12,7 +12,6 @@ from monolith.errors import InvalidArgumentError
 from monolith.ops.compiled import load_native
 from monolith.table.codecs import encode_rows
 from monolith.table.config import (
-    TableConfig,
     column_sizes,
     segment_name,
     segments_of,
@@ -24,8 +23,7 @@ from monolith.table.rules import NUM_SLOTS
 if TYPE_CHECKING:
     from monolith._native import DumpError
 
-_BATCH_BYTES = 1 << 24
-_MAX_BATCH = 1 << 16  # rows
+_BATCH_BYTES = 1 << 22  # of decoded rows; a row alone may be larger
 
 # Faults of a record that has another layout than the table, rather than being damaged.
 _LAYOUT_FAULTS = frozenset({"dim", "kind", "elements", "state"})
@@ -73,21 +71,14 @@ class RowReader:
         self._layout = layout
         self.num_non_finite = 0
         self._has_rows = False
-        with_state = layout is not None and bool(layout.kinds)
+        self._with_state = layout is not None and bool(layout.kinds)
         self._decoder = load_native().DumpDecoder(
             [] if layout is None else layout.segments,
             max_bytes=MAX_BYTES,
             has_segments=layout is not None,
-            with_state=with_state,
+            with_state=self._with_state,
             skips_non_finite=skips_non_finite,
         )
-        self._batch = _new_batch(None if layout is None else layout.config, with_state=with_state)
-        decoded = [
-            column.data_ptr()
-            for name, column in self._batch.columns.items()
-            if with_state or name.startswith("weight/")
-        ]
-        self._addresses = self._batch.keys.data_ptr(), self._batch.times.data_ptr(), decoded
 
     def read(self, stream: DumpStream, num_records: int | None = None) -> Iterator[Rows]:
         """Yield the rows of the next records; a batch overwrites the batch before.
@@ -100,12 +91,14 @@ class RowReader:
             DataLossError: a record is damaged, or the file ends before.
             InvalidArgumentError: the dump has another layout than the table.
         """
+        batch = self._new_batch(num_records)
+        addresses = self._addresses_of(batch)
         left = num_records
         while left is None or left > 0:
-            most = len(self._batch) if left is None else min(len(self._batch), left)
-            block = self._decoder.decode(stream.address, stream.size, most, *self._addresses)
+            most = len(batch) if left is None else min(len(batch), left)
+            block = self._decoder.decode(stream.address, stream.size, most, *addresses)
             if block.num_rows:
-                yield self._batch_of(block.num_rows)
+                yield self._first_rows(batch, block.num_rows)
             self._has_rows |= block.num_records > 0
             self.num_non_finite += block.num_non_finite
             if block.error.fault != "none":
@@ -121,9 +114,35 @@ class RowReader:
                     raise stream.damage(f"{num_records} records, as the metadata says", got)
                 return
 
-    def _batch_of(self, num_rows: int) -> Rows:
-        columns = {name: column[:num_rows] for name, column in self._batch.columns.items()}
-        rows = Rows(self._batch.keys[:num_rows], self._batch.times[:num_rows], columns)
+    def _new_batch(self, num_records: int | None) -> Rows:
+        """Allocate rows with weights as float32; state that is not decoded is that of new rows."""
+        config = None if self._layout is None else self._layout.config
+        sizes = {} if config is None else column_sizes(config)
+        num_rows = _BATCH_BYTES // (16 + 4 * sum(sizes.values()))
+        num_rows = max(1, min(num_rows, num_rows if num_records is None else num_records))
+        columns: dict[str, torch.Tensor] = {}
+        for i, segment in enumerate(() if config is None else segments_of(config)):
+            assert config is not None
+            columns[f"weight/{segment_name(config, i)}"] = _empty(num_rows, segment.dim, "float32")
+        for name, column in () if config is None else state_columns(config):
+            columns[name] = _empty(num_rows, column.size, column.dtype)
+            if not self._with_state:
+                columns[name].fill_(column.initial)
+        keys, times = _empty(2, num_rows, "int64")
+        return Rows(keys, times, columns)
+
+    def _addresses_of(self, batch: Rows) -> tuple[int, int, list[int]]:
+        """Return the addresses of keys, times and the columns that are decoded."""
+        columns = [
+            column.data_ptr()
+            for name, column in batch.columns.items()
+            if self._with_state or name.startswith("weight/")
+        ]
+        return batch.keys.data_ptr(), batch.times.data_ptr(), columns
+
+    def _first_rows(self, batch: Rows, num_rows: int) -> Rows:
+        columns = {name: column[:num_rows] for name, column in batch.columns.items()}
+        rows = Rows(batch.keys[:num_rows], batch.times[:num_rows], columns)
         return rows if self._layout is None else encode_rows(self._layout.config, rows)
 
     def _error(self, stream: DumpStream, error: "DumpError") -> Exception:
@@ -169,24 +188,8 @@ def slots_of(keys: torch.Tensor) -> torch.Tensor:
     return (keys >> 48) & (NUM_SLOTS - 1)
 
 
-def _new_batch(config: TableConfig | None, *, with_state: bool) -> Rows:
-    """Allocate a batch with weights as float32; state that is not decoded is that of a new row."""
-    sizes = {} if config is None else column_sizes(config)
-    num_rows = max(1, min(_MAX_BATCH, _BATCH_BYTES // (16 + 4 * sum(sizes.values()))))
-    columns: dict[str, torch.Tensor] = {}
-    if config is not None:
-        for i, segment in enumerate(segments_of(config)):
-            columns[f"weight/{segment_name(config, i)}"] = torch.empty(
-                num_rows, segment.dim, dtype=torch.float32, device="cpu"
-            )
-        for name, column in state_columns(config):
-            columns[name] = torch.empty(
-                num_rows, column.size, dtype=getattr(torch, column.dtype), device="cpu"
-            )
-            if not with_state:
-                columns[name].fill_(column.initial)
-    keys, times = torch.empty(2, num_rows, dtype=torch.int64, device="cpu")
-    return Rows(keys, times, columns)
+def _empty(num_rows: int, size: int, dtype: str) -> torch.Tensor:
+    return torch.empty(num_rows, size, dtype=getattr(torch, dtype), device="cpu")
 
 
 def _count(error: "DumpError") -> str:
