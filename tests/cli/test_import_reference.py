@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from monolith.checkpoint import load
+from monolith.checkpoint.reference_dump.dump_stream import DumpStream
 from monolith.table import Expiry, Segment, Table, TableConfig, Zeros
 from monolith.table.optimizers import FTRL, Adagrad
 from monolith.table.reference import ReferenceTable
@@ -214,6 +215,17 @@ def test_damage_in_the_middle_leaves_no_checkpoint(imports, model, tmp_path):
     ran = imports("task.py")
     assert ran.status == 1
     assert "MonolithHashTable_user-00000-of-00001, record at byte " in ran.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupt_leaves_no_checkpoint(imports, model, tmp_path, monkeypatch):
+    def interrupt(stream):
+        raise KeyboardInterrupt
+
+    write_single(model, "user", [row(1, 1, 1)])
+    monkeypatch.setattr(DumpStream, "check_end", interrupt)  # all rows are in the table by then
+    ran = imports("task.py")
+    assert (ran.status, "error: interrupted" in ran.err) == (130, True)
     assert not (tmp_path / "runs").exists()
 
 

@@ -13,7 +13,7 @@ from monolith.checkpoint.vectors.vector_columns import ParquetVectors, VectorCol
 from monolith.checkpoint.vectors.vector_keys import KeyRule, read_keys
 from monolith.checkpoint.vectors.vector_tensors import TensorVectors, matrix_name, open_tensors
 from monolith.cli.console import emit_json, row_progress, say, told_of_interrupt
-from monolith.cli.import_reference import reference
+from monolith.cli.dumps.import_reference import reference
 from monolith.cli.progress import save_with_progress
 from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.train.imported_rows import ImportTarget, import_vectors, open_target

@@ -72,7 +72,7 @@ def _inspect_task_file(path: str, has_other_options: bool, as_json: bool) -> Non
 def _inspect_dumps(path: str, options: list[str], table: str | None, as_json: bool) -> bool:
     """Whether a path has dumps of the reference system, which are then shown."""
     from monolith.checkpoint.reference_dump import find_dumps  # late: it imports torch
-    from monolith.cli.inspect_reference import inspect_dumps
+    from monolith.cli.dumps.inspect_reference import inspect_dumps
 
     folder = find_dumps(path)
     if folder is None:

@@ -15,7 +15,7 @@ from tests.checkpoint.reference_dump.dump_writer import (
 pytestmark = pytest.mark.req("NT-SAVE-T10")
 
 ADAGRAD = ("adagrad", {"norm": [1, 1]})
-SGD = ("sgd", {})
+SGD: tuple[str, dict[str, list[float]]] = ("sgd", {})
 
 
 def facts(*pairs):
