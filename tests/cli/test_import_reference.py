@@ -225,7 +225,7 @@ def test_an_interrupt_leaves_no_checkpoint(imports, model, tmp_path, monkeypatch
     write_single(model, "user", [row(1, 1, 1)])
     monkeypatch.setattr(DumpStream, "check_end", interrupt)  # all rows are in the table by then
     ran = imports("task.py")
-    assert (ran.status, "error: interrupted" in ran.err) == (130, True)
+    assert (ran.status, "error: interrupted; runs is as it was" in ran.err) == (130, True)
     assert not (tmp_path / "runs").exists()
 
 
