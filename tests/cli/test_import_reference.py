@@ -145,6 +145,33 @@ def test_what_happened_is_said(imports, model):
     assert [line for line in lines if line not in ran.err] == []
 
 
+def test_tables_without_rows_are_named(imports, model, tmp_path):
+    write_single(model, "user", [row(1, 1, 1)])
+    shop = 'ml.Feature("item", shares="user"),\n        ml.Feature("shop", dim=1),'
+    task = TASK.replace('ml.Feature("item", shares="user"),', shop)
+    (tmp_path / "task.py").write_text(task)
+    assert "without rows in the dumps: shop\n" in imports("task.py").err
+
+
+def test_steps_of_the_old_run_are_told(imports, model, tmp_path):
+    write_single(model, "user", [entry(1, [3], ("batch_softmax", {"global_step": 70}))])
+    task = TASK.replace("dim=2, optimizer=Adagrad(0.1)", "dim=1, optimizer=BatchSoftmax()")
+    (tmp_path / "task.py").write_text(task)
+    assert (
+        "BatchSoftmax has the steps of the old run, and this one begins" in imports("task.py").err
+    )
+
+
+def test_rows_beyond_a_budget_are_counted(imports, model, tmp_path):
+    write_single(model, "user", [row(key, 1, 1) for key in range(1000)])
+    budget = 'budget=ml.table.Budget(20_000, "evict_oldest"), restore_'
+    (tmp_path / "task.py").write_text(TASK.replace("restore_", budget))
+    ran = imports("task.py", "--json")
+    (table,) = json.loads(ran.out)["tables"]
+    assert 0 < table["num_without_room"] < table["num_rows"] == 1000
+    assert f", {table['num_without_room']:,} without room, updated" in ran.err
+
+
 def test_the_result_is_printed_as_json(imports, model):
     write_multi(
         model, 0, {"member": [row(1, 1, 1), row(2, float("nan"), 1)], "old": [row(3, 1, 1)]}

@@ -28,7 +28,7 @@ from monolith.table.config import segments_of
 from monolith.table.optimizers import BatchSoftmax
 from monolith.train.imported_rows import ImportCounts, ImportTarget, open_target
 
-_CHOICE = re.compile(r"(?P<dump>[^=]+?)(:(?P<slot>\d+))?=(?P<table>.+)")
+_CHOICE = re.compile(r"(?P<dump>[^=]+?)(:(?P<slot>\d{1,5}))?=(?P<table>.+)")
 
 
 def reference(
