@@ -221,6 +221,10 @@ def test_a_table_without_rows_is_listed(tmp_path):
     [
         ([Segment(3, SGD())], "expected 3 weights, as table 'user' has, got 2 "),
         ([Segment(1, SGD())], "expected 1 weights, as table 'user' has, got more "),
+        (
+            [Segment(1, SGD()), Segment(2, SGD(), name="b")],
+            r"expected 3 weights \(segments of 1, 2\), as table 'user' has, got 2 ",
+        ),
         ([Segment(2, Adagrad())], "expected adagrad in segment '0', as table 'user' has, got sgd"),
         (
             [Segment(1, SGD()), Segment(1, SGD(), name="b")],

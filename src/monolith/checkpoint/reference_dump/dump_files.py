@@ -31,7 +31,7 @@ class DumpSet:
     """The files of one dump, one file for each shard.
 
     Args:
-        kind: "table" for the rows of one table, "tables" for the rows of many tables behind each
+        kind: "table" for the rows of one table, "tables" for the rows of many tables, one after the
             other, "filter" for the counters of an admission filter.
         name: beginning of the file names, before the number of the shard.
         suffix: part of the name after its kind: the table, the parameter server, or both.

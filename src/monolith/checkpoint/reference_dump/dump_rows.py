@@ -158,6 +158,8 @@ class RowReader:
 
     def _words(self, error: "DumpError") -> tuple[str, str]:
         """Return the expected and the actual part of a record."""
+        segments = [] if self._layout is None else self._layout.segments
+        dims = f" (segments of {', '.join(str(dim) for dim, *_ in segments)})" * (len(segments) > 1)
         words = {
             "message": ("an EntryDump message", "other bytes"),
             "wire_type": ("an EntryDump message", "a field of another type"),
@@ -170,7 +172,7 @@ class RowReader:
             "id": ("a row with an id", "a row without one"),
             "time": (f"last_update_ts_sec in [0, {error.expected}]", f"{error.got}"),
             "non_finite": ("finite numbers", f"NaN or infinity in the row of key {error.got}"),
-            "dim": (f"{error.expected} weights", _count(error)),
+            "dim": (f"{error.expected} weights{dims}", _count(error)),
             "elements": (f"{error.expected} optimizer dumps", _count(error)),
         }
         if error.fault in words:
