@@ -6,6 +6,7 @@
 void init_blocks(nanobind::module_& module);
 void init_codec(nanobind::module_& module);
 void init_dense(nanobind::module_& module);
+void init_dumps(nanobind::module_& module);
 void init_exchange(nanobind::module_& module);
 void init_features(nanobind::module_& module);
 void init_group(nanobind::module_& module);
@@ -38,6 +39,7 @@ NB_MODULE(_native, module) {
   init_plain_buffers(module);
   init_pack(module);
   init_layout(module);
+  init_dumps(module);
   init_records(module);
   init_table(module);
   init_group(module);

@@ -322,7 +322,7 @@ def test_ctrl_c_during_the_save_leaves_the_checkpoint_as_it_was(parquet, model, 
 
     for before in ([], ["run/model.ckpt-0"]):
         with monkeypatch.context() as patch:
-            patch.setattr("monolith.cli.import_command.row_progress", row_progress)
+            patch.setattr("monolith.cli.progress.row_progress", row_progress)
             ran = parquet(*TO)
         assert (ran.status, ran.err) == (130, "error: interrupted; run is as it was\n")
         assert existing_checkpoints("run") == before

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from monolith.checkpoint import WriteOptions
 from monolith.checkpoint.vectors.vector_chunk import VectorSource
 from monolith.checkpoint.vectors.vector_columns import ParquetVectors, VectorColumns
 from monolith.checkpoint.vectors.vector_keys import KeyRule, read_keys
 from monolith.checkpoint.vectors.vector_tensors import TensorVectors, matrix_name, open_tensors
 from monolith.cli.console import emit_json, row_progress, say, told_of_interrupt
+from monolith.cli.dumps.import_reference import reference
+from monolith.cli.progress import save_with_progress
 from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.train.imported_rows import ImportTarget, import_vectors, open_target
 
@@ -77,13 +78,6 @@ class _Place:
         options += [] if self.file is None else ["--settings", self.file]
         words = ["train", self.task, *options, "--checkpoints", self.to, "--resume"]
         say(f"next: {shlex.join(['monolith', *words])}")
-
-
-def save_with_progress(target: ImportTarget) -> str:
-    """Save the checkpoint of a target with a bar of its rows; return the prefix."""
-    num_rows = target.trainer.features.num_rows()
-    with row_progress(f"saving {target.directory}", num_rows) as advance:
-        return target.save(WriteOptions(progress=lambda progress: advance(progress.num_rows)))
 
 
 def say_imported(target: ImportTarget, prefix: str, num_repeated: int, seconds: float) -> None:
@@ -190,3 +184,10 @@ def parquet(
         is_last_kept = duplicates is Duplicates.LAST
         source = ParquetVectors(path, columns, rule, is_last_kept=is_last_kept, advance=advance)
     _Place(task, feature, to, settings, file, as_json).run(source)
+
+
+app.command(
+    help="Example: monolith import reference models/ads --task ads.py --to runs/ads\n\n"
+    "Import the tables of a checkpoint of the reference system.",
+    short_help="Import the tables of a checkpoint of the reference system.",
+)(reference)

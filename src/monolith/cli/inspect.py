@@ -15,7 +15,7 @@ _MANIFEST = "manifest.json"
 
 @app.command(
     help="Example: monolith inspect runs/ads --verify\n\nPrint the rows, sizes and ages of saved "
-    "tables, or the features of a task file.",
+    "tables, also those of a checkpoint of the reference system, or the features of a task file.",
     short_help="Print the contents of a checkpoint, saved tables or a task file.",
 )
 def inspect(
@@ -53,6 +53,8 @@ def inspect(
         else:
             inspect_checkpoint(path, SaveOptions(key, table, verify, as_json))
         return
+    if not _has_manifest(path) and _inspect_dumps(path, options, table, as_json):
+        return
     _check_save(path)
     from monolith.cli.inspect_save import SaveOptions, inspect_save  # late: it imports torch
 
@@ -65,6 +67,20 @@ def _inspect_task_file(path: str, has_other_options: bool, as_json: bool) -> Non
     from monolith.cli.inspect_task import inspect_task  # late: it imports torch
 
     inspect_task(path, as_json)
+
+
+def _inspect_dumps(path: str, options: list[str], table: str | None, as_json: bool) -> bool:
+    """Whether a path has dumps of the reference system, which are then shown."""
+    from monolith.checkpoint.reference_dump import find_dumps  # late: it imports torch
+    from monolith.cli.dumps.inspect_reference import inspect_dumps
+
+    folder = find_dumps(path)
+    if folder is None:
+        return False
+    if options:
+        fail(f"expected {options[0]} with tables of this package, got dumps at {path!r}", status=2)
+    inspect_dumps(folder, table, as_json)
+    return True
 
 
 def _is_checkpoint(path: str) -> bool:
@@ -80,13 +96,19 @@ def _is_checkpoint(path: str) -> bool:
     return folder.is_dir() and any(folder.glob(f"*.{_MANIFEST}"))
 
 
+def _has_manifest(path: str) -> bool:
+    """Whether a local folder has a save of tables; False elsewhere."""
+    scheme, mark, rest = path.partition("://")
+    return (not mark or scheme == "file") and (Path(rest or path) / _MANIFEST).is_file()
+
+
 def _check_save(path: str) -> None:
     """Raise an error that names the contents of a path, unless the path holds a save of tables."""
     scheme, mark, rest = path.partition("://")
     if mark and scheme != "file":
         return  # on other file systems, the read of a missing manifest fails later
     folder = Path(rest or path)
-    if (folder / _MANIFEST).is_file():
+    if _has_manifest(path):
         return
     if not folder.exists():
         got = "nothing"

@@ -69,7 +69,10 @@ def _show_key(save: Save, where: str, key: int, names: list[str] | None, as_json
         if as_json:
             emit_json(asdict(row))
             continue
-        cells = [("time", _time(row.time)), *((name, _list(v)) for name, v in row.columns.items())]
+        cells = [
+            ("time", time_text(row.time)),
+            *((name, _list(v)) for name, v in row.columns.items()),
+        ]
         emit_table((f"{row.table}[{row.key}]", "value"), cells)
     if not found:
         tables = f"table {names[0]!r}" if names else "any table"
@@ -91,7 +94,7 @@ def _show_tables(tables: list[TableContents]) -> None:
 def _sizes(table: TableContents) -> list[object]:
     numbers = (table.num_rows, table.num_candidates, table.num_bytes, table.num_files)
     times = (table.oldest_time, table.newest_time)
-    return [table.name, *(f"{number:,}" for number in numbers), *map(_time, times)]
+    return [table.name, *(f"{number:,}" for number in numbers), *map(time_text, times)]
 
 
 def _segments(table: TableContents) -> list[list[object]]:
@@ -121,7 +124,8 @@ def _slots(table: TableContents) -> list[list[object]]:
     ]
 
 
-def _time(seconds: int | None) -> str:
+def time_text(seconds: int | None) -> str:
+    """Return a time as a date, or as its number of seconds if it is too small for one."""
     if seconds is None or seconds < _FIRST_YEAR:
         return "-" if seconds is None else str(seconds)
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,4 +1,4 @@
-"""Progress of a training run: a bar on a terminal, lines elsewhere, or JSON lines."""
+"""Progress of a training run, a bar on a terminal, lines elsewhere, or JSON; and of a save."""
 
 import sys
 import time
@@ -13,8 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from monolith.cli.console import emit_json
+from monolith.checkpoint import WriteOptions
+from monolith.cli.console import emit_json, row_progress
 from monolith.train import Figures
+from monolith.train.imported_rows import ImportTarget
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -157,3 +159,10 @@ def _left(seconds: float | None) -> list[str]:
         return []
     minutes, rest = divmod(round(seconds), 60)
     return [f"{minutes // 60}:{minutes % 60:02}:{rest:02} left"]
+
+
+def save_with_progress(target: ImportTarget) -> str:
+    """Save the checkpoint of a target with a bar of its rows; return the prefix."""
+    num_rows = target.trainer.features.num_rows()
+    with row_progress(f"saving {target.directory}", num_rows) as advance:
+        return target.save(WriteOptions(progress=lambda progress: advance(progress.num_rows)))

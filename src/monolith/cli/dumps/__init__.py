@@ -1,0 +1,1 @@
+"""Import and inspect the table dumps of the reference system."""
