@@ -1,4 +1,4 @@
-"""Saves links and compacts them until it is killed; started by test_kill_chain.py.
+"""Saves links, and compacts them meanwhile, until it is killed; started by test_kill_chain.py.
 
 Reads lines from stdin: a directory. For each it forks a child that goes on with the newest
 checkpoint of the directory, says its process id, and the step of each save and compaction.
@@ -6,6 +6,7 @@ Step `s` sets the rows of `KEYS_PER_STEP` keys to `s` and erases one key of the 
 """
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -45,7 +46,7 @@ def go_on(path):
     checkpoint = find(path, fallback=True)
     with Table(CONFIG, clock=lambda: 1000) as table:
         chain = Chain(path, keep=2, full_every=FULL_EVERY)
-        step = -1
+        step, threads, compaction = -1, ThreadPoolExecutor(1), None
         if checkpoint is not None:
             checkpoint.restore_tables(table)
             chain.follow(RestoreMark.set(checkpoint.prefix, [table]))
@@ -60,8 +61,8 @@ def go_on(path):
             with chain.cut(contents) as snapshot:
                 chain.save(snapshot, WriteOptions(num_threads=2))
             os.write(1, f"{step}\n".encode())
-            if chain.is_long:
-                chain.compact()
+            if chain.is_long and (compaction is None or compaction.done()):
+                compaction = threads.submit(chain.compact)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from monolith.checkpoint import (
     find,
     open_checkpoint,
     remove,
+    retention,
     write,
 )
 from monolith.checkpoint.state import MonolithCheckpointState, write_monolith_checkpoint_state
@@ -298,6 +299,15 @@ def test_retention_of_a_second_run_keeps_and_then_removes_the_chain_of_the_first
         save(chain, table, step)
     names = [posixpath.basename(prefix) for prefix in existing_checkpoints(tmp_path)]
     assert names == ["model.ckpt-7", "model.ckpt-8"]
+
+
+def test_retention_removes_links_before_their_bases(tmp_path, monkeypatch):
+    chain, table, _ = saved_chain(tmp_path, num_links=2, keep=1)
+    removed = []
+    monkeypatch.setattr(retention, "remove", lambda prefix: removed.append(prefix[-1]))
+    table.clear()
+    save(chain, table, 7)
+    assert removed == ["2", "1", "0"]
 
 
 def test_retention_keeps_what_exempt_links_need(tmp_path):

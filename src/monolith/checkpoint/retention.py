@@ -47,7 +47,7 @@ class Retention:
         self._every_seconds = every_n_hours * 3600
         self._next_keep = clock() + self._every_seconds
         self._kept: list[tuple[str, float]] = []
-        self._dropped: list[str] = []  # off the list, with files
+        self._dropped: list[str] = []  # off the list, with files, bases before their links
 
     @classmethod
     def of_directory(
@@ -95,7 +95,7 @@ class Retention:
         except OpError as error:
             _log.warning("checkpoints that only links need are not deleted: %s", error)
             return
-        self._dropped = sorted(set(bases) - listed)
+        self._dropped = [prefix for prefix in dict.fromkeys(bases) if prefix not in listed]
 
     def add(self, prefix: str, filename: str = STATE_FILE, *, relative: bool = True) -> None:
         """Make a checkpoint the current one of its directory, and remove the oldest beyond `keep`.
@@ -141,7 +141,7 @@ class Retention:
             return
         dropped = [prefix for prefix in self._dropped if prefix not in needed]
         self._dropped = [prefix for prefix in self._dropped if prefix in needed]
-        for prefix in dropped:
+        for prefix in reversed(dropped):  # links before their bases, also if this is killed
             try:
                 remove(prefix)
             except OpError as error:  # the new checkpoint is complete all the same
