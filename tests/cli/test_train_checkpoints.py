@@ -36,9 +36,10 @@ def train(monolith, task, tmp_path):
 
 
 def test_a_run_is_saved_and_says_where(train, tmp_path):
-    ran = train(5)
+    ran = train(5, "--set", "train.busy_save=wait")
     assert ran.status == 0
     assert f"step 5 is saved at {tmp_path}/run/model.ckpt-5; next: monolith inspect" in ran.err
+    assert "saved 3 checkpoints" in ran.err
     assert len(existing_checkpoints(tmp_path / "run")) == 3
 
 

@@ -1,6 +1,6 @@
 """Train a task: `Trainer`, its settings, hooks and figures."""
 
-from monolith.train.checkpoints import CheckpointHook
+from monolith.train.checkpoint_hook import CheckpointHook
 from monolith.train.driver import (
     Coordinator,
     Hook,

@@ -47,7 +47,7 @@ from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
 from monolith.ops import Ragged
-from monolith.train.checkpoints import CheckpointHook
+from monolith.train.checkpoint_hook import CheckpointHook
 from monolith.train.driver import Hook
 from monolith.train.inputs import Inputs
 from monolith.train.profiling import ProfilerHook
@@ -381,7 +381,7 @@ class NativeTask(Task):
             if train.save_checkpoints_steps is not None:
                 changes.update(save_every=train.save_checkpoints_steps, save_seconds=None)
             if train.save_checkpoints_secs is not None:
-                changes["save_seconds"] = train.save_checkpoints_secs
+                changes.update(save_every=None, save_seconds=train.save_checkpoints_secs)
         settings = replace(settings, **changes)
         self._checkpoint_dir = settings.checkpoint_dir
         return settings
