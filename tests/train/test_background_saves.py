@@ -12,7 +12,7 @@ import weakref
 import pytest
 import torch
 
-from monolith.checkpoint import existing_checkpoints, find, open_checkpoint
+from monolith.checkpoint import Chain, existing_checkpoints, find, open_checkpoint
 from monolith.checkpoint.run_lock import only_run
 from monolith.errors import AbortedError, FailedPreconditionError, OpError, UnavailableError
 from monolith.observe import MemorySink
@@ -21,7 +21,7 @@ from monolith.table import Table
 from monolith.table.reference import ReferenceTable
 from monolith.table.replay import Record
 from monolith.table.snapshot import MAX_CUTS
-from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings, checkpoint_hook
+from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings
 from tests.suites.table_base import assert_same_rows
 from tests.table.disk.cases import assert_same_table
 from tests.table.disk.test_faults import file_size_limit
@@ -71,7 +71,9 @@ def assert_nothing_left(trainer, path):
         with contextlib.suppress(OSError):
             files.append(os.readlink(f"/proc/self/fd/{number}"))
     assert not [file for file in files if file.startswith(str(path))]
-    assert not [file.name for file in path.rglob("*") if "tmp-" in file.name or ".saving" in str(file)]
+    assert not [
+        file.name for file in path.rglob("*") if "tmp-" in file.name or ".saving" in str(file)
+    ]
     with only_run(str(path)), open(path / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     for table in trainer.features.tables.values():
@@ -253,7 +255,7 @@ def test_an_error_in_the_code_of_a_save_ends_the_run_at_the_next_step(tmp_path, 
     def fail(*arguments, **options):
         raise KeyError("wrong")
 
-    monkeypatch.setattr(checkpoint_hook, "save", fail)
+    monkeypatch.setattr(Chain, "save", fail)
     with Trainer(Counting(9), settings_of(tmp_path)) as trainer:
         wait = At(5, lambda: trainer._saves.thread.finish())
         with pytest.raises(KeyError, match="wrong"):
@@ -269,7 +271,7 @@ def test_an_error_in_the_code_of_a_save_does_not_replace_that_of_the_run(
         raise KeyError("wrong")
 
     go = threading.Event()
-    monkeypatch.setattr(checkpoint_hook, "save", fail)
+    monkeypatch.setattr(Chain, "save", fail)
     with Trainer(Counting(9), settings_of(tmp_path)) as trainer:
         threading.Timer(0.1, go.set).start()
         with pytest.raises(ZeroDivisionError):
@@ -397,7 +399,9 @@ def test_a_recovery_abandons_a_save_that_is_failing(tmp_path, monkeypatch):
         monkeypatch.setattr(LocalFile, "write", fail_first)
 
     def wait():
-        while fault.num_left and not [save for save in trainer._saves.thread.running() if save.is_failing]:
+        while fault.num_left and not [
+            save for save in trainer._saves.thread.running() if save.is_failing
+        ]:
             time.sleep(0.001)
 
     failed, fault = [], Fault("table", step=5)

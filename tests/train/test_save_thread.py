@@ -39,8 +39,7 @@ def test_a_save_runs_while_its_caller_goes_on(thread):
 def test_saves_end_in_the_order_of_their_starts_without_their_rates(thread):
     ended = []
     saves = [
-        thread.start(str(i), lambda writing: ended.append(write_slowly(writing)))
-        for i in range(3)
+        thread.start(str(i), lambda writing: ended.append(write_slowly(writing))) for i in range(3)
     ]
     thread.finish()
     assert ended == ["0", "1", "2"]

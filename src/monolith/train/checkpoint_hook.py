@@ -6,6 +6,7 @@ A due save takes a cut between two steps, and a thread writes the cut while trai
 import functools
 import logging
 import os
+import posixpath
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from monolith.checkpoint import WriteOptions, save
+from monolith.checkpoint import Chain, RestoreMark, Saved, WriteOptions
 from monolith.checkpoint.cut import CheckpointSnapshot
-from monolith.checkpoint.retention import Retention
 from monolith.checkpoint.state import record_save_time
 from monolith.errors import CancelledError, OpError
 from monolith.train.checkpoints import contents_of
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 from monolith.train.run_metrics import SaveCounts, SaveMetrics
 from monolith.train.save_thread import PendingSave, SaveThread, Writing
-from monolith.train.settings import SAVE_RATE, SKIP, check_save_options
+from monolith.train.settings import FULL_EVERY, SAVE_RATE, SKIP, check_save_options
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -78,9 +78,8 @@ class Pace:
 class _Written(NamedTuple):
     """A checkpoint, and what its writing took."""
 
-    prefix: str
+    saved: Saved
     seconds: float
-    num_bytes: int
 
 
 class _Running(NamedTuple):
@@ -106,7 +105,9 @@ class CheckpointHook(Hook):
         every_steps: pace in steps.
         every_seconds: pace in seconds; with both, whichever comes first, and without both only the
             end is saved.
-        keep: number of checkpoints that are kept; 0 keeps all.
+        keep: number of checkpoints that are kept; 0 keeps all. What links need is kept too.
+        full_every: number of links, which have what changed since the save before, until a thread
+            makes a full checkpoint of the newest link; 1 makes every save a full one.
         ignore_save_errors: whether the run goes on after a save that was waited for has failed,
             with a log.
         is_dense_only: whether tables are left out. Then nothing is saved at the end of the run, nor
@@ -133,6 +134,7 @@ class CheckpointHook(Hook):
         every_steps: int | None = None,
         every_seconds: float | None = None,
         keep: int = 5,
+        full_every: int = FULL_EVERY,
         ignore_save_errors: bool = False,
         is_dense_only: bool = False,
         background: bool = True,
@@ -145,9 +147,11 @@ class CheckpointHook(Hook):
         self.is_dense_only = is_dense_only
         self._pace = Pace(every_steps, every_seconds, clock)
         self._keep, self._ignore_save_errors, self._clock = keep, ignore_save_errors, clock
+        self._full_every = 1 if is_dense_only else full_every
         self._background, self._rate, self._busy = background, rate, busy
         self._saved_step: int | None = None
         self._running: _Running | None = None
+        self._compaction: PendingSave[Saved | None] | None = None
 
     def attach(self, trainer: "Trainer", saves: "FitSaves") -> None:
         """Save this trainer from now on; `fit` calls it.
@@ -158,8 +162,10 @@ class CheckpointHook(Hook):
         """
         trainer.state.check_whole("[CheckpointHook]")
         self._trainer, self._saves = trainer, saves
-        self._saved_step = self._running = None
-        self._retention = Retention.of_directory(self.directory, self._keep, self._clock)
+        self._saved_step = self._running = self._compaction = None
+        self._chain = Chain(
+            self.directory, keep=self._keep, full_every=self._full_every, clock=self._clock
+        )
         # What cannot be saved fails now, not after hours.
         replace(contents_of(trainer), tables=()).cut().close()
 
@@ -175,9 +181,24 @@ class CheckpointHook(Hook):
         if self._saved_step is None or step < self._saved_step:
             self._saved_step = step
 
+    def follow(self, mark: RestoreMark) -> bool:
+        """Whether this hook continues the checkpoint from which the trainer was restored."""
+        directory = posixpath.dirname(mark.prefix)
+        if self.is_dense_only or directory.rstrip("/") != self.directory.rstrip("/"):
+            return False
+        self._chain.follow(mark)
+        return True
+
+    def detach(self) -> None:
+        """Let go of the tables; nothing is being written any more."""
+        self._chain.close()
+
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Note the save that has ended, and begin the next one if it is time."""
         self.collect()
+        if self._chain.is_long and self._compaction is None:
+            name = f"the full checkpoint of step {self._saved_step}"
+            self._compaction = self._saves.compactions.start(name, self._compact)
         step = self._trainer.state.step
         if not self._pace.is_due(step):
             return
@@ -201,11 +222,12 @@ class CheckpointHook(Hook):
         return step in (self._saved_step, self._running and self._running.step)
 
     def collect(self) -> None:
-        """Note the save on the thread if it has ended.
+        """Note the save and the compaction that have ended.
 
         Raises:
-            Exception: the error of the save, unless it is an `OpError`.
+            Exception: the error of the save or compaction, unless it is an `OpError`.
         """
+        self._collect_compaction()
         if self._running is None or not self._running.save.is_done:
             return
         (step, num_samples, pause_seconds, save), self._running = self._running, None
@@ -216,6 +238,26 @@ class CheckpointHook(Hook):
             self._note_failure(step, error)
         else:
             raise error
+
+    def _collect_compaction(self) -> None:
+        if self._compaction is None or not self._compaction.is_done:
+            return
+        compaction, self._compaction = self._compaction, None
+        try:
+            compacted = compaction.result()
+        except OpError as error:
+            if not isinstance(error, CancelledError):
+                _log.warning("no full checkpoint is made of the links: %s", str(error))
+                self._saves.metrics.compaction_failed(error)
+        else:
+            if compacted is not None:
+                _log.info("%s is made of its links", compacted.prefix)
+                self._saves.metrics.compacted(compacted)
+
+    def _compact(self, writing: Writing) -> Saved | None:
+        options = self._options(is_hurried=False)
+        options = replace(options, progress=writing.note, control=writing.control)
+        return self._chain.compact(options)
 
     def _is_busy(self, step: int) -> bool:
         """Whether a due save is left out, because the save before is still being written."""
@@ -281,7 +323,7 @@ class CheckpointHook(Hook):
         contents = contents_of(self._trainer)
         if self.is_dense_only:
             contents = replace(contents, tables=())
-        return contents.cut(with_copies=with_copies)
+        return self._chain.cut(contents, with_copies=with_copies)
 
     def _start(
         self, step: int, snapshot: CheckpointSnapshot, options: WriteOptions
@@ -297,32 +339,28 @@ class CheckpointHook(Hook):
         options = replace(options, progress=writing.note, control=writing.control)
         with snapshot:
             try:
-                prefix = self._write(snapshot, replace(options, keeps_cut=True))
+                saved = self._write(snapshot, replace(options, keeps_cut=True))
             except CancelledError:
                 raise
             except OpError as error:
                 # Text, because the record of a log would keep the cut with the error.
                 _log.warning("saving %s failed, it is tried again: %s", writing.name, str(error))
                 writing.is_failing = True
-                prefix = self._write(snapshot, options)
-        return _Written(prefix, time.monotonic() - start, writing.progress.num_bytes)
+                saved = self._write(snapshot, options)
+        return _Written(saved, time.monotonic() - start)
 
-    def _write(self, snapshot: CheckpointSnapshot, options: WriteOptions) -> str:
-        prefix = save(snapshot, self.directory, keep=self._retention, options=options)
+    def _write(self, snapshot: CheckpointSnapshot, options: WriteOptions) -> Saved:
+        saved = self._chain.save(snapshot, options)
         record_save_time(self.directory, self._clock())
-        return prefix
+        return saved
 
     def _note(self, step: int, num_samples: int, pause_seconds: float, written: _Written) -> None:
         self._saved_step = step
         if not self.is_dense_only:
-            self._trainer.state.note_save(written.prefix, num_samples)
-        _log.info("saving %s took %.3f s", written.prefix, written.seconds)
+            self._trainer.state.note_save(written.saved.prefix, num_samples)
+        _log.info("saving %s took %.3f s", written.saved.prefix, written.seconds)
         self._saves.metrics.saved(
-            written.prefix,
-            step=step,
-            seconds=written.seconds,
-            pause_seconds=pause_seconds,
-            num_bytes=written.num_bytes,
+            written.saved, step=step, seconds=written.seconds, pause_seconds=pause_seconds
         )
 
     def _note_failure(self, step: int, error: OpError) -> None:
@@ -347,12 +385,25 @@ class FitSaves:
     Attributes:
         hooks: The hooks, those without tables last: a save of everything makes theirs superfluous.
         thread: Thread that writes the saves.
+        compactions: Thread that makes full checkpoints of links; a run that fails abandons them.
         metrics: Figures of the saves.
     """
 
     def __init__(self, hooks: Sequence[CheckpointHook], metrics: SaveMetrics) -> None:
         self.hooks = sorted(hooks, key=lambda hook: hook.is_dense_only)
-        self.thread, self.metrics = SaveThread(), metrics
+        self.thread, self.compactions, self.metrics = SaveThread(), SaveThread(), metrics
+        self._attached: list[CheckpointHook] = []
+
+    def attach(self, trainer: "Trainer") -> None:
+        """Let all hooks save a trainer from now on, until the end of the block."""
+        for hook in self.hooks:
+            hook.attach(trainer, self)
+            self._attached.append(hook)
+
+    def follow(self, mark: RestoreMark | None) -> None:
+        """Let the hook that saves where a checkpoint was restored from continue the checkpoint."""
+        if mark is not None and not any(hook.follow(mark) for hook in self.hooks):
+            mark.drop()
 
     def has_whole(self, step: int) -> bool:
         """Whether a hook has saved a step with its tables, or is writing such a checkpoint."""
@@ -374,13 +425,20 @@ class FitSaves:
         trace: TracebackType | None,
     ) -> None:
         try:
+            if error is not None:
+                self.compactions.abandon()
             if isinstance(error, KeyboardInterrupt):
                 self.thread.abandon()
-            self.thread.finish()
-            self.thread.close()
+            for thread in (self.thread, self.compactions):
+                thread.finish()
+                thread.close()
         except KeyboardInterrupt:
             self.thread.abandon()
+            self.compactions.abandon()
             raise
+        finally:
+            for hook in self._attached:
+                hook.detach()
         try:
             self.finish()
         except Exception:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from monolith.checkpoint import Saved
 from monolith.nn import Features
 from monolith.observe.metrics import MetricsSink
 from monolith.observe.summaries import SUMMARIES, TensorSummaries
@@ -219,6 +220,8 @@ class SaveCounts:
 
     Attributes:
         num_saved: Number of complete checkpoints.
+        num_full: Number of these with all rows; the others are links.
+        num_compacted: Number of links of which full checkpoints were made.
         num_skipped: Number of due saves that were left out, because the one before was being
             written.
         num_waits: Number of due saves for which the run waited for the one before.
@@ -227,6 +230,8 @@ class SaveCounts:
     """
 
     num_saved: int = 0
+    num_full: int = 0
+    num_compacted: int = 0
     num_skipped: int = 0
     num_waits: int = 0
     num_failed: int = 0
@@ -248,22 +253,35 @@ class SaveMetrics:
 
     def begin(self) -> None:
         """Write zeros, so that readers see the counters before the first of their saves."""
-        for name in ("checkpoints", "checkpoints_skipped", "checkpoints_failed"):
+        names = ("checkpoints", "checkpoints_skipped", "checkpoints_failed", "compactions")
+        for name in names:
             self._sink.count(f"run/{name}", 0, {})
 
-    def saved(
-        self, prefix: str, *, step: int, seconds: float, pause_seconds: float, num_bytes: int
-    ) -> None:
+    def saved(self, saved: Saved, *, step: int, seconds: float, pause_seconds: float) -> None:
         """Count a complete checkpoint; see `write_save`."""
-        self._add(num_saved=1, pause_seconds=pause_seconds)
+        self._add(num_saved=1, num_full=saved.is_full, pause_seconds=pause_seconds)
+        if saved.is_full:
+            self._sink.count("run/checkpoints_full", 1, {"reason": str(saved.reason)})
         write_save(
             self._sink,
-            prefix,
+            saved.prefix,
             step=step,
             seconds=seconds,
             pause_seconds=pause_seconds,
-            num_bytes=num_bytes,
+            num_bytes=saved.num_bytes,
         )
+
+    def compacted(self, saved: Saved) -> None:
+        """Count a full checkpoint that was made of links."""
+        self._add(num_compacted=1)
+        self._sink.count("run/compactions", 1, {})
+        self._sink.event("checkpoint_compacted", {"path": saved.prefix})
+
+    def compaction_failed(self, error: Exception) -> None:
+        """Count links of which no full checkpoint could be made."""
+        self._sink.count("run/compactions_failed", 1, {})
+        fields = {"error": type(error).__name__, "text": str(error)}
+        self._sink.event("compaction_failed", fields)
 
     def skipped(self, step: int, running_step: int) -> None:
         """Count a save that was left out while the checkpoint of another step was written."""

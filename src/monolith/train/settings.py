@@ -14,6 +14,9 @@ SAVE_EVERY = 1000
 SAVE_RATE = 100.0
 """Default bound on the rate of saves while training goes on, in MB/s."""
 
+FULL_EVERY = 10
+"""Default number of links until a full checkpoint is made."""
+
 SKIP, WAIT = "skip", "wait"
 """Values of `TrainSettings.busy_save`."""
 
@@ -75,6 +78,8 @@ class TrainSettings:
             1000, or 0 with `save_seconds`.
         save_seconds: Number of seconds between two checkpoints, or None; with `save_every`,
             whichever comes first.
+        full_every: Number of checkpoints with only what changed since the one before (links), until
+            a thread makes a full checkpoint of the newest; 1 makes every checkpoint a full one.
         save_rate: Bound on the rate of saves while training goes on, in MB/s; 0 means no bound.
         busy_save: Effect of a due save while the one before is being written: "skip" leaves the due
             save out, "wait" lets the run wait.
@@ -109,6 +114,7 @@ class TrainSettings:
     checkpoint_dir: str | None = None
     save_every: int | None = None
     save_seconds: float | None = None
+    full_every: int = FULL_EVERY
     save_rate: float = SAVE_RATE
     busy_save: str = SKIP
     background_saves: bool = True
@@ -117,7 +123,12 @@ class TrainSettings:
     max_recoveries: int = MAX_RECOVERIES
 
     def __post_init__(self) -> None:
-        for name, least in (("accumulate", 1), ("log_every", 0), ("eval_every", 0)):
+        for name, least in (
+            ("accumulate", 1),
+            ("full_every", 1),
+            ("log_every", 0),
+            ("eval_every", 0),
+        ):
             _check_at_least("TrainSettings", name, getattr(self, name), least)
         for name in ("evict_every", "keep", "max_recoveries"):
             _check_at_least("TrainSettings", name, getattr(self, name), 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.checkpoint import Checkpoint
+from monolith.checkpoint import Checkpoint, RestoreMark
 from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers
 from monolith.data import Batch, Batches
@@ -172,6 +172,7 @@ class Trainer:
         self.result: FitResult | None = None
         self._loop: TrainLoop | None = None  # of the running fit
         self._saves: FitSaves | None = None  # of the running fit
+        self._mark: RestoreMark | None = None  # of the last restore, until a fit saves
         self._unread: tuple[object, list[SourceBatch]] = (None, [])
 
     @property
@@ -258,8 +259,8 @@ class Trainer:
                 stack.enter_context(only_run(directory))
                 write_debugging_files(directory, self)
             stack.enter_context(saves)
-            for hook in saves.hooks:
-                hook.attach(self, saves)
+            saves.attach(self)
+            saves.follow(self._take_mark())
             stack.enter_context(_torch_threads(settings.threads))
             stack.callback(loop.close)
             interrupt = stack.enter_context(Interrupt(loop.stop))
@@ -314,7 +315,9 @@ class Trainer:
                 f"an {type(error).__name__} tore in step {self.state.step}, got none; set "
                 "checkpoint_dir and a smaller save_every"
             ) from error
-        restore_trainer(self, self.state.checkpoint, fallback=False)
+        self._restore(self.state.checkpoint)
+        if self._saves is not None:
+            self._saves.follow(self._take_mark())
         loop.go_back(stream, None if self.scheduler is None else self.scheduler.step)
         self.state.watch(meter)
         for recorder in recorders:
@@ -420,9 +423,21 @@ class Trainer:
             raise FailedPreconditionError("[Trainer.restore] expected no fit that runs, got one")
         self.optimizer.zero_grad()
         self._unread = None, []
-        checkpoint = restore_trainer(self, path, fallback=fallback)
+        checkpoint = self._restore(path, fallback=fallback)
         self.state.note_checkpoint(checkpoint.prefix)
         return checkpoint
+
+    def _restore(self, path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint:
+        """Restore a checkpoint, and mark the moment, from which saves can continue it."""
+        if (mark := self._take_mark()) is not None:
+            mark.drop()
+        checkpoint = restore_trainer(self, path, fallback=fallback)
+        self._mark = RestoreMark.set(checkpoint.prefix, self.features.tables.values())
+        return checkpoint
+
+    def _take_mark(self) -> RestoreMark | None:
+        mark, self._mark = self._mark, None
+        return mark
 
     def close(self) -> None:
         """Free the tables and close the trainer's own servers; a second call is fine.
@@ -491,6 +506,7 @@ def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
             every_steps=settings.steps_between_saves or None,
             every_seconds=settings.save_seconds,
             keep=settings.keep,
+            full_every=settings.full_every,
             ignore_save_errors=settings.ignore_save_errors,
             background=settings.background_saves,
             rate=settings.save_rate,
