@@ -22,7 +22,7 @@ from tests.forker import fork_for_lines
 
 NUM_SAMPLES, BATCH_SIZE = 144, 8
 DAY = 86_400
-CASES = ("plain", "mixed", "accumulated")
+CASES = ("plain", "mixed", "accumulated", "linked")
 LONG = "long"  # mixed, of 1,008 steps
 SETTINGS = TrainSettings(threads=1, save_every=5, keep=2, evict_every=4, log_every=7)
 
@@ -90,7 +90,12 @@ class Order(ReportHook):
 
 
 def settings_of(directory, case):
-    more = {"accumulated": {"accumulate": 2}, LONG: {"save_every": 40}}.get(case, {})
+    options = {
+        "accumulated": {"accumulate": 2},
+        "linked": {"save_every": 1, "full_every": 2, "busy_save": "wait"},
+        LONG: {"save_every": 40},
+    }
+    more = options.get(case, {})
     return TrainSettings(**{**vars(SETTINGS), **more, "checkpoint_dir": f"{directory}/saved"})
 
 
