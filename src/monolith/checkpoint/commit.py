@@ -15,10 +15,11 @@ import uuid
 from collections.abc import Iterator
 
 from monolith.checkpoint.manifest import MANIFEST_SUFFIX
-from monolith.checkpoint.storage import delete, exists, list_names, local_path, touch
+from monolith.checkpoint.storage import delete, drop_uploads, exists, list_names, touch
 from monolith.errors import OpError
 from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.new_file import NewFile
+from monolith.util.stores import local_path
 
 _SAVING, _DELETED = ".saving", ".deleted"
 _SUFFIX = re.compile(
@@ -180,6 +181,7 @@ def _finish_others(directory: str) -> None:
 
 def _clean(directory: str, name: str) -> None:
     """Delete the files of an incomplete save, then its marker."""
+    drop_uploads(posixpath.join(directory, f"{name}."))
     if exists(posixpath.join(directory, name + MANIFEST_SUFFIX)):
         _remove_temporary(directory, name)
     else:

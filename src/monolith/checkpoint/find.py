@@ -3,6 +3,7 @@
 import logging
 import os
 import posixpath
+import re
 
 from monolith.checkpoint.load import Checkpoint, open_checkpoint
 from monolith.checkpoint.manifest import MANIFEST_SUFFIX
@@ -97,8 +98,15 @@ def existing_checkpoints(directory: "str | os.PathLike[str]") -> list[str]:
     for name in list_names(folder):
         if name.endswith(MANIFEST_SUFFIX):
             path = posixpath.join(folder, name)
+            prefix = path.removesuffix(MANIFEST_SUFFIX)
             try:
-                prefixes.append((modified_time(path), path.removesuffix(MANIFEST_SUFFIX)))
+                prefixes.append((modified_time(path), _number_at_end(prefix), prefix))
             except NotFoundError:
                 continue  # removed meanwhile
-    return [prefix for _, prefix in sorted(prefixes)]
+    return [prefix for _, _, prefix in sorted(prefixes)]
+
+
+def _number_at_end(prefix: str) -> int:
+    """Return the step of a name such as `model.ckpt-7`: some stores count time in seconds."""
+    match = re.search(r"(\d+)$", prefix)
+    return int(match[1]) if match else -1

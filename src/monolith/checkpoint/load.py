@@ -130,7 +130,10 @@ class Checkpoint(Save):
         fact = self.manifest.documents.get(name)
         if fact is None:
             return None
-        with told_as(f"[Checkpoint.read_{name}]"), storage_errors("Checkpoint", "read a document"):
+        with (
+            told_as(f"[Checkpoint.read_{name}]"),
+            storage_errors("Checkpoint", f"read {self.prefix}"),
+        ):
             data = self._read_checked(fact)
             try:
                 return json.loads(data)
@@ -230,7 +233,10 @@ class Checkpoint(Save):
 
     def load_tables(self, names: Iterable[str] | None = None, **options: Any) -> "dict[str, Table]":
         """Make new tables; options are those of `monolith.table.disk.load_tables`."""
-        with told_as("[Checkpoint.load_tables]"), storage_errors("Checkpoint", "load tables"):
+        with (
+            told_as("[Checkpoint.load_tables]"),
+            storage_errors("Checkpoint", f"read {self.prefix}"),
+        ):
             return load_tables(self, names=names, **options)
 
     def restore_tables(
@@ -286,7 +292,10 @@ class Checkpoint(Save):
             DataLossError: a file is damaged, truncated or foreign.
         """
         threads = checked_threads("[Checkpoint.verify]", num_threads)
-        with told_as("[Checkpoint.verify]"), storage_errors("Checkpoint.verify", "read"):
+        with (
+            told_as("[Checkpoint.verify]"),
+            storage_errors("Checkpoint.verify", f"read {self.prefix}"),
+        ):
             tasks = [functools.partial(self._verify, fact) for fact in self.manifest.files]
             run_all(Work(0, None), tasks, threads)
         return sum(fact.num_bytes for fact in self.manifest.files)

@@ -155,7 +155,7 @@ class TableFiles:
                     num_done = batch.num_rows if kind == "rows" else 0
                     self._job.work.report(num_done, sink.num_bytes - before)
         except BaseException:
-            file.close()
+            file.discard()
             raise
         self._job.work.later(file.close)  # other files are written while the disk syncs
         crc = f"{sink.crc32c:08x}"
