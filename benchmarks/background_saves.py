@@ -109,7 +109,9 @@ class Run:
         if len(pauses) < num_cuts:
             raise BenchmarkError(f"[background_saves] expected {num_cuts} cuts, got {len(pauses)}")
         at = {"p50": statistics.median(pauses), "p99": pauses[int(0.99 * len(pauses))]}
-        return {f"pause_{name}_ms": round(s * 1e3, 3) for name, s in {**at, "max": pauses[-1]}.items()}
+        return {
+            f"pause_{name}_ms": round(s * 1e3, 3) for name, s in {**at, "max": pauses[-1]}.items()
+        }
 
     def _pauses(self) -> list[float]:
         return [f["pause_seconds"] for name, f in self.sink.events if name == "checkpoint_saved"]

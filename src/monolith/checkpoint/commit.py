@@ -19,10 +19,11 @@ from monolith.checkpoint.manifest import (
     CheckpointManifest,
     parse_checkpoint_manifest,
 )
-from monolith.checkpoint.storage import delete, exists, list_names, local_path, read_file, touch
+from monolith.checkpoint.storage import delete, drop_uploads, exists, list_names, read_file, touch
 from monolith.errors import OpError
 from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.new_file import NewFile
+from monolith.util.stores import local_path
 
 _SAVING, _DELETED = ".saving", ".deleted"
 _TABLE_FILE = re.compile(r"-\d{5}-of-\d{5}(\.\w+)?\.arrow(\.tmp-[0-9a-f]{12})?$")
@@ -207,6 +208,7 @@ def remove_unnamed(directory: str) -> None:
 
     No other thread or process writes into the directory.
     """
+    drop_uploads(posixpath.join(directory, ""))
     for file in list_names(directory):
         if not file.endswith(MANIFEST_SUFFIX):
             continue
@@ -226,6 +228,7 @@ def _remove_unnamed(directory: str, name: str, manifest: CheckpointManifest) -> 
 
 def _clean(directory: str, name: str) -> None:
     """Delete the files of an incomplete save, then its marker."""
+    drop_uploads(posixpath.join(directory, f"{name}."))
     if exists(posixpath.join(directory, name + MANIFEST_SUFFIX)):
         _remove_temporary(directory, name)
     else:

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import posixpath
+import re
 
 from monolith.checkpoint.load import Checkpoint, open_checkpoint
 from monolith.checkpoint.manifest import MANIFEST_SUFFIX
@@ -99,10 +100,10 @@ def existing_checkpoints(directory: "str | os.PathLike[str]") -> list[str]:
         if name.endswith(MANIFEST_SUFFIX):
             prefix = posixpath.join(folder, name.removesuffix(MANIFEST_SUFFIX))
             try:
-                prefixes.append((_saved_time(prefix), prefix))
+                prefixes.append((_saved_time(prefix), _number_at_end(prefix), prefix))
             except NotFoundError:
                 continue  # removed meanwhile
-    return [prefix for _, prefix in sorted(prefixes)]
+    return [prefix for *_, prefix in sorted(prefixes)]
 
 
 def _saved_time(prefix: str) -> float:
@@ -115,3 +116,9 @@ def _saved_time(prefix: str) -> float:
         if isinstance(saved, int | float):
             return saved
     return modified_time(prefix + MANIFEST_SUFFIX)
+
+
+def _number_at_end(prefix: str) -> int:
+    """Return the step of a name such as `model.ckpt-7`: some stores count time in seconds."""
+    match = re.search(r"(\d+)$", prefix)
+    return int(match[1]) if match else -1
