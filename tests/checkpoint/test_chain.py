@@ -431,3 +431,12 @@ def test_contents_need_a_step_and_expired_rows(tmp_path):
         Chain(tmp_path).cut(Contents())
     with pytest.raises(ValueError, match=r"expected contents with_expired, got False"):
         Chain(tmp_path).cut(Contents(step=1))
+
+
+def test_a_chain_in_a_store_restores_and_is_compacted(tmp_path):
+    chain, table, saves = saved_chain(f"memory://{tmp_path.name}/run", num_links=4, keep=2)
+    assert not saves[-1].is_full
+    assert_restores(saves[-1].prefix, table)
+    chain.compact()
+    assert open_checkpoint(saves[-1].prefix).manifest.base is None
+    assert_restores(saves[-1].prefix, table)
