@@ -32,12 +32,13 @@ class LocalFile:
     def __init__(self, path: str, blocks: Any) -> None:
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
         self._writer = load_native().FileWriter(self._file.fileno(), blocks)
+        self._crc32c = 0  # after close()
 
     @property
     def crc32c(self) -> int:
-        """CRC-32C of all written bytes."""
-        number: int = self._writer.crc32c
-        return number
+        """CRC-32C of all written bytes; thread-safe with `close`."""
+        writer = self._writer
+        return self._crc32c if writer is None else writer.crc32c
 
     def write(self, data: Any) -> None:
         """Write all bytes of a buffer."""
@@ -47,8 +48,12 @@ class LocalFile:
     def close(self) -> None:
         """Sync the bytes and close the file."""
         with self._file:
-            self._writer.finish()
-            os.fsync(self._file.fileno())
+            try:
+                self._writer.finish()
+                os.fsync(self._file.fileno())
+            finally:
+                self._crc32c = self._writer.crc32c
+                self._writer = None  # which has a descriptor of its own
 
 
 class RemoteFile:

@@ -111,8 +111,8 @@ class Work:
 
     def finish(self) -> None:
         """Wait for the tasks of `later`."""
-        for future in self._waiting:
-            future.result()
+        while self._waiting:  # a task that failed is not kept: its error refers to this call
+            self._waiting.pop(0).result()
 
     def close(self) -> None:
         """End the waiting threads."""
