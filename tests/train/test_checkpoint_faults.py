@@ -35,9 +35,11 @@ class Fill(Hook):
             self._fill()
 
 
-def test_a_save_that_fails_ends_the_run(tmp_path, full_disk):
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2)
-    with Trainer(Counting(6), settings) as trainer:
+SEQUENTIAL = {"save_every": 2, "background_saves": False}
+
+
+def test_a_save_on_the_training_thread_that_fails_ends_the_run(tmp_path, full_disk):
+    with Trainer(Counting(6), TrainSettings(checkpoint_dir=str(tmp_path), **SEQUENTIAL)) as trainer:
         with pytest.raises(OpError, match="No space left on device"):
             trainer.fit(hooks=[Fill(full_disk, 4)])
         assert trainer.run.global_step == 4
@@ -45,7 +47,7 @@ def test_a_save_that_fails_ends_the_run(tmp_path, full_disk):
 
 
 def test_a_run_goes_on_after_a_save_that_failed_if_asked(tmp_path, full_disk, caplog):
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2, ignore_save_errors=True)
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), ignore_save_errors=True, **SEQUENTIAL)
     with Trainer(Counting(6), settings) as trainer:
         assert trainer.fit(hooks=[Fill(full_disk, 4)]).num_steps == 6
     assert names(tmp_path) == ["2"]
@@ -72,7 +74,7 @@ def test_a_save_that_fails_once_is_tried_again(tmp_path, monkeypatch, caplog):
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_folder_that_vanishes_does_not_end_the_run_if_asked(tmp_path, is_file):
     folder = tmp_path / "run"
-    settings = TrainSettings(checkpoint_dir=str(folder), save_every=2, ignore_save_errors=True)
+    settings = TrainSettings(checkpoint_dir=str(folder), ignore_save_errors=True, **SEQUENTIAL)
 
     def vanish():
         shutil.rmtree(folder)
@@ -124,7 +126,7 @@ def test_a_second_run_that_saves_into_a_folder_is_refused(tmp_path, scheme):
 
 
 def test_two_hooks_of_one_run_may_save_into_a_folder(tmp_path):
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2)
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=2, busy_save="wait")
     with Trainer(Counting(4), settings) as trainer:
         trainer.fit(hooks=[CheckpointHook(tmp_path, every_steps=3)])
     assert names(tmp_path) == ["2", "3", "4"]

@@ -13,6 +13,7 @@ from monolith.cluster import LocalServers
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Feature
 from monolith.train import CheckpointHook, EarlyStop, Hook, ReportHook, Trainer, TrainSettings
+from monolith.train.saves.checkpoint_hook import Pace
 from tests.train.tasks import Clicks, Counting, StopAfter, clicks, counted, state_of
 
 
@@ -41,7 +42,7 @@ class Numbers(Counting):
 
 
 def test_checkpoints_are_saved_every_n_steps_and_at_the_end(tmp_path):
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=4, keep=0)
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=4, keep=0, busy_save="wait")
     with Trainer(Counting(10), settings) as trainer:
         trainer.fit()
     assert names(tmp_path) == ["10", "4", "8"]
@@ -49,7 +50,7 @@ def test_checkpoints_are_saved_every_n_steps_and_at_the_end(tmp_path):
 
 
 def test_the_newest_checkpoints_are_kept_also_over_runs(tmp_path):
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=1, keep=2)
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=1, keep=2, busy_save="wait")
     for number in (3, 2):
         with Trainer(Counting(number), settings) as trainer:
             if number == 2:
@@ -89,15 +90,26 @@ def test_without_a_pace_only_the_end_is_saved(tmp_path):
 
 def test_a_hook_saves_at_a_pace_in_seconds(tmp_path):
     now = iter(range(1000))
-    hook = CheckpointHook(tmp_path, every_seconds=1, keep=0, clock=lambda: float(next(now)))
+    clock = lambda: float(next(now))  # noqa: E731
+    hook = CheckpointHook(tmp_path, every_seconds=1, keep=0, clock=clock, busy="wait")
     with Trainer(Counting(3)) as trainer:
         trainer.fit(hooks=[hook])
     assert names(tmp_path) == ["1", "2", "3"]
 
 
-def test_a_hook_with_two_paces_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="one of every_steps and every_seconds, got 1 and 1"):
-        CheckpointHook(tmp_path, every_steps=1, every_seconds=1)
+@pytest.mark.parametrize(
+    ("every_steps", "every_seconds", "due"),
+    [(None, None, []), (3, None, [3, 6]), (None, 4.0, [2, 4, 6]), (5, 4.0, [2, 4, 6]), (1, 9.0, 6)],
+)
+def test_the_pace_that_comes_first_counts(every_steps, every_seconds, due):
+    now = 0.0
+    pace, steps = Pace(every_steps, every_seconds, clock=lambda: now), []
+    for step in range(1, 7):
+        now = 2.0 * step
+        if pace.is_due(step):
+            pace.restart(step)
+            steps.append(step)
+    assert steps == (due if isinstance(due, list) else [1, 2, 3, 4, 5, 6])
 
 
 @pytest.mark.parametrize(("prefetch", "push"), [(0, 0), (3, 0), (3, 1)])
@@ -181,7 +193,7 @@ def test_figures_go_on_where_they_were(tmp_path):
 
 def test_a_run_in_a_store_goes_on():
     folder = "memory://trainer/run"
-    settings = TrainSettings(checkpoint_dir=folder, save_every=2, keep=2)
+    settings = TrainSettings(checkpoint_dir=folder, save_every=2, keep=2, busy_save="wait")
     with Trainer(Numbers(), settings) as trainer:
         trainer.fit(hooks=[StopAfter(5)])
     with Trainer(task := Numbers(), settings) as trainer:
@@ -382,7 +394,7 @@ def test_a_checkpoint_without_a_state_file_is_found(tmp_path):
 
 
 def test_checkpoints_without_tables_are_not_saved_at_the_end(tmp_path):
-    hook = CheckpointHook(tmp_path, every_steps=2, is_dense_only=True)
+    hook = CheckpointHook(tmp_path, every_steps=2, is_dense_only=True, busy="wait")
     with Trainer(Counting(5), hooks=[hook]) as trainer:
         trainer.fit()
     assert names(tmp_path) == ["2", "4"]
@@ -390,7 +402,7 @@ def test_checkpoints_without_tables_are_not_saved_at_the_end(tmp_path):
 
 
 def test_checkpoints_are_saved_by_time(tmp_path):
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_seconds=1e-9)
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_seconds=1e-9, busy_save="wait")
     with Trainer(Counting(3), settings) as trainer:
         trainer.fit()
     assert names(tmp_path) == ["1", "2", "3"]

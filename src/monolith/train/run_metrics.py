@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from monolith.nn import Features
@@ -212,8 +213,105 @@ def write_evaluation(
     sink.flush(step)
 
 
-def write_save(sink: MetricsSink, prefix: str, *, step: int, seconds: float) -> None:
-    """Write that a checkpoint was saved; the next flush of the sink writes it out."""
+@dataclass(frozen=True)
+class SaveCounts:
+    """The numbers of saves of a `fit`.
+
+    Attributes:
+        num_saved: Number of complete checkpoints.
+        num_skipped: Number of due saves that were left out, because the one before was being
+            written.
+        num_waits: Number of due saves for which the run waited for the one before.
+        num_failed: Number of saves that failed or were abandoned.
+        pause_seconds: Sum of the times for which saves and waits stopped the training.
+    """
+
+    num_saved: int = 0
+    num_skipped: int = 0
+    num_waits: int = 0
+    num_failed: int = 0
+    pause_seconds: float = 0.0
+
+
+class SaveMetrics:
+    """Counts the saves of a `fit`, and writes them to its sink.
+
+    Args:
+        sink: Sink of the measurements.
+
+    Attributes:
+        counts: The counts so far.
+    """
+
+    def __init__(self, sink: MetricsSink) -> None:
+        self._sink, self.counts = sink, SaveCounts()
+
+    def begin(self) -> None:
+        """Write zeros, so that readers see the counters before the first of their saves."""
+        for name in ("checkpoints", "checkpoints_skipped", "checkpoints_failed"):
+            self._sink.count(f"run/{name}", 0, {})
+
+    def saved(
+        self, prefix: str, *, step: int, seconds: float, pause_seconds: float, num_bytes: int
+    ) -> None:
+        """Count a complete checkpoint; see `write_save`."""
+        self._add(num_saved=1, pause_seconds=pause_seconds)
+        write_save(
+            self._sink,
+            prefix,
+            step=step,
+            seconds=seconds,
+            pause_seconds=pause_seconds,
+            num_bytes=num_bytes,
+        )
+
+    def skipped(self, step: int, running_step: int) -> None:
+        """Count a save that was left out while the checkpoint of another step was written."""
+        self._add(num_skipped=1)
+        self._sink.count("run/checkpoints_skipped", 1, {})
+        self._sink.event("checkpoint_skipped", {"step": step, "running_step": running_step})
+
+    def waited(self, seconds: float) -> None:
+        """Count a wait of the run for a save."""
+        self._add(num_waits=1, pause_seconds=seconds)
+        self._sink.time("run/checkpoint_wait", seconds * 1e6, {})
+
+    def failed(self, step: int, error: Exception) -> None:
+        """Count a save that failed or was abandoned."""
+        self._add(num_failed=1)
+        self._sink.count("run/checkpoints_failed", 1, {})
+        fields = {"step": step, "error": type(error).__name__, "text": str(error)}
+        self._sink.event("checkpoint_failed", fields)
+
+    def _add(self, **numbers: float) -> None:
+        counts = {name: getattr(self.counts, name) + number for name, number in numbers.items()}
+        self.counts = replace(self.counts, **counts)
+
+
+def write_save(
+    sink: MetricsSink,
+    prefix: str,
+    *,
+    step: int,
+    seconds: float,
+    pause_seconds: float,
+    num_bytes: int,
+) -> None:
+    """Write that a checkpoint was saved; the next flush of the sink writes it out.
+
+    Args:
+        sink: Sink of the measurements.
+        prefix: Prefix of the checkpoint.
+        step: Step of the checkpoint.
+        seconds: Time of the writing.
+        pause_seconds: Time for which the save stopped the training.
+        num_bytes: Number of written bytes.
+    """
     sink.count("run/checkpoints", 1, {})
+    sink.count("run/checkpoint_bytes", num_bytes, {})
     sink.time("run/checkpoint_time", seconds * 1e6, {})
-    sink.event("checkpoint_saved", {"step": step, "path": prefix, "seconds": seconds})
+    sink.time("run/checkpoint_pause", pause_seconds * 1e6, {})
+    fields = {"step": step, "path": prefix, "seconds": seconds}
+    sink.event(
+        "checkpoint_saved", {**fields, "pause_seconds": pause_seconds, "num_bytes": num_bytes}
+    )

@@ -251,12 +251,22 @@ class RunState:
 
     @property
     def checkpoint(self) -> str | None:
-        """Prefix of the newest checkpoint of this `fit`, saved by it or restored before it."""
+        """Prefix of the newest complete checkpoint of this `fit`, saved or restored before it."""
         return None if self._checkpoint is None else self._checkpoint[0]
 
     def note_checkpoint(self, prefix: str) -> None:
         """Note that a checkpoint has the state as it is now."""
         self._checkpoint = (prefix, self.num_samples)
+
+    def note_save(self, prefix: str, num_samples: int) -> None:
+        """Note that a checkpoint of this `fit` is complete, unless a newer one is noted.
+
+        Args:
+            prefix: Prefix of the checkpoint.
+            num_samples: Value of `num_samples` at the cut of the checkpoint.
+        """
+        if self._checkpoint is None or num_samples >= self._checkpoint[1]:
+            self._checkpoint = (prefix, num_samples)
 
     def resume(self, source: Any) -> Iterator[Batch]:
         """Return an iterator over a source of the running `fit`, after the checkpoint is restored.

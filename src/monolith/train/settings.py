@@ -8,6 +8,15 @@ from monolith.train.driver import MAX_RECOVERIES
 AUTO = "auto"
 """Value of `TrainSettings.prefetch`: measure, and prefetch only if steps become faster."""
 
+SAVE_EVERY = 1000
+"""Number of steps between two checkpoints of a run without a pace of its own."""
+
+SAVE_RATE = 100.0
+"""Default bound on the rate of saves while training goes on, in MB/s."""
+
+SKIP, WAIT = "skip", "wait"
+"""Values of `TrainSettings.busy_save`."""
+
 _PRECISIONS = ("fp32", "bf16")
 
 
@@ -62,10 +71,17 @@ class TrainSettings:
         evict_every: Number of steps between two evictions of expired rows; 0 never evicts.
         keep_dir: Folder for the batch of a loss that is NaN or infinite; None writes no file.
         checkpoint_dir: Folder for the checkpoints of a run; None saves no checkpoints.
-        save_every: Number of steps between two checkpoints; 0 saves only at the end.
-        save_seconds: Number of seconds between two checkpoints, instead of `save_every`; or None.
+        save_every: Number of steps between two checkpoints; 0 saves none by steps, and None means
+            1000, or 0 with `save_seconds`.
+        save_seconds: Number of seconds between two checkpoints, or None; with `save_every`,
+            whichever comes first.
+        save_rate: Bound on the rate of saves while training goes on, in MB/s; 0 means no bound.
+        busy_save: Effect of a due save while the one before is being written: "skip" leaves the due
+            save out, "wait" lets the run wait.
+        background_saves: Whether training goes on while a checkpoint is written.
         keep: Number of newest checkpoints to keep; 0 keeps all.
-        ignore_save_errors: Whether a run goes on after a checkpoint could not be saved.
+        ignore_save_errors: Whether a run goes on after its last checkpoint could not be saved, or
+            any checkpoint without `background_saves`.
         max_recoveries: Largest number of recoveries from an `AbortedError` in a row without a new
             step; 0 ends the run at the first one, and saves a copy of the model's buffers per step.
 
@@ -91,8 +107,11 @@ class TrainSettings:
     evict_every: int = 0
     keep_dir: str | None = None
     checkpoint_dir: str | None = None
-    save_every: int = 1000
+    save_every: int | None = None
     save_seconds: float | None = None
+    save_rate: float = SAVE_RATE
+    busy_save: str = SKIP
+    background_saves: bool = True
     keep: int = 5
     ignore_save_errors: bool = False
     max_recoveries: int = MAX_RECOVERIES
@@ -100,11 +119,11 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for name, least in (("accumulate", 1), ("log_every", 0), ("eval_every", 0)):
             _check_at_least("TrainSettings", name, getattr(self, name), least)
-        for name in ("evict_every", "save_every", "keep", "max_recoveries"):
+        for name in ("evict_every", "keep", "max_recoveries"):
             _check_at_least("TrainSettings", name, getattr(self, name), 0)
-        for name in ("steps", "threads"):
+        for name, least in (("steps", 1), ("threads", 1), ("save_every", 0)):
             if getattr(self, name) is not None:
-                _check_at_least("TrainSettings", name, getattr(self, name), 1)
+                _check_at_least("TrainSettings", name, getattr(self, name), least)
         if self.prefetch != AUTO:
             _check_at_least("TrainSettings", "prefetch", self.prefetch, 0, f" or {AUTO!r}")
         if self.push not in (0, 1):
@@ -123,11 +142,19 @@ class TrainSettings:
                 "[TrainSettings] expected save_seconds above 0 and finite, got "
                 f"{self.save_seconds!r}"
             )
+        check_save_options("TrainSettings", save_rate=self.save_rate, busy_save=self.busy_save)
         if self.early_stop is not None and not self.eval_every:
             raise ValueError(
                 "[TrainSettings] expected eval_every with early_stop, got 0; an early stop looks "
                 "at evaluations"
             )
+
+    @property
+    def steps_between_saves(self) -> int:
+        """Number of steps between two checkpoints; 0 saves none by steps."""
+        if self.save_every is None:
+            return 0 if self.save_seconds is not None else SAVE_EVERY
+        return self.save_every
 
     @property
     def staleness_bound(self) -> int:
@@ -139,3 +166,17 @@ class TrainSettings:
 def _check_at_least(where: str, name: str, value: object, least: int, more: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"[{where}] expected {name} >= {least}{more}, got {value!r}")
+
+
+def check_save_options(where: str, **options: object) -> None:
+    """Refuse a wrong rate or a wrong rule for saves while another one is being written.
+
+    Args:
+        where: Name of the class, for messages.
+        options: The rate, and then the rule, by the names that the class has for them.
+    """
+    (name, rate), (rule_name, rule) = options.items()
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+        raise ValueError(f"[{where}] expected {name} >= 0 and finite, got {rate!r}")
+    if rule not in (SKIP, WAIT):
+        raise ValueError(f"[{where}] expected {rule_name} {SKIP!r} or {WAIT!r}, got {rule!r}")

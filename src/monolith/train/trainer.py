@@ -20,7 +20,7 @@ from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
 from monolith.observe.summaries import SUMMARIES
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
-from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_trainer
+from monolith.train.checkpoints import restore_trainer, save_trainer
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
 from monolith.train.figures import Figures, FiguresHook, Meter, label_of
@@ -31,8 +31,15 @@ from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
-from monolith.train.run_metrics import METRICS, MetricsHook, write_evaluation
+from monolith.train.run_metrics import (
+    METRICS,
+    MetricsHook,
+    SaveCounts,
+    SaveMetrics,
+    write_evaluation,
+)
 from monolith.train.run_state import RunState, StepClock, seed_all
+from monolith.train.saves.checkpoint_hook import CheckpointHook, FitSaves
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
 
@@ -54,6 +61,7 @@ class FitResult:
         evaluations: Step -> figures of the evaluation after that step.
         prefetch: Number of steps read ahead at the end of the run; with "auto", the choice.
         num_recoveries: Number of recoveries from an `AbortedError`.
+        saves: Numbers of checkpoints that were saved, skipped and so on.
     """
 
     ended: str
@@ -64,6 +72,7 @@ class FitResult:
     evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     prefetch: int = 0
     num_recoveries: int = 0
+    saves: SaveCounts = field(default_factory=SaveCounts)
 
 
 class Trainer:
@@ -162,6 +171,7 @@ class Trainer:
         self.state = RunState(self.run, self.clock, self.rates.values)
         self.result: FitResult | None = None
         self._loop: TrainLoop | None = None  # of the running fit
+        self._saves: FitSaves | None = None  # of the running fit
         self._unread: tuple[object, list[SourceBatch]] = (None, [])
 
     @property
@@ -206,7 +216,7 @@ class Trainer:
         try:
             self.result = self._drive(loop, stream, [*self.hooks, *hooks, *self.task.hooks()])
         finally:
-            self._loop = None
+            self._loop = self._saves = None
             if batches is stream:
                 self._unread = batches, loop.unread
             elif hasattr(loop.batches, "close"):
@@ -223,10 +233,10 @@ class Trainer:
         settings, state = self.settings, self.state
         start_time, first_step = time.perf_counter(), state.step
         num_recoveries = self.run.num_recoveries
-        saves = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
-        hooks = [hook for hook in hooks if hook not in saves]
-        saves += _checkpoint_hooks(settings)
-        saves.sort(key=lambda hook: hook.is_dense_only)  # a save of everything makes it superfluous
+        checkpoint_hooks = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
+        hooks = [hook for hook in hooks if hook not in checkpoint_hooks]
+        checkpoint_hooks += _checkpoint_hooks(settings)
+        self._saves = saves = FitSaves(checkpoint_hooks, SaveMetrics(self.metrics))
         meter = self.trainee.new_meter()
         state.watch(meter)
         recorders = self._recorders(loop)
@@ -244,17 +254,18 @@ class Trainer:
         with contextlib.ExitStack() as stack:
             for recorder in recorders:
                 stack.enter_context(recorder.recording(lambda: figures.figures(state.step)))
-            for directory in dict.fromkeys(hook.directory for hook in saves):
+            for directory in dict.fromkeys(hook.directory for hook in saves.hooks):
                 stack.enter_context(only_run(directory))
                 write_debugging_files(directory, self)
-            for hook in saves:
-                hook.attach(self)
+            stack.enter_context(saves)
+            for hook in saves.hooks:
+                hook.attach(self, saves)
             stack.enter_context(_torch_threads(settings.threads))
             stack.callback(loop.close)
             interrupt = stack.enter_context(Interrupt(loop.stop))
             drive(
                 loop,
-                [loop, *hooks, *last_hooks, *saves],
+                [loop, *hooks, *last_hooks, *saves.hooks],
                 run=self.run,
                 overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
                 finish=loop.finish,
@@ -271,6 +282,7 @@ class Trainer:
             evaluations=evals.evaluations,
             prefetch=loop.reader.capacity,
             num_recoveries=self.run.num_recoveries - num_recoveries,
+            saves=saves.metrics.counts,
         )
         for recorder in recorders:
             recorder.finish(result)
@@ -294,6 +306,8 @@ class Trainer:
         loop.drop_step(stream)
         if not self.state.is_torn:
             return False
+        if self._saves is not None:
+            self._saves.finish(drops_failing=True)  # a restore refuses tables with open cuts
         if self.state.checkpoint is None:
             raise FailedPreconditionError(
                 f"[Trainer.fit] expected a checkpoint of this fit, to go on after an update that "
@@ -376,7 +390,8 @@ class Trainer:
     def save(self, directory: "str | os.PathLike[str]") -> str:
         """Save a checkpoint from which a run goes on, and keep the newest `settings.keep`.
 
-        During a run, a hook may call `save` between two steps; see also `CheckpointHook`.
+        During a run, a hook may call `save` between two steps; the checkpoints that are being
+        written are finished first. See also `CheckpointHook`.
 
         Returns:
             The prefix of the checkpoint, `<directory>/model.ckpt-<step>`.
@@ -385,6 +400,7 @@ class Trainer:
             FailedPreconditionError: An update began and did not end; restore a checkpoint first.
             OpError: The checkpoint cannot be written; older checkpoints stay as they were.
         """
+        self._finish_saves()
         return save_trainer(self, directory, self.settings.keep)
 
     def restore(self, path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint:
@@ -411,8 +427,10 @@ class Trainer:
     def close(self) -> None:
         """Free the tables and close the trainer's own servers; a second call is fine.
 
-        Tables on `LocalServers` of the caller stay.
+        Tables on `LocalServers` of the caller stay. A checkpoint that is being written is finished
+        first.
         """
+        self._finish_saves()
         self.features.close()
         if self._own_servers is not None:
             self._own_servers.close()
@@ -422,6 +440,10 @@ class Trainer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _finish_saves(self) -> None:
+        if self._saves is not None:
+            self._saves.finish()
 
     def finish_updates(self) -> None:
         """Wait for an update that runs on a thread, so that the tables have all updates."""
@@ -466,10 +488,13 @@ def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
     return [
         CheckpointHook(
             settings.checkpoint_dir,
-            every_steps=None if settings.save_seconds else settings.save_every or None,
+            every_steps=settings.steps_between_saves or None,
             every_seconds=settings.save_seconds,
             keep=settings.keep,
             ignore_save_errors=settings.ignore_save_errors,
+            background=settings.background_saves,
+            rate=settings.save_rate,
+            busy=settings.busy_save,
         )
     ]
 
