@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -331,6 +332,18 @@ def test_a_second_ctrl_c_after_the_last_step_abandons_the_save(tmp_path):
             trainer.fit(hooks=[Writing(4, tmp_path), Press(4), Blocked()])
         assert_nothing_left(trainer, tmp_path)
     assert names(tmp_path) == []
+
+
+def test_an_interrupt_between_cut_and_thread_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(thread, write, writing):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with Trainer(Counting(4), settings_of(tmp_path)) as trainer:
+        with pytest.raises(KeyboardInterrupt) as raised:
+            trainer.fit()
+        assert raised.traceback
+        assert_nothing_left(trainer, tmp_path)
 
 
 def press():

@@ -182,7 +182,7 @@ class CheckpointHook(Hook):
         if not self._pace.is_due(step):
             return
         self._pace.restart(step)
-        if (self.is_dense_only and self._saves.has_whole(step)) or self._is_busy(step):
+        if (self.is_dense_only and self._saves.has_whole(step)) or self._must_skip(step):
             return
         if self._background:
             self._begin(step, is_ending=ctx.coordinator.is_end_requested)
@@ -217,8 +217,8 @@ class CheckpointHook(Hook):
         else:
             raise error
 
-    def _is_busy(self, step: int) -> bool:
-        """Whether a due save is left out, because the save before is still being written."""
+    def _must_skip(self, step: int) -> bool:
+        """Skip a due save, or wait for the save before, if that one is still being written."""
         if self._running is None:
             return False
         if self._busy == SKIP:
@@ -287,7 +287,11 @@ class CheckpointHook(Hook):
         self, step: int, snapshot: CheckpointSnapshot, options: WriteOptions
     ) -> PendingSave[_Written]:
         write = functools.partial(self._write_twice, snapshot, options)
-        return self._saves.thread.start(f"step {step}", write)
+        try:
+            return self._saves.thread.start(f"step {step}", write)
+        except BaseException:  # for example an interrupt, whose traceback would keep the cut open
+            snapshot.close()
+            raise
 
     def _write_twice(
         self, snapshot: CheckpointSnapshot, options: WriteOptions, writing: Writing
@@ -361,6 +365,9 @@ class FitSaves:
     def finish(self, *, drops_failing: bool = False) -> None:
         """Wait for all saves, without their rate limits, and note them; see `SaveThread.finish`."""
         self.thread.finish(drops_failing=drops_failing)
+        self._collect()
+
+    def _collect(self) -> None:
         for hook in self.hooks:
             hook.collect()
 
@@ -378,13 +385,14 @@ class FitSaves:
         try:
             if isinstance(error, KeyboardInterrupt):
                 self.thread.abandon()
-            self.thread.finish()
-            self.thread.close()
+            else:
+                self.thread.finish()
+                self.thread.close()
         except KeyboardInterrupt:
             self.thread.abandon()
             raise
         try:
-            self.finish()
+            self._collect()
         except Exception:
             if error is None:
                 raise
