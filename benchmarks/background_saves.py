@@ -1,9 +1,9 @@
 """What saves in the background cost a run: its pauses, and its rate while a checkpoint is written.
 
-Click models with 26 features of 5 M rows together, on one thread of torch; `background_saves_tables`
-computes next to nothing beside its tables. Checkpoints are written at most at 100 MB/s, one after the
-other, so that one is always being written; `pause_*_ms` are the pauses of many further cuts, whose
-checkpoints are not written.
+The click model of `click_model.py`, with 26 features of 5 M rows together, on one thread of torch;
+`background_saves_tables` computes next to nothing beside its tables. Checkpoints are written at
+most at 100 MB/s, one after the other, so that one is always being written. `pause_*_ms` are those
+of many further cuts, whose checkpoints are not written.
 """
 
 import functools
@@ -72,8 +72,8 @@ class Run:
         self.trainer = ml.Trainer(task, ml.TrainSettings(threads=sizes.threads), metrics=self.sink)
         self._data = batches_of(sizes)
         for table in self.trainer.features.tables.values():
-            for ids in torch.arange(sizes.rows).split(65_536):
-                table.lookup_or_insert(ids)
+            for start in range(0, sizes.rows, 65_536):
+                table.lookup_or_insert(torch.arange(start, min(start + 65_536, sizes.rows)))
         self.fit(Steps(2.0))
         self.num_saves = 0
 

@@ -44,6 +44,7 @@ STAGES = (
     "checkpoint",
     "changes",
     "links",
+    "background_saves",
     "end_to_end",
     "dlrm",
     "small_bag",

@@ -161,6 +161,10 @@ TARGETS = (
         Target(f"pause of updates beside a save{of}, p99 [ms]", name, 5, _pause_p99, (), True)
         for name, of in {"save_beside": "", "save_beside_admission": " of candidates"}.items()
     ),
+    Target(
+        "steps while a checkpoint is written: x alone", "background_saves", 0.9, _ratio("alone")
+    ),
+    Target("pause of a save, p99 [ms]", "background_saves", 5, _pause_p99, (), True),
     Target("whole model: x samples/s on FBGEMM", "end_to_end", 1.25, _ratio("fbgemm")),
     Target("whole model: x samples/s on TFRA", "end_to_end", 2.5, _ratio("tfra")),
     Target("whole model: x its dense layers alone", "end_to_end", 0.8, _ratio("dense")),

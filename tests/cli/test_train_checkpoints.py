@@ -10,6 +10,8 @@ import pytest
 
 from monolith.checkpoint import existing_checkpoints, load
 from monolith.checkpoint.run_lock import only_run
+from monolith.cli.resume_options import words_of_saves
+from monolith.train.run_metrics import SaveCounts
 from tests.cli.run import run
 from tests.cli.test_train import TASK, task
 
@@ -41,6 +43,27 @@ def test_a_run_is_saved_and_says_where(train, tmp_path):
     assert f"step 5 is saved at {tmp_path}/run/model.ckpt-5; next: monolith inspect" in ran.err
     assert "saved 3 checkpoints" in ran.err
     assert len(existing_checkpoints(tmp_path / "run")) == 3
+
+
+def test_skipped_saves_are_told(train):
+    ran = train(5, "--save-rate", "1e-6", "--save-seconds", "3600", "--json")
+    assert "train.save_rate = 1e-06  (--set)" in ran.err
+    assert "train.save_seconds = 3600.0  (--set)" in ran.err
+    assert "saved 2 checkpoints, 1 skipped; step 5 is saved at" in ran.err
+    saves = json.loads(ran.out.splitlines()[-1])["saves"]
+    assert (saves["num_saved"], saves["num_skipped"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (SaveCounts(), "saved 0 checkpoints"),
+        (SaveCounts(num_saved=1, num_waits=3), "saved 1 checkpoint, 3 waited for"),
+        (SaveCounts(num_saved=1200, num_failed=2), "saved 1,200 checkpoints, 2 failed"),
+    ],
+)
+def test_numbers_of_saves_are_told_unless_they_are_zero(counts, words):
+    assert words_of_saves(counts) == words
 
 
 def test_a_run_is_resumed(train, tmp_path):
@@ -169,7 +192,7 @@ def interrupted(task, *flags, number=signal.SIGINT, status=130):
 @pytest.mark.dist
 def test_ctrl_c_saves_and_says_how_to_go_on(task, monolith, tmp_path):
     err = interrupted(task, "--checkpoints", tmp_path / "run")
-    step = re.search(r"which was finished; step (\d+) is saved at", err)[1]
+    step = re.search(r"finished; saved 1 checkpoint; step (\d+) is saved at", err)[1]
     program, *words = shlex.split(re.search(r"^to go on: (.*)$", err, re.M)[1])
     assert (program, words[-1]) == ("monolith", "--resume")
     ran = monolith(*words, "--set", f"train.steps={int(step) + 1}")

@@ -24,6 +24,8 @@ NUM_SAMPLES, BATCH_SIZE = 144, 8
 DAY = 86_400
 CASES = ("plain", "mixed", "accumulated", "linked")
 LONG = "long"  # mixed, of 1,008 steps
+SAVING = "saving"  # mixed, of 216 steps, during most of which a checkpoint is being written
+_NUM_EPOCHS = {LONG: 56, SAVING: 12}
 SETTINGS = TrainSettings(threads=1, save_every=5, keep=2, evict_every=4, log_every=7)
 
 
@@ -57,7 +59,7 @@ class Clicks(Task):
     def source(self, mode):
         """Return two epochs or more, each in another order unless the case is plain."""
         pipeline = samples().shuffle(50, seed=1) if self._case != "plain" else samples()
-        return pipeline.repeat(56 if self._case == LONG else 2).batch(BATCH_SIZE)
+        return pipeline.repeat(_NUM_EPOCHS.get(self._case, 2)).batch(BATCH_SIZE)
 
     def build(self):
         parts = (torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
@@ -94,6 +96,7 @@ def settings_of(directory, case):
         "accumulated": {"accumulate": 2},
         "linked": {"save_every": 1, "full_every": 2, "busy_save": "wait"},
         LONG: {"save_every": 40},
+        SAVING: {"save_every": 7, "save_rate": 1.0},
     }
     more = options.get(case, {})
     return TrainSettings(**{**vars(SETTINGS), **more, "checkpoint_dir": f"{directory}/saved"})

@@ -8,16 +8,17 @@ import signal
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from monolith.checkpoint import Chain, existing_checkpoints, find, open_checkpoint
 from monolith.checkpoint.run_lock import only_run
-from monolith.errors import AbortedError, FailedPreconditionError, OpError, UnavailableError
+from monolith.errors import FailedPreconditionError, OpError, UnavailableError
 from monolith.observe import MemorySink
-from monolith.table.disk.new_file import LocalFile
 from monolith.table import Table
+from monolith.table.disk.new_file import LocalFile
 from monolith.table.reference import ReferenceTable
 from monolith.table.replay import Record
 from monolith.table.snapshot import MAX_CUTS
@@ -332,6 +333,18 @@ def test_a_second_ctrl_c_after_the_last_step_abandons_the_save(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_an_interrupt_between_cut_and_thread_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(thread, write, writing):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with Trainer(Counting(4), settings_of(tmp_path)) as trainer:
+        with pytest.raises(KeyboardInterrupt) as raised:
+            trainer.fit()
+        assert raised.traceback
+        assert_nothing_left(trainer, tmp_path)
+
+
 def press():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
@@ -474,10 +487,9 @@ def test_a_server_that_is_gone_fails_the_save_alone(tmp_path, monkeypatch):
         raise UnavailableError("gone")
 
     settings = settings_of(tmp_path)
-    with Trainer(Counting(3), settings) as trainer:
-        with monkeypatch.context() as patch:
-            hooks = [At(2, lambda: patch.setattr(CheckpointHook, "_cut", fail)), At(3, patch.undo)]
-            assert trainer.fit(hooks=hooks).saves.num_failed == 1
+    with Trainer(Counting(3), settings) as trainer, monkeypatch.context() as patch:
+        hooks = [At(2, lambda: patch.setattr(CheckpointHook, "_cut", fail)), At(3, patch.undo)]
+        assert trainer.fit(hooks=hooks).saves.num_failed == 1
     assert names(tmp_path) == ["3"]
 
 
@@ -485,9 +497,12 @@ def test_a_torn_state_is_not_saved_in_the_background(tmp_path):
     def tear():
         trainer.state.is_torn = True
 
-    with Trainer(Counting(4), settings_of(tmp_path)) as trainer:
-        with pytest.raises(FailedPreconditionError, match=r"^\[CheckpointHook\] expected a state"):
-            trainer.fit(hooks=[At(2, tear)])
+    text = r"^\[CheckpointHook\] expected a state"
+    with (
+        Trainer(Counting(4), settings_of(tmp_path)) as trainer,
+        pytest.raises(FailedPreconditionError, match=text),
+    ):
+        trainer.fit(hooks=[At(2, tear)])
 
 
 def test_measurements_of_saves_tell_pause_bytes_and_skips(tmp_path):
@@ -520,7 +535,7 @@ def test_waits_are_timed(tmp_path):
     with Trainer(Counting(4), settings, metrics=sink) as trainer:
         saves = trainer.fit().saves
     assert saves.num_waits == sink.summary("run/checkpoint_wait", {}).num_times == 1
-    assert 0 < saves.pause_seconds
+    assert saves.pause_seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -536,6 +551,7 @@ def test_wrong_options_of_a_hook_are_refused(tmp_path, options, text):
         CheckpointHook(tmp_path, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("servers", [None, 2])
 @pytest.mark.parametrize(("prefetch", "push"), [(0, 0), (2, 1)])
 def test_every_checkpoint_equals_the_replay_of_the_record_up_to_its_cut(
@@ -559,10 +575,11 @@ def test_every_checkpoint_equals_the_replay_of_the_record_up_to_its_cut(
     hooks = [Noting(tmp_path, every_steps=3, rate=0.05, keep=0, busy="wait")]
     hooks += [Noting(tmp_path / "skips", every_steps=1, rate=0.1, keep=0)]
     settings = TrainSettings(prefetch=prefetch, push=push)
-    with Trainer(Clicks(clicks(60)), settings, servers, clock=lambda: 100) as trainer:
-        assert trainer.fit(hooks=hooks).saves.num_saved > 22
+    with Trainer(Clicks(clicks(30)), settings, servers, clock=lambda: 100) as trainer:
+        num_saved = trainer.fit(hooks=hooks).saves.num_saved
     facts = {step: [(t.config, recorded_of(t)) for t in tables] for step, tables in cuts}
     prefixes = [*existing_checkpoints(tmp_path), *existing_checkpoints(tmp_path / "skips")]
+    assert len(prefixes) == num_saved > 12
     for prefix in prefixes:
         checkpoint = open_checkpoint(prefix)
         for config, numbers in facts[checkpoint.step]:

@@ -13,7 +13,7 @@ from monolith.cluster import LocalServers
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Feature
 from monolith.train import CheckpointHook, EarlyStop, Hook, ReportHook, Trainer, TrainSettings
-from monolith.train.checkpoint_hook import Pace
+from monolith.train.saves.checkpoint_hook import Pace
 from tests.train.tasks import Clicks, Counting, StopAfter, clicks, counted, state_of
 
 

@@ -8,10 +8,10 @@ import time
 import pytest
 import torch
 
-from monolith.checkpoint import load
+from monolith.checkpoint import find, load
 from tests.forker import started
 from tests.table.disk.cases import assert_same_table
-from tests.train.resumable import CASES, LONG
+from tests.train.resumable import CASES, LONG, SAVING
 
 pytestmark = pytest.mark.dist
 
@@ -22,15 +22,15 @@ def runner():
         yield process
 
 
-def run(runner, directory, case, kill_after=None, seconds=0.0):
-    """Train; kill the child some seconds after step number `kill_after`."""
+def run(runner, directory, case, kill_after=None, seconds=0.0, until=lambda: True):
+    """Train; kill the child some seconds after step number `kill_after` and after `until`."""
     runner.stdin.write(f"{directory} {case}\n")
     child, num_steps = None, 0
     while (line := runner.stdout.readline().strip()) != "ended":
         word, number = line.split()
         child = int(number) if word == "child" else child
         num_steps += word == "step"
-        if child is not None and kill_after is not None and num_steps >= kill_after:
+        if child is not None and kill_after is not None and num_steps >= kill_after and until():
             time.sleep(seconds)
             os.kill(child, signal.SIGKILL)
             kill_after = None
@@ -82,6 +82,28 @@ def check(runner, path, case, seed, whole):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_run_that_was_killed_comes_to_the_same(runner, whole, tmp_path, case, seed):
     check(runner, tmp_path, case, seed, whole)
+
+
+def test_a_run_that_was_killed_while_it_saved_comes_to_the_same(runner, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    run(runner, whole, SAVING)
+    numbers, num_resumed, num_torn = random.Random(5), 0, 0
+    for _ in range(8):
+        steps, seconds = numbers.randint(0, 30), numbers.uniform(0, 0.05)
+        run(runner, killed, SAVING, steps, seconds, lambda: marks_of(killed))
+        num_resumed += find(killed / "saved") is not None
+        num_torn += bool(marks_of(killed))
+    run(runner, killed, SAVING)
+    assert num_resumed > 2
+    assert num_torn > 2
+    assert_same_end(killed, whole)
+
+
+def marks_of(folder):
+    """Return the marks of saves that are being written."""
+    return list((folder / "saved").glob("*.saving"))
 
 
 @pytest.mark.slow

@@ -117,8 +117,8 @@ def test_a_killed_run_goes_on_with_old_and_new_files(tmp_path, num_steps):
     path, folder, run = write_task(tmp_path), tmp_path / "clicks", tmp_path / "run"
     add(folder, 1)
     add(folder, 2)
-    options = ("--save-every", 3, "--set", "train.background_saves=false")
-    first = command(path, folder, run, *options)
+    waits = ("--set", "train.background_saves=false")  # for each save, before the next step
+    first = command(path, folder, run, "--save-every", 3, *waits)
     with subprocess.Popen(first, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         for _ in range(num_steps):
             process.stdout.readline()

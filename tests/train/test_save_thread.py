@@ -9,8 +9,8 @@ import pytest
 
 from monolith.errors import CancelledError
 from monolith.table.disk.workers import Progress
-from monolith.train import save_thread
-from monolith.train.save_thread import SaveThread
+from monolith.train.saves import save_thread
+from monolith.train.saves.save_thread import SaveThread
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_long_wait_says_what_it_waits_for(thread, monkeypatch, caplog):
     (writing,) = thread.running()
     threading.Timer(0.1, writing.control.lift_rate).start()
     assert save.error() is None
-    text = "waiting for the save of step 7 since 0 s, 3.0 MB are written; Ctrl-C abandons it"
+    text = "waiting for the save of step 7 since 0 s, 3.0 MB are written; Ctrl-C twice"
     assert 2 <= caplog.text.count(text) <= 4  # the time between two lines doubles
 
 

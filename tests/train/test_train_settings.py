@@ -16,6 +16,8 @@ from monolith.train import EarlyStop, TrainSettings
         ({"evict_every": 1.5}, "[TrainSettings] expected evict_every >= 0, got 1.5"),
         ({"save_every": -1}, "[TrainSettings] expected save_every >= 0, got -1"),
         ({"save_seconds": 0}, "[TrainSettings] expected save_seconds above 0 and finite, got 0"),
+        ({"save_rate": -1.0}, "[TrainSettings] expected save_rate >= 0 and finite, got -1.0"),
+        ({"busy_save": "no"}, "[TrainSettings] expected busy_save 'skip' or 'wait', got 'no'"),
         ({"keep": -1}, "[TrainSettings] expected keep >= 0, got -1"),
         ({"prefetch": "no"}, "[TrainSettings] expected prefetch >= 0 or 'auto', got 'no'"),
         ({"push": 2}, "[TrainSettings] expected push 0 or 1, got 2"),
@@ -56,3 +58,11 @@ def test_what_is_better_depends_on_the_metric(rule, is_better):
 )
 def test_the_bound_is_prefetch_and_push(prefetch, push, bound):
     assert TrainSettings(prefetch=prefetch, push=push).staleness_bound == bound
+
+
+@pytest.mark.parametrize(
+    ("options", "every"),
+    [({}, 1000), ({"save_seconds": 5.0}, 0), ({"save_seconds": 5.0, "save_every": 7}, 7)],
+)
+def test_without_a_pace_checkpoints_are_saved_every_thousand_steps(options, every):
+    assert TrainSettings(**options).steps_between_saves == every

@@ -10,8 +10,23 @@ from monolith.checkpoint.run_lock import only_run
 from monolith.cli.console import fail
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from monolith.train import FitResult
+from monolith.train.run_metrics import SaveCounts
 
 _RESUME = "--resume"
+
+
+def words_of_saves(saves: SaveCounts) -> str:
+    """Return the numbers of saves in words, without those that are zero.
+
+    Example:
+        >>> words_of_saves(SaveCounts(num_saved=12, num_skipped=1, num_failed=2))
+        'saved 12 checkpoints, 1 skipped, 2 failed'
+    """
+    words = [f"saved {saves.num_saved:,} checkpoint{'' if saves.num_saved == 1 else 's'}"]
+    words += [f"{saves.num_skipped:,} skipped"] if saves.num_skipped else []
+    words += [f"{saves.num_waits:,} waited for"] if saves.num_waits else []
+    words += [f"{saves.num_failed:,} failed"] if saves.num_failed else []
+    return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -70,16 +85,17 @@ class ResumeOptions:
             return None
         return find(self.directory, fallback=fallback)
 
-    def words_of_end(self) -> str:
-        """Say where the newest checkpoint is."""
+    def words_of_end(self, result: FitResult) -> str:
+        """Say how many checkpoints a run has saved, and where the newest one is."""
         checkpoint = self._newest()
+        words = words_of_saves(result.saves)
         if checkpoint is None:
-            return "nothing was saved"
-        return f"step {checkpoint.step or 0:,} is saved at {checkpoint.prefix}"
+            return words if result.saves.num_failed else "nothing was saved"
+        return f"{words}; step {checkpoint.step or 0:,} is saved at {checkpoint.prefix}"
 
     def words_of_stop(self, result: FitResult) -> str:
         """Say what happened at Ctrl-C or SIGTERM, and which command goes on."""
-        end = self.words_of_end()
+        end = self.words_of_end(result)
         if self._newest() is not None:
             words = [word for word in sys.argv[1:] if word != _RESUME]
             end += f"\nto go on: {shlex.join(['monolith', *words, _RESUME])}"

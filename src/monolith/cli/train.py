@@ -65,6 +65,12 @@ def train(
     save_every: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Save a checkpoint every N steps.")
     ] = None,
+    save_seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="Save a checkpoint every S seconds.")
+    ] = None,
+    save_rate: Annotated[
+        float | None, typer.Option(metavar="MB/S", help="Limit of saves while training goes on.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint.")
     ] = False,
@@ -99,7 +105,8 @@ def train(
     task_class = load_task_class(task)
     flags = [f"data.{path if '=' in path else 'train=' + path}" for path in data or ()]
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
-    flags += [] if save_every is None else [f"train.save_every={save_every}"]
+    saves = {"save_every": save_every, "save_seconds": save_seconds, "save_rate": save_rate}
+    flags += [f"train.{name}={value}" for name, value in saves.items() if value is not None]
     resolved, how = resolve_settings(task_class, file, [*flags, *(settings or ())])
     title = f"task {task_class.__name__} of {task}"
     say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
@@ -144,7 +151,7 @@ def train(
             fail(f"expected samples to train with, got none (task {task_class.__name__}, {task})")
         _end(task, result, None if held_out is None else trainer.evaluate(held_out), as_json)
         if how.checkpoint_dir is not None:
-            say(f"{begin.words_of_end()}; next: monolith inspect {how.checkpoint_dir}")
+            say(f"{begin.words_of_end(result)}; next: monolith inspect {how.checkpoint_dir}")
 
 
 def _words_of_columns(samples: Pipeline) -> str:
@@ -179,6 +186,7 @@ def _end(task: str, result: FitResult, held_out: dict[str, float] | None, as_jso
                 "seconds": result.seconds,
                 "figures": dataclasses.asdict(result.figures),
                 "evaluations": result.evaluations,
+                "saves": dataclasses.asdict(result.saves),
                 "eval": held_out,
             }
         )

@@ -1,6 +1,5 @@
 """Train a task: `Trainer`, its settings, hooks and figures."""
 
-from monolith.train.checkpoint_hook import CheckpointHook
 from monolith.train.driver import (
     Coordinator,
     Hook,
@@ -12,6 +11,7 @@ from monolith.train.figures import Figures, Metric, ReportHook
 from monolith.train.inputs import Inputs
 from monolith.train.loop import BatchOutput, StepOutput
 from monolith.train.profiling import ProfilerHook
+from monolith.train.saves.checkpoint_hook import CheckpointHook
 from monolith.train.settings import EarlyStop, TrainSettings
 from monolith.train.task import Mode, Task, TaskSettings
 from monolith.train.trainer import FitResult, Trainer

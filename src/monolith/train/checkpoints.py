@@ -36,19 +36,18 @@ def save_trainer(
         FailedPreconditionError: an update began and did not end.
         OpError: the directory cannot be written; older checkpoints are as they were.
     """
-    start, num_bytes = time.monotonic(), 0
+    start, num_bytes, callback = time.monotonic(), 0, options.progress
 
     def note(progress: Progress) -> None:
         nonlocal num_bytes
         num_bytes = progress.num_bytes
-        if options.progress is not None:
-            options.progress(progress)
+        if callback is not None:
+            callback(progress)
 
     trainer.finish_updates()
     trainer.state.check_whole("[Trainer.save]")
-    prefix = save(
-        contents_of(trainer), directory, keep=keep, options=replace(options, progress=note)
-    )
+    options = replace(options, progress=note)
+    prefix = save(contents_of(trainer), directory, keep=keep, options=options)
     trainer.state.note_checkpoint(prefix)
     seconds = time.monotonic() - start
     write_save(

@@ -303,7 +303,7 @@ class SaveMetrics:
 
     def _add(self, **numbers: float) -> None:
         counts = {name: getattr(self.counts, name) + number for name, number in numbers.items()}
-        self.counts = replace(self.counts, **counts)  # type: ignore[arg-type]
+        self.counts = replace(self.counts, **counts)
 
 
 def write_save(

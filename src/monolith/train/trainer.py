@@ -20,7 +20,6 @@ from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
 from monolith.observe.summaries import SUMMARIES
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
-from monolith.train.checkpoint_hook import CheckpointHook, FitSaves
 from monolith.train.checkpoints import restore_trainer, save_trainer
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
@@ -40,6 +39,7 @@ from monolith.train.run_metrics import (
     write_evaluation,
 )
 from monolith.train.run_state import RunState, StepClock, seed_all
+from monolith.train.saves.checkpoint_hook import CheckpointHook, FitSaves
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
 
@@ -72,7 +72,7 @@ class FitResult:
     evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     prefetch: int = 0
     num_recoveries: int = 0
-    saves: SaveCounts = SaveCounts()
+    saves: SaveCounts = field(default_factory=SaveCounts)
 
 
 class Trainer:

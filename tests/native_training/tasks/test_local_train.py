@@ -157,7 +157,7 @@ def test_checkpoints_come_at_the_pace_of_the_call(tmp_path):
 
 
 def test_the_pace_of_the_call_replaces_the_seconds_of_the_settings(tmp_path):
-    settings = TrainSettings(save_seconds=3600)
+    settings = TrainSettings(save_seconds=3600, busy_save="wait")
     options = {"save_checkpoints_steps": 2, "steps": 4, "settings": settings}
     with local_train(Clicks(), model_dir=str(tmp_path), **options):
         pass

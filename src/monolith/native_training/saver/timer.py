@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from monolith.train.checkpoint_hook import Pace
+from monolith.train.saves.checkpoint_hook import Pace
 
 
 class Window(Protocol):

@@ -26,7 +26,7 @@ from monolith.native_training.util.params import Params
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
 from monolith.train.run_state import seed_all
-from monolith.train.settings import TrainSettings
+from monolith.train.settings import WAIT, TrainSettings
 from monolith.train.task import Mode
 from monolith.train.trainer import FitResult, Trainer
 
@@ -274,7 +274,8 @@ class Estimator:
     def _settings(self, checkpoint_dir: str | None, **options: Any) -> TrainSettings:
         options.setdefault("log_every", self.conf.log_step_count_steps)
         keep = self.conf.checkpoints_max_to_keep
-        return TrainSettings(checkpoint_dir=checkpoint_dir, keep=keep, **options)
+        # As in the reference system, each checkpoint of the pace is saved.
+        return TrainSettings(checkpoint_dir=checkpoint_dir, keep=keep, busy_save=WAIT, **options)
 
 
 def set_overrides(params: Params, text: str) -> None:

@@ -11,7 +11,7 @@ from monolith.native_training.tasks.native_task import NativeTask
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
 from monolith.train.run_state import seed_all
-from monolith.train.settings import TrainSettings
+from monolith.train.settings import WAIT, TrainSettings
 from monolith.train.task import Task
 from monolith.train.trainer import Trainer
 
@@ -41,7 +41,8 @@ def local_train(
         save_checkpoints_steps: steps between two checkpoints in `model_dir`; parameters of the task
             may set another pace.
         remove_model_dir_if_exists: whether `model_dir` is deleted first, with all that is in there.
-        settings: options of the trainer, but for those that are arguments here.
+        settings: options of the trainer, but for those that are arguments here; without them, each
+            checkpoint of the pace is saved, if need be after a wait for the one before.
         servers: those of an earlier run, which this one continues; they stay open. Without them the
             trainer has servers of its own, and closes them.
         hooks: hooks of the run.
@@ -57,7 +58,7 @@ def local_train(
     if num_ps < 0 or (servers is not None and num_ps not in (0, len(servers))):
         expected = "num_ps >= 0" if servers is None else f"num_ps {len(servers)} or none"
         raise ValueError(f"[local_train] expected {expected}, got {num_ps}")
-    settings = replace(settings or TrainSettings(), steps=steps)
+    settings = replace(settings or TrainSettings(busy_save=WAIT), steps=steps)
     seed_all(settings.seed)  # a native task makes its dense model in its constructor
     instance = _as_task(task)
     if model_dir is not None:

@@ -47,10 +47,10 @@ from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
 from monolith.ops import Ragged
-from monolith.train.checkpoint_hook import CheckpointHook
 from monolith.train.driver import Hook
 from monolith.train.inputs import Inputs
 from monolith.train.profiling import ProfilerHook
+from monolith.train.saves.checkpoint_hook import CheckpointHook
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Mode, Task
 
@@ -131,7 +131,7 @@ class NativeTask(Task):
         self._functions = StepFunctions()
         self.ctx = Context(async_functions=self._functions)
         self._collected: _Collected | None = None
-        self._checkpoint_dir: str | None = None
+        self._train_settings = TrainSettings()  # of the trainer, once there is one
         self._sends: list[Send] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -382,9 +382,8 @@ class NativeTask(Task):
                 changes.update(save_every=train.save_checkpoints_steps, save_seconds=None)
             if train.save_checkpoints_secs is not None:
                 changes.update(save_every=None, save_seconds=train.save_checkpoints_secs)
-        settings = replace(settings, **changes)
-        self._checkpoint_dir = settings.checkpoint_dir
-        return settings
+        self._train_settings = replace(settings, **changes)
+        return self._train_settings
 
     def hooks(self) -> Sequence[Hook]:
         """Return the hooks of tables, of parameters, of the model function, and of its queues."""
@@ -408,11 +407,19 @@ class NativeTask(Task):
     def _saves(self) -> list[Hook]:
         steps = self.p.train.dense_only_save_checkpoints_steps
         seconds = self.p.train.dense_only_save_checkpoints_secs
-        if self._checkpoint_dir is None or (steps is None and seconds is None):
+        settings = self._train_settings
+        if settings.checkpoint_dir is None or (steps is None and seconds is None):
             return []
-        directory = os.path.join(self._checkpoint_dir, "dense_only")
         return [
-            CheckpointHook(directory, every_steps=steps, every_seconds=seconds, is_dense_only=True)
+            CheckpointHook(
+                os.path.join(settings.checkpoint_dir, "dense_only"),
+                every_steps=steps,
+                every_seconds=seconds,
+                is_dense_only=True,
+                background=settings.background_saves,
+                rate=settings.save_rate,
+                busy=settings.busy_save,
+            )
         ]
 
     def _counters(self) -> list[Hook]:

@@ -9,7 +9,7 @@ import os
 import posixpath
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,8 +21,8 @@ from monolith.checkpoint.state import record_save_time
 from monolith.errors import CancelledError, OpError
 from monolith.train.checkpoints import contents_of
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
-from monolith.train.run_metrics import SaveCounts, SaveMetrics
-from monolith.train.save_thread import PendingSave, SaveThread, Writing
+from monolith.train.run_metrics import SaveMetrics
+from monolith.train.saves.save_thread import PendingSave, SaveThread, Writing
 from monolith.train.settings import FULL_EVERY, SAVE_RATE, SKIP, check_save_options
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class CheckpointHook(Hook):
         if not self._pace.is_due(step):
             return
         self._pace.restart(step)
-        if (self.is_dense_only and self._saves.has_whole(step)) or self._is_busy(step):
+        if (self.is_dense_only and self._saves.has_whole(step)) or self._must_skip(step):
             return
         if self._background:
             self._begin(step, is_ending=ctx.coordinator.is_end_requested)
@@ -259,8 +259,8 @@ class CheckpointHook(Hook):
         options = replace(options, progress=writing.note, control=writing.control)
         return self._chain.compact(options)
 
-    def _is_busy(self, step: int) -> bool:
-        """Whether a due save is left out, because the save before is still being written."""
+    def _must_skip(self, step: int) -> bool:
+        """Skip a due save, or wait for the save before, if that one is still being written."""
         if self._running is None:
             return False
         if self._busy == SKIP:
@@ -329,7 +329,11 @@ class CheckpointHook(Hook):
         self, step: int, snapshot: CheckpointSnapshot, options: WriteOptions
     ) -> PendingSave[_Written]:
         write = functools.partial(self._write_twice, snapshot, options)
-        return self._saves.thread.start(f"step {step}", write)
+        try:
+            return self._saves.thread.start(f"step {step}", write)
+        except BaseException:  # for example an interrupt, whose traceback would keep the cut open
+            snapshot.close()
+            raise
 
     def _write_twice(
         self, snapshot: CheckpointSnapshot, options: WriteOptions, writing: Writing
@@ -375,8 +379,8 @@ class CheckpointHook(Hook):
 class FitSaves:
     """The checkpoint hooks of one `fit`, the thread on which they save, and their figures.
 
-    The end of the block finishes the saves that are being written, without their rate limits; Ctrl-C
-    abandons them.
+    The end of the block finishes the saves that are being written, without their rate limits;
+    Ctrl-C abandons them.
 
     Args:
         hooks: Checkpoint hooks of the `fit`.
@@ -412,10 +416,15 @@ class FitSaves:
     def finish(self, *, drops_failing: bool = False) -> None:
         """Wait for all saves, without their rate limits, and note them; see `SaveThread.finish`."""
         self.thread.finish(drops_failing=drops_failing)
+        self._collect()
+
+    def _collect(self) -> None:
         for hook in self.hooks:
             hook.collect()
 
     def __enter__(self) -> "Self":
+        if self.hooks:
+            self.metrics.begin()
         return self
 
     def __exit__(
@@ -429,9 +438,10 @@ class FitSaves:
                 self.compactions.abandon()
             if isinstance(error, KeyboardInterrupt):
                 self.thread.abandon()
-            for thread in (self.thread, self.compactions):
-                thread.finish()
-                thread.close()
+            else:
+                for thread in (self.thread, self.compactions):
+                    thread.finish()
+                    thread.close()
         except KeyboardInterrupt:
             self.thread.abandon()
             self.compactions.abandon()
@@ -440,7 +450,7 @@ class FitSaves:
             for hook in self._attached:
                 hook.detach()
         try:
-            self.finish()
+            self._collect()
         except Exception:
             if error is None:
                 raise

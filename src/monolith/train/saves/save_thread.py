@@ -45,7 +45,8 @@ class Writing:
         start, seconds = time.monotonic(), _WORD_SECONDS
         while not self.is_over.wait(seconds):
             _log.warning(
-                "waiting for the save of %s since %.0f s, %.1f MB are written; Ctrl-C abandons it",
+                "waiting for the save of %s since %.0f s, %.1f MB are written; Ctrl-C twice "
+                "abandons it",
                 self.name,
                 time.monotonic() - start,
                 self.progress.num_bytes / 1e6,
