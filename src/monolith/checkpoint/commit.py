@@ -19,10 +19,18 @@ from monolith.checkpoint.manifest import (
     CheckpointManifest,
     parse_checkpoint_manifest,
 )
-from monolith.checkpoint.storage import delete, exists, list_names, local_path, read_file, touch
+from monolith.checkpoint.storage import (
+    delete,
+    drop_uploads,
+    exists,
+    list_names,
+    read_file,
+    touch,
+)
 from monolith.errors import OpError
 from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.new_file import NewFile
+from monolith.util.stores import local_path
 
 _SAVING, _DELETED = ".saving", ".deleted"
 _TABLE_FILE = re.compile(r"-\d{5}-of-\d{5}(\.\w+)?\.arrow(\.tmp-[0-9a-f]{12})?$")
@@ -226,6 +234,7 @@ def _remove_unnamed(directory: str, name: str, manifest: CheckpointManifest) -> 
 
 def _clean(directory: str, name: str) -> None:
     """Delete the files of an incomplete save, then its marker."""
+    drop_uploads(posixpath.join(directory, f"{name}."))
     if exists(posixpath.join(directory, name + MANIFEST_SUFFIX)):
         _remove_temporary(directory, name)
     else:

@@ -173,7 +173,10 @@ class Checkpoint(Save):
         fact = self.manifest.documents.get(name)
         if fact is None:
             return None
-        with told_as(f"[Checkpoint.read_{name}]"), storage_errors("Checkpoint", "read a document"):
+        with (
+            told_as(f"[Checkpoint.read_{name}]"),
+            storage_errors("Checkpoint", f"read {self.prefix}"),
+        ):
             data = self._read_checked(fact)
             try:
                 return json.loads(data)
@@ -273,7 +276,10 @@ class Checkpoint(Save):
 
     def load_tables(self, names: Iterable[str] | None = None, **options: Any) -> "dict[str, Table]":
         """Make new tables; options are those of `monolith.table.disk.load_tables`."""
-        with told_as("[Checkpoint.load_tables]"), storage_errors("Checkpoint", "load tables"):
+        with (
+            told_as("[Checkpoint.load_tables]"),
+            storage_errors("Checkpoint", f"read {self.prefix}"),
+        ):
             return load_tables(self, names=names, **options)
 
     def restore_tables(
@@ -332,7 +338,10 @@ class Checkpoint(Save):
             DataLossError: a file is damaged, truncated or foreign.
         """
         threads = checked_threads("[Checkpoint.verify]", num_threads)
-        with told_as("[Checkpoint.verify]"), storage_errors("Checkpoint.verify", "read"):
+        with (
+            told_as("[Checkpoint.verify]"),
+            storage_errors("Checkpoint.verify", f"read {self.prefix}"),
+        ):
             facts = [(self, fact) for fact in self.manifest.files]
             facts += [(base, fact) for base in self.chain for fact in base.manifest.row_files]
             tasks = [functools.partial(owner._verify, fact) for owner, fact in facts]

@@ -5,8 +5,9 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from monolith.checkpoint.storage import local_path, make_folder, storage_errors
+from monolith.checkpoint.storage import make_folder, storage_errors
 from monolith.errors import FailedPreconditionError
+from monolith.util.stores import local_path
 
 _RUN_LOCK = ".run.lock"
 

@@ -254,7 +254,7 @@ class _Save:
                 sink.write(part)
                 self._job.work.report(0, sink.num_bytes - before)
         except BaseException:
-            file.close()
+            file.discard()
             raise
         self._job.work.later(file.close)  # the disk is waited for while other files are written
         return FileFact(suffix, sink.num_bytes, f"{sink.crc32c:08x}")

@@ -1,17 +1,16 @@
 """Read, replace, list and delete small files, on this machine or wherever fsspec reaches."""
 
 import contextlib
+import logging
 import os
 import posixpath
 from collections.abc import Iterator
-from datetime import datetime
-from typing import Any
 
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
-
-from monolith.errors import InvalidArgumentError, NotFoundError, OpError
+from monolith.errors import NotFoundError, OpError
 from monolith.table.disk.folder import open_folder
+from monolith.util.stores import Store, local_path, open_store
+
+_log = logging.getLogger(__name__)
 
 
 def isabs(path: str) -> bool:
@@ -34,19 +33,6 @@ def path_of(directory: str, path: str) -> str:
     return path if isabs(path) else posixpath.join(directory, path)
 
 
-def local_path(path: str) -> str | None:
-    """Return the path on this machine, or None for a path in a store.
-
-    Example:
-        >>> local_path("file:///a"), local_path("a"), local_path("s3://a")
-        ('/a', 'a', None)
-    """
-    scheme, mark, rest = path.partition("://")
-    if not mark:
-        return path
-    return rest if scheme == "file" else None
-
-
 @contextlib.contextmanager
 def storage_errors(where: str, what: str) -> Iterator[None]:
     """Raise errors of the file system as an `OpError` that names what was tried."""
@@ -60,20 +46,6 @@ def storage_errors(where: str, what: str) -> Iterator[None]:
         raise kind(f"[{where}] expected to {what}, got {text}") from error
 
 
-def _place(path: str) -> tuple[Any, str]:
-    if path.startswith("hdfs:/") and not path.startswith("hdfs://"):
-        raise InvalidArgumentError(  # else a local folder of that name
-            f"[storage] expected a path such as hdfs://host/a or hdfs:///a, got {path!r}"
-        )
-    try:
-        system, inner = url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"[storage] expected a path that fsspec reaches, got {path!r}: {error}"
-        ) from error
-    return system, inner
-
-
 def read_file(path: str) -> bytes:
     """Return the bytes of a file.
 
@@ -82,7 +54,7 @@ def read_file(path: str) -> bytes:
         OpError: the file cannot be read.
     """
     with storage_errors("read_file", f"read {path}"):
-        system, inner = _place(path)
+        system, inner = open_store(path)
         data: bytes = system.cat_file(inner)
         return data
 
@@ -101,14 +73,14 @@ def write_file(path: str, data: bytes) -> None:
 def touch(path: str) -> None:
     """Make an empty file, without a sync: it may be gone if the machine stops."""
     with storage_errors("touch", f"write {path}"):
-        system, inner = _place(path)
+        system, inner = open_store(path)
         system.pipe_file(inner, b"")
 
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder."""
     with storage_errors("exists", f"look for {path}"):
-        system, inner = _place(path)
+        system, inner = open_store(path)
         return bool(system.exists(inner))
 
 
@@ -119,31 +91,29 @@ def modified_time(path: str) -> float:
         NotFoundError: there is no such file.
     """
     with storage_errors("modified_time", f"look at {path}"):
-        system, inner = _place(path)
-        if isinstance(system, LocalFileSystem):
-            return os.stat(inner).st_mtime
-        moment: datetime = system.modified(inner)
-        return moment.timestamp()
+        system, inner = open_store(path)
+        return system.modified(inner) if isinstance(system, Store) else os.stat(inner).st_mtime
 
 
 def has_folder(path: str) -> bool:
     """Whether files can be made in a folder; a store needs none."""
-    system, _ = _place(path)
-    return not isinstance(system, LocalFileSystem) or exists(path)
+    return local_path(path) is None or exists(path)
 
 
 def make_folder(path: str) -> None:
     """Make a folder and its parents, where there is none."""
     with storage_errors("make_folder", f"make {path}"):
-        system, inner = _place(path)
-        system.makedirs(inner, exist_ok=True)
+        system, inner = open_store(path)
+        if isinstance(system, Store):
+            system.makedirs(inner)
+        else:
+            os.makedirs(inner, exist_ok=True)
 
 
 def list_names(directory: str) -> list[str]:
     """Return the names of files and folders in a folder, sorted; none where there is no folder."""
     with storage_errors("list_names", f"list {directory}"):
-        system, inner = _place(directory)
-        system.invalidate_cache(inner)
+        system, inner = open_store(directory)
         try:
             paths = system.ls(inner, detail=False)
         except FileNotFoundError:
@@ -154,6 +124,22 @@ def list_names(directory: str) -> list[str]:
 def delete(path: str) -> None:
     """Delete a file, or a folder with its content; a path that is gone already is fine."""
     with storage_errors("delete", f"delete {path}"):
-        system, inner = _place(path)
+        system, inner = open_store(path)
         with contextlib.suppress(FileNotFoundError):
             system.rm(inner, recursive=True)
+
+
+def drop_uploads(start: str) -> None:
+    """Delete the parts of uploads that were not completed, of files whose path has a start.
+
+    Only S3 keeps such parts. Where the store does not let the parts be listed, they stay, with a
+    warning.
+    """
+    if local_path(start) is None:
+        system, inner = open_store(start)
+        try:
+            system.drop_uploads(inner)
+        except FileNotFoundError:
+            return  # no bucket, no parts
+        except OSError as error:
+            _log.warning("parts of unfinished uploads of %s* may stay: %s", start, error)

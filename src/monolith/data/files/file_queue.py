@@ -110,7 +110,7 @@ class FileQueue:
 
 
 def _url(file: DataFile) -> str:
-    return file.path if file.is_local else str(file.system.unstrip_protocol(file.path))
+    return file.path if file.is_local else str(file.system.url(file.path))
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
+from monolith.util.stores import open_store
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -87,7 +87,7 @@ def file_at(path: str) -> DataFile:
     Raises:
         NotFoundError: the file does not exist.
     """
-    system, inside = fsspec.core.url_to_fs(path)
+    system, inside = open_store(path)
     return DataFile(system, inside, DataFile(system, inside, 0).size_now())
 
 
@@ -112,7 +112,7 @@ def find_files(paths: Paths) -> list[DataFile]:
         paths = [paths]
     files: list[DataFile] = []
     for location in paths:
-        system, path = fsspec.core.url_to_fs(os.fspath(location))
+        system, path = open_store(os.fspath(location))
         matches = _expand(system, path)
         if not matches:
             raise NotFoundError(

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from monolith.table.disk.table_manifest import TableEntry
 from monolith.table.initializers import partitions_of
 from monolith.table.rows import Rows
 from monolith.table.rules import NUM_SLOTS
+from monolith.util.stores import Store, open_store
 
 _WHERE = "[inspect]"
 _MAX_SLOTS = 4096  # keys with more slots are hashes, not fids
@@ -222,8 +222,8 @@ def _keys_and_times(source: Source) -> Iterator[tuple[NDArray[np.int64], NDArray
     if size != source.file.num_bytes:
         raise _damage(source, f"{source.file.num_bytes} bytes", str(size))
     options = pa.ipc.IpcReadOptions(included_fields=[0, 1])
-    is_local = "://" not in source.where
-    file = pa.memory_map(source.where) if is_local else fsspec.open(source.where, "rb").open()
+    system, path = open_store(source.where)
+    file = system.open(path) if isinstance(system, Store) else pa.memory_map(path)
     try:
         with file, pa.ipc.open_file(file, options=options) as reader:
             for i in range(reader.num_record_batches):
@@ -234,6 +234,8 @@ def _keys_and_times(source: Source) -> Iterator[tuple[NDArray[np.int64], NDArray
                 if batch.num_rows:
                     yield tuple(batch.column(name).to_numpy() for name in ("key", "time"))
     except (pa.ArrowException, KeyError, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # of the store; Arrow gives no number
+            raise
         raise _damage(source, "an Arrow file with key and time as int64", f"{error}") from error
 
 

@@ -18,6 +18,7 @@ from monolith.ops.compiled import load_native
 from monolith.table.disk.buffers import address_of, crc32c
 from monolith.table.disk.new_file import LocalFile, NewFile, RemoteFile
 from monolith.table.disk.table_manifest import MANIFEST, is_data_file, is_data_folder
+from monolith.util.stores import local_path, open_store
 
 _LOCK = ".lock"
 _READ_BYTES = 1 << 19  # size of one read: half of a second-level cache
@@ -101,10 +102,8 @@ class Folder(ABC):
 
 def open_folder(path: str) -> Folder:
     """Return the folder of a path: by fsspec if the path has a scheme such as s3://, else local."""
-    scheme, mark, rest = path.partition("://")
-    if not mark:
-        return _LocalFolder(path)
-    return _LocalFolder(rest) if scheme == "file" else _RemoteFolder(path)
+    local = local_path(path)
+    return _RemoteFolder(path) if local is None else _LocalFolder(local)
 
 
 @contextlib.contextmanager
@@ -271,25 +270,23 @@ class _RemoteFolder(Folder):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        from fsspec.core import url_to_fs
-
-        self._files, self._root = url_to_fs(path)
+        self._store, self._root = open_store(path)
 
     @contextlib.contextmanager
     def writing(self, who: str = "save_tables") -> Iterator[None]:
-        self._files.makedirs(self._root, exist_ok=True)
+        self._store.makedirs(self._root)
         yield
 
     def create(self, name: str) -> NewFile:
         path = f"{self._root}/{name}"
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        return RemoteFile(self._files.open(path, "wb"))
+        self._store.makedirs(path.rpartition("/")[0])
+        return RemoteFile(self._store.open(path, "wb"))
 
     def commit(self, subfolder: str, manifest: bytes) -> None:
         self.replace(MANIFEST, manifest)
 
     def replace(self, name: str, data: bytes) -> None:
-        self._files.pipe_file(f"{self._root}/{name}", data)
+        self._store.pipe_file(f"{self._root}/{name}", data)
 
     def temporary(self, name: str, mark: str) -> str:
         return name
@@ -299,48 +296,46 @@ class _RemoteFolder(Folder):
 
     def remove_data_but(self, current: set[str]) -> None:
         with contextlib.suppress(OSError):
-            for path in self._files.ls(self._root, detail=False):
+            self._store.drop_uploads(f"{self._root}/data-")
+            for path in self._store.ls(self._root):
                 name = _last_part(path)
                 if is_data_folder(name) and name not in current:
                     self._remove_data(path)
 
     def _remove_data(self, path: str) -> None:
         with contextlib.suppress(OSError):
-            entries = self._files.ls(path, detail=True)
+            entries = self._store.ls(path, detail=True)
             names = [_last_part(item["name"]) for item in entries if item["type"] == "file"]
             if len(names) == len(entries) and all(map(is_data_file, names)):
-                self._files.rm(path, recursive=True)
+                self._store.rm(path, recursive=True)
 
     @contextlib.contextmanager
     def holding(self, subfolders: Iterable[str]) -> Iterator[None]:
         yield  # the store has no locks
 
     def read(self, name: str) -> bytes:
-        try:
-            data: bytes = self._files.cat_file(f"{self._root}/{name}")
-        except FileNotFoundError as error:
-            raise self._missing(name) from error
+        with self._named(name):
+            data: bytes = self._store.cat_file(f"{self._root}/{name}")
         return data
 
     def read_chunks(self, name: str, num_bytes: int) -> Iterator[bytes]:
-        try:
-            with self._files.open(f"{self._root}/{name}", "rb") as file:
-                while data := file.read(num_bytes):
-                    yield data
-        except FileNotFoundError as error:
-            raise self._missing(name) from error
+        with self._named(name), self._store.open(f"{self._root}/{name}") as file:
+            while data := file.read(num_bytes):
+                yield data
 
     def size(self, name: str) -> int:
-        try:
-            number: int = self._files.size(f"{self._root}/{name}")
-        except FileNotFoundError as error:
-            raise self._missing(name) from error
+        with self._named(name):
+            number: int = self._store.size(f"{self._root}/{name}")
         return number
 
     def read_into(self, name: str, memory: Any, *, is_read_again: bool = False) -> tuple[int, int]:
+        with self._named(name), self._store.open(f"{self._root}/{name}") as file:
+            return _read_all(file, memoryview(memory))
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
         try:
-            with self._files.open(f"{self._root}/{name}", "rb") as file:
-                return _read_all(file, memoryview(memory))
+            yield
         except FileNotFoundError as error:
             raise self._missing(name) from error
 

@@ -1,10 +1,12 @@
 """Files during a write: on a disk of this machine, or by fsspec."""
 
+import contextlib
 import os
 from typing import Any, Protocol
 
 from monolith.ops.compiled import load_native
 from monolith.table.disk.buffers import address_of, crc32c
+from monolith.util.stores import StoreFile
 
 
 class NewFile(Protocol):
@@ -19,6 +21,9 @@ class NewFile(Protocol):
 
     def close(self) -> None:
         """Sync the bytes and close the file."""
+
+    def discard(self) -> None:
+        """Close a file whose bytes are not needed."""
 
 
 class LocalFile:
@@ -50,15 +55,19 @@ class LocalFile:
             self._writer.finish()
             os.fsync(self._file.fileno())
 
+    def discard(self) -> None:
+        """Close the file; its name stays."""
+        self.close()
+
 
 class RemoteFile:
-    """A file that fsspec has opened.
+    """A new file of a store, which has the file only after `close`.
 
     Args:
-        file: open file of fsspec.
+        file: open file of the store.
     """
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: StoreFile) -> None:
         self._file = file
         self.crc32c = 0
 
@@ -69,5 +78,10 @@ class RemoteFile:
             self._file.write(data)
 
     def close(self) -> None:
-        """Sync the bytes and close the file."""
+        """Upload the rest of the bytes and complete the file."""
         self._file.close()
+
+    def discard(self) -> None:
+        """Close the file without completing it, where the driver can."""
+        with contextlib.suppress(OSError):  # the store may be the reason; the next save cleans up
+            self._file.discard()

@@ -223,7 +223,7 @@ def write_file(
                 num_done = batch.num_rows if kind == "rows" else 0
                 job.work.report(num_done, sink.num_bytes - before)
     except BaseException:
-        file.close()
+        file.discard()
         raise
     job.work.later(file.close)  # other files are written while the disk syncs
     return FileEntry(name, kind, runs, num_rows, sink.num_bytes, f"{sink.crc32c:08x}")

@@ -1,0 +1,126 @@
+import queue
+import sys
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from monolith.errors import InvalidArgumentError
+from monolith.util import stores
+from monolith.util.stores import Store, open_store
+
+
+class DriverError(Exception):
+    """An error of a driver that is no OSError, as botocore has them."""
+
+
+class Failing(MemoryFileSystem):  # type: ignore[misc]
+    """A store whose calls fail."""
+
+    error = DriverError("no answer")
+
+    def cat_file(self, path, **options):
+        raise self.error
+
+
+class Blocks(fsspec.spec.AbstractBufferedFile):  # type: ignore[misc]
+    """A new file that notes what becomes of it."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.calls = []
+
+    def _upload_chunk(self, final=False):
+        self.calls.append("completed" if final else "uploaded")
+
+    def discard(self):
+        self.calls.append("discarded")
+
+
+class BlockStore(MemoryFileSystem):  # type: ignore[misc]
+    def _open(self, path, mode="rb", block_size=None, **options):
+        return Blocks(self, path, mode, block_size=block_size)
+
+
+def test_paths_of_this_machine_have_the_local_file_system(tmp_path):
+    for path in (str(tmp_path), f"file://{tmp_path}"):
+        system, inside = open_store(path)
+        assert isinstance(system, LocalFileSystem)
+        assert inside == str(tmp_path)
+
+
+def test_the_same_store_is_equal():
+    assert open_store("memory://a")[0] == open_store("memory://b")[0]
+
+
+def test_an_error_of_a_driver_is_an_os_error_that_names_the_path():
+    with pytest.raises(OSError, match=r"no answer \(memory:///a\)") as caught:
+        Store(Failing()).cat_file("/a")
+    assert isinstance(caught.value.__cause__, DriverError)
+
+
+def test_an_os_error_of_a_driver_stays():
+    store = Store(Failing())
+    store.system.error = PermissionError("denied")
+    with pytest.raises(PermissionError, match=r"^denied$"):
+        store.cat_file("/a")
+
+
+def test_a_store_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    text = r"got 's3://b/a': Install s3fs to access S3; pip install 'monolith-torch\[s3\]'$"
+    with pytest.raises(InvalidArgumentError, match=text):
+        open_store("s3://b/a")
+
+
+def test_options_of_fsspec_come_before_our_timeouts(monkeypatch):
+    config = {"config_kwargs": {"read_timeout": 3}}
+    monkeypatch.setitem(fsspec.config.conf, "s3", config)
+    system = open_store("s3://b/a")[0].system
+    assert system.config_kwargs["read_timeout"] == 3
+    assert system.config_kwargs["connect_timeout"] == 5
+
+
+def test_a_call_that_takes_long_says_what_it_waits_for(monkeypatch):
+    monkeypatch.setattr(stores, "_FIRST_WORD_SECONDS", 0.0)
+    texts = queue.Queue()
+    monkeypatch.setattr(stores._log, "warning", lambda text, *words: texts.put(text % words))
+
+    class Slow(MemoryFileSystem):
+        def cat_file(self, path, **options):
+            return texts.get(timeout=60).encode()
+
+    told = Store(Slow()).cat_file("/a")
+    assert told.startswith(b"waiting for a store to read memory:///a, since 0 s")
+
+
+def test_a_new_file_is_uploaded_in_blocks():
+    with Store(BlockStore()).open("/a", "wb") as file:
+        for _ in range(33):
+            file.write(bytes(1 << 20))
+    assert file._file.calls == ["uploaded", "uploaded", "completed"]
+
+
+def test_a_new_file_that_is_discarded_is_not_completed():
+    file = Store(BlockStore()).open("/a", "wb")
+    file.write(b"x")
+    file.discard()
+    file.close()
+    assert file.closed
+    assert file._file.calls == ["discarded"]
+
+
+def test_a_discarded_file_of_a_store_without_uploads_is_closed():
+    file = Store(MemoryFileSystem()).open("/discarded", "wb")
+    file.discard()
+    assert Store(MemoryFileSystem()).exists("/discarded")
+
+
+def test_a_new_file_takes_no_name_that_is_taken():
+    store = Store(MemoryFileSystem())
+    store.create_file("/taken", b"one")
+    with pytest.raises(FileExistsError):
+        store.create_file("/taken", b"two")
+    assert store.cat_file("/taken") == b"one"
