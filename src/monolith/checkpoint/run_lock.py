@@ -3,8 +3,9 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from monolith.checkpoint.lease import Lease
 from monolith.checkpoint.storage import make_folder, storage_errors
 from monolith.errors import FailedPreconditionError
 from monolith.util.stores import local_path
@@ -13,10 +14,14 @@ _RUN_LOCK = ".run.lock"
 
 
 @contextlib.contextmanager
-def only_run(directory: str) -> Iterator[None]:
-    """Make a directory and keep other runs out of it, where it is local and there are locks.
+def only_run(directory: str) -> Iterator[Callable[[], None]]:
+    """Make a directory and keep other runs out of it: by a lock, or in a store by a lease.
 
-    The lock ends with the block or the process, also if the process is killed.
+    A lock ends with the block or the process, also if the process is killed. The lease of a killed
+    process ends when its time is over. Local disks without locks keep no run out.
+
+    Yields:
+        A function that raises FailedPreconditionError if another run has taken the lease over.
 
     Raises:
         FailedPreconditionError: another run saves there.
@@ -25,7 +30,9 @@ def only_run(directory: str) -> Iterator[None]:
     make_folder(directory)
     folder = local_path(directory)
     if folder is None:
-        yield
+        lease = Lease(directory)
+        with lease.held():
+            yield lease.check
         return
     with contextlib.ExitStack() as stack:
         with storage_errors("CheckpointHook", f"write {directory}"):
@@ -46,4 +53,4 @@ def only_run(directory: str) -> Iterator[None]:
             with contextlib.suppress(OSError):  # the disk may be full; the number is for readers
                 lock.truncate(0)
                 lock.write(str(os.getpid()).encode())
-        yield
+        yield lambda: None

@@ -1,4 +1,4 @@
-"""Hooks of every fit: evaluation with early stop, and eviction of expired rows."""
+"""Hooks of every fit: evaluation with early stop, eviction of expired rows, and lost leases."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -130,3 +130,26 @@ def check_hours(hours: Mapping[str, int], tables: Iterable[str]) -> None:
             raise ValueError(
                 f"[Trainer] expected evict_every_hours >= 1, got {number} (table {name!r})"
             )
+
+
+class RunLockHook(Hook):
+    """The hook that ends a run before it saves into a directory that another run has taken over.
+
+    Attributes:
+        checks: Functions that raise an error if a directory is another run's now.
+    """
+
+    def __init__(self) -> None:
+        self.checks: list[Callable[[], None]] = []
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Check after each step; hooks that save come later."""
+        self._check()
+
+    def end(self, run: Run) -> None:
+        """Check before hooks save the end of the run."""
+        self._check()
+
+    def _check(self) -> None:
+        for check in self.checks:
+            check()

@@ -24,7 +24,7 @@ from monolith.train.checkpoints import CheckpointHook, restore_trainer, save_tra
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
 from monolith.train.figures import Figures, FiguresHook, Meter, label_of
-from monolith.train.hooks import EvalHook, EvictHook, SweepHook, check_hours
+from monolith.train.hooks import EvalHook, EvictHook, RunLockHook, SweepHook, check_hours
 from monolith.train.hosting import engine_maker, host_parameters, table_maker
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
@@ -241,11 +241,12 @@ class Trainer:
             last_hooks.append(SweepHook(self.evict, self.task.evict_every_hours, self.clock))
         last_hooks += [evals] if settings.eval_every else []
         last_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
+        last_hooks.append(run_locks := RunLockHook())
         with contextlib.ExitStack() as stack:
             for recorder in recorders:
                 stack.enter_context(recorder.recording(lambda: figures.figures(state.step)))
             for directory in dict.fromkeys(hook.directory for hook in saves):
-                stack.enter_context(only_run(directory))
+                run_locks.checks.append(stack.enter_context(only_run(directory)))
                 write_debugging_files(directory, self)
             for hook in saves:
                 hook.attach(self)
